@@ -1,0 +1,37 @@
+PYTHON ?= python3
+BIN := .venv/bin
+export OMP_NUM_THREADS := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test lint types tests bench clean
+
+demo: .venv/.installed  ## the main job: ten unequal clients, alone and together
+	$(BIN)/equipoise run --data digits --partition dirichlet:0.3 --clients 10 --method standalone --rounds 20 --seed 1 --out runs/demo-standalone --overwrite
+	$(BIN)/equipoise run --data digits --partition dirichlet:0.3 --clients 10 --method fedavg --rounds 20 --seed 1 --out runs/demo-fedavg --overwrite
+	$(BIN)/equipoise show runs/demo-fedavg --against runs/demo-standalone
+
+test: lint types tests  ## linter, type checker and the whole test suite
+
+lint: .venv/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/.installed-dev
+	$(BIN)/mypy
+
+tests: .venv/.installed-dev
+	$(BIN)/pytest -n 2 -rs
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.installed: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install -q -c constraints.txt -e .
+	touch $@
+
+.venv/.installed-dev: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev,report,track]'
+	touch $@ .venv/.installed
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,53 @@
+"""Equipoise: federated learning that is fair and that does not hurt those who join.
+
+>>> import equipoise as eq
+>>> eq.Experiment(method="fedprox").rounds
+20
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from equipoise.compose import compose as compose
+    from equipoise.data import DataConfig as DataConfig
+    from equipoise.data import Dataset as Dataset
+    from equipoise.data import from_arrays as from_arrays
+    from equipoise.data import from_sites as from_sites
+    from equipoise.experiment import Experiment as Experiment
+    from equipoise.losses.terms import distillation as distillation
+    from equipoise.losses.terms import proximity as proximity
+    from equipoise.losses.terms import supervised as supervised
+    from equipoise.losses.terms import term as term
+    from equipoise.method import Method as Method
+    from equipoise.method import Ups as Ups
+    from equipoise.method import Weights as Weights
+    from equipoise.methods import register as register
+    from equipoise.records import Down as Down
+    from equipoise.records import PerClient as PerClient
+    from equipoise.records import State as State
+    from equipoise.records import Up as Up
+    from equipoise.runs import Run as Run
+    from equipoise.simulate import resume as resume
+    from equipoise.simulate import run as run
+
+_HOMES = {
+    "run": "simulate", "resume": "simulate", "Experiment": "experiment", "compose": "compose", "Method": "method", "Weights": "method", "Ups": "method",
+    "State": "records", "Up": "records", "Down": "records", "PerClient": "records", "register": "methods", "Run": "runs",
+    "Dataset": "data", "DataConfig": "data", "from_arrays": "data", "from_sites": "data",
+    "supervised": "losses.terms", "distillation": "losses.terms", "proximity": "losses.terms", "term": "losses.terms",
+}  # fmt: skip
+__all__ = [*_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    # Importing equipoise stays quick: torch comes with the first name that needs it.
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"equipoise.{_HOMES[name]}"), name)
+    if name in ("data", "losses", "metrics", "methods", "models", "weighting", "runs"):
+        return importlib.import_module(f"equipoise.{name}")
+    raise AttributeError(f"module 'equipoise' has no attribute {name!r}")

@@ -1,0 +1,58 @@
+"""The command line. One file per command; whatever is heavy is imported when the command runs, so that help is quick."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from equipoise.cli import data, export, methods, predict, resume, run, show, table
+
+app = typer.Typer(
+    name="equipoise",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="""Federated learning that is fair and that does not hurt those who join.
+
+Try it on real images with nothing to download:
+
+    equipoise run --data digits --partition dirichlet:0.3 --clients 10 --method fedavg --rounds 20 --seed 1
+
+then [bold]equipoise show[/] the folder that it names. [bold]equipoise methods[/] lists the methods, [bold]equipoise data list[/] the data sets.""",
+)
+app.command("run")(run.run)
+app.command("resume")(resume.resume)
+app.command("show")(show.show)
+app.command("table")(table.table)
+app.command("export")(export.export)
+app.command("predict")(predict.predict)
+app.add_typer(methods.app, name="methods")
+app.add_typer(data.app, name="data")
+
+
+def main() -> None:
+    """The entry point: errors that a user can mend are printed as sentences, without a traceback."""
+    try:
+        app()
+    except KeyboardInterrupt as stop:
+        print(f"\n{stop}" if str(stop) else "\nstopped", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        if _is_ours(error):
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(2)
+        raise
+
+
+def _is_ours(error: Exception) -> bool:
+    # ValueErrors and the like that our own checks raise are meant for the user; anything else is a bug and shows its traceback.
+    module = type(error).__module__
+    if module.startswith("equipoise."):
+        return type(error).__name__ != "ClientError"
+    frames = error.__traceback__
+    while frames is not None and frames.tb_next is not None:
+        frames = frames.tb_next
+    where = frames.tb_frame.f_globals.get("__name__", "") if frames is not None else ""
+    return isinstance(error, (ValueError, OSError)) and where.startswith("equipoise.")

@@ -1,0 +1,191 @@
+"""What the commands print: plans, progress, tables."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from equipoise.experiment import ConfigurationError, Experiment
+from equipoise.runs import Run
+from equipoise.runs.store import DATABASE, RunError
+from equipoise.transports.exchange import MEASURE, OUTPUTS, Watcher
+
+console = Console()
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
+    if title:
+        console.print(title, style="italic", highlight=False)
+    grid = Table(box=None, pad_edge=False, header_style="bold")
+    for place, name in enumerate(header):
+        numeric = bool(rows) and all(isinstance(row[place], (int, float)) or str(row[place])[:1] in "+-0123456789" for row in rows)
+        grid.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        grid.add_row(*(str(cell) for cell in row))
+    console.print(grid)
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """KEY=VALUE words as a mapping; values are read as YAML, so numbers are numbers."""
+    found = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise ConfigurationError(f"--set: expected KEY=VALUE such as training.lr=0.01, got {setting!r}")
+        found[key.strip()] = yaml.safe_load(value)
+    return found
+
+
+def plan(wanted: Experiment) -> None:
+    """The resolved experiment and what it would do."""
+    from equipoise.data import federate
+    from equipoise.simulate import prepare
+
+    federation = federate(wanted.data, wanted.seed, wanted.dataset)
+    bench, _ = prepare(wanted, federation.task, federation)
+    console.print(yaml.safe_dump(wanted.model_dump(mode="json"), sort_keys=False), end="", highlight=False, markup=False)
+    sizes = federation.train.sizes
+    parameters = {name: bench.initial(name).count() for name in bench.architectures}
+    asked = wanted.participation.size(len(federation.ids))
+    console.print(
+        f"[bold]plan[/]: {len(federation.ids)} clients with {sizes.min()} to {sizes.max()} training samples ({sizes.sum()} in all), {asked} asked in each of "
+        f"{wanted.rounds} rounds; {', '.join(f'{name} {count:,} parameters' for name, count in parameters.items())}",
+        highlight=False,
+    )
+
+
+def remove_run(folder: Path) -> None:
+    """Remove a run, and nothing that is not one."""
+    if not folder.exists():
+        return
+    if not (folder / DATABASE).exists():
+        raise RunError(f"--overwrite: {folder} exists but is not a run; remove it yourself or choose another --out")
+    from equipoise.runs.store import Store
+
+    Store(folder, writing=True).close()  # refuses a run that is going on
+    shutil.rmtree(folder)
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Watcher]:
+    """A watcher that shows rounds, clients and the time left; plain lines where there is no terminal."""
+    if quiet:
+        yield Watcher()
+        return
+    screen = Console(stderr=True)
+    if not screen.is_terminal:
+        yield Watcher(on_round=lambda record: print(f"round {record.round}: {_headline(record)}", file=sys.stderr))
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=screen, transient=False) as bars:
+        rounds = bars.add_task("rounds", total=None, note="")
+        clients = bars.add_task("clients", total=None, note="")
+
+        def start(first: int, total: int) -> None:
+            bars.update(rounds, total=total, completed=first - 1)
+
+        def work(step: str, done: int, total: int) -> None:
+            doing = "measuring" if step in (MEASURE, OUTPUTS) else "training"
+            bars.update(clients, total=total, completed=done, note=doing)
+
+        def finished(record: Any) -> None:
+            bars.update(rounds, completed=record.round, note=_headline(record))
+
+        yield Watcher(on_start=start, on_clients=work, on_round=finished)
+
+
+def _headline(record: Any) -> str:
+    wanted = [
+        row for row in record.measurements if row[2] == "received" and row[3] in ("test", "shared") and row[4] in ("accuracy", "rmse")
+    ]
+    preferred = [row for row in wanted if row[1] == "personal"] or wanted
+    if not preferred:
+        return f"{len(record.joined)} replies"
+    values = [row[5] for row in preferred]
+    return f"{preferred[0][1]} {preferred[0][4]} {sum(values) / len(values):.3f}, lowest {min(values):.3f}"
+
+
+def summary(run: Run) -> None:
+    """What is printed at the end of a run."""
+    from equipoise.runs.summary import baseline_of, facts
+
+    show(facts(run, baseline_of(run)))
+    console.print(f"saved in [bold]{run.folder}[/]; look again with: equipoise show {run.folder}", highlight=False, soft_wrap=True)
+
+
+def show(found: dict[str, Any]) -> None:
+    method = found["method"]
+    details = ", ".join(f"{key}={value}" for key, value in method.items() if key != "name")
+    console.print(
+        f"[bold]{method['name']}[/]{f' ({details})' if details else ''} on {found['data']}, partition {found['partition']}, {found['clients']} clients, "
+        f"seed {found['seed']}: {found['status']}, round {found['round']} of {found['rounds']}",
+        highlight=False,
+    )
+    if found["rejected replies"]:
+        console.print(f"{found['rejected replies']} replies did not count", highlight=False)
+    rows = found["per client"]
+    if not rows:
+        console.print("nothing measured yet")
+        return
+    percent = found["metric"] != "rmse"
+
+    def number(value: float, signed: bool = False) -> str:
+        return f"{value * 100:{'+' if signed else ''}.1f}" if percent else f"{value:{'+' if signed else ''}.4f}"
+
+    known = any("gain" in row for row in rows.values())
+    header = ["client", "samples", *(["alone"] if known else []), found["model"], *(["gain", ""] if known else [])]
+    lines = []
+    for client, row in list(rows.items())[:50]:
+        gain = row.get("gain")
+        verdict = (
+            []
+            if not known
+            else ["", ""]
+            if gain is None
+            else [number(gain, True), "[green]gains[/]" if gain > 0 else "[red]loses[/]" if gain < 0 else "equal"]
+        )
+        lines.append(
+            [
+                client,
+                row["samples"] if row["samples"] is not None else "",
+                *([number(row["alone"]) if "alone" in row else ""] if known else []),
+                number(row["value"]),
+                *verdict,
+            ]
+        )
+    table(header, lines, f"{found['metric']}{' in %' if percent else ''} of the {found['model']} model on {found['split']} data")
+    if len(rows) > 50:
+        console.print(f"... and {len(rows) - 50} more clients: equipoise show {found['run']} --json")
+    console.print(f"average {number(found['average'])}, worst {number(found['worst'])}, best {number(found['best'])}", highlight=False)
+    if known:
+        console.print(
+            f"against training alone ({found['against']}): {found['gained']} of {len(rows)} clients gain, {found['lost']} lose, average gain {number(found['average gain'], True)}",
+            highlight=False, soft_wrap=True,
+        )  # fmt: skip
+
+
+def profile(run: Run) -> None:
+    """Where the time of a round went: medians over all rounds."""
+    import statistics
+
+    rounds = run.rounds()
+    phases = list(dict.fromkeys(phase for row in rounds for phase in row["seconds"]))
+    medians = {phase: statistics.median(row["seconds"].get(phase, 0.0) for row in rounds) for phase in phases}
+    total = sum(medians.values()) or 1.0
+    table(["phase", "ms per round", "share"], [[phase, f"{value * 1000:.2f}", f"{value / total:.0%}"] for phase, value in medians.items()])

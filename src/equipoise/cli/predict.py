@@ -1,0 +1,31 @@
+"""equipoise predict"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="the folder of a run")],
+    data: Annotated[Path, typer.Argument(help="a CSV or NPZ file with new samples, in the form of the training data")],
+    model: Annotated[str | None, typer.Option(help="global, personal, ...; default: what clients end up using")] = None,
+    client: Annotated[str | None, typer.Option(help="as which client: its personal model and its scaling")] = None,
+    out: Annotated[Path | None, typer.Option(help="a CSV file; default: print")] = None,
+) -> None:
+    """Predict with a trained model: one line per sample, with the probability of each class."""
+    import csv
+    import sys
+
+    from equipoise.runs import Run
+    from equipoise.runs.export import predictions
+
+    header, rows = predictions(Run(run), data, model, client)
+    with out.open("w", newline="") if out is not None else sys.stdout as target:
+        writer = csv.writer(target)
+        writer.writerow(header)
+        writer.writerows(rows)
+    if out is not None:
+        print(f"{len(rows)} predictions: {out}", file=sys.stderr)

@@ -1,0 +1,21 @@
+"""equipoise resume"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(help="the folder of a run that was stopped or killed")],
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
+) -> None:
+    """Go on with a run; the result is the same, bit for bit, as if it had never been stopped."""
+    from equipoise.cli import output
+    from equipoise.simulate import resume as go_on
+
+    with output.progress(quiet) as watcher:
+        finished = go_on(run, watcher)
+    output.summary(finished)

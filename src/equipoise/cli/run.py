@@ -1,0 +1,75 @@
+"""equipoise run"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def run(
+    file: Annotated[
+        Path | None, typer.Argument(help="an experiment as a YAML file; flags and --set override it", show_default=False)
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="a data set (equipoise data list), or a folder with one CSV or NPZ file per site")
+    ] = None,
+    partition: Annotated[
+        str | None, typer.Option(help="how data are dealt: iid, dirichlet:0.3, dirichlet_balanced:0.3, natural, ...")
+    ] = None,
+    clients: Annotated[int | None, typer.Option(help="how many clients")] = None,
+    label: Annotated[str | None, typer.Option(help="the label column of a table")] = None,
+    model: Annotated[str | None, typer.Option(help="a model's name, or package.module:name for one of yours")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="a method's name (equipoise methods), or package.module:Class for one of yours")
+    ] = None,
+    weights: Annotated[str | None, typer.Option(help="take the weight rule of this method instead")] = None,
+    inputs: Annotated[str | None, typer.Option(help="take the input transform of this method")] = None,
+    beside: Annotated[str | None, typer.Option(help="let this method remember and serve beside")] = None,
+    rounds: Annotated[int | None, typer.Option(help="federated rounds")] = None,
+    seed: Annotated[int | None, typer.Option(help="the same seed gives the same bits")] = None,
+    fraction: Annotated[float | None, typer.Option(help="share of the clients asked in each round")] = None,
+    workers: Annotated[int | None, typer.Option(help="worker processes; default one per core; 0: in this process")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="any other setting, e.g. --set method.mu=0.1 --set training.lr=0.01"),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="the run's folder; default: a new one under runs/")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="remove a run that --out holds already")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="check everything, print the plan, and stop")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="print where the time of a round went")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
+) -> None:
+    """Run an experiment: from a YAML file, from flags, or both.
+
+    Examples:
+
+      equipoise run --data digits --partition dirichlet:0.3 --clients 10 --method fedprox --set method.mu=0.1 --rounds 20 --seed 1 --out runs/x
+
+      equipoise run experiment.yaml --set training.lr=0.01 --dry-run
+    """
+    from equipoise.cli import output
+    from equipoise.experiment import experiment, load, with_settings
+    from equipoise.simulate import run as start
+
+    flags: dict[str, Any] = {
+        "data.name": data, "data.partition": partition, "data.clients": clients, "data.label": label, "model": model, "method.name": method,
+        "method.weights": weights, "method.inputs": inputs, "method.beside": beside, "rounds": rounds, "seed": seed,
+        "participation.fraction": fraction, "workers": workers, "device": device,
+    }  # fmt: skip
+    if method is not None and file is not None:
+        flags["method"] = flags.pop("method.name")  # another method: the file's hyper-parameters belong to the old one
+    given = {key: value for key, value in flags.items() if value is not None}
+    wanted = experiment(with_settings(with_settings(load(file) if file is not None else {}, given), output.parse_settings(settings or [])))
+    if dry_run:
+        output.plan(wanted)
+        return
+    if overwrite and out is not None:
+        output.remove_run(out)
+    with output.progress(quiet) as watcher:
+        finished = start(wanted, out, watcher)
+    output.summary(finished)
+    if profile:
+        output.profile(finished)

@@ -1,0 +1,35 @@
+"""equipoise show"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def show(
+    run: Annotated[Path, typer.Argument(help="the folder of a run")],
+    against: Annotated[
+        Path | None, typer.Option(help="a run to compare each client with; default: a Standalone run of the same data beside it")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="which of the served models; default: what clients end up using")] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="print where the time of a round went")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
+) -> None:
+    """What a run is and how it ended: average, worst and best client, and who gained against training alone."""
+    import json
+
+    from equipoise.cli import output
+    from equipoise.runs import Run
+    from equipoise.runs.summary import baseline_of, facts
+
+    opened = Run(run)
+    alone = Run(against) if against is not None else baseline_of(opened)
+    found = facts(opened, alone, model)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    output.show(found)
+    if profile:
+        output.profile(opened)

@@ -1,0 +1,29 @@
+"""equipoise table"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def table(
+    run: Annotated[Path, typer.Argument(help="the folder of a run")],
+    phase: Annotated[str | None, typer.Option(help="received, after_local or final")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON in place of CSV")] = False,
+) -> None:
+    """The long table of a run as CSV: round, client, model, phase, split, metric, value."""
+    import csv
+    import json
+    import sys
+
+    from equipoise.runs import Run
+
+    rows = Run(run).table(**({"phase": phase} if phase is not None else {}))
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    writer = csv.DictWriter(sys.stdout, ["round", "client", "model", "phase", "split", "metric", "value"])
+    writer.writeheader()
+    writer.writerows(rows)

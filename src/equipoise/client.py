@@ -1,0 +1,249 @@
+"""A client, as a method sees it: its training data, the state it keeps, and the one training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.losses.terms import Batch, Loss, Outputs, supervised
+from equipoise.records import plain
+from equipoise.streams import default_generator, number, torch_stream
+from equipoise.training import GradientHook, Stepper, minimise
+from equipoise.tree import Tree
+from equipoise.workbench import Model, Samples, Workbench
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """How a method changes what enters the network: while training (may draw random numbers), and everywhere else."""
+
+    train: Callable[[Tensor, torch.Generator], Tensor]
+    other: Callable[[Tensor], Tensor]
+    random: bool = True
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a fit did."""
+
+    steps: int
+    loss: float  # mean over all samples visited, of the first model's loss
+    skipped: int  # batches of one sample that a batch norm cannot take
+    optimiser: dict[str, Any]  # its memory, to be given to a later fit
+
+
+class ClientState(MutableMapping[str, Any]):
+    """What a client keeps between rounds; it stands once the server accepted the reply. Keys with a leading _ end with the round."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+        self.changed = False
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        value = plain(value, f"client.state[{name!r}]")
+        self._values[name] = value
+        self.changed = True
+
+    def __delitem__(self, name: str) -> None:
+        del self._values[name]
+        self.changed = True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class Client:
+    """One data holder at work on one request."""
+
+    def __init__(self, bench: Workbench, id: str, round: int, rounds: int, state: Mapping[str, Any], attempt: int = 0) -> None:
+        self.bench, self.id, self.round, self.rounds = bench, id, round, rounds
+        self.attempt = attempt
+        self.task, self.training = bench.task, bench.training
+        self.lr = bench.training.rate(round)
+        self.state = ClientState(state)
+        self.inputs: Inputs | None = None
+        self.steps = 0  # taken in this request, over all fits
+        self.skipped = 0
+
+    @property
+    def train(self) -> Samples:
+        return self._part("train")
+
+    @property
+    def validation(self) -> Samples:
+        return self._part("validation")
+
+    def _part(self, name: str) -> Samples:
+        federation = self.bench.federation
+        if federation is None:
+            raise RuntimeError(f"client {self.id} was asked for its {name} data, but this process has none loaded")
+        return Samples.of(federation, getattr(federation, name)[self.bench.position[self.id]])
+
+    @contextmanager
+    def owned_by(self, owner: str) -> Iterator[None]:
+        """Within it the state is the branch of a method that fills a slot of another."""
+        whole = self.state
+        self.state = ClientState(whole.get(owner, {}))
+        try:
+            yield
+            if self.state.changed:
+                whole[owner] = dict(self.state)
+        finally:
+            self.state = whole
+
+    def _names(self, purpose: str) -> tuple[str | int, ...]:
+        # The attempt joins the name only after a round was given up: a round cut off by a kill is repeated bit for bit.
+        return ("client", self.round, *((f"attempt {self.attempt}",) if self.attempt else ()), self.id, purpose)
+
+    def stream(self, purpose: str) -> torch.Generator:
+        """The random numbers of this client, in this round, for this purpose."""
+        return torch_stream(self.bench.seed, *self._names(purpose))
+
+    def seed(self, purpose: str) -> int:
+        return number(self.bench.seed, *self._names(purpose))
+
+    def load(self, tree: Tree | None, model: str = "model") -> Model:
+        """The tree's weights in a network of the tree's architecture; without a tree, the named model as it was initialised."""
+        return self.bench.take(tree.model, tree) if tree is not None else self.bench.take(self.bench.key(model, self.id))
+
+    def fit(
+        self,
+        model: Model | Sequence[Model],
+        loss: Loss | Sequence[Loss] = supervised,
+        *,
+        on: Tensor | None = None,
+        gradient: GradientHook | None = None,
+        optimiser: Mapping[str, Any] | None = None,
+        purpose: str = "batches",
+        **changes: Any,
+    ) -> Done:
+        """Train one model, or several on the same batches, each with its own loss.
+
+        `on`: a mask or the places of the samples to use. `gradient(name, g)` replaces each gradient before clipping. `optimiser`: the memory
+        that an earlier fit returned. `purpose` names the stream of the batch order. Other keywords (`lr`, `batch`, `epochs`, `steps`,
+        `clip`, ...) change the experiment's training settings for this fit.
+        """
+        models = [model] if isinstance(model, Model) else list(model)
+        losses = [loss] if isinstance(loss, Loss) else list(loss)
+        training = self.training.model_copy(update=changes) if changes else self.training
+        lr = changes.get("lr", self.lr)
+        samples = self.train
+        places = torch.arange(len(samples)) if on is None else on.nonzero().squeeze(1) if on.dtype == torch.bool else on
+        order, noise = self.stream(purpose), self.stream(f"{purpose} inputs")
+        single = len(places) and all(m.takes_single for m in models)
+        steppers = [
+            Stepper(m.trained, training, lr, optimiser if len(models) == 1 else (optimiser or {}).get(str(k)), gradient)
+            for k, m in enumerate(models)
+        ]
+        total, seen, steps, skipped, epoch = torch.zeros(()), 0, 0, 0, 0
+        for m in models:
+            m.net.train()
+        with default_generator(self.bench.seed, *self._names(f"{purpose} torch")):
+            while len(places) and (steps < training.steps if training.steps else epoch < training.epochs):
+                before = steps
+                for place, chosen in enumerate(torch.split(places[torch.randperm(len(places), generator=order)], training.batch)):
+                    if len(chosen) == 1 and not single:
+                        skipped += 1
+                        continue
+                    x, y = samples.at(chosen)
+                    x = self._training_inputs(x.to(self.bench.device), noise)
+                    batch = Batch(x, y.to(self.bench.device), chosen, self.bench.supervise, epoch, steps, place, noise)
+                    value = self._step(models, losses, steppers, batch)
+                    total += value * len(chosen)
+                    seen, steps = seen + len(chosen), steps + 1
+                    if training.steps and steps >= training.steps:
+                        break
+                epoch += 1
+                if steps == before:  # every batch was skipped: more epochs would not help
+                    break
+        self.steps, self.skipped = self.steps + steps, self.skipped + skipped
+        memory = steppers[0].state() if len(models) == 1 else {str(k): s.state() for k, s in enumerate(steppers)}
+        return Done(steps, float(total) / max(1, seen), skipped, memory)
+
+    def _step(self, models: list[Model], losses: list[Loss], steppers: list[Stepper], batch: Batch) -> Tensor:
+        if len(models) == 1:
+            value = losses[0](models[0](batch.x), batch)
+            steppers[0].step(value)
+            return value.detach().cpu()
+        outputs = tuple(model(batch.x) for model in models)
+        values = []
+        for own, one in zip(losses, outputs, strict=True):
+            one.peers = outputs
+            values.append(own(one, batch))
+        for stepper in steppers:
+            for tensor in stepper.tensors:
+                tensor.grad = None
+        # One backward pass over the sum: a loss that detaches its peers reaches its own model only.
+        torch.stack(values).sum().backward()  # type: ignore[no-untyped-call]
+        for stepper in steppers:
+            stepper.apply()
+        return values[0].detach().cpu()
+
+    def _training_inputs(self, x: Tensor, noise: torch.Generator) -> Tensor:
+        names = self.bench.federation.augment if self.bench.federation is not None else ()
+        if names:
+            from equipoise.data import augment
+
+            x = augment(x, names, noise)
+        return self.inputs.train(x, noise) if self.inputs is not None else x
+
+    @property
+    def random_inputs(self) -> bool:
+        """Whether the network sees a sample differently at every visit: then nothing by sample can be cached."""
+        augmented = bool(self.bench.federation is not None and self.bench.federation.augment)
+        return augmented or (self.inputs is not None and self.inputs.random)
+
+    @property
+    def _other(self) -> Callable[[Tensor], Tensor] | None:
+        return self.inputs.other if self.inputs is not None else None
+
+    def predict(self, model: Model, on: Samples | None = None) -> Tensor:
+        """The model's logits on the training data (or others), in evaluation mode."""
+        return self.bench.outputs(model, self.train if on is None else on, self._other)
+
+    def features(self, model: Model, on: Samples | None = None) -> Tensor:
+        return self.bench.outputs(model, self.train if on is None else on, self._other, features=True)
+
+    def teacher(self, model: Model) -> Tensor | Model:
+        """A frozen model as a teacher: its logits computed once, or the model itself where inputs are random."""
+        return model if self.random_inputs else self.predict(model)
+
+    def batches(self, size: int | None = None) -> Iterator[Batch]:
+        """The training data in order, as the network sees them outside training."""
+        samples = self.train
+        for place, chosen in enumerate(torch.split(torch.arange(len(samples)), size or self.training.batch)):
+            x, y = samples.at(chosen)
+            x = x.to(self.bench.device)
+            yield Batch(
+                x if self._other is None else self._other(x), y.to(self.bench.device), chosen, self.bench.supervise, place=place, step=place
+            )
+
+    def loss(self, model: Model) -> float:
+        """The task's loss over the training data, in evaluation mode."""
+        logits = self.predict(model)
+        return float(self.bench.supervise(logits, self.train.y)) if len(logits) else 0.0
+
+    def gradient(self, model: Model) -> Tree:
+        """The gradient of the loss over all training data, in evaluation mode."""
+        model.net.eval()
+        samples = len(self.train)
+        model.net.zero_grad(set_to_none=True)
+        for batch in self.batches():
+            outputs: Outputs = model(batch.x)
+            (batch.supervise(outputs.logits, batch.y) * (len(batch.y) / samples)).backward()  # type: ignore[no-untyped-call]
+        found = {name: torch.zeros_like(p) if p.grad is None else p.grad.detach().cpu().clone() for name, p in model.trained.items()}
+        model.net.zero_grad(set_to_none=True)
+        return Tree(found, model.name)
+
+    minimise = staticmethod(minimise)

@@ -1,0 +1,280 @@
+"""The configuration of a run, checked once, at the edge.
+
+An experiment is data, partition, models, method, schedule and seed: a YAML file that is enough to repeat a run. Unknown keys are refused
+with the nearest valid one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
+from torch import nn
+
+from equipoise import methods
+from equipoise.compose import SLOTS, compose
+from equipoise.data import DataConfig, Dataset
+from equipoise.method import Method
+from equipoise.training import Training
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+class Participation(Section):
+    """Who is asked in a round, and how many must answer."""
+
+    fraction: float = Field(1.0, gt=0, le=1, description="share of the clients asked in each round")
+    number: int | None = Field(None, ge=1, description="a number of clients in place of a fraction")
+    availability: float = Field(1.0, gt=0, le=1, description="chance that a client can be asked at all in a round")
+    floor: int = Field(1, ge=1, description="replies below which a round is repeated with a new cohort")
+    tries: int = Field(3, ge=1, description="cohorts tried for one round before the run stops")
+    deadline: float = Field(3600.0, gt=0, description="seconds to wait for the replies of one exchange")
+
+    def size(self, clients: int) -> int:
+        return min(clients, self.number if self.number is not None else max(1, int(clients * self.fraction + 1e-9)))
+
+
+class Fault(Section):
+    """One fault at one place, for tests and rehearsals."""
+
+    round: int = Field(ge=1)
+    client: str
+    kind: Literal["drop", "nan", "shape", "names", "kill"]
+
+
+class Faults(Section):
+    """Simulated faults, drawn from named streams: a run with faults repeats like any other."""
+
+    dropout: float = Field(0.0, ge=0, lt=1, description="chance that a client does not answer in a round")
+    corrupt: float = Field(0.0, ge=0, lt=1, description="chance that a client's reply is damaged")
+    corruption: Literal["nan", "shape", "names"] = Field("nan", description="how it is damaged")
+    stragglers: float = Field(0.0, ge=0, le=1, description="share of clients that are slow")
+    slowdown: float = Field(10.0, ge=1, description="how many times slower a straggler is")
+    deadline: float | None = Field(
+        None, gt=0, description="virtual seconds after which a reply is late; 1 = a thousand samples at full speed"
+    )
+    script: tuple[Fault, ...] = Field((), description="faults at given rounds and clients")
+
+    @property
+    def any(self) -> bool:
+        return bool(self.dropout or self.corrupt or self.script or (self.stragglers and self.deadline))
+
+
+class Evaluation(Section):
+    """What is measured and how often; the last round is always measured."""
+
+    every: int = Field(1, ge=0, description="rounds between measurements; 0: after the last round only")
+    clients: Literal["all", "cohort"] = Field("all", description="whose models are measured")
+    splits: tuple[Literal["train", "validation", "test"], ...] = Field(("validation", "test"), description="parts of a client's data")
+    metrics: tuple[str, ...] = Field((), description="default: accuracy and loss, or rmse and loss")
+    after_local: bool = Field(False, description="measure each client's model right after its local training, too")
+    distances: bool = Field(False, description="angle and Manhattan distance between each client's model and the new global one")
+
+    @field_validator("metrics")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name not in METRICS:
+                raise methods.nearest("metric", name, list(METRICS))
+        return names
+
+
+METRICS = (
+    "accuracy",
+    "loss",
+    "rmse",
+    "mae",
+    "auroc",
+    "auprc",
+    "balanced_accuracy",
+    "f1",
+    "sensitivity_at_specificity",
+    "calibration_error",
+)
+
+
+class Experiment(Section):
+    """Data + partition + model(s) + method + schedule + seed."""
+
+    data: DataConfig = DataConfig()
+    model: Any = Field("mlp", description="a model's name, or a mapping with its name and options, or a module of yours")
+    models: dict[str, Any] = Field(default_factory=dict, description="several models by name (private, proxy), for methods that need them")
+    method: Any = Field({"name": "fedavg"}, description="a method's name, or a mapping with its name and hyper-parameters, or a Method")
+    training: Training = Training()
+    participation: Participation = Participation()
+    faults: Faults = Faults()
+    evaluation: Evaluation = Evaluation()
+    rounds: int = Field(20, ge=1)
+    seed: int = Field(0, ge=0)
+    workers: int | None = Field(None, ge=0, le=256, description="worker processes; none: one per core; 0: in process")
+    device: str = Field("cpu", description="cpu or cuda")
+    keep: int = Field(2, ge=1, description="checkpoints kept")
+    memory: int = Field(512, ge=1, description="megabytes of replies held in memory; above it they go through files")
+    dataset: Dataset | None = Field(None, exclude=True, description="a data set of yours in place of data.name")
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _data(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, (str, Path)) else value
+
+    @field_validator("method", mode="before")
+    @classmethod
+    def _method(cls, value: Any) -> Any:
+        return value if isinstance(value, Method) else method_spec(value)
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _model(cls, value: Any) -> Any:
+        return checked_model(value, "model")
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _models(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"models: expected a mapping from name to model, got {value!r}; for one model use `model`")
+        return {name: checked_model(spec, f"models.{name}") for name, spec in value.items()}
+
+    @field_serializer("method")
+    def _plain_method(self, value: Any) -> Any:
+        return spec_of(value) if isinstance(value, Method) else value
+
+    @field_serializer("model", "models")
+    def _plain_model(self, value: Any) -> Any:
+        if isinstance(value, dict) and "name" not in value:
+            return {name: self._plain_model(spec) for name, spec in value.items()}
+        return value if isinstance(value, (str, dict)) else f"<{type(value).__name__} given in Python>"
+
+    @model_validator(mode="after")
+    def _fits(self) -> Experiment:
+        method = self.build_method()
+        if method.needs_plain_sgd and not self.training.plain_sgd:
+            raise ValueError(
+                f"{type(method).__name__} needs plain sgd, got optimiser={self.training.optimiser}, momentum={self.training.momentum}, "
+                f"weight_decay={self.training.weight_decay}: it reads a gradient off the update divided by the learning rate; set training.optimiser=sgd without them"
+            )
+        return self
+
+    def build_method(self) -> Method:
+        return self.method if isinstance(self.method, Method) else method_from(self.method)
+
+    def architectures(self) -> dict[str, Any]:
+        """Model name -> specification; a single model is called `model`."""
+        return dict(self.models) if self.models else {"model": self.model}
+
+    @property
+    def portable(self) -> str | None:
+        """Why this experiment cannot be rebuilt from its file alone; None if it can."""
+        if self.dataset is not None:
+            return "its data set is a Python object"
+        if any(not isinstance(spec, (str, dict)) for spec in self.architectures().values()):
+            return "its model is a Python object"
+        if isinstance(self.method, Method) and name_is_local(self.method):
+            return f"its method {type(self.method).__name__} is defined in a notebook or script"
+        return None
+
+
+def checked_model(value: Any, where: str) -> Any:
+    if isinstance(value, (str, nn.Module, Callable)):  # type: ignore[arg-type]
+        return value
+    if isinstance(value, Mapping) and ("name" in value):
+        return dict(value)
+    raise ValueError(f"{where}: expected a name, a mapping with `name` and options, or a torch module, got {value!r}")
+
+
+def method_spec(value: Any) -> dict[str, Any]:
+    """A method as given (a name or a mapping) as a checked mapping; guests are nested mappings under their slots."""
+    if isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, Mapping) or "name" not in value:
+        raise ValueError(f"method: expected a name or a mapping with `name`, got {value!r}; `equipoise methods` lists the names")
+    spec = dict(value)
+    for slot in SLOTS:
+        if spec.get(slot) is not None and not isinstance(spec[slot], (int, float)):
+            spec[slot] = method_spec(spec[slot])
+        elif slot in spec:
+            del spec[slot]
+    method_from(spec)
+    return spec
+
+
+def method_from(spec: Mapping[str, Any]) -> Method:
+    guests = {slot: method_from(spec[slot]) for slot in SLOTS if slot in spec}
+    own = {key: value for key, value in spec.items() if key not in ("name", *SLOTS)}
+    return compose(methods.make(spec["name"], own), **guests)
+
+
+def spec_of(method: Method) -> dict[str, Any]:
+    """The mapping from which `method_from` makes an equal method, here or in another process."""
+    guests: Mapping[str, Method] = getattr(method, "guests", {})
+    base = getattr(method, "base", method)
+    return {"name": methods.name_of(base), **methods.parameters_of(base), **{slot: spec_of(guest) for slot, guest in guests.items()}}
+
+
+def name_is_local(method: Method) -> bool:
+    """Whether another process could not import a part of this method."""
+    parts = [getattr(method, "base", method), *getattr(method, "guests", {}).values()]
+    return any(type(part).__module__ == "__main__" or "<locals>" in type(part).__qualname__ for part in parts)
+
+
+class ConfigurationError(ValueError):
+    """A configuration that cannot be run: names the key, the value and what is allowed."""
+
+
+def load(path: Path | str) -> dict[str, Any]:
+    """The mapping in a YAML file."""
+    try:
+        found = yaml.safe_load(Path(path).read_text())
+    except FileNotFoundError:
+        raise ConfigurationError(
+            f"no experiment file {path}; give the path of a YAML file, or flags such as --data digits --method fedavg"
+        ) from None
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{path} is not YAML: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigurationError(f"{path}: expected a mapping such as `method: fedavg`, got {type(found).__name__}")
+    return found
+
+
+def with_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with dotted keys changed: {"method.mu": 0.1}."""
+    result: dict[str, Any] = dict(config)
+    for key, value in settings.items():
+        *parents, last = key.split(".")
+        place = result
+        for parent in parents:
+            inner = place.get(parent)
+            # `method: fedprox` is short for a mapping with that name.
+            inner = {"name": inner} if isinstance(inner, str) else dict(inner or {})
+            place[parent] = inner
+            place = inner
+        place[last] = value
+    return result
+
+
+def experiment(config: Mapping[str, Any]) -> Experiment:
+    """A checked experiment, or an error that names every wrong key."""
+    try:
+        return Experiment(**config)
+    except ValidationError as error:
+        raise ConfigurationError("\n".join(_explain(detail) for detail in error.errors())) from None
+
+
+def _explain(detail: Any) -> str:
+    path = [str(part) for part in detail["loc"]]
+    key = ".".join(path) or "experiment"
+    if detail["type"] == "extra_forbidden":
+        section: Any = Experiment
+        for part in path[:-1]:
+            section = section.model_fields[part].annotation
+        valid = list(section.model_fields)
+        close = get_close_matches(path[-1], valid, 1, 0.5)
+        hint = f"; did you mean {'.'.join([*path[:-1], close[0]])}?" if close else ""
+        return f"{key}: unknown key{hint} Known here: {', '.join(valid)}"
+    message = detail["msg"].removeprefix("Value error, ")
+    return f"{key}: {message}" + ("" if "got" in message or "unknown" in message else f", got {detail['input']!r}")

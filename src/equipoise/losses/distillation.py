@@ -1,0 +1,66 @@
+"""Losses on outputs: distillation between two models, and focal loss."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from .arrays import Numbers, Values, like, tensor
+
+
+def kl_divergence(teacher_logits: Values, student_logits: Numbers) -> Values:
+    """KL(teacher || student) of each sample's predicted classes; logits have their classes last.
+
+    >>> import numpy as np
+    >>> kl_divergence(np.log([[0.9, 0.1]]), np.log([[0.1, 0.9]])).round(6)
+    array([1.75778])
+    """
+    teacher = tensor(teacher_logits)
+    student = tensor(student_logits).to(teacher.device)
+    normaliser = torch.logsumexp(teacher, -1, keepdim=True)
+    shares = torch.exp(teacher - normaliser)
+    # The gradient of this form is softmax(student) - shares: exactly 0 for equal logits. Its value loses digits to
+    # cancellation, so the value comes from log-probabilities instead.
+    smooth = torch.logsumexp(student, -1) - normaliser.squeeze(-1) + (shares * (teacher - student)).sum(-1)
+    with torch.no_grad():
+        gap = torch.log_softmax(teacher, -1) - torch.log_softmax(student, -1)
+        value = (shares * gap).sum(-1).clamp(min=0)
+    return like(value + (smooth - smooth.detach()), teacher_logits)
+
+
+def distillation_loss(student_logits: Values, teacher_logits: Numbers, temperature: float = 1.0) -> Values:
+    """temperature^2 times the batch mean of KL(teacher || student) at that temperature (Hinton et al., 2015; FedAKD, Eq. 2 and 5).
+
+    The sum runs over classes, the mean over samples. KDIA leaves out the factor: divide by temperature^2. Gradients reach
+    both sets of logits: detach the teacher's.
+
+    >>> import numpy as np
+    >>> float(distillation_loss(np.log([[0.1, 0.9]]), np.log([[0.9, 0.1]]))).__round__(6)
+    1.75778
+    """
+    student, teacher = tensor(student_logits), tensor(teacher_logits)
+    if student.shape != teacher.shape or student.ndim < 2 or student.numel() == 0:
+        raise ValueError(
+            f"student and teacher need the same logits (batch, classes); got {tuple(student.shape)} and {tuple(teacher.shape)}"
+        )
+    if not temperature > 0:
+        raise ValueError(f"the temperature has to be positive; got {temperature}")
+    return like(kl_divergence(teacher / temperature, student / temperature).mean() * temperature**2, student_logits)
+
+
+def focal_loss(logits: Values, labels: Numbers, gamma: float = 2.0) -> Values:
+    """Batch mean of -(1 - p)^gamma * ln p, with p the probability of the label; gamma 0 is cross-entropy (Lin et al., ICCV 2017).
+
+    >>> import numpy as np
+    >>> float(focal_loss(np.log([[0.9, 0.1]]), [0], gamma=2.0)).__round__(8)
+    0.00105361
+    """
+    if gamma < 0:
+        raise ValueError(f"gamma must not be negative; got {gamma}")
+    scores, classes = tensor(logits), tensor(labels).long()
+    if gamma == 0:
+        return like(functional.cross_entropy(scores, classes), logits)
+    chance = torch.log_softmax(scores, -1).gather(-1, classes.unsqueeze(-1)).squeeze(-1)
+    # Without the floor the derivative of 0^gamma is infinite for gamma < 1, and NaN after the product with ln 1 = 0.
+    doubt = (-torch.expm1(chance)).clamp(min=torch.finfo(scores.dtype).tiny)
+    return like(-(doubt**gamma * chance).mean(), logits)

@@ -1,0 +1,107 @@
+"""What CoRe-Fed makes of a client's features: one embedding, its agreement with the cohort, and two losses on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from .arrays import Numbers, Values, like, tensor
+
+LEAST_NORM = 1e-12
+
+
+def mean_direction(features: Values) -> Values:
+    """The mean of the samples' features, each scaled to length 1 (CoRe-Fed, Eq. 4); a sample without any activation adds 0.
+
+    >>> import numpy as np
+    >>> mean_direction(np.array([[3.0, 4.0], [0.0, 0.0]]))
+    array([0.3, 0.4])
+    """
+    flat = tensor(features).flatten(1)
+    if len(flat) == 0:
+        raise ValueError("an embedding needs the features of at least one sample; got none")
+    return like(functional.normalize(flat, dim=1, eps=LEAST_NORM).mean(0), features)
+
+
+def alignment(embeddings: Values, reference: Numbers) -> Values:
+    """Cosine of each embedding (the last axis) with the reference (CoRe-Fed, A_i); 0 where either is 0.
+
+    >>> import numpy as np
+    >>> alignment(np.array([[1.0, 0.0], [0.0, 0.0]]), [3.0, 0.0])
+    array([1., 0.])
+    """
+    return like(_cosine(*_pair(embeddings, reference)), embeddings)
+
+
+def embedding_target(embeddings: Values, reference: Numbers, beta: float = 0.5) -> Values:
+    """Embeddings drawn towards the reference: (1 - beta) z + beta A z_g, with A the cosine of z and z_g (CoRe-Fed, Eq. 8-9).
+
+    >>> import numpy as np
+    >>> embedding_target(np.array([1.0, 0.0]), [2.0, 0.0], beta=0.5)
+    array([1.5, 0. ])
+    """
+    own, common = _pair(embeddings, reference)
+    return like((1 - beta) * own + beta * _cosine(own, common).unsqueeze(-1) * common, embeddings)
+
+
+def refined_alignment(embeddings: Values, reference: Numbers, beta: float = 0.5) -> Values:
+    """Cosine of the drawn embeddings with the reference: CoRe-Fed's rho, which enters its weights.
+
+    >>> import numpy as np
+    >>> refined_alignment(np.array([[1.0, 1.0], [0.0, 1.0]]), [1.0, 0.0], beta=1.0)
+    array([1., 0.])
+    """
+    return alignment(embedding_target(embeddings, reference, beta), reference)
+
+
+def embedding_contrast(
+    embedding: Values, reference: Numbers, others: Numbers, temperature: float = 0.07, include_positive: bool = False
+) -> Values:
+    """One client's contrastive loss: near to the reference, far from the others' embeddings (CoRe-Fed, Eq. 6).
+
+    The paper leaves the positive out of the denominator, so the loss may be negative; without others it is 0.
+
+    >>> import numpy as np
+    >>> float(embedding_contrast(np.array([1.0, 0.0]), [1.0, 0.0], [[1.0, 0.0], [1.0, 0.0]])).__round__(6)
+    0.693147
+    """
+    own, common = _pair(embedding, reference)
+    rest = tensor(others).to(own).reshape(-1, own.shape[-1])
+    if len(rest) == 0:
+        return like(own.sum() * 0, embedding)
+    positive = _cosine(own, common) / temperature
+    against = _cosine(rest, own) / temperature
+    if include_positive:
+        against = torch.cat([against, positive.reshape(1)])
+    return like(torch.logsumexp(against, dim=0) - positive, embedding)
+
+
+def cohort_contrast(embeddings: Values, temperature: float = 0.07, include_positive: bool = False) -> Values:
+    """Every client's contrastive loss against the mean embedding and the other clients of its cohort: a diagnostic.
+
+    >>> import numpy as np
+    >>> cohort_contrast(np.eye(2)).round(4)
+    array([-10.1015, -10.1015])
+    """
+    own = tensor(embeddings)
+    reference = own.mean(0)
+    losses = [
+        embedding_contrast(one, reference, torch.cat([own[:place], own[place + 1 :]]), temperature, include_positive)
+        for place, one in enumerate(own)
+    ]
+    return like(torch.stack(losses), embeddings)
+
+
+def _pair(embeddings: Any, reference: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    own = tensor(embeddings)
+    common = tensor(reference).to(own)
+    if common.ndim != 1 or own.shape[-1:] != common.shape:
+        raise ValueError(f"embeddings and their reference need the same last size; got shapes {tuple(own.shape)} and {tuple(common.shape)}")
+    return own, common
+
+
+def _cosine(own: torch.Tensor, common: torch.Tensor) -> torch.Tensor:
+    unit, direction = (functional.normalize(one, dim=-1, eps=LEAST_NORM) for one in (own, common))
+    return (unit * direction).sum(-1)

@@ -1,0 +1,148 @@
+"""The diagonal of the empirical Fisher information: which parameters a client's data depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from ..models.network import evaluating
+from .arrays import Numbers, Values, like, tensor
+from .fisher_hooks import squares_by_hooks
+
+Squares = dict[str, torch.Tensor]
+PASSED_NUMBERS = 1 << 18  # of inputs at once: 85 colour images of 32 x 32, whose activations take some 100 MB in a ResNet
+STACKED_NUMBERS = 1 << 24  # per-sample gradients held at once by vmap: 64 MB in float32
+
+
+def fisher_diagonal(
+    model: nn.Module,
+    x: Values,
+    y: Numbers,
+    *,
+    fisher: Literal["sample", "batch"] = "sample",
+    labels: Literal["observed", "model"] = "observed",
+    batch: int | None = None,
+    generator: torch.Generator | None = None,
+) -> dict[str, Values]:
+    """Mean over samples of the squared gradient of each sample's loss, per trainable parameter (FedEquilibria, section 4.1).
+
+    The loss is cross-entropy for integer y and squared error for floating y; the model is in evaluation mode, so that samples
+    do not meet in a batch norm, and is left as it was. fisher="batch" is a cheap approximation that squares the mean gradient of
+    each `batch` samples (64); otherwise `batch` is how many samples are passed at once, by default as many as memory should hold,
+    and changes nothing. labels="model" draws labels from the model's own predictions with `generator`.
+
+    >>> model = nn.Linear(1, 2)
+    >>> _ = nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)
+    >>> fisher_diagonal(model, torch.tensor([[2.0], [4.0]]), torch.tensor([0, 1]))["weight"]
+    tensor([[2.5000],
+            [2.5000]])
+    """
+    parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    if not parameters:
+        raise ValueError("the Fisher diagonal needs a model with trainable parameters; all of this one's are frozen")
+    inputs, targets = tensor(x), tensor(y)
+    if len(inputs) == 0 or len(inputs) != len(targets):
+        raise ValueError(f"x and y need the same samples, and at least one; got {len(inputs)} and {len(targets)}")
+    size = batch if batch is not None else 64 if fisher == "batch" else max(1, PASSED_NUMBERS // inputs[0].numel())
+    if size < 1:
+        raise ValueError(f"batch has to be at least 1; got {batch}")
+    inputs = inputs.to(next(iter(parameters.values())).dtype) if inputs.is_floating_point() else inputs
+    with evaluating(model):
+        if labels == "model":
+            targets = _drawn(model, inputs, targets, size, generator)
+        by = _by_batches if fisher == "batch" else _by_samples
+        sums = by(model, inputs, targets, size)
+    return {name: like((sums[name] / len(inputs)).to(one.dtype), x) for name, one in parameters.items()}
+
+
+def squares_by_loop(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Squares:
+    """Sums of squared per-sample gradients, one sample at a time: the reference, and the way for models that vmap cannot take."""
+    return _by_batches(model, x, y, 1)
+
+
+def squares_by_vmap(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Squares:
+    """Sums of squared per-sample gradients by torch.func, a bounded number of samples at a time."""
+    parameters = _detached(model)
+    gradients = vmap(grad(partial(_loss_of_one, model)), in_dims=(None, 0, 0))
+    sums = _zeros(parameters)
+    for samples, targets in _chunks(x, y, max(1, min(batch, STACKED_NUMBERS // sum(one.numel() for one in parameters.values())))):
+        for name, stacked in gradients(parameters, samples, targets).items():
+            sums[name] += stacked.square().sum(0)
+    return sums
+
+
+def summed_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The samples' losses added up: squared error for floating targets, cross-entropy for class numbers."""
+    if targets.is_floating_point():
+        return functional.mse_loss(outputs, targets.to(outputs.dtype).reshape(outputs.shape), reduction="sum")
+    return functional.cross_entropy(outputs, targets, reduction="sum")
+
+
+def _by_samples(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Squares:
+    return _hooked(model, x, y, batch) or _stacked(model, x, y, batch) or squares_by_loop(model, x, y, batch)
+
+
+def _hooked(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Squares | None:
+    """By hooks if they apply and agree with the loop on two samples: what no rule foresees (a layer's weight used outside
+    of the layer, samples that meet in a layer of the user's) shows there."""
+    by_hooks = partial(squares_by_hooks, model, _detached(model), summed_loss)
+    trial = by_hooks(_chunks(x[:2], y[:2], 2))
+    if trial is None:
+        return None
+    truth = squares_by_loop(model, x[:2], y[:2], 1)
+    largest = {name: float(one.max()) for name, one in truth.items()}
+    slack = 1e-9 * max(largest.values())  # a gradient that cancels to 0 is rounding noise either way
+    agree = all(torch.allclose(trial[name], one, rtol=0, atol=1e-3 * largest[name] + slack, equal_nan=True) for name, one in truth.items())
+    return by_hooks(_chunks(x, y, batch)) if agree else None
+
+
+def _stacked(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Squares | None:
+    if any(isinstance(layer, nn.RNNBase) for layer in model.modules()):  # torch.func cannot take packed sequences
+        return None
+    try:
+        return squares_by_vmap(model, x, y, batch)
+    except (RuntimeError, NotImplementedError):  # nor a computation that depends on the data
+        return None
+
+
+def _by_batches(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Squares:
+    """Squares of each batch's mean gradient, times the batch's size."""
+    parameters = {name: one.requires_grad_() for name, one in _detached(model).items()}
+    sums = _zeros(parameters)
+    for samples, targets in _chunks(x, y, batch):
+        loss = summed_loss(functional_call(model, parameters, (samples,)), targets) / len(samples)
+        gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+        for name, gradient in zip(parameters, gradients, strict=True):
+            if gradient is not None:
+                sums[name].add_(gradient.double().square_(), alpha=len(samples))
+    return sums
+
+
+def _loss_of_one(model: nn.Module, parameters: Squares, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return summed_loss(functional_call(model, parameters, (x.unsqueeze(0),)), y.unsqueeze(0))
+
+
+def _drawn(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int, generator: torch.Generator | None) -> torch.Tensor:
+    if generator is None or y.is_floating_point():
+        raise ValueError('labels="model" needs a classification task and a generator to draw labels with; use labels="observed" otherwise')
+    with torch.no_grad():
+        chances = torch.cat([torch.softmax(model(samples), -1) for samples in torch.split(x, batch)])
+    return torch.multinomial(chances, 1, generator=generator).squeeze(1)
+
+
+def _detached(model: nn.Module) -> Squares:
+    return {name: one.detach() for name, one in model.named_parameters() if one.requires_grad}
+
+
+def _zeros(parameters: Squares) -> Squares:
+    return {name: torch.zeros_like(one, dtype=torch.float64, requires_grad=False) for name, one in parameters.items()}
+
+
+def _chunks(x: torch.Tensor, y: torch.Tensor, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    return zip(torch.split(x, size), torch.split(y, size), strict=True)

@@ -1,0 +1,131 @@
+"""Squared per-sample gradients from one backward pass of a whole batch, for linear, convolution and batch-norm layers.
+
+With input a and output gradient d of the summed loss, a sample's weight gradient is d a' summed over positions. For a linear
+layer on flat samples the squares add up without ever forming it: (d^2)' (a^2). Otherwise it is formed for a few samples at a
+time, so that it stays in the processor's cache.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn import functional
+
+Squares = dict[str, torch.Tensor]
+Rule = Callable[[Any, torch.Tensor, torch.Tensor], Squares]
+CACHED_NUMBERS = 1 << 19
+
+
+def squares_by_hooks(
+    model: nn.Module,
+    parameters: Squares,
+    summed_loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+) -> Squares | None:
+    """Sums of squared per-sample gradients in float64, or None for a model the formulas do not hold for."""
+    layers = _layers(model)
+    if layers is None:
+        return None
+    anchor = torch.zeros((), dtype=next(iter(parameters.values())).dtype, requires_grad=True)
+    sums = {name: torch.zeros_like(one, dtype=torch.float64) for name, one in parameters.items()}
+    calls: Counter[nn.Module] = Counter()
+
+    def forwarded(layer: nn.Module, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+        calls[layer] += 1
+        given = args[0].detach()
+        # The parameters carry no gradient here, which spares their part of the backward pass; so the first layers need a start.
+        output = output if output.requires_grad else output + anchor
+
+        def returned(gradient: torch.Tensor) -> None:
+            rule, names = layers[layer]
+            for part, squares in rule(layer, given, gradient).items():
+                if part in names:
+                    sums[names[part]] += squares
+
+        output.register_hook(returned)  # type: ignore[no-untyped-call]
+        return output
+
+    handles = [layer.register_forward_hook(forwarded) for layer in layers]
+    try:
+        for samples, targets in batches:
+            calls.clear()
+            loss = summed_loss(functional_call(model, parameters, (samples,)), targets)
+            if max(calls.values(), default=0) != 1:  # a layer used twice: its two gradients add up before they are squared
+                return None
+            torch.autograd.grad(loss, anchor)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return sums
+
+
+def _layers(model: nn.Module) -> dict[nn.Module, tuple[Rule, dict[str, str]]] | None:
+    """Every layer with trainable parameters, its rule and its parameters' full names; None if one has no rule or shares some."""
+    if len(list(model.named_parameters())) != len(list(model.named_parameters(remove_duplicate=False))):
+        return None
+    found: dict[nn.Module, tuple[Rule, dict[str, str]]] = {}
+    for path, layer in model.named_modules():
+        names = {part: f"{path}.{part}" if path else part for part, one in layer.named_parameters(recurse=False) if one.requires_grad}
+        if names:
+            rule = _rule(layer)
+            if rule is None:
+                return None
+            found[layer] = rule, names
+    return found
+
+
+def _rule(layer: nn.Module) -> Rule | None:
+    # Exact types: a subclass may compute something else.
+    if type(layer) is nn.Linear:
+        return _linear
+    if type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
+        return _convolution
+    if type(layer) in (nn.BatchNorm1d, nn.BatchNorm2d) and layer.running_mean is not None:
+        return _batch_norm
+    return None
+
+
+def _linear(layer: nn.Linear, given: torch.Tensor, gradient: torch.Tensor) -> Squares:
+    inputs, gradients = (one.reshape(len(one), -1, one.shape[-1]).mT for one in (given, gradient))
+    return {"weight": _squared_products(gradients, inputs), "bias": gradients.sum(2).square().sum(0)}
+
+
+def _convolution(layer: nn.Conv2d, given: torch.Tensor, gradient: torch.Tensor) -> Squares:
+    gradients = gradient.flatten(2)
+    total = torch.zeros(layer.out_channels, layer.weight[0].numel(), dtype=given.dtype)
+    step = max(1, CACHED_NUMBERS // (total.shape[1] * gradients.shape[2]))
+    for inputs, part in zip(torch.split(given, step), torch.split(gradients, step), strict=True):
+        total += _squared_products(part, _patches(layer, inputs))
+    return {"weight": total.reshape(layer.weight.shape), "bias": gradients.sum(2).square().sum(0)}
+
+
+def _patches(layer: nn.Conv2d, given: torch.Tensor) -> torch.Tensor:
+    """What the kernel sees at every position, (B, inputs of the kernel, positions); a strided copy is faster than torch's unfold."""
+    rows, columns = (int(one) for one in layer.padding)
+    windows = functional.pad(given, (columns, columns, rows, rows))
+    for axis, (kernel, stride, spacing) in enumerate(zip(layer.kernel_size, layer.stride, layer.dilation, strict=True), start=2):
+        windows = windows.unfold(axis, spacing * (kernel - 1) + 1, stride)[..., ::spacing]
+    return windows.permute(0, 1, 4, 5, 2, 3).reshape(len(given), layer.weight[0].numel(), -1)
+
+
+def _batch_norm(layer: nn.BatchNorm2d, given: torch.Tensor, gradient: torch.Tensor) -> Squares:
+    normalised = functional.batch_norm(given, layer.running_mean, layer.running_var, eps=layer.eps)
+    products, gradients = (one.reshape(*one.shape[:2], -1).sum(2) for one in (gradient * normalised, gradient))
+    return {"weight": products.square().sum(0), "bias": gradients.square().sum(0)}
+
+
+def _squared_products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Sum over samples of the squared entries of left_i right_i', for (B, m, positions) and (B, n, positions)."""
+    if left.shape[2] == 1:
+        return left.squeeze(2).square().T @ right.squeeze(2).square()
+    total = torch.zeros(left.shape[1], right.shape[1], dtype=left.dtype)
+    step = max(1, CACHED_NUMBERS // total.numel())
+    for first, second in zip(torch.split(left, step), torch.split(right, step), strict=True):
+        products = first @ second.mT
+        total += products.square_().sum(0)
+    return total

@@ -1,0 +1,114 @@
+"""Loss terms: what a client minimises, written as a sum.
+
+`supervised + 0.5 * distillation(logits)` reads as in the papers. A term is a function of (outputs, batch); all terms of a loss see
+the same forward pass, and a term with weight 0 is not evaluated at all, so that `alpha = 0` is plain training bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from equipoise.tree import Tree
+
+if TYPE_CHECKING:
+    from equipoise.workbench import Model
+
+
+@dataclass
+class Outputs:
+    """One forward pass of one model over one batch."""
+
+    model: Model
+    features: Tensor
+    logits: Tensor
+    peers: tuple[Outputs, ...] = ()  # the passes of all models stepped on this batch, this one included
+
+
+@dataclass
+class Batch:
+    """Some training samples of a client."""
+
+    x: Tensor
+    y: Tensor
+    indices: Tensor  # their places in the client's training data
+    supervise: Callable[[Tensor, Tensor], Tensor]  # the task's own loss
+    epoch: int = 0
+    step: int = 0  # counted over the whole fit
+    place: int = 0  # counted within the epoch
+    noise: torch.Generator | None = None  # for terms that draw random numbers
+
+
+TermFunction = Callable[[Outputs, Batch], Tensor]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A weighted sum of terms."""
+
+    terms: tuple[tuple[float, TermFunction], ...] = field(default=())
+
+    def __add__(self, other: Loss) -> Loss:
+        return Loss(self.terms + other.terms)
+
+    def __rmul__(self, weight: float) -> Loss:
+        return Loss(tuple((weight * own, term) for own, term in self.terms if weight != 0))
+
+    def __call__(self, outputs: Outputs, batch: Batch) -> Tensor:
+        total: Tensor | None = None
+        for weight, term in self.terms:
+            value = term(outputs, batch)
+            value = value if weight == 1 else weight * value
+            total = value if total is None else total + value
+        # Nothing to minimise: a zero that still has a gradient, so that the caller's loop needs no exception.
+        return outputs.logits.sum() * 0 if total is None else total
+
+
+def term(function: TermFunction) -> Loss:
+    """A function of (outputs, batch) as a loss that can be added and weighted."""
+    return Loss(((1.0, function),))
+
+
+supervised = term(lambda outputs, batch: batch.supervise(outputs.logits, batch.y))
+
+
+def frozen_logits(teacher: Tensor | Model, batch: Batch) -> Tensor:
+    """A frozen teacher's logits on a batch: looked up by sample, or computed where the inputs are random."""
+    if isinstance(teacher, Tensor):
+        return teacher.index_select(0, batch.indices)
+    with torch.no_grad():
+        was_training = teacher.net.training
+        teacher.net.eval()
+        logits: Tensor = teacher.net(batch.x)
+        teacher.net.train(was_training)
+    return logits
+
+
+def distillation(teacher: Tensor | Model, temperature: float = 1.0) -> Loss:
+    """tau^2 times the batch mean of KL(teacher || student); squared error for a single output. `teacher`: see `client.teacher`."""
+    from equipoise.losses import distillation_loss
+
+    def value(outputs: Outputs, batch: Batch) -> Tensor:
+        target = frozen_logits(teacher, batch)
+        if target.shape[1] == 1:
+            return (outputs.logits - target).square().mean()
+        result: Tensor = distillation_loss(outputs.logits, target, temperature)
+        return result
+
+    return term(value)
+
+
+def proximity(anchor: Tree) -> Loss:
+    """Half the squared distance of the trained parameters to an anchor: FedProx's and Ditto's pull."""
+
+    def value(outputs: Outputs, batch: Batch) -> Tensor:
+        distances: list[Any] = [
+            (parameter - anchor[name].to(parameter.device)).square().sum() for name, parameter in outputs.model.trained.items()
+        ]
+        return 0.5 * torch.stack(distances).sum()
+
+    return term(value)

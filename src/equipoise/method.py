@@ -1,0 +1,201 @@
+"""A method is a few short functions over plain data: what a client does, how the server weighs, updates and delivers.
+
+A method is a frozen dataclass of hyper-parameters and holds no state: what the server and the clients remember are records that are passed
+in and out. Subclass `Method`, override the slots that differ from FedAvg, and it runs in process, on workers and on a network, with
+checkpoints and composition for free. The comment behind a field is its help text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Le
+from torch import Tensor, nn
+
+from equipoise.records import Down, State, Up
+from equipoise.tree import Tree, combine, gram
+
+if TYPE_CHECKING:
+    from equipoise.client import Client, Inputs
+    from equipoise.server import Server
+    from equipoise.task import Task
+    from equipoise.workbench import Model
+
+NonNegative = Annotated[float, Ge(0)]
+Positive = Annotated[float, Gt(0)]
+Fraction = Annotated[float, Ge(0), Le(1)]
+Count = Annotated[int, Ge(1)]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How much each reply counts (any positive sum) and how far the model moves towards their mean."""
+
+    shares: np.ndarray
+    step: float = 1.0
+
+    def times(self, factor: float) -> Weights:
+        return Weights(self.shares, self.step * factor)
+
+
+class Ups(Sequence[Up]):
+    """The accepted replies of one exchange, in the order of the cohort."""
+
+    def __init__(self, places: Sequence[tuple[str, Up | None]]) -> None:
+        self.places = list(places)  # the whole cohort; None where a reply is missing
+        self._present = [(client, up) for client, up in self.places if up is not None]
+        self.ids = [client for client, _ in self._present]
+
+    def __len__(self) -> int:
+        return len(self._present)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._present[place][1]
+
+    def __iter__(self) -> Iterator[Up]:
+        return (up for _, up in self._present)
+
+    def of(self, ids: Sequence[str]) -> Ups:
+        """The replies of some clients only; the others' places stay empty."""
+        wanted = set(ids)
+        return Ups([(client, up if client in wanted else None) for client, up in self.places])
+
+    def values(self, name: str) -> list[Any]:
+        return [up[name] for up in self]
+
+    def table(self, name: str) -> dict[str, Any]:
+        """Client id -> value."""
+        return {client: up[name] for client, up in self._present}
+
+    def numbers(self, name: str) -> np.ndarray:
+        return np.array(self.values(name), dtype=np.float64)
+
+    def stack(self, name: str) -> Tensor:
+        """One row of float64 numbers per reply (for a tree: its trained entries)."""
+        return torch.stack(
+            [value.flat() if isinstance(value, Tree) else torch.as_tensor(value).reshape(-1).double() for value in self.values(name)]
+        )
+
+    def mean(self, name: str, shares: Sequence[float] | np.ndarray) -> Any:
+        """The weighted mean; float buffers of a tree are averaged alike, integer ones take the maximum."""
+        return self._combined(name, shares, float(np.sum(np.asarray(shares, dtype=np.float64))))
+
+    def sum(self, name: str, coefficients: Sequence[float] | np.ndarray) -> Any:
+        return self._combined(name, coefficients, 1.0)
+
+    def _combined(self, name: str, coefficients: Sequence[float] | np.ndarray, divide: float) -> Any:
+        if len(coefficients) != len(self):
+            raise ValueError(f"{name}: expected {len(self)} coefficients, one per reply, got {len(coefficients)}")
+        given = iter(np.asarray(coefficients, dtype=np.float64).tolist())
+        placed = [0.0 if up is None else next(given) for _, up in self.places]
+        values = [None if up is None else up[name] for _, up in self.places]
+        first = next(value for value in values if value is not None)
+        if isinstance(first, Tree):
+            return combine(values, placed, divide)
+        wrapped = [None if value is None else Tree({"": torch.as_tensor(value, dtype=torch.float64)}) for value in values]
+        result = combine(wrapped, placed, divide)[""]
+        return result.to(first.dtype) if isinstance(first, Tensor) else float(result)
+
+    def gram(self, name: str, more: Sequence[Tree] = ()) -> np.ndarray:
+        """Inner products between the replies' trees (and `more` trees behind them)."""
+        return gram([*self.values(name), *more])
+
+
+class Method:
+    """A federated algorithm. The defaults are FedAvg: average the uploaded models by size, send the mean to all."""
+
+    weighs: ClassVar[bool] = True  # False: its round never asks `weights`
+    uploads_model: ClassVar[bool] = True  # False: no `model` in its uploads
+    needs_plain_sgd: ClassVar[bool] = False  # True: momentum, weight decay and Adam are refused
+    needs_validation: ClassVar[bool] = False  # True: the server holds validation data
+    trains: ClassVar[bool] = True  # False: batch-norm statistics never move, so batch norm is refused
+    composable_weights: ClassVar[bool] = False  # True: its weight rule stands without its own update
+    composable_update: ClassVar[bool] = False  # True: its own update is right under any weights
+    paper: ClassVar[str] = ""
+
+    def models(self, task: Task, others: Mapping[str, Callable[[], nn.Module]]) -> Mapping[str, Callable[[], nn.Module]]:
+        """Architectures the method brings along; `others` build the experiment's own, whose shapes they may depend on."""
+        return {}
+
+    def start(self, server: Server) -> State:
+        """The server's state before round 1."""
+        return State(model=server.load(None).tree())
+
+    def setup(self, server: Server, state: State, everyone: Cohort) -> State:
+        """Exchanges with all clients before round 1."""
+        return state
+
+    def inputs(self, client: Client, down: Down) -> Inputs | None:
+        """How this method changes what enters the networks."""
+        return None
+
+    def before(self, client: Client, received: Tree | None) -> Up:
+        """What is measured on the received model."""
+        return Up()
+
+    def client(self, client: Client, down: Down) -> Up | None:
+        """A client's part of the round; the uploaded model is called `model`."""
+        model = client.load(down.model)
+        client.fit(model)
+        return Up(model=model)
+
+    def after(self, client: Client, received: Tree | None, uploaded: Tree | None) -> Up:
+        """What is measured on the uploaded model."""
+        return Up()
+
+    def observe(self, server: Server, state: State, ups: Ups) -> State:
+        """What the server remembers of the replies, before it weighs them."""
+        return state
+
+    def weights(self, server: Server, state: State, ups: Ups) -> Weights:
+        return Weights(np.array([server.sizes[client] for client in ups.ids], dtype=np.float64))
+
+    def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
+        """received + step * (mean - received); step 1 is the mean itself. Buffers take the mean."""
+        mean = ups.mean("model", weights.shares)
+        if weights.step != 1:
+            mean = (state.model + weights.step * (mean - state.model)).with_rest(mean.rest)
+        return state.with_(model=mean)
+
+    def deliver(self, server: Server, state: State, client_id: str) -> Down:
+        """What a client receives."""
+        return Down(model=state.model)
+
+    def serves(self, client: Client, down: Down) -> dict[str, Model]:
+        """At the client: the models it ends up using, by name. All are measured."""
+        return {"global": client.load(down.model)}
+
+    def round(self, server: Server, state: State, cohort: Cohort) -> State:
+        ups = cohort.run(self.client, each=lambda client: self.deliver(server, state, client))
+        state = self.observe(server, state, ups)
+        weights = self.weights(server, state, ups)
+        cohort.weighed(ups.ids, weights)
+        return self.update(server, state, ups, weights)
+
+
+class Cohort:
+    """The clients asked in this round, and the only door to them."""
+
+    ids: list[str]
+
+    def run(
+        self, step: Callable[..., Up | None], down: Down | None = None, *, each: Callable[[str], Down] | None = None, strict: bool = False
+    ) -> Ups:
+        """Ask every client of the cohort to perform a step of the method, and wait for the replies.
+
+        All receive `down`, or each its own from `each`. A client that fails is out of the round; with `strict` the round is given
+        up and repeated without it.
+        """
+        raise NotImplementedError
+
+    def weighed(self, ids: Sequence[str], weights: Weights) -> None:
+        """Note the weights that replies were given: they are part of the run's record."""
+
+
+def overridden(method: Method, slot: str) -> bool:
+    """Whether a method fills a slot itself."""
+    return getattr(type(method), slot) is not getattr(Method, slot)

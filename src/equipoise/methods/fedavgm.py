@@ -1,0 +1,34 @@
+"""FedAvgM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from equipoise.method import Fraction, Positive, Ups, Weights
+from equipoise.methods.fedavg import FedAvg
+from equipoise.records import State
+from equipoise.server import Server
+
+
+@dataclass(frozen=True)
+class FedAvgM(FedAvg):
+    """FedAvg with heavy-ball momentum at the server; momentum covers parameters, buffers take the plain mean."""
+
+    paper = "Hsu et al., Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification, 2019"
+
+    beta: Fraction = 0.9  # momentum; without damping the steady gain is 1 / (1 - beta)
+    dampening: Fraction = 0.0  # 0 is the paper; equal to beta it is the exponential average of MOON's code
+    server_rate: Positive = 1.0  # how far the server moves along its velocity
+
+    def start(self, server: Server) -> State:
+        state = super().start(server)
+        return state.with_(velocity=0 * state.model)
+
+    def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
+        mean = ups.mean("model", weights.shares)
+        velocity = self.beta * state.velocity + (1 - self.dampening) * (state.model - mean)
+        # Without momentum the step is the mean itself, bit for bit, not mean plus rounding.
+        if self.beta == 0 and self.dampening == 0 and self.server_rate * weights.step == 1:
+            return state.with_(model=mean, velocity=velocity)
+        moved = state.model + (-self.server_rate * weights.step) * velocity
+        return state.with_(model=moved.with_rest(mean.rest), velocity=velocity)

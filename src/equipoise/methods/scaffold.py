@@ -1,0 +1,51 @@
+"""SCAFFOLD."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from equipoise.client import Client
+from equipoise.method import Method, Positive, Ups, Weights
+from equipoise.records import Down, State, Up
+from equipoise.server import Server
+
+
+@dataclass(frozen=True)
+class Scaffold(Method):
+    """Control variates remove the drift of clients; option II of Algorithm 1.
+
+    The server's control c is the mean of all clients' controls c_i after every round, whoever took part: replies of a cohort move it by
+    their sum divided by the number of all clients.
+    """
+
+    paper = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020, Algorithm 1"
+    needs_plain_sgd: ClassVar[bool] = True
+
+    server_rate: Positive = 1.0  # global step size
+
+    def start(self, server: Server) -> State:
+        state = super().start(server)
+        return state.with_(control=0 * state.model)
+
+    def deliver(self, server: Server, state: State, client_id: str) -> Down:
+        return Down(model=state.model, control=state.control)
+
+    def client(self, client: Client, down: Down) -> Up:
+        c, own = down.control, client.state.get("control", 0 * down.control)
+        model = client.load(down.model)
+        done = client.fit(model, gradient=lambda name, g: g - own[name] + c[name])  # line 10
+        if not done.steps:
+            return Up(model=model, control=0 * own)
+        new = own - c + (down.model - model.tree()) * (1 / (done.steps * client.lr))  # line 12, option II
+        client.state["control"] = new
+        return Up(model=model, control=new - own)
+
+    def weights(self, server: Server, state: State, ups: Ups) -> Weights:
+        return Weights(np.ones(len(ups)))
+
+    def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
+        control = state.control + ups.sum("control", np.ones(len(ups)) / len(server.ids))  # line 17
+        return super().update(server, state.with_(control=control), ups, weights.times(self.server_rate))

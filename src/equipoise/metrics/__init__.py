@@ -1,0 +1,69 @@
+"""Measures of performance, fairness, transfer, representation, participation, convergence and cost: arrays in, numbers out.
+
+Where a number does not exist the result is NaN with an `UndefinedMetric` warning that says why; wrong input is refused.
+"""
+
+from equipoise.metrics.arrays import PartialMetric, UndefinedMetric
+from equipoise.metrics.clinical import auprc, auroc, balanced_accuracy, calibration_error, f1, sensitivity_at_specificity
+from equipoise.metrics.comparison import Comparison, against_baseline, average_ranks, holm, paired_p
+from equipoise.metrics.convergence import best_and_last, rounds_to, speed_up
+from equipoise.metrics.cost import cost
+from equipoise.metrics.fairness import angle, collaborative_fairness, effective_clients, gini, jain, spread
+from equipoise.metrics.intervals import (
+    Interval,
+    accuracy_variance,
+    between_client_variance,
+    bootstrap,
+    bootstrap_counts,
+    each_over_seeds,
+    over_seeds,
+)
+from equipoise.metrics.participation import participation, weights_received
+from equipoise.metrics.performance import accuracy, log_loss, mae, rmse, softmax
+from equipoise.metrics.representation import angle_between, divergence, manhattan, parameter_distances
+from equipoise.metrics.transfer import negative_transfer
+
+__all__ = [
+    "Comparison",
+    "Interval",
+    "PartialMetric",
+    "UndefinedMetric",
+    "accuracy",
+    "accuracy_variance",
+    "against_baseline",
+    "angle",
+    "angle_between",
+    "auprc",
+    "auroc",
+    "average_ranks",
+    "balanced_accuracy",
+    "best_and_last",
+    "between_client_variance",
+    "bootstrap",
+    "bootstrap_counts",
+    "calibration_error",
+    "collaborative_fairness",
+    "cost",
+    "divergence",
+    "each_over_seeds",
+    "effective_clients",
+    "f1",
+    "gini",
+    "holm",
+    "jain",
+    "log_loss",
+    "mae",
+    "manhattan",
+    "negative_transfer",
+    "over_seeds",
+    "paired_p",
+    "parameter_distances",
+    "participation",
+    "rmse",
+    "rounds_to",
+    "sensitivity_at_specificity",
+    "softmax",
+    "speed_up",
+    "spread",
+    "weights_received",
+]

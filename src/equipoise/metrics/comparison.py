@@ -1,0 +1,126 @@
+"""Is one method better than another: paired tests over seeds, corrected for their number, and ranks."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from equipoise.metrics.arrays import Array, PartialMetric, ranks, undefined, vector, vectors
+
+FEWEST_SEEDS = 5
+TOO_FEW = "too few seeds"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A method against the baseline over the seeds both have; without a p-value, `note` says why."""
+
+    difference: float  # mean of method minus baseline
+    seeds: int
+    p: float | None
+    adjusted: float | None  # p after Holm's correction over all methods compared
+    note: str = ""
+
+
+def paired_p(method: ArrayLike, baseline: ArrayLike) -> tuple[float | None, str]:
+    """Two-sided p-value of the paired t test over seeds, or None and the reason.
+
+    Student's t and not Wilcoxon's signed ranks: with five seeds the latter cannot go below p = 1/16 whatever the data,
+    and what is compared are averages over clients, for which near-normal differences are reasonable. Below five seeds
+    neither is worth printing. Seeds where either value is NaN are left out.
+
+    >>> p, reason = paired_p([0.82, 0.81, 0.84, 0.83, 0.82], [0.80, 0.80, 0.81, 0.82, 0.80])
+    >>> round(p, 4), reason
+    (0.0086, '')
+    >>> paired_p([0.82, 0.81], [0.80, 0.80])
+    (None, 'too few seeds')
+    """
+    from scipy.special import stdtr
+
+    a, b = _known_pairs(method, baseline)
+    if len(a) < FEWEST_SEEDS:
+        return None, TOO_FEW
+    change, rounding = a - b, 1e-12 * max(np.abs(a).max(), np.abs(b).max())
+    if np.abs(change).max() <= rounding:
+        return 1.0, "identical in every seed"
+    if np.ptp(change) <= rounding:
+        return None, "the same difference in every seed: do the seeds reach the runs?"
+    t = change.mean() / (change.std(ddof=1) / np.sqrt(len(change)))
+    return float(2 * stdtr(len(change) - 1, -abs(t))), ""
+
+
+def holm(p_values: ArrayLike) -> Array:
+    """Holm's adjusted p-values, in the order given: they hold for all tests at once (Holm, 1979).
+
+    >>> holm([0.01, 0.04, 0.03]).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    p = vector(p_values, "p_values")
+    if not np.all((p >= 0) & (p <= 1)):
+        raise ValueError("p_values: expected numbers from 0 to 1; leave out tests without one")
+    order = np.argsort(p, kind="stable")
+    steps = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(steps, 1)
+    return adjusted
+
+
+def against_baseline(results: Mapping[str, ArrayLike], baseline: str) -> dict[str, Comparison]:
+    """Every other method against the baseline; `results` has one value per seed, in the same order, NaN where a run is missing.
+
+    >>> table = {"fedavg": [0.80, 0.80, 0.81, 0.82, 0.80], "fedakd": [0.82, 0.81, 0.84, 0.83, 0.82]}
+    >>> result = against_baseline(table, baseline="fedavg")["fedakd"]
+    >>> round(result.difference, 3), round(result.adjusted, 4)
+    (0.018, 0.0086)
+    """
+    if baseline not in results:
+        near = difflib.get_close_matches(baseline, results, n=1) or sorted(results)[:1]
+        raise ValueError(f"expected the baseline among the methods, got {baseline!r}; did you mean {', '.join(map(repr, near))}?")
+    others = [name for name in results if name != baseline]
+    tests = {name: paired_p(results[name], results[baseline]) for name in others}
+    tested = {name: p for name, (p, _) in tests.items() if p is not None}
+    adjusted = dict(zip(tested, holm(list(tested.values())).tolist(), strict=True))
+    compared = {}
+    for name in others:
+        a, b = _known_pairs(results[name], results[baseline])
+        difference = float(np.mean(a - b)) if len(a) else float("nan")
+        p, note = tests[name]
+        compared[name] = Comparison(difference, len(a), p, adjusted.get(name), note)
+    return compared
+
+
+def average_ranks(results: Mapping[str, ArrayLike], lower_is_better: bool = False) -> dict[str, float]:
+    """Mean rank of each method over columns (seeds, data sets), 1 being best; ties share, columns with a gap are left out.
+
+    >>> average_ranks({"a": [0.9, 0.8], "b": [0.7, 0.8], "c": [0.8, 0.1]})
+    {'a': 1.25, 'b': 2.25, 'c': 2.5}
+    """
+    if not results:
+        return {}
+    rows = [vector(values, name) for name, values in results.items()]
+    if len({len(row) for row in rows}) > 1:
+        raise ValueError(
+            f"expected one value per column for every method, got lengths { {n: len(r) for n, r in zip(results, rows, strict=True)} }"
+        )
+    table = np.stack(rows)
+    whole = ~np.isnan(table).any(0)
+    if not whole.any():
+        return dict.fromkeys(results, undefined("average ranks are undefined: no column has a value of every method"))
+    if not whole.all():
+        warnings.warn(
+            f"average ranks leave out columns {np.flatnonzero(~whole).tolist()}: not every method has a value", PartialMetric, stacklevel=2
+        )
+    sign = 1 if lower_is_better else -1
+    placed = np.stack([ranks(sign * column) for column in table[:, whole].T])
+    return dict(zip(results, placed.mean(0).tolist(), strict=True))
+
+
+def _known_pairs(method: ArrayLike, baseline: ArrayLike) -> tuple[Array, Array]:
+    a, b = vectors(method, baseline, ("method", "baseline"))
+    known = ~(np.isnan(a) | np.isnan(b))
+    return a[known], b[known]

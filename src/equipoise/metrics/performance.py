@@ -1,0 +1,80 @@
+"""How good one model is on one test set: from the network's outputs, logits or numbers, and the truth."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from equipoise.metrics.arrays import Array, array, undefined, vector, vectors
+
+
+def accuracy(logits: ArrayLike, labels: ArrayLike) -> float:
+    """Share of samples whose largest logit is that of their label; a row with NaN is no prediction and counts as wrong.
+
+    >>> accuracy([[2, 1], [0, 3], [1, 0]], [0, 1, 1])
+    0.6666666666666666
+    """
+    z, y = classified(logits, labels, "logits")
+    return float(np.mean(hits(z, y))) if len(y) else undefined("accuracy is undefined: there are no samples")
+
+
+def hits(scores: Array, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which rows are largest at their label; rows with NaN are not."""
+    return np.asarray((scores.argmax(1) == labels) & ~np.isnan(scores).any(1), dtype=np.bool_)
+
+
+def log_loss(logits: ArrayLike, labels: ArrayLike) -> float:
+    """Mean cross-entropy in nats.
+
+    >>> round(log_loss([[0, 0], [0, 0]], [0, 1]), 6)
+    0.693147
+    """
+    z, y = classified(logits, labels, "logits")
+    if not len(y):
+        return undefined("log loss is undefined: there are no samples")
+    top = z.max(1, keepdims=True)
+    if not np.isfinite(top).all():
+        return undefined("log loss is undefined: some logits are NaN or infinite; the model has diverged")
+    return float(np.mean(np.log(np.exp(z - top).sum(1)) + top[:, 0] - z[np.arange(len(y)), y]))
+
+
+def softmax(logits: ArrayLike) -> Array:
+    """Logits, one row per sample, as probabilities.
+
+    >>> softmax([[0, 0], [1000, 0]]).tolist()
+    [[0.5, 0.5], [1.0, 0.0]]
+    """
+    z = array(logits)
+    e = np.exp(z - z.max(-1, keepdims=True))
+    return np.asarray(e / e.sum(-1, keepdims=True), dtype=np.float64)
+
+
+def rmse(outputs: ArrayLike, targets: ArrayLike) -> float:
+    """Root of the mean squared error over the whole set (a mean of batch values would be another number).
+
+    >>> rmse([1, 2, 3], [1, 2, 5])
+    1.1547005383792515
+    """
+    y, t = vectors(outputs, targets, ("outputs", "targets"))
+    return float(np.sqrt(np.mean((y - t) ** 2))) if len(y) else undefined("RMSE is undefined: there are no samples")
+
+
+def mae(outputs: ArrayLike, targets: ArrayLike) -> float:
+    """Mean absolute error.
+
+    >>> mae([[1], [2], [3]], [1, 2, 6])
+    1.0
+    """
+    y, t = vectors(outputs, targets, ("outputs", "targets"))
+    return float(np.mean(np.abs(y - t))) if len(y) else undefined("MAE is undefined: there are no samples")
+
+
+def classified(scores: ArrayLike, labels: ArrayLike, name: str) -> tuple[Array, NDArray[np.int64]]:
+    """Checked rows of one score per class, and labels that fit them."""
+    z, y = array(scores), vector(labels, "labels")
+    if z.ndim != 2 or len(z) != len(y):
+        raise ValueError(f"{name}: expected shape (samples, classes) with {len(y)} rows, one per label, got {z.shape}")
+    if len(y) and not (np.array_equal(y, y.round()) and y.min() >= 0 and y.max() < z.shape[1]):
+        wrong = sorted(set(y.tolist()) - set(range(z.shape[1])))
+        raise ValueError(f"labels: expected whole numbers from 0 to {z.shape[1] - 1}, got {wrong[:5]}; give one column per class")
+    return z, y.astype(np.int64)

@@ -1,0 +1,81 @@
+"""How far a client's model is from the global one, in parameters or in mean embeddings (CoRe-Fed, section 4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from equipoise.metrics.arrays import Array, array, undefined
+
+Point = ArrayLike | Mapping[str, ArrayLike]
+
+
+def angle_between(first: Point, second: Point) -> float:
+    """D_Cosine: the angle in radians between two vectors, or two mappings of arrays with the same names.
+
+    For parameters pass trainable ones only: a batch counter would dwarf every weight. Equal to arccos of the cosine,
+    by a form (Kahan's) that is exact for equal directions and needs no clamp.
+
+    >>> round(angle_between([1, 0], [1, 1]), 4), angle_between({"w": [[1, 2]], "b": [3]}, {"b": [6], "w": [[2, 4]]})
+    (0.7854, 0.0)
+    """
+    a, b = _flat(first, second)
+    length_a, length_b = np.linalg.norm(a), np.linalg.norm(b)
+    if not (np.isfinite(length_a) and np.isfinite(length_b)):
+        return undefined("the angle is undefined: a vector has entries that are not finite")
+    if length_a == 0 or length_b == 0:
+        return undefined("the angle is undefined: a vector is zero (or empty) and has no direction")
+    a, b = a / length_a, b / length_b
+    return float(2 * np.arctan2(np.linalg.norm(a - b), np.linalg.norm(a + b)))
+
+
+def manhattan(first: Point, second: Point) -> float:
+    """D_Manhattan: the sum of absolute differences of two vectors, or two mappings of arrays with the same names.
+
+    >>> manhattan([1, 2, 3], [1, 0, 4])
+    3.0
+    """
+    a, b = _flat(first, second)
+    return float(np.abs(a - b).sum())
+
+
+def parameter_distances(client: Point, reference: Point) -> dict[str, float]:
+    """Both distances of a client's parameters from the global ones; mean embeddings are compared alike.
+
+    >>> parameter_distances({"w": [3, 0]}, {"w": [1, 0]})
+    {'angle': 0.0, 'manhattan': 2.0}
+    """
+    return {"angle": angle_between(client, reference), "manhattan": manhattan(client, reference)}
+
+
+def divergence(clients: Sequence[Point], reference: Point) -> dict[str, float]:
+    """Mean angle and mean Manhattan distance of the clients' vectors from the reference.
+
+    In parameter space pass the trained client models and the new global model; in embedding space the mean,
+    un-normalised features of each client's data under each. CoRe-Fed's printed values fit embeddings.
+
+    >>> divergence([[1, 0], [2, 0]], [1, 0])
+    {'angle': 0.0, 'manhattan': 0.5}
+    """
+    if not len(clients):
+        nothing = undefined("divergence is undefined: there are no clients")
+        return {"angle": nothing, "manhattan": nothing}
+    rows = [parameter_distances(client, reference) for client in clients]
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+
+
+def _flat(first: Point, second: Point) -> tuple[Array, Array]:
+    """Both as flat vectors, entries matched by name and shape: equal sizes alone would compare unlike weights."""
+    if isinstance(first, Mapping) != isinstance(second, Mapping):
+        raise TypeError("expected two vectors or two mappings of arrays, got one of each; pass the same kind twice")
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        if unmatched := sorted(first.keys() ^ second.keys()):
+            raise ValueError(f"expected the same names in both, but {unmatched} are in one only; compare models of one architecture")
+        pairs = [_flat(first[name], second[name]) for name in first]
+        return np.concatenate([a for a, _ in pairs] or [np.empty(0)]), np.concatenate([b for _, b in pairs] or [np.empty(0)])
+    a, b = array(first), array(second)  # type: ignore[arg-type]
+    if a.shape != b.shape:
+        raise ValueError(f"expected arrays of one shape, got {a.shape} and {b.shape}; compare models of one architecture")
+    return a.ravel(), b.ravel()

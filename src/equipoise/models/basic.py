@@ -1,0 +1,34 @@
+"""Small networks for flat samples and for small images."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+
+from ..task import Task
+from .network import Network
+from .parts import Count, convolutional, dense, image_shape
+
+
+def mlp(task: Task, *, hidden: tuple[Count, ...] = (200, 200)) -> Network:
+    """Fully connected layers with ReLU over the flattened sample; the default is CoRe-Fed's (199,210 parameters at 28x28)."""
+    sizes = [math.prod(task.shape), *hidden]
+    return Network(nn.Sequential(nn.Flatten(), *dense(sizes)), nn.Linear(sizes[-1], task.outputs))
+
+
+def cnn(task: Task, *, width: Count = 16, hidden: Count = 64) -> Network:
+    """Two 3x3 convolutions with batch norm and one hidden layer, for images from 4x4 pixels on."""
+    channels = image_shape(task)[0]
+    convolutions = nn.Sequential(*_block(channels, width), *_block(width, 2 * width))
+    return convolutional(task, convolutions, [hidden])
+
+
+def simple_cnn(task: Task) -> Network:
+    """FedAKD's SimpleCNN: two 3x3 convolutions (32, 64) with batch norm, then the linear head."""
+    channels = image_shape(task)[0]
+    return convolutional(task, nn.Sequential(*_block(channels, 32), *_block(32, 64)), [])
+
+
+def _block(inner: int, outer: int) -> list[nn.Module]:
+    return [nn.Conv2d(inner, outer, 3, padding=1), nn.BatchNorm2d(outer), nn.ReLU(), nn.MaxPool2d(2)]

@@ -1,0 +1,126 @@
+"""Models by name, or by "package.module:attribute" for a user's own."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from pydantic import ConfigDict, ValidationError, validate_call
+from torch import nn
+
+from ..task import Task
+from .basic import cnn, mlp, simple_cnn
+from .gru import gru
+from .network import Network, trial, wrap
+from .papers import bench_cnn, corefed_cnn, fedave_cifar, fedave_mnist, lenet, moon_cnn, private_cnn, proxy_cnn
+from .resnet import resnet10, resnet12
+
+_FACTORIES: list[Callable[..., Network]] = [
+    *(mlp, cnn, simple_cnn, corefed_cnn, fedave_mnist, fedave_cifar, lenet, bench_cnn, moon_cnn, private_cnn, proxy_cnn),
+    *(resnet10, resnet12, gru),
+]
+ARCHITECTURES = {factory.__name__: factory for factory in _FACTORIES}
+
+
+def names() -> list[str]:
+    """The names `build` knows."""
+    return list(ARCHITECTURES)
+
+
+def describe(name: str) -> dict[str, Any]:
+    """What a named model is, in one sentence, and its options with their defaults.
+
+    >>> describe("mlp")["options"]
+    {'hidden': (200, 200)}
+    """
+    factory = ARCHITECTURES[_known(name, names(), "model")]
+    return {"name": name, "summary": inspect.getdoc(factory), "options": _options(factory)}
+
+
+def build(spec: str | Mapping[str, Any], task: Task) -> Network:
+    """The network a specification names, for a task: "mlp", {"name": "mlp", "hidden": [64]} or "package.module:attribute".
+
+    >>> from equipoise.task import Task
+    >>> build({"name": "mlp", "hidden": [8]}, Task("classification", (1, 4, 4), 3)).head
+    Linear(in_features=8, out_features=3, bias=True)
+    """
+    options = {"name": spec} if isinstance(spec, str) else dict(spec)
+    name = str(options.pop("name", ""))
+    if ":" in name:
+        return _own(name, options, task)
+    factory = ARCHITECTURES[_known(name, names(), "model")]
+    for option in options:
+        _known(option, list(_options(factory)), f"option of model {name!r}")
+    try:
+        return validate_call(config=ConfigDict(arbitrary_types_allowed=True))(factory)(task, **options)
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, one['loc']))} = {one['input']!r}: {one['msg']}" for one in error.errors())
+        raise ValueError(f"model {name!r}: {wrong}; the defaults are {_options(factory)}") from None
+    except ValueError as error:
+        raise ValueError(f"model {name!r}: {error}") from error
+
+
+def _options(factory: Callable[..., Network]) -> dict[str, Any]:
+    return {one.name: one.default for one in inspect.signature(factory).parameters.values() if one.kind is one.KEYWORD_ONLY}
+
+
+def _known(name: str, valid: list[str], what: str) -> str:
+    if name in valid:
+        return name
+    nearest = "".join(f" Did you mean {one!r}?" for one in get_close_matches(name, valid, 1, 0))
+    choice = f"It has to be one of: {', '.join(valid)}." if valid else "There are none."
+    raise ValueError(f"unknown {what}: {name!r}.{nearest} {choice}")
+
+
+def _own(path: str, options: dict[str, Any], task: Task) -> Network:
+    """A user's class or factory, called with the task if it asks for an argument, wrapped and tried on one sample."""
+    factory = _imported(path)
+    module = factory(task, **options) if _wants_task(factory, options) else factory(**options)
+    outputs = _tried(module, task)
+    if not isinstance(outputs, torch.Tensor) or outputs.shape != (1, task.outputs):
+        came = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else outputs
+        raise ValueError(f"model {path!r} has to give (1, {task.outputs}) outputs for one sample of shape {task.shape}; it gave {came}")
+    network = wrap(module)
+    parts = _tried(network, task)
+    if not isinstance(parts, torch.Tensor) or parts.shape != outputs.shape or not torch.allclose(outputs, parts, equal_nan=True):
+        raise ValueError(
+            f"model {path!r} has `features` and `head`, but its forward is not head(features(x)); "
+            "move what happens in between into one of them (torch.nn.Flatten, say), or rename one"
+        )
+    return network
+
+
+def _tried(module: object, task: Task) -> torch.Tensor | str:
+    """Outputs for one sample, or why there are none."""
+    if not isinstance(module, nn.Module):
+        return f"none: it made a {type(module).__name__}, not a torch.nn.Module"
+    try:
+        return trial(module, task.shape)
+    except RuntimeError as error:
+        return f"an error: {error}"
+
+
+def _imported(path: str) -> Callable[..., Any]:
+    module_name, _, attribute = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ValueError(f"model {path!r}: cannot import {module_name!r} ({error}); is it installed, or on the Python path?") from error
+    factory = getattr(module, attribute, None)
+    if factory is None:
+        nearest = "".join(f"; did you mean {one!r}?" for one in get_close_matches(attribute, dir(module), 1, 0))
+        raise ValueError(f"model {path!r}: {module_name!r} has no attribute {attribute!r}{nearest}")
+    if not (inspect.isclass(factory) or inspect.isroutine(factory)):
+        raise ValueError(f"model {path!r} has to be a class or a function that makes a module; it is a {type(factory).__name__}")
+    return factory
+
+
+def _wants_task(factory: Callable[..., Any], options: dict[str, Any]) -> bool:
+    first = next(iter(inspect.signature(factory).parameters.values()), None)
+    if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD) or first.name in options:
+        return False
+    return first.default is first.empty or first.name == "task"

@@ -1,0 +1,68 @@
+"""Trained models out of a run: as files with a card, and as predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from equipoise.runs.run import Run
+from equipoise.runs.store import RunError
+from equipoise.workbench import EVALUATION_BATCH
+
+
+def export(run: Run, model: str | None = None, client: str | None = None, out: Path | None = None) -> tuple[Path, Path]:
+    """Save a model as safetensors and write its card beside it; returns both paths."""
+    name = model or run.main_model
+    net = run.model(name, client)
+    stem = f"{name}-{client}" if client is not None else name
+    path = Path(out) if out is not None else run.folder / f"{stem}.safetensors"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tensors = {key: tensor.detach().clone(memory_format=torch.contiguous_format) for key, tensor in net.state_dict().items()}
+    save_file(tensors, path, metadata={"model": name, "client": client or "", "run": run.folder.name})
+    card = path.with_suffix(".md")
+    card.write_text(_card(run, name, client, net))
+    return path, card
+
+
+def _card(run: Run, name: str, client: str | None, net: torch.nn.Module) -> str:
+    values = run.final(model=name) if name in run.models() else {}
+    own = {client: values[client]} if client in values else values
+    config, task = run.config, run.task
+    measured = ", ".join(f"{who}: {value:.4f}" for who, value in list(own.items())[:50]) or "not measured"
+    return f"""# {name}{f" of client {client}" if client else ""}
+
+- method: {config["method"]}
+- data: {run.store.meta("data")}, partition {config["data"]["partition"]}, {len(run.clients)} clients, seed {config["seed"]}
+- rounds: {run.last_round} of {config["rounds"]}
+- task: {task.kind}, input {tuple(task.shape)}, {task.outputs} outputs{f" ({', '.join(task.class_names)})" if task.class_names else ""}
+- architecture: {config["models"] or config["model"]}, {sum(p.numel() for p in net.parameters()):,} parameters
+- {run.main_metric} on {run.main_split} data, by client: {measured}
+- made by equipoise {run.store.meta("version")}, {run.store.meta("created")}, torch {run.store.meta("environment")["torch"]}
+
+Inputs must be prepared as in training; `equipoise predict {run.folder.name} FILE` does it.
+"""
+
+
+def predictions(run: Run, data: Path, model: str | None = None, client: str | None = None) -> tuple[list[str], list[list[Any]]]:
+    """A header and one row per sample: the predicted class and the probabilities, or the predicted number."""
+    from equipoise.data import inputs_from
+
+    if not data.exists():
+        raise RunError(f"no file {data}; give a CSV or NPZ file with samples in the form of the training data")
+    name = model or run.main_model
+    net = run.model(name, client)
+    x = inputs_from(data, run.store.meta("recipe"), client)
+    with torch.no_grad():
+        outputs = torch.cat([net(part) for part in torch.split(x, EVALUATION_BATCH)]) if len(x) else torch.zeros(0, run.task.outputs)
+    if not run.task.classifies:
+        return ["sample", "prediction"], [[place, value] for place, value in enumerate(outputs.squeeze(-1).tolist())]
+    names = list(run.task.class_names) or [str(k) for k in range(run.task.outputs)]
+    shares = outputs.softmax(1)
+    rows = [
+        [place, names[int(k)], *(round(p, 6) for p in row)]
+        for place, (k, row) in enumerate(zip(shares.argmax(1), shares.tolist(), strict=True))
+    ]
+    return ["sample", "prediction", *(f"p({name})" for name in names)], rows

@@ -1,0 +1,146 @@
+"""A run on disk, read: its configuration, its table, its models."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from equipoise.runs.store import CONFIGURATION, RunError, Store
+from equipoise.task import Task
+
+
+class Run:
+    """The record of an experiment."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.store = Store(self.folder)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}, {self.status}, round {self.last_round} of {self.config['rounds']})"
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration: enough to repeat the run."""
+        found: dict[str, Any] = yaml.safe_load((self.folder / CONFIGURATION).read_text())
+        return found
+
+    @property
+    def status(self) -> str:
+        return str(self.store.meta("status"))
+
+    @property
+    def last_round(self) -> int:
+        return max(0, self.store.last_round())
+
+    @cached_property
+    def task(self) -> Task:
+        facts = self.store.meta("task")
+        return Task(facts["kind"], tuple(facts["shape"]), facts["outputs"], tuple(facts["class_names"]))
+
+    @cached_property
+    def clients(self) -> list[str]:
+        return list(self.store.meta("clients"))
+
+    def table(self, **where: Any) -> list[dict[str, Any]]:
+        """The long table: one record per (round, client, model, phase, split, metric), which pandas.DataFrame takes as it is.
+
+        Keywords select: `run.table(phase="final", split="test")`.
+        """
+        valid = ("round", "client", "model", "phase", "split", "metric")
+        for key in where:
+            if key not in valid:
+                raise TypeError(f"table: unknown column {key!r}; expected one of {', '.join(valid)}")
+        condition = " and ".join(f"{key} = ?" for key in where) or "1"
+        return self.store.rows(f"select * from measurements where {condition} order by rowid", where.values())
+
+    def weights(self) -> list[dict[str, Any]]:
+        return self.store.rows("select * from weights order by rowid")
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """One record per finished round: who was asked, who counted, bytes each way, seconds per phase."""
+        rows = self.store.rows("select * from rounds where round > 0 order by round")
+        for row in rows:
+            row["cohort"], row["joined"] = json.loads(row["cohort"]), json.loads(row["joined"])
+            row["seconds"] = {
+                r["phase"]: r["seconds"] for r in self.store.rows("select phase, seconds from seconds where round = ?", (row["round"],))
+            }
+        return rows
+
+    def rejected(self) -> list[dict[str, Any]]:
+        return self.store.rows("select * from rejected order by rowid")
+
+    def final(self, metric: str | None = None, model: str | None = None, split: str | None = None) -> dict[str, float]:
+        """Client -> value after the last measured round, of the run's main metric, model and split unless named."""
+        metric, model = metric or self.main_metric, model or self.main_model
+        split = split or self.main_split
+        found = self.store.db.execute(
+            "select max(round) from measurements where phase = 'received' and metric = ? and model = ?", (metric, model)
+        ).fetchone()[0]
+        return {row["client"]: row["value"] for row in self.table(round=found, phase="received", metric=metric, model=model, split=split)}
+
+    @property
+    def main_metric(self) -> str:
+        return "accuracy" if self.task.classifies else "rmse"
+
+    @property
+    def main_split(self) -> str:
+        """Each client's own test part; the shared test set where there is one."""
+        return "shared" if self.store.meta("shared test") else "test"
+
+    @property
+    def main_model(self) -> str:
+        """What clients end up using: their personal model where the method gives them one, else the global one."""
+        names = self.models()
+        return "personal" if "personal" in names else "global" if "global" in names else (names or ["global"])[0]
+
+    def models(self) -> list[str]:
+        """The names of the models that were measured."""
+        rows = self.store.rows("select distinct model from measurements where phase = 'received'")
+        return [row["model"] for row in rows]
+
+    def model(self, name: str = "global", client: str | None = None, given: Any = None) -> Any:
+        """A trained model as a loaded torch module: `run.model("global")`, `run.model("personal", client="3")`.
+
+        A run whose model or method was a Python object needs it again: `given` is the experiment it was started with.
+        """
+        from equipoise.client import Client
+        from equipoise.evaluation import SHARED
+        from equipoise.experiment import experiment
+        from equipoise.records import read
+        from equipoise.runs.checkpoint import load_server
+        from equipoise.server import Server
+        from equipoise.simulate import prepare
+
+        if self.store.last_round() < 0:
+            raise RunError(f"{self.folder} has no checkpoint yet; wait for its first round")
+        if client is None and name not in SHARED:
+            raise RunError(f"model {name!r} belongs to a client; say which: client={self.clients[0]!r}, say")
+        if client is not None and client not in self.clients:
+            raise RunError(f"no client {client!r} in {self.folder}; it has {', '.join(self.clients[:12])}")
+        if (
+            self.store.meta("not portable")
+            and given is None
+            and "Python object" in self.store.meta("not portable")
+            and "data set" not in self.store.meta("not portable")
+        ):
+            raise RunError(f"the model of {self.folder} is a Python object; call run.model(..., given=experiment)")
+        bench, method = prepare(given or experiment(self.config), self.task, None)
+        sizes = dict(zip(self.clients, self.store.meta("sizes")["train"], strict=True))
+        server = Server(bench, self.clients, sizes, self.config["rounds"], self.last_round)
+        who = client if client is not None else self.clients[0]
+        saved = self.store.current("client", who).get(who)
+        state = {} if saved is None else dict(read(saved[0], lazy=False))
+        someone = Client(bench, who, self.last_round, self.config["rounds"], state)
+        served = method.serves(someone, method.deliver(server, load_server(self.store), who))
+        if name not in served:
+            raise RunError(f"no model {name!r} in {self.folder}; its method serves {', '.join(served)}")
+        return served[name].net.eval()
+
+
+def open_run(folder: str | Path) -> Run:
+    return Run(folder)

@@ -1,0 +1,86 @@
+"""How a run ended, in numbers: average, worst, best, and gains against training alone where that is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from equipoise.runs.run import Run
+from equipoise.runs.store import DATABASE, RunError
+
+
+def facts(run: Run, alone: Run | None = None, model: str | None = None) -> dict[str, Any]:
+    """What `equipoise show` prints."""
+    name, metric = model or run.main_model, run.main_metric
+    values = run.final(metric, name)
+    sizes = dict(zip(run.clients, run.store.meta("sizes")["train"], strict=True))
+    lower = metric == "rmse"
+    found: dict[str, Any] = {
+        "run": str(run.folder),
+        "status": run.status,
+        "round": run.last_round,
+        "rounds": run.config["rounds"],
+        "data": run.store.meta("data"),
+        "partition": run.config["data"]["partition"],
+        "method": run.config["method"],
+        "seed": run.config["seed"],
+        "created": run.store.meta("created"),
+        "clients": len(run.clients),
+        "model": name,
+        "models": run.models(),
+        "metric": metric,
+        "split": run.main_split,
+        "rejected replies": len(run.rejected()),
+    }
+    if values:
+        numbers = np.array(list(values.values()))
+        best, worst = (min, max) if lower else (max, min)
+        found |= {"average": float(numbers.mean()), "worst": float(worst(numbers)), "best": float(best(numbers))}
+    rows: dict[str, dict[str, Any]] = {client: {"samples": sizes.get(client), "value": value} for client, value in values.items()}
+    if alone is not None:
+        _comparable(run, alone)
+        reference = alone.final(metric)
+        for client, row in rows.items():
+            if client in reference:
+                row |= {"alone": reference[client], "gain": (reference[client] - row["value"]) * (1 if lower else -1)}
+        gains = [row["gain"] for row in rows.values() if "gain" in row]
+        if gains:
+            found |= {
+                "against": str(alone.folder),
+                "gained": sum(g > 0 for g in gains),
+                "lost": sum(g < 0 for g in gains),
+                "average gain": float(np.mean(gains)),
+            }
+    return found | {"per client": rows}
+
+
+def _comparable(run: Run, alone: Run) -> None:
+    if run.store.meta("fingerprint") != alone.store.meta("fingerprint"):
+        raise RunError(
+            f"{run.folder} and {alone.folder} cannot be compared: their data or partition differ; use runs of the same data, partition and seed"
+        )
+
+
+def baseline_of(run: Run) -> Run | None:
+    """A finished Standalone run beside this one, of the same data and schedule; None if there is none."""
+    if run.config["method"]["name"] == "standalone" or not run.folder.parent.is_dir():
+        return None
+    for folder in sorted(path for path in run.folder.parent.iterdir() if (path / DATABASE).exists() and path != run.folder):
+        try:
+            other = Run(folder)
+            same = all(other.config[key] == run.config[key] for key in ("rounds", "seed", "training")) and other.store.meta(
+                "fingerprint"
+            ) == run.store.meta("fingerprint")
+            if same and other.config["method"]["name"] == "standalone" and other.status == "finished":
+                return other
+        except (RunError, OSError, KeyError):
+            continue
+    return None
+
+
+def latest(folder: Path) -> Path | None:
+    """The newest run in a folder."""
+    found = [path for path in folder.iterdir() if (path / DATABASE).exists()] if folder.is_dir() else []
+    return max(found, key=lambda path: path.stat().st_mtime, default=None)

@@ -1,0 +1,199 @@
+"""From an experiment to a run: build what a loop needs, let it go, and keep what it leaves."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import yaml
+
+import equipoise
+from equipoise.data import Dataset, Federation, federate
+from equipoise.experiment import ConfigurationError, Experiment, experiment
+from equipoise.method import Method
+from equipoise.rounds import Loop
+from equipoise.runs.run import Run
+from equipoise.runs.store import CONFIGURATION, RunError, Store
+from equipoise.task import Task
+from equipoise.transports.exchange import Interrupted, Transport, Watcher
+from equipoise.transports.inprocess import InProcess
+from equipoise.workbench import Factory, Workbench, factories, one_thread
+
+
+def run(
+    given: Experiment | Mapping[str, Any], out: str | Path | None = None, watcher: Watcher | None = None, transport: str | None = None
+) -> Run:
+    """Run an experiment to its end and return its record.
+
+    `out` is the run's folder (default: a new one under `runs/`). `transport="loopback"` packs and unpacks everything on its way, for tests.
+    """
+    wanted = given if isinstance(given, Experiment) else experiment(given)
+    federation = federate(wanted.data, wanted.seed, wanted.dataset)
+    bench, method = prepare(wanted, federation.task, federation)
+    folder = Path(out) if out is not None else _fresh_folder(wanted)
+    store = Store.create(folder, yaml.safe_dump(wanted.model_dump(mode="json"), sort_keys=False), _facts(wanted, federation))
+    return _go(wanted, method, bench, store, watcher, transport)
+
+
+def resume(folder: str | Path, watcher: Watcher | None = None, dataset: Dataset | None = None, given: Experiment | None = None) -> Run:
+    """Go on with a run that was stopped or killed; the result is the same, bit for bit, as if it never was.
+
+    A run whose data, model or method were Python objects needs them again: `given` is the experiment it was started with.
+    """
+    store = Store(Path(folder), writing=True)
+    try:
+        if store.meta("status") == "finished":
+            raise RunError(f"{folder} is finished: all {store.last_round()} rounds are there; `equipoise show {folder}` prints its result")
+        if store.meta("not portable") and given is None and dataset is None:
+            raise RunError(
+                f"{folder} cannot be resumed from its file alone: {store.meta('not portable')}; call equipoise.resume(folder, given=experiment)"
+            )
+        saved = yaml.safe_load((Path(folder) / CONFIGURATION).read_text())
+        wanted = given or experiment({**saved, **({"dataset": dataset} if dataset is not None else {})})
+        store.check_files()
+        store.sweep()
+        federation = federate(wanted.data, wanted.seed, wanted.dataset)
+        if fingerprint(federation) != store.meta("fingerprint"):
+            raise RunError(f"the data of {folder} have changed since it began; bring back the original data, or run the experiment anew")
+        bench, method = prepare(wanted, federation.task, federation)
+    except BaseException:
+        store.close()
+        raise
+    return _go(wanted, method, bench, store, watcher, None)
+
+
+def prepare(wanted: Experiment, task: Task, federation: Federation | None) -> tuple[Workbench, Method]:
+    """The workbench and the method of an experiment, checked against each other."""
+    method = wanted.build_method()
+    if wanted.device != "cpu" and not torch.cuda.is_available():
+        raise ConfigurationError(f"device: expected one that is present, got {wanted.device!r}; this machine has cpu only")
+    overrides: dict[str, dict[str, Factory]] = {}
+    architectures: dict[str, Any] = {}
+    for name, spec in wanted.architectures().items():
+        if isinstance(spec, dict) and "clients" in spec:  # {name: cnn, clients: {"3": mlp}}: some clients have their own
+            overrides[name] = factories(spec["clients"], task)
+            spec = {key: value for key, value in spec.items() if key != "clients"}
+        architectures[name] = spec
+    own = factories(architectures, task)
+    built = {**own, **method.models(task, own)}
+    bench = Workbench(task, built, wanted.training, wanted.seed, federation, wanted.device, overrides)
+    for name in built:
+        bench.initial(name)  # a specification that cannot be built is refused now, not in round 1
+    if not method.trains and any(not bench.take(name).takes_single or _has_batch_norm(bench, name) for name in architectures):
+        raise ConfigurationError(
+            f"{type(method).__name__} never trains a model, so batch-norm statistics would stay at their start; choose a model without batch norm"
+        )
+    return bench, method
+
+
+def _has_batch_norm(bench: Workbench, name: str) -> bool:
+    with bench.lending():
+        return any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in bench.take(name).net.modules())
+
+
+def _go(wanted: Experiment, method: Method, bench: Workbench, store: Store, watcher: Watcher | None, kind: str | None) -> Run:
+    watcher = watcher or Watcher()
+    with one_thread(), interruptible() as requested:
+        watcher.interrupted = requested
+        transport = _transport(wanted, method, bench, store, kind, watcher)
+        began = time.time()
+        try:
+            Loop(wanted, method, bench, transport, store, watcher).run()
+        except Interrupted:
+            raise KeyboardInterrupt(f"stopped after round {store.last_round()}; go on with `equipoise resume {store.folder}`") from None
+        finally:
+            store.set_meta("wall seconds", (store.meta("wall seconds") or 0.0) + time.time() - began)
+            transport.close()
+            store.close()
+    return Run(store.folder)
+
+
+def _transport(wanted: Experiment, method: Method, bench: Workbench, store: Store, kind: str | None, watcher: Watcher) -> Transport:
+    workers = wanted.workers if wanted.workers is not None else (os.cpu_count() or 1)
+    reason = wanted.portable
+    if kind == "loopback":
+        from equipoise.transports.inprocess import Loopback
+
+        return Loopback(bench, method, watcher)
+    if workers == 0 or kind == "inprocess" or (wanted.workers is None and reason is not None):
+        return InProcess(bench, method, watcher)
+    if reason is not None:
+        raise ConfigurationError(
+            f"workers: expected 0 because {reason} and cannot be rebuilt in a worker process, got {workers}; "
+            "use workers=0, or move it to a module that can be imported and name it as package.module:name"
+        )
+    from equipoise.transports.workers import Workers
+
+    return Workers(wanted, bench, workers, watcher)
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Within it the first Ctrl-C asks the run to end after the current client; a second one ends it at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def fingerprint(federation: Federation) -> str:
+    """A short digest of the data and how they were dealt: two runs are comparable when it is equal."""
+    import hashlib
+
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in (federation.x, federation.y):
+        digest.update(tensor.contiguous().numpy().data)
+    for parts in (federation.train, federation.validation, federation.test):
+        digest.update(parts.index.tobytes() + parts.offsets.tobytes())
+    digest.update(federation.shared_test.tobytes() + repr(federation.ids).encode())
+    return digest.hexdigest()
+
+
+def _facts(wanted: Experiment, federation: Federation) -> dict[str, Any]:
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "version": equipoise.__version__,
+        "environment": {"python": platform.python_version(), "torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability()},
+        "task": asdict(federation.task),
+        "data": federation.name,
+        "clients": list(federation.ids),
+        "sizes": {part: [int(n) for n in getattr(federation, part).sizes] for part in ("train", "validation", "test")},
+        "shared test": len(federation.shared_test),
+        "facts": federation.facts,
+        "recipe": federation.recipe,
+        "fingerprint": fingerprint(federation),
+        "method": wanted.model_dump(mode="json")["method"],
+        "not portable": wanted.portable,
+    }
+
+
+def _fresh_folder(wanted: Experiment) -> Path:
+    method = wanted.model_dump(mode="json")["method"]["name"].rpartition(":")[2]
+    stem = f"{datetime.now().strftime('%Y%m%d-%H%M%S')}-{method}-{Path(wanted.data.name).name}-s{wanted.seed}"
+    folder, place = Path("runs") / stem, 1
+    while folder.exists():
+        place += 1
+        folder = Path("runs") / f"{stem}-{place}"
+    return folder

@@ -1,0 +1,155 @@
+"""What travels between server and clients, and what a client's side does with it: the same code in process, in a worker and on a network."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from equipoise import evaluation
+from equipoise.client import Client
+from equipoise.compose import guest_named
+from equipoise.method import Method
+from equipoise.records import Down, Record, Up, read, size, write
+from equipoise.workbench import Samples, Workbench
+
+MEASURE = "@measure"  # steps of the engine's own, beside those of a method
+OUTPUTS = "@outputs"
+
+
+@dataclass
+class Request:
+    """Ask one client to perform one step."""
+
+    client: str
+    step: str
+    down: Record
+    round: int
+    rounds: int
+    attempt: int = 0
+    exchange: int = 0
+    state: str | None = None  # the file of the client's last accepted state
+    state_round: int = 0  # the round that wrote it
+    keep: str | None = None  # the new file for its next state
+    spool: str | None = None  # where a reply goes that is too large to be held in memory with its cohort
+    die: bool = False  # a simulated fault: the worker process that takes this request is killed
+    after: dict[str, Any] | None = None  # {"splits", "metrics"}: measure the uploaded model right after training
+
+
+@dataclass
+class Reply:
+    """What came back: an upload, or the reason why there is none."""
+
+    client: str
+    up: Up | None = None
+    state: str | None = None  # the file of its new state, if it changed
+    failure: str | None = None  # the client could not answer: it is out of the round
+    error: str | None = None  # the step raised: its traceback
+    seconds: float = 0.0
+    steps: int = 0
+    skipped: int = 0
+    bytes: int = 0
+    measured: list[dict[str, Any]] = field(default_factory=list)
+
+
+class ClientError(RuntimeError):
+    """A client's step raised; says which client, round and step."""
+
+
+class Interrupted(Exception):
+    """The user asked to stop; the run can be resumed."""
+
+
+@dataclass
+class Watcher:
+    """What a run tells to whoever watches, and how it learns that it should stop; the defaults say nothing."""
+
+    on_start: Callable[[int, int], None] = lambda first, rounds: None
+    on_clients: Callable[[str, int, int], None] = lambda step, done, total: None
+    on_round: Callable[[Any], None] = lambda record: None
+    interrupted: Callable[[], bool] = lambda: False
+
+
+class Transport(Protocol):
+    """How the server reaches its clients."""
+
+    def exchange(self, requests: Sequence[Request], deadline: float | None = None) -> list[Reply]:
+        """Replies in the order of the requests; a client that did not answer in time has a failure in its reply."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def perform(bench: Workbench, method: Method, request: Request) -> Reply:
+    """Do what a request asks, and keep the client's new state in a new file."""
+    began = time.perf_counter()
+    client = Client(bench, request.client, request.round, request.rounds, _state(request), request.attempt)
+    measured: list[dict[str, Any]] = []
+    with bench.lending():
+        if request.step == MEASURE:
+            models = evaluation.served(method, client, request.down["down"])
+            wanted = {name: model for name, model in models.items() if request.down["shared"] or name not in evaluation.SHARED}
+            measured = evaluation.measure(client, wanted, request.down["splits"], request.down["metrics"])
+            up = Up()
+        elif request.step == OUTPUTS:
+            up = _outputs(bench, method, client, request.down)
+        else:
+            up = _step(method, client, request)
+            if request.after and "model" in up:
+                measured = evaluation.measure(client, {"global": client.load(up.model)}, **request.after)
+    sent = size(up)
+    if request.spool is not None:
+        write(up, Path(request.spool))
+        up = read(Path(request.spool))
+    kept = None
+    if client.state.changed and request.keep is not None:
+        write(Record(dict(client.state)), Path(request.keep))
+        kept = request.keep
+    return Reply(request.client, up, kept, None, None, time.perf_counter() - began, client.steps, client.skipped, sent, measured)
+
+
+def perform_safely(bench: Workbench, method: Method, request: Request) -> Reply:
+    """As `perform`, with an exception turned into a reply that carries its traceback."""
+    try:
+        return perform(bench, method, request)
+    except Exception:
+        return Reply(request.client, error=traceback.format_exc())
+
+
+def _state(request: Request) -> dict[str, Any]:
+    if request.state is None:
+        return {}
+    saved = read(Path(request.state), lazy=False)
+    return {key: value for key, value in saved.items() if not key.startswith("_") or request.state_round == request.round}
+
+
+def _step(method: Method, client: Client, request: Request) -> Up:
+    down = request.down if isinstance(request.down, Down) else Down(request.down)
+    if request.step.startswith("@"):  # a step of a guest: "@fedrdn.statistics"
+        owner, _, name = request.step.partition(".")
+        with client.owned_by(owner):
+            return getattr(guest_named(method, owner), name)(client, down) or Up()
+    client.inputs = method.inputs(client, down)
+    if request.step != "client":
+        return getattr(method, request.step)(client, down) or Up()
+    received = down.get("model")
+    up = method.before(client, received)
+    up = _merged(up, method.client(client, down) or Up())
+    return _merged(up, method.after(client, received, up.get("model")))
+
+
+def _merged(first: Up, second: Up) -> Up:
+    if not first or not second:
+        return second or first
+    branches = {key: {**first[key], **second[key]} for key in first.keys() & second.keys() if key.startswith("@")}
+    return Up({**first, **second, **branches})
+
+
+def _outputs(bench: Workbench, method: Method, client: Client, asked: Record) -> Up:
+    """Logits of a model that is the same for all, on a slice of the shared test set."""
+    assert bench.federation is not None
+    model = evaluation.served(method, client, asked["down"])[asked["model"]]
+    return Up(logits=client.predict(model, Samples.of(bench.federation, bench.federation.shared_test[asked["start"] : asked["stop"]])))

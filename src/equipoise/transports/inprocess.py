@@ -1,0 +1,46 @@
+"""In process: the reference. Breakpoints work, and a client's exception is raised where it happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from equipoise.method import Method
+from equipoise.records import pack, unpack
+from equipoise.transports.exchange import ClientError, Interrupted, Reply, Request, Watcher, perform
+from equipoise.workbench import Workbench
+
+
+class InProcess:
+    """One client after another, here."""
+
+    def __init__(self, bench: Workbench, method: Method, watcher: Watcher | None = None) -> None:
+        self.bench, self.method, self.watcher = bench, method, watcher or Watcher()
+
+    def exchange(self, requests: Sequence[Request], deadline: float | None = None) -> list[Reply]:
+        replies: list[Reply] = []
+        for request in requests:
+            if self.watcher.interrupted():
+                raise Interrupted
+            replies.append(self._one(request))
+            self.watcher.on_clients(request.step, len(replies), len(requests))
+        return replies
+
+    def _one(self, request: Request) -> Reply:
+        try:
+            return perform(self.bench, self.method, request)
+        except Exception as error:
+            raise ClientError(
+                f"client {request.client!r}, round {request.round}, step {request.step!r}: {type(error).__name__}: {error}"
+            ) from error
+
+    def close(self) -> None:
+        pass
+
+
+class Loopback(InProcess):
+    """In process, but everything is packed and unpacked on its way: what shows that a method can travel."""
+
+    def _one(self, request: Request) -> Reply:
+        reply = super()._one(replace(request, down=unpack(bytearray(b"".join(pack(request.down))))))
+        return replace(reply, up=None if reply.up is None else unpack(bytearray(b"".join(pack(reply.up)))))

@@ -1,0 +1,191 @@
+"""Trees: the parameters of a model as plain data, with the arithmetic that methods are written in.
+
+A tree is a read-only mapping from parameter name to tensor that knows which of its entries are trained and which
+only travel along (`rest`: batch-norm statistics, frozen weights). Differences, multiples, norms and products cover the
+trained entries only, so a counter of batches can never enter a norm or a cosine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+BLOCK = 16  # places of a cohort summed together; fixed, so that sums do not depend on how the work was spread
+_GRAM_ELEMENTS = 8_000_000  # of a stacked block in float64: 64 MB
+
+
+class Tree(Mapping[str, Tensor]):
+    """Name -> tensor, with the name of its model and the set of entries that are not trained."""
+
+    __slots__ = ("_tensors", "model", "untrained")
+
+    def __init__(self, tensors: Mapping[str, Tensor], model: str = "model", untrained: Iterable[str] = ()) -> None:
+        self._tensors = tensors
+        self.model = model
+        self.untrained = frozenset(untrained)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __repr__(self) -> str:
+        return f"Tree({self.model!r}, {len(self)} entries, {self.count():,} trained numbers)"
+
+    @property
+    def trained(self) -> list[str]:
+        """The names of the trained entries, in order."""
+        return [name for name in self._tensors if name not in self.untrained]
+
+    @property
+    def params(self) -> Tree:
+        """The trained entries alone."""
+        return self if not self.untrained else self._keep(lambda name: name not in self.untrained)
+
+    @property
+    def rest(self) -> Tree:
+        """The entries that are not trained: buffers and frozen weights."""
+        return self._keep(lambda name: name in self.untrained)
+
+    def _keep(self, wanted: Callable[[str], bool]) -> Tree:
+        tensors = {name: self[name] for name in self if wanted(name)}
+        return Tree(tensors, self.model, self.untrained & tensors.keys())
+
+    def _map(self, function: Callable[[str], Tensor]) -> Tree:
+        return Tree({name: function(name) for name in self.trained}, self.model)
+
+    def __sub__(self, other: Tree) -> Tree:
+        return self._map(lambda name: self[name] - other[name])
+
+    def __neg__(self) -> Tree:
+        return self._map(lambda name: -self[name])
+
+    def __mul__(self, factor: float) -> Tree:
+        return self._map(lambda name: self[name] * factor)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: float) -> Tree:
+        return self._map(lambda name: self[name] / divisor)
+
+    def __add__(self, step: Tree) -> Tree:
+        """This tree moved by a step; its untrained entries stay."""
+        tensors = {name: self[name] if name in self.untrained else self[name] + step[name] for name in self}
+        return Tree(tensors, self.model, self.untrained)
+
+    def with_rest(self, rest: Tree) -> Tree:
+        """This tree's trained entries with the untrained ones of another."""
+        return Tree(
+            {**{name: self[name] for name in self.trained}, **{name: rest[name] for name in rest.untrained}}, self.model, rest.untrained
+        )
+
+    def apply(self, function: Callable[[Tensor], Tensor]) -> Tree:
+        """A function of each trained entry (top-k masks, clipping, ...)."""
+        return self._map(lambda name: function(self[name]))
+
+    def flat(self) -> Tensor:
+        """All trained numbers in one float64 vector."""
+        parts = [self[name].reshape(-1).double() for name in self.trained]
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+
+    def count(self) -> int:
+        """How many numbers are trained."""
+        return sum(self[name].numel() for name in self.trained)
+
+    def bytes(self) -> int:
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.values())
+
+    def dot(self, other: Tree) -> float:
+        """Inner product over the trained entries, in float64."""
+        return sum(float(torch.dot(self[name].reshape(-1).double(), other[name].reshape(-1).double())) for name in self.trained)
+
+    def norm(self) -> float:
+        return float(np.sqrt(self.dot(self)))
+
+    def clone(self) -> Tree:
+        """A copy in memory of its own."""
+        return Tree(
+            {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in self.items()},
+            self.model,
+            self.untrained,
+        )
+
+
+class FileTensors(Mapping[str, Tensor]):
+    """Tensors of a safetensors file, read one at a time when asked: what lets a thousand models be summed in the memory of a few."""
+
+    def __init__(self, path: Path, keys: Mapping[str, str]) -> None:
+        self.path = path
+        self.keys_in_file = dict(keys)
+
+    def __getitem__(self, name: str) -> Tensor:
+        with safe_open(self.path, framework="pt") as file:
+            tensor: Tensor = file.get_tensor(self.keys_in_file[name])
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys_in_file)
+
+    def __len__(self) -> int:
+        return len(self.keys_in_file)
+
+
+def combine(trees: Sequence[Tree | None], coefficients: Sequence[float], divide: float = 1.0) -> Tree:
+    """`sum_k coefficients[k] * trees[k] / divide`, entry by entry in float64; integer entries take the maximum.
+
+    Places are summed in blocks of 16 and a missing tree (None) leaves its place empty: so a result depends neither
+    on the number of workers nor, in its other terms, on who is missing.
+
+    >>> a, b = Tree({"w": torch.tensor([1.0])}), Tree({"w": torch.tensor([4.0])})
+    >>> combine([a, None, b], [1.0, 0.0, 2.0], divide=3.0)["w"]
+    tensor([3.])
+    """
+    first = next(tree for tree in trees if tree is not None)
+    tensors: dict[str, Tensor] = {}
+    for name in first:
+        like = first[name]
+        if not like.is_floating_point():
+            tensors[name] = torch.stack([tree[name] for tree in trees if tree is not None]).amax(0)
+            continue
+        total: Tensor | None = None
+        for start in range(0, len(trees), BLOCK):
+            block: Tensor | None = None
+            for tree, coefficient in zip(trees[start : start + BLOCK], coefficients[start : start + BLOCK], strict=True):
+                if tree is None or coefficient == 0:
+                    continue
+                term = tree[name]
+                if block is None:
+                    block = term.double().contiguous() * coefficient
+                else:
+                    block.add_(term, alpha=coefficient)
+            if block is not None:
+                total = block if total is None else total.add_(block)
+        total = torch.zeros_like(like, dtype=torch.float64) if total is None else total
+        tensors[name] = (total.div_(divide) if divide != 1 else total).to(like.dtype)
+    return Tree(tensors, first.model, first.untrained)
+
+
+def gram(trees: Sequence[Tree]) -> np.ndarray:
+    """The matrix of inner products over the trained entries, in float64, built tensor by tensor.
+
+    >>> gram([Tree({"w": torch.tensor([1.0, 2.0])}), Tree({"w": torch.tensor([3.0, 0.0])})])
+    array([[5., 3.],
+           [3., 9.]])
+    """
+    total = torch.zeros(len(trees), len(trees), dtype=torch.float64)
+    width = max(1, _GRAM_ELEMENTS // max(1, len(trees)))
+    for name in trees[0].trained if trees else []:
+        rows = [tree[name].reshape(-1) for tree in trees]
+        for start in range(0, rows[0].numel(), width):
+            block = torch.stack([row[start : start + width] for row in rows]).double()
+            total += block @ block.T
+    return total.numpy()

@@ -1,0 +1,110 @@
+"""Points of least norm among weighted means: the solver behind conflict-aware weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from ..losses.arrays import Numbers, Values, float64, like
+
+# Below this eigenvalue of the cosine matrix the minimiser may not be unique; adding it picks the most even one.
+RIDGE = 1e-10
+
+
+def min_norm(gram: Values) -> Values:
+    """Weights on the simplex that minimise w' G w, exactly (FedEquilibria, Eq. 1), from the K x K matrix of dot products.
+
+    Non-negative least squares finds them in finitely many steps: for u = s w the best s leaves q / (1 + q), which grows with
+    q = w' G w, so the direction of u is that of w. A Gram matrix of zeros, or one that is not finite, gives uniform weights.
+
+    >>> min_norm([[1.0, 0.0], [0.0, 4.0]]).round(12)
+    array([0.8, 0.2])
+    """
+    matrix = _symmetric(gram)
+    if not np.isfinite(matrix).all():
+        return like(_shares(np.ones(len(matrix))), gram)
+    norms = np.sqrt(np.clip(np.diag(matrix), 0, None))
+    if not norms.all():  # a vector of zeros is the shortest there is
+        return like(_shares(norms == 0), gram)
+    # Solved for v = w * norms, with cosines in place of dot products: vectors of very different length lose no digits.
+    functional = norms.min() / norms
+    rows = np.vstack([_factor(cosines(matrix)), functional])
+    point, _ = nnls(rows, _last_one(len(rows)), maxiter=10 * len(rows))
+    return like(_shares(point * functional), gram)
+
+
+def cosines(gram: Values) -> Values:
+    """The Gram matrix of the same vectors scaled to length 1; a vector of zeros counts as unlike all others.
+
+    >>> cosines([[4.0, 3.0, 0.0], [3.0, 9.0, 0.0], [0.0, 0.0, 0.0]])
+    array([[1. , 0.5, 0. ],
+           [0.5, 1. , 0. ],
+           [0. , 0. , 1. ]])
+    """
+    matrix = _symmetric(gram)
+    norms = np.sqrt(np.clip(np.diag(matrix), 0, None))
+    norms[norms == 0] = 1
+    scaled = matrix / np.outer(norms, norms)
+    np.fill_diagonal(scaled, 1)
+    return like(scaled, gram)
+
+
+def min_norm_box(gram: Values, lower: Numbers, upper: Numbers) -> Values:
+    """Like `min_norm`, with lower <= w <= upper for every weight (FedMGDA+).
+
+    Solved as the least-distance problem of Lawson and Hanson, chapter 23: the shortest x = R w under linear inequalities is
+    read off the residual of one non-negative least-squares problem.
+
+    >>> min_norm_box([[1.0, 0.0], [0.0, 4.0]], [0.0, 0.4], [1.0, 1.0]).round(9)
+    array([0.6, 0.4])
+    """
+    matrix = _symmetric(gram)
+    size = len(matrix)
+    low, high = (np.broadcast_to(float64(bound), (size,)).clip(0, 1) for bound in (lower, upper))
+    if (low > high).any() or low.sum() > 1 + 1e-12 or high.sum() < 1 - 1e-12:
+        raise ValueError(f"no weights that sum to 1 lie between {low} and {high}; widen the bounds")
+    scale = np.trace(matrix) / size
+    usable = np.isfinite(scale) and scale > 0
+    factor = _factor(matrix / scale if usable else np.eye(size))
+    identity, ones = np.eye(size), np.ones((1, size))
+    constraints = np.vstack([identity, -identity, ones, -ones]) @ np.linalg.inv(factor)
+    limits = np.concatenate([low, -high, [1, -1]])
+    rows = np.vstack([constraints.T, limits])
+    point, _ = nnls(rows, _last_one(size + 1), maxiter=100 * size)
+    residual = rows @ point - _last_one(size + 1)
+    weights = np.linalg.solve(factor, -residual[:-1] / residual[-1])
+    return like(np.clip(weights, low, high), gram)
+
+
+def _symmetric(gram: Numbers) -> NDArray[np.float64]:
+    matrix = float64(gram)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.size == 0:
+        raise ValueError(f"a Gram matrix is square, one row and column per client; got shape {matrix.shape}")
+    if np.isfinite(matrix).all() and np.abs(matrix - matrix.T).max() > 1e-4 * np.abs(matrix).max():
+        raise ValueError("a Gram matrix is symmetric, this one is not; pass the dot products of all pairs of vectors")
+    symmetric: NDArray[np.float64] = (matrix + matrix.T) / 2
+    return symmetric
+
+
+def _factor(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """R with R' R = matrix, for a matrix that is positive semi-definite up to rounding and scaled to a mean diagonal of 1."""
+    values, vectors = np.linalg.eigh(matrix)
+    values = np.clip(values, 0, None)
+    if values[0] < RIDGE:
+        values += RIDGE
+    factor: NDArray[np.float64] = np.sqrt(values)[:, None] * vectors.T
+    return factor
+
+
+def _last_one(size: int) -> NDArray[np.float64]:
+    unit = np.zeros(size)
+    unit[-1] = 1
+    return unit
+
+
+def _shares(amounts: NDArray[Any]) -> NDArray[np.float64]:
+    shares: NDArray[np.float64] = amounts / amounts.sum()
+    return shares

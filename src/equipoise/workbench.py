@@ -1,0 +1,256 @@
+"""The workbench: what one process needs to do the work of any client, one after another.
+
+A simulation of ten thousand clients needs the network of one: modules are built once per process, lent to a step, and taken back when it
+ends. What lasts between steps are trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from equipoise.losses.terms import Outputs
+from equipoise.streams import default_generator
+from equipoise.task import Task
+from equipoise.training import Training
+from equipoise.tree import Tree
+
+if TYPE_CHECKING:
+    from equipoise.data import Federation
+
+Factory = Callable[[], nn.Module]
+EVALUATION_BATCH = 256  # fixed: batch boundaries of evaluation, selection and cached logits follow from the data alone
+
+
+class Model:
+    """A network at work, with the name under which its trees travel."""
+
+    def __init__(self, net: nn.Module, name: str) -> None:
+        self.net, self.name = net, name
+        self.trained: dict[str, nn.Parameter] = {key: p for key, p in net.named_parameters() if p.requires_grad}
+        self._entries: dict[str, Tensor] = dict(net.state_dict(keep_vars=True))
+        self._tensors = [entry.detach() for entry in self._entries.values()]
+        self.untrained = frozenset(self._entries.keys() - self.trained.keys())
+        self.takes_single = True  # whether it can train on a batch of one
+
+    def tree(self) -> Tree:
+        """A copy of its parameters and buffers as plain data."""
+        return Tree(
+            {
+                name: tensor.cpu().clone(memory_format=torch.contiguous_format)
+                for name, tensor in zip(self._entries, self._tensors, strict=True)
+            },
+            self.name,
+            self.untrained,
+        )
+
+    def put(self, tree: Tree) -> Model:
+        """Take on the weights of a tree."""
+        try:
+            torch._foreach_copy_(self._tensors, [tree[name] for name in self._entries])
+        except (KeyError, RuntimeError) as error:
+            raise ValueError(
+                f"a tree of {tree.model!r} does not fit the model {self.name!r}: {mismatch(tree, self.tree()) or error}"
+            ) from error
+        return self
+
+    def __call__(self, x: Tensor) -> Outputs:
+        features = self.net.features(x)  # type: ignore[operator]
+        return Outputs(self, features, self.net.head(features))  # type: ignore[operator]
+
+
+def mismatch(tree: Tree, template: Tree) -> str | None:
+    """How a tree differs from what its model has, in words; None if it fits (trained entries alone fit too)."""
+    names, expected = set(tree), set(template)
+    if names not in (expected, set(template.trained), set(template.untrained)):
+        missing, unknown = sorted(set(template.trained) - names), sorted(names - expected)
+        return f"expected the entries of {template.model!r}; missing {missing[:3] or 'none'}, unknown {unknown[:3] or 'none'}"
+    for name in tree:
+        if tree[name].shape != template[name].shape:
+            return f"{name}: expected shape {tuple(template[name].shape)}, got {tuple(tree[name].shape)}"
+        if tree[name].dtype != template[name].dtype:
+            return f"{name}: expected {template[name].dtype}, got {tree[name].dtype}"
+    return None
+
+
+@dataclass
+class Samples:
+    """Some samples of the federation, by index: data are shared by all clients and never copied per client."""
+
+    source_x: Tensor
+    source_y: Tensor
+    index: Tensor
+
+    @classmethod
+    def of(cls, federation: Federation, index: np.ndarray) -> Samples:
+        return cls(federation.x, federation.y, torch.from_numpy(np.array(index, dtype=np.int64)))
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def x(self) -> Tensor:
+        return self.source_x.index_select(0, self.index)
+
+    @property
+    def y(self) -> Tensor:
+        return self.source_y.index_select(0, self.index)
+
+    def at(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        chosen = self.index[places]
+        return self.source_x.index_select(0, chosen), self.source_y.index_select(0, chosen)
+
+    def chunks(self) -> Iterator[Tensor]:
+        """The places of all samples in order, in batches that follow from the data alone."""
+        return iter(torch.split(torch.arange(len(self)), EVALUATION_BATCH)) if len(self) else iter(())
+
+
+@dataclass
+class Workbench:
+    """Everything a step needs besides its request: task, data, architectures, training settings, seed."""
+
+    task: Task
+    architectures: Mapping[str, Factory]
+    training: Training
+    seed: int
+    federation: Federation | None = None
+    device: str = "cpu"
+    overrides: Mapping[str, Mapping[str, Factory]] = field(default_factory=dict)  # model name -> client id -> another architecture
+    _free: dict[str, list[Model]] = field(default_factory=dict)
+    _lent: list[Model] = field(default_factory=list)
+    _initial: dict[str, Tree] = field(default_factory=dict)
+
+    @cached_property
+    def position(self) -> dict[str, int]:
+        """Client id -> its place in the federation."""
+        return {} if self.federation is None else {client: place for place, client in enumerate(self.federation.ids)}
+
+    def key(self, model: str, client: str | None) -> str:
+        """The name of a model's architecture at a client: its own where it has one."""
+        if client is not None and client in self.overrides.get(model, {}):
+            return f"{model}@{client}"
+        return model
+
+    def _factory(self, key: str) -> Factory:
+        model, _, client = key.partition("@")
+        found = self.overrides.get(model, {}).get(client) if client else self.architectures.get(model)
+        if found is None:
+            raise KeyError(f"no model {key!r}: this experiment has {sorted(self.architectures)}; name it under `models` in the experiment")
+        return found
+
+    def _build(self, key: str) -> Model:
+        with default_generator(self.seed, "initial model", key):
+            net = self._factory(key)()
+        net = net.to(self.device)
+        if prefers_channels_last(net, self.task):
+            net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model = Model(net, key)
+        self._initial.setdefault(key, model.tree())
+        model.takes_single = self._takes_single(net)
+        return model.put(self._initial[key])  # the trial of a single sample may have moved running statistics
+
+    def _takes_single(self, net: nn.Module) -> bool:
+        if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in net.modules()):
+            return True
+        try:
+            net.train()
+            with torch.no_grad():
+                net(torch.zeros(1, *self.task.shape, device=self.device))
+        except ValueError:  # "expected more than 1 value per channel"
+            return False
+        except (RuntimeError, TypeError):  # not a network of the task's inputs: a generator, say
+            return True
+        return True
+
+    def take(self, key: str, tree: Tree | None = None) -> Model:
+        """A module lent until the step ends, with the tree's weights or the initial ones."""
+        free = self._free.setdefault(key, [])
+        model = free.pop() if free else self._build(key)
+        self._lent.append(model)
+        return model.put(tree if tree is not None else self._initial[key])
+
+    def initial(self, key: str) -> Tree:
+        """The weights before round 1: the same for all clients and methods of a seed."""
+        if key not in self._initial:
+            self._free.setdefault(key, []).append(self._build(key))
+        return self._initial[key]
+
+    @contextmanager
+    def lending(self) -> Iterator[None]:
+        """Modules taken inside come back at the end."""
+        before, self._lent = self._lent, []
+        try:
+            yield
+        finally:
+            for model in self._lent:
+                model.net.zero_grad(set_to_none=True)
+                self._free.setdefault(model.name, []).append(model)
+            self._lent = before
+
+    def supervise(self, logits: Tensor, y: Tensor) -> Tensor:
+        """The task's own loss: cross-entropy, focal loss, or squared error."""
+        if not self.task.classifies:
+            return F.mse_loss(logits.squeeze(-1), y)
+        if self.training.loss == "focal":
+            from equipoise.losses import focal_loss
+
+            value: Tensor = focal_loss(logits, y, self.training.focal_gamma)
+            return value
+        return F.cross_entropy(logits, y)
+
+    def outputs(
+        self, model: Model, samples: Samples, transform: Callable[[Tensor], Tensor] | None = None, features: bool = False
+    ) -> Tensor:
+        """Logits (or features) of all samples, in evaluation mode and in order."""
+        model.net.eval()
+        parts: list[Tensor] = []
+        with torch.no_grad():
+            for places in samples.chunks():
+                x = samples.at(places)[0].to(self.device)
+                out = model(x if transform is None else transform(x))
+                parts.append((out.features if features else out.logits).cpu())
+        return torch.cat(parts) if parts else torch.zeros(0, self.task.outputs)
+
+
+def prefers_channels_last(net: nn.Module, task: Task) -> bool:
+    """Whether convolutions run in the channels-last layout: a rule over model and data only, since the layout changes bits."""
+    return len(task.shape) == 3 and any(isinstance(module, nn.Conv2d) and module.out_channels >= 32 for module in net.modules())
+
+
+def factories(specs: Mapping[str, Any], task: Task) -> dict[str, Factory]:
+    """Specifications (a registered name, options, or a module of the user's) as functions that build a network."""
+    import copy
+
+    from equipoise.models import build, wrap
+
+    def factory(spec: Any) -> Factory:
+        if isinstance(spec, nn.Module):
+            return lambda: wrap(copy.deepcopy(spec))
+        if callable(spec):
+            return lambda: wrap(spec())
+        return lambda: build(spec, task)
+
+    return {name: factory(spec) for name, spec in specs.items()}
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """All computation on one torch thread, as promised; the caller's setting comes back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def finite(values: Sequence[Tensor]) -> bool:
+    return all(bool(torch.isfinite(value).all()) for value in values if value.is_floating_point())

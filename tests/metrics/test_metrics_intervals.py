@@ -1,0 +1,196 @@
+"""Intervals, paired tests and ranks against scipy, closed forms and simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from equipoise.metrics import (
+    PartialMetric,
+    UndefinedMetric,
+    accuracy_variance,
+    against_baseline,
+    average_ranks,
+    between_client_variance,
+    bootstrap,
+    bootstrap_counts,
+    collaborative_fairness,
+    each_over_seeds,
+    holm,
+    negative_transfer,
+    over_seeds,
+    paired_p,
+)
+from equipoise.streams import stream
+
+FEDAVG = [0.80, 0.80, 0.81, 0.82, 0.80]
+FEDAKD = [0.82, 0.81, 0.84, 0.83, 0.82]
+
+
+def mean(*rows: np.ndarray) -> dict[str, float]:
+    return {"mean": float(np.mean(rows[-1]))}
+
+
+def gain(alone: np.ndarray, together: np.ndarray) -> dict[str, float]:
+    return {"gain": float(np.mean(together - alone))}
+
+
+def test_seed_interval_is_students() -> None:
+    result = over_seeds(FEDAKD, level=0.9)
+    low, high = stats.t.interval(0.9, 4, np.mean(FEDAKD), stats.sem(FEDAKD))
+    assert (result.low, result.high, result.std) == pytest.approx((low, high, np.std(FEDAKD, ddof=1)))
+
+
+def test_undefined_seeds_are_counted_not_averaged() -> None:
+    result = over_seeds([80.0, np.nan, 90.0])
+    assert (result.value, result.count, result.undefined) == (85.0, 2, 1)
+    assert over_seeds([0.5]).low is None
+    with pytest.warns(UndefinedMetric, match="no seed"):
+        assert np.isnan(over_seeds([np.nan]).value)
+    with pytest.raises(ValueError, match="got 95"):
+        over_seeds(FEDAKD, level=95)
+
+
+def test_each_entry_of_a_mapping_gets_its_interval() -> None:
+    rows = [negative_transfer([0.5, 0.6], [0.6, after]) for after in (0.5, 0.7)]
+    assert each_over_seeds(rows)["harmed"].value == 0.25
+    assert each_over_seeds([]) == {}
+
+
+def test_bootstrap_of_a_mean_has_the_binomial_standard_error() -> None:
+    correct = [[1] * 80 + [0] * 20, [1] * 45 + [0] * 5]
+    error = np.sqrt(0.8 * 0.2 / 100 + 0.9 * 0.1 / 50) / 2
+    for result in (
+        bootstrap(mean, correct, seed=1, draws=4000)["mean"],
+        bootstrap_counts(mean, [80, 45], totals=[100, 50], seed=1, draws=4000)["mean"],
+    ):
+        assert result.value == pytest.approx(0.85)
+        assert result.std == pytest.approx(error, rel=0.05)
+        assert (result.low, result.high) == pytest.approx((0.85 - 1.96 * error, 0.85 + 1.96 * error), abs=0.006)
+
+
+def test_bootstrap_of_real_valued_samples_has_the_classical_standard_error() -> None:
+    errors = stream(3, "errors").normal(size=(2, 400)) ** 2
+    result = bootstrap(mean, errors, seed=1, draws=3000)["mean"]
+    assert result.value == pytest.approx(errors.mean())
+    assert result.std == pytest.approx(np.sqrt((errors.var(1) / 400).sum()) / 2, rel=0.06)
+
+
+def test_pairs_are_drawn_together() -> None:
+    alone = [[1, 0] * 20, [0, 1] * 30]
+    assert bootstrap(gain, alone, alone, seed=1)["gain"].std == 0
+    independent = bootstrap_counts(gain, [20, 30], [20, 30], totals=[40, 60], seed=1)["gain"]
+    assert (independent.std or 0) > 0.05
+
+
+def test_bootstrap_repeats_with_its_seed_and_differs_with_another() -> None:
+    correct = [[1, 0, 1, 1, 0, 1, 0]] * 3
+    assert bootstrap(mean, correct, seed=1) == bootstrap(mean, correct, seed=1)
+    assert bootstrap(mean, correct, seed=1) != bootstrap(mean, correct, seed=2)
+    first, again, other = (bootstrap_counts(mean, [4, 5], totals=[7, 9], seed=seed) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_draws_without_a_value_are_counted() -> None:
+    def cf(alone: np.ndarray, together: np.ndarray) -> dict[str, float]:
+        return {"cf": collaborative_fairness(alone, together)}
+
+    alone, together = [[1, 0], [1, 1]], [[1, 0], [1, 1]]
+    result = bootstrap(cf, alone, together, seed=1, draws=400)["cf"]
+    assert result.value == pytest.approx(100)
+    assert result.undefined == pytest.approx(100, abs=30)  # a quarter of the draws make both clients perfect
+    assert result.count + result.undefined == 400
+    with pytest.warns(UndefinedMetric, match="same value"):
+        assert bootstrap(cf, alone, [[1, 0], [1, 0]], seed=1, draws=10)["cf"].low is None
+
+
+def test_bootstrap_refuses_what_does_not_fit() -> None:
+    with pytest.raises(ValueError, match=r"got \[2, 1\] clients"):
+        bootstrap(gain, [[1], [0]], [[1]], seed=1)
+    with pytest.raises(ValueError, match="at least one"):
+        bootstrap(mean, [], seed=1)
+    with pytest.raises(ValueError, match=r"place 1, got \[1, 2\]"):
+        bootstrap(gain, [[1], [0, 1]], [[1], [1]], seed=1)
+    with pytest.raises(ValueError, match=r"place 0, got \[0\]"):
+        bootstrap(mean, [[]], seed=1)
+    with pytest.raises(ValueError, match="draws"):
+        bootstrap(mean, [[1]], seed=1, draws=0)
+    for right, total in ((0.8, 10), (11, 10), (0, 0)):
+        with pytest.raises(ValueError, match="whole counts"):
+            bootstrap_counts(mean, [right], totals=[total], seed=1)
+
+
+def test_debiased_variance_finds_the_true_one() -> None:
+    """Clients of known accuracies, measured again and again on 100 samples: the raw variance is too large on average."""
+    truth, tests = np.linspace(0.6, 0.9, 6), 100
+    measured = stream(1, "clients").binomial(tests, truth, (4000, 6)) / tests
+    results = [between_client_variance(a, accuracy_variance(a, [tests] * 6)) for a in measured]
+    raw, debiased = (np.mean([r[name] for r in results]) for name in ("raw", "debiased"))
+    assert debiased == pytest.approx(truth.var(), rel=0.02)
+    assert raw > 1.1 * truth.var()
+
+
+def test_debiased_variance_is_never_negative_and_none_for_one_client() -> None:
+    assert between_client_variance([0.5, 0.5], [0.01, 0.01])["debiased"] == 0
+    assert between_client_variance([0.5], [0.01]) == {"raw": 0, "sampling": 0, "debiased": 0}
+    with pytest.raises(ValueError, match="got -1"):
+        between_client_variance([0.5], [-1])
+    with pytest.warns(UndefinedMetric, match=r"places \[0\]"):
+        assert np.isnan(between_client_variance([1.0, 0.5], accuracy_variance([1.0, 0.5], [1, 10]))["raw"])
+    with pytest.raises(ValueError, match="percentages"):
+        accuracy_variance([85], [10])
+
+
+def test_paired_p_is_the_paired_t_test() -> None:
+    assert paired_p(FEDAKD, FEDAVG)[0] == pytest.approx(stats.ttest_rel(FEDAKD, FEDAVG).pvalue)
+    assert paired_p(FEDAVG, FEDAKD)[0] == pytest.approx(paired_p(FEDAKD, FEDAVG)[0])
+
+
+def test_wilcoxon_could_not_decide_with_five_seeds() -> None:
+    """The reason given for the choice of the t test."""
+    assert stats.wilcoxon([1, 2, 3, 4, 5]).pvalue == pytest.approx(1 / 16)
+
+
+def test_without_a_p_value_there_is_a_reason() -> None:
+    assert paired_p(FEDAKD[:4], FEDAVG[:4]) == (None, "too few seeds")
+    assert paired_p([*FEDAKD[:4], np.nan], FEDAVG) == (None, "too few seeds")
+    assert paired_p(FEDAVG, FEDAVG) == (1.0, "identical in every seed")
+    p, reason = paired_p(np.array(FEDAVG) + 0.1, FEDAVG)
+    assert p is None and "same difference" in reason
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.02, 0.03, 0.005]) == pytest.approx([0.03, 0.04, 0.04, 0.02])
+    assert holm([0.6, 0.7]).tolist() == [1, 1]
+    assert holm([]).tolist() == []
+    assert holm([0.04]).tolist() == [0.04]
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        holm([np.nan])
+
+
+def test_correction_counts_only_methods_that_were_tested() -> None:
+    worse = [0.79, 0.80, 0.79, 0.81, 0.80]
+    results = {"fedavg": FEDAVG, "fedakd": FEDAKD, "worse": worse, "short": [0.9, 0.9, np.nan, np.nan, np.nan]}
+    compared = against_baseline(results, "fedavg")
+    assert list(compared) == ["fedakd", "worse", "short"]
+    assert compared["fedakd"].adjusted == pytest.approx(2 * stats.ttest_rel(FEDAKD, FEDAVG).pvalue)
+    assert compared["worse"].difference < 0 < compared["fedakd"].difference
+    short = compared["short"]
+    assert (short.seeds, short.p, short.adjusted, short.note) == (2, None, None, "too few seeds")
+    assert short.difference == pytest.approx(0.1)
+    with pytest.raises(ValueError, match="'fedavgg'; did you mean 'fedavg'"):
+        against_baseline(results, "fedavgg")
+
+
+def test_ranks_turn_round_and_skip_gaps() -> None:
+    results = {"a": [0.9, 0.8, np.nan], "b": [0.7, 0.9, 0.1]}
+    with pytest.warns(PartialMetric, match=r"columns \[2\]"):
+        assert average_ranks(results) == {"a": 1.5, "b": 1.5}
+    assert average_ranks({"a": [1, 1], "b": [2, 3]}, lower_is_better=True) == {"a": 1, "b": 2}
+    assert average_ranks({"a": [1, 1], "b": [2, 3]}) == {"a": 2, "b": 1}
+    assert average_ranks({}) == {}
+    with pytest.warns(UndefinedMetric):
+        assert np.isnan(average_ranks({"a": [np.nan], "b": [1]})["a"])
+    with pytest.raises(ValueError, match="'a': 1, 'b': 2"):
+        average_ranks({"a": [1], "b": [1, 2]})
