@@ -136,7 +136,7 @@ class Client:
         """
         models = [model] if isinstance(model, Model) else list(model)
         losses = [loss] if isinstance(loss, Loss) else list(loss)
-        training = self.training.model_copy(update=changes) if changes else self.training
+        training = self.training.changed(changes) if changes else self.training
         lr = changes.get("lr", self.lr)
         samples = self.train
         places = torch.arange(len(samples)) if on is None else on.nonzero().squeeze(1) if on.dtype == torch.bool else on

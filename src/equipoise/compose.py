@@ -7,6 +7,7 @@ its state and what it delivers under its own name, so that names cannot clash; i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from equipoise.client import Client, Inputs
@@ -31,6 +32,10 @@ def compose(base: Method, *, weights: Method | None = None, inputs: Method | Non
     if isinstance(base, _Composed):
         raise Unsound(f"{type(base).__name__} is a composition already; give all slots in one call of compose")
     for slot, guest in guests.items():
+        if any(label(other) == label(guest) and other != guest for other in guests.values()):
+            raise Unsound(
+                f"{type(guest).__name__} stands in two slots with different settings, but has one name in records; give both the same"
+            )
         reason = _unsound(base, slot, guest)
         if reason:
             raise Unsound(f"{slot}={type(guest).__name__}() on {type(base).__name__}(): {reason}")
@@ -43,14 +48,12 @@ def compose(base: Method, *, weights: Method | None = None, inputs: Method | Non
 
 def _unsound(base: Method, slot: str, guest: Method) -> str | None:
     if slot == "weights":
-        if not overridden(guest, "weights"):
-            return "it has no weight rule of its own; choose a method that weighs replies"
+        if not guest.composable_weights:
+            return "it has no weight rule that stands without its own client or update; take one that has, such as FedEquilibria or CoReFed"
         if not base.weighs:
             return "its round never weighs replies, so a rule would be ignored"
-        if not base.uploads_model and (overridden(guest, "after") or overridden(guest, "weights")):
+        if not base.uploads_model:
             return "the rule measures the uploaded model, but this method uploads none"
-        if overridden(guest, "update") and not guest.composable_weights:
-            return "its weights belong to its own update rule and mean nothing without it"
         if overridden(base, "update") and not base.composable_update:
             return "its update is derived for its own weights; others would break it"
     if slot == "inputs" and not overridden(guest, "inputs"):
@@ -70,7 +73,8 @@ class _Composed(Method):
     base: Method
 
     def _each(self, *slots: str) -> list[tuple[str, Method]]:
-        return [(label(self.guests[slot]), self.guests[slot]) for slot in slots if slot in self.guests]
+        # By name, so that a method in two slots remembers once.
+        return list({label(self.guests[slot]): self.guests[slot] for slot in slots if slot in self.guests}.items())
 
     def models(self, task: Any, others: Any) -> Mapping[str, Any]:
         found = dict(super().models(task, others))
@@ -80,7 +84,9 @@ class _Composed(Method):
 
     def start(self, server: Server) -> State:
         state = super().start(server)
-        return state.with_(**{name: _without_model(guest.start(server)) for name, guest in self._each(*SLOTS)})
+        # A guest that starts from "the model" means the one that is trained here, whatever it is called.
+        seen = replace(server, main=state.model.model) if "model" in state else server
+        return state.with_(**{name: _without_model(guest.start(seen)) for name, guest in self._each(*SLOTS)})
 
     def setup(self, server: Server, state: State, everyone: Cohort) -> State:
         state = super().setup(server, state, everyone)
@@ -90,6 +96,8 @@ class _Composed(Method):
 
     def inputs(self, client: Client, down: Down) -> Inputs | None:
         for name, guest in self._each("inputs"):
+            if name not in down and not client.round:
+                break  # the base prepares itself before its guests: nothing was delivered for them yet
             return guest.inputs(client, Down({**down, **down[name]}))
         return super().inputs(client, down)
 

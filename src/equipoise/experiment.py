@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
@@ -20,6 +20,8 @@ from equipoise.compose import SLOTS, compose
 from equipoise.data import DataConfig, Dataset
 from equipoise.method import Method
 from equipoise.training import Training
+
+OWN_DATA = "its data set is a Python object"
 
 
 class Section(BaseModel):
@@ -118,6 +120,12 @@ class Experiment(Section):
     memory: int = Field(512, ge=1, description="megabytes of replies held in memory; above it they go through files")
     dataset: Dataset | None = Field(None, exclude=True, description="a data set of yours in place of data.name")
 
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigurationError("\n".join(_explain(detail) for detail in error.errors())) from None
+
     @field_validator("data", mode="before")
     @classmethod
     def _data(cls, value: Any) -> Any:
@@ -146,9 +154,10 @@ class Experiment(Section):
 
     @field_serializer("model", "models")
     def _plain_model(self, value: Any) -> Any:
-        if isinstance(value, dict) and "name" not in value:
-            return {name: self._plain_model(spec) for name, spec in value.items()}
-        return value if isinstance(value, (str, dict)) else f"<{type(value).__name__} given in Python>"
+        if isinstance(value, dict):
+            # Options of a named model are plain already; other models are given by name, or by client under `clients`.
+            return {key: self._plain_model(one) if "name" not in value or key == "clients" else one for key, one in value.items()}
+        return value if isinstance(value, str) else f"<{type(value).__name__} given in Python>"
 
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
@@ -156,7 +165,7 @@ class Experiment(Section):
         if method.needs_plain_sgd and not self.training.plain_sgd:
             raise ValueError(
                 f"{type(method).__name__} needs plain sgd, got optimiser={self.training.optimiser}, momentum={self.training.momentum}, "
-                f"weight_decay={self.training.weight_decay}: it reads a gradient off the update divided by the learning rate; set training.optimiser=sgd without them"
+                f"weight_decay={self.training.weight_decay}, clip={self.training.clip}: it reads a gradient off the update divided by the learning rate; set training.optimiser=sgd without them"
             )
         return self
 
@@ -170,13 +179,21 @@ class Experiment(Section):
     @property
     def portable(self) -> str | None:
         """Why this experiment cannot be rebuilt from its file alone; None if it can."""
+        reasons = []
         if self.dataset is not None:
-            return "its data set is a Python object"
-        if any(not isinstance(spec, (str, dict)) for spec in self.architectures().values()):
-            return "its model is a Python object"
-        if isinstance(self.method, Method) and name_is_local(self.method):
-            return f"its method {type(self.method).__name__} is defined in a notebook or script"
-        return None
+            reasons.append(OWN_DATA)
+        specs = self.architectures().values()
+        if any(not isinstance(one, (str, dict)) for spec in specs for one in (spec, *_by_client(spec).values())):
+            reasons.append("its model is a Python object")
+        method = self.build_method()
+        if name_is_local(method):
+            reasons.append(f"its method {type(method).__name__} is defined in a notebook or script")
+        return " and ".join(reasons) or None
+
+
+def _by_client(spec: Any) -> dict[str, Any]:
+    """The models of clients that have their own."""
+    return dict(spec.get("clients", {})) if isinstance(spec, dict) else {}
 
 
 def checked_model(value: Any, where: str) -> Any:
@@ -195,12 +212,13 @@ def method_spec(value: Any) -> dict[str, Any]:
         raise ValueError(f"method: expected a name or a mapping with `name`, got {value!r}; `equipoise methods` lists the names")
     spec = dict(value)
     for slot in SLOTS:
-        if spec.get(slot) is not None and not isinstance(spec[slot], (int, float)):
+        if spec.get(slot) is not None:
             spec[slot] = method_spec(spec[slot])
         elif slot in spec:
             del spec[slot]
-    method_from(spec)
-    return spec
+    made = method_from(spec)
+    # A name that `register` gave is known in this process only; the file of a run says where the class is.
+    return spec if name_is_local(made) else {**spec, "name": methods.name_of(getattr(made, "base", made))}
 
 
 def method_from(spec: Mapping[str, Any]) -> Method:
@@ -250,7 +268,10 @@ def with_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dic
         for parent in parents:
             inner = place.get(parent)
             # `method: fedprox` is short for a mapping with that name.
-            inner = {"name": inner} if isinstance(inner, str) else dict(inner or {})
+            inner = {"name": inner} if isinstance(inner, str) else {} if inner is None else inner
+            if not isinstance(inner, Mapping):
+                raise ConfigurationError(f"{key}: {parent} is {inner!r}, which has no parts; set {parent} itself")
+            inner = dict(inner)
             place[parent] = inner
             place = inner
         place[last] = value
@@ -259,10 +280,7 @@ def with_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dic
 
 def experiment(config: Mapping[str, Any]) -> Experiment:
     """A checked experiment, or an error that names every wrong key."""
-    try:
-        return Experiment(**config)
-    except ValidationError as error:
-        raise ConfigurationError("\n".join(_explain(detail) for detail in error.errors())) from None
+    return Experiment(**config)
 
 
 def _explain(detail: Any) -> str:
@@ -271,10 +289,12 @@ def _explain(detail: Any) -> str:
     if detail["type"] == "extra_forbidden":
         section: Any = Experiment
         for part in path[:-1]:
-            section = section.model_fields[part].annotation
+            # A place in a tuple of sections (faults.script.0) leads to what the tuple is of.
+            section = get_args(section)[0] if part.isdigit() else section.model_fields[part].annotation
         valid = list(section.model_fields)
         close = get_close_matches(path[-1], valid, 1, 0.5)
-        hint = f"; did you mean {'.'.join([*path[:-1], close[0]])}?" if close else ""
+        hint = f"; did you mean {'.'.join([*path[:-1], close[0]])}?" if close else "."
         return f"{key}: unknown key{hint} Known here: {', '.join(valid)}"
     message = detail["msg"].removeprefix("Value error, ")
-    return f"{key}: {message}" + ("" if "got" in message or "unknown" in message else f", got {detail['input']!r}")
+    named = message.startswith((f"{key}: ", f"{key}."))
+    return (message if named else f"{key}: {message}") + ("" if "got" in message or "unknown" in message else f", got {detail['input']!r}")

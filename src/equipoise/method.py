@@ -54,7 +54,7 @@ class Ups(Sequence[Up]):
         return len(self._present)
 
     def __getitem__(self, place: Any) -> Any:
-        return self._present[place][1]
+        return [up for _, up in self._present[place]] if isinstance(place, slice) else self._present[place][1]
 
     def __iter__(self) -> Iterator[Up]:
         return (up for _, up in self._present)
@@ -82,7 +82,10 @@ class Ups(Sequence[Up]):
 
     def mean(self, name: str, shares: Sequence[float] | np.ndarray) -> Any:
         """The weighted mean; float buffers of a tree are averaged alike, integer ones take the maximum."""
-        return self._combined(name, shares, float(np.sum(np.asarray(shares, dtype=np.float64))))
+        total = float(np.sum(np.asarray(shares, dtype=np.float64)))
+        if not total > 0:
+            raise ValueError(f"{name}: expected shares with a positive sum, got {total} over {len(self)} replies; no mean has such weights")
+        return self._combined(name, shares, total)
 
     def sum(self, name: str, coefficients: Sequence[float] | np.ndarray) -> Any:
         return self._combined(name, coefficients, 1.0)
@@ -98,7 +101,9 @@ class Ups(Sequence[Up]):
             return combine(values, placed, divide)
         wrapped = [None if value is None else Tree({"": torch.as_tensor(value, dtype=torch.float64)}) for value in values]
         result = combine(wrapped, placed, divide)[""]
-        return result.to(first.dtype) if isinstance(first, Tensor) else float(result)
+        if not isinstance(first, Tensor):
+            return float(result)
+        return result.to(first.dtype) if first.is_floating_point() else result  # a mean of counts is not a count
 
     def gram(self, name: str, more: Sequence[Tree] = ()) -> np.ndarray:
         """Inner products between the replies' trees (and `more` trees behind them)."""
@@ -110,10 +115,10 @@ class Method:
 
     weighs: ClassVar[bool] = True  # False: its round never asks `weights`
     uploads_model: ClassVar[bool] = True  # False: no `model` in its uploads
-    needs_plain_sgd: ClassVar[bool] = False  # True: momentum, weight decay and Adam are refused
+    needs_plain_sgd: ClassVar[bool] = False  # True: momentum, weight decay, clipping and Adam are refused
     needs_validation: ClassVar[bool] = False  # True: the server holds validation data
     trains: ClassVar[bool] = True  # False: batch-norm statistics never move, so batch norm is refused
-    composable_weights: ClassVar[bool] = False  # True: its weight rule stands without its own update
+    composable_weights: ClassVar[bool] = False  # True: its weight rule stands without its own client and update
     composable_update: ClassVar[bool] = False  # True: its own update is right under any weights
     paper: ClassVar[str] = ""
 

@@ -14,7 +14,7 @@ from typing import Any, Self, cast
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -22,6 +22,10 @@ from equipoise.tree import FileTensors, Tree
 
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in
            (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)}  # fmt: skip
+
+
+class CannotSave(RuntimeError):
+    """A file could not be written: a full disk, a folder that is gone or not writable."""
 
 
 class Record(Mapping[str, Any]):
@@ -110,7 +114,8 @@ def plain(value: Any, name: str = "value") -> Any:
     if value is None or isinstance(value, (Tree, Record, PerClient, bool, int, float, str)):
         return value.item() if isinstance(value, np.generic) else value
     if isinstance(value, Tensor):
-        return value.detach()
+        # A parameter belongs to a network that the next client will train: what is recorded must not move with it.
+        return value.detach().clone() if value.requires_grad else value
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
@@ -214,9 +219,14 @@ def write(record: Record, path: Path) -> int:
             own = own.clone()
         seen.add(own.untyped_storage().data_ptr())
         entries[str(place)] = own
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(entries, path, metadata={"record": json.dumps(structure)})
-    return path.stat().st_size
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(entries, path, metadata={"record": json.dumps(structure)})
+        return path.stat().st_size
+    except (OSError, SafetensorError) as error:
+        raise CannotSave(
+            f"cannot write {path}: {error}; make room or permit writing there, then `equipoise resume {path.parent.parent}`"
+        ) from error
 
 
 def read(path: Path, lazy: bool = True) -> Any:

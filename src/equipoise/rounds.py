@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from equipoise.server import Server
 from equipoise.streams import stream
 from equipoise.transports.exchange import MEASURE, OUTPUTS, ClientError, Reply, Request, Transport, Watcher
 from equipoise.workbench import Samples, Workbench
+
+log = logging.getLogger("equipoise")
 
 SHARED_CHUNK = 1024  # samples of the shared test set per request: fixed, a multiple of the evaluation batch
 
@@ -151,6 +154,8 @@ class Loop:
         """One exchange; a step that raised ends the run with its traceback."""
         replies = self.transport.exchange(requests, self.experiment.participation.deadline)
         for request, reply in zip(requests, replies, strict=True):
+            if reply.stop is not None:
+                raise RunError(reply.stop)
             if reply.error is not None:
                 raise ClientError(f"client {request.client!r}, round {request.round}, step {request.step!r} raised:\n{reply.error}")
         return replies
@@ -277,7 +282,7 @@ class RoundCohort(Cohort):
         if strict and len(accepted) < len(asked):
             self.banned |= set(asked) - set(accepted)
             raise GivenUp(f"client {sorted(self.banned)[0]!r} left in a step that needs all")
-        if not accepted or len(accepted) < min(loop.experiment.participation.floor, len(self.everyone)):
+        if not accepted or (loop.server.round and len(accepted) < loop.experiment.participation.floor):
             raise GivenUp(f"{len(accepted)} replies counted")
         self.last = Ups([(client, accepted.get(client)) for client in self.everyone])
         return self.last
@@ -315,6 +320,7 @@ class RoundCohort(Cohort):
     def _refuse(self, reply: Reply, reason: str) -> None:
         self.joined.remove(reply.client)
         self.record.rejected.append((self.attempt, self.exchanges, reply.client, reason))
+        log.warning("round %d: the reply of client %r does not count: %s", self.loop.server.round, reply.client, reason)
         if reply.state is not None:
             self.discarded.add(Path(reply.state).name)
 

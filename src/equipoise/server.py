@@ -25,15 +25,16 @@ class Server:
     attempt: int = 0
     joined: list[list[str]] = field(default_factory=list)  # for every finished round the ids whose replies counted
     validation: Samples | None = None
+    main: str = "model"  # which of the experiment's models is meant where none is named
 
     @property
     def lr(self) -> float:
         """The clients' learning rate of this round."""
         return self.bench.training.rate(max(1, self.round))
 
-    def load(self, tree: Tree | None, model: str = "model") -> Model:
+    def load(self, tree: Tree | None, model: str | None = None) -> Model:
         """As `client.load`: the tree's weights in its network; without a tree, the named model as it was initialised."""
-        return self.bench.take(tree.model if tree is not None else model, tree)
+        return self.bench.take(tree.model if tree is not None else model or self.main, tree)
 
     def predict(self, model: Model, on: Samples) -> torch.Tensor:
         return self.bench.outputs(model, on)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,8 +21,9 @@ import yaml
 
 import equipoise
 from equipoise.data import Dataset, Federation, federate
-from equipoise.experiment import ConfigurationError, Experiment, experiment
+from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment
 from equipoise.method import Method
+from equipoise.methods import nearest
 from equipoise.rounds import Loop
 from equipoise.runs.run import Run
 from equipoise.runs.store import CONFIGURATION, RunError, Store
@@ -55,10 +57,9 @@ def resume(folder: str | Path, watcher: Watcher | None = None, dataset: Dataset 
     try:
         if store.meta("status") == "finished":
             raise RunError(f"{folder} is finished: all {store.last_round()} rounds are there; `equipoise show {folder}` prints its result")
-        if store.meta("not portable") and given is None and dataset is None:
-            raise RunError(
-                f"{folder} cannot be resumed from its file alone: {store.meta('not portable')}; call equipoise.resume(folder, given=experiment)"
-            )
+        reason = store.meta("not portable")
+        if given is None and reason not in (None, OWN_DATA if dataset is not None else None):
+            raise RunError(f"{folder} cannot be resumed from its file alone: {reason}; call equipoise.resume(folder, given=experiment)")
         saved = yaml.safe_load((Path(folder) / CONFIGURATION).read_text())
         wanted = given or experiment({**saved, **({"dataset": dataset} if dataset is not None else {})})
         store.check_files()
@@ -83,6 +84,9 @@ def prepare(wanted: Experiment, task: Task, federation: Federation | None) -> tu
     for name, spec in wanted.architectures().items():
         if isinstance(spec, dict) and "clients" in spec:  # {name: cnn, clients: {"3": mlp}}: some clients have their own
             overrides[name] = factories(spec["clients"], task)
+            unknown = [client for client in overrides[name] if federation is not None and client not in federation.ids]
+            if unknown and federation is not None:
+                raise nearest(f"client under models.{name}.clients", unknown[0], list(federation.ids))
             spec = {key: value for key, value in spec.items() if key != "clients"}
         architectures[name] = spec
     own = factories(architectures, task)
@@ -113,7 +117,8 @@ def _go(wanted: Experiment, method: Method, bench: Workbench, store: Store, watc
         except Interrupted:
             raise KeyboardInterrupt(f"stopped after round {store.last_round()}; go on with `equipoise resume {store.folder}`") from None
         finally:
-            store.set_meta("wall seconds", (store.meta("wall seconds") or 0.0) + time.time() - began)
+            with suppress(sqlite3.Error):  # a full disk has its own error on its way
+                store.set_meta("wall seconds", (store.meta("wall seconds") or 0.0) + time.time() - began)
             transport.close()
             store.close()
     return Run(store.folder)
@@ -121,7 +126,7 @@ def _go(wanted: Experiment, method: Method, bench: Workbench, store: Store, watc
 
 def _transport(wanted: Experiment, method: Method, bench: Workbench, store: Store, kind: str | None, watcher: Watcher) -> Transport:
     workers = wanted.workers if wanted.workers is not None else (os.cpu_count() or 1)
-    reason = wanted.portable
+    reason = wanted.portable if os.name == "posix" else "this system cannot hand sockets to child processes"
     if kind == "loopback":
         from equipoise.transports.inprocess import Loopback
 

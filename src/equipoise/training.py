@@ -41,6 +41,14 @@ class Training(BaseModel):
             raise ValueError("nesterov needs momentum above 0, got 0; set training.momentum=0.9, say")
         return self
 
+    def changed(self, changes: Mapping[str, Any]) -> Training:
+        """These settings with some changed and all checked again; epochs that are asked for stand in place of steps."""
+        unknown = [name for name in changes if name not in Training.model_fields]
+        if unknown:
+            raise TypeError(f"unknown training setting {unknown[0]!r}; expected some of {', '.join(Training.model_fields)}")
+        by_epochs = {"steps": None} if "epochs" in changes else {}
+        return Training(**{**dict(self), **by_epochs, **changes})
+
     def rate(self, round: int) -> float:
         """The learning rate of a round, counted from 1."""
         return float(self.lr * self.lr_decay ** (round - 1))
@@ -48,7 +56,7 @@ class Training(BaseModel):
     @property
     def plain_sgd(self) -> bool:
         """Whether an update is exactly the learning rate times a gradient: what SCAFFOLD, FedDC and q-FedAvg rest on."""
-        return self.optimiser == "sgd" and not self.momentum and not self.weight_decay
+        return self.optimiser == "sgd" and not self.momentum and not self.weight_decay and self.clip is None
 
 
 class Stepper:

@@ -111,6 +111,10 @@ class Tree(Mapping[str, Tensor]):
     def norm(self) -> float:
         return float(np.sqrt(self.dot(self)))
 
+    def held(self) -> Tree:
+        """The same tree with all its tensors in memory: the file that it may be read from can go."""
+        return self.clone() if isinstance(self._tensors, FileTensors) else self
+
     def clone(self) -> Tree:
         """A copy in memory of its own."""
         return Tree(

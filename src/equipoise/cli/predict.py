@@ -18,12 +18,13 @@ def predict(
     """Predict with a trained model: one line per sample, with the probability of each class."""
     import csv
     import sys
+    from contextlib import nullcontext
 
     from equipoise.runs import Run
     from equipoise.runs.export import predictions
 
     header, rows = predictions(Run(run), data, model, client)
-    with out.open("w", newline="") if out is not None else sys.stdout as target:
+    with out.open("w", newline="") if out is not None else nullcontext(sys.stdout) as target:
         writer = csv.writer(target)
         writer.writerow(header)
         writer.writerows(rows)

@@ -16,7 +16,7 @@ from .arrays import Numbers, Values, like, tensor
 from .fisher_hooks import squares_by_hooks
 
 Squares = dict[str, torch.Tensor]
-PASSED_NUMBERS = 1 << 18  # of inputs at once: 85 colour images of 32 x 32, whose activations take some 100 MB in a ResNet
+PASSED_NUMBERS = 1 << 17  # inputs passed at once: 42 colour images of 32 x 32, whose activations take some 200 MB in a ResNet-10
 STACKED_NUMBERS = 1 << 24  # per-sample gradients held at once by vmap: 64 MB in float32
 
 

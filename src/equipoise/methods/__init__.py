@@ -24,7 +24,7 @@ class UnknownName(ValueError):
 
 def nearest(kind: str, name: str, valid: list[str]) -> UnknownName:
     close = get_close_matches(name, valid, 1, 0.5)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = f"; did you mean {close[0]!r}?" if close else "."
     return UnknownName(f"unknown {kind} {name!r}{hint} Known: {', '.join(valid) or 'none'}")
 
 
@@ -44,15 +44,33 @@ def find(name: str) -> type[Method]:
     if name in _own:
         return _own[name]
     if ":" in name:
-        module_name, _, attribute = name.partition(":")
-        found = getattr(importlib.import_module(module_name), attribute)
-        if not (isinstance(found, type) and issubclass(found, Method)):
-            raise TypeError(f"{name} is {found!r}; expected a subclass of equipoise.Method")
-        return found
+        return _imported(name)
     if name not in names():
         raise nearest("method", name, names())
     module = importlib.import_module(f"{__name__}.{name}")
     return next(c for c in vars(module).values() if isinstance(c, type) and issubclass(c, Method) and c.__name__.lower() == name)
+
+
+def _imported(name: str) -> type[Method]:
+    module_name, _, attribute = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise UnknownName(
+            f"unknown method {name!r}: cannot import {module_name!r} ({error}); is it installed, or on the Python path?"
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise nearest(f"name in {module_name}", attribute, [key for key, one in vars(found).items() if _is_method(one)])
+        found = getattr(found, part)
+    if not _is_method(found):
+        raise UnknownName(f"method {name!r} is {found!r}; expected a subclass of equipoise.Method")
+    method: type[Method] = found
+    return method
+
+
+def _is_method(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, Method)
 
 
 def make(name: str, parameters: Mapping[str, Any] | None = None) -> Method:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -17,6 +17,9 @@ class FedAvg(Method):
     """Average the locally trained copies of one model."""
 
     paper = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017"
+
+    composable_weights: ClassVar[bool] = True
+    composable_update: ClassVar[bool] = True
 
     average: Literal["size", "uniform"] = "size"  # how replies are weighed: by training samples, or all alike
 

@@ -36,7 +36,7 @@ class Standalone(Method):
         return Up()
 
     def round(self, server: Server, state: State, cohort: Cohort) -> State:
-        cohort.run(self.client, Down())
+        cohort.run(self.client, each=lambda client: self.deliver(server, state, client))
         return state
 
     def serves(self, client: Client, down: Down) -> dict[str, Model]:

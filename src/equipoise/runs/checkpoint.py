@@ -9,6 +9,7 @@ from typing import Any
 
 from equipoise.records import PerClient, Record, State, read, write
 from equipoise.runs.store import RoundRecord, Store
+from equipoise.tree import Tree
 
 _PLACEHOLDER = "@perclient"
 
@@ -16,6 +17,7 @@ _PLACEHOLDER = "@perclient"
 def save_server(store: Store, state: State, record: RoundRecord) -> Callable[[], State]:
     """Write the state to new files and name them in the round's record; returns a function that gives the settled state once it is committed."""
     found: dict[str, PerClient] = {}
+    state = _held(state)
     written = State(_lifted(dict(state), "", found))
     name = f"server-r{record.round}a{record.attempt}.safetensors"
     write(written, store.files / name)
@@ -30,6 +32,17 @@ def save_server(store: Store, state: State, record: RoundRecord) -> Callable[[],
             record.files.append(("perclient", f"{path}\x1f{client}", file))
             saved[path][client] = store.files / file
     return lambda: State(_settled(dict(state), "", saved))
+
+
+def _held(value: Any) -> Any:
+    """A value without trees that are read from files: those of large replies end with the round."""
+    if isinstance(value, Tree):
+        return value.held()
+    if isinstance(value, Record):
+        return type(value)({name: _held(item) for name, item in value.items()})
+    if type(value) is dict:
+        return {name: _held(item) for name, item in value.items()}
+    return [_held(item) for item in value] if isinstance(value, list) else value
 
 
 def load_server(store: Store) -> State:

@@ -31,7 +31,9 @@ class Run:
 
     @property
     def status(self) -> str:
-        return str(self.store.meta("status"))
+        """finished; running while a process works on it; stopped if none does and rounds are missing."""
+        found = str(self.store.meta("status"))
+        return "stopped" if found == "running" and not self.store.busy() else found
 
     @property
     def last_round(self) -> int:
@@ -122,14 +124,15 @@ class Run:
             raise RunError(f"model {name!r} belongs to a client; say which: client={self.clients[0]!r}, say")
         if client is not None and client not in self.clients:
             raise RunError(f"no client {client!r} in {self.folder}; it has {', '.join(self.clients[:12])}")
-        if (
-            self.store.meta("not portable")
-            and given is None
-            and "Python object" in self.store.meta("not portable")
-            and "data set" not in self.store.meta("not portable")
-        ):
-            raise RunError(f"the model of {self.folder} is a Python object; call run.model(..., given=experiment)")
-        bench, method = prepare(given or experiment(self.config), self.task, None)
+        try:
+            bench, method = prepare(given or experiment(self.config), self.task, None)
+        except ValueError as error:
+            reason = self.store.meta("not portable")
+            if reason is None or given is not None:
+                raise
+            raise RunError(
+                f"{self.folder} cannot be rebuilt from its file alone: {reason}; call run.model(..., given=experiment)"
+            ) from error
         sizes = dict(zip(self.clients, self.store.meta("sizes")["train"], strict=True))
         server = Server(bench, self.clients, sizes, self.config["rounds"], self.last_round)
         who = client if client is not None else self.clients[0]

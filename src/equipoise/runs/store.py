@@ -7,6 +7,7 @@ files that no row names are removed after a commit and on resume. So a process m
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -71,9 +72,8 @@ class Store:
         if writing:
             self._acquire()
         try:
-            self.db = sqlite3.connect(
-                database if writing else f"file:{database}?mode=ro", uri=not writing, isolation_level=None, timeout=10
-            )
+            address = database if writing else f"{database.absolute().as_uri()}?mode=ro"
+            self.db = sqlite3.connect(address, uri=not writing, isolation_level=None, timeout=10)
             self.db.execute("pragma synchronous = normal")
             version = self.meta("format")
         except sqlite3.DatabaseError as error:
@@ -119,6 +119,18 @@ class Store:
         except OSError as error:
             raise RunError(f"cannot lock {self.folder}: {error.strerror or error}; it must be writable to go on with the run") from error
         self._lock = lock
+
+    def busy(self) -> bool:
+        """Whether some process holds the run's lock."""
+        if not os.access(self.folder, os.W_OK):
+            return False
+        lock = FileLock(self.folder / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return True
+        lock.release()
+        return False
 
     def close(self) -> None:
         with suppress(AttributeError):

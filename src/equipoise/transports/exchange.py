@@ -13,7 +13,7 @@ from equipoise import evaluation
 from equipoise.client import Client
 from equipoise.compose import guest_named
 from equipoise.method import Method
-from equipoise.records import Down, Record, Up, read, size, write
+from equipoise.records import CannotSave, Down, Record, Up, read, size, write
 from equipoise.workbench import Samples, Workbench
 
 MEASURE = "@measure"  # steps of the engine's own, beside those of a method
@@ -48,6 +48,7 @@ class Reply:
     state: str | None = None  # the file of its new state, if it changed
     failure: str | None = None  # the client could not answer: it is out of the round
     error: str | None = None  # the step raised: its traceback
+    stop: str | None = None  # the run cannot go on: a sentence for the user
     seconds: float = 0.0
     steps: int = 0
     skipped: int = 0
@@ -108,13 +109,17 @@ def perform(bench: Workbench, method: Method, request: Request) -> Reply:
     if client.state.changed and request.keep is not None:
         write(Record(dict(client.state)), Path(request.keep))
         kept = request.keep
-    return Reply(request.client, up, kept, None, None, time.perf_counter() - began, client.steps, client.skipped, sent, measured)
+    return Reply(
+        request.client, up, kept, seconds=time.perf_counter() - began, steps=client.steps, skipped=client.skipped, bytes=sent, measured=measured
+    )
 
 
 def perform_safely(bench: Workbench, method: Method, request: Request) -> Reply:
     """As `perform`, with an exception turned into a reply that carries its traceback."""
     try:
         return perform(bench, method, request)
+    except CannotSave as error:
+        return Reply(request.client, stop=str(error))
     except Exception:
         return Reply(request.client, error=traceback.format_exc())
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from equipoise.method import Method
-from equipoise.records import pack, unpack
+from equipoise.records import CannotSave, pack, unpack
 from equipoise.transports.exchange import ClientError, Interrupted, Reply, Request, Watcher, perform
 from equipoise.workbench import Workbench
 
@@ -29,6 +29,8 @@ class InProcess:
     def _one(self, request: Request) -> Reply:
         try:
             return perform(self.bench, self.method, request)
+        except CannotSave:
+            raise
         except Exception as error:
             raise ClientError(
                 f"client {request.client!r}, round {request.round}, step {request.step!r}: {type(error).__name__}: {error}"

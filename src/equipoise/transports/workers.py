@@ -6,6 +6,7 @@ Which worker takes which client is decided by who is free, and never changes a b
 from __future__ import annotations
 
 import json
+import logging
 import mmap
 import os
 import selectors
@@ -31,6 +32,8 @@ from equipoise.transports import wire
 from equipoise.transports.exchange import Interrupted, Reply, Request, Watcher
 from equipoise.tree import Tree
 from equipoise.workbench import Workbench
+
+log = logging.getLogger("equipoise")
 
 TRIES = 3
 START_DEADLINE = 120.0  # seconds for a worker to import, attach the data and say that it is ready
@@ -169,6 +172,7 @@ class Workers:
         worker.connection.close()
         worker.process.kill()
         code = worker.process.wait()
+        log.warning("a worker process %s (exit code %s); a new one takes its place", what, code)
         if not worker.ready:
             raise RunError(
                 f"a worker process ended with code {code} while starting; its message is above. Run with --workers 0 to see it in place"

@@ -1,0 +1,7 @@
+"""Comparisons: several methods, seeds and partitions on identical data, initial model and cohorts, and one table of what came out."""
+
+from equipoise.comparison.entries import open_runs
+from equipoise.comparison.run import compare
+from equipoise.comparison.table import Comparison
+
+__all__ = ["Comparison", "compare", "open_runs"]

@@ -1,0 +1,208 @@
+"""Finished runs that belong in one table, each with the run of training alone that it is judged against."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from equipoise.comparison.labels import flat, labels
+from equipoise.comparison.measures import cost_of, measure_run, values_by_client
+from equipoise.comparison.plan import ALONE
+from equipoise.evaluation import LOWER_IS_BETTER
+from equipoise.runs import Run
+from equipoise.runs.store import DATABASE, LOCK, RunError
+from equipoise.runs.summary import baseline_of
+from equipoise.task import Task
+
+RESULT, FORMAT = "comparison.json", 1
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a table needs to know of a run, read once: hundreds of runs need not be open at a time."""
+
+    folder: Path
+    config: dict[str, Any]
+    data: str
+    task: Task
+    fingerprint: str
+    metric: str
+    values: dict[str, float]  # client -> the main metric of the model it ends up using
+    cost: dict[str, float]
+
+    @property
+    def is_alone(self) -> bool:
+        return bool(self.config["method"]["name"] == ALONE)
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return str(self.config["data"]["partition"]), int(self.config["seed"])
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run in a table, with the run of training alone that it is judged against."""
+
+    label: str
+    run: Facts
+    alone: Facts | None
+    setting: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def lower(self) -> bool:
+        return self.run.metric in LOWER_IS_BETTER
+
+    @property
+    def reference(self) -> dict[str, float] | None:
+        """What each client reaches alone; None for Standalone itself, which has nothing to be compared with."""
+        return None if self.alone is None or self.run.is_alone else self.alone.values
+
+    @cached_property
+    def measured(self) -> tuple[dict[str, float], dict[str, str]]:
+        found, reasons = measure_run(self.run.values, self.reference, self.lower)
+        return found | self.run.cost, reasons
+
+    def gains(self) -> dict[str, float]:
+        """Client -> how much better than alone, in the unit of the metric; positive is better also for errors."""
+        alone, sign = self.reference or {}, -1 if self.lower else 1
+        return {client: sign * (value - alone[client]) for client, value in self.run.values.items() if client in alone}
+
+
+def open_runs(paths: Sequence[Path | str], against: Path | str | None = None) -> list[Entry]:
+    """The runs in these folders as entries of one table; a single folder may also be a comparison.
+
+    Each run is judged against `against`, or a Standalone run among or beside the others.
+    """
+    if not paths:
+        raise RunError("expected the folder of at least one run, got none; `equipoise run` names it at its end")
+    folders = list(dict.fromkeys(map(Path, paths)))
+    if len(folders) == 1 and (folders[0] / RESULT).exists():
+        return open_comparison(folders[0])
+    runs = [read_facts(folder, whole=len(folders) > 1) for folder in folders]
+    check_same_data(runs)
+    standalone = [run for run in ([read_facts(Path(against))] if against is not None else runs) if run.is_alone]
+    if against is not None and not standalone:
+        raise RunError(f"{against} is not a run of {ALONE}; gains are counted against what clients reach alone")
+    names = labels([run.config for run in runs])
+    entries = [Entry(label, run, _alone_of(run, standalone, against is not None)) for label, run in zip(names, runs, strict=True)]
+    check_distinct(entries)
+    return entries
+
+
+def open_comparison(folder: Path) -> list[Entry]:
+    """The entries of a comparison on disk."""
+    try:
+        saved = json.loads((folder / RESULT).read_text())
+        number = int(saved["format"])
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError):
+        raise RunError(f"{folder / RESULT} cannot be read: it is damaged; run the comparison again, what is finished stays") from None
+    if number > FORMAT:
+        raise RunError(
+            f"{folder} was written by a newer version (format {number}, this one reads up to {FORMAT}); upgrade equipoise to open it"
+        )
+    if not saved["entries"]:
+        raise RunError(f"{folder} holds no finished run: every run of the comparison failed; {RESULT} says why")
+    known = {name: read_facts(folder / name) for row in saved["entries"] for name in (row["run"], row["alone"]) if name}
+    check_same_data(list(known.values()))
+    return [Entry(row["method"], known[row["run"]], known.get(row["alone"]), tuple(row["setting"].items())) for row in saved["entries"]]
+
+
+def read_facts(folder: Path, whole: bool = True) -> Facts:
+    """What a table needs of a run; `whole` refuses one that is not finished, and one without any measurement always is."""
+    run = open_run(folder)
+    try:
+        if run.status != "finished" and (whole or not run.models()):
+            at = f"round {run.last_round} of {run.config['rounds']}"
+            raise RunError(
+                f"{folder} is still going ({at}); wait for it to end"
+                if is_going(run)
+                else f"{folder} was stopped after {at}; complete it with `equipoise resume {folder}`"
+            )
+        values = values_by_client(run)
+        if not values:
+            raise RunError(f"{folder} has no {run.main_metric} on {run.main_split} data; measure it: evaluation.splits must name {run.main_split}")
+        return Facts(
+            folder, run.config, run.store.meta("data"), run.task, run.store.meta("fingerprint"), run.main_metric, values, cost_of(run)
+        )  # fmt: skip
+    finally:
+        run.store.close()
+
+
+def open_run(folder: Path) -> Run:
+    """A run, or a sentence that says what is there instead."""
+    if not folder.exists():
+        beside = [path.name for path in folder.parent.iterdir()] if folder.parent.is_dir() else []
+        near = difflib.get_close_matches(folder.name, beside, 1)
+        hint = f"did you mean {folder.parent / near[0]}?" if near else "`equipoise run` names the folder of a run at its end"
+        raise RunError(f"no folder {folder}; {hint}")
+    if folder.is_dir() and not (folder / DATABASE).exists():
+        inside = sorted(path.name for path in folder.iterdir() if (path / DATABASE).exists())
+        if inside:
+            shown = ", ".join(inside[:5])
+            raise RunError(f"{folder} is not a run but holds {len(inside)}: {shown}; name those you want, such as {folder / inside[0]}")
+        if not any(folder.iterdir()):
+            raise RunError(f"{folder} is empty: there is no run in it; start one with `equipoise run --out {folder}`")
+    return Run(folder)
+
+
+def is_going(run: Run) -> bool:
+    """Whether a process is at work on this run."""
+    lock = FileLock(run.folder / LOCK)
+    if run.status == "finished" or not Path(lock.lock_file).exists():
+        return False
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    except OSError:  # a folder that cannot be written cannot be run either
+        return False
+    lock.release()
+    return False
+
+
+def check_same_data(runs: Sequence[Facts]) -> None:
+    """Refuse runs whose numbers do not belong in one table."""
+    first, known = runs[0], {first.place: first for first in reversed(runs)}
+    for run in runs:
+        ours, theirs = flat({"data": first.config["data"]}), flat({"data": run.config["data"]})
+        differing = [key for key in ours if key != "data.partition" and ours[key] != theirs.get(key)]
+        if differing or (run.data, run.task) != (first.data, first.task):
+            key = differing[0] if differing else ""
+            what = f"{key} is {ours[key]!r} in one and {theirs.get(key)!r} in the other" if differing else "their data sets differ"
+            raise RunError(f"{first.folder} and {run.folder} cannot be compared: {what}; compare runs of the same data")
+        twin = known[run.place]
+        if twin.fingerprint != run.fingerprint:
+            raise RunError(
+                f"{twin.folder} and {run.folder} cannot be compared: same settings, other data; the data changed in between, so run the older one anew"
+            )
+
+
+def check_distinct(entries: Sequence[Entry]) -> None:
+    seen: dict[tuple[str, tuple[str, int]], Entry] = {}
+    for entry in entries:
+        twin = seen.setdefault((entry.label, entry.run.place), entry)
+        if twin is not entry:
+            raise RunError(f"{twin.run.folder} and {entry.run.folder} are the same experiment; name one of them")
+
+
+def _alone_of(run: Facts, standalone: Sequence[Facts], insist: bool) -> Facts | None:
+    """The run of training alone with the same data and schedule."""
+    for other in standalone:
+        if other.fingerprint == run.fingerprint and all(
+            other.config[key] == run.config[key] for key in ("rounds", "seed", "training", "model", "models")
+        ):
+            return other
+    if insist:
+        raise RunError(
+            f"{run.folder} cannot be judged against {standalone[0].folder}: their data, seed, rounds, training or model differ; "
+            f"run {ALONE} with the settings of the run"
+        )
+    beside = baseline_of(Run(run.folder))
+    return None if beside is None else read_facts(beside.folder)

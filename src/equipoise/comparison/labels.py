@@ -1,0 +1,55 @@
+"""Short names for runs that differ in something: the method, and whatever else is not the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from equipoise.compose import SLOTS
+
+NOT_A_NAME = ("seed", "data.partition", "workers", "keep", "memory", "method.name")
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one with dotted keys.
+
+    >>> flat({"method": {"name": "fedprox", "mu": 0.1}, "rounds": 5})
+    {'method.name': 'fedprox', 'method.mu': 0.1, 'rounds': 5}
+    """
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One label per configuration: its method's name, and in brackets the settings that tell it from the others.
+
+    >>> labels([{"method": {"name": "fedavg"}}, {"method": {"name": "fedprox", "mu": 0.1}}, {"method": {"name": "fedprox", "mu": 1}}])
+    ['fedavg', 'fedprox (mu=0.1)', 'fedprox (mu=1)']
+    """
+    rows = [flat(config) for config in configs]
+    names = [_method_name(row) for row in rows]
+    found = []
+    for name, row in zip(names, rows, strict=True):
+        kin = [other for other, its in zip(rows, names, strict=True) if its == name]
+        differing = [
+            key
+            for key in row
+            if key not in NOT_A_NAME and any(other.get(key) != row[key] for other in (kin if key.startswith("method.") else rows))
+        ]
+        details = ", ".join(f"{key.removeprefix('method.')}={row[key]}" for key in differing)
+        found.append(f"{name} ({details})" if details else name)
+    return found
+
+
+def _method_name(row: Mapping[str, Any]) -> str:
+    guests = [f"{slot}={_short(row[f'method.{slot}.name'])}" for slot in SLOTS if f"method.{slot}.name" in row]
+    return " + ".join([_short(row["method.name"]), *guests])
+
+
+def _short(name: str) -> str:
+    return name.rpartition(":")[2].lower()

@@ -1,0 +1,162 @@
+"""What a comparison has to run: every method, partition, seed and grid point on the same data, initial model and cohorts."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from equipoise import methods as registry
+from equipoise.comparison.labels import flat, labels
+from equipoise.experiment import ConfigurationError, Experiment, experiment, method_from, method_spec, name_is_local, spec_of, with_settings
+from equipoise.method import Method
+
+ALONE = "standalone"
+OPERATIONAL = ("workers", "keep", "memory")  # change how a run is carried out, never what comes out
+Setting = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a comparison; its name follows from its content, so a rerun finds it again."""
+
+    label: str
+    partition: str
+    seed: int
+    experiment: Experiment = field(repr=False)
+    name: str
+    alone: str  # the name of the Standalone run that shares everything but the method
+    setting: Setting = ()  # the grid point
+
+
+def plan(
+    base: Experiment | Mapping[str, Any],
+    methods: Sequence[Any],
+    seeds: Sequence[int] = (),
+    partitions: Sequence[str] = (),
+    grid: Mapping[str, Sequence[Any]] | None = None,
+) -> list[Cell]:
+    """All runs of a comparison, Standalone first; it is added where it is not among the methods.
+
+    >>> cells = plan({"rounds": 2}, ["fedavg", "fedprox"], seeds=[1, 2], grid={"method.mu": [0.01, 0.1]})
+    >>> [(cell.label, cell.seed, dict(cell.setting)) for cell in cells if cell.seed == 1]
+    [('standalone', 1, {}), ('fedavg', 1, {}), ('fedprox', 1, {'method.mu': 0.01}), ('fedprox', 1, {'method.mu': 0.1})]
+    """
+    config = as_config(base)
+    if not methods:
+        raise ConfigurationError("methods: expected at least one, got none; `equipoise methods` lists them")
+    listed = _distinct([as_method(alone_for(config) if method == ALONE else method) for method in methods])
+    reference = next((method for method in listed if _name(method) == ALONE), None) or as_method(alone_for(config))
+    listed = _distinct([reference, *listed])
+    _check_grid(grid or {}, listed)
+    seeds, partitions = list(dict.fromkeys(seeds)) or [experiment(config).seed], list(dict.fromkeys(partitions))
+    dealt = partitions or [experiment(config).data.partition]
+    names = labels([{"method": _spec(method)} for method in listed])
+    cells = []
+    for partition, seed, (label, method) in itertools.product(dealt, seeds, zip(names, listed, strict=True)):
+        for setting in _settings(grid or {}, method):
+            place = {"data.partition": partition, "seed": seed, "workers": 0} | {k: v for k, v in setting if not _of_method(k)}
+            tuned = _tuned(method, {key.removeprefix("method."): value for key, value in setting if _of_method(key)})
+            wanted = experiment({**with_settings(config, place), "method": tuned})
+            alone = folder_name(experiment({**dict(wanted), "method": reference}))
+            cells.append(Cell(label, partition, seed, wanted, folder_name(wanted), alone, setting))
+    return list({cell.name: cell for cell in cells}.values())
+
+
+def as_config(base: Experiment | Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration as a mapping whose sections are mappings; Python objects in it stay what they are."""
+    return {key: value.model_dump() if isinstance(value, BaseModel) else value for key, value in dict(base).items()}
+
+
+def alone_for(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Standalone as the reference of a configuration: of several models it trains the one that clients keep."""
+    several = list(config.get("models") or {})
+    if not several:
+        return {"name": ALONE}
+    return {"name": ALONE, "model": next((name for name in ("private", "model") if name in several), several[0])}
+
+
+def as_method(given: Any) -> Any:
+    """A method as given, checked: as plain data with all its parameters, or as it is where another process could not import it."""
+    method = given if isinstance(given, Method) else method_from(method_spec(given))
+    return method if name_is_local(method) else spec_of(method)
+
+
+def content(wanted: Experiment) -> dict[str, Any]:
+    """All that the result of a run depends on, as plain data."""
+    plain = wanted.model_dump(mode="json") | {"method": spec_of(wanted.build_method())}
+    found: dict[str, Any] = json.loads(json.dumps({key: value for key, value in plain.items() if key not in OPERATIONAL}, default=str))
+    if wanted.dataset is not None:
+        digest = hashlib.blake2b(digest_size=8)
+        for tensor in (wanted.dataset.x, wanted.dataset.y):
+            digest.update(tensor.contiguous().numpy().data)
+        found["dataset"] = digest.hexdigest()
+    objects = {name: spec for name, spec in wanted.architectures().items() if not isinstance(spec, (str, dict))}
+    if objects:
+        found["objects"] = {name: getattr(spec, "__qualname__", repr(spec)) for name, spec in objects.items()}
+    return found
+
+
+def folder_name(wanted: Experiment) -> str:
+    """A readable name that two experiments share exactly when their content is the same."""
+    text = json.dumps(content(wanted), sort_keys=True)
+    method = spec_of(wanted.build_method())["name"].rpartition(":")[2].lower()
+    return f"{method}-s{wanted.seed}-{hashlib.blake2b(text.encode(), digest_size=5).hexdigest()}"
+
+
+def default_folder(base: Experiment | Mapping[str, Any]) -> Path:
+    """Where a comparison goes unless told: the same settings lead to the same folder, so that a rerun completes it."""
+    wanted = experiment(as_config(base))
+    shared = {key: value for key, value in content(wanted).items() if key not in ("method", "seed")}
+    shared["data"].pop("partition")
+    digest = hashlib.blake2b(json.dumps(shared, sort_keys=True).encode(), digest_size=4).hexdigest()
+    return Path("comparisons") / f"{Path(wanted.data.name).name}-{digest}"
+
+
+def _spec(method: Any) -> dict[str, Any]:
+    return spec_of(method) if isinstance(method, Method) else method
+
+
+def _name(method: Any) -> str:
+    return str(_spec(method)["name"])
+
+
+def _distinct(given: Sequence[Any]) -> list[Any]:
+    """The methods without repetitions, in their order."""
+    keys = [json.dumps(_spec(method), sort_keys=True, default=str) for method in given]
+    return list(dict(zip(keys, given, strict=True)).values())
+
+
+def _of_method(key: str) -> bool:
+    return key.startswith("method.")
+
+
+def _tuned(method: Any, parameters: Mapping[str, Any]) -> Any:
+    return replace(method, **parameters) if isinstance(method, Method) else with_settings(method, parameters)
+
+
+def _applies(key: str, method: Any) -> bool:
+    """Whether a grid key concerns a method: `method.mu` does where the method has a mu, `training.lr` always."""
+    return not _of_method(key) or key.removeprefix("method.") in flat(_spec(method))
+
+
+def _check_grid(grid: Mapping[str, Sequence[Any]], listed: Sequence[Any]) -> None:
+    for key, values in grid.items():
+        if not values:
+            raise ConfigurationError(f"grid: expected values for {key}, got none; write {key}=0.01,0.1")
+        if key in ("seed", "data.partition", "method", "method.name"):
+            raise ConfigurationError(f"grid: {key} is not a setting to tune; use the seeds, partitions and methods of the comparison")
+        if not any(_applies(key, method) for method in listed):
+            known = sorted({f"method.{name}" for method in listed for name in flat(_spec(method))})
+            raise registry.nearest("grid key", key, [name for name in known if name != "method.name"])
+
+
+def _settings(grid: Mapping[str, Sequence[Any]], method: Any) -> list[Setting]:
+    concerned = {key: values for key, values in grid.items() if _applies(key, method)}
+    return [tuple(zip(concerned, values, strict=True)) for values in itertools.product(*concerned.values())]

@@ -1,0 +1,110 @@
+"""`compare`: run what is missing, choose grid points on validation data, and make the table."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from equipoise.comparison.children import Progress, cores, execute
+from equipoise.comparison.entries import Entry, Facts, check_same_data, read_facts
+from equipoise.comparison.measures import values_by_client
+from equipoise.comparison.plan import ALONE, Cell, Setting, default_folder, plan
+from equipoise.comparison.table import Comparison, Failure
+from equipoise.experiment import ConfigurationError, Experiment
+from equipoise.methods import nearest
+from equipoise.runs import Run
+from equipoise.runs.store import RunError
+
+VALIDATION = "validation"
+
+
+def compare(
+    base: Experiment | Mapping[str, Any] | None = None,
+    methods: Sequence[Any] = (),
+    seeds: Sequence[int] = (),
+    partitions: Sequence[str] = (),
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    baseline: str | None = None,
+    out: str | Path | None = None,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Run several methods, seeds and partitions on identical data, initial model and cohorts, and compare them.
+
+    `base` is what all runs share. Grid points, such as {"method.mu": [0.01, 0.1]}, are chosen by validation data. `baseline` is the method that
+    the others are tested against (default: fedavg if it is there, else the first). Runs go to `out`, named by their content: calling again completes what is missing, and
+    only that. `jobs` runs at a time, by default one per core. A run that fails is reported and does not stop the others.
+    """
+    cells = plan(base or {}, methods, seeds, partitions, grid)
+    if jobs is not None and jobs < 1:
+        raise ConfigurationError(f"jobs: expected at least 1 run at a time, got {jobs}")
+    labels = list(dict.fromkeys(cell.label for cell in cells))
+    if baseline is None:
+        baseline = "fedavg" if "fedavg" in labels else next((label for label in labels if label != ALONE), ALONE)
+    elif baseline not in labels:
+        raise nearest("baseline", baseline, labels)
+    if len({cell.setting for cell in cells}) > 1 and VALIDATION not in cells[0].experiment.evaluation.splits:
+        raise ConfigurationError("grid: settings are chosen on validation data; put `validation` into evaluation.splits")
+    folder = Path(out) if out is not None else default_folder(base or {})
+    runs = _writable(folder) / "runs"
+    reasons = execute(cells, runs, jobs or cores(), progress or Progress())
+    facts = {cell.name: read_facts(runs / cell.name) for cell in cells if cell.name not in reasons}
+    if facts:
+        check_same_data(list(facts.values()))
+    entries = [
+        Entry(cell.label, facts[cell.name], facts.get(cell.alone), cell.setting) for cell in _chosen(cells, facts) if cell.name in facts
+    ]
+    failures = [Failure(cell.label, cell.partition, cell.seed, reasons[cell.name]) for cell in cells if cell.name in reasons]
+    result = Comparison(entries, baseline, failures, folder)
+    result.save()
+    return result
+
+
+def _writable(folder: Path) -> Path:
+    try:
+        (folder / "runs").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot write a comparison to {folder}: {error.strerror or error}; choose a folder that can be written") from error
+    return folder
+
+
+def _chosen(cells: Sequence[Cell], facts: Mapping[str, Facts]) -> list[Cell]:
+    """For every method and partition the cells of the grid point that is best on validation data, over all seeds."""
+    groups: dict[tuple[str, str], dict[Setting, list[Cell]]] = {}
+    for cell in cells:
+        groups.setdefault((cell.label, cell.partition), {}).setdefault(cell.setting, []).append(cell)
+    return [cell for settings in groups.values() for cell in _best(settings, facts)]
+
+
+def _best(settings: Mapping[Setting, list[Cell]], facts: Mapping[str, Facts]) -> list[Cell]:
+    if len(settings) == 1:
+        return next(iter(settings.values()))
+    # Settings are judged by the same seeds: one that failed in some seed gives way to one that did not.
+    done = {setting: [cell for cell in cells if cell.name in facts] for setting, cells in settings.items()}
+    most = max(map(len, done.values()))
+    scores = {setting: _validation(cells, facts) for setting, cells in done.items() if len(cells) == most}
+    return settings[max(scores, key=lambda setting: scores[setting])]
+
+
+def _validation(cells: Sequence[Cell], facts: Mapping[str, Facts]) -> float:
+    """The mean over seeds and clients on validation data, higher being better; a diverged run counts as worst."""
+    from equipoise.evaluation import LOWER_IS_BETTER
+
+    means = []
+    for cell in cells:
+        run = Run(facts[cell.name].folder)
+        found = list(values_by_client(run, split=VALIDATION).values())
+        run.store.close()
+        if not found:
+            raise RunError(f"{run.folder} has no validation data to choose a setting by; give them a share with data.split, such as [0.7, 0.1, 0.2]")
+        means.append(float(np.mean(found)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        score = float(np.mean(means)) if means else float("nan")
+    if np.isnan(score):
+        return -np.inf
+    return -score if facts[cells[0].name].metric in LOWER_IS_BETTER else score

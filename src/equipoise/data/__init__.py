@@ -1,0 +1,35 @@
+"""Data: sets, partitions, splits and preparation.
+
+>>> federation = federate(DataConfig(name="digits", partition="dirichlet:0.3", clients=5), seed=1)
+>>> len(federation.ids), federation.task.shape
+(5, (1, 8, 8))
+"""
+
+from __future__ import annotations
+
+from equipoise.data.config import DataConfig
+from equipoise.data.dataset import Column, Dataset
+from equipoise.data.federation import Federation, Parts
+from equipoise.data.own import from_arrays, from_huggingface, from_image_folder, from_sites, from_torch
+from equipoise.data.pipeline import federate, load
+from equipoise.data.preparation import inputs_from
+from equipoise.data.tables import from_tables
+from equipoise.data.transforms import augment
+
+__all__ = [
+    "Column",
+    "DataConfig",
+    "Dataset",
+    "Federation",
+    "Parts",
+    "augment",
+    "federate",
+    "from_arrays",
+    "from_huggingface",
+    "from_image_folder",
+    "from_sites",
+    "from_tables",
+    "from_torch",
+    "inputs_from",
+    "load",
+]

@@ -1,0 +1,68 @@
+"""The `data:` section of an experiment."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from equipoise.data.names import nearest
+from equipoise.data.transforms import NORMALISATIONS, augmentation
+
+
+class DataConfig(BaseModel):
+    """Which data, dealt how, split how, prepared how."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field("digits", description="a registered set, several joined as domains (mnist+usps), or a path: per-site files or images")
+    partition: str = Field("auto", description="iid, dirichlet:0.3, ics:5, ...; auto is natural where the data have sites, else iid")
+    clients: int | None = Field(None, ge=1, description="how many; none: what the partition or the sites fix, else 10")
+    split: tuple[float, float, float] = Field((0.7, 0.1, 0.2), description="shares of training, validation and test inside a client")
+    test: Literal["local", "global", "site"] = Field(
+        "local", description="local: each client its own part; global: one for all; site: the official test part of the client's site"
+    )
+    pool: Literal["auto", "all", "train"] = Field(
+        "auto", description="official parts that are dealt; auto is train if the official test part is kept"
+    )
+    task: Literal["classification", "regression"] | None = Field(None, description="override, for sets whose grades are classes or numbers")
+    label: str | None = Field(None, description="the label column of a table")
+    site: str | None = Field(None, description="the column that names the site, when all sites share one file")
+    categorical: tuple[str, ...] = Field((), description="columns of a table whose numbers are categories")
+    normalise: str = Field(
+        "auto", description="images: none, half, imagenet, ...; tables: client, pooled, none; auto: none for images, client for tables"
+    )
+    image_size: int | None = Field(None, ge=4, le=1024, description="resize images to this height and width")
+    augment: tuple[str, ...] = Field((), description="for training batches: crop, crop_reflect, flip, rotate")
+    duplicates: Literal["together", "separate"] = Field(
+        "together", description="equal samples stay on one side of a split, or are treated as different"
+    )
+
+    @field_validator("split")
+    @classmethod
+    def _shares(cls, split: tuple[float, float, float]) -> tuple[float, float, float]:
+        if split[0] <= 0 or min(split) < 0 or abs(sum(split) - 1) > 1e-6:
+            raise ValueError(f"expected three shares (train, validation, test) that add up to 1 with a positive first, got {split}")
+        return split
+
+    @field_validator("normalise")
+    @classmethod
+    def _known_normalisation(cls, name: str) -> str:
+        allowed = ("auto", "client", "pooled", *NORMALISATIONS)
+        if name not in allowed:
+            raise ValueError(f"unknown normalisation {name!r}{nearest(name, allowed)}; known: {', '.join(allowed)}")
+        return name
+
+    @field_validator("augment")
+    @classmethod
+    def _known_augmentations(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            augmentation(name)
+        return names
+
+    @model_validator(mode="after")
+    def _known_partition(self) -> DataConfig:
+        from equipoise.data.partitions import parse
+
+        parse(self.partition)
+        return self

@@ -1,0 +1,171 @@
+"""A user's own data: arrays, arrays per site, torch and Hugging Face data sets, folders of images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from equipoise.data.dataset import Column, Dataset
+from equipoise.task import Task
+
+IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
+MOST_CLASSES = 20
+
+
+def from_arrays(
+    x: Any,
+    y: Any,
+    *,
+    name: str = "arrays",
+    sites: Sequence[Any] | np.ndarray | None = None,
+    part: np.ndarray | None = None,
+    columns: Sequence[str | Column] = (),
+    kind: str | None = None,
+    class_names: Sequence[str] = (),
+) -> Dataset:
+    """A data set from arrays or tensors; labels that are integers or text are classes, fractions are targets (or say `kind`).
+
+    uint8 inputs are images, (n, height, width), (n, height, width, channels) or (n, channels, height, width); all else
+    becomes float32 and is taken as it is. With `columns` the inputs are a table: gaps are filled and numbers scaled.
+
+    >>> data = from_arrays(np.zeros((4, 3)), [0, 1, 1, 2])
+    >>> data.task.kind, data.task.outputs, data.x.dtype
+    ('classification', 3, torch.float32)
+    """
+    x, y = np.asarray(x), np.asarray(y).squeeze()
+    y = y.reshape(len(x)) if y.size == len(x) else y
+    if y.ndim != 1:
+        raise ValueError(f"data set {name}: expected one label per sample, got {len(x)} samples and labels of shape {y.shape}")
+    inputs = torch.tensor(images_first(x)) if x.dtype == np.uint8 and x.ndim > 2 else torch.tensor(x, dtype=torch.float32)
+    labels, names = _labels(y, kind, tuple(class_names))
+    classes = names is not None
+    outputs = max(len(names or ()), int(labels.max()) + 1 if len(labels) else 0) if classes else 1
+    task = Task("classification" if classes else "regression", tuple(inputs.shape[1:]), outputs, names or ())
+    site, site_names = _sites(sites)
+    described = tuple(Column(c) if isinstance(c, str) else c for c in columns)
+    return Dataset(name, inputs, torch.tensor(labels), task, part=part, site=site, site_names=site_names, columns=described)
+
+
+def from_sites(sites: Mapping[str, tuple[Any, Any]], **options: Any) -> Dataset:
+    """A data set from one pair (inputs, labels) per site; options as for `from_arrays`.
+
+    >>> from_sites({"north": (np.zeros((2, 3)), [0, 1]), "south": (np.ones((1, 3)), [1])}).site_names
+    ('north', 'south')
+    """
+    if not sites:
+        raise ValueError("expected at least one site")
+    shapes = {name: np.asarray(x).shape[1:] for name, (x, _) in sites.items()}
+    if len(set(shapes.values())) > 1:
+        raise ValueError(f"samples differ in shape between sites: {shapes}; all sites must have the same inputs")
+    x = np.concatenate([np.asarray(x) for x, _ in sites.values()])
+    y = np.concatenate([np.asarray(y).reshape(-1) for _, y in sites.values()])
+    names = [name for name, (inputs, _) in sites.items() for _ in range(len(inputs))]
+    return from_arrays(x, y, sites=names, **options)
+
+
+def from_torch(dataset: Any, **options: Any) -> Dataset:
+    """A data set from a torch Dataset with a length, whose items are (input, label)."""
+    items = [dataset[i] for i in range(len(dataset))]
+    if not items or not isinstance(items[0], (tuple, list)) or len(items[0]) != 2:
+        raise ValueError(f"expected a data set of (input, label) pairs, got {len(items)} items such as {type(items[0]) if items else None}")
+    labels = np.array([y.item() if hasattr(y, "item") else y for _, y in items])
+    return from_arrays(np.stack([np.asarray(x) for x, _ in items]), labels, **options)
+
+
+def from_huggingface(dataset: Any, *, inputs: str | Sequence[str], label: str, site: str | None = None, **options: Any) -> Dataset:
+    """A data set from a Hugging Face dataset object: one input column (an image or a vector), or several columns of numbers."""
+    wanted = [inputs] if isinstance(inputs, str) else list(inputs)
+    unknown = [c for c in [*wanted, label, *([site] if site else [])] if c not in dataset.column_names]
+    if unknown:
+        raise ValueError(f"the data set has no column {', '.join(unknown)}; it has {', '.join(dataset.column_names)}")
+    values = [np.stack([np.asarray(value) for value in dataset[column]]) for column in wanted]
+    x = values[0] if isinstance(inputs, str) else np.stack(values, axis=1).astype(np.float32)
+    columns = () if isinstance(inputs, str) else tuple(wanted)
+    sites = list(dataset[site]) if site else None
+    return from_arrays(x, np.asarray(dataset[label]), sites=sites, **{"columns": columns, **options})
+
+
+def from_image_folder(folder: Path | str, image_size: int | None = None) -> Dataset:
+    """A data set from FOLDER/SITE/CLASS/image files, in sorted order; `image_size` resizes, else all must be of one size."""
+    folder = Path(folder)
+    files = sorted(p for p in folder.glob("*/*/*") if p.suffix.lower() in IMAGE_ENDINGS)
+    if not files:
+        raise ValueError(f"no images found as {folder}/SITE/CLASS/*{{{','.join(IMAGE_ENDINGS)}}}")
+    pixels = [read_image(file, image_size) for file in files]
+    channels = max(len(p) for p in pixels)
+    pixels = [np.repeat(p, channels, axis=0) if len(p) < channels else p for p in pixels]
+    shapes = {p.shape for p in pixels}
+    if len(shapes) > 1:
+        raise ValueError(f"images in {folder} have different shapes, such as {sorted(shapes)[:3]}; set image_size to bring them to one")
+    classes = sorted({f.parent.name for f in files})
+    y = np.array([classes.index(f.parent.name) for f in files])
+    return from_arrays(np.stack(pixels), y, name=folder.name, sites=[f.parent.parent.name for f in files], class_names=classes)
+
+
+def read_image(file: Path, image_size: int | None = None, channels: int | None = None) -> np.ndarray:
+    """One image as uint8 (channels, height, width); unless told, one channel if it is grey, else three."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(file) as opened:
+            grey = channels == 1 if channels else opened.mode in ("1", "L")
+            picture = opened.convert("L" if grey else "RGB")
+    except (UnidentifiedImageError, OSError) as error:
+        raise ValueError(f"{file} is not a readable image: {error}") from error
+    if image_size is not None:
+        picture = picture.resize((image_size, image_size), Image.Resampling.BILINEAR)
+    return np.asarray(images_first(np.asarray(picture)[None])[0])
+
+
+def images_first(x: np.ndarray) -> np.ndarray:
+    """Images with their channels first.
+
+    >>> images_first(np.zeros((5, 28, 28), np.uint8)).shape, images_first(np.zeros((5, 32, 32, 3), np.uint8)).shape
+    ((5, 1, 28, 28), (5, 3, 32, 32))
+    """
+    if x.ndim == 3:
+        return x[:, None]
+    if x.ndim != 4:
+        raise ValueError(f"expected images as (n, height, width) or with channels first or last, got shape {x.shape}")
+    if x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
+        return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+    return x
+
+
+def looks_like_classes(y: np.ndarray) -> bool:
+    """Integers are classes; so are whole numbers kept as fractions, if there are few different ones.
+
+    >>> looks_like_classes(np.array([0.0, 1.0, 1.0])), looks_like_classes(np.array([0.5, 1.0])), looks_like_classes(np.arange(30.0))
+    (True, False, False)
+    """
+    return y.dtype.kind != "f" or (bool(np.all(y == np.floor(y))) and len(np.unique(y)) <= MOST_CLASSES)
+
+
+def _labels(y: np.ndarray, kind: str | None, names: tuple[str, ...]) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """Labels as numbers, and the class names (None for regression)."""
+    if y.dtype.kind in "USOb":
+        found = names or tuple(sorted({str(value) for value in y}))
+        places = {name: i for i, name in enumerate(found)}
+        unknown = sorted({str(v) for v in y} - set(found))
+        if unknown:
+            raise ValueError(f"labels {', '.join(unknown[:5])} are not among the class names {', '.join(found)}")
+        return np.array([places[str(value)] for value in y], np.int64), found
+    whole = bool(np.all(y == np.floor(y)))
+    if kind == "regression" or (kind is None and not looks_like_classes(y)):
+        return y.astype(np.float32), None
+    if not whole:
+        raise ValueError("classification needs whole-number labels; these have fractions: use kind='regression'")
+    return y.astype(np.int64), names
+
+
+def _sites(sites: Sequence[Any] | np.ndarray | None) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    """Site marks as numbers, and the sites' names in order of appearance."""
+    if sites is None:
+        return None, ()
+    names = tuple(dict.fromkeys(str(s) for s in sites))
+    places = {name: i for i, name in enumerate(names)}
+    return np.array([places[str(s)] for s in sites], np.int64), names

@@ -1,0 +1,149 @@
+"""From a `data:` section to a federation: load, deal, split, prepare."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from equipoise.data.config import DataConfig
+from equipoise.data.dataset import TEST, TRAIN, Dataset
+from equipoise.data.federation import Federation, Parts
+from equipoise.data.partitions import Deal, Pool, deal, parse
+from equipoise.data.preparation import prepared
+from equipoise.data.splits import equal_samples, split
+from equipoise.data.transforms import resized
+from equipoise.shift import label_distance
+
+Split = tuple[Parts, Parts, Parts, np.ndarray]  # training, validation, test, shared test
+
+
+def federate(config: DataConfig, seed: int, dataset: Dataset | None = None) -> Federation:
+    """Everything the clients of an experiment hold; `dataset` is a user's own in place of config.name."""
+    dataset = _resized((load(config) if dataset is None else dataset).as_task(config.task), config.image_size)
+    groups = equal_samples(dataset) if config.duplicates == "together" else np.arange(len(dataset.x))
+    _refuse_sameness(groups, dataset)
+    pool, shared = _pool(config, seed, dataset, groups)
+    dealt = _dealt(config, seed, dataset, pool)
+    parts = _split(config, seed, dataset, dealt, groups, shared)
+    facts = {
+        "licence": dataset.licence,
+        "source": dataset.source,
+        "samples": len(dataset.x),
+        "dealt": len(np.unique(dealt.parts.index)),
+        "equal_samples": len(groups) - len(np.unique(groups)),
+        "repeats": len(dealt.parts.index) - len(np.unique(dealt.parts.index)),
+        "train_equal_to_shared_test": int(np.isin(groups[parts[0].index], groups[parts[3]]).sum()),
+        **dealt.facts,
+    }
+    if dataset.task.classifies:
+        facts["label_distance"] = label_distance(dataset.y.numpy(), dealt.parts, pool, dataset.task.outputs).round(6).tolist()
+    return prepared(dataset, config, dealt.ids, parts, facts)
+
+
+def load(config: DataConfig) -> Dataset:
+    """The data set that a `data:` section names: a registered one, or a path to a user's files."""
+    from equipoise.data import own, sets, tables
+
+    path = Path(config.name)
+    if config.name not in sets.names() and path.exists():
+        if path.is_file() or tables.site_files(path):
+            return tables.from_tables(path, label=config.label, site=config.site, categorical=config.categorical, kind=config.task)
+        return own.from_image_folder(path, config.image_size)
+    return sets.load(config.name)
+
+
+def _resized(dataset: Dataset, size: int | None) -> Dataset:
+    if size is None:
+        return dataset
+    if not dataset.image:
+        raise ValueError(f"image_size: {size} is for images and data set {dataset.name} holds none")
+    return replace(dataset, x=resized(dataset.x, size), task=replace(dataset.task, shape=(dataset.task.shape[0], size, size)))
+
+
+def _refuse_sameness(groups: np.ndarray, dataset: Dataset) -> None:
+    """One group on one side of a split is right for duplicates, but not when most samples are equal."""
+    if len(groups) > 1 and np.bincount(groups).max() > len(groups) / 2:
+        raise ValueError(
+            f"data set {dataset.name}: more than half of its samples are equal to each other, so they cannot be split without "
+            "putting equal samples on both sides; set duplicates: separate if they are different cases"
+        )
+
+
+def _pool(config: DataConfig, seed: int, dataset: Dataset, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which samples are dealt, and which are the shared test set."""
+    everything, nothing = np.arange(len(dataset.x)), np.empty(0, np.int64)
+    official = dataset.part is not None and bool((dataset.part == TEST).any())
+    if config.test == "site" and not (official and dataset.site is not None):
+        raise ValueError(f"test: site needs official test parts of sites, which data set {dataset.name} has not; use local or global")
+    keeps_official = official and config.test != "local"
+    if config.pool == "all" and keeps_official:
+        raise ValueError(
+            f"test: {config.test} keeps the official test part of {dataset.name}, so pool: all would train on it; use pool: train"
+        )
+    shared = nothing
+    if config.test == "global" and official:
+        shared = np.flatnonzero(dataset.part == TEST)
+    pool = everything
+    if dataset.part is not None and (config.pool == "train" or keeps_official):
+        pool = np.flatnonzero(dataset.part == TRAIN)
+    elif config.pool == "train":
+        raise ValueError(f"pool: train needs an official split, which data set {dataset.name} has not; use pool: all")
+    if config.test == "global" and not official:
+        if config.split[2] == 0:
+            raise ValueError(f"data set {dataset.name} has no official test part; give split a test share for the shared test set")
+        rest, _, test = split(Parts.of([pool]), (1 - config.split[2], 0.0, config.split[2]), seed, _strata(dataset), groups)
+        return rest[0], test[0]
+    return pool, shared
+
+
+def _dealt(config: DataConfig, seed: int, dataset: Dataset, places: np.ndarray) -> Deal:
+    """Who gets which samples of the data set, every client with its name."""
+    partition = config.partition
+    if partition == "auto":
+        partition = "natural" if dataset.site is not None else "iid"
+    site = None if dataset.site is None else dataset.site[places]
+    pool = Pool(
+        y=dataset.y.numpy()[places],
+        classes=dataset.task.outputs if dataset.task.classifies else 0,
+        site=site,
+        site_names=dataset.site_names,
+        features=lambda: _features(dataset, places),
+    )
+    sites = 0 if site is None else len(np.unique(site))
+    usual = {"natural": sites, "domains": 5 * sites, "cla": min(10, pool.classes)}.get(parse(partition)[0], 10)
+    dealt = deal(partition, pool, config.clients or usual, seed)
+    return replace(dealt, parts=dealt.parts.through(places), ids=dealt.ids or tuple(str(k) for k in range(len(dealt.parts))))
+
+
+def _features(dataset: Dataset, places: np.ndarray) -> np.ndarray:
+    """Flattened inputs for partitions that look at them: pixels as stored (large images at 32x32), columns of a table standardised."""
+    x = dataset.x[places]
+    if dataset.image and x.shape[-1] > 64:
+        x = resized(x, 32)
+    flat = x.reshape(len(x), -1).numpy()
+    if not dataset.columns:
+        return np.asarray(flat)
+    columns = np.ma.masked_invalid(flat)
+    spread = np.where(columns.std(axis=0).filled(0) > 0, columns.std(axis=0).filled(1), 1)
+    return np.asarray(((columns - columns.mean(axis=0)) / spread).filled(0))
+
+
+def _split(config: DataConfig, seed: int, dataset: Dataset, dealt: Deal, groups: np.ndarray, shared: np.ndarray) -> Split:
+    strata = _strata(dataset)
+    if config.test == "local":
+        return *split(dealt.parts, config.split, seed, strata, groups), shared
+    train_share, validation_share, _ = config.split
+    known = train_share + validation_share
+    train, validation, test = split(dealt.parts, (train_share / known, validation_share / known, 0.0), seed, strata, groups)
+    if config.test == "site":
+        assert dataset.site is not None and dataset.part is not None  # _pool has checked
+        site_of = [dataset.site[rows[0]] if len(rows) else -1 for rows in dealt.parts]
+        tests = {s: np.flatnonzero((dataset.site == s) & (dataset.part == TEST)) for s in set(site_of)}
+        test = Parts.of([tests[s] for s in site_of])
+    return train, validation, test, shared
+
+
+def _strata(dataset: Dataset) -> np.ndarray | None:
+    return np.asarray(dataset.y.numpy()) if dataset.task.classifies else None

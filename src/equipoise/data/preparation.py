@@ -1,0 +1,139 @@
+"""The last step to a federation: rows that somebody holds become float inputs, once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise.data import encoding
+from equipoise.data.config import DataConfig
+from equipoise.data.dataset import Column, Dataset
+from equipoise.data.federation import Federation, Parts
+from equipoise.data.npz import read_npz
+from equipoise.data.own import IMAGE_ENDINGS, images_first, read_image
+from equipoise.data.transforms import NORMALISATIONS, normalised, resized
+
+
+def prepared(
+    dataset: Dataset, config: DataConfig, ids: tuple[str, ...], parts: tuple[Parts, Parts, Parts, np.ndarray], facts: dict[str, Any]
+) -> Federation:
+    """A federation whose tensors hold only what some client or the shared test set needs."""
+    make = _table if dataset.columns else _array
+    x, rows, (train, validation, test, shared), recipe = make(dataset, config, ids, parts)
+    task = replace(dataset.task, shape=tuple(x.shape[1:]))
+    recipe["class_names"] = list(task.class_names)
+    y = dataset.y[rows].contiguous()
+    return Federation(dataset.name, task, x, y, ids, train, validation, test, shared, config.augment, facts, recipe, rows)
+
+
+def _array(
+    dataset: Dataset, config: DataConfig, ids: tuple[str, ...], parts: tuple[Parts, Parts, Parts, np.ndarray]
+) -> tuple[Tensor, np.ndarray, tuple[Parts, Parts, Parts, np.ndarray], dict[str, Any]]:
+    """Images and plain arrays: every row is prepared alike, whoever holds it."""
+    name = "none" if config.normalise == "auto" else config.normalise
+    if name not in NORMALISATIONS:
+        raise ValueError(f"normalise: {name} is for tables and {dataset.name} is none; use one of {', '.join(NORMALISATIONS)}")
+    if config.augment and not dataset.image:
+        raise ValueError(f"augment: {', '.join(config.augment)} is for images and {dataset.name} holds none")
+    train, validation, test, shared = parts
+    rows = np.unique(np.concatenate([train.index, validation.index, test.index, shared]))
+    place = np.full(len(dataset.x), -1)
+    place[rows] = np.arange(len(rows))
+    x = normalised(dataset.x if len(rows) == len(dataset.x) else dataset.x[rows], name)
+    pixels = dataset.x.dtype == torch.uint8
+    recipe = {"kind": "image" if dataset.image else "array", "pixels": pixels, "normalise": name, "shape": list(x.shape[1:])}
+    return x, rows, (train.through(place), validation.through(place), test.through(place), place[shared]), recipe
+
+
+def _table(
+    dataset: Dataset, config: DataConfig, ids: tuple[str, ...], parts: tuple[Parts, Parts, Parts, np.ndarray]
+) -> tuple[Tensor, np.ndarray, tuple[Parts, Parts, Parts, np.ndarray], dict[str, Any]]:
+    """Tables: a row is prepared by the client that holds it, so each holder has its own copy."""
+    train, validation, test, shared = parts
+    scaling = config.normalise
+    if scaling == "auto":
+        scaling = "pooled" if len(shared) else "client"
+    if scaling not in ("client", "pooled", "none"):
+        raise ValueError(f"normalise: {scaling} is for images and {dataset.name} is a table; use client, pooled or none")
+    if scaling == "client" and len(shared):
+        raise ValueError("normalise: client has no statistics for a test set that all clients share; use pooled or none, or test: local")
+    if config.augment:
+        raise ValueError(f"augment: {', '.join(config.augment)} is for images and {dataset.name} is a table")
+    raw = dataset.x.numpy()
+    recipe = encoding.fit(raw, dataset.columns, train, ids, scaling)
+    coded = encoding.recode(raw, dataset.columns, recipe)
+    blocks, rows, moved, start = [], [], [], 0
+    for part in (train, validation, test):
+        blocks += [encoding.apply(coded[held], recipe, name) for name, held in zip(ids, part, strict=True)]
+        rows.append(part.index)
+        moved.append(Parts(np.arange(start, start + len(part.index)), part.offsets))
+        start += len(part.index)
+    if len(shared):
+        blocks.append(encoding.apply(coded[shared], recipe, None))
+        rows.append(shared)
+    x = torch.from_numpy(np.concatenate(blocks))
+    return x, np.concatenate(rows), (moved[0], moved[1], moved[2], np.arange(start, start + len(shared))), recipe
+
+
+def inputs_from(data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any], client: str | None = None) -> Tensor:
+    """New data as model inputs, by the recipe of a run.
+
+    Tables: a CSV, Parquet or NPZ file, or an array with the recipe's columns in order. Images: a file, a folder of files, an
+    NPZ file with `x`, or an array. `client` says whose statistics scale a table.
+    """
+    if recipe["kind"] == "table":
+        return torch.from_numpy(encoding.apply(_coded(data, recipe), recipe, client))
+    values = _values(Path(data) if isinstance(data, str) else data, recipe)
+    x = torch.tensor(values)
+    if recipe["kind"] == "image" and recipe["shape"][-2] == recipe["shape"][-1]:
+        x = resized(x, recipe["shape"][-1])
+    if list(x.shape[1:]) != recipe["shape"]:
+        raise ValueError(f"expected samples of shape {tuple(recipe['shape'])}, got {tuple(x.shape[1:])}")
+    if recipe["pixels"] and x.dtype != torch.uint8:
+        raise ValueError(f"this model was trained on whole-number pixels 0..255 (uint8), got {x.dtype}; convert the images")
+    return normalised(x, recipe["normalise"])
+
+
+def _coded(data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any]) -> np.ndarray:
+    from equipoise.data.tables import codes, read_table
+
+    names = [c["name"] for c in recipe["columns"]]
+    if isinstance(data, (str, Path)):
+        table = read_table(Path(data))
+        missing = [name for name in names if name not in table]
+        if missing:
+            raise ValueError(f"{data} lacks the columns {', '.join(missing)}; the model needs {', '.join(names)}")
+    else:
+        values = np.asarray(data)
+        if values.ndim != 2 or values.shape[1] != len(names):
+            raise ValueError(f"expected {len(names)} columns ({', '.join(names)}), got an array of shape {values.shape}")
+        table = {name: values[:, j] for j, name in enumerate(names)}
+    return np.stack(
+        [codes(table[c["name"]], Column(c["name"], tuple(c["categories"])), c["categorical"]) for c in recipe["columns"]], axis=1
+    )
+
+
+def _values(data: Path | np.ndarray | Tensor, recipe: dict[str, Any]) -> np.ndarray:
+    if isinstance(data, Path):
+        if data.suffix == ".npz":
+            stored = read_npz(data)
+            if "x" not in stored:
+                raise ValueError(f"{data} has no array x; it has {', '.join(stored)}")
+            data = stored["x"]
+        elif recipe["kind"] == "image":
+            files = sorted(f for f in data.iterdir() if f.suffix.lower() in IMAGE_ENDINGS) if data.is_dir() else [data]
+            if not files:
+                raise ValueError(f"no images found in {data}")
+            return np.stack([read_image(f, recipe["shape"][-1], recipe["shape"][0]) for f in files])
+        else:
+            raise ValueError(f"expected an NPZ file with an array x, got {data}")
+    values = np.asarray(data)
+    values = values if values.dtype == np.uint8 else values.astype(np.float32)
+    if recipe["kind"] == "image":
+        return images_first(values if values.ndim > 2 else values[None])
+    return values if values.ndim > len(recipe["shape"]) else values[None]

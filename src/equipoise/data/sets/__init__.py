@@ -1,0 +1,40 @@
+"""The registered data sets. To add one, write an Entry in a file of its family."""
+
+from __future__ import annotations
+
+from equipoise.data.dataset import Dataset
+from equipoise.data.names import nearest
+from equipoise.data.sets import common, digits, domains, hospitals, medical
+from equipoise.data.sets.entry import Entry
+from equipoise.data.sets.store import arrays_of, data_folder, fetch, import_files, prepared_copy
+
+JOINED = domains.JOINED
+ENTRIES = {e.name: e for e in (*common.ENTRIES, *medical.ENTRIES, *domains.ENTRIES, *hospitals.ENTRIES)}
+
+
+def names() -> list[str]:
+    """Every name that `load` takes."""
+    return ["digits", *ENTRIES, *JOINED]
+
+
+def entry(name: str) -> Entry:
+    """What is known of a set that can be fetched or imported."""
+    if name not in ENTRIES:
+        raise ValueError(
+            f"unknown data set {name!r}{nearest(name, names())}; known: {', '.join(names())}; or give the path of your own files"
+        )
+    return ENTRIES[name]
+
+
+def load(name: str) -> Dataset:
+    """A registered set, or several joined as domains: "mnist+usps"."""
+    if name == "digits":
+        return digits.load()
+    joined = JOINED.get(name, name)
+    if "+" in joined:
+        return domains.join(name, [load(single) for single in joined.split("+")])
+    found = entry(name)
+    return found.read(found, arrays_of(found))
+
+
+__all__ = ["ENTRIES", "JOINED", "Entry", "data_folder", "entry", "fetch", "import_files", "load", "names", "prepared_copy"]

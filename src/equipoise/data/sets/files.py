@@ -1,0 +1,134 @@
+"""Readers of official file formats. None of them runs code from a file, and none writes to disk."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import tarfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from equipoise.data.sets.entry import Arrays
+
+DAMAGED = (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError, IndexError, tarfile.TarError)
+
+
+def idx(file: Path) -> np.ndarray:
+    """An MNIST file: a magic number 0, 0, 8 (bytes), dimensions, sizes in big-endian order, data; compressed with gzip."""
+    with gzip.open(file) as opened:
+        raw = opened.read()
+    if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
+        raise ValueError(f"{file.name} is not an IDX file of bytes")
+    ndim = raw[3]
+    shape = np.frombuffer(raw, ">u4", count=ndim, offset=4).astype(np.int64)
+    return np.frombuffer(raw, np.uint8, offset=4 + 4 * ndim).reshape(shape)
+
+
+def mnist(files: dict[str, Path]) -> Arrays:
+    """The four files of MNIST and of the sets made in its image."""
+    return {
+        "x_train": idx(files["train-images-idx3-ubyte.gz"]),
+        "y_train": idx(files["train-labels-idx1-ubyte.gz"]),
+        "x_test": idx(files["t10k-images-idx3-ubyte.gz"]),
+        "y_test": idx(files["t10k-labels-idx1-ubyte.gz"]),
+    }
+
+
+def usps(files: dict[str, Path]) -> Arrays:
+    """LIBSVM text: a label 1..10 for the digits 0..9, then 256 pairs place:value with values in [-1, 1]."""
+    arrays: Arrays = {}
+    for part, name in (("train", "usps.bz2"), ("test", "usps.t.bz2")):
+        with bz2.open(files[name], "rt", encoding="ascii") as opened:
+            lines = [line.split() for line in opened if line.strip()]
+        values = np.zeros((len(lines), 256))
+        for row, line in enumerate(lines):
+            for pair in line[1:]:
+                place, _, value = pair.partition(":")
+                values[row, int(place) - 1] = float(value)
+        arrays[f"x_{part}"] = ((values.astype(np.float32) + 1) / 2 * 255).astype(np.uint8).reshape(-1, 16, 16)
+        arrays[f"y_{part}"] = np.array([int(line[0]) - 1 for line in lines], np.uint8)
+    return arrays
+
+
+def svhn(files: dict[str, Path]) -> Arrays:
+    """MATLAB files with X (height, width, channels, n) and y, where 10 stands for the digit 0."""
+    from scipy.io import loadmat
+
+    arrays: Arrays = {}
+    for part, file in zip(("train", "test"), files.values(), strict=True):
+        stored = loadmat(file, variable_names=["X", "y"])
+        arrays[f"x_{part}"] = np.ascontiguousarray(stored["X"].transpose(3, 0, 1, 2))
+        arrays[f"y_{part}"] = (stored["y"].reshape(-1) % 10).astype(np.uint8)
+    return arrays
+
+
+def cifar(files: dict[str, Path]) -> Arrays:
+    """A CIFAR archive, binary version (records of label bytes and 3,072 pixels) or Python version (read without unpickling)."""
+    (file,) = files.values()
+    arrays: Arrays = {}
+    with tarfile.open(file) as archive:
+        members = {Path(m.name).name: m for m in archive.getmembers() if m.isfile()}
+
+        def content(name: str) -> bytes:
+            opened = archive.extractfile(members[name])
+            assert opened is not None  # members holds regular files only
+            return opened.read()
+
+        if "data_batch_1.bin" in members or "train.bin" in members:
+            ten = "data_batch_1.bin" in members
+            parts = {
+                "train": [f"data_batch_{i}.bin" for i in range(1, 6)] if ten else ["train.bin"],
+                "test": ["test_batch.bin" if ten else "test.bin"],
+            }
+            for part, names in parts.items():
+                pairs = [_records(content(name), 1 if ten else 2) for name in names]
+                arrays[f"x_{part}"], arrays[f"y_{part}"] = (np.concatenate(values) for values in zip(*pairs, strict=True))
+            if not ten:
+                arrays["class_names"] = np.array(content("fine_label_names.txt").decode().split())
+        else:
+            ten = "data_batch_1" in members
+            parts = {"train": [f"data_batch_{i}" for i in range(1, 6)] if ten else ["train"], "test": ["test_batch" if ten else "test"]}
+            for part, names in parts.items():
+                pairs = [_batch(content(name), "labels" if ten else "fine_labels") for name in names]
+                arrays[f"x_{part}"], arrays[f"y_{part}"] = (np.concatenate(values) for values in zip(*pairs, strict=True))
+            if not ten:
+                arrays["class_names"] = np.array(_plain(content("meta"))["fine_label_names"])
+    return arrays
+
+
+def cifar_sheets(arrays: Arrays) -> Arrays:
+    """CIFAR-10 packed losslessly as WebP sheets of 50 x 100 images, unpacked."""
+    from PIL import Image
+
+    unpacked: Arrays = {}
+    for part in ("train", "test"):
+        ends = np.cumsum(arrays[f"len_{part}"])
+        sheets = []
+        for end, length in zip(ends, arrays[f"len_{part}"], strict=True):
+            with Image.open(io.BytesIO(arrays[f"webp_{part}"][end - length : end].tobytes())) as opened:
+                tiles = np.asarray(opened.convert("RGB")).reshape(50, 32, 100, 32, 3)
+            sheets.append(tiles.transpose(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32))
+        unpacked |= {f"x_{part}": np.concatenate(sheets), f"y_{part}": arrays[f"y_{part}"]}
+    return unpacked
+
+
+def _records(raw: bytes, label_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+    records = np.frombuffer(raw, np.uint8).reshape(-1, label_bytes + 3072)
+    return records[:, label_bytes:].reshape(-1, 3, 32, 32), records[:, label_bytes - 1]
+
+
+def _batch(raw: bytes, label: str) -> tuple[np.ndarray, np.ndarray]:
+    stored = _plain(raw)
+    return np.asarray(stored["data"]).reshape(-1, 3, 32, 32), np.array(stored[label], np.uint8)
+
+
+def _plain(raw: bytes) -> dict[str, object]:
+    from equipoise.data.sets.stored import plain
+
+    value = plain(raw)
+    if not isinstance(value, dict):
+        raise TypeError(f"expected a mapping in a CIFAR batch, got {type(value).__name__}")
+    return value

@@ -1,0 +1,76 @@
+"""FedAKD."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from torch import nn
+
+from equipoise.client import Client
+from equipoise.losses.terms import distillation, supervised
+from equipoise.method import Method, NonNegative, Positive, Ups, Weights
+from equipoise.records import Down, State, Up
+from equipoise.server import Server
+from equipoise.task import Task
+from equipoise.workbench import Model
+
+
+@dataclass(frozen=True)
+class FedAKD(Method):
+    """Asynchronous distillation: the global model teaches a personal one, which teaches it back on the samples it gets right.
+
+    Each client keeps a personal model and never sends it. What it uploads is the copy of the global model that its personal model has
+    taught. A client whose personal model gets nothing right sends the global model back as it came.
+    """
+
+    paper = "Yu et al., Towards Collaborative Fairness in Federated Learning Under Imbalanced Covariate Shift, KDD 2025, Algorithm 1"
+
+    alpha: NonNegative = 1.0  # weight of the distillation from the global to the personal model
+    beta: NonNegative = 1.0  # weight of the distillation from the personal to the global model
+    temperature: Positive = 1.0  # of both distillations
+    personal: Literal["distil", "copy", "copy_train"] = "distil"  # copy: the received model (Single-Dist); copy_train: then trained
+    teach_on: Literal["correct", "all"] = "correct"  # samples on which the personal model teaches; all: All-Data
+    average: Literal["size", "correct"] = "size"  # replies are weighed by samples, or by those the personal model gets right (Correct-Agg)
+
+    def models(self, task: Task, others: Mapping[str, Callable[[], nn.Module]]) -> Mapping[str, Callable[[], nn.Module]]:
+        if not task.classifies and "correct" in (self.teach_on, self.average):
+            raise ValueError('FedAKD selects correctly classified samples, got a regression task; set teach_on="all" and average="size"')
+        return {}
+
+    def client(self, client: Client, down: Down) -> Up:
+        shared = client.load(down.model)  # line 10
+        local = self._personal(client, down, shared)
+        logits = client.predict(local)
+        correct = logits.argmax(1) == client.train.y  # Eq. 4
+        teacher = local if client.random_inputs else logits  # the pass that selects the samples also gives the teacher's answers
+        on = correct if self.teach_on == "correct" else None
+        client.fit(shared, supervised + self.beta * distillation(teacher, self.temperature), on=on)  # Eq. 5-6
+        up = Up(model=shared)
+        return up.with_(correct=int(correct.sum())) if self.average == "correct" else up
+
+    def _personal(self, client: Client, down: Down, shared: Model) -> Model:
+        """Step 1: the personal model of this round."""
+        if self.personal == "copy":
+            return client.load(down.model)
+        if self.personal == "copy_train":
+            local, loss = client.load(down.model), supervised
+        else:
+            local = client.load(client.state.get("local"))  # line 3: at first the initial model
+            loss = supervised + self.alpha * distillation(client.teacher(shared), self.temperature)
+        client.fit(local, loss)  # Eq. 2-3
+        client.state["local"] = local
+        return local
+
+    def weights(self, server: Server, state: State, ups: Ups) -> Weights:
+        if self.average == "size":
+            return super().weights(server, state, ups)  # line 25
+        if "correct" not in ups[0]:  # it fills the slot `weights` of a method that counts no correct samples
+            raise ValueError('average="correct" weighs by counts that only clients of FedAKD(average="correct") send; set average="size"')
+        correct = ups.numbers("correct")
+        return Weights(correct) if correct.any() else Weights(np.ones(len(ups)), step=0.0)  # nobody is right: the global model stays
+
+    def serves(self, client: Client, down: Down) -> dict[str, Model]:
+        return {"personal": client.load(client.state.get("local", down.model)), "global": client.load(down.model)}

@@ -1,0 +1,58 @@
+"""Every sound pair of client side and weight rule, or client side and teacher beside it, runs; unsound ones are refused with a reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from checks import assert_same, everything, finite, played, settings
+
+from equipoise import methods
+from equipoise.compose import Unsound, compose
+
+BASES = ["fedavg", "fedprox", "fedavgm", "fedakd", "kdia", "corefed", "fedequilibria", "fedekd"]
+RULES = ["fedavg", "fedequilibria", "corefed"]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("base", BASES)
+def test_a_weight_rule_on_another_client_side(base: str, rule: str, tmp_path: Path) -> None:
+    own = settings(base)["method"]
+    run = played(settings({**own, "weights": {"name": rule}}, rounds=2), tmp_path / "run")
+    finite(run)
+    assert {row["round"] for row in run.weights()} == {1, 2}
+
+
+@pytest.mark.parametrize("base", ["fedavg", "fedprox", "fedavgm", "scaffold", "fedakd", "corefed", "fedequilibria", "fedekd"])
+def test_a_teacher_beside_another_method_changes_nothing_and_is_served(base: str, tmp_path: Path) -> None:
+    alone = played(settings(base, rounds=2), tmp_path / "alone")
+    both = played(settings({**settings(base)["method"], "beside": {"name": "kdia", "lambda_gen": 0.0}}, rounds=2), tmp_path / "both")
+    assert "teacher" in both.models() and "teacher" not in alone.models()
+    found = everything(both)
+    assert_same(everything(alone), {name: value for name, value in found.items() if "@kdia" not in name})
+    assert any("@kdia" in name for name in found)
+
+
+def test_a_rule_of_its_own_gives_the_same_run(tmp_path: Path) -> None:
+    """FedAvg weighed by FedEquilibria is FedEquilibria: its client side is FedAvg's."""
+    composed = played(settings({"name": "fedavg", "weights": {"name": "fedequilibria", "t": 0.4}}), tmp_path / "composed")
+    whole = played(settings({"name": "fedequilibria", "t": 0.4}), tmp_path / "whole")
+    assert [row["share"] for row in composed.weights()] == [row["share"] for row in whole.weights()]
+    assert_same({k: v for k, v in everything(composed).items() if "@" not in k}, everything(whole))
+
+
+@pytest.mark.parametrize(
+    ("base", "slot", "guest", "reason"),
+    [
+        ("standalone", "weights", "fedequilibria", "never weighs"),
+        ("scaffold", "weights", "fedequilibria", "derived for its own weights"),
+        ("fedavg", "weights", "scaffold", "no weight rule that stands"),
+        ("fedavg", "weights", "fedakd", "no weight rule that stands"),
+        ("fedavg", "inputs", "fedprox", "does not change inputs"),
+        ("fedavg", "beside", "fedprox", "remembers nothing"),
+        ("standalone", "beside", "kdia", "uploads none"),
+    ],
+)
+def test_unsound_pairs_are_refused_with_a_reason(base: str, slot: str, guest: str, reason: str) -> None:
+    with pytest.raises(Unsound, match=reason):
+        compose(methods.make(base), **{slot: methods.make(guest)})

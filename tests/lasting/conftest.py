@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from jobs import environment
+
+
+@pytest.fixture(scope="module")
+def play() -> Iterator[Callable[..., dict[str, Any]]]:
+    """Play or resume a run in a child process that may be killed; says whether it was, and what it said."""
+    script = Path(__file__).parent / "zygote.py"
+    with subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+        assert process.stdin is not None and process.stdout is not None
+
+        def ask(**job: Any) -> dict[str, Any]:
+            print(json.dumps(job), file=process.stdin, flush=True)
+            return json.loads(process.stdout.readline())
+
+        yield ask
+        process.stdin.close()

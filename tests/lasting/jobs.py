@@ -1,0 +1,48 @@
+"""Small runs that other processes can rebuild."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "contract"))
+from checks import assert_same, everything, folder_of, settings, sites
+
+import equipoise
+from equipoise.runs import Run
+
+__all__ = ["assert_same", "config", "environment", "everything", "same_run"]
+
+
+def config(tmp: Path, method: Any, **more: Any) -> dict[str, Any]:
+    """An experiment over files, so that it can be resumed and run by workers."""
+    found = settings(method, **more)
+    found["data"] = {**found["data"], "name": folder_of(tmp / "sites", sites())}
+    return found
+
+
+def same_run(first: Path, second: Path) -> None:
+    """The same final state and the same tables, times apart, bit for bit."""
+    one, other = Run(first), Run(second)
+    assert one.status == other.status == "finished"
+    assert_same(everything(one), everything(other))
+    for rows in (Run.table, Run.weights, Run.rejected):
+        assert rows(one) == rows(other)
+    assert one.table()
+    untimed = [{key: value for key, value in row.items() if key != "seconds"} for row in one.rounds()]
+    assert untimed == [{key: value for key, value in row.items() if key != "seconds"} for row in other.rounds()]
+    assert _files(one) == _files(other)
+
+
+def _files(run: Run) -> list[str]:
+    """The files on disk: exactly those the store names, nothing left over."""
+    found = sorted(path.name for path in run.store.files.iterdir())
+    assert found == sorted(row["name"] for row in run.store.rows("select name from files"))
+    return found
+
+
+def environment() -> dict[str, str]:
+    source = str(Path(equipoise.__file__).parent.parent)
+    return os.environ | {"PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1"}

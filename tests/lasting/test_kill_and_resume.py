@@ -1,0 +1,45 @@
+"""A run killed at any moment and resumed ends as the run that was never killed: same models, same tables, same files."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import config, same_run
+
+METHODS = ["fedavg", "scaffold", "kdia"]  # without client state, with it, and with one value per client at the server
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_killed_at_every_step_of_a_commit(method: str, play: Any, tmp_path: Path) -> None:
+    job = config(tmp_path, method, rounds=2)
+    whole = tmp_path / "whole"
+    events = play(config=job, out=str(whole))["events"]
+    # All of round 1's work and commit, and the first steps of round 2's: later rounds do the same again.
+    for moment in range(1, min(events, 45), {"fedavg": 2, "scaffold": 1, "kdia": 4}[method]):
+        out = tmp_path / f"killed-{moment}"
+        assert play(config=job, out=str(out), die_at=moment)["killed"]
+        if not (out / "run.db").exists():
+            continue
+        said = play(resume=True, out=str(out))
+        assert not said.get("error"), said
+        same_run(whole, out)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "kdia"])
+def test_killed_at_random_moments_again_and_again(method: str, workers: int, play: Any, tmp_path: Path) -> None:
+    job = config(tmp_path, method, rounds=6, workers=workers)
+    whole, out = tmp_path / "whole", tmp_path / "killed"
+    assert not play(config=job | {"workers": 0}, out=str(whole)).get("error")
+    draw = random.Random(f"{method} {workers}")
+    shortest, longest = (0.05, 0.6) if not workers else (2.0, 6.0)
+    play(config=job, out=str(out), die_after=draw.uniform(shortest, longest))
+    for _ in range(4 if not workers else 1):
+        if (out / "run.db").exists():
+            play(resume=True, out=str(out), die_after=draw.uniform(shortest, longest))
+    said = play(resume=True, out=str(out)) if (out / "run.db").exists() else play(config=job, out=str(out))
+    assert not said.get("error") or "is finished" in said["error"], said
+    same_run(whole, out)

@@ -1,0 +1,186 @@
+"""Runs that cannot be resumed say why; what stops a run leaves it whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from jobs import config, environment, same_run
+
+from equipoise import simulate
+from equipoise.experiment import experiment
+from equipoise.records import CannotSave
+from equipoise.runs.store import RunError, Store
+from equipoise.transports import inprocess
+
+
+def stopped(tmp: Path, method: str = "scaffold") -> Path:
+    """A run that was interrupted before its last round."""
+    from equipoise.transports.exchange import Watcher
+
+    job = config(tmp, method, rounds=3)
+    done: list[int] = []
+    watcher = Watcher(on_round=lambda record: done.append(record.round))
+    original = simulate.interruptible
+
+    class Asked:
+        def __enter__(self):
+            return lambda: len(done) >= 2
+
+        def __exit__(self, *error):
+            return None
+
+    simulate.interruptible = Asked
+    try:
+        with pytest.raises(KeyboardInterrupt, match="stopped after round 2; go on with `equipoise resume"):
+            simulate.run(experiment(job), tmp / "run", watcher)
+    finally:
+        simulate.interruptible = original
+    return tmp / "run"
+
+
+def test_an_interrupted_run_is_resumed_to_the_same_end(tmp_path: Path) -> None:
+    folder = stopped(tmp_path)
+    assert simulate.Run(folder).status == "stopped"
+    simulate.resume(folder)
+    simulate.run(experiment(config(tmp_path, "scaffold", rounds=3)), tmp_path / "whole")
+    same_run(folder, tmp_path / "whole")
+
+
+def test_a_finished_run_is_not_resumed(tmp_path: Path) -> None:
+    simulate.run(experiment(config(tmp_path, "fedavg", rounds=1)), tmp_path / "run")
+    with pytest.raises(RunError, match=r"is finished: all 1 rounds"):
+        simulate.resume(tmp_path / "run")
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"is not a run: it has no run.db"):
+        simulate.resume(tmp_path)
+    (tmp_path / "run.db").write_text("This is a shopping list, not a database. " * 100)
+    with pytest.raises(RunError, match=r"damaged or not a run of Equipoise"):
+        simulate.resume(tmp_path)
+    (tmp_path / "run.db").unlink()
+    sqlite3.connect(tmp_path / "run.db").execute("create table apples (n)").connection.close()
+    with pytest.raises(RunError, match=r"damaged or not a run of Equipoise"):
+        simulate.resume(tmp_path)
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    folder = stopped(tmp_path)
+    victim = sorted((folder / "files").glob("client-*"))[0]
+    whole = victim.read_bytes()
+    victim.write_bytes(whole[:-7])
+    with pytest.raises(RunError, match=rf"damaged: {victim.name} is cut off"):
+        simulate.resume(folder)
+    victim.unlink()
+    with pytest.raises(RunError, match=rf"damaged: {victim.name} is missing"):
+        simulate.resume(folder)
+    victim.write_bytes(whole)
+    assert simulate.resume(folder).status == "finished"
+
+
+def test_a_newer_run_asks_for_an_upgrade(tmp_path: Path) -> None:
+    folder = stopped(tmp_path)
+    store = Store(folder, writing=True)
+    store.set_meta("format", 99)
+    store.close()
+    with pytest.raises(RunError, match=r"newer version \(format 99, this one reads up to 1\); upgrade"):
+        simulate.resume(folder)
+
+
+def test_two_processes_on_one_run_are_refused(tmp_path: Path) -> None:
+    folder = stopped(tmp_path)
+    holder = Store(folder, writing=True)
+    try:
+        assert simulate.Run(folder).status == "running"
+        with pytest.raises(RunError, match="being run by another process"):
+            simulate.resume(folder)
+    finally:
+        holder.close()
+
+
+def test_changed_or_missing_data_are_refused_and_the_run_stays_whole(tmp_path: Path) -> None:
+    folder = stopped(tmp_path)
+    shutil.move(tmp_path / "sites", tmp_path / "elsewhere")
+    with pytest.raises((RunError, ValueError, OSError), match="sites"):
+        simulate.resume(folder)
+    shutil.copytree(tmp_path / "elsewhere", tmp_path / "sites")
+    shutil.copy(tmp_path / "sites" / "ada.npz", tmp_path / "sites" / "bo.npz")
+    with pytest.raises(RunError, match="data of .* have changed"):
+        simulate.resume(folder)
+    shutil.rmtree(tmp_path / "sites")
+    shutil.move(tmp_path / "elsewhere", tmp_path / "sites")
+    assert simulate.resume(folder).status == "finished"
+
+
+def test_a_folder_in_use_or_not_writable_is_refused(tmp_path: Path) -> None:
+    job = experiment(config(tmp_path, "fedavg", rounds=1))
+    simulate.run(job, tmp_path / "run")
+    with pytest.raises(RunError, match="holds a run already; resume it"):
+        simulate.run(job, tmp_path / "run")
+    (tmp_path / "a file").write_text("")
+    with pytest.raises(RunError, match="cannot write a run to .*choose a folder"):
+        simulate.run(job, tmp_path / "a file" / "run")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_full_disk_ends_the_run_with_a_sentence_and_it_can_be_resumed(workers: int, tmp_path: Path) -> None:
+    """A limit on the size of files stands in for a full disk: the write of a checkpoint fails in the middle of the run."""
+    job = config(tmp_path, "scaffold", rounds=2, workers=workers)
+    program = (
+        "import json, resource, sys; from equipoise import cli, simulate; from equipoise.experiment import experiment\n"
+        "wanted = experiment(json.loads(sys.argv[1]))\n"
+        "original = simulate.Loop._start\n"
+        "def limited(self):\n"
+        "    state = original(self)\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, resource.RLIM_INFINITY))\n"
+        "    for worker in getattr(self.transport, 'workers', []): resource.prlimit(worker.process.pid, resource.RLIMIT_FSIZE, (1500, resource.RLIM_INFINITY))\n"
+        "    return state\n"
+        "simulate.Loop._start = limited\n"
+        "sys.argv = ['equipoise']\n"
+        "cli.app = lambda: simulate.run(wanted, OUT)\n"
+        "cli.main()\n"
+    ).replace("OUT", repr(str(tmp_path / "run")))
+    said = subprocess.run([sys.executable, "-c", program, json.dumps(job)], capture_output=True, text=True, timeout=100, env=environment())
+    assert said.returncode == 2, said.stderr
+    assert "error: cannot write" in said.stderr and "equipoise resume" in said.stderr and "Traceback" not in said.stderr
+    simulate.resume(tmp_path / "run")
+    simulate.run(experiment(job | {"workers": 0}), tmp_path / "whole")
+    same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_files_folder_that_vanishes_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = config(tmp_path, "scaffold", rounds=2)
+    perform = inprocess.perform
+
+    def vanishing(bench, method, request):
+        shutil.rmtree(tmp_path / "run" / "files", ignore_errors=True)
+        (tmp_path / "run" / "files").write_text("")
+        return perform(bench, method, request)
+
+    monkeypatch.setattr(inprocess, "perform", vanishing)
+    with pytest.raises(CannotSave, match="cannot write .*make room or permit writing"):
+        simulate.run(experiment(job), tmp_path / "run")
+
+
+def test_ctrl_c_ends_after_the_current_client_and_says_how_to_resume(tmp_path: Path) -> None:
+    job = config(tmp_path, "fedavg", rounds=5000)
+    program = "import json, sys; from equipoise import cli, simulate; from equipoise.experiment import experiment; w = experiment(json.loads(sys.argv[1])); cli.app = lambda: simulate.run(w, sys.argv[2]); cli.main()"
+    with subprocess.Popen([sys.executable, "-c", program, json.dumps(job), str(tmp_path / "run")], stderr=subprocess.PIPE, text=True, env=environment()) as process:
+        deadline = time.monotonic() + 60
+        while not ((tmp_path / "run" / "run.db").exists() and Store(tmp_path / "run").last_round() >= 2):
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "stopped after round" in said and f"equipoise resume {tmp_path / 'run'}" in said and "Traceback" not in said
+    assert simulate.Run(tmp_path / "run").status == "stopped"
