@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from equipoise.compose import compose as compose
+    from equipoise.comparison import compare as compare
+    from equipoise.composition import compose as compose
     from equipoise.data import DataConfig as DataConfig
     from equipoise.data import Dataset as Dataset
     from equipoise.data import from_arrays as from_arrays
@@ -34,11 +35,12 @@ if TYPE_CHECKING:
     from equipoise.runs import Run as Run
     from equipoise.simulate import resume as resume
     from equipoise.simulate import run as run
+    from equipoise.tree import Tree as Tree
 
 _HOMES = {
-    "run": "simulate", "resume": "simulate", "Experiment": "experiment", "compose": "compose", "Method": "method", "Weights": "method", "Ups": "method",
+    "run": "simulate", "resume": "simulate", "compare": "comparison", "Experiment": "experiment", "compose": "composition", "Method": "method", "Weights": "method", "Ups": "method",
     "State": "records", "Up": "records", "Down": "records", "PerClient": "records", "register": "methods", "Run": "runs",
-    "Dataset": "data", "DataConfig": "data", "from_arrays": "data", "from_sites": "data",
+    "Tree": "tree", "Dataset": "data", "DataConfig": "data", "from_arrays": "data", "from_sites": "data",
     "supervised": "losses.terms", "distillation": "losses.terms", "proximity": "losses.terms", "term": "losses.terms",
 }  # fmt: skip
 __all__ = [*_HOMES]

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serial
 from torch import nn
 
 from equipoise import methods
-from equipoise.compose import SLOTS, compose
+from equipoise.composition import SLOTS, compose
 from equipoise.data import DataConfig, Dataset
 from equipoise.method import Method
 from equipoise.training import Training
@@ -177,23 +177,17 @@ class Experiment(Section):
         return dict(self.models) if self.models else {"model": self.model}
 
     @property
+    def local(self) -> str | None:
+        """Why another process cannot do this experiment's work; None if it can."""
+        if any(not isinstance(spec, (str, dict)) for spec in self.architectures().values()):
+            return "its model is a Python object"
+        method = self.build_method()
+        return f"its method {type(method).__name__} is defined in a notebook or script" if name_is_local(method) else None
+
+    @property
     def portable(self) -> str | None:
         """Why this experiment cannot be rebuilt from its file alone; None if it can."""
-        reasons = []
-        if self.dataset is not None:
-            reasons.append(OWN_DATA)
-        specs = self.architectures().values()
-        if any(not isinstance(one, (str, dict)) for spec in specs for one in (spec, *_by_client(spec).values())):
-            reasons.append("its model is a Python object")
-        method = self.build_method()
-        if name_is_local(method):
-            reasons.append(f"its method {type(method).__name__} is defined in a notebook or script")
-        return " and ".join(reasons) or None
-
-
-def _by_client(spec: Any) -> dict[str, Any]:
-    """The models of clients that have their own."""
-    return dict(spec.get("clients", {})) if isinstance(spec, dict) else {}
+        return "its data set is a Python object" if self.dataset is not None else self.local
 
 
 def checked_model(value: Any, where: str) -> Any:

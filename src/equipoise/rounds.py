@@ -15,7 +15,7 @@ import numpy as np
 from equipoise import evaluation
 from equipoise.checking import corrupted, refusal
 from equipoise.client import Client
-from equipoise.compose import label
+from equipoise.composition import label
 from equipoise.experiment import Experiment
 from equipoise.method import Cohort, Method, Ups, Weights
 from equipoise.records import Down, Record, State, Up, size
@@ -179,13 +179,10 @@ class Loop:
         if last or (settings.every and number % settings.every == 0):
             federation = self.bench.federation
             assert federation is not None
-            shared = len(federation.shared_test) > 0
             clients = list(self.server.ids) if settings.clients == "all" else cohort.joined
             downs = {client: self.method.deliver(self.server, state, client) for client in clients}
-            rows = self._measure_clients(
-                downs, cohort, [*settings.splits, *(["shared"] if shared else [])] if shared else list(settings.splits)
-            )
-            if shared:
+            rows = self._measure_clients(downs, cohort, list(settings.splits), shared=True) if settings.splits else []
+            if len(federation.shared_test):
                 rows += self._measure_shared(downs, cohort)
             for client, model, split, metric, value in rows:
                 record.measurements.append((client, model, "received", split, metric, value))
@@ -198,37 +195,36 @@ class Loop:
             request.state, request.state_round = cohort.provisional[request.client]
         return request
 
-    def _measure_clients(self, downs: dict[str, Down], cohort: RoundCohort, splits: list[str]) -> list[tuple[str, str, str, str, float]]:
-        if "shared" in splits:
-            own, common = [split for split in splits if split != "shared"], ["shared"]
-        else:
-            own, common = splits, []
-        requests = []
-        for client, down in downs.items():
-            if own:
-                asked = Record(down=down, splits=own, metrics=list(self.metrics), shared=True)
-                requests.append(self._state_of(cohort, self.request(client, MEASURE, asked)))
-            if common:  # models that are the same for all are measured once on the shared set, by `_measure_shared`
-                asked = Record(down=down, splits=common, metrics=list(self.metrics), shared=False)
-                requests.append(self._state_of(cohort, self.request(client, MEASURE, asked)))
-        replies = self.ask(requests)
-        return [(reply.client, row["model"], row["split"], row["metric"], row["value"]) for reply in replies for row in reply.measured]
+    def _measure_clients(
+        self, downs: dict[str, Down], cohort: RoundCohort, splits: list[str], shared: bool
+    ) -> list[tuple[str, str, str, str, float]]:
+        """Each client's models on some of its data; without `shared`, only those that are the client's own."""
+        requests = [
+            self._state_of(
+                cohort, self.request(client, MEASURE, Record(down=down, splits=splits, metrics=list(self.metrics), shared=shared))
+            )
+            for client, down in downs.items()
+        ]
+        return [
+            (reply.client, row["model"], row["split"], row["metric"], row["value"])
+            for reply in self.ask(requests)
+            for row in reply.measured
+        ]
 
     def _measure_shared(self, downs: dict[str, Down], cohort: RoundCohort) -> list[tuple[str, str, str, str, float]]:
-        """Models that all clients share, on the one test set for all: its slices go to whoever is free."""
+        """The one test set for all: personal models client by client; models that all share once, its slices going to whoever is free."""
         federation = self.bench.federation
         assert federation is not None
         someone, down = next(iter(downs.items()))
         with self.bench.lending():
-            names = [name for name in evaluation.served(self.method, Client(self.bench, someone, self.server.round, self.server.rounds, {}), down)
-                     if name in evaluation.SHARED]  # fmt: skip
+            names = list(evaluation.served(self.method, Client(self.bench, someone, self.server.round, self.server.rounds, {}), down))
         rows = []
+        if any(name not in evaluation.SHARED for name in names):
+            rows += self._measure_clients(downs, cohort, ["shared"], shared=False)
         y = Samples.of(federation, federation.shared_test).y
-        for name in names:
+        for name in (name for name in names if name in evaluation.SHARED):
             requests = [
-                self._state_of(
-                    cohort, self.request(someone, OUTPUTS, Record(down=down, model=name, start=start, stop=start + SHARED_CHUNK))
-                )
+                self._state_of(cohort, self.request(someone, OUTPUTS, Record(down=down, model=name, start=start, stop=start + SHARED_CHUNK)))
                 for start in range(0, len(federation.shared_test), SHARED_CHUNK)
             ]
             logits = evaluation.joined([reply.up.logits for reply in self.ask(requests) if reply.up is not None])

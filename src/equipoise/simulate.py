@@ -126,7 +126,7 @@ def _go(wanted: Experiment, method: Method, bench: Workbench, store: Store, watc
 
 def _transport(wanted: Experiment, method: Method, bench: Workbench, store: Store, kind: str | None, watcher: Watcher) -> Transport:
     workers = wanted.workers if wanted.workers is not None else (os.cpu_count() or 1)
-    reason = wanted.portable if os.name == "posix" else "this system cannot hand sockets to child processes"
+    reason = wanted.local if os.name == "posix" else "this system cannot hand sockets to child processes"
     if kind == "loopback":
         from equipoise.transports.inprocess import Loopback
 

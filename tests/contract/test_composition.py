@@ -8,7 +8,7 @@ import pytest
 from checks import assert_same, everything, finite, played, settings
 
 from equipoise import methods
-from equipoise.compose import Unsound, compose
+from equipoise.composition import Unsound, compose
 
 BASES = ["fedavg", "fedprox", "fedavgm", "fedakd", "kdia", "corefed", "fedequilibria", "fedekd"]
 RULES = ["fedavg", "fedequilibria", "corefed"]

@@ -12,7 +12,7 @@ import torch
 
 import equipoise as eq
 from equipoise.client import Client
-from equipoise.compose import compose
+from equipoise.composition import compose
 from equipoise.data import federate
 from equipoise.losses import distillation_loss
 from equipoise.method import Ups

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 import equipoise as eq
 from equipoise.client import Client
-from equipoise.compose import compose
+from equipoise.composition import compose
 from equipoise.data import federate
 from equipoise.losses.terms import Batch, Outputs
 from equipoise.method import Ups, Weights

@@ -1,49 +1,56 @@
-"""One run of a comparison in a process of its own.
+"""A process that carries out runs of a comparison, one after another.
 
-It reads one line from its standard input, {"experiment", "folder", "path"}, and writes one line of JSON for every event. When the input
-ends, whoever started it is gone: it ends too. Nothing is lost, since a round counts once its transaction is committed.
+Each line of its standard input is a job, {"experiment", "folder", "log", "path"}; it answers with one line of JSON for every event, the last of
+a job being "done" or "failed". When the input ends, whoever started it is gone or wants no more: it ends at once. Nothing is lost, since a
+round counts once its transaction is committed.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import queue
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from equipoise.experiment import Experiment, experiment
+from equipoise.runs.store import DATABASE
+from equipoise.simulate import resume, run
+from equipoise.transports.exchange import Watcher
+
 SIGN_OF_LIFE = 1.0  # seconds between two signs of life inside a round
+Tell = Callable[..., None]
 
 
 def main() -> None:
-    job = json.loads(sys.stdin.readline())
-    sys.path[:] = job["path"]
+    jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(jobs,), daemon=True).start()
     events = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what a method prints must not pass for an event
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
 
     def tell(kind: str, **facts: Any) -> None:
         events.write(json.dumps({"event": kind, **facts}) + "\n")
 
-    try:
-        from equipoise.experiment import experiment
+    while True:  # until the input ends
+        job = json.loads(jobs.get())
+        sys.path[:] = job["path"]
+        with open(job["log"], "w") as log:
+            for output in (1, 2):  # what a method prints must not pass for an event
+                os.dup2(log.fileno(), output)
+        try:
+            carry_out(experiment(job["experiment"]), Path(job["folder"]), tell)
+            tell("done")
+        except Exception as error:
+            traceback.print_exc()
+            tell("failed", reason=_in_one_line(error))
 
-        carry_out(experiment(job["experiment"]), Path(job["folder"]), tell)
-    except Exception as error:
-        traceback.print_exc()
-        tell("failed", reason=_in_one_line(error))
-        sys.exit(1)
 
-
-def carry_out(wanted: Any, folder: Path, tell: Any) -> None:
+def carry_out(wanted: Experiment, folder: Path, tell: Tell) -> None:
     """Run an experiment, or go on where an earlier process stopped; tells of every round."""
-    from equipoise.runs.store import DATABASE
-    from equipoise.simulate import resume, run
-    from equipoise.transports.exchange import Watcher
-
     last = time.monotonic()
 
     def alive(step: str, done: int, total: int) -> None:
@@ -53,7 +60,9 @@ def carry_out(wanted: Any, folder: Path, tell: Any) -> None:
             tell("alive")
 
     watcher = Watcher(
-        on_start=lambda first, rounds: tell("round", round=first - 1), on_clients=alive, on_round=lambda done: tell("round", round=done.round)
+        on_start=lambda first, rounds: tell("round", round=first - 1),
+        on_clients=alive,
+        on_round=lambda record: tell("round", round=record.round),
     )
     if (folder / DATABASE).exists():
         resume(folder, watcher, given=wanted)
@@ -67,9 +76,10 @@ def _in_one_line(error: Exception) -> str:
     return lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1].strip()}"
 
 
-def _end_with_the_parent() -> None:
-    sys.stdin.read()
-    os._exit(1)
+def _read(jobs: queue.SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        jobs.put(line)
+    os._exit(0)
 
 
 if __name__ == "__main__":

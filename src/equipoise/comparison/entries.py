@@ -71,8 +71,9 @@ class Entry:
 
     def gains(self) -> dict[str, float]:
         """Client -> how much better than alone, in the unit of the metric; positive is better also for errors."""
-        alone, sign = self.reference or {}, -1 if self.lower else 1
-        return {client: sign * (value - alone[client]) for client, value in self.run.values.items() if client in alone}
+        alone = self.reference or {}
+        known = {client: value for client, value in self.run.values.items() if client in alone}
+        return {client: alone[client] - value if self.lower else value - alone[client] for client, value in known.items()}
 
 
 def open_runs(paths: Sequence[Path | str], against: Path | str | None = None) -> list[Entry]:

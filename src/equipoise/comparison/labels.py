@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from equipoise.compose import SLOTS
+from equipoise.composition import SLOTS
 
 NOT_A_NAME = ("seed", "data.partition", "workers", "keep", "memory", "method.name")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ class FedEquilibria(Method):
     """
 
     paper = "FedEquilibria: Towards Fair and Robust Federated Learning under Domain Skew (anonymous, under review), Algorithm 1"
+    composable_weights: ClassVar[bool] = True
+    composable_update: ClassVar[bool] = True
 
     t: Fraction = 0.7  # share of the conflict-aware weights; the rest goes by drift
     ablation: Literal["none", "moo_g", "moo_f", "dist"] = "none"  # conflict of updates alone, of Fisher profiles alone, drift alone

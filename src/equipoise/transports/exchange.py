@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from equipoise import evaluation
 from equipoise.client import Client
-from equipoise.compose import guest_named
+from equipoise.composition import guest_named
 from equipoise.method import Method
 from equipoise.records import CannotSave, Down, Record, Up, read, size, write
 from equipoise.workbench import Samples, Workbench

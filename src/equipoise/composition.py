@@ -48,14 +48,14 @@ def compose(base: Method, *, weights: Method | None = None, inputs: Method | Non
 
 def _unsound(base: Method, slot: str, guest: Method) -> str | None:
     if slot == "weights":
-        if not guest.composable_weights:
-            return "it has no weight rule that stands without its own client or update; take one that has, such as FedEquilibria or CoReFed"
         if not base.weighs:
             return "its round never weighs replies, so a rule would be ignored"
         if not base.uploads_model:
             return "the rule measures the uploaded model, but this method uploads none"
         if overridden(base, "update") and not base.composable_update:
             return "its update is derived for its own weights; others would break it"
+        if not guest.composable_weights:
+            return "it has no weight rule that stands without its own client or update; take one that has, such as FedEquilibria or CoReFed"
     if slot == "inputs" and not overridden(guest, "inputs"):
         return "it does not change inputs"
     if slot == "beside":

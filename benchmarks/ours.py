@@ -1,0 +1,82 @@
+"""Equipoise itself, as a user runs it: worker processes, store and checkpoint on."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from measure import Meter, arguments
+from networks import network
+from workloads import cohorts, load, partition
+
+import equipoise as eq
+from equipoise.methods.fedavg import FedAvg
+from equipoise.rounds import Loop
+from equipoise.simulate import run
+from equipoise.task import Task
+from equipoise.transports.exchange import Watcher
+
+NETWORKS = {"cnn": "bench_cnn", "mlp": "mlp", "lenet": "lenet"}
+
+
+def dataset(images, parts: list[np.ndarray]) -> eq.Dataset:
+    """The clients' images as sites, and the test images as the official test part."""
+    chosen = np.concatenate(parts)
+    owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    x = np.concatenate([images.x[chosen], images.x_test])
+    y = np.concatenate([images.y[chosen], images.y_test])
+    marks = np.repeat([0, 2], [len(chosen), len(images.x_test)])
+    site = np.concatenate([owner, np.zeros(len(images.x_test), dtype=np.int64)])
+    names = tuple(f"{k:05d}" for k in range(len(parts)))
+    task = Task("classification", (1, 28, 28), 10)
+    return eq.Dataset("fashion_mnist", torch.from_numpy(x), torch.from_numpy(y), task, part=marks, site=site, site_names=names)
+
+
+def main() -> None:
+    workload, options = arguments(("workers", "inprocess"))
+    meter = Meter()
+    images = load()
+    parts = partition(workload, images.y, options.seed)
+    chosen = cohorts(workload, options.rounds, options.seed)
+    experiment = eq.Experiment(
+        data={"partition": "natural", "split": (1.0, 0.0, 0.0), "test": "global", "duplicates": "separate"},
+        dataset=dataset(images, parts),
+        model=NETWORKS[workload.network],
+        method=workload.method,
+        training={"lr": workload.rate, "batch": workload.batch, "epochs": workload.epochs},
+        participation={"number": workload.cohort},
+        evaluation={"every": 1 if workload.evaluate_each_round else 0, "clients": "cohort", "splits": (), "metrics": ("accuracy",)},
+        rounds=options.rounds,
+        seed=options.seed,
+        workers=0 if options.variant == "inprocess" else None,
+    )
+    start = FedAvg.start
+
+    def same_start(self, server):
+        """The same initial parameters and the same cohorts as every contender: theirs, in the order of our network's entries."""
+        state = start(self, server)
+        values = iter(network(workload.network, options.seed).parameters())
+        return state.with_(model=eq.Tree({name: next(values).detach().clone() for name in state.model}, state.model.model))
+
+    FedAvg.start = same_start
+    ids = [f"{k:05d}" for k in range(workload.clients)]
+    Loop._choose = lambda self, number, attempt: [ids[k] for k in chosen[number - 1]]
+    finished = []
+
+    def lap(record) -> None:
+        finished.append(record)
+        meter.lap(workload.epochs * sum(len(parts[k]) for k in chosen[record.round - 1]))
+        if record.round == options.rounds:
+            accuracy = next(row[5] for row in record.measurements if row[1] == "global")
+            posted = statistics.median(1000 * (r.seconds["transport"] + r.seconds["aggregation"] + r.seconds["store"]) / len(r.cohort) for r in finished)
+            meter.report("ours", workload, options, accuracy, ("torch", "equipoise"), overhead_ms_per_client=posted)
+
+    with tempfile.TemporaryDirectory() as folder:
+        run(experiment, Path(folder) / "run", Watcher(on_start=lambda first, rounds: meter.start(), on_round=lap))
+
+
+if __name__ == "__main__":
+    main()

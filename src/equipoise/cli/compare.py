@@ -1,0 +1,77 @@
+"""equipoise compare"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+SHOWN_CLIENTS = 20
+
+
+def compare(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="a YAML file: an experiment, and lists `methods`, `seeds`, `partitions`, a mapping `grid`", show_default=False),
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="a data set (equipoise data list), or a folder with one CSV or NPZ file per site")] = None,
+    partition: Annotated[list[str] | None, typer.Option(help="how data are dealt; repeat the option for several")] = None,
+    clients: Annotated[int | None, typer.Option(help="how many clients")] = None,
+    label: Annotated[str | None, typer.Option(help="the label column of a table")] = None,
+    model: Annotated[str | None, typer.Option(help="a model's name, or package.module:name for one of yours")] = None,
+    methods: Annotated[str | None, typer.Option(help="methods separated by commas; training alone is always added")] = None,
+    seeds: Annotated[str | None, typer.Option(help="seeds separated by commas, or a range such as 1-5")] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUES", help="tune on validation data, e.g. --grid method.mu=0.01,0.1; concerns methods that have it"),
+    ] = None,
+    baseline: Annotated[str | None, typer.Option(help="the method that others are tested against; default fedavg")] = None,
+    rounds: Annotated[int | None, typer.Option(help="federated rounds")] = None,
+    fraction: Annotated[float | None, typer.Option(help="share of the clients asked in each round")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any other setting, e.g. --set training.lr=0.01")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="the comparison's folder; default: one under comparisons/, named by the settings")] = None,
+    jobs: Annotated[int | None, typer.Option(help="runs at a time; default one per core")] = None,
+    output_format: Annotated[
+        Literal["terminal", "markdown", "latex", "csv", "json"], typer.Option("--format", help="what is printed; files of all kinds are saved")
+    ] = "terminal",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="check everything, list the runs, and stop")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
+) -> None:
+    """Compare methods over seeds and partitions on identical data, initial model and cohorts.
+
+    Runs side by side, within the cores of the machine. What is finished is kept: the same command again completes only what is missing.
+
+      equipoise compare --data digits --partition dirichlet:0.3 --methods fedavg,fedakd,fedprox --seeds 1-5 --grid method.mu=0.01,0.1
+    """
+    from equipoise.cli import comparing, output
+    from equipoise.comparison import compare as start
+    from equipoise.comparison import formats
+    from equipoise.comparison.plan import plan
+    from equipoise.experiment import load, with_settings
+
+    given: dict[str, Any] = load(file) if file is not None else {}
+    lists = {key: given.pop(key, None) for key in ("methods", "seeds", "partitions", "grid", "baseline")}
+    flags = {"data.name": data, "data.clients": clients, "data.label": label, "model": model, "rounds": rounds, "participation.fraction": fraction}
+    base = with_settings(given, {key: value for key, value in flags.items() if value is not None})
+    base = with_settings(base, output.parse_settings(settings or []))
+    wanted: dict[str, Any] = {
+        "methods": [name.strip() for name in methods.split(",") if name.strip()] if methods is not None else lists["methods"] or [],
+        "seeds": comparing.parse_seeds(seeds) if seeds is not None else lists["seeds"] or [],
+        "partitions": partition or lists["partitions"] or [],
+        "grid": comparing.parse_grid(grid) if grid else lists["grid"] or {},
+    }
+    if dry_run:
+        comparing.show_plan(plan(base, **wanted))
+        return
+    with comparing.progress(quiet) as watching:
+        result = start(base, **wanted, baseline=baseline or lists["baseline"], out=out, jobs=jobs, progress=watching)
+    if output_format == "terminal":
+        comparing.show(result, SHOWN_CLIENTS)
+    else:
+        texts = {"markdown": formats.markdown, "latex": formats.latex, "csv": formats.csv_text, "json": formats.json_text}
+        print(texts[output_format](result), end="")
+    if result.failures:
+        raise typer.Exit(1)

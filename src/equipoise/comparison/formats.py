@@ -1,0 +1,160 @@
+"""A comparison as text: Markdown, LaTeX, CSV and the cells of a terminal table. Best is bold, second best underlined."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable
+from equipoise.comparison.measures import Measure
+from equipoise.comparison.table import Comparison
+from equipoise.metrics.comparison import FEWEST_SEEDS, TOO_FEW
+
+NOTHING = "–"
+SIGNIFICANT = 0.05
+Mark = Callable[[str, int | None], str]
+
+
+def figure(value: float | None, measure: Measure, metric: str, signed: bool = False) -> str:
+    """One number as it is printed: accuracies in percent with one digit behind the point, errors with four.
+
+    >>> figure(0.8534, Measure("average"), "accuracy"), figure(0.8534, Measure("average"), "rmse"), figure(float("nan"), Measure("CF"), "rmse")
+    ('85.3', '0.8534', '–')
+    """
+    if value is None or math.isnan(value):
+        return NOTHING
+    sign = "+" if signed and value else ""
+    if measure.kind == "share" or (measure.kind == "value" and metric != "rmse"):
+        return f"{100 * value:{sign}.1f}"
+    return f"{value:{sign}.4f}" if measure.kind == "value" else f"{value:{sign}.1f}"
+
+
+def cell(comparison: Comparison, partition: str, method: str, name: str) -> str:
+    """Mean ± half of the interval over seeds; † where it differs from the baseline after Holm's correction."""
+    row, measure = comparison.row(partition, method, name), comparison.measures[name]
+    if row is None:
+        return NOTHING
+    signed = measure.against_alone and measure.kind == "value"
+    text = figure(row["value"], measure, comparison.metric, signed)
+    if row["low"] is not None and text != NOTHING:
+        text += f" ± {figure((row['high'] - row['low']) / 2, measure, comparison.metric)}"
+    return text + ("†" if row["p"] is not None and row["p"] < SIGNIFICANT else "")
+
+
+def grid_of(comparison: Comparison, partition: str, mark: Mark) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of one partition's table, every cell marked by its place."""
+    shown = comparison.measures
+    header = ["method", "rank", *(measure.title for measure in shown.values())]
+    rows = []
+    for method in comparison.methods:
+        first = comparison.row(partition, method, "average")
+        if first is None:
+            continue
+        cells = []
+        for name in shown:
+            row = comparison.row(partition, method, name)
+            cells.append(mark(cell(comparison, partition, method, name), row["place"] if row else None))
+        rank = first["rank"]
+        rows.append([method, NOTHING if rank is None or math.isnan(rank) else f"{rank:.1f}", *cells])
+    return header, rows
+
+
+def explanation(comparison: Comparison) -> list[str]:
+    """What a reader has to know to read the table."""
+    count = len(comparison.seeds)
+    unit = f"{comparison.metric} in %" if comparison.metric != "rmse" else comparison.metric
+    lines = [f"{unit} on test data; change: against training alone, in {'the same unit' if comparison.metric == 'rmse' else 'points'}; "
+             "rank: by average; CF: collaborative fairness in [-100, 100]; seconds: without measuring"]  # fmt: skip
+    if count == 1:
+        lines.append("one seed: no interval")
+    else:
+        lines.append(f"mean ± half of the {comparison.level:.0%} interval over {count} seeds")
+    if count < FEWEST_SEEDS:
+        lines.append(f"no p-values: {TOO_FEW} ({count}; {FEWEST_SEEDS} are needed)")
+    else:
+        lines.append(f"†: differs from {comparison.baseline}, p < {SIGNIFICANT} (paired t test over seeds, Holm's correction)")
+    for (method, partition), setting in comparison.settings().items():
+        chosen = ", ".join(f"{key.removeprefix('method.')}={value}" for key, value in setting.items())
+        lines.append(f"{method} on {partition}: {chosen}, chosen on validation data")
+    reasons = {row["note"]: row["method"] for row in comparison.rows if row["note"] and math.isnan(row["value"])}
+    lines += [f"{method}: {reason}" for reason, method in reasons.items()]
+    lines += [
+        f"failed: {failure.method}, partition {failure.partition}, seed {failure.seed}: {failure.reason}" for failure in comparison.failures
+    ]
+    return lines
+
+
+def markdown(comparison: Comparison) -> str:
+    """Tables for a README or an issue."""
+
+    def mark(text: str, place: int | None) -> str:
+        return f"**{text}**" if place == 1 else f"<u>{text}</u>" if place == 2 else text
+
+    parts = []
+    for partition in comparison.partitions:
+        header, rows = grid_of(comparison, partition, mark)
+        lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+        parts.append(f"### {partition}\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines))
+    notes = "\n".join(f"- {line}" for line in ["**best**, <u>second best</u>", *explanation(comparison)])
+    return "\n\n".join([*parts, notes]) + "\n"
+
+
+def latex(comparison: Comparison) -> str:
+    """Tables for a paper; needs the package booktabs."""
+
+    def mark(text: str, place: int | None) -> str:
+        number = _escaped(text).replace("±", r"\pm").replace("†", r"^{\dagger}").replace("–", r"\text{--}")
+        bare = f"${number}$"
+        return rf"\textbf{{\boldmath {bare}}}" if place == 1 else rf"\underline{{{bare}}}" if place == 2 else bare
+
+    parts = [r"% \usepackage{amsmath,booktabs}; bold: best, underlined: second best"]
+    for partition in comparison.partitions:
+        header, rows = grid_of(comparison, partition, mark)
+        body = [" & ".join(_escaped(title) for title in header) + r" \\", r"\midrule"]
+        body += [" & ".join([_escaped(row[0]), *row[1:]]) + r" \\" for row in rows]
+        parts += [rf"% partition {partition}", rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}", r"\toprule", *body, r"\bottomrule", r"\end{tabular}"]
+    parts += [f"% {line}" for line in explanation(comparison)]
+    return "\n".join(parts) + "\n"
+
+
+def csv_text(comparison: Comparison) -> str:
+    """The long table, numbers in full precision; a number that does not exist is empty."""
+    if not comparison.rows:
+        return ""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(comparison.rows[0]), lineterminator="\n")
+    writer.writeheader()
+    for row in comparison.rows:
+        writer.writerow({key: "" if isinstance(value, float) and math.isnan(value) else value for key, value in row.items()})
+    return out.getvalue()
+
+
+def json_text(comparison: Comparison) -> str:
+    return json.dumps(comparison.as_plain(), indent=1, allow_nan=False) + "\n"
+
+
+def clients_grid(comparison: Comparison, partition: str, seed: int) -> tuple[list[str], list[list[str]]]:
+    """Who gained and who lost: per client what it reaches alone and the change with every method, most harmed first; the last row counts losers."""
+    found = {method: comparison.entry(method, partition, seed) for method in comparison.methods}
+    entries = {method: entry for method, entry in found.items() if entry is not None and entry.reference}
+    if not entries:
+        return [], []
+    measure, metric = comparison.measures["average"], comparison.metric
+    gains = {method: entry.gains() for method, entry in entries.items()}
+    # With a tuned learning rate every method may have a reference of its own; then no single column can show it.
+    references = [entry.reference or {} for entry in entries.values()]
+    alone = references[0] if all(reference == references[0] for reference in references) else {}
+    clients = sorted(references[0], key=lambda client: sum(gain.get(client, 0.0) for gain in gains.values()))
+    rows = [
+        [client, figure(alone.get(client), measure, metric), *(figure(gain.get(client), measure, metric, True) for gain in gains.values())]
+        for client in clients
+    ]
+    losers = [f"{sum(value < 0 for value in gain.values())} of {len(gain)}" for gain in gains.values()]
+    return ["client", "alone", *entries], [*rows, ["clients that lose", "", *losers]]
+
+
+def _escaped(text: str) -> str:
+    for sign in "&%_#$":
+        text = text.replace(sign, "\\" + sign)
+    return text

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from equipoise.data import augment
+from equipoise.data.transforms import NORMALISATIONS, normalised, resized
+from equipoise.streams import torch_stream
+
+
+def batch(n: int = 64, side: int = 8) -> torch.Tensor:
+    return torch.rand((n, 2, side, side + 2), generator=torch_stream(1, "test")) + 0.1
+
+
+def test_normalisation_subtracts_then_divides_per_channel() -> None:
+    x = torch.randint(0, 256, (3, 3, 4, 4), dtype=torch.uint8, generator=torch_stream(1, "test"))
+    for name, (mean, std) in NORMALISATIONS.items():
+        shape = (1, -1, 1, 1)
+        expected = (x.float() / 255 - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)
+        assert torch.allclose(normalised(x, name), expected, atol=1e-6)
+
+
+def test_normalisation_leaves_the_input_alone() -> None:
+    x = torch.ones((2, 1, 2, 2))
+    normalised(x, "half")
+    assert torch.equal(x, torch.ones_like(x))
+
+
+def test_resizing_keeps_type_mean_and_order_over_blocks() -> None:
+    x = torch.arange(1500, dtype=torch.float32).view(-1, 1, 1, 1).expand(-1, 1, 6, 6)
+    assert torch.allclose(resized(x, 3)[:, 0, 0, 0], torch.arange(1500.0))
+    assert resized((x % 256).to(torch.uint8), 3).dtype == torch.uint8
+
+
+def test_augmentation_follows_from_its_stream() -> None:
+    names = ("crop", "flip", "rotate")
+    first = augment(batch(), names, torch_stream(1, "a"))
+    assert torch.equal(first, augment(batch(), names, torch_stream(1, "a")))
+    assert not torch.equal(first, augment(batch(), names, torch_stream(1, "b")))
+    assert first.shape == batch().shape
+
+
+def test_flip_mirrors_about_half_and_leaves_the_rest() -> None:
+    x = batch(400)
+    changed = augment(x, ("flip",), torch_stream(1, "flip"))
+    same = (changed == x).flatten(1).all(1)
+    mirrored = (changed == x.flip(-1)).flatten(1).all(1)
+    assert bool((same ^ mirrored).all())
+    assert 150 < int(mirrored.sum()) < 250
+
+
+def test_crop_shifts_by_at_most_the_padding_and_fills_with_zero() -> None:
+    x = batch(300)
+    changed = augment(x, ("crop:1",), torch_stream(1, "crop"))
+    padded = torch.nn.functional.pad(x, (1, 1, 1, 1))
+    shifts = [(d, r) for d in range(3) for r in range(3)]
+    fits = torch.stack([(changed == padded[:, :, d : d + 8, r : r + 10]).flatten(1).all(1) for d, r in shifts])
+    assert bool((fits.sum(0) == 1).all())
+    assert bool((fits.sum(1) > 0).all())  # every shift occurs
+
+
+def test_reflecting_crop_brings_no_zeros_in() -> None:
+    assert float(augment(batch(), ("crop_reflect",), torch_stream(1, "crop")).min()) > 0
+
+
+def test_rotation_by_nothing_is_the_identity_and_a_centred_disc_survives_any() -> None:
+    x = batch()
+    assert torch.allclose(augment(x, ("rotate:0",), torch_stream(1, "turn")), x, atol=1e-5)
+    rows, columns = torch.meshgrid(torch.arange(20) - 9.5, torch.arange(30) - 14.5, indexing="ij")
+    disc = torch.exp(-(rows**2 + columns**2) / 20).expand(8, 1, 20, 30)
+    turned = augment(disc, ("rotate:90",), torch_stream(1, "turn"))
+    assert float((turned - disc).abs().max()) < 0.05
+
+
+def test_rotation_really_turns() -> None:
+    bar = torch.zeros(40, 1, 21, 21)
+    bar[:, :, 10] = 1
+    turned = augment(bar, ("rotate:45",), torch_stream(1, "turn"))
+    assert float((turned - bar).abs().amax((1, 2, 3)).median()) > 0.5
+
+
+def test_augmentation_is_for_images_and_known_names() -> None:
+    with pytest.raises(ValueError, match="is for images"):
+        augment(torch.zeros(2, 3), ("flip",), torch_stream(1, "a"))
+    with pytest.raises(ValueError, match="did you mean rotate"):
+        augment(batch(), ("rotat",), torch_stream(1, "a"))
+    with pytest.raises(ValueError, match="expected flip"):
+        augment(batch(), ("flip:3",), torch_stream(1, "a"))
