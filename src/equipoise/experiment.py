@@ -179,7 +179,9 @@ class Experiment(Section):
     @property
     def local(self) -> str | None:
         """Why another process cannot do this experiment's work; None if it can."""
-        if any(not isinstance(spec, (str, dict)) for spec in self.architectures().values()):
+        by_client = [spec.get("clients", {}) for spec in self.architectures().values() if isinstance(spec, dict)]
+        specs = [*self.architectures().values(), *(own for clients in by_client for own in clients.values())]
+        if any(not isinstance(spec, (str, dict)) for spec in specs):
             return "its model is a Python object"
         method = self.build_method()
         return f"its method {type(method).__name__} is defined in a notebook or script" if name_is_local(method) else None
@@ -187,7 +189,7 @@ class Experiment(Section):
     @property
     def portable(self) -> str | None:
         """Why this experiment cannot be rebuilt from its file alone; None if it can."""
-        return "its data set is a Python object" if self.dataset is not None else self.local
+        return " and ".join(reason for reason in (OWN_DATA if self.dataset is not None else None, self.local) if reason) or None
 
 
 def checked_model(value: Any, where: str) -> Any:

@@ -117,6 +117,12 @@ def finite(run: Run) -> None:
             assert torch.isfinite(value).all(), name
 
 
+def all_counted(run: Run) -> None:
+    """As `finite`, with every reply accepted: a client whose replies are refused round after round is not served by a method."""
+    finite(run)
+    assert not run.rejected(), run.rejected()[0]["reason"]
+
+
 def state_round_trips(method: Any, model: str, tmp: Path) -> None:
     run = played(settings(method, model), tmp / "run")
     before = load_server(run.store)
@@ -135,15 +141,15 @@ def payload_travels(method: Any, model: str, tmp: Path) -> None:
 
 
 def one_client(method: Any, model: str, tmp: Path) -> None:
-    finite(played(settings(method, model, rounds=2), tmp / "run", sites({"ada": 20})))
+    all_counted(played(settings(method, model, rounds=2), tmp / "run", sites({"ada": 20})))
 
 
 def one_class(method: Any, model: str, tmp: Path) -> None:
-    finite(played(settings(method, model, rounds=2), tmp / "run", sites(labels={"bo": [1]})))
+    all_counted(played(settings(method, model, rounds=2), tmp / "run", sites(labels={"bo": [1]})))
 
 
 def one_sample(method: Any, model: str, tmp: Path) -> None:
-    finite(played(settings(method, model, rounds=2), tmp / "run", sites({"ada": 24, "bo": 1, "cy": 18})))
+    all_counted(played(settings(method, model, rounds=2), tmp / "run", sites({"ada": 24, "bo": 1, "cy": 18})))
 
 
 def missing_reply(method: Any, model: str, tmp: Path) -> None:

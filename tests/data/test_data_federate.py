@@ -189,3 +189,9 @@ def test_ten_thousand_clients_share_one_array() -> None:
     assert len(federation.ids) == 10_000
     assert federation.train[9_999].base is federation.train.index or federation.train[9_999].base is federation.train.index.base
     assert federation.x.shape == (30_000, 2)
+
+
+def test_a_number_of_samples_is_drawn_from_the_seed() -> None:
+    drawn = [federate(DataConfig(name="digits", samples=200, clients=4), seed) for seed in (1, 1, 2)]
+    assert [sum(len(part) for parts in (f.train, f.validation, f.test) for part in parts) for f in drawn] == [200, 200, 200]
+    assert (drawn[0].source == drawn[1].source).all() and not (drawn[0].source == drawn[2].source).all()

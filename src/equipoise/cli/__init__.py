@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from equipoise.cli import compare, data, export, methods, predict, resume, run, show, table
+from equipoise.cli import compare, data, export, methods, predict, report, resume, run, show, table
 
 app = typer.Typer(
     name="equipoise",
@@ -25,6 +25,7 @@ then [bold]equipoise show[/] the folder that it names. [bold]equipoise methods[/
 app.command("run")(run.run)
 app.command("resume")(resume.resume)
 app.command("compare")(compare.compare)
+app.command("report")(report.report)
 app.command("show")(show.show)
 app.command("table")(table.table)
 app.command("export")(export.export)

@@ -25,6 +25,7 @@ class DataConfig(BaseModel):
     pool: Literal["auto", "all", "train"] = Field(
         "auto", description="official parts that are dealt; auto is train if the official test part is kept"
     )
+    samples: int | None = Field(None, ge=1, description="deal only so many samples, drawn at random: for quick trials")
     task: Literal["classification", "regression"] | None = Field(None, description="override, for sets whose grades are classes or numbers")
     label: str | None = Field(None, description="the label column of a table")
     site: str | None = Field(None, description="the column that names the site, when all sites share one file")

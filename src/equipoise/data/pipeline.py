@@ -15,6 +15,7 @@ from equipoise.data.preparation import prepared
 from equipoise.data.splits import equal_samples, split
 from equipoise.data.transforms import resized
 from equipoise.shift import label_distance
+from equipoise.streams import stream
 
 Split = tuple[Parts, Parts, Parts, np.ndarray]  # training, validation, test, shared test
 
@@ -25,6 +26,8 @@ def federate(config: DataConfig, seed: int, dataset: Dataset | None = None) -> F
     groups = equal_samples(dataset) if config.duplicates == "together" else np.arange(len(dataset.x))
     _refuse_sameness(groups, dataset)
     pool, shared = _pool(config, seed, dataset, groups)
+    if config.samples is not None and config.samples < len(pool):
+        pool = np.sort(stream(seed, "samples").choice(pool, config.samples, replace=False))
     dealt = _dealt(config, seed, dataset, pool)
     parts = _split(config, seed, dataset, dealt, groups, shared)
     facts = {

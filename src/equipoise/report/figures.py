@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,21 +35,20 @@ SIZE = (4.6, 3.3)
 
 
 def new(height: float = SIZE[1]) -> tuple[Figure, Axes]:
-    with rc_context(STYLE):
-        figure = Figure(figsize=(SIZE[0], height), layout="constrained")
-        return figure, figure.add_subplot()
+    figure = Figure(figsize=(SIZE[0], height), layout="constrained")
+    return figure, figure.add_subplot()
 
 
-def encoded(figure: Figure, kind: str) -> bytes:
+def encoded(draw: Callable[[], Figure], kind: str) -> bytes:
     """The file of a figure; the same figure always gives the same bytes."""
     out = io.BytesIO()
     with rc_context(STYLE):
-        figure.savefig(out, format=kind, metadata={"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind))
+        draw().savefig(out, format=kind, metadata={"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind))
     return out.getvalue()
 
 
-def data_uri(figure: Figure) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(encoded(figure, "svg")).decode()
+def data_uri(draw: Callable[[], Figure]) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(encoded(draw, "svg")).decode()
 
 
 def scale(metric: str) -> float:

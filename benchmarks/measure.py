@@ -1,0 +1,139 @@
+"""Time, CPU and memory of a contender and all its processes, and how much the rest of the machine was busy meanwhile.
+
+Standard library only; reads Linux's /proc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import platform
+import threading
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+from workloads import WORKLOADS, Workload
+
+SAMPLING_SECONDS = 0.5
+TICKS = os.sysconf("SC_CLK_TCK")
+BECOME_SUBREAPER = 36
+
+
+def arguments(variants: tuple[str, ...]) -> tuple[Workload, argparse.Namespace]:
+    """The command line every contender understands; the first variant is the default."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("workload", choices=WORKLOADS)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--variant", choices=variants, default=variants[0])
+    options = parser.parse_args()
+    workload = WORKLOADS[options.workload]
+    options.rounds = options.rounds or workload.rounds
+    return workload, options
+
+
+def family(root: int) -> list[int]:
+    """The process and all its descendants."""
+    children: dict[int, list[int]] = {}
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        if fields := _status(pid):
+            children.setdefault(int(fields[1]), []).append(pid)
+    found = [root]
+    for pid in found:
+        found += children.get(pid, [])
+    return found
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """User and system time of these processes and of their children that have ended."""
+    return sum(int(ticks) for pid in pids for ticks in _status(pid)[11:15]) / TICKS
+
+
+def _status(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat after the name; none if the process has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().decode(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def memory_mb(pids: list[int]) -> float:
+    """Sum of the proportional set sizes: a page shared by n processes counts once."""
+    kilobytes = 0
+    for pid in pids:
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        kilobytes += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return kilobytes / 1024
+
+
+def machine_seconds() -> float:
+    """CPU time the whole machine has spent on anything but idling, time stolen by its host included."""
+    user, nice, system, _idle, _wait, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / TICKS
+
+
+class Meter:
+    """Laps of a contender: call start before the first round, lap after each, report at the end."""
+
+    def __init__(self) -> None:
+        # Daemons a framework starts would otherwise be adopted by init and escape the count.
+        ctypes.CDLL(None).prctl(BECOME_SUBREAPER, 1, 0, 0, 0)
+        self.born = time.perf_counter()
+        self.laps: list[dict[str, float]] = []
+        self.peak = 0.0
+        threading.Thread(target=self._watch_memory, daemon=True).start()
+
+    def start(self) -> None:
+        """The first round begins now."""
+        self.cpu_before = self._cpu()
+        self.began = self.started = time.perf_counter()
+
+    def lap(self, samples: int) -> None:
+        """A round over so many training samples ends now, and the next begins."""
+        seconds = time.perf_counter() - self.began
+        cpu = self._cpu()
+        own, machine = cpu[0] - self.cpu_before[0], cpu[1] - self.cpu_before[1]
+        foreign = max(0.0, machine - own) / (seconds * (os.cpu_count() or 1))
+        self.laps.append({"seconds": seconds, "samples": samples, "cpu_seconds": own, "foreign": foreign})
+        self.cpu_before = cpu
+        self.began = time.perf_counter()
+
+    def report(
+        self, contender: str, workload: Workload, options: argparse.Namespace, accuracy: float, packages: tuple[str, ...], **extra: float
+    ) -> None:
+        """Prints the one line of JSON the runner reads."""
+        self._sample_memory()
+        print(
+            json.dumps(
+                {
+                    "contender": contender,
+                    "variant": options.variant,
+                    "workload": workload.name,
+                    **{key: [lap[key] for lap in self.laps] for key in ("seconds", "samples", "cpu_seconds", "foreign")},
+                    "start_seconds": self.started - self.born,
+                    "peak_mb": self.peak,
+                    "accuracy": accuracy,
+                    "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
+                    **extra,
+                }
+            ),
+            flush=True,
+        )
+
+    def _cpu(self) -> tuple[float, float]:
+        return cpu_seconds(family(os.getpid())), machine_seconds()
+
+    def _sample_memory(self) -> None:
+        self.peak = max(self.peak, memory_mb(family(os.getpid())))
+
+    def _watch_memory(self) -> None:
+        while True:
+            self._sample_memory()
+            time.sleep(SAMPLING_SECONDS)

@@ -1,0 +1,34 @@
+"""The three networks of the workloads, the same for every contender."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+def network(name: str, seed: int) -> nn.Sequential:
+    """A fresh network whose initial parameters follow from the seed.
+
+    >>> [sum(p.numel() for p in network(name, 0).parameters()) for name in ("cnn", "mlp", "lenet")]
+    [582026, 199210, 44426]
+    """
+    torch.manual_seed(seed)
+    if name == "mlp":
+        return nn.Sequential(nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10))
+    if name == "cnn":
+        return nn.Sequential(*_convolution(1, 32), *_convolution(32, 64), nn.Flatten(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 10))
+    if name == "lenet":
+        head = (nn.Linear(256, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))
+        return nn.Sequential(*_convolution(1, 6), *_convolution(6, 16), nn.Flatten(), *head)
+    raise ValueError(f"Expected the network cnn, mlp or lenet, got {name!r}.")
+
+
+def _convolution(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
+    return nn.Conv2d(inputs, outputs, 5), nn.ReLU(), nn.MaxPool2d(2)
+
+
+@torch.no_grad()
+def count_correct(model: nn.Module, x: Tensor, y: Tensor, batch: int = 500) -> int:
+    """How many samples the model gets right."""
+    hits = (model(inputs).argmax(1) == labels for inputs, labels in zip(x.split(batch), y.split(batch), strict=True))
+    return sum(int(hit.sum()) for hit in hits)

@@ -1,0 +1,5 @@
+"""Reports: one self-contained HTML page for a run or a comparison, and its figures as files for a paper."""
+
+from equipoise.report.page import report
+
+__all__ = ["report"]

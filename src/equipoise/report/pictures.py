@@ -1,0 +1,105 @@
+"""Which figures a report has, each with a title and a sentence that says what it shows to someone who cannot see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from equipoise.comparison.entries import Entry
+from equipoise.comparison.measures import pairs
+from equipoise.comparison.table import Comparison
+from equipoise.report import figures
+from equipoise.report.cards import points as points_of
+from equipoise.report.cards import written
+from equipoise.report.curves import Curves, read_curves, read_weights
+from equipoise.runs import Run
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure that is drawn when it is asked for."""
+
+    title: str
+    text: str
+    draw: Callable[[], Figure]
+
+
+def of_run(entry: Entry) -> dict[str, Picture]:
+    """The figures of a single run."""
+    metric = entry.run.metric
+    curves = _read(entry, read_curves)
+    alone = _read_alone(entry)
+    found = {}
+    if entry.reference:
+        a, t = pairs(entry.reference, entry.run.values)
+        better = int((t < a).sum() if entry.lower else (t > a).sum())
+        side = "below" if entry.lower else "above"
+        text = f"One point per client; {side} the line a client gains from joining. {better} of {len(a)} clients lie {side} it."
+        found["clients"] = Picture("Alone and together", text, lambda: figures.alone_against_together(a, t, metric))
+    ends = f"The mean over clients goes from {written(float(curves.mean[0]), metric)} to {written(float(curves.mean[-1]), metric)}"
+    ends += f"; training alone ends at {written(float(alone.mean[-1]), metric)}." if alone is not None else "."
+    found["curves"] = Picture("Learning curves", ends, lambda: figures.learning(curves, alone, metric))
+    points = {entry.label: [_point(entry)]}
+    if entry.alone is not None and not entry.run.is_alone:
+        points["training alone"] = [_point(Entry("", entry.alone, None))]
+    text = " ".join(f"{name}: average {written(p[0][0], metric)}, standard deviation {points_of(p[0][1], metric)}." for name, p in points.items())
+    found["plane"] = Picture("Accuracy and evenness", text, lambda: figures.plane(points, metric, curves))
+    return found | _maps(entry, curves)
+
+
+def of_comparison(comparison: Comparison, partition: str) -> dict[str, Picture]:
+    """The figures over all methods on one partition."""
+    metric = comparison.metric
+    entries = {method: [entry for seed in comparison.seeds if (entry := comparison.entry(method, partition, seed))] for method in comparison.methods}
+    entries = {method: found for method, found in entries.items() if found}
+    gains = {method: np.array([gain for entry in found for gain in sorted(entry.gains().values())]) for method, found in entries.items()}
+    gains = {method: values for method, values in gains.items() if len(values)}
+    found = {}
+    if gains:
+        text = "One point per client and seed. " + " ".join(f"{name}: {(v < 0).sum()} of {len(v)} lose." for name, v in gains.items())
+        found["gains"] = Picture("Who gains, who loses", text, lambda: figures.gains_by_method(gains, metric))
+    curves = {method: [_read(entry, read_curves) for entry in seeds] for method, seeds in entries.items()}
+    ends = " ".join(f"{name} ends at {written(float(np.mean([c.mean[-1] for c in seeds])), metric)}." for name, seeds in curves.items())
+    found["curves"] = Picture("Learning curves", f"Mean over clients; bands span the seeds. {ends}", lambda: figures.learning_by_method(curves, metric))
+    points = {method: [_point(entry) for entry in seeds] for method, seeds in entries.items()}
+    text = "Up is better on average, left is more even. " + " ".join(
+        f"{name}: average {written(mean[0], metric)}, standard deviation {points_of(mean[1], metric)}."
+        for name, mean in ((name, np.mean(p, axis=0)) for name, p in points.items())
+    )
+    found["plane"] = Picture("Accuracy and evenness", text, lambda: figures.plane(points, metric))
+    return found
+
+
+def of_method(entry: Entry) -> dict[str, Picture]:
+    """The heat map and the weights of one run, for a page about several."""
+    return _maps(entry, _read(entry, read_curves))
+
+
+def _maps(entry: Entry, curves: Curves) -> dict[str, Picture]:
+    metric, weights = entry.run.metric, _read(entry, read_weights)
+    text = f"Every client in every measured round, sorted by where it ended: from {written(float(np.nanmin(curves.values[:, -1])), metric)} to {written(float(np.nanmax(curves.values[:, -1])), metric)}."
+    found = {"heatmap": Picture("Clients by round", text, lambda: figures.heat_map(curves, metric))}
+    if weights.values.size:
+        mean = weights.values.mean(1)
+        text = f"The share of the aggregate that each client was given; on average from {mean.min():.1%} (client {weights.clients[int(mean.argmin())]}) to {mean.max():.1%} (client {weights.clients[int(mean.argmax())]})."
+        found["weights"] = Picture("Weights over rounds", text, lambda: figures.weights(weights))
+    return found
+
+
+def _read(entry: Entry, reader: Callable[[Run], Curves]) -> Curves:
+    run = Run(entry.run.folder)
+    try:
+        return reader(run)
+    finally:
+        run.store.close()
+
+
+def _read_alone(entry: Entry) -> Curves | None:
+    return None if entry.alone is None or entry.run.is_alone else _read(Entry("", entry.alone, None), read_curves)
+
+
+def _point(entry: Entry) -> tuple[float, float]:
+    return entry.measured[0]["average"], entry.measured[0]["std"]
