@@ -30,7 +30,7 @@ tests: .venv/.installed-dev
 	touch $@
 
 .venv/.installed-dev: .venv/bin/python pyproject.toml constraints.txt
-	$(BIN)/pip install -q -c constraints.txt -e '.[dev,report,track]'
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev,track]'
 	touch $@ .venv/.installed
 
 clean:

@@ -26,7 +26,7 @@ def dataset(images, parts: list[np.ndarray]) -> eq.Dataset:
     """The clients' images as sites, and the test images as the official test part."""
     chosen = np.concatenate(parts)
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    x = np.concatenate([images.x[chosen], images.x_test])
+    x = (np.concatenate([images.x[chosen], images.x_test]) * 255).round().astype(np.uint8)  # pixels as they are stored
     y = np.concatenate([images.y[chosen], images.y_test])
     marks = np.repeat([0, 2], [len(chosen), len(images.x_test)])
     site = np.concatenate([owner, np.zeros(len(images.x_test), dtype=np.int64)])
@@ -60,6 +60,8 @@ def main() -> None:
         state = start(self, server)
         values = iter(network(workload.network, options.seed).parameters())
         return state.with_(model=eq.Tree({name: next(values).detach().clone() for name in state.model}, state.model.model))
+
+    del images
 
     FedAvg.start = same_start
     ids = [f"{k:05d}" for k in range(workload.clients)]

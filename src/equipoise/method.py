@@ -110,6 +110,7 @@ class Ups(Sequence[Up]):
         return gram([*self.values(name), *more])
 
 
+@dataclass(frozen=True)
 class Method:
     """A federated algorithm. The defaults are FedAvg: average the uploaded models by size, send the mean to all."""
 

@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,8 +28,9 @@ from equipoise.rounds import Loop
 from equipoise.runs.run import Run
 from equipoise.runs.store import CONFIGURATION, RunError, Store
 from equipoise.task import Task
-from equipoise.transports.exchange import Interrupted, Transport, Watcher
-from equipoise.transports.inprocess import InProcess
+from equipoise.transports.exchange import Interrupted, Watcher
+from equipoise.transports.inprocess import InProcess, Loopback
+from equipoise.transports.workers import Workers
 from equipoise.workbench import Factory, Workbench, factories, one_thread
 
 
@@ -41,11 +42,17 @@ def run(
     `out` is the run's folder (default: a new one under `runs/`). `transport="loopback"` packs and unpacks everything on its way, for tests.
     """
     wanted = given if isinstance(given, Experiment) else experiment(given)
-    federation = federate(wanted.data, wanted.seed, wanted.dataset)
-    bench, method = prepare(wanted, federation.task, federation)
-    folder = Path(out) if out is not None else _fresh_folder(wanted)
-    store = Store.create(folder, yaml.safe_dump(wanted.model_dump(mode="json"), sort_keys=False), _facts(wanted, federation))
-    return _go(wanted, method, bench, store, watcher, transport)
+    with ExitStack() as on_failure:
+        pool = _workers(wanted, transport)  # processes import torch while the data are prepared here
+        if pool is not None:
+            on_failure.callback(pool.close)
+        federation = federate(wanted.data, wanted.seed, wanted.dataset)
+        bench, method = prepare(wanted, federation.task, federation)
+        folder = Path(out) if out is not None else _fresh_folder(wanted)
+        store = Store.create(folder, yaml.safe_dump(wanted.model_dump(mode="json"), sort_keys=False), _facts(wanted, federation))
+        on_failure.pop_all()
+        del federation  # the workbench has it; workers put it into shared memory, and a second copy must not stay here
+    return _go(wanted, method, bench, store, watcher, pool or (Loopback if transport == "loopback" else InProcess)(bench, method))
 
 
 def resume(folder: str | Path, watcher: Watcher | None = None, dataset: Dataset | None = None, given: Experiment | None = None) -> Run:
@@ -53,8 +60,9 @@ def resume(folder: str | Path, watcher: Watcher | None = None, dataset: Dataset 
 
     A run whose data, model or method were Python objects needs them again: `given` is the experiment it was started with.
     """
-    store = Store(Path(folder), writing=True)
-    try:
+    with ExitStack() as on_failure:
+        store = Store(Path(folder), writing=True)
+        on_failure.callback(store.close)
         if store.meta("status") == "finished":
             raise RunError(f"{folder} is finished: all {store.last_round()} rounds are there; `equipoise show {folder}` prints its result")
         reason = store.meta("not portable")
@@ -64,14 +72,16 @@ def resume(folder: str | Path, watcher: Watcher | None = None, dataset: Dataset 
         wanted = given or experiment({**saved, **({"dataset": dataset} if dataset is not None else {})})
         store.check_files()
         store.sweep()
+        pool = _workers(wanted, None)
+        if pool is not None:
+            on_failure.callback(pool.close)
         federation = federate(wanted.data, wanted.seed, wanted.dataset)
         if fingerprint(federation) != store.meta("fingerprint"):
             raise RunError(f"the data of {folder} have changed since it began; bring back the original data, or run the experiment anew")
         bench, method = prepare(wanted, federation.task, federation)
-    except BaseException:
-        store.close()
-        raise
-    return _go(wanted, method, bench, store, watcher, None)
+        on_failure.pop_all()
+        del federation
+    return _go(wanted, method, bench, store, watcher, pool or InProcess(bench, method))
 
 
 def prepare(wanted: Experiment, task: Task, federation: Federation | None) -> tuple[Workbench, Method]:
@@ -106,41 +116,38 @@ def _has_batch_norm(bench: Workbench, name: str) -> bool:
         return any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in bench.take(name).net.modules())
 
 
-def _go(wanted: Experiment, method: Method, bench: Workbench, store: Store, watcher: Watcher | None, kind: str | None) -> Run:
+def _go(wanted: Experiment, method: Method, bench: Workbench, store: Store, watcher: Watcher | None, transport: InProcess | Workers) -> Run:
     watcher = watcher or Watcher()
-    with one_thread(), interruptible() as requested:
-        watcher.interrupted = requested
-        transport = _transport(wanted, method, bench, store, kind, watcher)
-        began = time.time()
-        try:
+    began = time.time()
+    try:
+        with one_thread(), interruptible() as requested:
+            watcher.interrupted = requested
+            transport.watcher = watcher
+            if isinstance(transport, Workers):
+                transport.begin(wanted, bench)
             Loop(wanted, method, bench, transport, store, watcher).run()
-        except Interrupted:
-            raise KeyboardInterrupt(f"stopped after round {store.last_round()}; go on with `equipoise resume {store.folder}`") from None
-        finally:
-            with suppress(sqlite3.Error):  # a full disk has its own error on its way
-                store.set_meta("wall seconds", (store.meta("wall seconds") or 0.0) + time.time() - began)
-            transport.close()
-            store.close()
+    except Interrupted:
+        raise KeyboardInterrupt(f"stopped after round {store.last_round()}; go on with `equipoise resume {store.folder}`") from None
+    finally:
+        with suppress(sqlite3.Error):  # a full disk has its own error on its way
+            store.set_meta("wall seconds", (store.meta("wall seconds") or 0.0) + time.time() - began)
+        transport.close()
+        store.close()
     return Run(store.folder)
 
 
-def _transport(wanted: Experiment, method: Method, bench: Workbench, store: Store, kind: str | None, watcher: Watcher) -> Transport:
-    workers = wanted.workers if wanted.workers is not None else (os.cpu_count() or 1)
+def _workers(wanted: Experiment, kind: str | None) -> Workers | None:
+    """Worker processes, if the experiment asks for some and they can do its work; None: in process."""
+    count = wanted.workers if wanted.workers is not None else (os.cpu_count() or 1)
     reason = wanted.local if os.name == "posix" else "this system cannot hand sockets to child processes"
-    if kind == "loopback":
-        from equipoise.transports.inprocess import Loopback
-
-        return Loopback(bench, method, watcher)
-    if workers == 0 or kind == "inprocess" or (wanted.workers is None and reason is not None):
-        return InProcess(bench, method, watcher)
+    if count == 0 or kind is not None or (wanted.workers is None and reason is not None):
+        return None
     if reason is not None:
         raise ConfigurationError(
-            f"workers: expected 0 because {reason} and cannot be rebuilt in a worker process, got {workers}; "
+            f"workers: expected 0 because {reason} and cannot be rebuilt in a worker process, got {count}; "
             "use workers=0, or move it to a module that can be imported and name it as package.module:name"
         )
-    from equipoise.transports.workers import Workers
-
-    return Workers(wanted, bench, workers, watcher)
+    return Workers(count)
 
 
 @contextmanager

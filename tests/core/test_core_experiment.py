@@ -20,7 +20,10 @@ from equipoise.methods.fedprox import FedProx
         ({"roundz": 3}, ["roundz: unknown key; did you mean rounds? Known here: data, model,"]),
         ({"training": {"learning": 1}}, ["training.learning: unknown key", "Known here: optimiser, lr,"]),
         ({"data": {"client": 3}}, ["data.client: unknown key; did you mean data.clients?"]),
-        ({"faults": {"script": [{"round": 1, "client": "a", "kind": "drop", "knd": 1}]}}, ["faults.script.0.knd: unknown key; did you mean faults.script.0.kind?"]),
+        (
+            {"faults": {"script": [{"round": 1, "client": "a", "kind": "drop", "knd": 1}]}},
+            ["faults.script.0.knd: unknown key; did you mean faults.script.0.kind?"],
+        ),
         ({"rounds": 0}, ["rounds: ", "greater than or equal to 1, got 0"]),
         ({"rounds": "many"}, ["rounds: ", "got 'many'"]),
         ({"training": {"lr": -1, "batch": 0}}, ["training.lr: ", "got -1", "training.batch: ", "got 0"]),
@@ -106,7 +109,7 @@ def test_dotted_settings_reach_inside_and_leave_the_original_alone() -> None:
         "rounds": 3,
     }
     assert config == {"method": "fedprox", "training": {"lr": 0.1}, "data": "digits"}
-    with pytest.raises(ConfigurationError, match="rounds.x: rounds is 3, which has no parts; set rounds itself"):
+    with pytest.raises(ConfigurationError, match=r"rounds.x: rounds is 3, which has no parts; set rounds itself"):
         with_settings({"rounds": 3}, {"rounds.x": 1})
 
 
@@ -114,7 +117,7 @@ def test_files_that_are_no_experiment(tmp_path: Path) -> None:
     (tmp_path / "list.yaml").write_text("- 1\n")
     (tmp_path / "broken.yaml").write_text("a: [1\n")
     (tmp_path / "good.yaml").write_text("method: {name: fedprox, mu: 1e-3}\nrounds: 2\n")
-    with pytest.raises(ConfigurationError, match="no experiment file .*nothing.yaml; give the path of a YAML file, or flags"):
+    with pytest.raises(ConfigurationError, match=r"no experiment file .*nothing.yaml; give the path of a YAML file, or flags"):
         load(tmp_path / "nothing.yaml")
     with pytest.raises(ConfigurationError, match=r"list.yaml: expected a mapping such as `method: fedavg`, got list"):
         load(tmp_path / "list.yaml")
@@ -123,6 +126,8 @@ def test_files_that_are_no_experiment(tmp_path: Path) -> None:
     assert experiment(load(tmp_path / "good.yaml")).build_method() == FedProx(mu=0.001)
 
 
-@pytest.mark.parametrize(("given", "clients", "asked"), [({}, 7, 7), ({"fraction": 0.1}, 5, 1), ({"fraction": 0.3}, 10, 3), ({"number": 4}, 3, 3)])
+@pytest.mark.parametrize(
+    ("given", "clients", "asked"), [({}, 7, 7), ({"fraction": 0.1}, 5, 1), ({"fraction": 0.3}, 10, 3), ({"number": 4}, 3, 3)]
+)
 def test_how_many_clients_are_asked(given: dict[str, Any], clients: int, asked: int) -> None:
     assert Participation(**given).size(clients) == asked

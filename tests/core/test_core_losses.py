@@ -78,7 +78,7 @@ def test_distillation_of_a_single_output_is_the_squared_error() -> None:
 
 
 def test_a_teacher_that_is_a_model_is_asked_in_evaluation_mode_and_stays_as_it_was() -> None:
-    client, student, _, batch = scene("cnn")
+    client, _, _, batch = scene("cnn")
     teacher = client.load(None)
     teacher.net.train()
     before = teacher.tree()

@@ -69,7 +69,7 @@ def test_models_come_out_as_modules(tmp_path: Path, method: str) -> None:
     if method == "fedavg":
         assert run.main_model == "global"
         assert_equal(run.model("global").state_dict(), server_state(run).model)
-        with pytest.raises(RunError, match="no model 'personal' in .*; its method serves global"):
+        with pytest.raises(RunError, match=r"no model 'personal' in .*; its method serves global"):
             run.model("personal", client="bo")
     else:
         assert run.main_model == "personal"
@@ -77,12 +77,14 @@ def test_models_come_out_as_modules(tmp_path: Path, method: str) -> None:
             assert_equal(run.model("personal", client=client).state_dict(), state["local"])
         with pytest.raises(RunError, match="model 'personal' belongs to a client; say which: client='ada', say"):
             run.model("personal")
-        with pytest.raises(RunError, match="no client 'zoe' in .*; it has ada, bo, cy, di"):
+        with pytest.raises(RunError, match=r"no client 'zoe' in .*; it has ada, bo, cy, di"):
             run.model("personal", client="zoe")
 
 
 def test_the_measured_model_is_the_one_that_comes_out(tmp_path: Path) -> None:
-    run = eq.run(settings("fedavg", "cnn", data={"name": folder_of(tmp_path / "sites", sites()), "split": (0.7, 0.15, 0.15)}), tmp_path / "run")
+    run = eq.run(
+        settings("fedavg", "cnn", data={"name": folder_of(tmp_path / "sites", sites()), "split": (0.7, 0.15, 0.15)}), tmp_path / "run"
+    )
     from equipoise.data import DataConfig, federate
 
     federation = federate(DataConfig(**run.config["data"]), run.config["seed"])
@@ -98,7 +100,12 @@ def test_several_models_and_clients_with_their_own(tmp_path: Path) -> None:
     config = settings(Standalone(model="private"), models=models, rounds=1)
     run = played(config, tmp_path / "run")
     trees = {client: state["local"] for client, state in client_states(run).items()}
-    assert {client: tree.model for client, tree in trees.items()} == {"ada": "private", "bo": "private@bo", "cy": "private@cy", "di": "private"}
+    assert {client: tree.model for client, tree in trees.items()} == {
+        "ada": "private",
+        "bo": "private@bo",
+        "cy": "private@cy",
+        "di": "private",
+    }
     assert trees["ada"]["features.1.weight"].shape == (4, 64) and trees["cy"]["features.1.weight"].shape == (3, 64)
     assert any(name.endswith("running_mean") for name in trees["bo"])
     again = eq.Experiment(**config)
@@ -107,9 +114,9 @@ def test_several_models_and_clients_with_their_own(tmp_path: Path) -> None:
 
 
 def test_a_model_for_an_unknown_client_or_of_an_unknown_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="unknown client under models.model.clients 'boo'; did you mean 'bo'?"):
+    with pytest.raises(ValueError, match=r"unknown client under models.model.clients 'boo'; did you mean 'bo'?"):
         played(settings("standalone", models={"model": {"name": "mlp", "clients": {"boo": "cnn"}}}), tmp_path / "a")
-    with pytest.raises(ValueError, match="unknown model: 'mpl'. Did you mean 'mlp'?"):
+    with pytest.raises(ValueError, match=r"unknown model: 'mpl'. Did you mean 'mlp'?"):
         played(settings("fedavg", models={"model": "mpl"}), tmp_path / "b")
     assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists(), "nothing is left of a run that never began"
 
@@ -121,7 +128,14 @@ def test_export_writes_weights_and_a_card(tmp_path: Path, method: str, client: s
     assert_equal(load_file(path), run.model(run.main_model, client).state_dict())
     text = card.read_text()
     assert card == tmp_path / "models" / "mine.md"
-    for fact in (f"'name': '{method}'", "partition natural", "4 clients, seed 7", "1 of 1", "classification, input (1, 8, 8), 3 outputs", "torch"):
+    for fact in (
+        f"'name': '{method}'",
+        "partition natural",
+        "4 clients, seed 7",
+        "1 of 1",
+        "classification, input (1, 8, 8), 3 outputs",
+        "torch",
+    ):
         assert fact in text
     assert (f"bo: {run.final()['bo']:.4f}" in text) and (client is None or "ada:" not in text)
     assert export(run, client=client)[0] == run.folder / ("global.safetensors" if client is None else "personal-bo.safetensors")
@@ -129,13 +143,15 @@ def test_export_writes_weights_and_a_card(tmp_path: Path, method: str, client: s
 
 def test_predictions_are_the_models(tmp_path: Path) -> None:
     data = sites()
-    run = eq.run(settings("fedavg", data={"name": folder_of(tmp_path / "sites", data), "split": (0.7, 0.15, 0.15)}, rounds=1), tmp_path / "run")
+    run = eq.run(
+        settings("fedavg", data={"name": folder_of(tmp_path / "sites", data), "split": (0.7, 0.15, 0.15)}, rounds=1), tmp_path / "run"
+    )
     header, rows = predictions(run, tmp_path / "sites" / "bo.npz")
     shares = run.model("global")(torch.from_numpy(data["bo"][0])).softmax(1).detach()
     assert header == ["sample", "prediction", "p(0)", "p(1)", "p(2)"]
     assert [row[0] for row in rows] == list(range(len(shares))) and [int(row[1]) for row in rows] == shares.argmax(1).tolist()
     np.testing.assert_allclose([row[2:] for row in rows], shares, atol=1e-5)
-    with pytest.raises(RunError, match="no file .*nothing.npz; give a CSV or NPZ file"):
+    with pytest.raises(RunError, match=r"no file .*nothing.npz; give a CSV or NPZ file"):
         predictions(run, tmp_path / "nothing.npz")
 
 

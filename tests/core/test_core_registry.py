@@ -61,11 +61,11 @@ def test_unknown_names_are_refused_with_the_nearest(name: str, sentence: str) ->
 
 def test_parameters_are_checked_by_name_type_and_range() -> None:
     assert methods.make("fedprox", {"mu": "1e-3"}) == FedProx(mu=0.001), "YAML reads 1e-3 as text"
-    with pytest.raises(methods.UnknownName, match="unknown parameter of fedprox 'nu'; did you mean 'mu'. Known: average, mu"):
+    with pytest.raises(methods.UnknownName, match=r"unknown parameter of fedprox 'nu'; did you mean 'mu'. Known: average, mu"):
         methods.make("fedprox", {"nu": 1})
     with pytest.raises(ValueError, match=r"method.mu: .*greater than or equal to 0, got -1; fedprox.mu is float >= 0"):
         methods.make("fedprox", {"mu": -1})
-    with pytest.raises(ValueError, match="fedavg.average is one of 'size', 'uniform'"):
+    with pytest.raises(ValueError, match=r"fedavg.average is one of 'size', 'uniform'"):
         methods.make("fedavg", {"average": "siz"})
 
 

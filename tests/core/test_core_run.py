@@ -91,7 +91,9 @@ def test_values_by_client_survive_a_resume_and_only_changed_ones_are_written(tmp
     assert dict(state.inner["counts"]) == {client: joined.count(client) for client in joined}
     assert isinstance(state.last, PerClient) and set(state.last) == set(joined)
     written = resumed.store.rows("select round, key from files where kind = 'perclient' and key like 'last%' order by rowid")
-    assert [(row["round"], row["key"].partition("\x1f")[2]) for row in written] == [(row["round"], c) for row in rounds for c in row["joined"]]
+    assert [(row["round"], row["key"].partition("\x1f")[2]) for row in written] == [
+        (row["round"], c) for row in rounds for c in row["joined"]
+    ]
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,12 @@ def test_a_step_is_a_method_of_the_class(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "reason"),
-    [("nan", "holds values that are not finite"), ("shape", "expected shape"), ("names", "missing ['features.1.weight']"), ("drop", "dropped out")],
+    [
+        ("nan", "holds values that are not finite"),
+        ("shape", "expected shape"),
+        ("names", "missing ['features.1.weight']"),
+        ("drop", "dropped out"),
+    ],
 )
 def test_a_damaged_reply_does_not_count_and_the_reason_is_kept(tmp_path: Path, kind: str, reason: str) -> None:
     run = trained("fedavg", tmp_path / "run", "mlp", rounds=1, faults={"script": [{"round": 1, "client": "cy", "kind": kind}]})
@@ -159,7 +166,9 @@ def test_a_damaged_reply_does_not_count_and_the_reason_is_kept(tmp_path: Path, k
 
 
 def test_every_number_says_what_it_is(tmp_path: Path) -> None:
-    run = played(settings("fedavg", rounds=2, evaluation={"after_local": True, "distances": True, "metrics": ["accuracy"]}), tmp_path / "run")
+    run = played(
+        settings("fedavg", rounds=2, evaluation={"after_local": True, "distances": True, "metrics": ["accuracy"]}), tmp_path / "run"
+    )
     rows = run.table()
     assert list(rows[0]) == ["round", "client", "model", "phase", "split", "metric", "value"]
     assert {(row["model"], row["phase"]) for row in rows} == {("global", "received"), ("global", "final"), ("local", "after_local")}
@@ -183,7 +192,9 @@ def test_a_run_is_not_overwritten_and_folders_may_have_any_name(tmp_path: Path) 
 
 
 def test_a_run_repeats_from_its_own_file(tmp_path: Path) -> None:
-    first = eq.run({"data": {"name": "digits", "clients": 3}, "rounds": 1, "workers": 0, "model": {"name": "mlp", "hidden": [4]}}, tmp_path / "a")
+    first = eq.run(
+        {"data": {"name": "digits", "clients": 3}, "rounds": 1, "workers": 0, "model": {"name": "mlp", "hidden": [4]}}, tmp_path / "a"
+    )
     second = eq.run(first.config, tmp_path / "b")
     assert first.config == second.config and first.table() == second.table()
     assert_equal(server_state(first).model, server_state(second).model)

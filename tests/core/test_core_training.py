@@ -118,7 +118,8 @@ def test_the_rate_decays_by_round() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "plain"), [({}, True), ({"momentum": 0.1}, False), ({"weight_decay": 0.1}, False), ({"clip": 1}, False), ({"optimiser": "adam"}, False)]
+    ("given", "plain"),
+    [({}, True), ({"momentum": 0.1}, False), ({"weight_decay": 0.1}, False), ({"clip": 1}, False), ({"optimiser": "adam"}, False)],
 )
 def test_which_settings_step_along_the_gradient_itself(given: dict[str, Any], plain: bool) -> None:
     assert Training(**given).plain_sgd is plain

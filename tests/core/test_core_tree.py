@@ -17,7 +17,12 @@ from equipoise.tree import BLOCK, FileTensors, Tree, combine, gram
 
 def tree(w: float = 1.0, b: float = 2.0, mean: float = 10.0, count: int = 3) -> Tree:
     """Two trained entries, a float buffer and an integer buffer."""
-    values = {"w": torch.full((2, 2), float(w)), "mean": torch.tensor([float(mean)]), "b": torch.tensor([float(b)]), "count": torch.tensor(count)}
+    values = {
+        "w": torch.full((2, 2), float(w)),
+        "mean": torch.tensor([float(mean)]),
+        "b": torch.tensor([float(b)]),
+        "count": torch.tensor(count),
+    }
     return Tree(values, "net", ["mean", "count"])
 
 
@@ -115,7 +120,9 @@ def test_sums_run_in_blocks_of_places() -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(st.floats(-1e3, 1e3, width=32), min_size=3, max_size=3), min_size=1, max_size=6))
 def test_gram_is_the_matrix_of_products(rows: list[list[float]]) -> None:
-    trees = [Tree({"a": torch.tensor(row[:1]), "b": torch.tensor(row[1:]), "buffer": torch.tensor(1e30)}, untrained=["buffer"]) for row in rows]
+    trees = [
+        Tree({"a": torch.tensor(row[:1]), "b": torch.tensor(row[1:]), "buffer": torch.tensor(1e30)}, untrained=["buffer"]) for row in rows
+    ]
     expected = np.array(rows) @ np.array(rows).T
     np.testing.assert_allclose(gram(trees), expected, rtol=1e-12, atol=1e-9)
 

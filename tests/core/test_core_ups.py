@@ -12,8 +12,17 @@ from equipoise.tree import Tree
 
 
 def up(number: float) -> Up:
-    model = Tree({"w": torch.full((2,), float(number)), "mean": torch.tensor(10.0 * number), "n": torch.tensor(int(number))}, "net", ["mean", "n"])
-    return Up(x=number, count=int(number), pair=torch.tensor([1.0, 2.0]) * number, counts=torch.tensor([int(number), 1]), model=model, parts=[number, 1.0])
+    model = Tree(
+        {"w": torch.full((2,), float(number)), "mean": torch.tensor(10.0 * number), "n": torch.tensor(int(number))}, "net", ["mean", "n"]
+    )
+    return Up(
+        x=number,
+        count=int(number),
+        pair=torch.tensor([1.0, 2.0]) * number,
+        counts=torch.tensor([int(number), 1]),
+        model=model,
+        parts=[number, 1.0],
+    )
 
 
 REPLIES = Ups([("ada", up(1)), ("bo", None), ("cy", up(4)), ("di", up(2))])

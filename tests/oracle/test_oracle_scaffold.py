@@ -158,5 +158,5 @@ def test_a_client_that_took_no_step_moves_no_control() -> None:
     "training", [{"momentum": 0.9}, {"weight_decay": 1e-4}, {"optimiser": "adam"}, {"optimiser": "adamw"}, {"clip": 1.0}]
 )
 def test_anything_but_plain_sgd_is_refused_with_the_reason(training: dict) -> None:
-    with pytest.raises(ValueError, match="Scaffold needs plain sgd.*update divided by the learning rate"):
+    with pytest.raises(ValueError, match=r"Scaffold needs plain sgd.*update divided by the learning rate"):
         eq.Experiment(method="scaffold", training=training)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,6 +41,7 @@ def run(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="remove a run that --out holds already")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="check everything, print the plan, and stop")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="print where the time of a round went")] = False,
+    track: Annotated[str | None, typer.Option(help="also send every number to mlflow or tensorboard")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
 ) -> None:
     """Run an experiment: from a YAML file, from flags, or both.
@@ -52,6 +54,7 @@ def run(
     """
     from equipoise.cli import output
     from equipoise.experiment import experiment, load, with_settings
+    from equipoise.simulate import _fresh_folder as fresh_folder
     from equipoise.simulate import run as start
 
     flags: dict[str, Any] = {
@@ -68,7 +71,13 @@ def run(
         return
     if overwrite and out is not None:
         output.remove_run(out)
-    with output.progress(quiet) as watcher:
+    with ExitStack() as stack:
+        watcher = stack.enter_context(output.progress(quiet))
+        if track is not None:
+            from equipoise.track import tracking
+
+            out = out or fresh_folder(wanted)
+            watcher = stack.enter_context(tracking(track, wanted, out, watcher))
         finished = start(wanted, out, watcher)
     output.summary(finished)
     if profile:

@@ -76,7 +76,7 @@ def _is_method(found: Any) -> bool:
 def make(name: str, parameters: Mapping[str, Any] | None = None) -> Method:
     """A method with its hyper-parameters checked."""
     kind, parameters = find(name), dict(parameters or {})
-    fields = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    fields = [field.name for field in dataclasses.fields(kind)]
     for given in parameters:
         if given not in fields:
             raise nearest(f"parameter of {name}", given, fields)
@@ -101,7 +101,7 @@ def name_of(method: Method) -> str:
 
 
 def parameters_of(method: Method) -> dict[str, Any]:
-    return {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}  # type: ignore[arg-type]
+    return {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
 
 
 def describe_type(hint: Any) -> str:
@@ -140,6 +140,6 @@ def describe(name: str) -> dict[str, Any]:
                 "range": describe_type(hints[field.name]),
                 "help": help_texts.get(field.name, ""),
             }
-            for field in dataclasses.fields(kind)  # type: ignore[arg-type]
+            for field in dataclasses.fields(kind)
         ],
     }

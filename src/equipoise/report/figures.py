@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -91,7 +90,7 @@ def learning_by_method(curves: Mapping[str, Sequence[Curves]], metric: str) -> F
             axes.fill_between(rounds, means.min(0), means.max(0), color=colour, alpha=0.12, linewidth=0)
     _label(axes, "round", f"mean {unit(metric)}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _legend(figure, axes, len(curves))
+    _legend(figure, len(curves))
     return figure
 
 
@@ -143,7 +142,7 @@ def plane(points: Mapping[str, Sequence[tuple[float, float]]], metric: str, path
             axes.scatter(std, average, s=14, color=colour, marker=marker, alpha=0.35, linewidths=0)
         axes.scatter([std.mean()], [average.mean()], s=60, color=colour, marker=marker, label=method, zorder=3)
     _label(axes, f"standard deviation over clients{' (points)' if scale(metric) > 1 else ''}: lower is more even", f"average {unit(metric)}")
-    _legend(figure, axes, len(points) + (path is not None))
+    _legend(figure, len(points) + (path is not None))
     return figure
 
 
@@ -192,10 +191,7 @@ def _label(axes: Axes, x: str, y: str) -> None:
     axes.set_ylabel(y)
 
 
-def _legend(figure: Figure, axes: Any, count: int) -> None:
-    """Inside while it is short; below the picture where it would cover it."""
-    if count <= 5:
-        axes.legend(loc="best")
-    else:
-        figure.set_figheight(SIZE[1] + 0.17 * -(-count // 2))
-        figure.legend(loc="outside lower center", ncols=2, fontsize=7)
+def _legend(figure: Figure, count: int) -> None:
+    """Below the picture, where it covers no point."""
+    figure.set_figheight(SIZE[1] + 0.17 * -(-count // 3))
+    figure.legend(loc="outside lower center", ncols=3)

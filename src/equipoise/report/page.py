@@ -23,7 +23,7 @@ from equipoise.report.pictures import Picture
 from equipoise.runs import Run
 from equipoise.runs.store import RunError
 
-SHOWN_CLIENTS = 60  # rows of the client table that are shown at first; a button shows the rest
+SHOWN_CLIENTS = 50  # rows of the client table that are shown at first; a button shows the rest
 _CHANGE = Measure("change", against_alone=True)
 
 
@@ -88,7 +88,7 @@ def _page_of_one(entry: Entry, drawn: dict[str, Picture]) -> str:
              ("standard deviation over clients", points(measured["std"], metric), _was(entry, "std", points))]  # fmt: skip
     if entry.reference:
         average = measured["change"] * (-1 if entry.lower else 1)
-        tiles += [("average gain", f"{'+' if average > 0 else ''}{points(average, metric)}", f"{measured['harmed']:.0%} of the clients lose"),
+        tiles += [("average gain", f"{'+' if average > 0 else ''}{points(average, metric)}", f"{100 * measured['harmed']:.0f} % of the clients lose"),
                   ("collaborative fairness", formats.figure(measured["cf"], Measure("CF", "plain"), metric), "CF, from -100 to 100")]  # fmt: skip
     return _render(
         title=f"{entry.label} on {entry.run.data}",
@@ -199,7 +199,7 @@ def _best_in_words(comparison: Comparison) -> str:
             least = min(row["value"] for row in kindest)
             names = [row["method"] for row in kindest if row["value"] == least]
             who = "" if names == [best["method"]] else f"{' and '.join(names[:3])} "
-            text += f"{'; ' if who else ' and '}{who}{'harms' if len(names) == 1 else 'harm'} the fewest clients ({least:.0%})"
+            text += f"{'; ' if who else ' and '}{who}{'harms' if len(names) == 1 else 'harm'} the fewest clients ({100 * least:.0f} %)"
         sentences.append((f"On {partition}, " if len(comparison.partitions) > 1 else "") + text + ".")
     return " ".join(sentences)
 

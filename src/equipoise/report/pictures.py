@@ -80,11 +80,14 @@ def of_method(entry: Entry) -> dict[str, Picture]:
 
 def _maps(entry: Entry, curves: Curves) -> dict[str, Picture]:
     metric, weights = entry.run.metric, _read(entry, read_weights)
-    text = f"Every client in every measured round, sorted by where it ended: from {written(float(np.nanmin(curves.values[:, -1])), metric)} to {written(float(np.nanmax(curves.values[:, -1])), metric)}."
+    lowest, highest = (written(float(end(curves.values[:, -1])), metric) for end in (np.nanmin, np.nanmax))
+    text = f"Every client in every measured round, sorted by where it ended: from {lowest} to {highest}."
     found = {"heatmap": Picture("Clients by round", text, lambda: figures.heat_map(curves, metric))}
     if weights.values.size:
         mean = weights.values.mean(1)
-        text = f"The share of the aggregate that each client was given; on average from {mean.min():.1%} (client {weights.clients[int(mean.argmin())]}) to {mean.max():.1%} (client {weights.clients[int(mean.argmax())]})."
+        least, most = int(mean.argmin()), int(mean.argmax())
+        ends = f"from {100 * mean[least]:.1f} % (client {weights.clients[least]}) to {100 * mean[most]:.1f} % (client {weights.clients[most]})"
+        text = f"The share of the aggregate that each client was given; on average {ends if least != most else 'the same for all'}."
         found["weights"] = Picture("Weights over rounds", text, lambda: figures.weights(weights))
     return found
 

@@ -110,7 +110,14 @@ def perform(bench: Workbench, method: Method, request: Request) -> Reply:
         write(Record(dict(client.state)), Path(request.keep))
         kept = request.keep
     return Reply(
-        request.client, up, kept, seconds=time.perf_counter() - began, steps=client.steps, skipped=client.skipped, bytes=sent, measured=measured
+        request.client,
+        up,
+        kept,
+        seconds=time.perf_counter() - began,
+        steps=client.steps,
+        skipped=client.skipped,
+        bytes=sent,
+        measured=measured,
     )
 
 

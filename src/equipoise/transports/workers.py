@@ -52,34 +52,48 @@ class _Worker:
 class Workers:
     """A pool of processes that perform requests."""
 
-    def __init__(self, experiment: Experiment, bench: Workbench, count: int, watcher: Watcher | None = None) -> None:
-        self.lanes, self.watcher, self.bench = count, watcher or Watcher(), bench
-        assert bench.federation is not None
-        self.data, arrays, total = _share(bench.federation)
-        bench.federation = _over_shared(bench.federation, self.data, arrays, total)  # this process, too, needs the data once only
-        plain = experiment.model_dump(mode="json") | {"method": spec_of(experiment.build_method())}
-        federation = bench.federation
-        self.job = json.dumps(
-            {"experiment": plain, "task": asdict(federation.task), "ids": federation.ids, "augment": federation.augment, "name": federation.name,
-             "arrays": arrays, "bytes": total, "path": [path or os.getcwd() for path in sys.path]}
-        )  # fmt: skip
+    def __init__(self, count: int) -> None:
+        """Start the processes; they import what they need until `begin` tells them their job."""
+        self.lanes, self.watcher, self.job = count, Watcher(), ""
+        self.data = _anonymous_memory()
         self.workers = [self._start() for _ in range(count)]
+
+    def begin(self, experiment: Experiment, bench: Workbench) -> None:
+        """Share the data and send the job."""
+        assert bench.federation is not None
+        self.bench = bench
+        arrays, total = _share(bench.federation, self.data)
+        bench.federation = federation = _over_shared(
+            bench.federation, self.data, arrays, total
+        )  # this process, too, needs the data once only
+        self.job = json.dumps(
+            {
+                "experiment": experiment.model_dump(mode="json") | {"method": spec_of(experiment.build_method())},
+                "task": asdict(federation.task),
+                "name": federation.name,
+                "ids": federation.ids,
+                "augment": federation.augment,
+                "arrays": arrays,
+                "bytes": total,
+                "path": [path or os.getcwd() for path in sys.path],
+            }
+        )
+        for worker in self.workers:
+            self._send_job(worker)
 
     def _start(self) -> _Worker:
         ours, theirs = socket.socketpair()
         # Each process computes on one thread, as promised; libraries that look at the environment learn it there.
-        environment = os.environ | {
-            "OMP_NUM_THREADS": "1",
-            "MKL_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        }
+        single = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        environment = os.environ | single | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         command = [sys.executable, "-m", "equipoise.transports.worker", str(theirs.fileno()), str(self.data)]
         process = subprocess.Popen(command, pass_fds=(theirs.fileno(), self.data), env=environment, stdin=subprocess.DEVNULL)
         theirs.close()
-        worker = _Worker(process, ours)
-        wire.send(ours, Record(kind="job", job=self.job))
-        return worker
+        return _Worker(process, ours)
+
+    def _send_job(self, worker: _Worker) -> None:
+        with suppress(OSError):  # it died: the first exchange will say so
+            wire.send(worker.connection, Record(kind="job", job=self.job))
 
     def exchange(self, requests: Sequence[Request], deadline: float | None = None) -> list[Reply]:
         if not requests:
@@ -187,6 +201,7 @@ class Workers:
             pending[number] = replace(pending[number], die=False)
             waiting.appendleft(number)
         fresh = self._start()
+        self._send_job(fresh)
         self.workers[self.workers.index(worker)] = fresh
         selector.register(fresh.connection, selectors.EVENT_READ, fresh)
 
@@ -200,8 +215,16 @@ class Workers:
         os.close(self.data)
 
 
-def _share(federation: Federation) -> tuple[int, dict[str, Any], int]:
-    """The federation's arrays in memory that belongs to no file: it goes when the last process does."""
+def _anonymous_memory() -> int:
+    """A descriptor of memory that belongs to no file: it goes when the last process does."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("equipoise")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _share(federation: Federation, number: int) -> tuple[dict[str, Any], int]:
+    """Put the federation's arrays into the shared memory; where each lies, and how much there is."""
     arrays: dict[str, np.ndarray] = {"x": federation.x.numpy(), "y": federation.y.numpy(), "shared test": federation.shared_test}
     for part in ("train", "validation", "test"):
         arrays |= {f"{part} index": getattr(federation, part).index, f"{part} offsets": getattr(federation, part).offsets}
@@ -211,17 +234,12 @@ def _share(federation: Federation) -> tuple[int, dict[str, Any], int]:
         facts[name] = {"offset": offset, "dtype": str(array.dtype), "shape": list(array.shape)}
         offset += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
     total = max(offset, _ALIGNMENT)
-    if hasattr(os, "memfd_create"):
-        number = os.memfd_create("equipoise")
-    else:
-        with tempfile.TemporaryFile() as file:
-            number = os.dup(file.fileno())
     os.ftruncate(number, total)
     with mmap.mmap(number, total) as memory:
         for name, array in arrays.items():
-            start = facts[name]["offset"]
-            memory[start : start + array.nbytes] = np.ascontiguousarray(array).tobytes()
-    return number, facts, total
+            if array.size:
+                np.frombuffer(memory, array.dtype, array.size, facts[name]["offset"])[:] = array.reshape(-1)
+    return facts, total
 
 
 def _over_shared(federation: Federation, number: int, arrays: dict[str, Any], total: int) -> Federation:

@@ -1,13 +1,15 @@
 "use strict";
 // Without this script the page shows everything; with it long tables can be searched, sorted and unfolded.
 for (const table of document.querySelectorAll("table[data-shown]")) {
-  const body = table.tBodies[0], rows = [...body.rows], shown = Number(table.dataset.shown);
+  const body = table.tBodies[0], rows = [...body.rows];
+  const shown = innerWidth < 600 ? 12 : Number(table.dataset.shown);
   const isCards = table.classList.contains("cards");
   const find = isCards ? document.getElementById("find") : null, losers = isCards ? document.getElementById("losers") : null;
   const count = isCards ? document.getElementById("count") : null;
   const button = isCards ? document.getElementById("all") : table.parentElement.insertAdjacentElement("afterend", document.createElement("button"));
   let all = rows.length <= shown;
   button.type = "button";
+  button.className = "all";
   button.textContent = `Show all ${rows.length.toLocaleString("en")} clients`;
 
   const update = () => {

@@ -1,0 +1,255 @@
+"""The commands as a user types them: what they print, where, and with which exit code."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from checks import folder_of, sites
+from safetensors.torch import load_file
+
+import equipoise as eq
+from equipoise import methods
+from equipoise.cli import main
+
+QUICK = ("--rounds", "2", "--workers", "0", "--seed", "3", "--set", "model={name: mlp, hidden: [6]}", "--set", "training.batch=5")
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """Types commands into the console entry, in this process."""
+
+    capture: pytest.CaptureFixture[str]
+    patch: pytest.MonkeyPatch
+
+    def __call__(self, *words: object) -> Answer:
+        self.patch.setattr(sys, "argv", ["equipoise", *map(str, words)])
+        self.capture.readouterr()
+        try:
+            main()
+            code: object = 0
+        except SystemExit as end:
+            code = end.code or 0
+        out, err = self.capture.readouterr()
+        assert isinstance(code, int)
+        return Answer(code, out, err)
+
+
+@pytest.fixture
+def equipoise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setattr("equipoise.cli.output.console.width", 300)  # a narrow terminal folds what tests look for
+    return Terminal(capsys, monkeypatch)
+
+
+def in_a_process(*words: object, folder: Path, path: Path | None = None) -> Answer:
+    """The same entry as the installed command, in a process of its own."""
+    source = Path(eq.__file__).parent.parent
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(str(one) for one in (source, path) if one),
+        "COLUMNS": "300",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-c", "import sys; from equipoise.cli import main; sys.exit(main())", *map(str, words)]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with four sites and two runs over them, made by the command itself."""
+    folder = tmp_path_factory.mktemp("place")
+    folder_of(folder / "sites", sites())
+    for method in ("standalone", "fedavg"):
+        answer = in_a_process("run", "--data", "sites", "--method", method, *QUICK, "--out", f"runs/{method}", folder=folder)
+        assert answer.code == 0, answer.err
+        (folder / f"{method}.out").write_text(answer.out)
+        (folder / f"{method}.err").write_text(answer.err)
+    return folder
+
+
+def test_a_run_shows_progress_a_table_of_gains_and_where_it_is(place: Path) -> None:
+    out, err = (place / "fedavg.out").read_text(), (place / "fedavg.err").read_text()
+    assert [line.partition(":")[0] for line in err.splitlines()] == ["round 1", "round 2"]
+    assert "fedavg" in out and "4 clients" in out and "finished, round 2 of 2" in out
+    assert "against training alone (runs/standalone)" in out and "clients gain" in out
+    assert all(client in out for client in ("ada", "bo", "cy", "di"))
+    assert "saved in runs/fedavg; look again with: equipoise show runs/fedavg" in out
+
+
+def test_a_mistake_ends_in_one_sentence_without_a_traceback(tmp_path: Path) -> None:
+    answer = in_a_process("run", "--method", "fedprx", "--out", "runs/x", folder=tmp_path)
+    assert answer.code == 2 and answer.out == ""
+    assert answer.err.startswith("error: method: unknown method 'fedprx'; did you mean 'fedprox'?") and len(answer.err.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_method_of_the_users_is_named_by_its_path_and_its_error_shows_the_line(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import equipoise as eq\n\n\nclass Broken(eq.Method):\n    def client(self, client, down):\n        raise ZeroDivisionError('own mistake')\n"
+    )
+    answer = in_a_process(
+        "run", "--data", place / "sites", "--method", "mine:Broken", *QUICK, "--out", tmp_path / "x", folder=tmp_path, path=tmp_path
+    )
+    assert answer.code == 1
+    assert "mine.py" in answer.err and "own mistake" in answer.err
+    assert "client 'ada', round 1, step 'client'" in answer.err
+
+
+def test_help_needs_no_torch(tmp_path: Path) -> None:
+    code = "import sys; sys.argv = ['equipoise', 'run', '--help']\ntry:\n    from equipoise.cli import main; main()\nexcept SystemExit:\n    pass\nassert 'torch' not in sys.modules"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(eq.__file__).parent.parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--dry-run" in done.stdout
+
+
+def test_a_dry_run_prints_the_resolved_plan_and_leaves_nothing(equipoise: Terminal, place: Path, tmp_path: Path) -> None:
+    (tmp_path / "experiment.yaml").write_text(
+        f"data: {place / 'sites'}\nmethod: {{name: fedprox, mu: 0.3}}\nrounds: 9\ntraining: {{lr: 0.2}}\n"
+    )
+    out = tmp_path / "run"
+    answer = equipoise(
+        "run", tmp_path / "experiment.yaml", "--rounds", 5, "--set", "training.lr=1e-2", "--set", "method.mu=0.7", "--dry-run", "--out", out
+    )
+    text, _, plan = answer.out.partition("plan: ")
+    found = yaml.safe_load(text)
+    assert answer.code == 0 and not out.exists()
+    assert (found["rounds"], found["training"]["lr"], found["method"]) == (5, 0.01, {"name": "fedprox", "mu": 0.7})
+    assert plan.startswith("4 clients with ") and "4 asked in each of 5 rounds" in plan and "parameters" in plan
+
+
+def test_another_method_on_the_command_line_drops_the_files_parameters(equipoise: Terminal, place: Path, tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text(f"data: {place / 'sites'}\nmethod: {{name: fedprox, mu: 0.3}}\n")
+    answer = equipoise("run", tmp_path / "e.yaml", "--method", "fedavgm", "--set", "method.beta=0.5", "--dry-run")
+    assert yaml.safe_load(answer.out.partition("plan: ")[0])["method"] == {"name": "fedavgm", "beta": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--set", "training.lr"], "--set: expected KEY=VALUE such as training.lr=0.01, got 'training.lr'"),
+        (["--set", "training.rate=1"], "training.rate: unknown key"),
+        (["--set", "method.mu=-1", "--method", "fedprox"], "method.mu: "),
+        (["--set", "rounds.x=1"], "rounds.x: rounds is 2, which has no parts"),
+        (["--set", "model=mpl"], "unknown model: 'mpl'. Did you mean 'mlp'?"),
+        (["--partition", "dirichle:1"], "dirichle"),
+        (["--data", "digitz"], "digitz"),
+        (["--method", "standalone", "--weights", "fedavg"], "its round never weighs replies"),
+        (["--method", "nowhere:Thing"], "cannot import 'nowhere'"),
+        (["--method", "scaffold", "--set", "training.momentum=0.9"], "Scaffold needs plain sgd"),
+        (["nothing.yaml"], "no experiment file nothing.yaml"),
+    ],
+)
+def test_wrong_words_are_refused_before_anything_is_written(
+    equipoise: Terminal, place: Path, tmp_path: Path, words: list[str], sentence: str
+) -> None:
+    answer = equipoise("run", "--data", place / "sites", *QUICK, "--out", tmp_path / "run", *words)
+    assert answer.code == 2 and answer.err.startswith("error: ") and sentence in answer.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_replaced_only_when_asked_and_nothing_else_ever(equipoise: Terminal, place: Path, tmp_path: Path) -> None:
+    words = ("run", "--data", place / "sites", *QUICK, "--quiet", "--out", tmp_path / "run")
+    first = equipoise(*words)
+    assert (first.code, first.err) == (0, "")
+    again = equipoise(*words)
+    assert again.code == 2 and "holds a run already" in again.err
+    assert equipoise(*words, "--overwrite").code == 0
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").write_text("")
+    refused = equipoise(*words[:-1], tmp_path / "precious", "--overwrite")
+    assert refused.code == 2 and "exists but is not a run" in refused.err and (tmp_path / "precious" / "file").exists()
+
+
+def test_methods_are_listed_and_shown(equipoise: Terminal) -> None:
+    assert all(name in equipoise("methods").out for name in methods.names())
+    listed = json.loads(equipoise("methods", "--json").out)
+    assert [entry["name"] for entry in listed] == methods.names() and all(entry["summary"] for entry in listed)
+    shown = equipoise("methods", "show", "fedprox")
+    assert shown.code == 0 and "Paper: Li et al." in shown.out and "float >= 0" in shown.out and "0.01" in shown.out
+    assert json.loads(equipoise("methods", "show", "fedprox", "--json").out)["parameters"][-1]["name"] == "mu"
+    unknown = equipoise("methods", "show", "fedprx")
+    assert unknown.code == 2 and "did you mean 'fedprox'?" in unknown.err
+
+
+def test_show_says_how_a_run_ended_and_who_gained(equipoise: Terminal, place: Path) -> None:
+    run, alone = eq.Run(place / "runs" / "fedavg"), eq.Run(place / "runs" / "standalone")
+    found = json.loads(equipoise("show", run.folder, "--json").out)
+    assert (found["round"], found["status"], found["metric"], found["model"]) == (2, "finished", "accuracy", "global")
+    values, reference = run.final(), alone.final()
+    assert found["average"] == pytest.approx(np.mean(list(values.values())))
+    assert (found["worst"], found["best"]) == (min(values.values()), max(values.values()))
+    for client, row in found["per client"].items():
+        assert row["gain"] == pytest.approx(values[client] - reference[client]) and row["alone"] == reference[client]
+    gains = [values[client] - reference[client] for client in values]
+    assert (found["gained"], found["lost"]) == (sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains))
+    text = equipoise("show", run.folder, "--against", alone.folder, "--profile").out
+    assert f"average {100 * found['average']:.1f}" in text and "ms per round" in text
+    assert "gain" not in json.loads(equipoise("show", alone.folder, "--json").out)["per client"]["ada"]
+
+
+def test_show_of_what_is_no_run(equipoise: Terminal, tmp_path: Path) -> None:
+    answer = equipoise("show", tmp_path)
+    assert answer.code == 2 and "is not a run" in answer.err
+
+
+def test_runs_of_other_data_are_not_compared(equipoise: Terminal, place: Path, tmp_path: Path) -> None:
+    folder_of(tmp_path / "others", sites(seed=5))
+    assert (
+        equipoise("run", "--data", tmp_path / "others", "--method", "standalone", *QUICK, "--quiet", "--out", tmp_path / "other").code == 0
+    )
+    answer = equipoise("show", place / "runs" / "fedavg", "--against", tmp_path / "other")
+    assert answer.code == 2 and "cannot be compared" in answer.err
+
+
+def test_the_table_is_the_long_one(equipoise: Terminal, place: Path) -> None:
+    run = eq.Run(place / "runs" / "fedavg")
+    rows = list(csv.DictReader(io.StringIO(equipoise("table", run.folder).out)))
+    assert list(rows[0]) == ["round", "client", "model", "phase", "split", "metric", "value"]
+    assert [{**row, "round": int(row["round"]), "value": float(row["value"])} for row in rows] == run.table()
+    assert json.loads(equipoise("table", run.folder, "--phase", "final", "--json").out) == run.table(phase="final")
+
+
+def test_export_and_predict(equipoise: Terminal, place: Path, tmp_path: Path) -> None:
+    run = place / "runs" / "standalone"
+    refused = equipoise("export", run)
+    assert refused.code == 2 and "belongs to a client; say which" in refused.err
+    answer = equipoise("export", run, "--client", "bo", "--out", tmp_path / "bo.safetensors")
+    assert answer.code == 0 and str(tmp_path / "bo.safetensors") in answer.out and str(tmp_path / "bo.md") in answer.out
+    assert set(load_file(tmp_path / "bo.safetensors")) == set(eq.Run(run).model("personal", client="bo").state_dict())
+    printed = equipoise("predict", run, place / "sites" / "bo.npz", "--client", "bo")
+    rows = list(csv.reader(io.StringIO(printed.out)))
+    assert rows[0][:2] == ["sample", "prediction"] and len(rows) == 1 + 13
+    saved = equipoise("predict", run, place / "sites" / "bo.npz", "--client", "bo", "--out", tmp_path / "p.csv")
+    assert saved.out == "" and list(csv.reader((tmp_path / "p.csv").open())) == rows
+    missing = equipoise("predict", run, tmp_path / "nothing.csv", "--client", "bo")
+    assert missing.code == 2 and "no file" in missing.err
+
+
+def test_a_finished_run_is_not_resumed(equipoise: Terminal, place: Path) -> None:
+    answer = equipoise("resume", place / "runs" / "fedavg")
+    assert answer.code == 2 and "is finished: all 2 rounds are there" in answer.err
