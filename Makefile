@@ -6,9 +6,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: demo test lint types tests bench clean
 
 demo: .venv/.installed  ## the main job: ten unequal clients, alone and together
-	$(BIN)/equipoise run --data digits --partition dirichlet:0.3 --clients 10 --method standalone --rounds 20 --seed 1 --out runs/demo-standalone --overwrite
-	$(BIN)/equipoise run --data digits --partition dirichlet:0.3 --clients 10 --method fedavg --rounds 20 --seed 1 --out runs/demo-fedavg --overwrite
-	$(BIN)/equipoise show runs/demo-fedavg --against runs/demo-standalone
+	$(BIN)/equipoise compare --data digits --partition dirichlet:0.3 --clients 10 --methods standalone,fedavg,fedakd,fedekd --seeds 1 \
+		--rounds 20 --set training.lr=0.1 --set training.epochs=2 --out comparisons/demo
 
 test: lint types tests  ## linter, type checker and the whole test suite
 

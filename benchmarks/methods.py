@@ -1,7 +1,7 @@
 """What a round of each method costs in Equipoise, beside a plain loop that makes the same passes, and beside FedAvg; writes METHODS.md.
 
-Both sides train on the same batches of the same clients from the same initial parameters, in one process and on one thread. One round of
-every method, of both sides, then the next round: whatever else the machine does meets all of them.
+Both sides train on the same batches of the same clients from the same initial parameters, in one process and on one thread. They take
+turns client by client, and methods round by round: whatever else the machine does meets all of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -25,11 +25,12 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.data import Federation, federate
-from equipoise.models import Generator, build
+from equipoise.models import Generator, build, shape_after
 from equipoise.rounds import Loop
 from equipoise.runs.store import Store
 from equipoise.simulate import prepare
 from equipoise.streams import default_generator, torch_stream
+from equipoise.transports.exchange import Watcher
 from equipoise.transports.inprocess import InProcess
 from equipoise.workbench import one_thread, prefers_channels_last
 
@@ -78,13 +79,13 @@ CASES = [
 ]
 
 
-def ours(case: Case, federation: Federation, rounds: int, folder: Path) -> Iterator[list[Tensor]]:
+def ours(case: Case, federation: Federation, rounds: int, folder: Path, watcher: Watcher) -> Iterator[list[Tensor]]:
     """Equipoise in process, store and checkpoint on, one round per step; nothing is evaluated."""
     experiment = case.experiment(rounds)
     bench, method = prepare(experiment, federation.task, federation)
     store = Store.create(folder, "", {})
     try:
-        loop = Loop(experiment, method, bench, InProcess(bench, method), store)
+        loop = Loop(experiment, method, bench, InProcess(bench, method, watcher), store)
         state = loop._start()
         for number in range(1, rounds + 1):
             state = loop._round(number, state)
@@ -93,13 +94,13 @@ def ours(case: Case, federation: Federation, rounds: int, folder: Path) -> Itera
         store.close()
 
 
-def plain(case: Case, federation: Federation, rounds: int) -> Iterator[list[Tensor]]:
+def plain(case: Case, federation: Federation, rounds: int) -> plain_methods.Steps:
     """The plain loop with the data, initial parameters and random numbers of Equipoise."""
     names = {"client": lambda number, client, purpose: ("client", number, federation.ids[client], purpose)}
     job = plain_methods.Job(
         x=federation.x,
         y=federation.y,
-        parts=[torch.from_numpy(federation.train[client]).long() for client in range(CLIENTS)],
+        parts=[torch.tensor(federation.train[client], dtype=torch.int64) for client in range(CLIENTS)],
         network=lambda name: initial_network(case, name, federation.task),
         draw=lambda kind, *rest: torch_stream(SEED, *(names[kind](*rest) if kind in names else (kind, *rest))),
         rounds=rounds,
@@ -111,115 +112,145 @@ def plain(case: Case, federation: Federation, rounds: int) -> Iterator[list[Tens
 
 def initial_network(case: Case, name: str, task: eq.Task) -> nn.Module:
     with default_generator(SEED, "initial model", name):
-        net = Generator((16, 4, 4), task.outputs) if name == "generator" else build(case.models[name], task)
+        net: nn.Module = build(case.models.get(name, case.network), task)
+        if name == "generator":  # drawn after the network whose features it makes
+            net = Generator(shape_after(net.features, task.shape), task.outputs)
     return net.to(memory_format=torch.channels_last) if prefers_channels_last(net, task) else net
 
 
-@dataclass(frozen=True)
-class Lap:
-    """One round of one side."""
+class Watch:
+    """Wall and CPU time of two sides that take turns, and how much of the machine others used meanwhile."""
 
-    wall: float
-    cpu: float
-    foreign: float  # share of the machine that others used meanwhile
+    def __init__(self) -> None:
+        self.wall = {"ours": 0.0, "plain": 0.0}
+        self.cpu = {"ours": 0.0, "plain": 0.0}
+        self.machine = -machine_seconds()
+        self.side, self.since = "ours", (time.perf_counter(), time.process_time())
+
+    def turn(self, side: str) -> None:
+        """From now on time is that of this side."""
+        now = time.perf_counter(), time.process_time()
+        self.wall[self.side] += now[0] - self.since[0]
+        self.cpu[self.side] += now[1] - self.since[1]
+        self.side, self.since = side, now
+
+    def stop(self) -> None:
+        self.turn(self.side)
+        self.machine += machine_seconds()
+
+    @property
+    def foreign(self) -> float:
+        return max(0.0, self.machine - sum(self.cpu.values())) / (sum(self.wall.values()) * CORES)
 
 
-def timed(side: Iterator[list[Tensor]]) -> tuple[Lap, list[Tensor]]:
-    machine_before, cpu_before, wall_before = machine_seconds(), time.process_time(), time.perf_counter()
-    model = next(side)
-    wall, cpu = time.perf_counter() - wall_before, time.process_time() - cpu_before
-    return Lap(wall, cpu, max(0.0, machine_seconds() - machine_before - cpu) / (wall * CORES)), model
+class Duel:
+    """One case: the rounds of both sides, without the first, which warms up, and how far apart their models are."""
 
+    def __init__(self, case: Case, federation: Federation, rounds: int, folder: Path) -> None:
+        self.case, self.task = case, federation.task
+        self.ours = ours(case, federation, rounds, folder, Watcher(on_clients=self._between_clients))
+        self.plain = plain(case, federation, rounds)
+        self.laps: list[Watch] = []
+        self.apart = 0.0
 
-@dataclass
-class Measured:
-    """The rounds of one case, without the first, which warms up, and how far apart the two models ended."""
+    def _between_clients(self, step: str, done: int, total: int) -> None:
+        self.watch.turn("plain")
+        next(self.plain)
+        self.watch.turn("ours")
 
-    case: Case
-    ours: list[Lap] = field(default_factory=list)
-    plain: list[Lap] = field(default_factory=list)
-    apart: float = 0.0
+    def round(self, counts: bool) -> None:
+        self.watch = Watch()
+        model = next(self.ours)
+        self.watch.turn("plain")
+        other = next(self.plain)
+        self.watch.stop()
+        assert other is not None, "the plain loop asks more clients than Equipoise"
+        self.apart = distance(model, other, self.case, self.task)
+        if counts:
+            self.laps.append(self.watch)
 
-    def ratios(self, clock: str) -> list[float]:
-        return [getattr(a, clock) / getattr(b, clock) for a, b in zip(self.ours, self.plain, strict=True)]
+    def ratios(self) -> list[float]:
+        """Of CPU times."""
+        return [lap.cpu["ours"] / lap.cpu["plain"] for lap in self.laps]
 
     def quiet_ratios(self) -> list[float]:
-        """Of wall times, where others hardly used the machine in either round of a pair."""
-        calm = [max(a.foreign, b.foreign) <= QUIET for a, b in zip(self.ours, self.plain, strict=True)]
-        return [ratio for ratio, counts in zip(self.ratios("wall"), calm, strict=True) if counts]
+        """Of wall times, in rounds in which others hardly used the machine."""
+        return [lap.wall["ours"] / lap.wall["plain"] for lap in self.laps if lap.foreign <= QUIET]
+
+    def seconds(self, side: str) -> float:
+        """CPU time of a round."""
+        return statistics.median(lap.cpu[side] for lap in self.laps)
 
 
-def run(cases: list[Case], rounds: int, folder: Path) -> list[Measured]:
-    """All rounds of all cases, interleaved; in every other round the plain loop goes first."""
+def run(cases: list[Case], rounds: int, folder: Path) -> list[Duel]:
+    """All rounds of all cases, in random order within a round."""
     base = {case.samples: federate(case.experiment(1).data, SEED) for case in cases}
-    results, order = [Measured(case) for case in cases], random.Random(SEED)
-    sides = [
-        {"ours": ours(case, base[case.samples], rounds, folder / str(place)), "plain": plain(case, base[case.samples], rounds)}
-        for place, case in enumerate(cases)
-    ]
+    duels, order = [Duel(case, base[case.samples], rounds, folder / str(place)) for place, case in enumerate(cases)], random.Random(SEED)
     for number in range(rounds):
-        for place in order.sample(range(len(cases)), len(cases)):
-            result, models = results[place], {}
-            for side in ("ours", "plain") if number % 2 else ("plain", "ours"):
-                lap, models[side] = timed(sides[place][side])
-                if number:
-                    getattr(result, side).append(lap)
-            result.apart = distance(models["ours"], models["plain"], result.case, base[result.case.samples].task)
-            if number:
-                print(f"round {number}/{rounds - 1} {result.case.method} {result.case.network}: {result.ratios('cpu')[-1]:.3f}", flush=True)
-    return results
+        for duel in order.sample(duels, len(duels)):
+            duel.round(counts=number > 0)
+            watch = duel.watch
+            state = f"{watch.cpu['ours']:.2f} s, plain {watch.cpu['plain']:.2f} s, others {watch.foreign:.0%}, apart {duel.apart:.0e}"
+            print(f"round {number} {duel.case.method} {duel.case.network}: {state}", flush=True)
+    return duels
 
 
 def distance(one: list[Tensor], other: list[Tensor], case: Case, task: eq.Task) -> float:
-    """How far apart two models are, as a share of how far one came from the start."""
-    name = "proxy" if "proxy" in case.models else "model"
-    start = torch.cat([tensor.double().flatten() for tensor in initial_network(case, name, task).state_dict().values()])
-    first, second = (torch.cat([tensor.double().flatten() for tensor in tensors]) for tensors in (one, other))
-    return float((first - second).norm() / (first - start).norm())
+    """How far apart the trained parameters of two models are, as a share of how far one came from the start."""
+    net = initial_network(case, "proxy" if "proxy" in case.models else "model", task)
+    trained, entries = dict(net.named_parameters()), net.state_dict()
+
+    def vector(tensors: Iterable[Tensor]) -> Tensor:
+        return torch.cat([tensor.double().flatten() for name, tensor in zip(entries, tensors, strict=True) if name in trained])
+
+    first, second = vector(one), vector(other)
+    return float((first - second).norm() / (first - vector(entries.values())).norm())
 
 
-def render(results: list[Measured], rounds: int) -> str:
+def render(duels: list[Duel], rounds: int) -> str:
     """METHODS.md."""
-    reference = {result.case.network: result for result in results if result.case.method == "fedavg"}
-    foreign = statistics.mean(lap.foreign for result in results for lap in (*result.ours, *result.plain))
+    reference = {duel.case.network: duel for duel in duels if duel.case.method == "fedavg"}
+    foreign = statistics.mean(lap.foreign for duel in duels for lap in duel.laps)
     lines = [
         "# What the methods cost",
         "",
         "Written by `benchmarks/methods.py`. One round of Equipoise (in process, one thread, store and checkpoint on, nothing evaluated) "
         "beside a plain loop (`plain_methods.py`, all in memory) that makes the same passes over the same batches, on Fashion-MNIST: "
-        f"{CLIENTS} clients of equal size, all in every round, batch {BATCH}, one epoch, SGD.",
+        f"{CLIENTS} clients of equal size, all in every round, batch {BATCH}, one epoch, SGD. The two take turns client by client.",
         "",
-        "Ratios are of CPU time, which other load on the machine disturbs least: the median over pairs of rounds, smallest and largest in "
-        f"brackets. Wall time counts only where others used at most {QUIET:.0%} of the machine. `to FedAvg` compares with Equipoise's "
-        "FedAvg on the same network and data, round by round. `apart` is the distance between the two final global models as a share of "
-        "the distance they came: it shows that both sides did the same work.",
+        "Ratios are of CPU time, which other load on the machine disturbs least: the median over rounds, smallest and largest in "
+        f"brackets. Wall time counts only in rounds in which others used at most {QUIET:.0%} of the machine. `to FedAvg` compares with "
+        "Equipoise's FedAvg on the same network and data, round by round. `apart` is the distance between the two final global models as "
+        "a share of the distance they came, parameters only: it shows that both sides did the same work.",
         "",
         f"{date.today().isoformat()}, {machine()}; torch {torch.__version__}; {rounds - 1} rounds after one that warms up; others used "
         f"{foreign:.0%} of the machine on average.",
         "",
         f"| method | network | samples | CPU-s, ours | plain | ratio (at most {TARGET:.2f}) | wall ratio | to FedAvg | expected | apart |",
         "|---|---|---|---|---|---|---|---|---|---|",
+        *(row(duel, reference[duel.case.network]) for duel in duels),
+        "",
+        "KDIA trains its generator for 50 steps per round (`preset=quick`) on both sides. Adam, begun anew in every round, magnifies "
+        "rounding there: the two generators, and what they teach, part although they see the same numbers.",
     ]
-    lines += [row(result, reference[result.case.network]) for result in results]
-    return "\n".join([*lines, "", "KDIA trains its generator for 50 steps per round (`preset=quick`) on both sides.", ""])
+    return "\n".join(lines) + "\n"
 
 
-def row(result: Measured, reference: Measured) -> str:
-    case, ratios, quiet = result.case, result.ratios("cpu"), result.quiet_ratios()
+def row(duel: Duel, reference: Duel) -> str:
+    case, ratios, quiet = duel.case, duel.ratios(), duel.quiet_ratios()
     middle = statistics.median(ratios)
-    to_fedavg = statistics.median(a.cpu / b.cpu for a, b in zip(result.ours, reference.ours, strict=True))
-    low, high = EXPECTED.get(case.method, (None, None))
+    to_fedavg = statistics.median(a.cpu["ours"] / b.cpu["ours"] for a, b in zip(duel.laps, reference.laps, strict=True))
     cells = [
         case.method,
-        ", ".join(dict.fromkeys(case.models.values())),
+        ", ".join(case.models.values()),
         f"{case.samples:,}",
-        f"{statistics.median(lap.cpu for lap in result.ours):.2f}",
-        f"{statistics.median(lap.cpu for lap in result.plain):.2f}",
-        f"{'' if middle <= TARGET else 'above: '}{middle:.3f} ({min(ratios):.3f}-{max(ratios):.3f})",
-        f"{statistics.median(quiet):.3f} ({len(quiet)} of {len(ratios)})" if quiet else "disturbed",
+        f"{duel.seconds('ours'):.2f}",
+        f"{duel.seconds('plain'):.2f}",
+        f"{middle:.3f} ({min(ratios):.3f}-{max(ratios):.3f}){'' if middle <= TARGET else ', above'}",
+        f"{statistics.median(quiet):.3f} ({len(quiet)} of {len(ratios)} rounds)" if quiet else "disturbed",
         f"{to_fedavg:.2f}",
-        "" if low is None else f"{low}-{high}",
-        f"{result.apart:.0e}",
+        "-".join(map(str, EXPECTED.get(case.method, ()))),
+        f"{duel.apart:.0e}",
     ]
     return "| " + " | ".join(cells) + " |"
 

@@ -1,7 +1,7 @@
 """Each method as a plain loop over torch: the passes, batches and losses of Equipoise, nothing of its machinery, all state in memory.
 
-A method is an iterator that does one round per step and gives the new global model. Formulas are written for the setting that is
-measured: every client takes part in every round, one epoch, plain SGD, default hyper-parameters.
+A method is an iterator that gives None after each client's part of a round and the new global model at the end of the round. Formulas
+are written for the setting that is measured: every client takes part in every round, one epoch, plain SGD, default hyper-parameters.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 State = list[Tensor]
+Steps = Iterator[State | None]
 Loss = Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]  # network, inputs, labels, places in the client's data
 
 PASSED_AT_ONCE = 256
@@ -40,7 +41,7 @@ class Job:
         return np.array([len(part) for part in self.parts], dtype=np.float64)
 
 
-def fedavg(job: Job) -> Iterator[State]:
+def fedavg(job: Job) -> Steps:
     """McMahan et al., 2017."""
     net = job.network("model")
     shared = snapshot(net)
@@ -50,11 +51,12 @@ def fedavg(job: Job) -> Iterator[State]:
             fill(net, shared)
             train(job, number, client, net, supervised)
             replies.append(snapshot(net))
+            yield None
         shared = mean(replies, job.sizes)
         yield shared
 
 
-def fedakd(job: Job) -> Iterator[State]:
+def fedakd(job: Job) -> Steps:
     """Yu et al., KDD 2025, Algorithm 1."""
     net, local = job.network("model"), job.network("model")
     shared = snapshot(net)
@@ -70,11 +72,12 @@ def fedakd(job: Job) -> Iterator[State]:
             correct = (teacher.argmax(1) == job.y.index_select(0, part)).nonzero().flatten()
             train(job, number, client, net, distilled(teacher), places=correct)
             replies.append(snapshot(net))
+            yield None
         shared = mean(replies, job.sizes)
         yield shared
 
 
-def kdia(job: Job) -> Iterator[State]:
+def kdia(job: Job) -> Steps:
     """Ma, KDIA, Algorithms 1-2, with the generator's quick schedule."""
     net, generator = job.network("model"), job.network("generator")
     shared = teacher = snapshot(net)
@@ -89,13 +92,14 @@ def kdia(job: Job) -> Iterator[State]:
             labels = labels[torch.randperm(len(part), generator=pool)]
             train(job, number, client, net, with_generated(answers, generator.eval(), labels.split(job.batch), noise))
             replies.append(snapshot(net))
+            yield None
         shared = mean(replies, job.sizes)
         teacher = mean(replies, np.cbrt(number * job.sizes))  # triFreqs where nobody was ever absent
         train_generator(job, number, net, replies, generator)
         yield shared
 
 
-def fedequilibria(job: Job) -> Iterator[State]:
+def fedequilibria(job: Job) -> Steps:
     """FedEquilibria, Algorithm 1."""
     net = job.network("model")
     shared = snapshot(net)
@@ -108,6 +112,7 @@ def fedequilibria(job: Job) -> Iterator[State]:
             replies.append(snapshot(net))
             drifts.append(float((parameters(net, replies[-1]) - before).norm()))
             profiles.append(functional.normalize(fisher(job, client, net), dim=0))
+            yield None
         stacked = torch.stack(profiles)
         factor = np.linalg.cholesky((stacked @ stacked.T).double().numpy() + 1e-10 * np.eye(len(profiles))).T
         conflict, _ = nnls(np.vstack([factor, np.ones(len(factor))]), np.append(np.zeros(len(factor)), 1.0))
@@ -116,7 +121,7 @@ def fedequilibria(job: Job) -> Iterator[State]:
         yield shared
 
 
-def fedekd(job: Job) -> Iterator[State]:
+def fedekd(job: Job) -> Steps:
     """Nguyen, Wang and Ku, FedeKD, Algorithm 1."""
     private, proxy = job.network("private"), job.network("proxy")
     shared, own = snapshot(proxy), [snapshot(private)] * len(job.parts)
@@ -127,16 +132,18 @@ def fedekd(job: Job) -> Iterator[State]:
             fill(proxy, shared)
             train(job, number, client, proxy, mimicry(predict(job, client, private)), purpose="forward")
             replies.append(snapshot(proxy))
+            yield None
         shared = mean(replies, np.ones(len(replies)))
         fill(proxy, shared)
         for client in range(len(job.parts)):
             fill(private, own[client])
             train(job, number, client, private, gated(predict(job, client, proxy)))
             own[client] = snapshot(private)
+            yield None
         yield shared
 
 
-def corefed(job: Job) -> Iterator[State]:
+def corefed(job: Job) -> Steps:
     """Mukhtiar, Mahmood and Sheng, CoRe-Fed, AAAI 2026, Algorithm 1."""
     net = job.network("model")
     shared = snapshot(net)
@@ -147,6 +154,7 @@ def corefed(job: Job) -> Iterator[State]:
             train(job, number, client, net, supervised)
             replies.append(snapshot(net))
             embeddings.append(functional.normalize(predict(job, client, net.features), dim=1).mean(0))
+            yield None
         stacked = torch.stack(embeddings)
         common = stacked.mean(0)
         contrast(stacked, common)

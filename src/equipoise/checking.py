@@ -45,19 +45,3 @@ def refusal(up: Up | None, majority: frozenset[str], loop: Loop, step: str) -> s
 
 def _finite(tensor: Tensor) -> bool:
     return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
-
-
-def corrupted(up: Up, kind: str) -> Up:
-    """A reply damaged on its way, for rehearsals: NaN values, a wrong shape, or a missing name."""
-    for name, value in up.items():
-        if isinstance(value, Tree) and value.trained:
-            first = value.trained[0]
-            tensors = dict(value.items())
-            if kind == "nan":
-                tensors[first] = torch.full_like(tensors[first], float("nan"))
-            elif kind == "shape":
-                tensors[first] = tensors[first].flatten()[:-1]
-            else:
-                del tensors[first]
-            return up.with_(**{name: Tree(tensors, value.model, value.untrained)})
-    return up.with_(damaged=float("nan"))

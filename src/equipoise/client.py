@@ -171,12 +171,20 @@ class Client:
         memory = steppers[0].state() if len(models) == 1 else {str(k): s.state() for k, s in enumerate(steppers)}
         return Done(steps, float(total) / max(1, seen), skipped, memory)
 
+    def _forward(self, model: Model, x: Tensor) -> Outputs:
+        if self.training.precision == "float32":
+            return model(x)
+        with torch.autocast(x.device.type, torch.bfloat16):
+            outputs = model(x)
+        outputs.features, outputs.logits = outputs.features.float(), outputs.logits.float()  # losses are computed in full precision
+        return outputs
+
     def _step(self, models: list[Model], losses: list[Loss], steppers: list[Stepper], batch: Batch) -> Tensor:
         if len(models) == 1:
-            value = losses[0](models[0](batch.x), batch)
+            value = losses[0](self._forward(models[0], batch.x), batch)
             steppers[0].step(value)
             return value.detach().cpu()
-        outputs = tuple(model(batch.x) for model in models)
+        outputs = tuple(self._forward(model, batch.x) for model in models)
         values = []
         for own, one in zip(losses, outputs, strict=True):
             one.peers = outputs

@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from equipoise import evaluation
-from equipoise.checking import corrupted, refusal
 from equipoise.client import Client
-from equipoise.composition import label
+from equipoise.cohort import GivenUp, RoundCohort
 from equipoise.experiment import Experiment
-from equipoise.method import Cohort, Method, Ups, Weights
-from equipoise.records import Down, Record, State, Up, size
+from equipoise.faults import FaultPlan
+from equipoise.method import Method, Ups
+from equipoise.metrics import parameter_distances
+from equipoise.records import Down, Record, State, size
 from equipoise.runs.checkpoint import load_server, save_server
 from equipoise.runs.store import RoundRecord, RunError, Store
 from equipoise.server import Server
 from equipoise.streams import stream
-from equipoise.transports.exchange import MEASURE, OUTPUTS, ClientError, Reply, Request, Transport, Watcher
+from equipoise.transports.exchange import DISTANCE, MEASURE, OUTPUTS, ClientError, Reply, Request, Transport, Watcher
 from equipoise.workbench import Samples, Workbench
 
-log = logging.getLogger("equipoise")
-
 SHARED_CHUNK = 1024  # samples of the shared test set per request: fixed, a multiple of the evaluation batch
-
-
-class GivenUp(Exception):
-    """This attempt at a round has too few replies."""
 
 
 @dataclass
@@ -56,6 +50,7 @@ class Loop:
             rounds=self.experiment.rounds,
             validation=Samples.of(federation, federation.server_validation) if self.method.needs_validation else None,
         )
+        self.faults = FaultPlan(self.experiment.faults, self.experiment.training, self.experiment.seed)
         self.metrics = self.experiment.evaluation.metrics or evaluation.default_metrics(self.bench.task)
         self.states: dict[str, tuple[str, int]] = {}  # client -> file of its committed state, round that wrote it
 
@@ -174,8 +169,8 @@ class Loop:
         settings, number = self.experiment.evaluation, record.round
         last = number == self.experiment.rounds
         began = time.perf_counter()
-        if settings.distances and "model" in state and "model" in (cohort.last[0] if cohort.last is not None and len(cohort.last) else ()):
-            record.measurements += _distances(cohort.last, state)
+        if settings.distances and "model" in state and cohort.uploads is not None:
+            record.measurements += self._distances(cohort.uploads, state)
         if last or (settings.every and number % settings.every == 0):
             federation = self.bench.federation
             assert federation is not None
@@ -189,6 +184,19 @@ class Loop:
                 if last:
                     record.measurements.append((client, model, "final", split, metric, value))
         record.seconds["evaluation"] = time.perf_counter() - began
+
+    def _distances(self, ups: Ups, state: State) -> list[tuple[str, str, str, str, str, float]]:
+        """How far each client's model is from the new global one, in parameters and in mean features of the client's data."""
+        rows = []
+        asked = [self.request(client, DISTANCE, Record(local=up.model, new=state.model)) for client, up in zip(ups.ids, ups, strict=True)]
+        for client, up, reply in zip(ups.ids, ups, self.ask(asked), strict=True):
+            found = {"parameters": parameter_distances(up.model.params, state.model.params), "embedding": dict(reply.up or {})}
+            rows += [
+                (client, "local", "after_local", space, metric, value)
+                for space, values in found.items()
+                for metric, value in values.items()
+            ]
+        return rows
 
     def _state_of(self, cohort: RoundCohort, request: Request) -> Request:
         if request.client in cohort.provisional:
@@ -224,166 +232,12 @@ class Loop:
         y = Samples.of(federation, federation.shared_test).y
         for name in (name for name in names if name in evaluation.SHARED):
             requests = [
-                self._state_of(cohort, self.request(someone, OUTPUTS, Record(down=down, model=name, start=start, stop=start + SHARED_CHUNK)))
+                self._state_of(
+                    cohort, self.request(someone, OUTPUTS, Record(down=down, model=name, start=start, stop=start + SHARED_CHUNK))
+                )
                 for start in range(0, len(federation.shared_test), SHARED_CHUNK)
             ]
             logits = evaluation.joined([reply.up.logits for reply in self.ask(requests) if reply.up is not None])
             found = evaluation.score(self.bench.task, logits, y, self.metrics)
             rows += [("all", name, "shared", metric, value) for metric, value in found.items()]
         return rows
-
-
-class RoundCohort(Cohort):
-    """The clients of one attempt at one round."""
-
-    def __init__(self, loop: Loop, ids: list[str], attempt: int, record: RoundRecord) -> None:
-        self.loop, self.ids, self.attempt, self.record = loop, ids, attempt, record
-        self.everyone = list(ids)  # places of the whole cohort: a client that left keeps its empty place
-        self.joined = list(ids)
-        self.exchanges = 0
-        self.provisional: dict[str, tuple[str, int]] = {}  # client -> file of its state after its last accepted exchange
-        self.discarded: set[str] = set()  # names of files that no one will read again
-        self.banned: set[str] = set()
-        self.busy = self.waited = 0.0
-        self.last: Ups | None = None
-
-    def run(
-        self, step: Callable[..., Up | None], down: Down | None = None, *, each: Callable[[str], Down] | None = None, strict: bool = False
-    ) -> Ups:
-        loop, began = self.loop, time.perf_counter()
-        self.exchanges += 1
-        name = _name(loop.method, step)
-        asked = list(self.joined)
-        downs = {client: each(client) if each is not None else down or Down() for client in asked}
-        requests = [self._request(client, name, downs[client]) for client in asked]
-        dropped = self._faults(requests, name)
-        replies = iter(loop.ask([request for request in requests if request.client not in dropped]))
-        accepted: dict[str, Up] = {}
-        majority = None
-        received = [
-            Reply(request.client, failure=dropped[request.client]) if request.client in dropped else next(replies) for request in requests
-        ]
-        received = [self._corrupted(reply) for reply in received]
-        keys = [frozenset(reply.up) for reply in received if reply.up is not None]
-        majority = max(keys, key=keys.count) if keys else frozenset()
-        for reply in received:
-            reason = reply.failure or refusal(reply.up, majority, loop, name)
-            if reason is None and reply.up is not None:
-                accepted[reply.client] = reply.up
-                self._accept(reply)
-            else:
-                self._refuse(reply, reason or "no reply")
-        self.record.bytes_down += sum(size(downs[client]) for client in asked)
-        self.waited += time.perf_counter() - began
-        if strict and len(accepted) < len(asked):
-            self.banned |= set(asked) - set(accepted)
-            raise GivenUp(f"client {sorted(self.banned)[0]!r} left in a step that needs all")
-        if not accepted or (loop.server.round and len(accepted) < loop.experiment.participation.floor):
-            raise GivenUp(f"{len(accepted)} replies counted")
-        self.last = Ups([(client, accepted.get(client)) for client in self.everyone])
-        return self.last
-
-    def weighed(self, ids: Sequence[str], weights: Weights) -> None:
-        total = float(np.sum(weights.shares))
-        self.record.weights = {client: float(share) / total for client, share in zip(ids, weights.shares, strict=True)} if total else {}
-
-    def _request(self, client: str, step: str, down: Down) -> Request:
-        loop = self.loop
-        place = loop.bench.position[client]
-        stem = f"{place:06d}-r{loop.server.round}a{self.attempt}x{self.exchanges}"
-        request = loop.request(client, step, down, exchange=self.exchanges, keep=str(loop.store.files / f"client-{stem}.safetensors"))
-        if loop.spools(down, len(self.joined)):
-            request.spool = str(loop.store.files / f"reply-{stem}.safetensors")
-            self.discarded.add(Path(request.spool).name)
-        if loop.experiment.evaluation.after_local and step == "client":
-            assert loop.bench.federation is not None
-            shared = len(loop.bench.federation.shared_test) > 0
-            request.after = {"splits": ["shared"] if shared else list(loop.experiment.evaluation.splits), "metrics": list(loop.metrics)}
-        return loop._state_of(self, request)
-
-    def _accept(self, reply: Reply) -> None:
-        self.busy += reply.seconds
-        self.record.bytes_up += reply.bytes
-        self.record.steps += reply.steps
-        self.record.skipped += reply.skipped
-        if reply.state is not None:
-            if reply.client in self.provisional:
-                self.discarded.add(Path(self.provisional[reply.client][0]).name)
-            self.provisional[reply.client] = (reply.state, self.loop.server.round)
-        for row in reply.measured:
-            self.record.measurements.append((reply.client, "local", "after_local", row["split"], row["metric"], row["value"]))
-
-    def _refuse(self, reply: Reply, reason: str) -> None:
-        self.joined.remove(reply.client)
-        self.record.rejected.append((self.attempt, self.exchanges, reply.client, reason))
-        log.warning("round %d: the reply of client %r does not count: %s", self.loop.server.round, reply.client, reason)
-        if reply.state is not None:
-            self.discarded.add(Path(reply.state).name)
-
-    def _scripted(self, client: str) -> set[str]:
-        faults = self.loop.experiment.faults.script
-        return (
-            {fault.kind for fault in faults if fault.round == self.loop.server.round and fault.client == client}
-            if not self.attempt
-            else set()
-        )
-
-    def _draw(self, client: str, what: str) -> np.random.Generator:
-        return stream(self.loop.experiment.seed, "faults", what, self.loop.server.round, self.attempt, client)
-
-    def _faults(self, requests: Sequence[Request], step: str) -> dict[str, str]:
-        """Clients that a simulated fault keeps from answering, with the reason; slow ones are timed on a virtual clock."""
-        faults = self.loop.experiment.faults
-        if not faults.any or self.loop.server.round == 0 or self.exchanges > 1:
-            return {}
-        found, slowest = {}, 0.0
-        for request in requests:
-            client = request.client
-            request.die = "kill" in self._scripted(client)
-            if "drop" in self._scripted(client) or self._draw(client, "dropout").random() < faults.dropout:
-                found[client] = "dropped out"
-                continue
-            seconds = self._virtual_seconds(client)
-            if faults.deadline is not None and seconds > faults.deadline:
-                found[client] = f"missed the deadline: {seconds:.3g} of {faults.deadline:.3g} virtual seconds"
-                seconds = faults.deadline
-            slowest = max(slowest, seconds)
-        self.record.virtual_seconds = slowest
-        return found
-
-    def _virtual_seconds(self, client: str) -> float:
-        faults, training = self.loop.experiment.faults, self.loop.experiment.training
-        slow = stream(self.loop.experiment.seed, "faults", "speed", client).random() < faults.stragglers
-        samples = training.steps * training.batch if training.steps else training.epochs * self.loop.server.sizes[client]
-        return samples / 1000 * (faults.slowdown if slow else 1.0) * float(np.exp(0.1 * self._draw(client, "noise").standard_normal()))
-
-    def _corrupted(self, reply: Reply) -> Reply:
-        faults = self.loop.experiment.faults
-        if reply.up is None or not faults.any or self.loop.server.round == 0 or self.exchanges > 1:
-            return reply
-        kinds = self._scripted(reply.client) & {"nan", "shape", "names"}
-        if faults.corrupt and self._draw(reply.client, "corrupt").random() < faults.corrupt:
-            kinds.add(faults.corruption)
-        for kind in kinds:
-            reply.up = corrupted(reply.up, kind)
-        return reply
-
-
-def _name(method: Method, step: Callable[..., Any]) -> str:
-    """The name under which a step travels: it must be a method of the class, never a lambda."""
-    owner, name = getattr(step, "__self__", None), getattr(step, "__name__", "")
-    if owner is method:
-        return name
-    if any(owner is guest for guest in getattr(method, "guests", {}).values()):
-        return f"{label(cast(Method, owner))}.{name}"
-    raise TypeError(f"cohort.run: expected a method of {type(method).__name__} such as self.client, got {step!r}; steps travel by name")
-
-
-def _distances(ups: Ups | None, state: State) -> list[tuple[str, str, str, str, str, float]]:
-    from equipoise.metrics import parameter_distances
-
-    rows = []
-    for client, up in zip(ups.ids, ups, strict=True) if ups is not None else ():
-        for metric, value in parameter_distances(up.model.params, state.model.params).items():
-            rows.append((client, "local", "after_local", "parameters", metric, value))
-    return rows

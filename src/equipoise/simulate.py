@@ -6,12 +6,15 @@ import os
 import platform
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -89,6 +92,8 @@ def prepare(wanted: Experiment, task: Task, federation: Federation | None) -> tu
     method = wanted.build_method()
     if wanted.device != "cpu" and not torch.cuda.is_available():
         raise ConfigurationError(f"device: expected one that is present, got {wanted.device!r}; this machine has cpu only")
+    if wanted.training.precision == "bfloat16" and federation is not None:
+        _try_bfloat16(wanted.device)
     overrides: dict[str, dict[str, Factory]] = {}
     architectures: dict[str, Any] = {}
     for name, spec in wanted.architectures().items():
@@ -109,6 +114,20 @@ def prepare(wanted: Experiment, task: Task, federation: Federation | None) -> tu
             f"{type(method).__name__} never trains a model, so batch-norm statistics would stay at their start; choose a model without batch norm"
         )
     return bench, method
+
+
+@cache
+def _try_bfloat16(device: str) -> None:
+    """Refuse bfloat16 where it does not work: some virtual machines announce it and end in an illegal instruction, so a child process tries."""
+    program = (
+        "import torch; from torch import nn; net = nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(1152, 8)).to(D)\n"
+        "with torch.autocast(D, torch.bfloat16): loss = net(torch.randn(16, 1, 8, 8, device=D)).float().square().sum()\n"
+        "loss.backward()"
+    ).replace("D", repr(device))
+    tried = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    if tried.returncode:
+        said = tried.stderr.strip().splitlines()[-1:] or [f"it ended with code {tried.returncode}"]
+        raise ConfigurationError(f"training.precision: bfloat16 does not work on this machine ({said[0]}); use float32")
 
 
 def _has_batch_norm(bench: Workbench, name: str) -> bool:

@@ -30,6 +30,9 @@ class Training(BaseModel):
     steps: int | None = Field(None, ge=1, description="a number of steps in place of epochs")
     clip: float | None = Field(None, gt=0, description="largest norm of a gradient")
     keep_optimiser: bool = Field(False, description="Standalone keeps its optimiser state between rounds: one uninterrupted training")
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of the networks in training; bfloat16 is tried in a child process first"
+    )
     loss: Literal["default", "focal"] = Field("default", description="default: cross-entropy, or squared error in regression")
     focal_gamma: float = Field(2.0, ge=0)
 

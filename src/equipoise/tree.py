@@ -22,12 +22,13 @@ _GRAM_ELEMENTS = 8_000_000  # of a stacked block in float64: 64 MB
 class Tree(Mapping[str, Tensor]):
     """Name -> tensor, with the name of its model and the set of entries that are not trained."""
 
-    __slots__ = ("_tensors", "model", "untrained")
+    __slots__ = ("_bytes", "_tensors", "model", "untrained")
 
     def __init__(self, tensors: Mapping[str, Tensor], model: str = "model", untrained: Iterable[str] = ()) -> None:
         self._tensors = tensors
         self.model = model
         self.untrained = frozenset(untrained)
+        self._bytes: int | None = None
 
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
@@ -102,7 +103,10 @@ class Tree(Mapping[str, Tensor]):
         return sum(self[name].numel() for name in self.trained)
 
     def bytes(self) -> int:
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.values())
+        """Its size; remembered, since one tree is sent to many clients."""
+        if self._bytes is None:
+            self._bytes = sum(tensor.numel() * tensor.element_size() for tensor in self.values())
+        return self._bytes
 
     def dot(self, other: Tree) -> float:
         """Inner product over the trained entries, in float64."""

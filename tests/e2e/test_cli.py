@@ -73,19 +73,24 @@ def in_a_process(*words: object, folder: Path, path: Path | None = None) -> Answ
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with four sites and two runs over them, made by the command itself."""
+    """A folder with four sites and two runs over them; what the second one printed is kept."""
     folder = tmp_path_factory.mktemp("place")
     folder_of(folder / "sites", sites())
-    for method in ("standalone", "fedavg"):
-        answer = in_a_process("run", "--data", "sites", "--method", method, *QUICK, "--out", f"runs/{method}", folder=folder)
-        assert answer.code == 0, answer.err
-        (folder / f"{method}.out").write_text(answer.out)
-        (folder / f"{method}.err").write_text(answer.err)
+    words = ("run", "--data", "sites", *QUICK)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["equipoise", *words, "--method", "standalone", "--out", "runs/standalone"])
+        main()
+    assert not end.value.code
+    answer = in_a_process(*words, "--method", "fedavg", "--out", "runs/fedavg", folder=folder)
+    assert answer.code == 0, answer.err
+    (folder / "out").write_text(answer.out)
+    (folder / "err").write_text(answer.err)
     return folder
 
 
 def test_a_run_shows_progress_a_table_of_gains_and_where_it_is(place: Path) -> None:
-    out, err = (place / "fedavg.out").read_text(), (place / "fedavg.err").read_text()
+    out, err = (place / "out").read_text(), (place / "err").read_text()
     assert [line.partition(":")[0] for line in err.splitlines()] == ["round 1", "round 2"]
     assert "fedavg" in out and "4 clients" in out and "finished, round 2 of 2" in out
     assert "against training alone (runs/standalone)" in out and "clients gain" in out
@@ -93,11 +98,10 @@ def test_a_run_shows_progress_a_table_of_gains_and_where_it_is(place: Path) -> N
     assert "saved in runs/fedavg; look again with: equipoise show runs/fedavg" in out
 
 
-def test_a_mistake_ends_in_one_sentence_without_a_traceback(tmp_path: Path) -> None:
-    answer = in_a_process("run", "--method", "fedprx", "--out", "runs/x", folder=tmp_path)
-    assert answer.code == 2 and answer.out == ""
-    assert answer.err.startswith("error: method: unknown method 'fedprx'; did you mean 'fedprox'?") and len(answer.err.splitlines()) == 1
-    assert not (tmp_path / "runs").exists()
+def test_a_mistake_ends_in_one_sentence(equipoise: Terminal, tmp_path: Path) -> None:
+    answer = equipoise("run", "--method", "fedprx", "--out", tmp_path / "x")
+    assert answer.code == 2 and answer.out == "" and len(answer.err.splitlines()) == 1
+    assert answer.err.startswith("error: method: unknown method 'fedprx'; did you mean 'fedprox'?")
 
 
 def test_a_method_of_the_users_is_named_by_its_path_and_its_error_shows_the_line(place: Path, tmp_path: Path) -> None:

@@ -47,10 +47,9 @@ def test_two_quadratics_meet_at_the_true_optimum_where_fedavg_does_not(tmp_path:
     optimum = np.dot(H, A) / np.sum(H)
     left = (1 - RATE * np.array(H)) ** 10  # what ten local steps leave of a client's distance to its own optimum
     drift = np.dot(1 - left, A) / np.sum(1 - left)
-    assert weight(scalar("scaffold", tmp_path / "scaffold", H, A, rounds=60)) == pytest.approx(optimum, abs=1e-5) == 1.0
-    assert (
-        weight(scalar("fedavg", tmp_path / "fedavg", H, A, rounds=60)) == pytest.approx(drift, abs=1e-5) == pytest.approx(0.667, abs=1e-3)
-    )
+    assert (optimum, round(drift, 3)) == (1.0, 0.667)
+    assert weight(scalar("scaffold", tmp_path / "scaffold", H, A, rounds=60)) == pytest.approx(optimum, abs=1e-5)
+    assert weight(scalar("fedavg", tmp_path / "fedavg", H, A, rounds=60)) == pytest.approx(drift, abs=1e-5)
 
 
 def test_every_round_is_algorithm_1_written_out(tmp_path: Path) -> None:

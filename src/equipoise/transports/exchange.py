@@ -13,11 +13,13 @@ from equipoise import evaluation
 from equipoise.client import Client
 from equipoise.composition import guest_named
 from equipoise.method import Method
+from equipoise.metrics import parameter_distances
 from equipoise.records import CannotSave, Down, Record, Up, read, size, write
 from equipoise.workbench import Samples, Workbench
 
 MEASURE = "@measure"  # steps of the engine's own, beside those of a method
 OUTPUTS = "@outputs"
+DISTANCE = "@distance"
 
 
 @dataclass
@@ -97,6 +99,8 @@ def perform(bench: Workbench, method: Method, request: Request) -> Reply:
             up = Up()
         elif request.step == OUTPUTS:
             up = _outputs(bench, method, client, request.down)
+        elif request.step == DISTANCE:
+            up = _distance(client, request.down)
         else:
             up = _step(method, client, request)
             if request.after and "model" in up:
@@ -165,3 +169,11 @@ def _outputs(bench: Workbench, method: Method, client: Client, asked: Record) ->
     assert bench.federation is not None
     model = evaluation.served(method, client, asked["down"])[asked["model"]]
     return Up(logits=client.predict(model, Samples.of(bench.federation, bench.federation.shared_test[asked["start"] : asked["stop"]])))
+
+
+def _distance(client: Client, asked: Record) -> Up:
+    """Angle and Manhattan distance between the mean features of the client's data under its own and under the new global model."""
+    if not len(client.train):
+        return Up()
+    local, new = (client.features(client.load(asked[name])).flatten(1).double().mean(0).numpy() for name in ("local", "new"))
+    return Up(parameter_distances(local, new))

@@ -1,0 +1,78 @@
+"""Simulated faults: who drops out, who is late on a virtual clock, whose reply is damaged. All from named streams, so a run with faults repeats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from equipoise.experiment import Faults
+from equipoise.records import Up
+from equipoise.streams import stream
+from equipoise.training import Training
+from equipoise.transports.exchange import Reply
+from equipoise.tree import Tree
+
+
+@dataclass(frozen=True)
+class FaultPlan:
+    """The faults of a run."""
+
+    faults: Faults
+    training: Training
+    seed: int
+
+    def _scripted(self, round: int, attempt: int, client: str) -> set[str]:
+        """A script is about the first attempt at a round: a repeated round has another chance."""
+        return {fault.kind for fault in self.faults.script if fault.round == round and fault.client == client} if not attempt else set()
+
+    def _draw(self, what: str, round: int, attempt: int, client: str) -> np.random.Generator:
+        return stream(self.seed, "faults", what, round, attempt, client)
+
+    def kills(self, round: int, attempt: int, client: str) -> bool:
+        """Whether the worker process that takes this client's request is to die."""
+        return "kill" in self._scripted(round, attempt, client)
+
+    def missing(self, round: int, attempt: int, client: str, samples: int) -> tuple[str | None, float]:
+        """Why a client does not answer (None if it does), and how many virtual seconds the server waited for it."""
+        if "drop" in self._scripted(round, attempt, client) or self._draw("dropout", round, attempt, client).random() < self.faults.dropout:
+            return "dropped out", 0.0
+        seconds, deadline = self._seconds(round, attempt, client, samples), self.faults.deadline
+        if deadline is not None and seconds > deadline:
+            return f"missed the deadline: {seconds:.3g} of {deadline:.3g} virtual seconds", deadline
+        return None, seconds
+
+    def _seconds(self, round: int, attempt: int, client: str, samples: int) -> float:
+        slow = stream(self.seed, "faults", "speed", client).random() < self.faults.stragglers
+        visits = self.training.steps * self.training.batch if self.training.steps else self.training.epochs * samples
+        noise = float(np.exp(0.1 * self._draw("noise", round, attempt, client).standard_normal()))
+        return visits / 1000 * (self.faults.slowdown if slow else 1.0) * noise
+
+    def damaged(self, round: int, attempt: int, reply: Reply) -> Reply:
+        """The reply as it arrives."""
+        if reply.up is None or not self.faults.any or round == 0:
+            return reply
+        kinds = self._scripted(round, attempt, reply.client) & {"nan", "shape", "names"}
+        if self.faults.corrupt and self._draw("corrupt", round, attempt, reply.client).random() < self.faults.corrupt:
+            kinds.add(self.faults.corruption)
+        up = reply.up
+        for kind in kinds:
+            up = corrupted(up, kind)
+        return replace(reply, up=up)
+
+
+def corrupted(up: Up, kind: str) -> Up:
+    """A reply damaged on its way: NaN values, a wrong shape, or a missing name."""
+    for name, value in up.items():
+        if isinstance(value, Tree) and value.trained:
+            first = value.trained[0]
+            tensors = dict(value.items())
+            if kind == "nan":
+                tensors[first] = torch.full_like(tensors[first], float("nan"))
+            elif kind == "shape":
+                tensors[first] = tensors[first].flatten()[:-1]
+            else:
+                del tensors[first]
+            return up.with_(**{name: Tree(tensors, value.model, value.untrained)})
+    return up.with_(damaged=float("nan"))

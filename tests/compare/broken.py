@@ -1,0 +1,26 @@
+"""Methods that fail, each in its way; child processes import them from here."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+from equipoise.methods.fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class Dying(FedAvg):
+    """Takes its process with it."""
+
+    def client(self, client: Any, down: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Raising(FedAvg):
+    """Raises at every client."""
+
+    def client(self, client: Any, down: Any) -> None:
+        raise RuntimeError("no patience left")

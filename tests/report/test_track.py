@@ -1,0 +1,82 @@
+"""The numbers in a tracker are those in the store; real libraries, local files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from equipoise.experiment import ConfigurationError, Experiment
+from equipoise.runs import Run
+from equipoise.simulate import run
+from equipoise.track import parameters, tracking
+from equipoise.transports.exchange import Watcher
+
+WANTED = Experiment(data={"name": "digits", "clients": 3}, rounds=2, training={"steps": 2}, workers=0)
+
+
+def tracked(kind: str, folder: Path) -> Run:
+    seen: list[int] = []
+    with tracking(kind, WANTED, folder, Watcher(on_round=lambda record: seen.append(record.round))) as watcher:
+        finished = run(WANTED, folder, watcher)
+    assert seen == [1, 2], "the watcher inside still hears of every round"
+    return finished
+
+
+def expected(finished: Run) -> dict[tuple[str, int], float]:
+    rows = {(f"{r['model']}/{r['split']}/{r['metric']}/{r['client']}", r["round"]): r["value"] for r in finished.table(phase="received")}
+    return rows | {(f"weight/{r['client']}", r["round"]): r["share"] for r in finished.weights()}
+
+
+def test_tensorboard(tmp_path: Path):
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    finished = tracked("tensorboard", tmp_path / "run")
+    events = EventAccumulator(str(finished.folder / "tensorboard"))
+    events.Reload()
+    wanted = expected(finished)
+    assert wanted
+    for (name, step), value in wanted.items():
+        assert {event.step: event.value for event in events.Scalars(name)}[step] == pytest.approx(value, rel=1e-6)
+    values = [value for (name, step), value in wanted.items() if name.startswith("global/test/accuracy/") and step == 2]
+    assert events.Scalars("global/test/accuracy/mean")[-1].value == pytest.approx(sum(values) / 3, rel=1e-6)
+
+
+def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("mlflow", reason="mlflow is not installed")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    from mlflow.tracking import MlflowClient
+
+    finished = tracked("mlflow", tmp_path / "run")
+    client = MlflowClient()
+    (saved,) = client.search_runs([client.get_experiment_by_name("equipoise/digits").experiment_id])
+    assert saved.info.status == "FINISHED" and saved.data.params["data.clients"] == "3" and saved.data.params["method.name"] == "fedavg"
+    assert saved.data.params.keys() == parameters(WANTED).keys()
+    for (name, step), value in expected(finished).items():
+        assert {metric.step: metric.value for metric in client.get_metric_history(saved.info.run_id, name)}[step] == value
+    with pytest.raises(RuntimeError, match="oven"), tracking("mlflow", WANTED, tmp_path / "other", Watcher()):
+        raise RuntimeError("the oven is on fire")
+    failed = client.search_runs([saved.info.experiment_id], "attributes.status = 'FAILED'")
+    assert [one.info.run_name for one in failed] == ["other"]
+
+
+def test_a_store_that_cannot_be_written_gets_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("mlflow", reason="mlflow is not installed")
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    with pytest.raises(ConfigurationError, match="--track mlflow: .*MLFLOW_TRACKING_URI"), tracking("mlflow", WANTED, tmp_path, Watcher()):
+        pass
+
+
+def test_an_unknown_tracker_is_refused_with_the_nearest(tmp_path: Path):
+    with pytest.raises(ValueError, match="did you mean 'tensorboard'"), tracking("tensorbord", WANTED, tmp_path, Watcher()):
+        pass
+
+
+def test_a_folder_that_holds_a_run_is_left_as_it_is(tmp_path: Path):
+    (tmp_path / "run.db").touch()
+    with tracking("tensorboard", WANTED, tmp_path, Watcher()):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["run.db"]
