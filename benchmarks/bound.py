@@ -25,7 +25,6 @@ VARIANTS = ("bare", "fused", "foreach", "channels_last", "channels_last_bare", *
 
 def work(rank: int, shared: Shared, counter: Synchronized[int], pipe: Connection) -> None:
     """One process: trains its share of a cohort, or counts correct answers on its share of the test images, until told None."""
-    torch.manual_seed(shared.seed * PROCESSES + rank)
     model = network(shared.workload.network, shared.seed)
     x_test, y_test = shared.x_test.chunk(PROCESSES)[rank], shared.y_test.chunk(PROCESSES)[rank]
     if shared.variant.startswith("channels_last"):
@@ -33,6 +32,8 @@ def work(rank: int, shared: Shared, counter: Synchronized[int], pipe: Connection
         x_test = x_test.contiguous(memory_format=torch.channels_last)
     trainer = fedakd if shared.workload.method == "fedakd" else stacked_fedavg if shared.variant in STACKS else fedavg
     train = trainer(shared, model)
+    # After the networks are made, which seeds torch too: else all processes would shuffle alike.
+    torch.manual_seed(shared.seed * PROCESSES + rank + 1)
     parameters = list(model.parameters())
     while task := pipe.recv():
         kind, clients = task

@@ -19,6 +19,7 @@ from equipoise import methods
 from equipoise.composition import SLOTS, compose
 from equipoise.data import DataConfig, Dataset
 from equipoise.method import Method
+from equipoise.names import nearest
 from equipoise.training import Training
 
 OWN_DATA = "its data set is a Python object"
@@ -83,7 +84,7 @@ class Evaluation(Section):
     def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
             if name not in METRICS:
-                raise methods.nearest("metric", name, list(METRICS))
+                raise nearest("metric", name, list(METRICS))
         return names
 
 

@@ -26,7 +26,7 @@ import equipoise
 from equipoise.data import Dataset, Federation, federate
 from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment
 from equipoise.method import Method
-from equipoise.methods import nearest
+from equipoise.names import nearest
 from equipoise.rounds import Loop
 from equipoise.runs.run import Run
 from equipoise.runs.store import CONFIGURATION, RunError, Store

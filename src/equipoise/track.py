@@ -15,7 +15,7 @@ from typing import Any
 
 from equipoise.comparison.labels import flat
 from equipoise.experiment import ConfigurationError, Experiment
-from equipoise.methods import nearest
+from equipoise.names import nearest
 from equipoise.runs.store import DATABASE, RoundRecord
 from equipoise.transports.exchange import Watcher
 

@@ -68,7 +68,11 @@ def test_what_is_missing_runs_and_what_was_killed_resumes_to_the_same_numbers(wh
     cut = whole.entries[1].run
     before = Run(cut.folder).table()
     tables = ("rounds", "measurements", "weights", "seconds", "files")
-    change(cut.folder, *(f"delete from {table} where round = 2" for table in tables), "update meta set value = '\"running\"' where key = 'status'")
+    change(
+        cut.folder,
+        *(f"delete from {table} where round = 2" for table in tables),
+        "update meta set value = '\"running\"' where key = 'status'",
+    )
     started: list[str] = []
     completed = compare(BASE, ["fedavg", "fedavgm"], seeds=[1], out=whole.folder, jobs=1, progress=watching(started))
     assert sorted(started) == sorted([cut.folder.name, completed.entries[2].run.folder.name]) and not completed.failures
@@ -90,7 +94,9 @@ def test_python_objects_are_compared_in_this_process(tmp_path: Path):
     draw = np.random.default_rng(0)
     x = draw.normal(size=(90, 4)).astype(np.float32)
     data = from_arrays(x, (x[:, 0] > 0).astype(np.int64))
-    result = eq.compare({"dataset": data, "rounds": 1, "data": {"clients": 3}, "model": torch.nn.Linear(4, 2)}, ["fedavg"], seeds=[1], out=tmp_path)
+    result = eq.compare(
+        {"dataset": data, "rounds": 1, "data": {"clients": 3}, "model": torch.nn.Linear(4, 2)}, ["fedavg"], seeds=[1], out=tmp_path
+    )
     assert not result.failures and len(result.entries) == 2
 
 

@@ -88,7 +88,9 @@ def test_an_undefined_measure_carries_its_reason():
 
 def test_a_missing_run_leaves_a_gap_and_the_failure_is_told():
     whole = made_up()
-    broken = Comparison([e for e in whole.entries if (e.label, e.run.place[1]) != ("fedakd", 2)], "fedavg", [Failure("fedakd", "iid", 2, "it broke")])
+    broken = Comparison(
+        [e for e in whole.entries if (e.label, e.run.place[1]) != ("fedakd", 2)], "fedavg", [Failure("fedakd", "iid", 2, "it broke")]
+    )
     assert broken.row("iid", "fedakd", "average")["seeds"] == 4
     assert broken.row("iid", "fedakd", "average")["note"] == "too few seeds"
     assert "failed: fedakd, partition iid, seed 2: it broke" in formats.explanation(broken)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from equipoise.records import Record, read, write
-from equipoise.tree import BLOCK, FileTensors, Tree, combine, gram
+from equipoise.tree import FileTensors, Tree, combine, gram
 
 
 def tree(w: float = 1.0, b: float = 2.0, mean: float = 10.0, count: int = 3) -> Tree:
@@ -101,20 +101,21 @@ def test_an_empty_place_does_not_change_the_rest_and_a_zero_share_is_not_read() 
     assert combine([known, known], [0.0, 0.0])["w"].tolist() == [0]
 
 
-def test_sums_run_in_blocks_of_places() -> None:
+def test_sums_run_in_blocks_of_sixteen_places() -> None:
     """A worker may sum its block alone: the whole is the sum of the blocks' sums, bit for bit, also with places left empty."""
     draw = torch.Generator().manual_seed(1)
-    trees: list[Tree | None] = [Tree({"w": torch.randn(50, generator=draw) * 10 ** float(k % 5)}) for k in range(2 * BLOCK + 5)]
-    trees[3] = trees[BLOCK] = None
-    shares = torch.rand(len(trees), generator=draw, dtype=torch.float64).tolist()
+    numbers = torch.randn(37, 50, generator=draw, dtype=torch.float64)
+    trees: list[Tree | None] = [Tree({"w": row}) for row in numbers]
+    trees[3] = trees[16] = None
+    shares = torch.rand(37, generator=draw, dtype=torch.float64).tolist()
     total = torch.zeros(50, dtype=torch.float64)
-    for start in range(0, len(trees), BLOCK):
+    for start in (0, 16, 32):
         block = torch.zeros(50, dtype=torch.float64)
-        for one, share in zip(trees[start : start + BLOCK], shares[start : start + BLOCK], strict=True):
+        for one, share in zip(trees[start : start + 16], shares[start : start + 16], strict=True):
             if one is not None:
-                block += one["w"].double() * share
+                block.add_(one["w"], alpha=share)
         total += block
-    assert torch.equal(combine(trees, shares)["w"], total.float())
+    assert torch.equal(combine(trees, shares)["w"], total)
 
 
 @settings(max_examples=30, deadline=None, derandomize=True, database=None)

@@ -44,7 +44,7 @@ def test_show_names_licence_source_and_shape() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["show", "retinamnst"], "did you mean retinamnist"),
+        (["show", "retinamnst"], "did you mean 'retinamnist'"),
         (["fetch", "uci_heart_disease"], "is import-only"),
         (["import", "mnist", "absent.npz"], "no such file"),
     ],

@@ -170,9 +170,9 @@ def test_settings_that_do_not_fit_the_data_are_refused() -> None:
     ("wrong", "said"),
     [
         ({"nam": "digits"}, "Extra inputs"),
-        ({"partition": "dirichlt:1"}, "did you mean dirichlet"),
-        ({"normalise": "imagnet"}, "did you mean imagenet"),
-        ({"augment": ("flipp",)}, "did you mean flip"),
+        ({"partition": "dirichlt:1"}, "did you mean 'dirichlet'"),
+        ({"normalise": "imagnet"}, "did you mean 'imagenet'"),
+        ({"augment": ("flipp",)}, "did you mean 'flip'"),
         ({"split": (0.5, 0.1, 0.2)}, "add up to 1"),
         ({"split": (0.0, 0.5, 0.5)}, "positive first"),
         ({"clients": 0}, "greater than or equal to 1"),

@@ -225,10 +225,10 @@ def test_pc1_sorted_takes_the_darkest_in_order() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("dirichlt:0.3", "did you mean dirichlet"),
+        ("dirichlt:0.3", "did you mean 'dirichlet'"),
         ("dirichlet", "needs a value for alpha"),
         ("dirichlet:x", "alpha must be of type float"),
-        ("dirichlet:1,minsize=3", "did you mean min_size"),
+        ("dirichlet:1,minsize=3", "did you mean 'min_size'"),
         ("dirichlet:1,alpha=2", "gives alpha twice"),
         ("iid:3", "more values than iid has parameters"),
     ],

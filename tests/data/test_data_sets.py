@@ -285,7 +285,7 @@ def test_an_absent_set_says_what_to_do_online_and_offline(folder: Path) -> None:
         sets.load("uci_heart_disease")
     with pytest.raises(ValueError, match="import-only"):
         sets.fetch(sets.entry("uci_heart_disease"))
-    with pytest.raises(ValueError, match="did you mean fashion_mnist"):
+    with pytest.raises(ValueError, match="did you mean 'fashion_mnist'"):
         federate(DataConfig(name="fashion_mnst"), 1)
 
 

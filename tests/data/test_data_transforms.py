@@ -82,7 +82,7 @@ def test_rotation_really_turns() -> None:
 def test_augmentation_is_for_images_and_known_names() -> None:
     with pytest.raises(ValueError, match="is for images"):
         augment(torch.zeros(2, 3), ("flip",), torch_stream(1, "a"))
-    with pytest.raises(ValueError, match="did you mean rotate"):
+    with pytest.raises(ValueError, match="did you mean 'rotate'"):
         augment(batch(), ("rotat",), torch_stream(1, "a"))
     with pytest.raises(ValueError, match="expected flip"):
         augment(batch(), ("flip:3",), torch_stream(1, "a"))

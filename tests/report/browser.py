@@ -26,7 +26,9 @@ def find_chromium() -> str | None:
             return found
     if os.geteuid() == 0 and shutil.which("apt-get"):
         command = ["apt-get", "install", "-y", "-q", "--no-install-recommends", "chromium"]
-        subprocess.run(command, capture_output=True, timeout=INSTALL_SECONDS, check=False, env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"})
+        subprocess.run(
+            command, capture_output=True, timeout=INSTALL_SECONDS, check=False, env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        )
     return shutil.which("chromium")
 
 
@@ -96,8 +98,16 @@ class Browser:
     def complaints(self) -> list[str]:
         """Errors and warnings that the page caused since it was opened."""
         found = [e["params"]["exceptionDetails"]["text"] for e in self.events if e["method"] == "Runtime.exceptionThrown"]
-        found += [str(e["params"]["args"]) for e in self.events if e["method"] == "Runtime.consoleAPICalled" and e["params"]["type"] in ("error", "warning")]
-        return found + [e["params"]["entry"]["text"] for e in self.events if e["method"] == "Log.entryAdded" and e["params"]["entry"]["level"] in ("error", "warning")]
+        found += [
+            str(e["params"]["args"])
+            for e in self.events
+            if e["method"] == "Runtime.consoleAPICalled" and e["params"]["type"] in ("error", "warning")
+        ]
+        return found + [
+            e["params"]["entry"]["text"]
+            for e in self.events
+            if e["method"] == "Log.entryAdded" and e["params"]["entry"]["level"] in ("error", "warning")
+        ]
 
     def requested(self) -> list[str]:
         """Addresses the page asked for, beside itself and what it holds inline."""

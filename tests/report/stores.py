@@ -43,7 +43,9 @@ def made_up_run(
         record = RoundRecord(number, 0, list(ids), list(ids), bytes_down=1000, bytes_up=500)
         values = np.round(50 * np.clip(level + 0.3 * draw.random(count) - 0.1 * (rounds - number), 0, 1)) / 50
         named = {"all": float(values[0])} if shared_test and model == "global" else dict(zip(ids, values.tolist(), strict=True))
-        record.measurements = [(client, model, "received", part, metric, value) for client, value in named.items() for part in ("validation", split)]
+        record.measurements = [
+            (client, model, "received", part, metric, value) for client, value in named.items() for part in ("validation", split)
+        ]
         if method != "standalone":
             record.weights = {client: 1 / count for client in ids}
         record.seconds = {"clients": 0.5, "transport": 0.1, "aggregation": 0.1}

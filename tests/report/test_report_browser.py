@@ -56,7 +56,9 @@ def test_it_renders_at_every_size_without_complaint(browser: Browser, page_of, c
 def test_the_numbers_on_the_page_are_those_in_the_store(browser: Browser, page_of):
     folder = page_of(10)
     browser.open(folder / "report.html")
-    rows = browser.run("""[...document.querySelectorAll("table.cards tbody tr")].map(row => [...row.cells].map(cell => [cell.dataset.value, cell.innerText.trim()]))""")
+    rows = browser.run(
+        """[...document.querySelectorAll("table.cards tbody tr")].map(row => [...row.cells].map(cell => [cell.dataset.value, cell.innerText.trim()]))"""
+    )
     together, alone = Run(folder / "fedavg").final(), Run(folder / "standalone").final()
     assert {row[0][0] for row in rows} == together.keys()
     for (client, _), samples, local, value, gain, weight, rounds, _ in rows:
@@ -78,7 +80,9 @@ def test_searching_filtering_sorting_and_unfolding(browser: Browser, page_of):
     browser.run("document.getElementById('find').value = '77'; document.getElementById('find').dispatchEvent(new Event('input'))")
     assert browser.run(NAMES) and all("77" in name for name in browser.run(NAMES))
     assert browser.run("document.getElementById('count').textContent") == f"{len(browser.run(NAMES))} of 1,000 clients shown"
-    browser.run("document.getElementById('find').value = ''; document.getElementById('losers').click(); document.getElementById('all').click()")
+    browser.run(
+        "document.getElementById('find').value = ''; document.getElementById('losers').click(); document.getElementById('all').click()"
+    )
     together, alone = Run(folder / "fedavg").final(), Run(folder / "standalone").final()
     assert len(browser.run(NAMES)) == sum(together[client] < alone[client] for client in together)
     browser.run("document.getElementById('losers').click()")
@@ -121,7 +125,9 @@ def test_the_page_of_a_comparison(browser: Browser, page_of):
     for width in (1200, 390):
         browser.open(folder / "comparison.html", width)
         assert browser.complaints() == [] and browser.run("document.documentElement.scrollWidth <= innerWidth")
-    cells = browser.run("""[...document.querySelectorAll("table.methods tbody tr")].map(row => [...row.cells].map(cell => cell.innerText))""")
+    cells = browser.run(
+        """[...document.querySelectorAll("table.methods tbody tr")].map(row => [...row.cells].map(cell => cell.innerText))"""
+    )
     entries = {entry.label: entry.measured[0] for entry in open_runs([folder / name for name in names])}
     for method, _, average, worst, *_ in cells:
         assert (average, worst) == (f"{100 * entries[method]['average']:.1f}", f"{100 * entries[method]['worst']:.1f}")

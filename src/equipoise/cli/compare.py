@@ -15,7 +15,9 @@ def compare(
         Path | None,
         typer.Argument(help="a YAML file: an experiment, and lists `methods`, `seeds`, `partitions`, a mapping `grid`", show_default=False),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="a data set (equipoise data list), or a folder with one CSV or NPZ file per site")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="a data set (equipoise data list), or a folder with one CSV or NPZ file per site")
+    ] = None,
     partition: Annotated[list[str] | None, typer.Option(help="how data are dealt; repeat the option for several")] = None,
     clients: Annotated[int | None, typer.Option(help="how many clients")] = None,
     label: Annotated[str | None, typer.Option(help="the label column of a table")] = None,
@@ -32,10 +34,13 @@ def compare(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any other setting, e.g. --set training.lr=0.01")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="the comparison's folder; default: one under comparisons/, named by the settings")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="the comparison's folder; default: one under comparisons/, named by the settings")
+    ] = None,
     jobs: Annotated[int | None, typer.Option(help="runs at a time; default one per core")] = None,
     output_format: Annotated[
-        Literal["terminal", "markdown", "latex", "csv", "json"], typer.Option("--format", help="what is printed; files of all kinds are saved")
+        Literal["terminal", "markdown", "latex", "csv", "json"],
+        typer.Option("--format", help="what is printed; files of all kinds are saved"),
     ] = "terminal",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="check everything, list the runs, and stop")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
@@ -54,7 +59,14 @@ def compare(
 
     given: dict[str, Any] = load(file) if file is not None else {}
     lists = {key: given.pop(key, None) for key in ("methods", "seeds", "partitions", "grid", "baseline")}
-    flags = {"data.name": data, "data.clients": clients, "data.label": label, "model": model, "rounds": rounds, "participation.fraction": fraction}
+    flags = {
+        "data.name": data,
+        "data.clients": clients,
+        "data.label": label,
+        "model": model,
+        "rounds": rounds,
+        "participation.fraction": fraction,
+    }
     base = with_settings(given, {key: value for key, value in flags.items() if value is not None})
     base = with_settings(base, output.parse_settings(settings or []))
     wanted: dict[str, Any] = {

@@ -129,7 +129,9 @@ def _show_clients(result: Comparison, limit: int) -> None:
     header, rows = formats.clients_grid(result, partition, seed)
     if not rows:
         return
-    output.console.print(f"\n[bold]who gains, who loses[/] against training alone ({partition}, seed {seed}; most harmed first)", highlight=False)
+    output.console.print(
+        f"\n[bold]who gains, who loses[/] against training alone ({partition}, seed {seed}; most harmed first)", highlight=False
+    )
     *clients, losers = rows
     _wide_table(header, [*([*row[:2], *map(_coloured, row[2:])] for row in clients[:limit]), losers])
     if len(clients) > limit:

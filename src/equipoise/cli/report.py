@@ -14,11 +14,13 @@ def report(
     against: Annotated[Path | None, typer.Option(help="the Standalone run to judge by; default: one among or beside the runs")] = None,
     png: Annotated[bool, typer.Option("--png", help="also write each figure as PNG, beside the page")] = False,
     pdf: Annotated[bool, typer.Option("--pdf", help="also write each figure as PDF, ready for a paper")] = False,
-    figure: Annotated[list[str] | None, typer.Option(help="only this figure as a file: clients, curves, plane, heatmap, weights, gains")] = None,
+    figure: Annotated[
+        list[str] | None, typer.Option(help="only this figure as a file: clients, curves, plane, heatmap, weights, gains")
+    ] = None,
 ) -> None:
     """One HTML page that opens offline: who gains and who loses, in words, cards and figures, and how to repeat it.
 
-      equipoise report runs/demo-fedavg --out report.html --pdf --figure plane
+    equipoise report runs/demo-fedavg --out report.html --pdf --figure plane
     """
     from equipoise.cli import output
     from equipoise.report import report as make

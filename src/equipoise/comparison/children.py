@@ -130,7 +130,9 @@ def _in_child(child: subprocess.Popen[bytes], cell: Cell, folder: Path, progress
                 progress.on_round(cell, last["round"])
     except TimeoutError:
         _end(child)
-        return f"no sign of life for {limit:g} seconds (participation.deadline), so it was ended; the comparison, run again, goes on with it"
+        return (
+            f"no sign of life for {limit:g} seconds (participation.deadline), so it was ended; the comparison, run again, goes on with it"
+        )
     if last.get("event") == "done":
         log.unlink(missing_ok=True)
         return None

@@ -128,7 +128,9 @@ def read_facts(folder: Path, whole: bool = True) -> Facts:
             )
         values = values_by_client(run)
         if not values:
-            raise RunError(f"{folder} has no {run.main_metric} on {run.main_split} data; measure it: evaluation.splits must name {run.main_split}")
+            raise RunError(
+                f"{folder} has no {run.main_metric} on {run.main_split} data; measure it: evaluation.splits must name {run.main_split}"
+            )
         return Facts(
             folder, run.config, run.store.meta("data"), run.task, run.store.meta("fingerprint"), run.main_metric, values, cost_of(run)
         )  # fmt: skip

@@ -7,6 +7,7 @@ import io
 import json
 import math
 from collections.abc import Callable
+
 from equipoise.comparison.measures import Measure
 from equipoise.comparison.table import Comparison
 from equipoise.metrics.comparison import FEWEST_SEEDS, TOO_FEW
@@ -113,7 +114,14 @@ def latex(comparison: Comparison) -> str:
         header, rows = grid_of(comparison, partition, mark)
         body = [" & ".join(_escaped(title) for title in header) + r" \\", r"\midrule"]
         body += [" & ".join([_escaped(row[0]), *row[1:]]) + r" \\" for row in rows]
-        parts += [rf"% partition {partition}", rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}", r"\toprule", *body, r"\bottomrule", r"\end{tabular}"]
+        parts += [
+            rf"% partition {partition}",
+            rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
+            r"\toprule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
     parts += [f"% {line}" for line in explanation(comparison)]
     return "\n".join(parts) + "\n"
 

@@ -15,7 +15,7 @@ from equipoise.comparison.measures import values_by_client
 from equipoise.comparison.plan import ALONE, Cell, Setting, default_folder, plan
 from equipoise.comparison.table import Comparison, Failure
 from equipoise.experiment import ConfigurationError, Experiment
-from equipoise.methods import nearest
+from equipoise.names import nearest
 from equipoise.runs import Run
 from equipoise.runs.store import RunError
 
@@ -100,7 +100,9 @@ def _validation(cells: Sequence[Cell], facts: Mapping[str, Facts]) -> float:
         found = list(values_by_client(run, split=VALIDATION).values())
         run.store.close()
         if not found:
-            raise RunError(f"{run.folder} has no validation data to choose a setting by; give them a share with data.split, such as [0.7, 0.1, 0.2]")
+            raise RunError(
+                f"{run.folder} has no validation data to choose a setting by; give them a share with data.split, such as [0.7, 0.1, 0.2]"
+            )
         means.append(float(np.mean(found)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)

@@ -180,5 +180,3 @@ def _number(value: Any) -> Any:
 
 def _inside(path: Path, folder: Path) -> str:
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
-
-

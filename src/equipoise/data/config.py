@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from equipoise.data.names import nearest
 from equipoise.data.transforms import NORMALISATIONS, augmentation
+from equipoise.names import did_you_mean
 
 
 class DataConfig(BaseModel):
@@ -51,7 +51,7 @@ class DataConfig(BaseModel):
     def _known_normalisation(cls, name: str) -> str:
         allowed = ("auto", "client", "pooled", *NORMALISATIONS)
         if name not in allowed:
-            raise ValueError(f"unknown normalisation {name!r}{nearest(name, allowed)}; known: {', '.join(allowed)}")
+            raise ValueError(f"unknown normalisation {name!r}{did_you_mean(name, allowed)}; known: {', '.join(allowed)}")
         return name
 
     @field_validator("augment")

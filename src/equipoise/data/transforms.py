@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from equipoise.data.names import nearest
+from equipoise.names import did_you_mean
 
 # name -> mean and standard deviation per channel of pixels in [0, 1]
 NORMALISATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -59,7 +59,7 @@ def augmentation(text: str) -> Callable[[Tensor, torch.Generator], Tensor]:
     name, _, amount = text.partition(":")
     known = {"crop": 4, "crop_reflect": 4, "flip": None, "rotate": 15}
     if name not in known:
-        raise ValueError(f"unknown augmentation {name!r}{nearest(name, known)}; known: {', '.join(known)}")
+        raise ValueError(f"unknown augmentation {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
     if amount and (known[name] is None or not amount.isdigit()):
         raise ValueError(f"augmentation {text!r}: expected {name}" + ("" if known[name] is None else " or a whole number as in crop:4"))
     value = int(amount or known[name] or 0)

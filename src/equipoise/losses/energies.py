@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 import torch
+
+from equipoise.names import nearest
 
 from .arrays import Numbers, Values, like, tensor
 
@@ -61,8 +61,7 @@ def trust(energy: Values, beta: float = 1.0, kind: str = "kl") -> Values:
 
 def _check(kind: str) -> None:
     if kind not in KINDS:
-        nearest = get_close_matches(kind, KINDS, 1, 0)[0]
-        raise ValueError(f"unknown energy {kind!r}; did you mean {nearest!r}? It has to be one of {', '.join(KINDS)}")
+        raise nearest("energy", kind, list(KINDS))
 
 
 def _energies(private: torch.Tensor, proxy: torch.Tensor, kind: str, rated: torch.Tensor) -> torch.Tensor:

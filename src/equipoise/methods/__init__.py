@@ -8,24 +8,14 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from equipoise.method import Method
+from equipoise.names import UnknownName, nearest
 
 _own: dict[str, type[Method]] = {}
-
-
-class UnknownName(ValueError):
-    """A name that nothing here has, with the nearest one that something has."""
-
-
-def nearest(kind: str, name: str, valid: list[str]) -> UnknownName:
-    close = get_close_matches(name, valid, 1, 0.5)
-    hint = f"; did you mean {close[0]!r}?" if close else "."
-    return UnknownName(f"unknown {kind} {name!r}{hint} Known: {', '.join(valid) or 'none'}")
 
 
 def names() -> list[str]:

@@ -16,9 +16,9 @@ from torch.nn.functional import cross_entropy
 
 from equipoise.client import Client
 from equipoise.losses import kl_divergence
+from equipoise.losses.generation import diversity_loss, heads, label_pool
 from equipoise.losses.terms import Batch, Loss, Outputs, frozen_logits, supervised, term
 from equipoise.method import Count, Method, NonNegative, Positive, Ups, Weights
-from equipoise.losses.generation import diversity_loss, heads, label_pool
 from equipoise.models import Generator, Network, shape_after
 from equipoise.models.network import evaluating
 from equipoise.records import Down, PerClient, State, Up

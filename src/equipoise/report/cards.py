@@ -99,12 +99,20 @@ def headline(found: Sequence[Card], metric: str) -> str:
         extreme = f"the {'highest' if metric == 'rmse' else 'lowest'} {metric} is {written(found[0].value, metric)}"
         return f"No run of training alone is known, so it cannot be said who gains; {extreme} at client {found[0].client}."
     gain, lose = (sum(card.verdict == verdict for card in known) for verdict in ("gains", "loses"))
-    first = f"All {len(known):,} clients gain" if gain == len(known) > 1 else f"{gain:,} of {len(known):,} clients {'gains' if gain == 1 else 'gain'}"
+    first = (
+        f"All {len(known):,} clients gain"
+        if gain == len(known) > 1
+        else f"{gain:,} of {len(known):,} clients {'gains' if gain == 1 else 'gain'}"
+    )
     if not lose:
         return f"{first}; nobody loses." if gain < len(known) else f"{first}."
     worst = min(known, key=lambda card: card.gain or 0.0)
     amount = f"client {worst.client} loses {points(abs(worst.gain or 0.0), metric)}"
-    return f"{first}; {amount}." if lose == 1 else f"{first}; {lose:,} lose, client {worst.client} most: {points(abs(worst.gain or 0.0), metric)}."
+    return (
+        f"{first}; {amount}."
+        if lose == 1
+        else f"{first}; {lose:,} lose, client {worst.client} most: {points(abs(worst.gain or 0.0), metric)}."
+    )
 
 
 def doubt(found: Sequence[Card]) -> str:
@@ -114,7 +122,9 @@ def doubt(found: Sequence[Card]) -> str:
         return ""
     clear = {verdict: sum(card.clear and card.verdict == verdict for card in judged) for verdict in ("gains", "loses")}
     of = {verdict: sum(card.verdict == verdict for card in judged) for verdict in ("gains", "loses")}
-    parts = [f"{clear[verdict]:,} of the {of[verdict]:,} {noun}" for verdict, noun in (("gains", "gains"), ("loses", "losses")) if of[verdict]]
+    parts = [
+        f"{clear[verdict]:,} of the {of[verdict]:,} {noun}" for verdict, noun in (("gains", "gains"), ("loses", "losses")) if of[verdict]
+    ]
     return f"Beyond the luck of finite test sets (95 % interval) are {' and '.join(parts)}." if parts else ""
 
 

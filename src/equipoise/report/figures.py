@@ -68,7 +68,14 @@ def learning(curves: Curves, alone: Curves | None, metric: str) -> Figure:
     else:
         low, high = np.nanpercentile(values, [10, 90], axis=0)
         axes.fill_between(curves.rounds, low, high, color=COLOURS[5], alpha=0.35, linewidth=0, label="middle 80 % of the clients")
-    axes.plot(curves.rounds, curves.mean * scale(metric), color=COLOURS[0], linewidth=2, label="mean", marker="o" if len(curves.rounds) == 1 else None)
+    axes.plot(
+        curves.rounds,
+        curves.mean * scale(metric),
+        color=COLOURS[0],
+        linewidth=2,
+        label="mean",
+        marker="o" if len(curves.rounds) == 1 else None,
+    )
     if alone is not None:
         axes.plot(alone.rounds, alone.mean * scale(metric), color=ALONE, linewidth=1.6, linestyle="--", label="mean of training alone")
     _label(axes, "round", unit(metric))
@@ -99,9 +106,15 @@ def alone_against_together(alone: np.ndarray, together: np.ndarray, metric: str)
     figure, axes = new()
     a, t = alone * scale(metric), together * scale(metric)
     gains = t < a if metric == "rmse" else t > a
-    for chosen, colour, marker, label in ((gains, GAIN, "o", "gains"), (~gains & (a != t), LOSS, "v", "loses"), (a == t, ALONE, "s", "equal")):
+    for chosen, colour, marker, label in (
+        (gains, GAIN, "o", "gains"),
+        (~gains & (a != t), LOSS, "v", "loses"),
+        (a == t, ALONE, "s", "equal"),
+    ):
         if chosen.any():
-            points = axes.scatter(a[chosen], t[chosen], s=26, color=colour, marker=marker, label=f"{label} ({chosen.sum()})", alpha=0.8, linewidths=0)
+            points = axes.scatter(
+                a[chosen], t[chosen], s=26, color=colour, marker=marker, label=f"{label} ({chosen.sum()})", alpha=0.8, linewidths=0
+            )
             points.set_rasterized(len(a) > MANY_POINTS)
     low, high = float(min(a.min(), t.min())), float(max(a.max(), t.max()))
     axes.axline((low, low), slope=1, color=ALONE, linewidth=1)
@@ -134,14 +147,18 @@ def plane(points: Mapping[str, Sequence[tuple[float, float]]], metric: str, path
     """Average against standard deviation over clients: a method is a mark, its seeds are faint, `path` is the way there over rounds."""
     figure, axes = new()
     if path is not None and len(path.rounds) > 1:
-        axes.plot(np.nanstd(path.values, axis=0) * scale(metric), path.mean * scale(metric), color=COLOURS[5], linewidth=1, label="over rounds")
+        axes.plot(
+            np.nanstd(path.values, axis=0) * scale(metric), path.mean * scale(metric), color=COLOURS[5], linewidth=1, label="over rounds"
+        )
     for place, (method, found) in enumerate(points.items()):
         average, std = np.array(found).T * scale(metric)
         colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
         if len(found) > 1:
             axes.scatter(std, average, s=14, color=colour, marker=marker, alpha=0.35, linewidths=0)
         axes.scatter([std.mean()], [average.mean()], s=60, color=colour, marker=marker, label=method, zorder=3)
-    _label(axes, f"standard deviation over clients{' (points)' if scale(metric) > 1 else ''}: lower is more even", f"average {unit(metric)}")
+    _label(
+        axes, f"standard deviation over clients{' (points)' if scale(metric) > 1 else ''}: lower is more even", f"average {unit(metric)}"
+    )
     _legend(figure, len(points) + (path is not None))
     return figure
 

@@ -16,7 +16,7 @@ from equipoise.comparison.entries import Entry, is_going, open_runs
 from equipoise.comparison.measures import Measure
 from equipoise.comparison.plan import ALONE
 from equipoise.comparison.table import Comparison
-from equipoise.methods import nearest
+from equipoise.names import nearest
 from equipoise.report import figures, pictures
 from equipoise.report.cards import cards, doubt, headline, points, written
 from equipoise.report.pictures import Picture
@@ -56,7 +56,9 @@ def report(
                 file.write_bytes(figures.encoded(drawn[name].draw, kind))
                 written_files.append(file)
     except OSError as error:
-        raise RunError(f"cannot write the report to {path}: {error.strerror or error}; choose a file that can be written with --out") from error
+        raise RunError(
+            f"cannot write the report to {path}: {error.strerror or error}; choose a file that can be written with --out"
+        ) from error
     return written_files
 
 
@@ -139,13 +141,22 @@ def _page_of_several(entries: Sequence[Entry], drawn: dict[str, Picture]) -> str
         unit=figures.unit(metric),
         metric=metric,
         facts=_facts(run, comparison),
-        configuration=[(f"{e.label}, {e.run.place[0]}, seed {e.run.place[1]}: {e.run.folder}", yaml.safe_dump(e.run.config, sort_keys=False)) for e in _one_each(comparison)],
+        configuration=[
+            (f"{e.label}, {e.run.place[0]}, seed {e.run.place[1]}: {e.run.folder}", yaml.safe_dump(e.run.config, sort_keys=False))
+            for e in _one_each(comparison)
+        ],
         environment=_environment(run),
     )
 
 
 def _render(**content: Any) -> str:
-    environment = Environment(loader=PackageLoader("equipoise.report", "template"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=PackageLoader("equipoise.report", "template"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     environment.filters |= {
         "written": lambda value: formats.figure(value, Measure("value"), content["metric"]),
         "change": lambda value: formats.figure(value, _CHANGE, content["metric"], signed=True),
@@ -154,11 +165,15 @@ def _render(**content: Any) -> str:
     folder = Path(__file__).parent / "template"
     inlined = {name: Markup((folder / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js")}
     content.setdefault("notes", [])
-    return environment.get_template("page.html").render(style=inlined["page.css"], script=inlined["page.js"], shown=SHOWN_CLIENTS, **content)
+    return environment.get_template("page.html").render(
+        style=inlined["page.css"], script=inlined["page.js"], shown=SHOWN_CLIENTS, **content
+    )
 
 
 def _group(drawn: dict[str, Picture], names: Sequence[str]) -> list[dict[str, str]]:
-    return [{"name": name, "title": drawn[name].title, "text": drawn[name].text, "uri": figures.data_uri(drawn[name].draw)} for name in names]
+    return [
+        {"name": name, "title": drawn[name].title, "text": drawn[name].text, "uri": figures.data_uri(drawn[name].draw)} for name in names
+    ]
 
 
 def _mark(text: str, place: int | None) -> str:
@@ -210,7 +225,11 @@ def _facts(run: Run, comparison: Comparison | None = None) -> list[tuple[str, st
     same = [("method", run.config["method"]["name"] + (f" ({', '.join(f'{k}={v}' for k, v in method.items())})" if method else "")),
             ("partition", run.config["data"]["partition"]), ("seed", str(run.config["seed"]))]  # fmt: skip
     if comparison is not None:
-        same = [("methods", ", ".join(comparison.methods)), ("partitions", ", ".join(comparison.partitions)), ("seeds", ", ".join(map(str, comparison.seeds)))]
+        same = [
+            ("methods", ", ".join(comparison.methods)),
+            ("partitions", ", ".join(comparison.partitions)),
+            ("seeds", ", ".join(map(str, comparison.seeds))),
+        ]
     return [*same, ("clients", f"{len(run.clients):,}, with {min(sizes):,} to {max(sizes):,} training samples"),
             ("rounds", f"{run.last_round} of {run.config['rounds']}"), ("test data", "one set for all" if run.main_split == "shared" else "each client's own part")]  # fmt: skip
 

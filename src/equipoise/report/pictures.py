@@ -45,7 +45,9 @@ def of_run(entry: Entry) -> dict[str, Picture]:
     points = {entry.label: [_point(entry)]}
     if entry.alone is not None and not entry.run.is_alone:
         points["training alone"] = [_point(Entry("", entry.alone, None))]
-    text = " ".join(f"{name}: average {written(p[0][0], metric)}, standard deviation {points_of(p[0][1], metric)}." for name, p in points.items())
+    text = " ".join(
+        f"{name}: average {written(p[0][0], metric)}, standard deviation {points_of(p[0][1], metric)}." for name, p in points.items()
+    )
     found["plane"] = Picture("Accuracy and evenness", text, lambda: figures.plane(points, metric, curves))
     return found | _maps(entry, curves)
 
@@ -53,7 +55,10 @@ def of_run(entry: Entry) -> dict[str, Picture]:
 def of_comparison(comparison: Comparison, partition: str) -> dict[str, Picture]:
     """The figures over all methods on one partition."""
     metric = comparison.metric
-    entries = {method: [entry for seed in comparison.seeds if (entry := comparison.entry(method, partition, seed))] for method in comparison.methods}
+    entries = {
+        method: [entry for seed in comparison.seeds if (entry := comparison.entry(method, partition, seed))]
+        for method in comparison.methods
+    }
     entries = {method: found for method, found in entries.items() if found}
     gains = {method: np.array([gain for entry in found for gain in sorted(entry.gains().values())]) for method, found in entries.items()}
     gains = {method: values for method, values in gains.items() if len(values)}
@@ -63,7 +68,9 @@ def of_comparison(comparison: Comparison, partition: str) -> dict[str, Picture]:
         found["gains"] = Picture("Who gains, who loses", text, lambda: figures.gains_by_method(gains, metric))
     curves = {method: [_read(entry, read_curves) for entry in seeds] for method, seeds in entries.items()}
     ends = " ".join(f"{name} ends at {written(float(np.mean([c.mean[-1] for c in seeds])), metric)}." for name, seeds in curves.items())
-    found["curves"] = Picture("Learning curves", f"Mean over clients; bands span the seeds. {ends}", lambda: figures.learning_by_method(curves, metric))
+    found["curves"] = Picture(
+        "Learning curves", f"Mean over clients; bands span the seeds. {ends}", lambda: figures.learning_by_method(curves, metric)
+    )
     points = {method: [_point(entry) for entry in seeds] for method, seeds in entries.items()}
     text = "Up is better on average, left is more even. " + " ".join(
         f"{name}: average {written(mean[0], metric)}, standard deviation {points_of(mean[1], metric)}."
@@ -86,7 +93,9 @@ def _maps(entry: Entry, curves: Curves) -> dict[str, Picture]:
     if weights.values.size:
         mean = weights.values.mean(1)
         least, most = int(mean.argmin()), int(mean.argmax())
-        ends = f"from {100 * mean[least]:.1f} % (client {weights.clients[least]}) to {100 * mean[most]:.1f} % (client {weights.clients[most]})"
+        ends = (
+            f"from {100 * mean[least]:.1f} % (client {weights.clients[least]}) to {100 * mean[most]:.1f} % (client {weights.clients[most]})"
+        )
         text = f"The share of the aggregate that each client was given; on average {ends if least != most else 'the same for all'}."
         found["weights"] = Picture("Weights over rounds", text, lambda: figures.weights(weights))
     return found

@@ -10,9 +10,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from equipoise.data.names import nearest
 from equipoise.data.partitions import covariate, dirichlet, labels, sites, sizes
 from equipoise.data.partitions.pool import Deal, Pool
+from equipoise.names import did_you_mean
 
 PARTITIONS: dict[str, Callable[..., Deal]] = {
     function.__name__: function
@@ -59,7 +59,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     if text == "auto":
         return "auto", {}
     if name not in PARTITIONS:
-        raise ValueError(f"unknown partition {name!r}{nearest(name, PARTITIONS)}; known: {', '.join(PARTITIONS)}")
+        raise ValueError(f"unknown partition {name!r}{did_you_mean(name, PARTITIONS)}; known: {', '.join(PARTITIONS)}")
     known = parameters(name)
     given: dict[str, Any] = {}
     for place, item in enumerate(rest.split(",") if rest else []):
@@ -69,7 +69,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
                 raise ValueError(f"partition {text!r} has more values than {name} has parameters ({', '.join(known) or 'none'})")
             key = list(known)[place]
         if key not in known:
-            raise ValueError(f"partition {name} has no parameter {key!r}{nearest(key, known)}; it has {', '.join(known) or 'none'}")
+            raise ValueError(f"partition {name} has no parameter {key!r}{did_you_mean(key, known)}; it has {', '.join(known) or 'none'}")
         if key in given:
             raise ValueError(f"partition {text!r} gives {key} twice")
         given[key] = _value(text, known[key], value)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from equipoise.data.dataset import Dataset
-from equipoise.data.names import nearest
 from equipoise.data.sets import common, digits, domains, hospitals, medical
 from equipoise.data.sets.entry import Entry
 from equipoise.data.sets.store import arrays_of, data_folder, fetch, import_files, prepared_copy
+from equipoise.names import did_you_mean
 
 JOINED = domains.JOINED
 ENTRIES = {e.name: e for e in (*common.ENTRIES, *medical.ENTRIES, *domains.ENTRIES, *hospitals.ENTRIES)}
@@ -21,7 +21,7 @@ def entry(name: str) -> Entry:
     """What is known of a set that can be fetched or imported."""
     if name not in ENTRIES:
         raise ValueError(
-            f"unknown data set {name!r}{nearest(name, names())}; known: {', '.join(names())}; or give the path of your own files"
+            f"unknown data set {name!r}{did_you_mean(name, names())}; known: {', '.join(names())}; or give the path of your own files"
         )
     return ENTRIES[name]
 
