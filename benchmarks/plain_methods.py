@@ -197,9 +197,7 @@ def mean(states: Sequence[State], weights: np.ndarray) -> State:
     return result
 
 
-def train(
-    job: Job, number: int, client: int, net: nn.Module, loss: Loss, places: Tensor | None = None, purpose: str = "batches"
-) -> None:
+def train(job: Job, number: int, client: int, net: nn.Module, loss: Loss, places: Tensor | None = None, purpose: str = "batches") -> None:
     """One epoch over a client's data, or over some places of it."""
     part, tensors = job.parts[client], list(net.parameters())
     places = torch.arange(len(part)) if places is None else places
@@ -333,9 +331,15 @@ def squares(layer: nn.Module, given: Tensor, d: Tensor) -> list[Tensor]:
         normalised = functional.batch_norm(given, layer.running_mean, layer.running_var, eps=layer.eps)
         weight, bias = (d * normalised).sum((2, 3)).square().sum(0), d.sum((2, 3))
     else:
-        products = d.flatten(2) @ functional.unfold(given, layer.kernel_size, padding=layer.padding).mT
-        weight, bias = products.square_().sum(0), d.sum((2, 3))
+        weight, bias = (d.flatten(2) @ patches(layer, given).mT).square_().sum(0), d.sum((2, 3))
     return [weight.flatten(), bias.square().sum(0)]
+
+
+def patches(layer: nn.Conv2d, given: Tensor) -> Tensor:
+    """What a kernel of stride 1 sees at every position, (sample, inputs of the kernel, positions): faster than torch's unfold."""
+    (rows, columns), (height, width) = layer.padding, layer.kernel_size
+    windows = functional.pad(given, (columns, columns, rows, rows)).unfold(2, height, 1).unfold(3, width, 1)
+    return windows.permute(0, 1, 4, 5, 2, 3).reshape(len(given), layer.weight[0].numel(), -1)
 
 
 def contrast(embeddings: Tensor, common: Tensor) -> Tensor:

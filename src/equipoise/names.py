@@ -22,4 +22,4 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def nearest(kind: str, name: str, valid: list[str]) -> UnknownName:
     """The error for an unknown name: what was given, what may have been meant, what there is."""
-    return UnknownName(f"unknown {kind} {name!r}{did_you_mean(name, valid)} Known: {', '.join(valid) or 'none'}")
+    return UnknownName(f"unknown {kind} {name!r}{did_you_mean(name, valid) or '.'} Known: {', '.join(valid) or 'none'}")

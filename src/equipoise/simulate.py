@@ -51,7 +51,7 @@ def run(
             on_failure.callback(pool.close)
         federation = federate(wanted.data, wanted.seed, wanted.dataset)
         bench, method = prepare(wanted, federation.task, federation)
-        folder = Path(out) if out is not None else _fresh_folder(wanted)
+        folder = Path(out) if out is not None else fresh_folder(wanted)
         store = Store.create(folder, yaml.safe_dump(wanted.model_dump(mode="json"), sort_keys=False), _facts(wanted, federation))
         on_failure.pop_all()
         del federation  # the workbench has it; workers put it into shared memory, and a second copy must not stay here
@@ -220,7 +220,8 @@ def _facts(wanted: Experiment, federation: Federation) -> dict[str, Any]:
     }
 
 
-def _fresh_folder(wanted: Experiment) -> Path:
+def fresh_folder(wanted: Experiment) -> Path:
+    """A new folder under runs/, named by time, method, data and seed."""
     method = wanted.model_dump(mode="json")["method"]["name"].rpartition(":")[2]
     stem = f"{datetime.now().strftime('%Y%m%d-%H%M%S')}-{method}-{Path(wanted.data.name).name}-s{wanted.seed}"
     folder, place = Path("runs") / stem, 1

@@ -12,10 +12,11 @@ import torch
 
 import equipoise as eq
 from equipoise.comparison.children import Progress
+from equipoise.comparison.plan import Cell
 from equipoise.comparison.run import compare
 from equipoise.data import from_arrays
 from equipoise.runs import Run
-from equipoise.runs.store import RunError
+from equipoise.runs.store import RunError, Store
 
 BASE = {"data": {"name": "digits", "clients": 3, "partition": "dirichlet:0.5"}, "rounds": 2, "training": {"steps": 3, "lr": 0.1}}
 
@@ -77,6 +78,18 @@ def test_what_is_missing_runs_and_what_was_killed_resumes_to_the_same_numbers(wh
     completed = compare(BASE, ["fedavg", "fedavgm"], seeds=[1], out=whole.folder, jobs=1, progress=watching(started))
     assert sorted(started) == sorted([cut.folder.name, completed.entries[2].run.folder.name]) and not completed.failures
     assert Run(cut.folder).table() == before
+
+
+def test_an_interrupted_comparison_leaves_no_process_and_is_completed_by_the_next_call(whole, tmp_path: Path):
+    def interrupt(cell: Cell, number: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compare(BASE, ["fedavg"], seeds=[1], out=tmp_path, jobs=1, progress=Progress(on_round=interrupt))
+    for folder in (tmp_path / "runs").iterdir():
+        Store(folder, writing=True).close()  # refuses while a process holds the run
+    completed = compare(BASE, ["fedavg"], seeds=[1], out=tmp_path, jobs=1)
+    assert [entry.run.values for entry in completed.entries] == [entry.run.values for entry in whole.entries[:2]]
 
 
 def test_failures_are_reported_with_their_reason_and_do_not_stop_the_others(tmp_path: Path):

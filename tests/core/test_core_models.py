@@ -144,7 +144,8 @@ def test_export_writes_weights_and_a_card(tmp_path: Path, method: str, client: s
 def test_predictions_are_the_models(tmp_path: Path) -> None:
     data = sites()
     run = eq.run(
-        settings("fedavg", data={"name": folder_of(tmp_path / "sites", data), "split": (0.7, 0.15, 0.15)}, rounds=1), tmp_path / "run"
+        settings("fedavg", "cnn", data={"name": folder_of(tmp_path / "sites", data), "split": (0.7, 0.15, 0.15)}, rounds=1),
+        tmp_path / "run",
     )
     header, rows = predictions(run, tmp_path / "sites" / "bo.npz")
     shares = run.model("global")(torch.from_numpy(data["bo"][0])).softmax(1).detach()

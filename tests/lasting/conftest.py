@@ -17,7 +17,9 @@ from jobs import environment
 def play() -> Iterator[Callable[..., dict[str, Any]]]:
     """Play or resume a run in a child process that may be killed; says whether it was, and what it said."""
     script = Path(__file__).parent / "zygote.py"
-    with subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
+    ) as process:
         assert process.stdin is not None and process.stdout is not None
 
         def ask(**job: Any) -> dict[str, Any]:

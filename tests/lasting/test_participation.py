@@ -44,7 +44,9 @@ def test_dropouts_and_stragglers_are_drawn_from_the_seed_and_recorded(tmp_path: 
     assert any("dropped out" in reason for reason in reasons) and any("missed the deadline" in reason for reason in reasons)
     assert first.rejected() == second.rejected()
     for row in first.rounds():
-        assert set(row["joined"]) == set(row["cohort"]) - {r["client"] for r in first.rejected() if r["round"] == row["round"] and r["attempt"] == row["attempt"]}
+        assert set(row["joined"]) == set(row["cohort"]) - {
+            r["client"] for r in first.rejected() if r["round"] == row["round"] and r["attempt"] == row["attempt"]
+        }
         assert 0 < row["virtual_seconds"] <= 0.1
 
 

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from jobs import config, environment, same_run
 
 from equipoise import simulate
@@ -172,9 +173,17 @@ def test_a_files_folder_that_vanishes_is_a_sentence(tmp_path: Path, monkeypatch:
 
 
 def test_ctrl_c_ends_after_the_current_client_and_says_how_to_resume(tmp_path: Path) -> None:
-    job = config(tmp_path, "fedavg", rounds=5000)
-    program = "import json, sys; from equipoise import cli, simulate; from equipoise.experiment import experiment; w = experiment(json.loads(sys.argv[1])); cli.app = lambda: simulate.run(w, sys.argv[2]); cli.main()"
-    with subprocess.Popen([sys.executable, "-c", program, json.dumps(job), str(tmp_path / "run")], stderr=subprocess.PIPE, text=True, env=environment()) as process:
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(config(tmp_path, "fedavg", rounds=5000)))))
+    command = [
+        sys.executable,
+        "-c",
+        "from equipoise.cli import main; main()",
+        "run",
+        str(tmp_path / "job.yaml"),
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment()) as process:
         deadline = time.monotonic() + 60
         while not ((tmp_path / "run" / "run.db").exists() and Store(tmp_path / "run").last_round() >= 2):
             assert time.monotonic() < deadline and process.poll() is None

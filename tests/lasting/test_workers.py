@@ -22,7 +22,13 @@ from equipoise.runs.store import RunError
 from equipoise.transports import workers
 from equipoise.transports.exchange import ClientError
 
-FAULTS = {"script": [{"round": 1, "client": "bo", "kind": "drop"}, {"round": 2, "client": "ada", "kind": "nan"}, {"round": 2, "client": "di", "kind": "kill"}]}
+FAULTS = {
+    "script": [
+        {"round": 1, "client": "bo", "kind": "drop"},
+        {"round": 2, "client": "ada", "kind": "nan"},
+        {"round": 2, "client": "di", "kind": "kill"},
+    ]
+}
 
 
 @pytest.mark.parametrize("method", methods.names())
@@ -85,7 +91,9 @@ def test_no_worker_survives_its_parent(tmp_path: Path) -> None:
     program = "import json, sys; from equipoise import simulate; from equipoise.experiment import experiment; simulate.run(experiment(json.loads(sys.argv[1])), sys.argv[2])"
     parent = subprocess.Popen([sys.executable, "-c", program, json.dumps(job), str(tmp_path / "run")], env=environment())
     try:
-        children = _until(lambda: found if len(found := _children(parent.pid)) == 2 and (tmp_path / "run" / "run.db").exists() else None, 60)
+        children = _until(
+            lambda: found if len(found := _children(parent.pid)) == 2 and (tmp_path / "run" / "run.db").exists() else None, 60
+        )
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait(timeout=10)
         _until(lambda: not any(_alive(child) for child in children), 20)

@@ -47,7 +47,7 @@ def made_up_run(
             (client, model, "received", part, metric, value) for client, value in named.items() for part in ("validation", split)
         ]
         if method != "standalone":
-            record.weights = {client: 1 / count for client in ids}
+            record.weights = dict.fromkeys(ids, 1 / count)
         record.seconds = {"clients": 0.5, "transport": 0.1, "aggregation": 0.1}
         store.commit(record, 2, "finished" if number == rounds else "running")
     store.close()

@@ -102,7 +102,7 @@ def test_a_screen_reader_finds_names_and_a_keyboard_reaches_the_controls(browser
     for role in ("image", "searchbox", "checkbox", "button", "columnheader", "rowheader"):
         found = [name for its, name in named if its == role]
         assert found and all(found), f"every {role} needs a name"
-    assert [name for role, name in named if role == "heading"][0] == "fedavg on digits"
+    assert next(name for role, name in named if role == "heading") == "fedavg on digits"
     focused = []
     for _ in range(5):
         for kind in ("keyDown", "keyUp"):

@@ -122,7 +122,7 @@ def test_a_run_that_is_not_finished_says_so(tmp_path: Path):
     finally:
         writing.close()
     assert (run / LOCK).exists()
-    with pytest.raises(RunError, match="stopped after round 2 of 3.*equipoise resume"):
+    with pytest.raises(RunError, match=r"stopped after round 2 of 3.*equipoise resume"):
         report([run, tmp_path / "other"], tmp_path / "r.html")
 
 

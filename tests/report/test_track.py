@@ -66,7 +66,7 @@ def test_a_store_that_cannot_be_written_gets_a_sentence(tmp_path: Path, monkeypa
     pytest.importorskip("mlflow", reason="mlflow is not installed")
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
-    with pytest.raises(ConfigurationError, match="--track mlflow: .*MLFLOW_TRACKING_URI"), tracking("mlflow", WANTED, tmp_path, Watcher()):
+    with pytest.raises(ConfigurationError, match=r"--track mlflow: .*MLFLOW_TRACKING_URI"), tracking("mlflow", WANTED, tmp_path, Watcher()):
         pass
 
 

@@ -38,8 +38,7 @@ def main() -> None:
     """The entry point: errors that a user can mend are printed as sentences, without a traceback."""
     try:
         app()
-    except KeyboardInterrupt as stop:
-        print(f"\n{stop}" if str(stop) else "\nstopped", file=sys.stderr)
+    except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
         if _is_ours(error):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -78,8 +79,12 @@ def compare(
     if dry_run:
         comparing.show_plan(plan(base, **wanted))
         return
-    with comparing.progress(quiet) as watching:
-        result = start(base, **wanted, baseline=baseline or lists["baseline"], out=out, jobs=jobs, progress=watching)
+    try:
+        with comparing.progress(quiet) as watching:
+            result = start(base, **wanted, baseline=baseline or lists["baseline"], out=out, jobs=jobs, progress=watching)
+    except KeyboardInterrupt:
+        print("stopped; finished rounds are kept, and the same command goes on from there", file=sys.stderr)
+        raise typer.Exit(130) from None
     if output_format == "terminal":
         comparing.show(result, SHOWN_CLIENTS)
     else:

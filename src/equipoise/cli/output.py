@@ -77,7 +77,18 @@ def remove_run(folder: Path) -> None:
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Watcher]:
-    """A watcher that shows rounds, clients and the time left; plain lines where there is no terminal."""
+    """A watcher that shows how far a run is; a run that is interrupted says how to go on with it."""
+    try:
+        with _bars(quiet) as watcher:
+            yield watcher
+    except KeyboardInterrupt as stop:
+        print(f"\n{stop}" if str(stop) else "\nstopped", file=sys.stderr)
+        raise
+
+
+@contextmanager
+def _bars(quiet: bool) -> Iterator[Watcher]:
+    """Rounds, clients and the time left; plain lines where there is no terminal."""
     if quiet:
         yield Watcher()
         return

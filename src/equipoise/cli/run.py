@@ -54,7 +54,7 @@ def run(
     """
     from equipoise.cli import output
     from equipoise.experiment import experiment, load, with_settings
-    from equipoise.simulate import _fresh_folder as fresh_folder
+    from equipoise.simulate import fresh_folder
     from equipoise.simulate import run as start
 
     flags: dict[str, Any] = {

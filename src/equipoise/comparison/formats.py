@@ -153,7 +153,7 @@ def clients_grid(comparison: Comparison, partition: str, seed: int) -> tuple[lis
     # With a tuned learning rate every method may have a reference of its own; then no single column can show it.
     references = [entry.reference or {} for entry in entries.values()]
     alone = references[0] if all(reference == references[0] for reference in references) else {}
-    clients = sorted(references[0], key=lambda client: sum(gain.get(client, 0.0) for gain in gains.values()))
+    clients = sorted(references[0], key=lambda client: sorted(gain.get(client, 0.0) for gain in gains.values()))
     rows = [
         [client, figure(alone.get(client), measure, metric), *(figure(gain.get(client), measure, metric, True) for gain in gains.values())]
         for client in clients

@@ -12,10 +12,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from equipoise import methods as registry
 from equipoise.comparison.labels import flat, labels
 from equipoise.experiment import ConfigurationError, Experiment, experiment, method_from, method_spec, name_is_local, spec_of, with_settings
 from equipoise.method import Method
+from equipoise.names import nearest
 
 ALONE = "standalone"
 OPERATIONAL = ("workers", "keep", "memory")  # change how a run is carried out, never what comes out
@@ -154,7 +154,7 @@ def _check_grid(grid: Mapping[str, Sequence[Any]], listed: Sequence[Any]) -> Non
             raise ConfigurationError(f"grid: {key} is not a setting to tune; use the seeds, partitions and methods of the comparison")
         if not any(_applies(key, method) for method in listed):
             known = sorted({f"method.{name}" for method in listed for name in flat(_spec(method))})
-            raise registry.nearest("grid key", key, [name for name in known if name != "method.name"])
+            raise nearest("grid key", key, [name for name in known if name != "method.name"])
 
 
 def _settings(grid: Mapping[str, Sequence[Any]], method: Any) -> list[Setting]:

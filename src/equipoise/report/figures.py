@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -25,7 +26,7 @@ GAIN, LOSS, ALONE = "#00785A", "#B4401C", "#6b6b6b"
 SINGLE_LINES = 20  # up to this many clients each has a line of its own; above, percentiles
 NAMED_ROWS = 30  # up to this many rows of a heat map carry the client's name
 MANY_POINTS = 300  # above, points are drawn as an image inside the picture
-STYLE = {
+STYLE: Any = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e4e4e4", "axes.axisbelow": True,
     "axes.edgecolor": "#777777", "legend.frameon": False, "legend.fontsize": 8, "svg.fonttype": "none", "svg.hashsalt": "equipoise",
     "pdf.fonttype": 42, "figure.dpi": 100, "savefig.dpi": 200,

@@ -69,7 +69,7 @@ def _baseline(entries: Sequence[Entry]) -> str:
 
 def _figures_of_several(entries: Sequence[Entry]) -> dict[str, Picture]:
     comparison = Comparison(entries, _baseline(entries))
-    drawn = {}
+    drawn: dict[str, Picture] = {}
     for place, partition in enumerate(comparison.partitions):
         suffix = f"-{place + 1}" if len(comparison.partitions) > 1 else ""
         drawn |= {f"{name}{suffix}": picture for name, picture in pictures.of_comparison(comparison, partition).items()}
@@ -214,7 +214,8 @@ def _best_in_words(comparison: Comparison) -> str:
             least = min(row["value"] for row in kindest)
             names = [row["method"] for row in kindest if row["value"] == least]
             who = "" if names == [best["method"]] else f"{' and '.join(names[:3])} "
-            text += f"{'; ' if who else ' and '}{who}{'harms' if len(names) == 1 else 'harm'} the fewest clients ({100 * least:.0f} %)"
+            whom = f"the fewest clients ({100 * least:.0f} %)" if least else "nobody"
+            text += f"{'; ' if who else ' and '}{who}{'harms' if len(names) == 1 else 'harm'} {whom}"
         sentences.append((f"On {partition}, " if len(comparison.partitions) > 1 else "") + text + ".")
     return " ".join(sentences)
 

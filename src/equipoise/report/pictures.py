@@ -69,7 +69,9 @@ def of_comparison(comparison: Comparison, partition: str) -> dict[str, Picture]:
     curves = {method: [_read(entry, read_curves) for entry in seeds] for method, seeds in entries.items()}
     ends = " ".join(f"{name} ends at {written(float(np.mean([c.mean[-1] for c in seeds])), metric)}." for name, seeds in curves.items())
     found["curves"] = Picture(
-        "Learning curves", f"Mean over clients; bands span the seeds. {ends}", lambda: figures.learning_by_method(curves, metric)
+        "Learning curves",
+        f"Mean over clients{'; bands span the seeds' if len(comparison.seeds) > 1 else ''}. {ends}",
+        lambda: figures.learning_by_method(curves, metric),
     )
     points = {method: [_point(entry) for entry in seeds] for method, seeds in entries.items()}
     text = "Up is better on average, left is more even. " + " ".join(

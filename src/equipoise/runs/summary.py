@@ -70,9 +70,9 @@ def baseline_of(run: Run) -> Run | None:
     for folder in sorted(path for path in run.folder.parent.iterdir() if (path / DATABASE).exists() and path != run.folder):
         try:
             other = Run(folder)
-            same = all(other.config[key] == run.config[key] for key in ("rounds", "seed", "training")) and other.store.meta(
-                "fingerprint"
-            ) == run.store.meta("fingerprint")
+            same = all(
+                other.config[key] == run.config[key] for key in ("rounds", "seed", "training", "model", "models")
+            ) and other.store.meta("fingerprint") == run.store.meta("fingerprint")
             if same and other.config["method"]["name"] == "standalone" and other.status == "finished":
                 return other
         except (RunError, OSError, KeyError):
