@@ -8,9 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measure import Meter, arguments
-from networks import network
-from workloads import cohorts, load, partition
 
 import equipoise as eq
 from equipoise.methods.fedavg import FedAvg
@@ -18,6 +15,9 @@ from equipoise.rounds import Loop
 from equipoise.simulate import run
 from equipoise.task import Task
 from equipoise.transports.exchange import Watcher
+from measure import Meter, arguments
+from networks import network
+from workloads import cohorts, load, partition
 
 NETWORKS = {"cnn": "bench_cnn", "mlp": "mlp", "lenet": "lenet"}
 
@@ -73,7 +73,9 @@ def main() -> None:
         meter.lap(workload.epochs * sum(len(parts[k]) for k in chosen[record.round - 1]))
         if record.round == options.rounds:
             accuracy = next(row[5] for row in record.measurements if row[1] == "global")
-            posted = statistics.median(1000 * (r.seconds["transport"] + r.seconds["aggregation"] + r.seconds["store"]) / len(r.cohort) for r in finished)
+            posted = statistics.median(
+                1000 * (r.seconds["transport"] + r.seconds["aggregation"] + r.seconds["store"]) / len(r.cohort) for r in finished
+            )
             meter.report("ours", workload, options, accuracy, ("torch", "equipoise"), overhead_ms_per_client=posted)
 
     with tempfile.TemporaryDirectory() as folder:

@@ -147,7 +147,8 @@ class Workbench:
         return found
 
     def _build(self, key: str) -> Model:
-        with default_generator(self.seed, "initial model", key):
+        # One stream for all names: models of one architecture start alike, so a private model and the model of another method compare.
+        with default_generator(self.seed, "initial model"):
             net = self._factory(key)()
         net = net.to(self.device)
         if prefers_channels_last(net, self.task):
