@@ -54,7 +54,6 @@ def rows(folder: Path) -> dict[tuple[str, str], list[dict[str, float]]]:
             values = run.final(model=model)
             numbers = np.array(list(values.values()))
             row = {"seed": run.config["seed"], "average": 100 * numbers.mean(), "worst": 100 * numbers.min(), "spread": 100 * numbers.std()}
-            row["seconds"] = sum(sum(r["seconds"].values()) for r in run.rounds())
             reference = alone[run.config["seed"]]
             if values.keys() == reference.keys() and run.config["method"]["name"] != "standalone":
                 before, after = np.array([reference[client] for client in values]), numbers
@@ -67,14 +66,14 @@ def rows(folder: Path) -> dict[tuple[str, str], list[dict[str, float]]]:
 def table(found: dict[tuple[str, str], list[dict[str, float]]]) -> str:
     """Mean and range over seeds."""
     lines = [
-        "| method | model | average | worst client | std over clients | gain on Standalone | clients harmed | CF | seconds |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| method | model | average | worst client | std over clients | gain on Standalone | clients harmed | CF |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for (method, model), seeds in sorted(
         found.items(), key=lambda item: (item[0][0] != "standalone", not item[0][0].startswith("fedavg"), item[0])
     ):
         cells = []
-        for key, digits in (("average", 1), ("worst", 1), ("spread", 1), ("gain", 1), ("harmed", 0), ("cf", 0), ("seconds", 0)):
+        for key, digits in (("average", 1), ("worst", 1), ("spread", 1), ("gain", 1), ("harmed", 0), ("cf", 0)):
             values = [row[key] for row in seeds if key in row and np.isfinite(row[key])]
             cells.append(f"{np.mean(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})" if values else "-")
         lines.append(f"| {method} | {model} | {' | '.join(cells)} |")
