@@ -32,5 +32,8 @@ tests: .venv/.installed-dev
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev,track]'
 	touch $@ .venv/.installed
 
+bench: .venv/.installed  ## against public simulators and the bound, side by side; needs EQUIPOISE_DATA
+	$(BIN)/python benchmarks/bench.py
+
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache

@@ -233,8 +233,7 @@ def render(duels: list[Duel], rounds: int) -> str:
         "",
         "Two methods magnify rounding, since the plain loop writes its losses with other operations: in FedAKD a sample that one side "
         "counts as correct and the other does not changes the order of all batches of that client's second stage; KDIA's generator begins "
-        "Adam anew in every round, whose first steps follow the sign of a gradient however small. With Equipoise's own distillation loss "
-        "in the plain loop FedAKD's models are 2e-07 apart after a round; after one step of the generator, KDIA's generators are 2e-04.",
+        "Adam anew in every round, whose first steps follow the sign of a gradient however small.",
     ]
     return "\n".join(lines) + "\n"
 
