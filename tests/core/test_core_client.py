@@ -119,11 +119,12 @@ def test_models_are_lent_apart_and_come_back_as_they_were() -> None:
             assert all(parameter.grad is None for parameter in again.net.parameters())
 
 
-def test_the_initial_model_follows_from_seed_and_name_alone() -> None:
+def test_the_initial_model_follows_from_seed_and_architecture_alone() -> None:
     torch.manual_seed(1)
     first = bench().initial("model")
     torch.manual_seed(2)
     assert_equal(first, bench().initial("model"))
+    assert_equal(first, bench().initial("private"))
     assert not torch.equal(first["head.weight"], bench(seed=8).initial("model")["head.weight"])
 
 
