@@ -183,7 +183,14 @@ def show(found: dict[str, Any]) -> None:
     table(header, lines, f"{found['metric']}{' in %' if percent else ''} of the {found['model']} model on {found['split']} data")
     if len(rows) > 50:
         console.print(f"... and {len(rows) - 50} more clients: equipoise show {found['run']} --json")
-    console.print(f"average {number(found['average'])}, worst {number(found['worst'])}, best {number(found['best'])}", highlight=False)
+    noise = (
+        f" ({number(found['std without test noise'])} without the noise of finite test sets)" if "std without test noise" in found else ""
+    )
+    console.print(
+        f"average {number(found['average'])}, worst {number(found['worst'])}, best {number(found['best'])}, std over clients {number(found['std'])}{noise}",
+        highlight=False,
+        soft_wrap=True,
+    )
     if known:
         console.print(
             f"against training alone ({found['against']}): {found['gained']} of {len(rows)} clients gain, {found['lost']} lose, average gain {number(found['average gain'], True)}",

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from equipoise.metrics import accuracy_variance, between_client_variance
 from equipoise.runs.run import Run
 from equipoise.runs.store import DATABASE, RunError
 
@@ -37,14 +38,20 @@ def facts(run: Run, alone: Run | None = None, model: str | None = None) -> dict[
     if values:
         numbers = np.array(list(values.values()))
         best, worst = (min, max) if lower else (max, min)
-        found |= {"average": float(numbers.mean()), "worst": float(worst(numbers)), "best": float(best(numbers))}
+        found |= {
+            "average": float(numbers.mean()),
+            "worst": float(worst(numbers)),
+            "best": float(best(numbers)),
+            "std": float(numbers.std()),
+        }
+        found |= _without_noise(run, metric, values)
     rows: dict[str, dict[str, Any]] = {client: {"samples": sizes.get(client), "value": value} for client, value in values.items()}
     if alone is not None:
         _comparable(run, alone)
         reference = alone.final(metric)
         for client, row in rows.items():
             if client in reference:
-                row |= {"alone": reference[client], "gain": (reference[client] - row["value"]) * (1 if lower else -1)}
+                row |= {"alone": reference[client], "gain": (reference[client] - row["value"]) * (1 if lower else -1) + 0.0}
         gains = [row["gain"] for row in rows.values() if "gain" in row]
         if gains:
             found |= {
@@ -54,6 +61,16 @@ def facts(run: Run, alone: Run | None = None, model: str | None = None) -> dict[
                 "average gain": float(np.mean(gains)),
             }
     return found | {"per client": rows}
+
+
+def _without_noise(run: Run, metric: str, values: dict[str, float]) -> dict[str, float]:
+    """The spread of accuracy over clients that finite test sets do not explain; nothing where it cannot be said."""
+    totals = dict(zip(run.clients, run.store.meta("sizes")["test"], strict=True))
+    if metric != "accuracy" or run.main_split != "test" or any(totals[client] < 2 for client in values):
+        return {}
+    numbers = list(values.values())
+    noise = accuracy_variance(numbers, [totals[client] for client in values])
+    return {"std without test noise": float(np.sqrt(between_client_variance(numbers, noise)["debiased"]))}
 
 
 def _comparable(run: Run, alone: Run) -> None:
