@@ -6,7 +6,7 @@ ends. What lasts between steps are trees.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -251,7 +251,3 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def finite(values: Sequence[Tensor]) -> bool:
-    return all(bool(torch.isfinite(value).all()) for value in values if value.is_floating_point())

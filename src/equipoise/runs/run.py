@@ -143,7 +143,3 @@ class Run:
         if name not in served:
             raise RunError(f"no model {name!r} in {self.folder}; its method serves {', '.join(served)}")
         return served[name].net.eval()
-
-
-def open_run(folder: str | Path) -> Run:
-    return Run(folder)

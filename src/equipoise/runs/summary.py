@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,9 +94,3 @@ def baseline_of(run: Run) -> Run | None:
         except (RunError, OSError, KeyError):
             continue
     return None
-
-
-def latest(folder: Path) -> Path | None:
-    """The newest run in a folder."""
-    found = [path for path in folder.iterdir() if (path / DATABASE).exists()] if folder.is_dir() else []
-    return max(found, key=lambda path: path.stat().st_mtime, default=None)
