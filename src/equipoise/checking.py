@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -44,4 +45,7 @@ def refusal(up: Up | None, majority: frozenset[str], loop: Loop, step: str) -> s
 
 
 def _finite(tensor: Tensor) -> bool:
-    return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
+    if not tensor.is_floating_point():
+        return True
+    # One value that is not finite makes the sum so. A sum that overflows says nothing: then each value is looked at.
+    return math.isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())

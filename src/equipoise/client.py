@@ -13,7 +13,7 @@ from torch import Tensor
 from equipoise.losses.terms import Batch, Loss, Outputs, supervised
 from equipoise.records import plain
 from equipoise.streams import default_generator, number, torch_stream
-from equipoise.training import GradientHook, Stepper, minimise
+from equipoise.training import GradientHook, Stepper, backward, minimise
 from equipoise.tree import Tree
 from equipoise.workbench import Model, Samples, Workbench
 
@@ -146,7 +146,7 @@ class Client:
             Stepper(m.trained, training, lr, optimiser if len(models) == 1 else (optimiser or {}).get(str(k)), gradient)
             for k, m in enumerate(models)
         ]
-        total, seen, steps, skipped, epoch = torch.zeros(()), 0, 0, 0, 0
+        total, seen, steps, skipped, epoch = 0.0, 0, 0, 0, 0
         for m in models:
             m.net.train()
         with default_generator(self.bench.seed, *self._names(f"{purpose} torch")):
@@ -169,7 +169,7 @@ class Client:
                     break
         self.steps, self.skipped = self.steps + steps, self.skipped + skipped
         memory = steppers[0].state() if len(models) == 1 else {str(k): s.state() for k, s in enumerate(steppers)}
-        return Done(steps, float(total) / max(1, seen), skipped, memory)
+        return Done(steps, total / max(1, seen), skipped, memory)
 
     def _forward(self, model: Model, x: Tensor) -> Outputs:
         if self.training.precision == "float32":
@@ -179,11 +179,11 @@ class Client:
         outputs.features, outputs.logits = outputs.features.float(), outputs.logits.float()  # losses are computed in full precision
         return outputs
 
-    def _step(self, models: list[Model], losses: list[Loss], steppers: list[Stepper], batch: Batch) -> Tensor:
+    def _step(self, models: list[Model], losses: list[Loss], steppers: list[Stepper], batch: Batch) -> float:
         if len(models) == 1:
             value = losses[0](self._forward(models[0], batch.x), batch)
             steppers[0].step(value)
-            return value.detach().cpu()
+            return value.item()
         outputs = tuple(self._forward(model, batch.x) for model in models)
         values = []
         for own, one in zip(losses, outputs, strict=True):
@@ -193,10 +193,10 @@ class Client:
             for tensor in stepper.tensors:
                 tensor.grad = None
         # One backward pass over the sum: a loss that detaches its peers reaches its own model only.
-        torch.stack(values).sum().backward()  # type: ignore[no-untyped-call]
+        backward(torch.stack(values).sum())
         for stepper in steppers:
             stepper.apply()
-        return values[0].detach().cpu()
+        return values[0].item()
 
     def _training_inputs(self, x: Tensor, noise: torch.Generator) -> Tensor:
         names = self.bench.federation.augment if self.bench.federation is not None else ()
@@ -249,7 +249,7 @@ class Client:
         model.net.zero_grad(set_to_none=True)
         for batch in self.batches():
             outputs: Outputs = model(batch.x)
-            (batch.supervise(outputs.logits, batch.y) * (len(batch.y) / samples)).backward()  # type: ignore[no-untyped-call]
+            backward(batch.supervise(outputs.logits, batch.y) * (len(batch.y) / samples))
         found = {name: torch.zeros_like(p) if p.grad is None else p.grad.detach().cpu().clone() for name, p in model.trained.items()}
         model.net.zero_grad(set_to_none=True)
         return Tree(found, model.name)

@@ -7,6 +7,7 @@ name. So checkpointing, resuming, sending and comparing need no code in any meth
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -177,32 +178,38 @@ def _decode(value: Any, tensors: Mapping[int, Tensor] | list[Tensor], lazy: Path
     return {name: _decode(item, tensors, lazy) for name, item in value.items()}
 
 
+_ALIGNMENT = 64  # of every buffer in a packed record: tensors are views of it, and vector instructions like it
+
+
 def pack(record: Record) -> list[bytes | memoryview]:
-    """A record as a JSON header and raw buffers: what goes over a wire."""
+    """A record as a JSON header and raw buffers, each padded to the alignment: what goes over a wire."""
     tensors: list[Tensor] = []
     structure = _encode(record, tensors)
     flat = [tensor.detach().contiguous() for tensor in tensors]
     header = json.dumps({"value": structure, "tensors": [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in flat]}).encode()
-    return [struct.pack("<Q", len(header)) + header, *(t.reshape(-1).view(torch.uint8).numpy().data for t in flat if t.numel())]
+    header += b" " * (-(8 + len(header)) % _ALIGNMENT)
+    parts: list[bytes | memoryview] = [struct.pack("<Q", len(header)) + header]
+    for tensor in flat:
+        if tensor.numel():
+            parts.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
+            parts.append(bytes(-tensor.nbytes % _ALIGNMENT))
+    return parts
 
 
-def unpack(data: bytearray) -> Any:
-    """The record that `pack` wrote; its tensors are views of `data`."""
+def unpack(data: bytearray | memoryview) -> Any:
+    """The record that `pack` wrote; its tensors are views of `data` and keep it alive."""
     (length,) = struct.unpack_from("<Q", data)
     header = json.loads(bytes(data[8 : 8 + length]))
-    tensors, offset = [], 8 + length
+    tensors, offset, end = [], 8 + length, len(data)
     for dtype_name, shape in header["tensors"]:
-        dtype, count = _DTYPES[dtype_name], int(np.prod(shape, dtype=np.int64))
+        dtype, count = _DTYPES[dtype_name], math.prod(shape)
         size = count * dtype.itemsize
-        if offset + size > len(data):
-            raise ValueError(f"a record of {len(data)} bytes ends inside a tensor of shape {shape}: it was cut off on its way")
-        # An offset that the dtype's alignment does not allow needs a copy; the rest are views.
-        source = data if offset % dtype.itemsize == 0 else bytearray(data[offset : offset + size])
-        at = offset if source is data else 0
+        if offset + size > end:
+            raise ValueError(f"a record of {end} bytes ends inside a tensor of shape {shape}: it was cut off on its way")
         tensors.append(
-            torch.frombuffer(source, dtype=dtype, count=count, offset=at).reshape(shape) if count else torch.empty(shape, dtype=dtype)
+            torch.frombuffer(data, dtype=dtype, count=count, offset=offset).view(shape) if count else torch.empty(shape, dtype=dtype)
         )
-        offset += size
+        offset += size + -size % _ALIGNMENT
     return _decode(header["value"], tensors)
 
 

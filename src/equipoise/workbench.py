@@ -223,7 +223,7 @@ class Workbench:
 
 def prefers_channels_last(net: nn.Module, task: Task) -> bool:
     """Whether convolutions run in the channels-last layout: a rule over model and data only, since the layout changes bits."""
-    return len(task.shape) == 3 and any(isinstance(module, nn.Conv2d) and module.out_channels >= 32 for module in net.modules())
+    return len(task.shape) == 3 and any(isinstance(module, nn.Conv2d) for module in net.modules())
 
 
 def factories(specs: Mapping[str, Any], task: Task) -> dict[str, Factory]:

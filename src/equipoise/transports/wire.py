@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, fields
 from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from equipoise.records import Record, pack, unpack
 from equipoise.transports.exchange import Reply, Request
@@ -15,20 +22,85 @@ from equipoise.tree import Tree
 _REFERENCE = "@tree"
 
 
-def send(connection: socket.socket, message: Record) -> int:
-    """Send one record; returns the bytes sent."""
-    parts = pack(message)
-    total = sum(len(part) if isinstance(part, bytes) else part.nbytes for part in parts)
-    connection.sendall(struct.pack("<Q", total))
-    for part in parts:
-        connection.sendall(part)
-    return total
+# A larger message travels as memory that both sides map: a socket would copy it twice, in pieces, with both sides waiting.
+_IN_LINE = 2**16
+_MAPS_MEMORY = hasattr(os, "memfd_create")
+_FRAME = struct.Struct("<QQ")  # bytes, number of the memory that holds them (0: they follow)
 
 
-def receive(connection: socket.socket) -> Any:
-    """The next record; EOFError when the other side has gone."""
-    (total,) = struct.unpack("<Q", _exactly(connection, 8))
-    return unpack(_exactly(connection, total))
+class Sender:
+    """Sends records over a connection; memory that the receiver has done with is used again, since new pages are what costs."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._memories: dict[int, Tensor] = {}
+        self._free: list[int] = []
+
+    def send(self, message: Record) -> None:
+        parts = pack(message)
+        total = sum(map(len, parts))
+        if not _MAPS_MEMORY or total <= _IN_LINE:
+            self.connection.sendall(b"".join([_FRAME.pack(total, 0), *parts]))
+            return
+        number, descriptor = self._memory(total)
+        target, at = self._memories[number].numpy(), 0
+        for part in parts:
+            target[at : at + len(part)] = np.frombuffer(part, np.uint8)
+            at += len(part)
+        try:
+            socket.send_fds(self.connection, [_FRAME.pack(total, number)], [] if descriptor is None else [descriptor])
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _memory(self, total: int) -> tuple[int, int | None]:
+        """A free memory that is large enough and not far too large, or a new one with its descriptor."""
+        fitting = [number for number in self._free if total <= self._memories[number].numel() <= 2 * total]
+        if fitting:
+            number = min(fitting, key=lambda number: self._memories[number].numel())
+            self._free.remove(number)
+            return number, None
+        descriptor, number = os.memfd_create("equipoise message"), len(self._memories) + 1
+        os.ftruncate(descriptor, total)
+        self._memories[number] = _map(descriptor)
+        return number, descriptor
+
+    def take_back(self, numbers: Iterable[int]) -> None:
+        """The receiver has done with these memories."""
+        self._free += numbers
+
+
+class Receiver:
+    """Receives what a `Sender` sent; `returned` lists the memories that no tensor views any more."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._memories: dict[int, Tensor] = {}
+        self._done: deque[int] = deque()
+
+    def receive(self) -> Any:
+        """The next record; EOFError when the other side has gone."""
+        frame, descriptors, _, _ = socket.recv_fds(self.connection, _FRAME.size, 1)
+        if not frame:
+            raise EOFError("the other side closed the connection")
+        total, number = _FRAME.unpack(frame + _exactly(self.connection, _FRAME.size - len(frame)))
+        if not number:
+            return unpack(memoryview(_exactly(self.connection, total)))
+        for descriptor in descriptors:
+            self._memories[number] = _map(descriptor)
+            os.close(descriptor)
+        view = self._memories[number].numpy().data[:total]
+        weakref.finalize(view, self._done.append, number).atexit = False  # tensors of the record keep the view alive
+        return unpack(view)
+
+    def returned(self) -> list[int]:
+        """The numbers of memories that can be used again, each told once."""
+        return [self._done.popleft() for _ in range(len(self._done))]
+
+
+def _map(descriptor: int) -> Tensor:
+    """The memory behind a descriptor; unlike `mmap` it keeps no descriptor open, of which a process may have but few."""
+    return torch.from_file(f"/proc/self/fd/{descriptor}", shared=True, size=os.fstat(descriptor).st_size, dtype=torch.uint8)
 
 
 def _exactly(connection: socket.socket, count: int) -> bytearray:
@@ -71,19 +143,28 @@ def resolved(value: Any, trees: Mapping[str, Tree]) -> Any:
     return mapped(value, lambda item: trees[item[_REFERENCE]] if type(item) is dict else item)
 
 
-def task(number: int, request: Request, down: Record) -> Record:
-    values = {field.name: getattr(request, field.name) for field in fields(Request) if field.name != "down"}
-    return Record(kind="task", number=number, request=values, down=down)
+def task(number: int, request: Request, down: Record, returned: list[int]) -> Record:
+    return Record._trusted({"kind": "task", "number": number, "request": _told(request, "down"), "down": down, "returned": returned})
 
 
 def request_of(message: Record, down: Record) -> Request:
     return Request(**message["request"], down=down)
 
 
-def answer(number: int, reply: Reply) -> Record:
-    values = {field.name: getattr(reply, field.name) for field in fields(Reply) if field.name != "up"}
-    return Record(kind="reply", number=number, reply=values, up=reply.up)
+def answer(number: int, reply: Reply, returned: list[int]) -> Record:
+    return Record._trusted({"kind": "reply", "number": number, "reply": _told(reply, "up"), "up": reply.up, "returned": returned})
 
 
 def reply_of(message: Record) -> Reply:
     return Reply(**message["reply"], up=message["up"])
+
+
+def _told(value: Request | Reply, apart: str) -> dict[str, Any]:
+    """What has to be said of a request or reply: the fields that differ from their defaults, but for the one that travels apart."""
+    defaults = _DEFAULTS[type(value)]
+    return {name: own for name, own in vars(value).items() if name != apart and (name not in defaults or own != defaults[name])}
+
+
+_DEFAULTS: dict[type, dict[str, Any]] = {
+    kind: {field.name: field.default for field in fields(kind) if field.default is not MISSING} for kind in (Request, Reply)
+}

@@ -30,13 +30,14 @@ def main(connection_number: int, data_number: int) -> None:
     from equipoise.transports.exchange import perform_safely
 
     connection = socket.socket(fileno=connection_number)
+    sender, receiver = wire.Sender(connection), wire.Receiver(connection)
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def listen() -> None:
         # A thread of its own: it empties the socket while a client trains, and sees at once when the parent dies.
         try:
             while True:
-                inbox.put(wire.receive(connection))
+                inbox.put(receiver.receive())
         except (EOFError, OSError):
             os._exit(0)
 
@@ -45,18 +46,19 @@ def main(connection_number: int, data_number: int) -> None:
     sys.path[:0] = [path for path in job["path"] if path not in sys.path]
     federation = attach(job, data_number)
     bench, method = prepare(experiment(job["experiment"]), federation.task, federation)
-    wire.send(connection, Record(kind="ready"))
+    sender.send(Record(kind="ready"))
     trees: dict[str, Any] = {}
     while True:
         message = inbox.get()
         if message["kind"] == "trees":
             trees = dict(message["trees"])
             continue
+        sender.take_back(message["returned"])
         down = wire.resolved(message["down"], trees)
         request = wire.request_of(message, down)
         if request.die:
             os.kill(os.getpid(), signal.SIGKILL)
-        wire.send(connection, wire.answer(message["number"], perform_safely(bench, method, request)))
+        sender.send(wire.answer(message["number"], perform_safely(bench, method, request), receiver.returned()))
 
 
 def attach(job: dict[str, Any], data_number: int) -> Any:

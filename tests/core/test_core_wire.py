@@ -1,0 +1,146 @@
+"""Messages between our own processes: whole, small or large, and memory that is used again once no one looks at it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from equipoise.checking import _finite
+from equipoise.records import Record, Up
+from equipoise.training import backward
+from equipoise.transports import wire
+from equipoise.transports.exchange import Reply, Request
+from equipoise.tree import Tree
+
+LARGE = wire._IN_LINE  # numbers of four bytes: four times what goes in line
+
+maps_memory = pytest.mark.skipif(not wire._MAPS_MEMORY, reason="this system has no memfd_create: all messages go in line")
+
+
+@pytest.fixture
+def line() -> Iterator[tuple[wire.Sender, wire.Receiver]]:
+    here, there = socket.socketpair()
+    with here, there:
+        yield wire.Sender(here), wire.Receiver(there)
+
+
+def record(fill: float, count: int) -> Record:
+    odd = torch.arange(3, dtype=torch.uint8)  # three bytes: what follows is not aligned by itself
+    return Record(odd=odd, double=torch.full((2, 1), fill, dtype=torch.float64), up=Up(model=Tree({"w": torch.full((count,), fill)})))
+
+
+@pytest.mark.parametrize("count", [0, 1, LARGE])
+def test_a_record_arrives_whole(line: tuple[wire.Sender, wire.Receiver], count: int) -> None:
+    sender, receiver = line
+    for fill in (1.0, 2.0, 3.0):
+        sender.send(record(fill, count))
+        got = receiver.receive()
+        assert torch.equal(got.odd, torch.arange(3, dtype=torch.uint8))
+        assert torch.equal(got.double, torch.full((2, 1), fill, dtype=torch.float64))
+        assert isinstance(got.up, Up) and torch.equal(got.up.model["w"], torch.full((count,), fill))
+
+
+@maps_memory
+def test_memory_in_use_is_never_written_again(line: tuple[wire.Sender, wire.Receiver]) -> None:
+    sender, receiver = line
+    sender.send(record(1.0, LARGE))
+    kept = receiver.receive().up.model["w"][5:7]  # a view of a view: the record itself is gone
+    for fill in (2.0, 3.0, 4.0):
+        sender.send(record(fill, LARGE))
+        assert float(receiver.receive().up.model["w"][0]) == fill
+        sender.take_back(receiver.returned())
+        assert kept.tolist() == [1.0, 1.0]
+
+
+@maps_memory
+def test_memory_without_readers_is_used_again(line: tuple[wire.Sender, wire.Receiver]) -> None:
+    sender, receiver = line
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for fill in range(20):
+        sender.send(record(float(fill), LARGE))
+        receiver.receive()
+        sender.take_back(receiver.returned())
+    assert len(sender._memories) == 1 and receiver.returned() == []
+    assert len(os.listdir("/proc/self/fd")) == descriptors  # a cohort of thousands must not run out of them
+
+
+@maps_memory
+def test_memory_far_too_large_for_a_message_waits_for_another(line: tuple[wire.Sender, wire.Receiver]) -> None:
+    sender, receiver = line
+    for count in (8 * LARGE, LARGE, 8 * LARGE, LARGE):
+        sender.send(record(1.0, count))
+        assert len(receiver.receive().up.model["w"]) == count
+        sender.take_back(receiver.returned())
+    assert len(sender._memories) == 2
+
+
+def test_what_the_receiver_changes_does_not_come_back_in_a_later_message(line: tuple[wire.Sender, wire.Receiver]) -> None:
+    sender, receiver = line
+    for fill in (1.0, 2.0):
+        sender.send(record(fill, LARGE))
+        weights = receiver.receive().up.model["w"]
+        assert torch.equal(weights, torch.full((LARGE,), fill))
+        weights.zero_()
+        del weights
+        sender.take_back(receiver.returned())
+
+
+def test_a_frame_that_comes_in_pieces_is_read_whole() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        sent: list[bytes] = []
+
+        class Slow:
+            def sendall(self, data: bytes) -> None:
+                sent.append(data)
+
+        wire.Sender(Slow()).send(record(1.0, 1))  # type: ignore[arg-type]
+        thread = threading.Thread(target=lambda: [here.sendall(sent[0][place : place + 7]) for place in range(0, len(sent[0]), 7)])
+        thread.start()
+        assert wire.Receiver(there).receive().up.model["w"].tolist() == [1.0]
+        thread.join()
+
+
+def test_the_end_of_a_connection_is_said() -> None:
+    here, there = socket.socketpair()
+    with there:
+        here.close()
+        with pytest.raises(EOFError):
+            wire.Receiver(there).receive()
+
+
+def test_requests_and_replies_survive_their_short_form() -> None:
+    request = Request("ada", "client", Record(), 3, 9, attempt=1, state="file", after={"splits": ["test"], "metrics": ["accuracy"]})
+    assert wire.request_of(wire.task(0, request, request.down, []), request.down) == request
+    reply = Reply("ada", Up(), failure="", seconds=0.5, steps=4, measured=[{"split": "test"}])
+    assert wire.reply_of(wire.answer(0, reply, [])) == reply
+
+
+def test_finite_is_judged_by_every_value_even_where_their_sum_overflows() -> None:
+    largest = torch.finfo(torch.float32).max
+    assert _finite(torch.tensor([largest, largest])) and _finite(torch.zeros(0)) and _finite(torch.tensor([7]))
+    for wrong in (float("nan"), float("inf"), -float("inf")):
+        assert not _finite(torch.tensor([0.0, wrong])) and not _finite(torch.tensor([largest, largest, wrong]))
+    assert not _finite(torch.tensor([float("inf"), -float("inf")]))
+
+
+def test_backward_is_torchs_own() -> None:
+    def gradients(run: bool) -> list[torch.Tensor | None]:
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.Flatten(), torch.nn.Linear(16, 2)).to(
+            memory_format=torch.channels_last
+        )
+        unused = torch.nn.Parameter(torch.ones(1))
+        loss = net(torch.randn(5, 1, 4, 4)).square().mean()
+        backward(loss) if run else loss.backward()
+        return [p.grad for p in (*net.parameters(), unused)]
+
+    for ours, theirs in zip(gradients(True), gradients(False), strict=True):
+        assert (ours is None and theirs is None) or (ours is not None and theirs is not None and torch.equal(ours, theirs))
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        backward(torch.ones(()))
