@@ -168,8 +168,10 @@ def compete(workload: str, options: argparse.Namespace) -> Result:
 
 
 def worth_repeating(entry: Entry, results: dict[Entry, list[Result]]) -> bool:
-    """Whether a variant came near the fastest of its contender in the first repetition, or was disturbed in it."""
+    """Whether a loop of the bound came near the fastest of them in the first repetition, or was disturbed in it. Peers stay."""
     first = results[entry][0]
+    if entry.contender != "bound":
+        return True
     fastest = min(repeated[0]["median_seconds"] for other, repeated in results.items() if other.contender == entry.contender)
     return bool(first["disturbed"] or first["median_seconds"] <= SLOWEST_VARIANT * fastest)
 

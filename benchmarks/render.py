@@ -112,8 +112,11 @@ def verdicts(name: str, runs: dict[str, dict[str, list[Result]]]) -> list[str]:
     if ours and peers and name in TARGETS:
         fastest = min(peers, key=seconds)
         lines.append(
-            f"- fastest peer ({fastest[0]['contender']}) to ours: {ratio(fastest, ours):.2f} (asked: at least {TARGETS[name][1]:.2f})"
+            f"- fastest peer ({fastest[0]['contender']} {fastest[0]['variant']}) to ours: {ratio(fastest, ours):.2f} "
+            f"(asked: at least {TARGETS[name][1]:.2f})"
         )
+        others = [repeated for who in runs if who not in ("ours", "bound") for repeated in runs[who].values() if repeated is not fastest]
+        lines += [f"- {one[0]['contender']} {one[0]['variant']} to ours: {ratio(one, ours):.2f}" for one in sorted(others, key=seconds)]
     if ours and name in MEMORY_TARGET_MB:
         peak = max(run["peak_mb"] for run in ours)
         lines.append(f"- memory of ours: {peak:,.0f} MB (asked: under {MEMORY_TARGET_MB[name]:,} MB)")

@@ -193,13 +193,13 @@ def fingerprint(federation: Federation) -> str:
     """A short digest of the data and how they were dealt: two runs are comparable when it is equal."""
     import hashlib
 
-    digest = hashlib.blake2b(digest_size=16)
+    digest = hashlib.sha256()  # processors have instructions for it: twice as fast as blake2b here
     for tensor in (federation.x, federation.y):
         digest.update(tensor.contiguous().numpy().data)
     for parts in (federation.train, federation.validation, federation.test):
         digest.update(parts.index.tobytes() + parts.offsets.tobytes())
     digest.update(federation.shared_test.tobytes() + repr(federation.ids).encode())
-    return digest.hexdigest()
+    return digest.hexdigest()[:32]
 
 
 def _facts(wanted: Experiment, federation: Federation) -> dict[str, Any]:

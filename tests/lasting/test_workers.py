@@ -86,9 +86,27 @@ def test_a_method_of_a_notebook_runs_in_process_and_says_why_not_in_workers(tmp_
         eq.run(eq.Experiment(**job | {"workers": 2}), tmp_path / "other")
 
 
-def test_no_worker_survives_its_parent(tmp_path: Path) -> None:
+PROGRAM = "import json, sys; from equipoise import simulate; from equipoise.experiment import experiment; simulate.run(experiment(json.loads(sys.argv[1])), sys.argv[2])"
+PLAIN = "from equipoise import processes; processes.this_process_is_plain(); "
+
+
+def test_forked_workers_give_the_same_bits_and_are_replaced_when_they_die(tmp_path: Path) -> None:
+    job = config(tmp_path, "scaffold", model="cnn", faults=FAULTS)
+    simulate.run(experiment(job), tmp_path / "serial")
+    counted = (
+        "from equipoise.processes import Pool; fork = Pool._fork; Pool._fork = lambda *a: (print('forked', flush=True), fork(*a))[1]; "
+    )
+    program = [sys.executable, "-c", PLAIN + counted + PROGRAM, json.dumps(job | {"workers": 2}), str(tmp_path / "parallel")]
+    done = subprocess.run(program, env=environment(), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["forked"] * 3  # two, and one in place of the one that the script kills
+    assert "exit code -9" in done.stderr
+    same_run(tmp_path / "serial", tmp_path / "parallel")
+
+
+@pytest.mark.parametrize("program", [PROGRAM, PLAIN + PROGRAM], ids=["started", "forked"])
+def test_no_worker_survives_its_parent(program: str, tmp_path: Path) -> None:
     job = config(tmp_path, "fedavg", rounds=10_000, workers=2)
-    program = "import json, sys; from equipoise import simulate; from equipoise.experiment import experiment; simulate.run(experiment(json.loads(sys.argv[1])), sys.argv[2])"
     parent = subprocess.Popen([sys.executable, "-c", program, json.dumps(job), str(tmp_path / "run")], env=environment())
     try:
         children = _until(

@@ -104,21 +104,25 @@ def _bars(quiet: bool) -> Iterator[Watcher]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=screen, transient=False) as bars:
-        rounds = bars.add_task("rounds", total=None, note="")
-        clients = bars.add_task("clients", total=None, note="")
+    bars = Progress(*columns, console=screen, transient=False)
+    rounds = bars.add_task("rounds", total=None, note="")
+    clients = bars.add_task("clients", total=None, note="")
 
-        def start(first: int, total: int) -> None:
-            bars.update(rounds, total=total, completed=first - 1)
+    def start(first: int, total: int) -> None:
+        bars.start()  # a thread: not before the workers are forked
+        bars.update(rounds, total=total, completed=first - 1)
 
-        def work(step: str, done: int, total: int) -> None:
-            doing = "measuring" if step in (MEASURE, OUTPUTS) else "training"
-            bars.update(clients, total=total, completed=done, note=doing)
+    def work(step: str, done: int, total: int) -> None:
+        doing = "measuring" if step in (MEASURE, OUTPUTS) else "training"
+        bars.update(clients, total=total, completed=done, note=doing)
 
-        def finished(record: Any) -> None:
-            bars.update(rounds, completed=record.round, note=_headline(record))
+    def finished(record: Any) -> None:
+        bars.update(rounds, completed=record.round, note=_headline(record))
 
+    try:
         yield Watcher(on_start=start, on_clients=work, on_round=finished)
+    finally:
+        bars.stop()
 
 
 def _headline(record: Any) -> str:

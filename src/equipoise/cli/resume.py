@@ -7,12 +7,15 @@ from typing import Annotated
 
 import typer
 
+from equipoise import processes
+
 
 def resume(
     run: Annotated[Path, typer.Argument(help="the folder of a run that was stopped or killed")],
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
 ) -> None:
     """Go on with a run; the result is the same, bit for bit, as if it had never been stopped."""
+    processes.this_process_is_plain()
     from equipoise.cli import output
     from equipoise.simulate import resume as go_on
 

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from equipoise import processes
+
 
 def run(
     file: Annotated[
@@ -52,6 +54,7 @@ def run(
 
       equipoise run experiment.yaml --set training.lr=0.01 --dry-run
     """
+    processes.this_process_is_plain()
     from equipoise.cli import output
     from equipoise.experiment import experiment, load, with_settings
     from equipoise.simulate import fresh_folder

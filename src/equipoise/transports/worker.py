@@ -1,7 +1,6 @@
 """A worker process: performs requests for its parent until the parent is gone.
 
-Started as `python -m equipoise.transports.worker SOCKET DATA`, with two inherited file descriptors: the socket to the parent and the shared
-memory that holds the data. Nothing but plain records ever crosses the socket.
+Started by `equipoise.processes` with two inherited file descriptors: the socket to the parent and the shared memory that holds the data. Nothing but plain records ever crosses the socket.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ import torch
 
 
 def main(connection_number: int, data_number: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     torch.set_num_threads(1)
     from equipoise.experiment import experiment
     from equipoise.records import Record
@@ -81,7 +79,3 @@ def attach(job: dict[str, Any], data_number: int) -> Any:
         train=train, validation=validation, test=test,
         shared_test=arrays["shared test"], augment=tuple(job["augment"]),
     )  # fmt: skip
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -13,7 +13,6 @@ import selectors
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from equipoise import processes
 from equipoise.data import Federation
 from equipoise.experiment import Experiment, spec_of
 from equipoise.records import Record
@@ -38,14 +38,11 @@ log = logging.getLogger("equipoise")
 TRIES = 3
 START_DEADLINE = 120.0  # seconds for a worker to import, attach the data and say that it is ready
 _ALIGNMENT = 4096
-# For glibc: keep the memory of activations and gradients between steps. By default blocks of 128 KiB and more go back to the system when
-# freed, and every step pays for fresh pages: 8 % of the time of the CNN in benchmark W1.
-_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**27), "MALLOC_TOP_PAD_": str(2**24)}
 
 
 @dataclass
 class _Worker:
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | processes.Forked
     connection: socket.socket
     sender: wire.Sender
     receiver: wire.Receiver
@@ -54,14 +51,19 @@ class _Worker:
     knows_trees: bool = False
 
 
+def _worker(started: processes.Process) -> _Worker:
+    return _Worker(started.process, started.connection, wire.Sender(started.connection), wire.Receiver(started.connection))
+
+
 class Workers:
     """A pool of processes that perform requests."""
 
     def __init__(self, count: int) -> None:
         """Start the processes; they import what they need until `begin` tells them their job."""
         self.lanes, self.watcher, self.job = count, Watcher(), ""
-        self.data = _anonymous_memory()
-        self.workers = [self._start() for _ in range(count)]
+        self.pool = processes.Pool(count)
+        self.data = self.pool.data
+        self.workers = [_worker(started) for started in self.pool.started]
 
     def begin(self, experiment: Experiment, bench: Workbench) -> None:
         """Share the data and send the job."""
@@ -85,16 +87,6 @@ class Workers:
         )
         for worker in self.workers:
             self._send_job(worker)
-
-    def _start(self) -> _Worker:
-        ours, theirs = socket.socketpair()
-        # Each process computes on one thread, as promised; libraries that look at the environment learn it there.
-        single = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-        environment = _HEAP | os.environ | single | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        command = [sys.executable, "-m", "equipoise.transports.worker", str(theirs.fileno()), str(self.data)]
-        process = subprocess.Popen(command, pass_fds=(theirs.fileno(), self.data), env=environment, stdin=subprocess.DEVNULL)
-        theirs.close()
-        return _Worker(process, ours, wire.Sender(ours), wire.Receiver(ours))
 
     def _send_job(self, worker: _Worker) -> None:
         with suppress(OSError):  # it died: the first exchange will say so
@@ -206,7 +198,7 @@ class Workers:
                 )
             pending[number] = replace(pending[number], die=False)
             waiting.appendleft(number)
-        fresh = self._start()
+        fresh = _worker(self.pool.start())
         self._send_job(fresh)
         self.workers[self.workers.index(worker)] = fresh
         selector.register(fresh.connection, selectors.EVENT_READ, fresh)
@@ -221,14 +213,6 @@ class Workers:
         os.close(self.data)
 
 
-def _anonymous_memory() -> int:
-    """A descriptor of memory that belongs to no file: it goes when the last process does."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("equipoise")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
-
-
 def _share(federation: Federation, number: int) -> tuple[dict[str, Any], int]:
     """Put the federation's arrays into the shared memory; where each lies, and how much there is."""
     arrays: dict[str, np.ndarray] = {"x": federation.x.numpy(), "y": federation.y.numpy(), "shared test": federation.shared_test}
@@ -241,10 +225,11 @@ def _share(federation: Federation, number: int) -> tuple[dict[str, Any], int]:
         offset += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
     total = max(offset, _ALIGNMENT)
     os.ftruncate(number, total)
-    with mmap.mmap(number, total) as memory:
-        for name, array in arrays.items():
-            if array.size:
-                np.frombuffer(memory, array.dtype, array.size, facts[name]["offset"])[:] = array.reshape(-1)
+    for name, array in arrays.items():
+        # Written, not copied into a mapping: the system fills whole pages at once. It takes at most 2 GiB at a time.
+        content, done = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, 0
+        while done < len(content):
+            done += os.pwrite(number, content[done:], facts[name]["offset"] + done)
     return facts, total
 
 

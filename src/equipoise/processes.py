@@ -1,0 +1,125 @@
+"""Worker processes before they have a job: forked where this process is known to be plain, started afresh elsewhere."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+
+# For glibc: keep the memory of activations and gradients between steps. By default blocks of 128 KiB and more go back to the system when
+# freed, and every step pays for fresh pages: 8 % of the time of the CNN in benchmark W1.
+_HEAP = {"MALLOC_MMAP_THRESHOLD_": 2**25, "MALLOC_TRIM_THRESHOLD_": 2**27, "MALLOC_TOP_PAD_": 2**24}
+_HEAP_NUMBERS = {"MALLOC_MMAP_THRESHOLD_": -3, "MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2}  # the same in mallopt(3)
+# Each process computes on one thread, as promised; libraries that look at the environment learn it there.
+_SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+# Ctrl-C is the parent's business, also while a worker still imports.
+_WORKER = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    "from equipoise.transports.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+)
+_plain = False
+
+
+def this_process_is_plain() -> None:
+    """Said by our own command line, before it imports anything heavy: no one else's threads are here, so workers may be forked.
+
+    A forked worker has torch already; a fresh one imports it for two seconds. Elsewhere (a notebook, say) a fork could copy a lock that a
+    thread holds.
+    """
+    global _plain
+    _plain = hasattr(os, "fork")
+    os.environ.update(_SINGLE)
+
+
+class Forked:
+    """A forked process, with what we use of `subprocess.Popen`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.code: int | None = None
+
+    def kill(self) -> None:
+        if self.code is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.code is None:
+            found, status = os.waitpid(self.pid, os.WNOHANG)
+            if found:
+                self.code = os.waitstatus_to_exitcode(status)
+            elif deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("a forked worker", timeout or 0.0)
+            else:
+                time.sleep(0.005)
+        return self.code
+
+
+@dataclass
+class Process:
+    """A worker process and the socket to it."""
+
+    process: subprocess.Popen[bytes] | Forked
+    connection: socket.socket
+
+
+class Pool:
+    """Processes around one memory for the data."""
+
+    def __init__(self, count: int) -> None:
+        self.data = _anonymous_memory()
+        self.started: list[Process] = []
+        for _ in range(count):
+            self.started.append(self.start())
+
+    def start(self) -> Process:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            started = self._fork(ours, theirs) if _plain and threading.active_count() == 1 else self._spawn(theirs)
+        return Process(started, ours)
+
+    def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
+        heap = {name: str(value) for name, value in _HEAP.items()}
+        environment = heap | os.environ | _SINGLE | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        command = [sys.executable, "-c", _WORKER, str(theirs.fileno()), str(self.data)]
+        return subprocess.Popen(command, pass_fds=(theirs.fileno(), self.data), env=environment, stdin=subprocess.DEVNULL)
+
+    def _fork(self, ours: socket.socket, theirs: socket.socket) -> Forked:
+        from equipoise.transports.worker import main  # once, here: the children have it
+
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid:
+            return Forked(pid)
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            # The sockets to this and the other workers are the parent's alone: their end tells a worker that the parent is gone.
+            for connection in (ours, *(other.connection for other in self.started)):
+                connection.close()
+            with suppress(AttributeError, OSError):  # no glibc
+                for name, value in _HEAP.items():
+                    ctypes.CDLL(None).mallopt(_HEAP_NUMBERS[name], value)
+            main(theirs.detach(), self.data)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+
+def _anonymous_memory() -> int:
+    """A descriptor of memory that belongs to no file: it goes when the last process does."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("equipoise")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
