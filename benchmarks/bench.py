@@ -29,7 +29,8 @@ TRIES = 4
 QUIET_WAIT_SECONDS = 60
 # /proc counts CPU time in ticks of 10 ms per core; in a short round a few of them look like foreign load.
 TICK_ALLOWANCE_SECONDS = 0.05
-SLOWEST_VARIANT = 1.15
+# Against the fastest of their kind in the first repetition: those behind are not run again.
+SLOWEST_LOOP, SLOWEST_PEER = 1.15, 1.4
 
 BOUND_VARIANTS = {
     "W1": ("channels_last", "channels_last_bare", "fused", "foreach", "bare"),
@@ -168,12 +169,17 @@ def compete(workload: str, options: argparse.Namespace) -> Result:
 
 
 def worth_repeating(entry: Entry, results: dict[Entry, list[Result]]) -> bool:
-    """Whether a loop of the bound came near the fastest of them in the first repetition, or was disturbed in it. Peers stay."""
+    """Whether a run came near the fastest of its kind (loops of the bound, peers) in the first repetition, or was disturbed in it."""
     first = results[entry][0]
-    if entry.contender != "bound":
+    if entry.contender == "ours" or first["disturbed"]:
         return True
-    fastest = min(repeated[0]["median_seconds"] for other, repeated in results.items() if other.contender == entry.contender)
-    return bool(first["disturbed"] or first["median_seconds"] <= SLOWEST_VARIANT * fastest)
+    kind = [repeated[0] for other, repeated in results.items() if other.contender != "ours" and is_bound(other) == is_bound(entry)]
+    limit = SLOWEST_LOOP if is_bound(entry) else SLOWEST_PEER
+    return bool(first["median_seconds"] <= limit * min(run["median_seconds"] for run in kind))
+
+
+def is_bound(entry: Entry) -> bool:
+    return entry.contender == "bound"
 
 
 def machine() -> str:

@@ -45,9 +45,11 @@ def section(name: str, found: dict[str, Any]) -> str:
         for repeated in sorted(runs[contender].values(), key=seconds):
             lines.append(row(repeated, best(runs, "bound")))
     lines += ["", *verdicts(name, runs)]
-    lines += [
-        f"- dropped after one repetition, {run['contender']} {run['variant']}: {run['median_seconds']:.3f} s" for run in found["dropped"]
-    ]
+    ours = best(runs, "ours")
+    for run in sorted(found["dropped"], key=lambda run: run["median_seconds"]):
+        against = f", {run['median_seconds'] / ours[0]['median_seconds']:.2f} to ours in the same repetition" if ours else ""
+        accuracy = f"accuracy {run['accuracy']:.4f}, {run['peak_mb']:,.0f} MB"
+        lines.append(f"- once only, {run['contender']} {run['variant']}: {run['median_seconds']:.3f} s{against}; {accuracy}")
     lines += [f"- skipped, {who}: {why}" for who, why in sorted(found["skipped"].items())]
     for contender in sorted(runs):
         run = best(runs, contender)[0]
