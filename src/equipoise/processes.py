@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 # For glibc: keep the memory of activations and gradients between steps. By default blocks of 128 KiB and more go back to the system when
-# freed, and every step pays for fresh pages: 8 % of the time of the CNN in benchmark W1.
+# freed, and every step pays for fresh pages.
 _HEAP = {"MALLOC_MMAP_THRESHOLD_": 2**25, "MALLOC_TRIM_THRESHOLD_": 2**27, "MALLOC_TOP_PAD_": 2**24}
 _HEAP_NUMBERS = {"MALLOC_MMAP_THRESHOLD_": -3, "MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2}  # the same in mallopt(3)
 # Each process computes on one thread, as promised; libraries that look at the environment learn it there.
@@ -32,7 +32,7 @@ _plain = False
 def this_process_is_plain() -> None:
     """Said by our own command line, before it imports anything heavy: no one else's threads are here, so workers may be forked.
 
-    A forked worker has torch already; a fresh one imports it for two seconds. Elsewhere (a notebook, say) a fork could copy a lock that a
+    A forked worker has torch already, which a fresh one has to import. Elsewhere (a notebook, say) a fork could copy a lock that a
     thread holds.
     """
     global _plain
@@ -55,7 +55,10 @@ class Forked:
     def wait(self, timeout: float | None = None) -> int:
         deadline = None if timeout is None else time.monotonic() + timeout
         while self.code is None:
-            found, status = os.waitpid(self.pid, os.WNOHANG)
+            try:
+                found, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # someone else waited for it
+                found, status = self.pid, 0
             if found:
                 self.code = os.waitstatus_to_exitcode(status)
             elif deadline is not None and time.monotonic() > deadline:
@@ -80,13 +83,14 @@ class Pool:
         self.data = _anonymous_memory()
         self.started: list[Process] = []
         for _ in range(count):
-            self.started.append(self.start())
+            self.start()
 
     def start(self) -> Process:
         ours, theirs = socket.socketpair()
         with theirs:
             started = self._fork(ours, theirs) if _plain and threading.active_count() == 1 else self._spawn(theirs)
-        return Process(started, ours)
+        self.started.append(Process(started, ours))
+        return self.started[-1]
 
     def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         heap = {name: str(value) for name, value in _HEAP.items()}

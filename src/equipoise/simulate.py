@@ -193,7 +193,7 @@ def fingerprint(federation: Federation) -> str:
     """A short digest of the data and how they were dealt: two runs are comparable when it is equal."""
     import hashlib
 
-    digest = hashlib.sha256()  # processors have instructions for it: twice as fast as blake2b here
+    digest = hashlib.sha256()  # processors have instructions for it
     for tensor in (federation.x, federation.y):
         digest.update(tensor.contiguous().numpy().data)
     for parts in (federation.train, federation.validation, federation.test):

@@ -71,7 +71,7 @@ class Stepper:
     """An optimiser over named tensors: backward, hook, clip, step, always in this order.
 
     The steps are torch's own fused kernels, called without `torch.optim`: that package imports a compiler on first use (over a second per
-    process) and costs more per step of a small model than the step itself. So does `Tensor.backward`, which spends 75 microseconds before
+    process) and costs more per step of a small model than the step itself. So does what `Tensor.backward` does before
     it calls the engine. Tests hold both to torch's own, number by number.
     """
 

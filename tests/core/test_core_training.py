@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.records import Record, pack, unpack
-from equipoise.training import Stepper, Training, minimise
+from equipoise.training import Stepper, Training, backward, minimise
 
 SETTINGS: dict[str, tuple[dict[str, Any], type[torch.optim.Optimizer], dict[str, Any]]] = {
     "sgd": ({}, torch.optim.SGD, {}),
@@ -158,3 +158,20 @@ def test_minimise_finds_the_minimum_in_place() -> None:
     seen: list[int] = []
     minimise({"w": w}, lambda step: seen.append(step) or w.sum(), 3, lr=0.1)
     assert seen == [0, 1, 2]
+
+
+def test_backward_is_torchs_own() -> None:
+    def gradients(run: bool) -> list[torch.Tensor | None]:
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.Flatten(), torch.nn.Linear(16, 2)).to(
+            memory_format=torch.channels_last
+        )
+        unused = torch.nn.Parameter(torch.ones(1))
+        loss = net(torch.randn(5, 1, 4, 4)).square().mean()
+        backward(loss) if run else loss.backward()
+        return [p.grad for p in (*net.parameters(), unused)]
+
+    for ours, theirs in zip(gradients(True), gradients(False), strict=True):
+        assert (ours is None and theirs is None) or (ours is not None and theirs is not None and torch.equal(ours, theirs))
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        backward(torch.ones(()))

@@ -10,9 +10,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from equipoise.checking import _finite
 from equipoise.records import Record, Up
-from equipoise.training import backward
 from equipoise.transports import wire
 from equipoise.transports.exchange import Reply, Request
 from equipoise.tree import Tree
@@ -119,28 +117,3 @@ def test_requests_and_replies_survive_their_short_form() -> None:
     assert wire.request_of(wire.task(0, request, request.down, []), request.down) == request
     reply = Reply("ada", Up(), failure="", seconds=0.5, steps=4, measured=[{"split": "test"}])
     assert wire.reply_of(wire.answer(0, reply, [])) == reply
-
-
-def test_finite_is_judged_by_every_value_even_where_their_sum_overflows() -> None:
-    largest = torch.finfo(torch.float32).max
-    assert _finite(torch.tensor([largest, largest])) and _finite(torch.zeros(0)) and _finite(torch.tensor([7]))
-    for wrong in (float("nan"), float("inf"), -float("inf")):
-        assert not _finite(torch.tensor([0.0, wrong])) and not _finite(torch.tensor([largest, largest, wrong]))
-    assert not _finite(torch.tensor([float("inf"), -float("inf")]))
-
-
-def test_backward_is_torchs_own() -> None:
-    def gradients(run: bool) -> list[torch.Tensor | None]:
-        torch.manual_seed(0)
-        net = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.Flatten(), torch.nn.Linear(16, 2)).to(
-            memory_format=torch.channels_last
-        )
-        unused = torch.nn.Parameter(torch.ones(1))
-        loss = net(torch.randn(5, 1, 4, 4)).square().mean()
-        backward(loss) if run else loss.backward()
-        return [p.grad for p in (*net.parameters(), unused)]
-
-    for ours, theirs in zip(gradients(True), gradients(False), strict=True):
-        assert (ours is None and theirs is None) or (ours is not None and theirs is not None and torch.equal(ours, theirs))
-    with pytest.raises(RuntimeError, match="does not require grad"):
-        backward(torch.ones(()))

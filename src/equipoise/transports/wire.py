@@ -24,7 +24,7 @@ _REFERENCE = "@tree"
 
 # A larger message travels as memory that both sides map: a socket would copy it twice, in pieces, with both sides waiting.
 _IN_LINE = 2**16
-_MAPS_MEMORY = hasattr(os, "memfd_create")
+_MAPS_MEMORY = hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
 _FRAME = struct.Struct("<QQ")  # bytes, number of the memory that holds them (0: they follow)
 
 
@@ -61,7 +61,7 @@ class Sender:
             self._free.remove(number)
             return number, None
         descriptor, number = os.memfd_create("equipoise message"), len(self._memories) + 1
-        os.ftruncate(descriptor, total)
+        os.ftruncate(descriptor, -(-total // _IN_LINE) * _IN_LINE)  # headers vary by some bytes; pages come when they are written
         self._memories[number] = _map(descriptor)
         return number, descriptor
 
