@@ -30,7 +30,7 @@ QUIET_WAIT_SECONDS = 60
 # /proc counts CPU time in ticks of 10 ms per core; in a short round a few of them look like foreign load.
 TICK_ALLOWANCE_SECONDS = 0.05
 # Against the fastest of their kind in the first repetition: those behind are not run again.
-SLOWEST_LOOP, SLOWEST_PEER = 1.15, 1.4
+SLOWEST_LOOP, SLOWEST_PEER = 1.15, 2.2
 
 BOUND_VARIANTS = {
     "W1": ("channels_last", "channels_last_bare", "fused", "foreach", "bare"),
@@ -38,6 +38,7 @@ BOUND_VARIANTS = {
     "W3": ("channels_last", "channels_last_bare", "fused", "foreach", "bare", "stacked_5", "stacked_25"),
     "W4": ("fused", "foreach", "bare"),
 }
+FLOOR_VARIANTS = {"W1": "channels_last_by_hand", "W2": "by_hand", "W3": "channels_last_by_hand"}
 
 Result = dict[str, Any]
 
@@ -54,6 +55,7 @@ def entries(workload: str, wanted: list[str]) -> list[Entry]:
     """Who takes part in a workload; no peer has FedAKD."""
     all_entries = [Entry("ours"), *(Entry("bound", variant) for variant in BOUND_VARIANTS[workload])]
     if WORKLOADS[workload].method == "fedavg":
+        all_entries += [Entry("floor", FLOOR_VARIANTS[workload])]
         all_entries += [Entry("pfl", "processes"), Entry("pfl", "threads"), Entry("flower"), Entry("fedlab")]
     return [entry for entry in all_entries if entry.contender in wanted]
 
@@ -63,7 +65,7 @@ def command(entry: Entry) -> list[str]:
     peer = PEERS / entry.contender / "run.py"
     if peer.is_file():
         return [python_of(entry.contender), str(peer)]
-    script = HERE / f"{entry.contender}.py"
+    script = HERE / f"{'bound' if entry.contender == 'floor' else entry.contender}.py"
     if not script.is_file():
         raise Unavailable(f"{script.name} does not exist")
     return [sys.executable, str(script)]
@@ -90,7 +92,7 @@ def run(entry: Entry, workload: str, rounds: int, seed: int) -> Result:
     reports = [text for text in output.splitlines() if text.startswith('{"contender"')]
     if process.returncode or not reports:
         raise Unavailable(f"ended with code {process.returncode}: {last_line(errors)}")
-    result: Result = json.loads(reports[-1])
+    result: Result = json.loads(reports[-1]) | {"contender": entry.contender}
     return result
 
 
@@ -171,9 +173,13 @@ def compete(workload: str, options: argparse.Namespace) -> Result:
 def worth_repeating(entry: Entry, results: dict[Entry, list[Result]]) -> bool:
     """Whether a run came near the fastest of its kind (loops of the bound, peers) in the first repetition, or was disturbed in it."""
     first = results[entry][0]
-    if entry.contender == "ours" or first["disturbed"]:
+    if entry.contender in ("ours", "floor") or first["disturbed"]:
         return True
-    kind = [repeated[0] for other, repeated in results.items() if other.contender != "ours" and is_bound(other) == is_bound(entry)]
+    kind = [
+        repeated[0]
+        for other, repeated in results.items()
+        if other.contender not in ("ours", "floor") and is_bound(other) == is_bound(entry)
+    ]
     limit = SLOWEST_LOOP if is_bound(entry) else SLOWEST_PEER
     return bool(first["median_seconds"] <= limit * min(run["median_seconds"] for run in kind))
 
@@ -193,7 +199,9 @@ def main() -> None:
     """Runs what the command line asks for; workloads not run keep their earlier results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
-    parser.add_argument("--contenders", nargs="+", default=["ours", "bound", *sorted(path.parent.name for path in PEERS.glob("*/run.py"))])
+    parser.add_argument(
+        "--contenders", nargs="+", default=["ours", "bound", "floor", *sorted(path.parent.name for path in PEERS.glob("*/run.py"))]
+    )
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--rounds", type=int, help="rounds of every run; by default each workload's own number")
     parser.add_argument("--seed", type=int, default=0)

@@ -14,13 +14,13 @@ from multiprocessing.sharedctypes import Synchronized
 import torch
 from torch import Tensor, multiprocessing
 
-from loops import STACKS, Shared, fedakd, fedavg, fill, flatten, recall, stacked_fedavg
+from loops import STACKS, Shared, by_hand, fedakd, fedavg, fill, flatten, recall, stacked_fedavg
 from measure import Meter, arguments
 from networks import count_correct, network
 from workloads import Workload, cohorts, load, partition
 
 PROCESSES = os.cpu_count() or 1
-VARIANTS = ("bare", "fused", "foreach", "channels_last", "channels_last_bare", *STACKS)
+VARIANTS = ("bare", "fused", "foreach", "channels_last", "channels_last_bare", *STACKS, "by_hand", "channels_last_by_hand")
 
 
 def work(rank: int, shared: Shared, counter: Synchronized[int], pipe: Connection) -> None:
@@ -30,7 +30,10 @@ def work(rank: int, shared: Shared, counter: Synchronized[int], pipe: Connection
     if shared.variant.startswith("channels_last"):
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         x_test = x_test.contiguous(memory_format=torch.channels_last)
-    trainer = fedakd if shared.workload.method == "fedakd" else stacked_fedavg if shared.variant in STACKS else fedavg
+    if shared.workload.method == "fedakd":
+        trainer = fedakd
+    else:
+        trainer = stacked_fedavg if shared.variant in STACKS else by_hand if shared.variant.endswith("by_hand") else fedavg
     train = trainer(shared, model)
     # After the networks are made, which seeds torch too: else all processes would shuffle alike.
     torch.manual_seed(shared.seed * PROCESSES + rank + 1)

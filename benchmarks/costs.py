@@ -103,4 +103,5 @@ if __name__ == "__main__":
     elif sys.argv[1:2] == ["memory"]:
         memory(int(sys.argv[2]))
     else:
+        argparse.ArgumentParser(description=__doc__).parse_args()
         main()

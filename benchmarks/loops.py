@@ -95,6 +95,64 @@ def fedavg(shared: Shared, model: nn.Sequential) -> Trainer:
     return train
 
 
+def by_hand(shared: Shared, model: nn.Sequential) -> Trainer:
+    """As fedavg without autograd: torch's kernels one by one, and the step of a linear layer inside the product that is its gradient.
+
+    No loop for methods at large: it shows what the kernels alone cost.
+    """
+    parameters, rate = list(model.parameters()), shared.workload.rate
+
+    def step(x: Tensor, y: Tensor) -> None:
+        kept: list[tuple[Tensor, ...]] = []
+        for layer in model:
+            if isinstance(layer, nn.ReLU):
+                kept.append((x.clamp_min_(0),))
+            elif isinstance(layer, nn.MaxPool2d):
+                before = x
+                x, places = torch.ops.aten.max_pool2d_with_indices(before, [2, 2], [2, 2])
+                kept.append((before, places))
+            else:
+                kept.append((x,))
+                x = layer(x)
+        gradient = x.softmax(1)
+        gradient[torch.arange(len(y)), y] -= 1
+        gradient /= len(y)
+        for layer, (saved, *places) in zip(reversed(model), reversed(kept), strict=True):
+            below = saved.data_ptr() != kept[0][0].data_ptr()  # the images need no gradient
+            if isinstance(layer, nn.ReLU):
+                gradient = torch.ops.aten.threshold_backward(gradient, saved, 0)
+            elif isinstance(layer, nn.MaxPool2d):
+                gradient = torch.ops.aten.max_pool2d_with_indices_backward(
+                    gradient, saved, [2, 2], [2, 2], [0, 0], [1, 1], False, places[0]
+                )
+            elif isinstance(layer, nn.Flatten):
+                gradient = gradient.view_as(saved) if below else gradient
+            elif isinstance(layer, nn.Conv2d):
+                wanted = [below, True, True]
+                gradient, weight, bias = torch.ops.aten.convolution_backward(
+                    gradient, saved, layer.weight, [len(layer.weight)], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, wanted
+                )
+                layer.weight.sub_(weight, alpha=rate)
+                layer.bias.sub_(bias, alpha=rate)
+            else:
+                above, gradient = gradient, gradient @ layer.weight if below else gradient
+                layer.weight.addmm_(above.t(), saved, alpha=-rate)
+                layer.bias.sub_(above.sum(0), alpha=rate)
+
+    @torch.no_grad()
+    def train(clients: list[int]) -> Tensor:
+        total = torch.zeros_like(shared.model)
+        for client in clients:
+            samples = shared.parts[client]
+            fill(parameters, shared.model)
+            for batch in batches(samples, shared.workload):
+                step(shared.x[batch], shared.y[batch])
+            total += len(samples) * flatten(parameters)
+        return total
+
+    return train
+
+
 def stacked_fedavg(shared: Shared, model: nn.Sequential) -> Trainer:
     """As fedavg for clients of equal size, all in one computation: grouped convolutions and batched matrix products."""
 

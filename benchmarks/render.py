@@ -11,6 +11,7 @@ Result = dict[str, Any]
 
 # Time of ours to the bound at most, fastest peer to ours at least.
 TARGETS = {"W1": (1.05, 1.25), "W2": (1.20, 1.8), "W3": (1.15, 1.8)}
+NOT_PEERS = ("ours", "bound", "floor")
 MEMORY_TARGET_MB = {"W4": 1536}
 FIELDS = {
     *("contender", "variant", "workload", "seconds", "samples", "cpu_seconds", "foreign", "start_seconds", "peak_mb"),
@@ -107,7 +108,7 @@ def row(repeated: list[Result], bound: list[Result]) -> str:
 def verdicts(name: str, runs: dict[str, dict[str, list[Result]]]) -> list[str]:
     """What was asked for against what came out."""
     ours, bound = best(runs, "ours"), best(runs, "bound")
-    peers = [best(runs, contender) for contender in runs if contender not in ("ours", "bound")]
+    peers = [best(runs, contender) for contender in runs if contender not in NOT_PEERS]
     lines = []
     if ours and bound and name in TARGETS:
         lines.append(f"- ours to bound: {ratio(ours, bound):.2f} (asked: at most {TARGETS[name][0]:.2f})")
@@ -117,7 +118,9 @@ def verdicts(name: str, runs: dict[str, dict[str, list[Result]]]) -> list[str]:
             f"- fastest peer ({fastest[0]['contender']} {fastest[0]['variant']}) to ours: {ratio(fastest, ours):.2f} "
             f"(asked: at least {TARGETS[name][1]:.2f})"
         )
-        others = [repeated for who in runs if who not in ("ours", "bound") for repeated in runs[who].values() if repeated is not fastest]
+        if floor := best(runs, "floor"):
+            lines.append(f"- the same peer to the floor (kernels without autograd): {ratio(fastest, floor):.2f}")
+        others = [repeated for who in runs if who not in NOT_PEERS for repeated in runs[who].values() if repeated is not fastest]
         lines += [f"- {one[0]['contender']} {one[0]['variant']} to ours: {ratio(one, ours):.2f}" for one in sorted(others, key=seconds)]
     if ours and name in MEMORY_TARGET_MB:
         peak = max(run["peak_mb"] for run in ours)
