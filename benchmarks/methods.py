@@ -36,6 +36,7 @@ from measure import machine_seconds
 CLIENTS, BATCH, RATE, SEED = 10, 32, 0.05, 0
 TARGET = 1.10
 QUIET = 0.05  # share of the machine that others may use in a round whose wall time counts
+MOST_APART = 0.5  # two models that share nothing but their start are about 1 apart
 EXPECTED = {"fedakd": (2.0, 3.2), "corefed": (1.2, 1.6)}
 
 
@@ -110,7 +111,7 @@ def plain(case: Case, federation: Federation, rounds: int) -> plain_methods.Step
 
 
 def initial_network(case: Case, name: str, task: eq.Task) -> nn.Module:
-    with default_generator(SEED, "initial model", name):
+    with default_generator(SEED, "initial model"):
         net: nn.Module = build(case.models.get(name, case.network), task)
         if name == "generator":  # drawn after the network whose features it makes
             net = Generator(shape_after(net.features, task.shape), task.outputs)
@@ -165,6 +166,10 @@ class Duel:
         self.watch.stop()
         assert other is not None, "the plain loop asks more clients than Equipoise"
         self.apart = distance(model, other, self.case, self.task)
+        if self.apart > MOST_APART:
+            raise SystemExit(
+                f"{self.case.method}: the models are {self.apart:.0%} of their way apart, so the plain loop does other work; mend it first"
+            )
         if counts:
             self.laps.append(self.watch)
 
