@@ -19,7 +19,7 @@ from typing import Any
 
 from environments import PEERS, Unavailable, last_line, python_of
 from measure import machine_seconds
-from render import render
+from render import NOT_PEERS, render
 from workloads import WORKLOADS
 
 HERE = Path(__file__).parent
@@ -171,21 +171,15 @@ def compete(workload: str, options: argparse.Namespace) -> Result:
 
 
 def worth_repeating(entry: Entry, results: dict[Entry, list[Result]]) -> bool:
-    """Whether a run came near the fastest of its kind (loops of the bound, peers) in the first repetition, or was disturbed in it."""
-    first = results[entry][0]
-    if entry.contender in ("ours", "floor") or first["disturbed"]:
-        return True
-    kind = [
-        repeated[0]
-        for other, repeated in results.items()
-        if other.contender not in ("ours", "floor") and is_bound(other) == is_bound(entry)
-    ]
-    limit = SLOWEST_LOOP if is_bound(entry) else SLOWEST_PEER
-    return bool(first["median_seconds"] <= limit * min(run["median_seconds"] for run in kind))
+    """Whether a run came near the fastest of its kind in the first repetition, or was disturbed in it."""
+    first, kind = results[entry][0], kind_of(entry)
+    fastest = min(repeated[0]["median_seconds"] for other, repeated in results.items() if kind_of(other) == kind)
+    limit = SLOWEST_LOOP if kind == "bound" else SLOWEST_PEER
+    return bool(first["disturbed"] or first["median_seconds"] <= limit * fastest)
 
 
-def is_bound(entry: Entry) -> bool:
-    return entry.contender == "bound"
+def kind_of(entry: Entry) -> str:
+    return entry.contender if entry.contender in NOT_PEERS else "peer"
 
 
 def machine() -> str:

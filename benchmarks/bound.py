@@ -31,10 +31,13 @@ def work(rank: int, shared: Shared, counter: Synchronized[int], pipe: Connection
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         x_test = x_test.contiguous(memory_format=torch.channels_last)
     if shared.workload.method == "fedakd":
-        trainer = fedakd
+        train = fedakd(shared, model)
+    elif shared.variant in STACKS:
+        train = stacked_fedavg(shared, model)
+    elif shared.variant.endswith("by_hand"):
+        train = by_hand(shared, model)
     else:
-        trainer = stacked_fedavg if shared.variant in STACKS else by_hand if shared.variant.endswith("by_hand") else fedavg
-    train = trainer(shared, model)
+        train = fedavg(shared, model)
     # After the networks are made, which seeds torch too: else all processes would shuffle alike.
     torch.manual_seed(shared.seed * PROCESSES + rank + 1)
     parameters = list(model.parameters())

@@ -78,9 +78,14 @@ def stepper(parameters: Sequence[Tensor], variant: str, rate: float) -> Callable
 
 
 def fedavg(shared: Shared, model: nn.Sequential) -> Trainer:
-    """Trains clients one by one; returns the sum of their parameters weighted by samples."""
+    """Trains clients with autograd and an optimiser's step."""
+    step = stepper(list(model.parameters()), shared.variant, shared.workload.rate)
+    return one_by_one(shared, model, lambda x, y: step(functional.cross_entropy(model(x), y)))
+
+
+def one_by_one(shared: Shared, model: nn.Sequential, step: Callable[[Tensor, Tensor], None]) -> Trainer:
+    """Trains clients one after another; returns the sum of their parameters weighted by samples."""
     parameters = list(model.parameters())
-    step = stepper(parameters, shared.variant, shared.workload.rate)
 
     def train(clients: list[int]) -> Tensor:
         total = torch.zeros_like(shared.model)
@@ -88,7 +93,7 @@ def fedavg(shared: Shared, model: nn.Sequential) -> Trainer:
             samples = shared.parts[client]
             fill(parameters, shared.model)
             for batch in batches(samples, shared.workload):
-                step(functional.cross_entropy(model(shared.x[batch]), shared.y[batch]))
+                step(shared.x[batch], shared.y[batch])
             total += len(samples) * flatten(parameters)
         return total
 
@@ -100,8 +105,9 @@ def by_hand(shared: Shared, model: nn.Sequential) -> Trainer:
 
     No loop for methods at large: it shows what the kernels alone cost.
     """
-    parameters, rate = list(model.parameters()), shared.workload.rate
+    rate = shared.workload.rate
 
+    @torch.no_grad()
     def step(x: Tensor, y: Tensor) -> None:
         kept: list[tuple[Tensor, ...]] = []
         for layer in model:
@@ -139,18 +145,7 @@ def by_hand(shared: Shared, model: nn.Sequential) -> Trainer:
                 layer.weight.addmm_(above.t(), saved, alpha=-rate)
                 layer.bias.sub_(above.sum(0), alpha=rate)
 
-    @torch.no_grad()
-    def train(clients: list[int]) -> Tensor:
-        total = torch.zeros_like(shared.model)
-        for client in clients:
-            samples = shared.parts[client]
-            fill(parameters, shared.model)
-            for batch in batches(samples, shared.workload):
-                step(shared.x[batch], shared.y[batch])
-            total += len(samples) * flatten(parameters)
-        return total
-
-    return train
+    return one_by_one(shared, model, step)
 
 
 def stacked_fedavg(shared: Shared, model: nn.Sequential) -> Trainer:

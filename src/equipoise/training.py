@@ -71,8 +71,8 @@ class Stepper:
     """An optimiser over named tensors: backward, hook, clip, step, always in this order.
 
     The steps are torch's own fused kernels, called without `torch.optim`: that package imports a compiler on first use (over a second per
-    process) and costs more per step of a small model than the step itself. So does what `Tensor.backward` does before
-    it calls the engine. Tests hold both to torch's own, number by number.
+    process) and costs more per step of a small model than the step itself. What `Tensor.backward` does before it calls the engine
+    costs, too. Tests hold both to torch's own, number by number.
     """
 
     def __init__(

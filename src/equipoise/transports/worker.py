@@ -1,6 +1,7 @@
 """A worker process: performs requests for its parent until the parent is gone.
 
-Started by `equipoise.processes` with two inherited file descriptors: the socket to the parent and the shared memory that holds the data. Nothing but plain records ever crosses the socket.
+Started by `equipoise.processes` with two inherited file descriptors: the socket to the parent and the shared memory that holds the data.
+Nothing but plain records ever crosses the socket.
 """
 
 from __future__ import annotations
