@@ -17,6 +17,9 @@ import equipoise as eq
 from equipoise.methods.standalone import Standalone
 from equipoise.runs.export import export, predictions
 from equipoise.runs.store import RunError
+from equipoise.task import Task
+from equipoise.training import Training
+from equipoise.workbench import Workbench, factories, prefers_channels_last
 
 
 class TwoParts(nn.Module):
@@ -170,3 +173,16 @@ def test_predictions_of_a_table_use_the_scaling_of_the_client(tmp_path: Path) ->
     _, far = predictions(run, tmp_path / "new100.csv", client="far")
     assert header == ["sample", "prediction"] and near[0][1] != near[1][1]
     np.testing.assert_allclose(np.array(near), np.array(far), atol=1e-5)
+
+
+def test_the_layout_follows_from_network_and_data_and_trees_do_not_show_it() -> None:
+    pictures, table = Task("classification", (3, 8, 8), 2), Task("classification", (8,), 2)
+    with_convolution = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 2))
+    without = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
+    assert prefers_channels_last(with_convolution, pictures)
+    assert not prefers_channels_last(without, pictures) and not prefers_channels_last(with_convolution, table)
+    bench = Workbench(pictures, factories({"model": with_convolution}, pictures), Training(), seed=0)
+    model = bench.take("model")
+    weight = next(p for p in model.trained.values() if p.dim() == 4)
+    assert weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()
+    assert all(tensor.is_contiguous() for tensor in model.tree().values())
