@@ -1,0 +1,33 @@
+"""Runs that version 0.1.0 left half-finished are resumed to the bits it would have reached."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import half_finished
+import pytest
+
+import equipoise as eq
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "contract"))
+from checks import everything
+
+EXPECTED = json.loads(half_finished.EXPECTED.read_text())
+
+
+@pytest.mark.parametrize("method", half_finished.METHODS)
+def test_a_run_of_format_1_is_resumed_to_the_same_bits(method: str, tmp_path: Path) -> None:
+    shutil.copytree(half_finished.FOLDER / method, tmp_path / "run")
+    assert eq.Run(tmp_path / "run").last_round == 2
+    run = eq.resume(tmp_path / "run")
+    expected, values = EXPECTED["methods"][method], everything(run)
+    assert half_finished.norms(values) == pytest.approx(expected["norms"], rel=1e-3)
+    if half_finished.processor() != EXPECTED["processor"]:
+        pytest.skip(f"the digests belong to {EXPECTED['processor']}; the norms agree")
+    assert half_finished.digest(values) == expected["digest"]
+    rows = [(r["round"], r["client"], r["model"], r["phase"], r["split"], r["metric"], r["value"]) for r in run.table()]
+    assert hashlib.sha256(repr(rows).encode()).hexdigest() == expected["table"]
