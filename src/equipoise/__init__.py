@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from equipoise.comparison import compare as compare
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from equipoise.losses.terms import supervised as supervised
     from equipoise.losses.terms import term as term
     from equipoise.method import Method as Method
+    from equipoise.method import Served as Served
     from equipoise.method import Ups as Ups
     from equipoise.method import Weights as Weights
     from equipoise.methods import register as register
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from equipoise.tree import Tree as Tree
 
 _HOMES = {
-    "run": "simulate", "resume": "simulate", "compare": "comparison", "Experiment": "experiment", "compose": "composition", "Method": "method", "Weights": "method", "Ups": "method",
+    "run": "simulate", "resume": "simulate", "compare": "comparison", "Experiment": "experiment", "compose": "composition", "Method": "method", "Weights": "method", "Ups": "method", "Served": "method",
     "State": "records", "Up": "records", "Down": "records", "PerClient": "records", "register": "methods", "Run": "runs",
     "Tree": "tree", "Dataset": "data", "DataConfig": "data", "from_arrays": "data", "from_sites": "data",
     "supervised": "losses.terms", "distillation": "losses.terms", "proximity": "losses.terms", "term": "losses.terms",

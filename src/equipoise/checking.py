@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
-from equipoise.records import Up, tensors_of
+from equipoise.records import State, Up, finite, tensors_of
 from equipoise.tree import Tree
 from equipoise.workbench import mismatch
 
@@ -34,18 +32,13 @@ def refusal(up: Up | None, majority: frozenset[str], loop: Loop, step: str) -> s
             if wrong:
                 return f"{name}: {wrong}"
             for entry, tensor in value.items():
-                if not _finite(tensor):
+                if not finite(tensor):
                     return f"{name}: {entry} holds values that are not finite"
-        elif isinstance(value, Tensor):
-            if not _finite(value):
-                return f"{name} holds values that are not finite"
-        elif value != value or value in (float("inf"), float("-inf")):
-            return f"{name} is {value}: not finite"
+        elif not finite(value):
+            return f"{name} holds values that are not finite" if isinstance(value, Tensor) else f"{name} is {value}: not finite"
     return None
 
 
-def _finite(tensor: Tensor) -> bool:
-    if not tensor.is_floating_point():
-        return True
-    # One value that is not finite makes the sum so. A sum that overflows says nothing: then each value is looked at.
-    return math.isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())
+def not_finite(state: State) -> str | None:
+    """The first entry of the server's state that holds values that are not finite."""
+    return next((name for name, value in tensors_of(state) if not finite(value)), None)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise.losses.terms import Batch, Loss, Outputs, supervised
 from equipoise.records import plain
-from equipoise.streams import default_generator, number, torch_stream
+from equipoise.streams import Turn, default_generator, number, torch_stream
 from equipoise.training import GradientHook, Stepper, backward, minimise
 from equipoise.tree import Tree
 from equipoise.workbench import Model, Samples, Workbench
@@ -20,7 +20,10 @@ from equipoise.workbench import Model, Samples, Workbench
 
 @dataclass(frozen=True)
 class Inputs:
-    """How a method changes what enters the network: while training (may draw random numbers), and everywhere else."""
+    """How a method changes what enters the network: while training (may draw random numbers), and everywhere else.
+
+    `other` is a torch module with its constants as buffers where trained models are to be exported.
+    """
 
     train: Callable[[Tensor, torch.Generator], Tensor]
     other: Callable[[Tensor], Tensor]
@@ -34,7 +37,7 @@ class Done:
     steps: int
     loss: float  # mean over all samples visited, of the first model's loss
     skipped: int  # batches of one sample that a batch norm cannot take
-    optimiser: dict[str, Any]  # its memory, to be given to a later fit
+    memory: dict[str, Any]  # the optimiser's, to be given to a later fit
 
 
 class ClientState(MutableMapping[str, Any]):
@@ -75,6 +78,10 @@ class Client:
         self.inputs: Inputs | None = None
         self.steps = 0  # taken in this request, over all fits
         self.skipped = 0
+
+    @property
+    def device(self) -> str:
+        return self.bench.device
 
     @property
     def train(self) -> Samples:
@@ -124,15 +131,15 @@ class Client:
         *,
         on: Tensor | None = None,
         gradient: GradientHook | None = None,
-        optimiser: Mapping[str, Any] | None = None,
+        memory: Mapping[str, Any] | None = None,
         purpose: str = "batches",
         **changes: Any,
     ) -> Done:
         """Train one model, or several on the same batches, each with its own loss.
 
-        `on`: a mask or the places of the samples to use. `gradient(name, g)` replaces each gradient before clipping. `optimiser`: the memory
-        that an earlier fit returned. `purpose` names the stream of the batch order. Other keywords (`lr`, `batch`, `epochs`, `steps`,
-        `clip`, ...) change the experiment's training settings for this fit.
+        `on`: a mask or the places of the samples to use. `gradient(name, g)` replaces each gradient before clipping. `memory`: the optimiser's,
+        as an earlier fit returned it. `purpose` names the stream of the batch order: two fits of one purpose see the same batches. Other
+        keywords (`optimiser`, `lr`, `batch`, `epochs`, `steps`, `clip`, ...) change the experiment's training settings for this fit.
         """
         models = [model] if isinstance(model, Model) else list(model)
         losses = [loss] if isinstance(loss, Loss) else list(loss)
@@ -143,13 +150,14 @@ class Client:
         order, noise = self.stream(purpose), self.stream(f"{purpose} inputs")
         single = len(places) and all(m.takes_single for m in models)
         steppers = [
-            Stepper(m.trained, training, lr, optimiser if len(models) == 1 else (optimiser or {}).get(str(k)), gradient)
+            Stepper(m.trained, training, lr, memory if len(models) == 1 else (memory or {}).get(str(k)), gradient)
             for k, m in enumerate(models)
         ]
         total, seen, steps, skipped, epoch = 0.0, 0, 0, 0, 0
         for m in models:
             m.net.train()
         with default_generator(self.bench.seed, *self._names(f"{purpose} torch")):
+            turns = [Turn() for _ in models]  # dropout: each model draws the numbers that it would draw alone
             while len(places) and (steps < training.steps if training.steps else epoch < training.epochs):
                 before = steps
                 for place, chosen in enumerate(torch.split(places[torch.randperm(len(places), generator=order)], training.batch)):
@@ -159,7 +167,7 @@ class Client:
                     x, y = samples.at(chosen)
                     x = self._training_inputs(x.to(self.bench.device), noise)
                     batch = Batch(x, y.to(self.bench.device), chosen, self.bench.supervise, epoch, steps, place, noise)
-                    value = self._step(models, losses, steppers, batch)
+                    value = self._step(models, losses, steppers, turns, batch)
                     total += value * len(chosen)
                     seen, steps = seen + len(chosen), steps + 1
                     if training.steps and steps >= training.steps:
@@ -168,8 +176,8 @@ class Client:
                 if steps == before:  # every batch was skipped: more epochs would not help
                     break
         self.steps, self.skipped = self.steps + steps, self.skipped + skipped
-        memory = steppers[0].state() if len(models) == 1 else {str(k): s.state() for k, s in enumerate(steppers)}
-        return Done(steps, total / max(1, seen), skipped, memory)
+        kept = steppers[0].state() if len(models) == 1 else {str(k): s.state() for k, s in enumerate(steppers)}
+        return Done(steps, total / max(1, seen), skipped, kept)
 
     def _forward(self, model: Model, x: Tensor) -> Outputs:
         if self.training.precision == "float32":
@@ -179,16 +187,20 @@ class Client:
         outputs.features, outputs.logits = outputs.features.float(), outputs.logits.float()  # losses are computed in full precision
         return outputs
 
-    def _step(self, models: list[Model], losses: list[Loss], steppers: list[Stepper], batch: Batch) -> float:
+    def _step(self, models: list[Model], losses: list[Loss], steppers: list[Stepper], turns: list[Turn], batch: Batch) -> float:
         if len(models) == 1:
             value = losses[0](self._forward(models[0], batch.x), batch)
             steppers[0].step(value)
             return value.item()
-        outputs = tuple(self._forward(model, batch.x) for model in models)
-        values = []
-        for own, one in zip(losses, outputs, strict=True):
+        passes = []
+        for model, turn in zip(models, turns, strict=True):
+            with turn:
+                passes.append(self._forward(model, batch.x))
+        outputs, values = tuple(passes), []
+        for own, one, turn in zip(losses, outputs, turns, strict=True):
             one.peers = outputs
-            values.append(own(one, batch))
+            with turn:
+                values.append(own(one, batch))
         for stepper in steppers:
             for tensor in stepper.tensors:
                 tensor.grad = None

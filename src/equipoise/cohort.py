@@ -73,7 +73,7 @@ class RoundCohort(Cohort):
             self.banned |= set(asked) - set(accepted)
             raise GivenUp(f"client {sorted(self.banned)[0]!r} left in a step that needs all")
         if not accepted or (loop.server.round and len(accepted) < loop.experiment.participation.floor):
-            raise GivenUp(f"{len(accepted)} replies counted")
+            raise GivenUp(f"{len(accepted)} of {len(asked)} replies counted")
         ups = Ups([(client, accepted.get(client)) for client in self.everyone])
         if "model" in ups[0]:
             self.uploads = ups

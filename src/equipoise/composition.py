@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from equipoise.client import Client, Inputs
-from equipoise.method import Cohort, Method, Ups, Weights, overridden
+from equipoise.method import Cohort, Method, Served, Ups, Weights, overridden
 from equipoise.records import Down, Record, State, Up
 from equipoise.server import Server
 from equipoise.tree import Tree
@@ -132,11 +132,12 @@ class _Composed(Method):
             down = down.with_(**{name: _without_model(guest.deliver(server, _seen_by(state, name), client_id))})
         return down
 
-    def serves(self, client: Client, down: Down) -> dict[str, Model]:
-        served = super().serves(client, down)
+    def serves(self, client: Client, down: Down) -> Mapping[str, Model | Served]:
+        served = dict(super().serves(client, down))
         for name, guest in self._each("beside"):
             with client.owned_by(name):
-                served = {**guest.serves(client, Down({**down, **down[name]})), **served}
+                for key, one in guest.serves(client, Down({**down, **down[name]})).items():
+                    served.setdefault(key, replace(one, main=False) if isinstance(one, Served) else one)
         return served
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from equipoise.method import Served
 from equipoise.task import Task
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from equipoise.records import Down
     from equipoise.workbench import Model
 
-SHARED = ("global", "teacher", "proxy")  # served models that are the same for every client
 LOWER_IS_BETTER = ("loss", "rmse", "mae", "calibration_error")
 
 
@@ -58,7 +58,7 @@ def _further(name: str, logits: Tensor, y: Tensor) -> float:
     return float(getattr(metrics, name)(outputs.softmax(1).numpy(), y.numpy()))
 
 
-def measure(client: Client, models: dict[str, Model], splits: Sequence[str], metrics: Sequence[str]) -> list[dict[str, Any]]:
+def measure(client: Client, models: Mapping[str, Model], splits: Sequence[str], metrics: Sequence[str]) -> list[dict[str, Any]]:
     """Rows (model, split, metric, value) of a client's models on its own data."""
     from equipoise.workbench import Samples
 
@@ -77,9 +77,31 @@ def measure(client: Client, models: dict[str, Model], splits: Sequence[str], met
     return rows
 
 
-def served(method: Method, client: Client, down: Down) -> dict[str, Model]:
+def served(method: Method, client: Client, down: Down) -> dict[str, Served]:
+    """What a client serves, by name; exactly one model is the main one. A model that sees inputs changed for this client is its own."""
     client.inputs = method.inputs(client, down)
-    return method.serves(client, down)
+    given = {name: one if isinstance(one, Served) else Served(one) for name, one in method.serves(client, down).items()}
+    main = next((name for name, one in given.items() if one.main), next(iter(given), None))
+    return {name: Served(one.model, one.same_for_all and client.inputs is None, name == main) for name, one in given.items()}
+
+
+def alike(downs: Iterable[Down]) -> bool:
+    """Whether all clients were delivered the same."""
+    several = iter(downs)
+    first = next(several, None)
+    return first is None or all(_same(first, other) for other in several)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:

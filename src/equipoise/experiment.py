@@ -18,7 +18,7 @@ from torch import nn
 from equipoise import methods
 from equipoise.composition import SLOTS, compose
 from equipoise.data import DataConfig, Dataset
-from equipoise.method import Method
+from equipoise.method import Method, mistake
 from equipoise.names import nearest
 from equipoise.training import Training
 
@@ -163,6 +163,10 @@ class Experiment(Section):
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
         method = self.build_method()
+        for part in (getattr(method, "base", method), *getattr(method, "guests", {}).values()):
+            wrong = mistake(type(part))
+            if wrong:
+                raise ValueError(wrong)
         if method.needs_plain_sgd and not self.training.plain_sgd:
             raise ValueError(
                 f"{type(method).__name__} needs plain sgd, got optimiser={self.training.optimiser}, momentum={self.training.momentum}, "

@@ -7,8 +7,10 @@ checkpoints and composition for free. The comment behind a field is its help tex
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
@@ -38,8 +40,22 @@ class Weights:
     shares: np.ndarray
     step: float = 1.0
 
+    def __post_init__(self) -> None:
+        shares = np.asarray(self.shares, dtype=np.float64)
+        if shares.ndim != 1 or not np.isfinite(shares).all() or (shares < 0).any():
+            raise ValueError(f"Weights: expected one finite share of at least 0 per reply, got {shares}")
+
     def times(self, factor: float) -> Weights:
         return Weights(self.shares, self.step * factor)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model that a client ends up using, and what is to be known of it when it is measured."""
+
+    model: Model
+    same_for_all: bool = False  # it follows from what was delivered alone: clients that are delivered the same serve the same
+    main: bool = False  # what the method is for: the model that `show`, `compare` and `export` mean where none is named
 
 
 class Ups(Sequence[Up]):
@@ -118,10 +134,14 @@ class Method:
     uploads_model: ClassVar[bool] = True  # False: no `model` in its uploads
     needs_plain_sgd: ClassVar[bool] = False  # True: momentum, weight decay, clipping and Adam are refused
     needs_validation: ClassVar[bool] = False  # True: the server holds validation data
+    needs_classes: ClassVar[bool] = False  # True: regression is refused
     trains: ClassVar[bool] = True  # False: batch-norm statistics never move, so batch norm is refused
     composable_weights: ClassVar[bool] = False  # True: its weight rule stands without its own client and update
     composable_update: ClassVar[bool] = False  # True: its own update is right under any weights
     paper: ClassVar[str] = ""
+
+    def check(self, task: Task) -> None:
+        """Refuse, by a ValueError with one sentence, a task that this method with these parameters cannot do. Called before round 1."""
 
     def models(self, task: Task, others: Mapping[str, Callable[[], nn.Module]]) -> Mapping[str, Callable[[], nn.Module]]:
         """Architectures the method brings along; `others` build the experiment's own, whose shapes they may depend on."""
@@ -171,14 +191,18 @@ class Method:
         """What a client receives."""
         return Down(model=state.model)
 
-    def serves(self, client: Client, down: Down) -> dict[str, Model]:
-        """At the client: the models it ends up using, by name. All are measured."""
-        return {"global": client.load(down.model)}
+    def serves(self, client: Client, down: Down) -> Mapping[str, Model | Served]:
+        """At the client: the models it ends up using, by name. All are measured; the first is the main one unless another is marked."""
+        return {"global": Served(client.load(down.model), same_for_all=True)}
 
     def round(self, server: Server, state: State, cohort: Cohort) -> State:
         ups = cohort.run(self.client, each=lambda client: self.deliver(server, state, client))
         state = self.observe(server, state, ups)
         weights = self.weights(server, state, ups)
+        if not isinstance(weights, Weights):
+            raise TypeError(
+                f"{type(self).__name__}.weights returned {type(weights).__name__}; expected Weights(shares), one share per reply"
+            )
         cohort.weighed(ups.ids, weights)
         return self.update(server, state, ups, weights)
 
@@ -200,6 +224,24 @@ class Cohort:
 
     def weighed(self, ids: Sequence[str], weights: Weights) -> None:
         """Note the weights that replies were given: they are part of the run's record."""
+
+
+def mistake(kind: type[Method]) -> str | None:
+    """What an author most likely did not mean: a class without @dataclass, a slot with a name that nothing asks for."""
+    for base in kind.__mro__[: kind.__mro__.index(Method)]:
+        fields = [name for name, hint in inspect.get_annotations(base).items() if "ClassVar" not in str(hint)]
+        if fields and "__dataclass_fields__" not in vars(base):
+            return f"{base.__name__} has the parameter {fields[0]!r} but is no dataclass, so it would be ignored; write @dataclass(frozen=True) above the class"
+        for name, found in vars(base).items():
+            close = get_close_matches(name, SLOTS, 1, 0.85)
+            if inspect.isfunction(found) and close and name not in SLOTS:
+                return f"{base.__name__}.{name} is asked by nothing; did you mean {close[0]}? (A step of your own needs another name.)"
+    return None
+
+
+SLOTS = (
+    "check", "models", "start", "setup", "inputs", "before", "client", "after", "observe", "weights", "update", "deliver", "serves", "round",
+)  # fmt: skip
 
 
 def overridden(method: Method, slot: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from equipoise import evaluation
-from equipoise.client import Client
+from equipoise.checking import not_finite
 from equipoise.cohort import GivenUp, RoundCohort
 from equipoise.experiment import Experiment
 from equipoise.faults import FaultPlan
@@ -48,7 +48,7 @@ class Loop:
             ids=federation.ids,
             sizes=dict(zip(federation.ids, (int(n) for n in federation.train.sizes), strict=True)),
             rounds=self.experiment.rounds,
-            validation=Samples.of(federation, federation.server_validation) if self.method.needs_validation else None,
+            _validation=Samples.of(federation, federation.server_validation) if self.method.needs_validation else None,
         )
         self.faults = FaultPlan(self.experiment.faults, self.experiment.training, self.experiment.seed)
         self.metrics = self.experiment.evaluation.metrics or evaluation.default_metrics(self.bench.task)
@@ -74,7 +74,11 @@ class Loop:
         with self.bench.lending():
             state = self.method.start(self.server)
             everyone = RoundCohort(self, list(self.server.ids), 0, record)
-            state = self.method.setup(self.server, state, everyone)
+            try:
+                state = self.method.setup(self.server, state, everyone)
+            except GivenUp as reason:
+                raise RunError(f"{type(self.method).__name__} could not be set up before round 1: {reason}") from None
+        self._check_finite(state)
         return self._commit(state, everyone, record)
 
     def _round(self, number: int, state: State) -> State:
@@ -99,6 +103,7 @@ class Loop:
                 banned |= cohort.banned
                 last = str(reason)
                 continue
+            self._check_finite(new)
             record.joined = list(cohort.joined)
             wall = time.perf_counter() - began
             busy = cohort.busy / max(1, self.lanes)
@@ -112,8 +117,21 @@ class Loop:
         floor = self.experiment.participation.floor
         raise RunError(
             f"round {number} was given up {self.experiment.participation.tries} times: {last}, {floor} needed; "
-            f"lower participation.floor, raise participation.tries, or ask more clients, then `equipoise resume {self.store.folder}`"
+            + (
+                f"the first reply that was refused in its last attempt, of client {refused[2]!r}: {refused[3]}"
+                if (refused := next((row for row in rejected if row[0] == attempt), None)) is not None
+                else "lower participation.floor, raise participation.tries, or ask more clients"
+            )
+            + f"; then `equipoise resume {self.store.folder}`"
         )
+
+    def _check_finite(self, state: State) -> None:
+        broken = not_finite(state)
+        if broken is not None:
+            raise RunError(
+                f"round {self.server.round}: {broken} in the server's state holds values that are not finite, so the run ends here; the training "
+                f"has diverged: lower training.lr (now {self.experiment.training.lr:g}) or set training.clip=1, and run anew"
+            )
 
     @property
     def lanes(self) -> int:
@@ -175,10 +193,12 @@ class Loop:
             federation = self.bench.federation
             assert federation is not None
             clients = list(self.server.ids) if settings.clients == "all" else cohort.joined
-            downs = {client: self.method.deliver(self.server, state, client) for client in clients}
-            rows = self._measure_clients(downs, cohort, list(settings.splits), shared=True) if settings.splits else []
+            downs = {client: self._delivered(state, client) for client in clients}
+            rows, served = self._measure_clients(downs, cohort, len(federation.shared_test) > 0)
+            record.main = next((name for name, scope in served.items() if scope["main"]), "")
+            common = [name for name, scope in served.items() if scope["common"]]
             if len(federation.shared_test):
-                rows += self._measure_shared(downs, cohort)
+                rows += self._measure_shared(downs, cohort, common)
             for client, model, split, metric, value in rows:
                 record.measurements.append((client, model, "received", split, metric, value))
                 if last:
@@ -203,34 +223,44 @@ class Loop:
             request.state, request.state_round = cohort.provisional[request.client]
         return request
 
-    def _measure_clients(
-        self, downs: dict[str, Down], cohort: RoundCohort, splits: list[str], shared: bool
-    ) -> list[tuple[str, str, str, str, float]]:
-        """Each client's models on some of its data; without `shared`, only those that are the client's own."""
-        requests = [
-            self._state_of(
-                cohort, self.request(client, MEASURE, Record(down=down, splits=splits, metrics=list(self.metrics), shared=shared))
-            )
-            for client, down in downs.items()
-        ]
-        return [
-            (reply.client, row["model"], row["split"], row["metric"], row["value"])
-            for reply in self.ask(requests)
-            for row in reply.measured
-        ]
+    def _delivered(self, state: State, client: str) -> Down:
+        with self.bench.lending():
+            return self.method.deliver(self.server, state, client)
 
-    def _measure_shared(self, downs: dict[str, Down], cohort: RoundCohort) -> list[tuple[str, str, str, str, float]]:
-        """The one test set for all: personal models client by client; models that all share once, its slices going to whoever is free."""
+    def _measure_clients(
+        self, downs: dict[str, Down], cohort: RoundCohort, shared: bool
+    ) -> tuple[list[tuple[str, str, str, str, float]], dict[str, dict[str, bool]]]:
+        """Each client's models on its own data and, those that are its own, on the shared test set; and what the clients said they serve."""
+        settings = self.experiment.evaluation
+        splits, alike = [*settings.splits, *(["shared"] if shared else [])], evaluation.alike(downs.values())
+        rows: list[tuple[str, str, str, str, float]] = []
+        served: dict[str, dict[str, bool]] = {}
+        waiting = list(downs)
+        # Without parts of their own to measure, one client tells whether anything is left for the others.
+        while waiting and (settings.splits or not served or not all(scope["common"] for scope in served.values())):
+            asked, waiting = (waiting, []) if settings.splits or served else (waiting[:1], waiting[1:])
+            requests = [
+                self._state_of(
+                    cohort,
+                    self.request(client, MEASURE, Record(down=downs[client], splits=splits, metrics=list(self.metrics), alike=alike)),
+                )
+                for client in asked
+            ]
+            for reply in self.ask(requests):
+                for name, scope in reply.up["served"].items() if reply.up is not None else ():
+                    known = served.setdefault(name, dict(scope))
+                    known["common"] = known["common"] and scope["common"]
+                rows += [(reply.client, row["model"], row["split"], row["metric"], row["value"]) for row in reply.measured]
+        return rows, served
+
+    def _measure_shared(self, downs: dict[str, Down], cohort: RoundCohort, common: list[str]) -> list[tuple[str, str, str, str, float]]:
+        """Models that are the same for all, once, on the one test set for all; its slices go to whoever is free."""
         federation = self.bench.federation
         assert federation is not None
         someone, down = next(iter(downs.items()))
-        with self.bench.lending():
-            names = list(evaluation.served(self.method, Client(self.bench, someone, self.server.round, self.server.rounds, {}), down))
         rows = []
-        if any(name not in evaluation.SHARED for name in names):
-            rows += self._measure_clients(downs, cohort, ["shared"], shared=False)
         y = Samples.of(federation, federation.shared_test).y
-        for name in (name for name in names if name in evaluation.SHARED):
+        for name in common:
             requests = [
                 self._state_of(
                     cohort, self.request(someone, OUTPUTS, Record(down=down, model=name, start=start, stop=start + SHARED_CHUNK))

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import torch
 
 from equipoise.streams import number, torch_stream
-from equipoise.training import minimise
+from equipoise.task import Task
+from equipoise.training import Training, minimise
 from equipoise.tree import Tree
 from equipoise.workbench import Model, Samples, Workbench
 
@@ -24,20 +25,55 @@ class Server:
     round: int = 0  # the one going on, counted from 1; 0 before the first
     attempt: int = 0
     joined: list[list[str]] = field(default_factory=list)  # for every finished round the ids whose replies counted
-    validation: Samples | None = None
+    _validation: Samples | None = None
     main: str = "model"  # which of the experiment's models is meant where none is named
 
     @property
     def lr(self) -> float:
         """The clients' learning rate of this round."""
-        return self.bench.training.rate(max(1, self.round))
+        return self.bench.training.rate(self.round)
 
     def load(self, tree: Tree | None, model: str | None = None) -> Model:
         """As `client.load`: the tree's weights in its network; without a tree, the named model as it was initialised."""
         return self.bench.take(tree.model if tree is not None else model or self.main, tree)
 
-    def predict(self, model: Model, on: Samples) -> torch.Tensor:
-        return self.bench.outputs(model, on)
+    @property
+    def task(self) -> Task:
+        return self.bench.task
+
+    @property
+    def device(self) -> str:
+        return self.bench.device
+
+    @property
+    def training(self) -> Training:
+        """The clients' training settings."""
+        return self.bench.training
+
+    def initial(self, model: str | None = None) -> Tree:
+        """The named model as it was initialised."""
+        return self.bench.initial(model or self.main)
+
+    @property
+    def validation(self) -> Samples:
+        """The server's own validation data."""
+        if self._validation is None:
+            raise RuntimeError("this method has no validation data at the server; say so in its class: needs_validation = True")
+        return self._validation
+
+    def predict(self, model: Model, on: Samples | None = None) -> torch.Tensor:
+        """The model's logits on the validation data (or others), in evaluation mode."""
+        return self.bench.outputs(model, self.validation if on is None else on)
+
+    def accuracy(self, model: Model) -> float:
+        """On the validation data; a model whose logits are not finite gets nothing right."""
+        logits = self.predict(model)
+        right = (logits.argmax(1) == self.validation.y) & torch.isfinite(logits).all(1)
+        return float(right.double().mean())
+
+    def loss(self, model: Model) -> float:
+        """The task's loss on the validation data."""
+        return float(self.bench.supervise(self.predict(model), self.validation.y))
 
     def _names(self, purpose: str) -> tuple[str | int, ...]:
         return ("server", self.round, *((f"attempt {self.attempt}",) if self.attempt else ()), purpose)

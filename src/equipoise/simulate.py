@@ -104,6 +104,16 @@ def prepare(wanted: Experiment, task: Task, federation: Federation | None) -> tu
                 raise nearest(f"client under models.{name}.clients", unknown[0], list(federation.ids))
             spec = {key: value for key, value in spec.items() if key != "clients"}
         architectures[name] = spec
+    if method.needs_classes and not task.classifies:
+        raise ConfigurationError(
+            f"{type(method).__name__} works on classes, but the task is regression; choose another method or a label of classes"
+        )
+    method.check(task)
+    if method.needs_validation and federation is not None and not len(federation.server_validation):
+        raise ConfigurationError(
+            f"{type(method).__name__} measures models on validation data at the server, and there are none; "
+            "give the clients validation parts: data.split=[0.7, 0.15, 0.15], say"
+        )
     own = factories(architectures, task)
     built = {**own, **method.models(task, own)}
     bench = Workbench(task, built, wanted.training, wanted.seed, federation, wanted.device, overrides)

@@ -37,6 +37,19 @@ def torch_stream(seed: int, *names: str | int) -> torch.Generator:
     return generator
 
 
+class Turn:
+    """One of several users of torch's default generator who take turns: each goes on in the numbers where it stopped."""
+
+    def __init__(self) -> None:
+        self._state = torch.random.get_rng_state()
+
+    def __enter__(self) -> None:
+        torch.random.set_rng_state(self._state)
+
+    def __exit__(self, *error: object) -> None:
+        self._state = torch.random.get_rng_state()
+
+
 @contextmanager
 def default_generator(seed: int, *names: str | int) -> Iterator[None]:
     """Within it torch's default generator (dropout, initialisation) is the stream of that name; restored after."""

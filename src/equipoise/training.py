@@ -53,8 +53,8 @@ class Training(BaseModel):
         return Training(**{**dict(self), **by_epochs, **changes})
 
     def rate(self, round: int) -> float:
-        """The learning rate of a round, counted from 1."""
-        return float(self.lr * self.lr_decay ** (round - 1))
+        """The learning rate of a round, counted from 1; that of `setup` is round 1's."""
+        return float(self.lr * self.lr_decay ** (max(1, round) - 1))  # round 0, the setup, trains as round 1 does
 
     @property
     def plain_sgd(self) -> bool:
@@ -105,7 +105,7 @@ class Stepper:
         if self.hook is not None:
             for name, tensor in zip(self.names, self.tensors, strict=True):
                 if tensor.grad is not None:
-                    tensor.grad = self.hook(name, tensor.grad)
+                    tensor.grad = _laid_out(self.hook(name, tensor.grad), tensor)
         if self.training.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.tensors, self.training.clip)
         moving = [place for place, tensor in enumerate(self.tensors) if tensor.grad is not None]
@@ -131,7 +131,7 @@ class Stepper:
     def state(self) -> dict[str, dict[str, Tensor]]:
         """The optimiser's memory as plain data, by name of the tensor."""
         return {
-            name: {slot: values[place].detach().cpu().clone() for slot, values in self.memory.items()}
+            name: {slot: values[place].detach().cpu().clone(memory_format=torch.contiguous_format) for slot, values in self.memory.items()}
             for place, name in enumerate(self.names)
             if self.memory
         }
@@ -142,9 +142,16 @@ _SLOTS = {"sgd": ("momentum",), "adam": ("mean", "square", "steps"), "adamw": ("
 
 def _remembered(state: Mapping[str, Any] | None, name: str, slot: str, tensor: Tensor) -> Tensor:
     if state and slot in state.get(name, {}):
-        saved: Tensor = state[name][slot].to(tensor.device).clone()
-        return saved
+        saved: Tensor = state[name][slot].to(tensor.device)
+        return saved.clone() if slot == "steps" else _laid_out(saved.clone(), tensor)
     return torch.zeros((), device=tensor.device) if slot == "steps" else torch.zeros_like(tensor)
+
+
+def _laid_out(values: Tensor, tensor: Tensor) -> Tensor:
+    """The values in the memory layout of the tensor that they move: the fused kernels pair raw memory, not indices."""
+    if values.stride() == tensor.stride():
+        return values
+    return torch.empty_like(tensor).copy_(values)
 
 
 def minimise(

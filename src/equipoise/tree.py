@@ -70,7 +70,11 @@ class Tree(Mapping[str, Tensor]):
     def __neg__(self) -> Tree:
         return self._map(lambda name: -self[name])
 
+    __array_ufunc__ = None  # a number of numpy's times a tree asks the tree
+
     def __mul__(self, factor: float) -> Tree:
+        if isinstance(factor, Mapping):
+            raise TypeError("tree * tree is not defined: for entrywise products use a.apply(torch.mul, b), for the inner product a.dot(b)")
         return self._map(lambda name: self[name] * factor)
 
     __rmul__ = __mul__
@@ -89,9 +93,19 @@ class Tree(Mapping[str, Tensor]):
             {**{name: self[name] for name in self.trained}, **{name: rest[name] for name in rest.untrained}}, self.model, rest.untrained
         )
 
-    def apply(self, function: Callable[[Tensor], Tensor]) -> Tree:
-        """A function of each trained entry (top-k masks, clipping, ...)."""
-        return self._map(lambda name: function(self[name]))
+    def apply(self, function: Callable[..., Tensor], *others: Tree) -> Tree:
+        """A function of each trained entry, and of the entries of the same name in other trees (masks, products, clipping, ...)."""
+        return self._map(lambda name: function(self[name], *(other[name] for other in others)))
+
+    def with_flat(self, numbers: Tensor) -> Tree:
+        """The inverse of `flat`: a tree of trained entries alone, with these numbers in their order, in this tree's shapes and dtypes."""
+        if numbers.shape != (self.count(),):
+            raise ValueError(f"expected {self.count()} numbers in one vector, as flat() gives them, got shape {tuple(numbers.shape)}")
+        names = self.trained
+        parts = torch.split(numbers, [self[name].numel() for name in names])
+        return Tree(
+            {name: part.reshape(self[name].shape).to(self[name].dtype) for name, part in zip(names, parts, strict=True)}, self.model
+        )
 
     def flat(self) -> Tensor:
         """All trained numbers in one float64 vector."""

@@ -218,7 +218,11 @@ class Workbench:
                 x = samples.at(places)[0].to(self.device)
                 out = model(x if transform is None else transform(x))
                 parts.append((out.features if features else out.logits).cpu())
-        return torch.cat(parts) if parts else torch.zeros(0, self.task.outputs)
+        if parts:
+            return torch.cat(parts)
+        with torch.no_grad():  # no samples: as many columns as one sample of zeros would give
+            out = model(torch.zeros(1, *self.task.shape, device=self.device))
+        return (out.features if features else out.logits)[:0].cpu()
 
 
 def prefers_channels_last(net: nn.Module, task: Task) -> bool:

@@ -147,10 +147,10 @@ class UnnamedRandomness(Method):
 BROKEN: list[tuple[str, Method, str]] = [
     ("state_round_trips", ObjectInState(), "seen: expected a tree, model, tensor, number, string, list or mapping, got set"),
     ("state_round_trips", HiddenPerClient(), "a PerClient lives in the server's state"),
-    ("state_round_trips", NotFinite(), "score differs by nan"),
+    ("state_round_trips", NotFinite(), "score in the server's state holds values that are not finite"),
     ("payload_travels", LiveTensors(), "differs by"),
     ("payload_travels", ObjectInReply(), "who: expected a tree, model, tensor, number, string, list or mapping, got Client"),
-    ("one_client", NeedsOthers(), "expected shares with a positive sum, got nan"),
+    ("one_client", NeedsOthers(), "expected one finite share of at least 0 per reply, got .nan"),
     ("one_class", NeedsEveryClass(), "prototypes holds values that are not finite"),
     ("one_sample", NeedsTwoSamples(), "spread holds values that are not finite"),
     ("missing_reply", NeedsEveryReply(), "zip|coefficients"),

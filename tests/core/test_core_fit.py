@@ -149,7 +149,7 @@ def test_optimiser_memory_is_given_and_returned(models: int) -> None:
     memory = None
     for _ in range(2):
         seen: list[Batch] = []
-        memory = client.fit(nets if models > 1 else nets[0], [watched(seen), *[supervised] * (models - 1)], optimiser=memory).optimiser
+        memory = client.fit(nets if models > 1 else nets[0], [watched(seen), *[supervised] * (models - 1)], memory=memory).memory
         for batch in seen:
             optimiser.zero_grad()
             F.cross_entropy(reference.net(batch.x), batch.y).backward()

@@ -66,13 +66,11 @@ def regression() -> eq.Dataset:
 )
 def test_without_distillation_it_is_local_training(tmp_path: Path, training: dict[str, Any], participation: dict[str, Any]) -> None:
     settings: dict[str, Any] = {"participation": participation, "rounds": 3}
-    alone = eq.run(
-        experiment({"name": "standalone", "model": "private"}, training={**training, "keep_optimiser": True}, **settings),
-        out=tmp_path / "alone",
-    )
-    joint = eq.run(experiment(FedeKD(lambda_kd=0), training=training, **settings), out=tmp_path / "joint")
-    taught = eq.run(experiment(FedeKD(), training=training, **settings), out=tmp_path / "taught")
-    reset = eq.run(experiment(FedeKD(lambda_kd=0, private_optimiser="reset"), training=training, **settings), out=tmp_path / "reset")
+    kept = {**training, "keep_optimiser": True}
+    alone = eq.run(experiment({"name": "standalone", "model": "private"}, training=kept, **settings), out=tmp_path / "alone")
+    joint = eq.run(experiment(FedeKD(lambda_kd=0), training=kept, **settings), out=tmp_path / "joint")
+    taught = eq.run(experiment(FedeKD(), training=kept, **settings), out=tmp_path / "taught")
+    reset = eq.run(experiment(FedeKD(lambda_kd=0), training=training, **settings), out=tmp_path / "reset")
 
     def equal(run: Run) -> list[bool]:
         return [same(entries(alone, "personal", client), entries(run, "personal", client)) for client in alone.clients]

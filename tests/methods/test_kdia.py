@@ -392,8 +392,8 @@ def test_the_generator_goes_on_from_the_last_round(tmp_path: Path) -> None:
 
 def test_what_cannot_be_generated_is_refused() -> None:
     with pytest.raises(ValueError, match="regression"):
-        KDIA(lambda_gen=0).models(Task("regression", (3,), 1), {})
-    assert PLAIN.models(Task("regression", (3,), 1), {}) == {}
+        KDIA(lambda_gen=0).check(Task("regression", (3,), 1))
+    PLAIN.check(Task("regression", (3,), 1))
     with pytest.raises(ValueError, match="lambda_gen=0"):
         bench_for(model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
     with pytest.raises(ValueError, match="gen_batch"):

@@ -113,7 +113,7 @@ class CoReFed(Method):
 
 
 def _rate(server: Server) -> float:
-    return server.lr if server.bench.training.optimiser == "sgd" else 1.0  # what turns a step into a gradient
+    return server.lr if server.training.optimiser == "sgd" else 1.0  # what turns a step into a gradient
 
 
 def _gap(own: torch.Tensor, common: torch.Tensor, beta: float) -> torch.Tensor:

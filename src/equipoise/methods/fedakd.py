@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from torch import nn
 
 from equipoise.client import Client
 from equipoise.losses.terms import distillation, supervised
-from equipoise.method import Method, NonNegative, Positive, Ups, Weights
+from equipoise.method import Method, NonNegative, Positive, Served, Ups, Weights
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.task import Task
@@ -35,10 +33,9 @@ class FedAKD(Method):
     teach_on: Literal["correct", "all"] = "correct"  # samples on which the personal model teaches; all: All-Data
     average: Literal["size", "correct"] = "size"  # replies are weighed by samples, or by those the personal model gets right (Correct-Agg)
 
-    def models(self, task: Task, others: Mapping[str, Callable[[], nn.Module]]) -> Mapping[str, Callable[[], nn.Module]]:
+    def check(self, task: Task) -> None:
         if not task.classifies and "correct" in (self.teach_on, self.average):
             raise ValueError('FedAKD selects correctly classified samples, got a regression task; set teach_on="all" and average="size"')
-        return {}
 
     def client(self, client: Client, down: Down) -> Up:
         shared = client.load(down.model)  # line 10
@@ -72,5 +69,6 @@ class FedAKD(Method):
         correct = ups.numbers("correct")
         return Weights(correct) if correct.any() else Weights(np.ones(len(ups)), step=0.0)  # nobody is right: the global model stays
 
-    def serves(self, client: Client, down: Down) -> dict[str, Model]:
-        return {"personal": client.load(client.state.get("local", down.model)), "global": client.load(down.model)}
+    def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
+        personal = client.load(client.state.get("local", down.model))
+        return {"personal": Served(personal, main=True), "global": Served(client.load(down.model), same_for_all=True)}

@@ -11,11 +11,11 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from equipoise.client import Client
+from equipoise.client import Client, Done
 from equipoise.losses import energy, kl_divergence, trust
 from equipoise.losses.energies import OF_CLASSES
 from equipoise.losses.terms import Batch, Loss, Outputs, distillation, frozen_logits, supervised, term
-from equipoise.method import Cohort, Method, NonNegative, Ups, Weights
+from equipoise.method import Cohort, Method, NonNegative, Served, Ups, Weights
 from equipoise.models import shape_after
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
@@ -43,11 +43,12 @@ class FedeKD(Method):
     warmup_epochs: Annotated[int, Ge(0)] = 0  # of the private model alone, before its first round
     proxy_labels: NonNegative = 0.0  # weight of the supervised loss in the proxy's training; the paper's proxy sees no labels
     proxy_start: Literal["global", "own"] = "global"  # where the proxy's training begins in each round
-    private_optimiser: Literal["persist", "reset"] = "persist"  # whether the private model's optimiser remembers earlier rounds
 
-    def models(self, task: Task, others: Mapping[str, Callable[[], nn.Module]]) -> Mapping[str, Callable[[], nn.Module]]:
+    def check(self, task: Task) -> None:
         if not task.classifies and self.energy in OF_CLASSES:
             raise ValueError(f"fedekd: energy={self.energy!r} needs classes, got regression; use auto, sqerr, feat, none or constant_half")
+
+    def models(self, task: Task, others: Mapping[str, Callable[[], nn.Module]]) -> Mapping[str, Callable[[], nn.Module]]:
         return {name: others["model"] for name in ("private", "proxy") if name not in others and "model" in others}
 
     def start(self, server: Server) -> State:
@@ -62,8 +63,7 @@ class FedeKD(Method):
         """The forward stage: the proxy learns to predict as the frozen private model does (lines 2-4)."""
         private = self._private(client)
         if self.warmup_epochs and "private" not in client.state:
-            done = client.fit(private, purpose="warm-up", **_for(self.warmup_epochs))
-            client.state["private"], client.state["optimiser"] = private, done.optimiser
+            self._keep(client, private, client.fit(private, purpose="warm-up", **_for(self.warmup_epochs)))
         proxy = client.load(client.state.get("proxy", down.model))
         loss = distillation(client.teacher(private)) + self.proxy_labels * supervised
         client.fit(proxy, loss, purpose="forward", **_for(self.forward_epochs))
@@ -81,9 +81,7 @@ class FedeKD(Method):
         """The backward stage: the frozen global proxy teaches the private model (lines 9-15)."""
         private, proxy = self._private(client), client.load(down.model)
         loss = supervised + self.lambda_kd * self._gated(client, private, proxy)  # Eq. 4-5
-        memory = client.state.get("optimiser") if self.private_optimiser == "persist" else None
-        done = client.fit(private, loss, optimiser=memory, **_for(self.backward_epochs))
-        client.state["private"], client.state["optimiser"] = private, done.optimiser
+        self._keep(client, private, client.fit(private, loss, memory=client.state.get("optimiser"), **_for(self.backward_epochs)))
 
     def _gated(self, client: Client, private: Model, proxy: Model) -> Loss:
         kind = self.energy if self.energy != "auto" else "kl" if client.task.classifies else "sqerr"
@@ -106,8 +104,13 @@ class FedeKD(Method):
     def _private(self, client: Client) -> Model:
         return client.load(client.state.get("private"), model="private")
 
-    def serves(self, client: Client, down: Down) -> dict[str, Model]:
-        return {"proxy": client.load(down.model), "personal": self._private(client)}
+    def _keep(self, client: Client, private: Model, done: Done) -> None:
+        client.state["private"] = private
+        if client.training.keep_optimiser:  # as Standalone does, so that lambda_kd = 0 is training alone
+            client.state["optimiser"] = done.memory
+
+    def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
+        return {"proxy": Served(client.load(down.model), same_for_all=True), "personal": Served(self._private(client), main=True)}
 
 
 def _for(epochs: int) -> dict[str, Any]:

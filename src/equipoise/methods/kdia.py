@@ -18,7 +18,7 @@ from equipoise.client import Client
 from equipoise.losses import kl_divergence
 from equipoise.losses.generation import diversity_loss, heads, label_pool
 from equipoise.losses.terms import Batch, Loss, Outputs, frozen_logits, supervised, term
-from equipoise.method import Count, Method, NonNegative, Positive, Ups, Weights
+from equipoise.method import Count, Method, NonNegative, Positive, Served, Ups, Weights
 from equipoise.models import Generator, Network, shape_after
 from equipoise.models.network import evaluating
 from equipoise.records import Down, PerClient, State, Up
@@ -57,10 +57,11 @@ class KDIA(Method):
     gen_decay: NonNegative = 1e-5  # its weight decay
     preset: Literal["paper", "quick"] = "paper"  # quick: at most 50 steps of the generator in each round
 
-    def models(self, task: Task, others: Mapping[str, Callable[[], nn.Module]]) -> Mapping[str, Callable[[], nn.Module]]:
+    def check(self, task: Task) -> None:
         if not task.classifies and (self.lambda_kd or self.lambda_gen):
             raise ValueError("KDIA works on classes, but the task is regression; set lambda_kd=0 and lambda_gen=0 for its teacher alone")
 
+    def models(self, task: Task, others: Mapping[str, Callable[[], nn.Module]]) -> Mapping[str, Callable[[], nn.Module]]:
         def generator() -> Generator:
             network = cast(Network, others["model"]())
             if not list(network.head.parameters()):
@@ -114,7 +115,7 @@ class KDIA(Method):
         facts = [(len(rounds) - seen.get(client, 0), counts[client], server.sizes[client]) for client in server.ids]
         gaps, times, sizes = np.array(facts, dtype=np.float64).T
         shares = trifreqs(gaps, times, sizes, self.teacher_weights)  # Eq. 5-9
-        initial = server.bench.initial(ups[0].model.model)  # of clients never seen, to which only the alternatives give weight
+        initial = server.initial(ups[0].model.model)  # of clients never seen, to which only the alternatives give weight
         trees = [last.get(client, initial) if share else None for client, share in zip(server.ids, shares, strict=True)]
         return state.with_(last=last, teacher=combine(trees, shares.tolist(), float(shares.sum())))  # Eq. 10
 
@@ -126,8 +127,8 @@ class KDIA(Method):
         """The generator after this round: its features are what the uploaded heads together take for their labels."""
         generator, noise = server.load(state.get("generator"), model="generator"), server.stream("kdia noise")
         steps = min(self.gen_steps, 50) if self.preset == "quick" else self.gen_steps
-        epochs, device = math.ceil(steps / self.gen_batches), server.bench.device
-        pool = label_pool(self.gen_batches * self.gen_batch, server.bench.task.outputs, epochs, False, server.stream("kdia labels"))
+        epochs, device = math.ceil(steps / self.gen_batches), server.device
+        pool = label_pool(self.gen_batches * self.gen_batch, server.task.outputs, epochs, False, server.stream("kdia labels"))
         batches, answer = pool.view(-1, self.gen_batch).to(device), heads(server.load(trees[0]), trees, shares)
         generator.net.train()
 
@@ -139,5 +140,8 @@ class KDIA(Method):
         server.minimise(generator.trained, loss, steps, lr=self.gen_lr, weight_decay=self.gen_decay)
         return generator
 
-    def serves(self, client: Client, down: Down) -> dict[str, Model]:
-        return {"global": client.load(down.model), "teacher": client.load(down.teacher)}
+    def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
+        return {
+            "global": Served(client.load(down.model), same_for_all=True, main=True),
+            "teacher": Served(client.load(down.teacher), same_for_all=True),
+        }

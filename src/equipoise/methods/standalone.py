@@ -29,10 +29,10 @@ class Standalone(Method):
 
     def client(self, client: Client, down: Down) -> Up:
         model = client.load(client.state.get("local"), model=self.model)
-        done = client.fit(model, optimiser=client.state.get("optimiser"))
+        done = client.fit(model, memory=client.state.get("optimiser"))
         client.state["local"] = model
         if client.training.keep_optimiser:
-            client.state["optimiser"] = done.optimiser
+            client.state["optimiser"] = done.memory
         return Up()
 
     def round(self, server: Server, state: State, cohort: Cohort) -> State:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -19,6 +19,22 @@ class Network(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         outputs: torch.Tensor = self.head(self.features(x))
+        return outputs
+
+
+class Prepared(nn.Module):
+    """A network behind the inputs of the method that trained it: what `run.model` and `export` give, so that it predicts as it was measured.
+
+    The constants of the inputs are entries of its state if the method gave them as a module (`inputs.mean`, say).
+    """
+
+    def __init__(self, inputs: Callable[[torch.Tensor], torch.Tensor], net: nn.Module) -> None:
+        super().__init__()
+        self.inputs = inputs
+        self.net = net
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.net(self.inputs(x))
         return outputs
 
 

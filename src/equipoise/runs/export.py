@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from equipoise.models.network import Prepared
 from equipoise.runs.run import Run
 from equipoise.runs.store import RunError
 from equipoise.workbench import EVALUATION_BATCH
@@ -17,6 +18,10 @@ def export(run: Run, model: str | None = None, client: str | None = None, out: P
     """Save a model as safetensors and write its card beside it; returns both paths."""
     name = model or run.main_model
     net = run.model(name, client)
+    if isinstance(net, Prepared) and not isinstance(net.inputs, torch.nn.Module):
+        raise RunError(
+            f"{name} sees inputs that its method changes by a plain function, which a file cannot hold; let `Inputs.other` be a torch module with buffers"
+        )
     stem = f"{name}-{client}" if client is not None else name
     path = Path(out) if out is not None else run.folder / f"{stem}.safetensors"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -96,8 +96,11 @@ class Run:
 
     @property
     def main_model(self) -> str:
-        """What clients end up using: their personal model where the method gives them one, else the global one."""
-        names = self.models()
+        """What clients end up using: the served model that the method marked as its main one."""
+        marked = self.store.meta("main model")
+        if marked is not None:
+            return str(marked)
+        names = self.models()  # a run of version 0.1, where names decided
         return "personal" if "personal" in names else "global" if "global" in names else (names or ["global"])[0]
 
     def models(self) -> list[str]:
@@ -110,9 +113,10 @@ class Run:
 
         A run whose model or method was a Python object needs it again: `given` is the experiment it was started with.
         """
+        from equipoise import evaluation
         from equipoise.client import Client
-        from equipoise.evaluation import SHARED
         from equipoise.experiment import experiment
+        from equipoise.models.network import Prepared
         from equipoise.records import read
         from equipoise.runs.checkpoint import load_server
         from equipoise.server import Server
@@ -120,8 +124,6 @@ class Run:
 
         if self.store.last_round() < 0:
             raise RunError(f"{self.folder} has no checkpoint yet; wait for its first round")
-        if client is None and name not in SHARED:
-            raise RunError(f"model {name!r} belongs to a client; say which: client={self.clients[0]!r}, say")
         if client is not None and client not in self.clients:
             raise RunError(f"no client {client!r} in {self.folder}; it has {', '.join(self.clients[:12])}")
         try:
@@ -139,7 +141,13 @@ class Run:
         saved = self.store.current("client", who).get(who)
         state = {} if saved is None else dict(read(saved[0], lazy=False))
         someone = Client(bench, who, self.last_round, self.config["rounds"], state)
-        served = method.serves(someone, method.deliver(server, load_server(self.store), who))
+        saved_state = load_server(self.store)
+        served = evaluation.served(method, someone, method.deliver(server, saved_state, who))
         if name not in served:
             raise RunError(f"no model {name!r} in {self.folder}; its method serves {', '.join(served)}")
-        return served[name].net.eval()
+        if client is None and not (
+            served[name].same_for_all and evaluation.alike(method.deliver(server, saved_state, other) for other in self.clients)
+        ):
+            raise RunError(f"model {name!r} belongs to a client; say which: client={self.clients[0]!r}, say")
+        net = served[name].model.net.eval()
+        return net if someone.inputs is None else Prepared(someone.inputs.other, net).eval()

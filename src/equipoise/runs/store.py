@@ -57,6 +57,7 @@ class RoundRecord:
     seconds: dict[str, float] = field(default_factory=dict)
     rejected: list[tuple[int, int, str, str]] = field(default_factory=list)  # attempt, exchange, client, reason
     files: list[tuple[str, str, str]] = field(default_factory=list)  # kind, key, name
+    main: str = ""  # the served model that the method is for, as the clients said
 
 
 class Store:
@@ -178,6 +179,8 @@ class Store:
             gone = [row[0] for row in self.db.execute(f"select name {old}", (oldest, oldest))]
             self.db.execute(f"delete from files where rowid in (select f.rowid {old})", (oldest, oldest))
             self.db.execute("insert or replace into meta values ('status', ?)", (json.dumps(status),))
+            if record.main:
+                self.db.execute("insert or replace into meta values ('main model', ?)", (json.dumps(record.main),))
             self.db.execute("commit")
         except (sqlite3.OperationalError, OSError) as error:
             with suppress(sqlite3.Error):

@@ -14,7 +14,8 @@ from equipoise.client import Client
 from equipoise.composition import guest_named
 from equipoise.method import Method
 from equipoise.metrics import parameter_distances
-from equipoise.records import CannotSave, Down, Record, Up, read, size, write
+from equipoise.records import CannotSave, Down, Record, Up, finite, read, size, tensors_of, write
+from equipoise.tree import Tree
 from equipoise.workbench import Samples, Workbench
 
 MEASURE = "@measure"  # steps of the engine's own, beside those of a method
@@ -93,10 +94,7 @@ def perform(bench: Workbench, method: Method, request: Request) -> Reply:
     measured: list[dict[str, Any]] = []
     with bench.lending():
         if request.step == MEASURE:
-            models = evaluation.served(method, client, request.down["down"])
-            wanted = {name: model for name, model in models.items() if request.down["shared"] or name not in evaluation.SHARED}
-            measured = evaluation.measure(client, wanted, request.down["splits"], request.down["metrics"])
-            up = Up()
+            up, measured = _measured(method, client, request.down)
         elif request.step == OUTPUTS:
             up = _outputs(bench, method, client, request.down)
         elif request.step == DISTANCE:
@@ -105,6 +103,9 @@ def perform(bench: Workbench, method: Method, request: Request) -> Reply:
             up = _step(method, client, request)
             if request.after and "model" in up:
                 measured = evaluation.measure(client, {"global": client.load(up.model)}, **request.after)
+    broken = next((name for name, value in tensors_of(dict(client.state)) if not finite(value)), None) if client.state.changed else None
+    if broken is not None:
+        return Reply(request.client, failure=f"its own state {broken} holds values that are not finite")
     sent = size(up)
     if request.spool is not None:
         write(up, Path(request.spool))
@@ -154,6 +155,11 @@ def _step(method: Method, client: Client, request: Request) -> Up:
     received = down.get("model")
     up = method.before(client, received)
     up = _merged(up, method.client(client, down) or Up())
+    if method.uploads_model and not isinstance(up.get("model"), Tree):
+        raise TypeError(
+            f"{type(method).__name__}.client sent {sorted(up) or 'nothing'}, but no `model`; end it with `return Up(model=model)`, "
+            "or say in the class that it uploads none: uploads_model = False"
+        )
     return _merged(up, method.after(client, received, up.get("model")))
 
 
@@ -164,10 +170,21 @@ def _merged(first: Up, second: Up) -> Up:
     return Up({**first, **second, **branches})
 
 
+def _measured(method: Method, client: Client, asked: Record) -> tuple[Up, list[dict[str, Any]]]:
+    """The client's models on its own data, and on the shared test set those that are its own; the reply says which are the same for all."""
+    served = evaluation.served(method, client, asked["down"])
+    common = {name for name, one in served.items() if one.same_for_all and asked["alike"]}
+    rows = []
+    for split in asked["splits"]:
+        models = {name: one.model for name, one in served.items() if split != "shared" or name not in common}
+        rows += evaluation.measure(client, models, [split], asked["metrics"])
+    return Up(served={name: {"common": name in common, "main": one.main} for name, one in served.items()}), rows
+
+
 def _outputs(bench: Workbench, method: Method, client: Client, asked: Record) -> Up:
     """Logits of a model that is the same for all, on a slice of the shared test set."""
     assert bench.federation is not None
-    model = evaluation.served(method, client, asked["down"])[asked["model"]]
+    model = evaluation.served(method, client, asked["down"])[asked["model"]].model
     return Up(logits=client.predict(model, Samples.of(bench.federation, bench.federation.shared_test[asked["start"] : asked["stop"]])))
 
 
