@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from equipoise.checking import refusal
 from equipoise.composition import label
 from equipoise.method import Cohort, Method, Ups, Weights
@@ -80,8 +78,9 @@ class RoundCohort(Cohort):
         return ups
 
     def weighed(self, ids: Sequence[str], weights: Weights) -> None:
-        total = float(np.sum(weights.shares))
-        self.record.weights = {client: float(share) / total for client, share in zip(ids, weights.shares, strict=True)} if total else {}
+        shares = {**dict(zip(ids, map(float, weights.shares), strict=True)), **weights.absent}
+        total = sum(shares.values())
+        self.record.weights = {client: share / total for client, share in shares.items()} if total else {}
 
     def _request(self, client: str, step: str, down: Down) -> Request:
         loop = self.loop

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -39,14 +39,15 @@ class Weights:
 
     shares: np.ndarray
     step: float = 1.0
+    absent: Mapping[str, float] = field(default_factory=dict)  # shares of clients that did not answer, whose earlier updates count again
 
     def __post_init__(self) -> None:
-        shares = np.asarray(self.shares, dtype=np.float64)
+        shares = np.asarray([*self.shares, *self.absent.values()], dtype=np.float64)
         if shares.ndim != 1 or not np.isfinite(shares).all() or (shares < 0).any():
             raise ValueError(f"Weights: expected one finite share of at least 0 per reply, got {shares}")
 
     def times(self, factor: float) -> Weights:
-        return Weights(self.shares, self.step * factor)
+        return replace(self, step=self.step * factor)
 
 
 @dataclass(frozen=True)
