@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "contract")]
+sys.path.insert(0, str(Path(__file__).parent.parent / "contract"))
 from checks import QUICK, everything
 from half_finished import digest, norms, processor
 
@@ -25,7 +25,7 @@ NETWORKS: dict[str, Any] = {"mlp": {"name": "mlp", "hidden": [12]}, "cnn": {"nam
 def settings(method: str, network: str) -> dict[str, Any]:
     return {
         "data": {"name": "digits", "partition": "dirichlet:0.5", "clients": 4, "samples": 240},
-        "models": {name: NETWORKS[network] for name in ("model", "private", "proxy")},
+        "models": dict.fromkeys(("model", "private", "proxy"), NETWORKS[network]),
         "method": {"name": method, **QUICK.get(method, {})},
         "training": {"lr": 0.05, "batch": 16},
         "participation": {"number": 3},
