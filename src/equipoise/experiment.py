@@ -29,6 +29,18 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
+class Scripted(Section):
+    """The cohort of one round, given and not drawn; `attempt` is the one that counted, where earlier ones were given up."""
+
+    clients: tuple[str, ...]
+    attempt: int = Field(0, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ids_alone(cls, value: Any) -> Any:
+        return {"clients": value} if isinstance(value, (list, tuple)) else value
+
+
 class Participation(Section):
     """Who is asked in a round, and how many must answer."""
 
@@ -38,6 +50,7 @@ class Participation(Section):
     floor: int = Field(1, ge=1, description="replies below which a round is repeated with a new cohort")
     tries: int = Field(3, ge=1, description="cohorts tried for one round before the run stops")
     deadline: float = Field(3600.0, gt=0, description="seconds to wait for the replies of one exchange")
+    script: dict[int, Scripted] = Field(default_factory=dict, description="round -> the clients asked in it, in place of a draw")
 
     def size(self, clients: int) -> int:
         return min(clients, self.number if self.number is not None else max(1, int(clients * self.fraction + 1e-9)))
@@ -49,6 +62,8 @@ class Fault(Section):
     round: int = Field(ge=1)
     client: str
     kind: Literal["drop", "nan", "shape", "names", "kill"]
+    exchange: int = Field(1, ge=1, description="of the round's exchanges")
+    attempt: int = Field(0, ge=0, description="at the round")
 
 
 class Faults(Section):

@@ -14,6 +14,14 @@ from equipoise.tree import Tree
 from equipoise.workbench import Model, Samples, Workbench
 
 
+@dataclass(frozen=True)
+class ServerData:
+    """Samples of the server's own: in simulation parts of the federation, on a network files at the server."""
+
+    validation: Samples | None = None
+    shared: Samples | None = None  # a test set for all, or in simulation its labels at least
+
+
 @dataclass
 class Server:
     """Round, clients and data of the server at one moment of a run."""
@@ -25,7 +33,7 @@ class Server:
     round: int = 0  # the one going on, counted from 1; 0 before the first
     attempt: int = 0
     joined: list[list[str]] = field(default_factory=list)  # for every finished round the ids whose replies counted
-    _validation: Samples | None = None
+    data: ServerData = field(default_factory=ServerData)
     main: str = "model"  # which of the experiment's models is meant where none is named
 
     @property
@@ -57,9 +65,9 @@ class Server:
     @property
     def validation(self) -> Samples:
         """The server's own validation data."""
-        if self._validation is None:
+        if self.data.validation is None:
             raise RuntimeError("this method has no validation data at the server; say so in its class: needs_validation = True")
-        return self._validation
+        return self.data.validation
 
     def predict(self, model: Model, on: Samples | None = None) -> torch.Tensor:
         """The model's logits on the validation data (or others), in evaluation mode."""

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
 
-from equipoise.method import Method
-from equipoise.records import CannotSave, pack, unpack
-from equipoise.transports.exchange import ClientError, Interrupted, Reply, Request, Watcher, perform
-from equipoise.workbench import Workbench
+from equipoise.data import Federation
+from equipoise.data.roster import Roster
+from equipoise.experiment import Experiment
+from equipoise.records import CannotSave, Record, pack, read, unpack
+from equipoise.transports.base import ClientError, Interrupted, Job, Kept, Reply, Request, Watcher
+from equipoise.transports.performing import Performer
+from equipoise.transports.states import FileStates, ServerStates, States
 
 
 class InProcess:
     """One client after another, here."""
 
-    def __init__(self, bench: Workbench, method: Method, watcher: Watcher | None = None) -> None:
-        self.bench, self.method, self.watcher = bench, method, watcher or Watcher()
+    lanes = 1
+    keeps: Literal["server", "client"] = "server"
+
+    def __init__(self, federation: Federation, wanted: Experiment | None = None) -> None:
+        self.federation, self.wanted = federation, wanted
+        self.performer: Performer | None = None
+
+    def open(self, job: Job, files: Path, watcher: Watcher) -> Roster:
+        self.files, self.watcher = files, watcher
+        self.performer = Performer(job, self.federation, self.states(files), self.wanted, files)
+        return self.performer.roster()
+
+    def states(self, files: Path) -> States:
+        return ServerStates(files)
 
     def exchange(self, requests: Sequence[Request], deadline: float | None = None) -> list[Reply]:
         replies: list[Reply] = []
@@ -27,22 +44,59 @@ class InProcess:
         return replies
 
     def _one(self, request: Request) -> Reply:
+        assert self.performer is not None
         try:
-            return perform(self.bench, self.method, request)
+            reply = self.performer.perform(request)
         except CannotSave:
             raise
         except Exception as error:
             raise ClientError(
                 f"client {request.client!r}, round {request.round}, step {request.step!r}: {type(error).__name__}: {error}"
             ) from error
+        return with_file(reply, self.files)
 
-    def close(self) -> None:
-        pass
+    def close(self, keep: bool = False) -> None:
+        self.performer = None
+
+
+def with_file(reply: Reply, files: Path) -> Reply:
+    """A large reply as the server reads it: tensor by tensor, from the run's files."""
+    return reply if reply.file is None else replace(reply, up=read(files / reply.file))
 
 
 class Loopback(InProcess):
     """In process, but everything is packed and unpacked on its way: what shows that a method can travel."""
 
     def _one(self, request: Request) -> Reply:
-        reply = super()._one(replace(request, down=unpack(bytearray(b"".join(pack(request.down))))))
-        return replace(reply, up=None if reply.up is None else unpack(bytearray(b"".join(pack(reply.up)))))
+        reply = super()._one(replace(request, down=_travelled(request.down)))
+        return replace(reply, up=None if reply.up is None else _travelled(reply.up))
+
+
+class Separated(Loopback):
+    """As between organisations: states stay on a second disk, and every message is rebuilt from bytes, as a stranger's would be."""
+
+    keeps: Literal["server", "client"] = "client"
+
+    def __init__(self, federation: Federation, disk: Path, wanted: Experiment | None = None) -> None:
+        super().__init__(federation, wanted)
+        self.disk = disk
+
+    def states(self, files: Path) -> States:
+        return FileStates(self.disk)
+
+    def open(self, job: Job, files: Path, watcher: Watcher) -> Roster:
+        roster = super().open(Job.of(job.text()), files, watcher)
+        assert self.performer is not None
+        self.performer.disk = None  # not the server's
+        return Roster.of(_travelled(Record(roster.record())))
+
+    def _one(self, request: Request) -> Reply:
+        told: dict[str, Any] = dict(_travelled(Record({**vars(request), "state": request.state and list(request.state)})))
+        state = told.pop("state")
+        reply = super()._one(Request(**told, state=None if state is None else (state[0], state[1])))
+        back = dict(_travelled(Record({**vars(reply), "state": None if reply.state is None else list(reply.state)})))
+        return Reply(**{**back, "state": None if back["state"] is None else Kept(*back["state"])})
+
+
+def _travelled(record: Any) -> Any:
+    return unpack(bytearray(b"".join(pack(record))))

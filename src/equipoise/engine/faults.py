@@ -11,7 +11,7 @@ from equipoise.experiment import Faults
 from equipoise.records import Up
 from equipoise.streams import stream
 from equipoise.training import Training
-from equipoise.transports.exchange import Reply
+from equipoise.transports.base import Reply
 from equipoise.tree import Tree
 
 
@@ -23,20 +23,25 @@ class FaultPlan:
     training: Training
     seed: int
 
-    def _scripted(self, round: int, attempt: int, client: str) -> set[str]:
-        """A script is about the first attempt at a round: a repeated round has another chance."""
-        return {fault.kind for fault in self.faults.script if fault.round == round and fault.client == client} if not attempt else set()
+    def _scripted(self, round: int, attempt: int, exchange: int, client: str) -> set[str]:
+        """What a script says of this exchange; unless it names another, it is about the first attempt: a repeated round has another chance."""
+        at = (round, attempt, exchange, client)
+        return {fault.kind for fault in self.faults.script if (fault.round, fault.attempt, fault.exchange, fault.client) == at}
 
     def _draw(self, what: str, round: int, attempt: int, client: str) -> np.random.Generator:
         return stream(self.seed, "faults", what, round, attempt, client)
 
-    def kills(self, round: int, attempt: int, client: str) -> bool:
+    def kills(self, round: int, attempt: int, exchange: int, client: str) -> bool:
         """Whether the worker process that takes this client's request is to die."""
-        return "kill" in self._scripted(round, attempt, client)
+        return "kill" in self._scripted(round, attempt, exchange, client)
 
-    def missing(self, round: int, attempt: int, client: str, samples: int) -> tuple[str | None, float]:
+    def missing(self, round: int, attempt: int, exchange: int, client: str, samples: int) -> tuple[str | None, float]:
         """Why a client does not answer (None if it does), and how many virtual seconds the server waited for it."""
-        if "drop" in self._scripted(round, attempt, client) or self._draw("dropout", round, attempt, client).random() < self.faults.dropout:
+        if "drop" in self._scripted(round, attempt, exchange, client):
+            return "dropped out", 0.0
+        if exchange > 1:  # what is drawn, a client that drops out or is late, is drawn once for a round
+            return None, 0.0
+        if self._draw("dropout", round, attempt, client).random() < self.faults.dropout:
             return "dropped out", 0.0
         seconds, deadline = self._seconds(round, attempt, client, samples), self.faults.deadline
         if deadline is not None and seconds > deadline:
@@ -49,12 +54,12 @@ class FaultPlan:
         noise = float(np.exp(0.1 * self._draw("noise", round, attempt, client).standard_normal()))
         return visits / 1000 * (self.faults.slowdown if slow else 1.0) * noise
 
-    def damaged(self, round: int, attempt: int, reply: Reply) -> Reply:
+    def damaged(self, round: int, attempt: int, exchange: int, reply: Reply) -> Reply:
         """The reply as it arrives."""
         if reply.up is None or not self.faults.any or round == 0:
             return reply
-        kinds = self._scripted(round, attempt, reply.client) & {"nan", "shape", "names"}
-        if self.faults.corrupt and self._draw("corrupt", round, attempt, reply.client).random() < self.faults.corrupt:
+        kinds = self._scripted(round, attempt, exchange, reply.client) & {"nan", "shape", "names"}
+        if exchange == 1 and self.faults.corrupt and self._draw("corrupt", round, attempt, reply.client).random() < self.faults.corrupt:
             kinds.add(self.faults.corruption)
         up = reply.up
         for kind in kinds:

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor
 
+from equipoise.method import Method
 from equipoise.records import State, Up, finite, tensors_of
+from equipoise.server import Server
 from equipoise.tree import Tree
 from equipoise.workbench import mismatch
 
-if TYPE_CHECKING:
-    from equipoise.rounds import Loop
 
-
-def refusal(up: Up | None, majority: frozenset[str], loop: Loop, step: str) -> str | None:
+def refusal(up: Up | None, majority: frozenset[str], server: Server, method: Method, step: str) -> str | None:
     """Why a reply does not count; None if it does."""
     if up is None:
         return "no reply"
     if frozenset(up) != majority:
         return f"expected the entries {sorted(majority)}, got {sorted(up)}"
-    if step == "client" and loop.method.uploads_model and not isinstance(up.get("model"), Tree):
+    if step == "client" and method.uploads_model and not isinstance(up.get("model"), Tree):
         return f"expected an uploaded `model`, got {sorted(up)}"
     for name, value in tensors_of(up):
         if isinstance(value, Tree):
             try:
-                template = loop.bench.initial(value.model)
+                template = server.initial(value.model)
             except KeyError:
                 return f"{name}: a tree of an unknown model {value.model!r}"
             wrong = mismatch(value, template)

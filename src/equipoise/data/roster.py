@@ -1,0 +1,134 @@
+"""What a server knows of its clients: who they are and how many samples they hold; no sample, no index, no statistic of values."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from equipoise.data.federation import Federation
+from equipoise.task import Task
+
+PARTS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The clients of a run, in the order of the federation, which is fixed for the run and kept in its store."""
+
+    task: Task
+    name: str  # of the data
+    ids: tuple[str, ...]
+    sizes: Mapping[str, Mapping[str, int]]  # part -> client -> samples
+    fingerprints: Mapping[str, str]  # of each client's prepared data
+    shared: int = 0  # samples of a test set that every performing side holds
+    shared_fingerprint: str = ""
+
+    @cached_property
+    def position(self) -> dict[str, int]:
+        return {client: place for place, client in enumerate(self.ids)}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short digest of all clients' data: two runs are comparable when it is equal, wherever they ran."""
+        whole = hashlib.sha256()
+        for client in self.ids:
+            whole.update(f"{client}\x1f{self.fingerprints[client]}\x1e".encode())
+        whole.update(self.shared_fingerprint.encode())
+        return whole.hexdigest()[:32]
+
+    def record(self) -> dict[str, Any]:
+        """As plain data, for the wire and for the store."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Roster:
+        task = record["task"]
+        return cls(
+            **{
+                **record,
+                "ids": tuple(record["ids"]),
+                "task": Task(task["kind"], tuple(task["shape"]), task["outputs"], tuple(task["class_names"])),
+            }
+        )
+
+    @classmethod
+    def joined(cls, rosters: Sequence[Roster]) -> Roster:
+        """One roster of several sides, each of which holds some of the clients."""
+        first = rosters[0]
+        for other in rosters:
+            if other.task != first.task:
+                raise ValueError(
+                    f"the clients {_some(first.ids)} and {_some(other.ids)} have different tasks: {first.task} and {other.task}; "
+                    "give all of them the same label, classes and input shape"
+                )
+            if (other.shared, other.shared_fingerprint) != (first.shared, first.shared_fingerprint):
+                raise ValueError(f"the clients {_some(first.ids)} and {_some(other.ids)} hold different shared test sets; give all the same")
+        sizes = {part: {client: n for roster in rosters for client, n in roster.sizes[part].items()} for part in PARTS}
+        ids = tuple(client for roster in rosters for client in roster.ids)
+        twice = sorted({client for client in ids if ids.count(client) > 1}) if len(set(ids)) < len(ids) else []
+        if twice:
+            raise ValueError(f"the client ids {_some(twice)} were given more than once; every client needs an id of its own")
+        prints = {client: mark for roster in rosters for client, mark in roster.fingerprints.items()}
+        return cls(first.task, first.name, ids, sizes, prints, first.shared, first.shared_fingerprint).checked()
+
+    def checked(self) -> Roster:
+        """The same roster, or a sentence about what no run can begin with."""
+        twice = sorted(client for client in self.position if self.ids.count(client) > 1) if len(self.position) < len(self.ids) else []
+        if twice:
+            raise ValueError(f"the client ids {_some(twice)} were given more than once; every client needs an id of its own")
+        for client in self.ids:
+            check_name(client, "client id")
+        if not any(self.sizes["train"].values()):
+            raise ValueError(f"none of the clients {_some(self.ids)} has a training sample; look at data.split and at the files")
+        return self
+
+
+def check_name(name: Any, what: str) -> None:
+    """Refuse a name that could not be shown or stored safely."""
+    if not isinstance(name, str) or not name or len(name) > 64 or "/" in name or not name.isprintable():
+        raise ValueError(f"{what}: expected 1 to 64 printable characters without /, got {name!r:.100}; rename it")
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def roster_of(federation: Federation) -> Roster:
+    """What a server is told of a federation that this process holds."""
+    parts = {part: getattr(federation, part) for part in PARTS}
+    sizes = {part: dict(zip(federation.ids, map(int, where.sizes), strict=True)) for part, where in parts.items()}
+    fingerprints = {
+        client: fingerprint(federation, *(where[place] for where in parts.values())) for place, client in enumerate(federation.ids)
+    }
+    shared = federation.shared_test
+    return Roster(
+        federation.task, federation.name, tuple(federation.ids), sizes, fingerprints, len(shared), fingerprint(federation, shared) if len(shared) else ""
+    ).checked()  # fmt: skip
+
+
+def fingerprint(federation: Federation, *parts: np.ndarray) -> str:
+    """A digest of some samples as they are prepared, part by part: equal wherever the same samples are."""
+    digest = hashlib.sha256()  # processors have instructions for it
+    for index in parts:
+        places = torch.from_numpy(np.array(index, dtype=np.int64))
+        digest.update(f"{len(index)}:".encode())
+        for tensor in (federation.x, federation.y):
+            digest.update(tensor.index_select(0, places).contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:32]
+
+
+def old_fingerprint(federation: Federation) -> str:
+    """As store formats 1 and 2 had it: over the tensors that all clients share and the index of every client."""
+    digest = hashlib.sha256()
+    for tensor in (federation.x, federation.y):
+        digest.update(tensor.contiguous().numpy().data)
+    for parts in (federation.train, federation.validation, federation.test):
+        digest.update(parts.index.tobytes() + parts.offsets.tobytes())
+    digest.update(federation.shared_test.tobytes() + repr(federation.ids).encode())
+    return digest.hexdigest()[:32]

@@ -1,0 +1,173 @@
+"""The loop: choose, ask, aggregate, measure, commit."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from equipoise.data.roster import Roster
+from equipoise.engine.checking import not_finite
+from equipoise.engine.cohort import Clients, GivenUp, RoundCohort
+from equipoise.engine.evaluation import Measuring
+from equipoise.experiment import Experiment
+from equipoise.method import Method, overridden
+from equipoise.metrics.registry import measured_by_default
+from equipoise.records import State
+from equipoise.runs.checkpoint import load_server, save_server
+from equipoise.runs.store import RoundRecord, RunError, Store
+from equipoise.server import Server, ServerData
+from equipoise.streams import stream
+from equipoise.transports.base import Kept, Transport, Watcher, state_file, state_of
+from equipoise.workbench import Workbench
+
+
+@dataclass
+class Loop:
+    """A run in motion."""
+
+    experiment: Experiment
+    method: Method
+    bench: Workbench
+    roster: Roster
+    transport: Transport
+    store: Store
+    data: ServerData = field(default_factory=ServerData)
+    watcher: Watcher = field(default_factory=Watcher)
+
+    def __post_init__(self) -> None:
+        wanted = self.experiment
+        self.metrics = wanted.evaluation.metrics or measured_by_default(self.roster.task)
+        self.server = Server(self.bench, self.roster.ids, self.roster.sizes["train"], wanted.rounds, data=self.data)
+        self.clients = Clients(wanted, self.method, self.server, self.roster, self.transport, self.metrics, self.watcher)
+
+    def run(self) -> None:
+        """From the last committed round to the end."""
+        first = self.store.last_round() + 1
+        state = self._start() if first == 0 else self._restored()
+        self.watcher.on_start(max(1, first), self.experiment.rounds)
+        for number in range(max(1, first), self.experiment.rounds + 1):
+            state = self._round(number, state)
+
+    def _start(self) -> State:
+        self.server.round = 0
+        everyone = RoundCohort(self.clients, self.server.ids, RoundRecord(0, 0, [], []))
+        with self.bench.lending():
+            state = self.method.start(self.server)
+            try:
+                state = self.method.setup(self.server, state, everyone)
+            except GivenUp as reason:
+                raise RunError(f"{type(self.method).__name__} could not be set up before round 1: {reason}") from None
+        missing = everyone.record.rejected
+        if missing and overridden(self.method, "setup"):
+            raise RunError(
+                f"{type(self.method).__name__} is set up before round 1 with every client, and {len(missing)} did not answer; "
+                f"the first, {missing[0][2]!r}: {missing[0][3]}. Resume the run when all are there: `equipoise resume {self.store.folder}`"
+            )
+        return self._commit(state, everyone)
+
+    def _restored(self) -> State:
+        self.clients.committed = {
+            client: Kept(state_of(file.name), file.bytes, file.digest) for client, file in self.store.current("client").items()
+        }
+        joined = self.store.rows("select joined from rounds where round > 0 order by round")
+        self.server.joined = [json.loads(row["joined"]) for row in joined]
+        return load_server(self.store)
+
+    def _round(self, number: int, state: State) -> State:
+        self.server.round = number
+        settings, scripted = self.experiment.participation, self.experiment.participation.script.get(number)
+        first = scripted.attempt if scripted is not None else 0
+        rejected: list[tuple[int, int, str, str]] = []
+        banned: set[str] = set()  # clients that broke a strict exchange: the round is repeated without them
+        for attempt in range(first, first + settings.tries):
+            self.server.attempt = attempt
+            chosen = [client for client in self._choose(number, attempt) if client not in banned]
+            cohort = RoundCohort(self.clients, chosen, RoundRecord(number, attempt, chosen, [], rejected=rejected))
+            began = time.perf_counter()
+            try:
+                if not chosen:
+                    raise GivenUp("no client was available")
+                with self.bench.lending():
+                    new = self.method.round(self.server, state, cohort)
+                if len(cohort.joined) < settings.floor:
+                    raise GivenUp(f"{len(cohort.joined)} replies counted")
+            except GivenUp as reason:
+                self.store.remove(cohort.discarded | {state_file(kept.name) for kept in cohort.provisional.values()})
+                banned |= cohort.banned
+                last = str(reason)
+                continue
+            wall = time.perf_counter() - began
+            busy = cohort.busy / max(1, self.transport.lanes)
+            cohort.record.seconds |= {
+                "clients": busy, "transport": max(0.0, cohort.waited - busy), "aggregation": max(0.0, wall - cohort.waited),
+            }  # fmt: skip
+            cohort.record.joined = list(cohort.joined)
+            self._check_finite(new)
+            self._measure(new, cohort)
+            return self._commit(new, cohort)
+        refused = next((row for row in rejected if row[0] == attempt), None)
+        raise RunError(
+            f"round {number} was given up {settings.tries} times: {last}, {settings.floor} needed; "
+            + ("lower participation.floor, raise participation.tries, or ask more clients" if refused is None else
+               f"the first reply that was refused in its last attempt, of client {refused[2]!r}: {refused[3]}")
+            + f"; then `equipoise resume {self.store.folder}`"
+        )  # fmt: skip
+
+    def _choose(self, number: int, attempt: int) -> list[str]:
+        settings, ids = self.experiment.participation, np.array(self.server.ids, dtype=object)
+        if number in settings.script:
+            return [client for client in self.server.ids if client in set(settings.script[number].clients)]
+        draw = stream(self.experiment.seed, "cohort", number, *((attempt,) if attempt else ()))
+        available = ids if settings.availability == 1 else ids[draw.random(len(ids)) < settings.availability]
+        wanted = min(settings.size(len(ids)), len(available))
+        if wanted == len(ids):
+            return [str(client) for client in ids]
+        chosen = draw.choice(len(available), size=wanted, replace=False)
+        return [str(available[place]) for place in sorted(chosen)]
+
+    def _check_finite(self, state: State) -> None:
+        broken = not_finite(state)
+        if broken is not None:
+            raise RunError(
+                f"round {self.server.round}: {broken} in the server's state holds values that are not finite, so the run ends here; the training "
+                f"has diverged: lower training.lr (now {self.experiment.training.lr:g}) or set training.clip=1, and run anew"
+            )
+
+    def _measure(self, state: State, cohort: RoundCohort) -> None:
+        settings, record = self.experiment.evaluation, cohort.record
+        last = record.round == self.experiment.rounds
+        began = time.perf_counter()
+        measuring = Measuring(
+            self.method, self.server, self.metrics, settings.splits, self.clients.measuring(cohort), self.roster.shared, self.data.shared
+        )
+        if settings.distances and "model" in state and cohort.uploads is not None:
+            record.measurements += [
+                (client, "local", "after_local", space, measure, value)
+                for client, space, measure, value in measuring.distances(cohort.uploads, state)
+            ]
+        if last or (settings.every and record.round % settings.every == 0):
+            rows, record.main = measuring.clients(state, self.server.ids if settings.clients == "all" else cohort.joined)
+            for client, model, split, metric, value in rows:
+                record.measurements.append((client, model, "received", split, metric, value))
+                if last:
+                    record.measurements.append((client, model, "final", split, metric, value))
+        record.seconds["evaluation"] = time.perf_counter() - began
+
+    def _commit(self, state: State, cohort: RoundCohort) -> State:
+        began, record = time.perf_counter(), cohort.record
+        if not record.round:
+            self._check_finite(state)
+        self.clients.committed |= cohort.provisional
+        record.clients = dict(cohort.provisional)
+        settle = save_server(self.store, state, record)
+        record.seconds["store"] = time.perf_counter() - began
+        last = record.round == self.experiment.rounds
+        self.store.commit(record, self.experiment.keep, "finished" if last else "running")
+        self.store.remove(cohort.discarded)
+        if record.round:
+            self.server.joined.append(record.joined)
+            self.watcher.on_round(record)
+        return settle()

@@ -1,0 +1,153 @@
+"""The one interface between a server and its clients, whatever lies between them: what is asked, what comes back, and who carries it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+from equipoise.data.roster import Roster
+from equipoise.records import Record, Up
+
+PROTOCOL = 1  # of the messages between server and performing sides
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a performing side is told of a run, as JSON."""
+
+    run: str  # the run's id
+    experiment: Mapping[str, Any]  # names only
+    allowed: tuple[str, ...] = ()  # packages of the user's that may be imported
+    protocol: int = PROTOCOL
+    version: str = ""
+    old_fingerprint: bool = False  # the run was begun by an older version: the digest of its time is wanted
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, text: str) -> Job:
+        given = json.loads(text)
+        if given.get("protocol") != PROTOCOL:
+            raise ValueError(
+                f"expected protocol {PROTOCOL}, got {given.get('protocol')!r} from equipoise {given.get('version')}; install the same version on both sides"
+            )
+        return cls(**{**given, "allowed": tuple(given["allowed"])})
+
+
+class Kept(NamedTuple):
+    """A client's state as it was written: its name, its size, and the digest that every reader verifies."""
+
+    name: str
+    bytes: int
+    digest: str
+
+
+@dataclass
+class Request:
+    """Ask one client to perform one step."""
+
+    client: str
+    step: str
+    down: Record
+    round: int
+    rounds: int
+    attempt: int = 0
+    exchange: int = 0  # 1, 2, ...; 0: measures, writes no state
+    state: tuple[str, str] | None = None  # name and digest of the client's last accepted state
+    committed: str | None = None  # name of its last committed one: the performing side keeps these two
+    large: bool = False  # the reply shall not be held in memory
+    after: dict[str, Any] | None = None  # {"splits", "metrics"}: measure the uploaded model right after training
+    die: bool = False  # a simulated fault: the worker process that takes this request is killed
+
+
+@dataclass
+class Reply:
+    """What came back: an upload, or the reason why there is none."""
+
+    client: str
+    up: Up | None = None
+    state: Kept | None = None  # its new state, if it changed
+    failure: str | None = None  # the client could not answer: it is out of the round
+    error: str | None = None  # the step raised: its traceback
+    stop: str | None = None  # the run cannot go on: a sentence for the user
+    seconds: float = 0.0
+    steps: int = 0
+    skipped: int = 0
+    bytes: int = 0
+    measured: list[dict[str, Any]] = field(default_factory=list)
+    file: str | None = None  # a large reply that lies in the run's files, on the server's disk
+
+
+class ClientError(RuntimeError):
+    """A client's step raised; says which client, round and step."""
+
+
+class Interrupted(Exception):
+    """The user asked to stop; the run can be resumed."""
+
+
+@dataclass
+class Watcher:
+    """What a run tells to whoever watches, and how it learns that it should stop; the defaults say nothing."""
+
+    on_start: Callable[[int, int], None] = lambda first, rounds: None
+    on_clients: Callable[[str, int, int], None] = lambda step, done, total: None
+    on_round: Callable[[Any], None] = lambda record: None
+    on_waiting: Callable[[Sequence[str]], None] = lambda missing: None
+    interrupted: Callable[[], bool] = lambda: False
+
+
+class Transport(Protocol):
+    """How the server reaches its clients."""
+
+    lanes: int  # clients at work at a time
+    keeps: Literal["server", "client"]  # on whose disk committed client states lie
+
+    def open(self, job: Job, files: Path, watcher: Watcher) -> Roster:
+        """Start or connect; refuse in one sentence what cannot run. `files` is the run's folder of files, which may not exist yet."""
+        ...
+
+    def exchange(self, requests: Sequence[Request], deadline: float | None = None) -> list[Reply]:
+        """One reply per request, in their order; a client that did not answer in time has a failure in its reply."""
+        ...
+
+    def close(self, keep: bool = False) -> None:
+        """Also twice, also after a failed open. `keep`: what was started stays for the next run."""
+        ...
+
+
+def state_name(client: str, round: int, attempt: int, exchange: int) -> str:
+    """The name of the state that a client has after an exchange; the same name is the same bits."""
+    return f"{hashlib.blake2b(client.encode(), digest_size=8).hexdigest()}-r{round}a{attempt}x{exchange}"
+
+
+def round_of(state: str) -> int:
+    """The round in a state's name.
+
+    >>> round_of(state_name("a", 3, 0, 1))
+    3
+    """
+    found = re.search(r"-r(\d+)a\d+x\d+$", state)
+    if found is None:
+        raise ValueError(f"expected the name of a state such as 0123456789abcdef-r1a0x1, got {state!r}")
+    return int(found[1])
+
+
+def state_file(state: str) -> str:
+    """The file in which a state lies."""
+    return f"client-{state}.safetensors"
+
+
+def state_of(file: str) -> str:
+    return file.removeprefix("client-").removesuffix(".safetensors")
+
+
+def reply_file(request: Request) -> str:
+    """The file of a large reply."""
+    return f"reply-{state_name(request.client, request.round, request.attempt, request.exchange)}.safetensors"
