@@ -27,14 +27,14 @@ from equipoise.data import Dataset, Federation, federate
 from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment
 from equipoise.method import Method
 from equipoise.names import nearest
-from equipoise.rounds import Loop
 from equipoise.runs.run import Run
 from equipoise.runs.store import CONFIGURATION, RunError, Store
 from equipoise.task import Task
-from equipoise.transports.exchange import Interrupted, Watcher
+from equipoise.transports.base import Interrupted, Job, Transport, Watcher
 from equipoise.transports.inprocess import InProcess, Loopback
-from equipoise.transports.workers import Workers
-from equipoise.workbench import Factory, Workbench, factories, one_thread
+from equipoise.transports.workers.pool import Workers
+from equipoise.transports.workers.processes import Pool
+from equipoise.workbench import Samples, Workbench, one_thread
 
 
 def run(
@@ -45,17 +45,12 @@ def run(
     `out` is the run's folder (default: a new one under `runs/`). `transport="loopback"` packs and unpacks everything on its way, for tests.
     """
     wanted = given if isinstance(given, Experiment) else experiment(given)
-    with ExitStack() as on_failure:
-        pool = _workers(wanted, transport)  # processes import torch while the data are prepared here
-        if pool is not None:
-            on_failure.callback(pool.close)
-        federation = federate(wanted.data, wanted.seed, wanted.dataset)
-        bench, method = prepare(wanted, federation.task, federation)
-        folder = Path(out) if out is not None else fresh_folder(wanted)
-        store = Store.create(folder, yaml.safe_dump(wanted.model_dump(mode="json"), sort_keys=False), _facts(wanted, federation))
-        on_failure.pop_all()
-        del federation  # the workbench has it; workers put it into shared memory, and a second copy must not stay here
-    return _go(wanted, method, bench, store, watcher, pool or (Loopback if transport == "loopback" else InProcess)(bench, method))
+    folder = Path(out) if out is not None else fresh_folder(wanted)
+    with Simulation(wanted, watcher, transport) as simulation:
+        job = Job(uuid.uuid4().hex, portable(wanted), version=equipoise.__version__)
+        roster, bench, method = simulation.open(job, folder)
+        store = Store.create(folder, yaml.safe_dump(wanted.model_dump(mode="json"), sort_keys=False), _metadata(wanted, job, roster, simulation))
+        return simulation.go(store, roster, bench, method)
 
 
 def resume(folder: str | Path, watcher: Watcher | None = None, dataset: Dataset | None = None, given: Experiment | None = None) -> Run:
@@ -75,97 +70,76 @@ def resume(folder: str | Path, watcher: Watcher | None = None, dataset: Dataset 
         wanted = given or experiment({**saved, **({"dataset": dataset} if dataset is not None else {})})
         store.check_files()
         store.sweep()
-        pool = _workers(wanted, None)
+        with Simulation(wanted, watcher) as simulation:
+            old = store.meta("fingerprint of") is None
+            job = Job(store.meta("run") or "", portable(wanted), version=equipoise.__version__)
+            roster, bench, method = simulation.open(job, Path(folder))
+            if store.meta("fingerprint") != (old_fingerprint(simulation.federation) if old else roster.fingerprint):
+                raise RunError(f"the data of {folder} have changed since it began; bring back the original data, or run the experiment anew")
+            on_failure.pop_all()
+            return simulation.go(store, roster, bench, method)
+
+
+class Simulation:
+    """An experiment whose data are on this machine: its transport, and what a loop needs beside it."""
+
+    def __init__(self, wanted: Experiment, watcher: Watcher | None = None, kind: str | None = None) -> None:
+        self.wanted, self.watcher = wanted, watcher or Watcher()
+        with ExitStack() as on_failure:
+            pool = _pool(wanted, kind)  # processes import torch while the data are prepared here
+            if pool is not None:
+                on_failure.callback(pool.close)
+            self.federation = federate(wanted.data, wanted.seed, wanted.dataset)
+            on_failure.pop_all()
+        self.transport: Transport
         if pool is not None:
-            on_failure.callback(pool.close)
-        federation = federate(wanted.data, wanted.seed, wanted.dataset)
-        if fingerprint(federation) != store.meta("fingerprint"):
-            raise RunError(f"the data of {folder} have changed since it began; bring back the original data, or run the experiment anew")
-        bench, method = prepare(wanted, federation.task, federation)
-        on_failure.pop_all()
-        del federation
-    return _go(wanted, method, bench, store, watcher, pool or InProcess(bench, method))
+            self.transport = Workers(pool, self.federation)
+        else:
+            self.transport = (Loopback if kind == "loopback" else InProcess)(self.federation, wanted)
+
+    def __enter__(self) -> Simulation:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.transport.close()
+
+    def open(self, job: Job, folder: Path) -> tuple[Roster, Workbench, Method]:
+        """Connect, and check that method, networks and data fit, before anything is written."""
+        with one_thread():
+            roster = self.transport.open(job, folder / FILES, self.watcher)
+            bench, method = prepare(self.wanted, roster.task, roster.ids)
+        if method.needs_validation and not len(self.federation.server_validation):
+            raise ConfigurationError(
+                f"{type(method).__name__} measures models on validation data at the server, and there are none; "
+                "give the clients validation parts: data.split=[0.7, 0.15, 0.15], say"
+            )
+        return roster, bench, method
+
+    def go(self, store: Store, roster: Roster, bench: Workbench, method: Method) -> Run:
+        """The loop, to its end."""
+        validation = Samples.of(self.federation, self.federation.server_validation) if method.needs_validation else None
+        shared = Samples.of(self.federation, self.federation.shared_test) if roster.shared else None
+        began = time.time()
+        try:
+            with one_thread(), interruptible() as requested:
+                self.watcher.interrupted = requested
+                Loop(self.wanted, method, bench, roster, self.transport, store, ServerData(validation, shared), self.watcher).run()
+        except Interrupted:
+            raise KeyboardInterrupt(f"stopped after round {store.last_round()}; go on with `equipoise resume {store.folder}`") from None
+        finally:
+            with suppress(sqlite3.Error):  # a full disk has its own error on its way
+                store.set_meta("wall seconds", (store.meta("wall seconds") or 0.0) + time.time() - began)
+            self.transport.close()
+            store.close()
+        return Run(store.folder)
 
 
-def prepare(wanted: Experiment, task: Task, federation: Federation | None) -> tuple[Workbench, Method]:
-    """The workbench and the method of an experiment, checked against each other."""
-    method = wanted.build_method()
-    if wanted.device != "cpu" and not torch.cuda.is_available():
-        raise ConfigurationError(f"device: expected one that is present, got {wanted.device!r}; this machine has cpu only")
-    if wanted.training.precision == "bfloat16" and federation is not None:
-        _try_bfloat16(wanted.device)
-    overrides: dict[str, dict[str, Factory]] = {}
-    architectures: dict[str, Any] = {}
-    for name, spec in wanted.architectures().items():
-        if isinstance(spec, dict) and "clients" in spec:  # {name: cnn, clients: {"3": mlp}}: some clients have their own
-            overrides[name] = factories(spec["clients"], task)
-            unknown = [client for client in overrides[name] if federation is not None and client not in federation.ids]
-            if unknown and federation is not None:
-                raise nearest(f"client under models.{name}.clients", unknown[0], list(federation.ids))
-            spec = {key: value for key, value in spec.items() if key != "clients"}
-        architectures[name] = spec
-    if method.needs_classes and not task.classifies:
-        raise ConfigurationError(
-            f"{type(method).__name__} works on classes, but the task is regression; choose another method or a label of classes"
-        )
-    method.check(task)
-    if method.needs_validation and federation is not None and not len(federation.server_validation):
-        raise ConfigurationError(
-            f"{type(method).__name__} measures models on validation data at the server, and there are none; "
-            "give the clients validation parts: data.split=[0.7, 0.15, 0.15], say"
-        )
-    own = factories(architectures, task)
-    built = {**own, **method.models(task, own)}
-    bench = Workbench(task, built, wanted.training, wanted.seed, federation, wanted.device, overrides)
-    for name in built:
-        bench.initial(name)  # a specification that cannot be built is refused now, not in round 1
-    if not method.trains and any(not bench.take(name).takes_single or _has_batch_norm(bench, name) for name in architectures):
-        raise ConfigurationError(
-            f"{type(method).__name__} never trains a model, so batch-norm statistics would stay at their start; choose a model without batch norm"
-        )
-    return bench, method
+def portable(wanted: Experiment) -> dict[str, Any]:
+    """The experiment as names, for a job."""
+    return wanted.model_dump(mode="json") | {"method": spec_of(wanted.build_method())}
 
 
-@cache
-def _try_bfloat16(device: str) -> None:
-    """Refuse bfloat16 where it does not work: some virtual machines announce it and end in an illegal instruction, so a child process tries."""
-    program = (
-        "import torch; from torch import nn; net = nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(1152, 8)).to(D)\n"
-        "with torch.autocast(D, torch.bfloat16): loss = net(torch.randn(16, 1, 8, 8, device=D)).float().square().sum()\n"
-        "loss.backward()"
-    ).replace("D", repr(device))
-    tried = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    if tried.returncode:
-        said = tried.stderr.strip().splitlines()[-1:] or [f"it ended with code {tried.returncode}"]
-        raise ConfigurationError(f"training.precision: bfloat16 does not work on this machine ({said[0]}); use float32")
-
-
-def _has_batch_norm(bench: Workbench, name: str) -> bool:
-    with bench.lending():
-        return any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in bench.take(name).net.modules())
-
-
-def _go(wanted: Experiment, method: Method, bench: Workbench, store: Store, watcher: Watcher | None, transport: InProcess | Workers) -> Run:
-    watcher = watcher or Watcher()
-    began = time.time()
-    try:
-        with one_thread(), interruptible() as requested:
-            watcher.interrupted = requested
-            transport.watcher = watcher
-            if isinstance(transport, Workers):
-                transport.begin(wanted, bench)
-            Loop(wanted, method, bench, transport, store, watcher).run()
-    except Interrupted:
-        raise KeyboardInterrupt(f"stopped after round {store.last_round()}; go on with `equipoise resume {store.folder}`") from None
-    finally:
-        with suppress(sqlite3.Error):  # a full disk has its own error on its way
-            store.set_meta("wall seconds", (store.meta("wall seconds") or 0.0) + time.time() - began)
-        transport.close()
-        store.close()
-    return Run(store.folder)
-
-
-def _workers(wanted: Experiment, kind: str | None) -> Workers | None:
+def _pool(wanted: Experiment, kind: str | None) -> Pool | None:
     """Worker processes, if the experiment asks for some and they can do its work; None: in process."""
     count = wanted.workers if wanted.workers is not None else (os.cpu_count() or 1)
     reason = wanted.local if os.name == "posix" else "this system cannot hand sockets to child processes"
@@ -176,7 +150,7 @@ def _workers(wanted: Experiment, kind: str | None) -> Workers | None:
             f"workers: expected 0 because {reason} and cannot be rebuilt in a worker process, got {count}; "
             "use workers=0, or move it to a module that can be imported and name it as package.module:name"
         )
-    return Workers(count)
+    return Pool(count)
 
 
 @contextmanager
@@ -199,32 +173,22 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def fingerprint(federation: Federation) -> str:
-    """A short digest of the data and how they were dealt: two runs are comparable when it is equal."""
-    import hashlib
-
-    digest = hashlib.sha256()  # processors have instructions for it
-    for tensor in (federation.x, federation.y):
-        digest.update(tensor.contiguous().numpy().data)
-    for parts in (federation.train, federation.validation, federation.test):
-        digest.update(parts.index.tobytes() + parts.offsets.tobytes())
-    digest.update(federation.shared_test.tobytes() + repr(federation.ids).encode())
-    return digest.hexdigest()[:32]
-
-
-def _facts(wanted: Experiment, federation: Federation) -> dict[str, Any]:
+def _metadata(wanted: Experiment, job: Job, roster: Roster, simulation: Simulation) -> dict[str, Any]:
+    federation = simulation.federation
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": equipoise.__version__,
         "environment": {"python": platform.python_version(), "torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability()},
-        "task": asdict(federation.task),
-        "data": federation.name,
-        "clients": list(federation.ids),
-        "sizes": {part: [int(n) for n in getattr(federation, part).sizes] for part in ("train", "validation", "test")},
-        "shared test": len(federation.shared_test),
+        "run": job.run,
+        "task": asdict(roster.task),
+        "data": roster.name,
+        "clients": list(roster.ids),
+        "sizes": {part: list(sizes.values()) for part, sizes in roster.sizes.items()},
+        "shared test": roster.shared,
         "facts": federation.facts,
         "recipe": federation.recipe,
-        "fingerprint": fingerprint(federation),
+        "fingerprint": roster.fingerprint,
+        "fingerprint of": "clients",  # runs of formats 1 and 2 have one of the whole federation
         "method": wanted.model_dump(mode="json")["method"],
         "not portable": wanted.portable,
     }

@@ -6,12 +6,12 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 from equipoise.data.roster import Roster
-from equipoise.records import Record, Up
+from equipoise.records import Down, Record, Up, read, write
 
 PROTOCOL = 1  # of the messages between server and performing sides
 
@@ -64,6 +64,10 @@ class Request:
     large: bool = False  # the reply shall not be held in memory
     after: dict[str, Any] | None = None  # {"splits", "metrics"}: measure the uploaded model right after training
     die: bool = False  # a simulated fault: the worker process that takes this request is killed
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.down, Record):  # a mapping: refused or made plain here, for every transport
+            self.down = Down(self.down)
 
 
 @dataclass
@@ -151,3 +155,31 @@ def state_of(file: str) -> str:
 def reply_file(request: Request) -> str:
     """The file of a large reply."""
     return f"reply-{state_name(request.client, request.round, request.attempt, request.exchange)}.safetensors"
+
+
+def with_file(reply: Reply, files: Path) -> Reply:
+    """A large reply as the server reads it: tensor by tensor, from the run's files."""
+    return reply if reply.file is None else replace(reply, up=read(files / reply.file))
+
+
+def put_to_file(reply: Reply, request: Request, files: Path) -> Reply:
+    """A large reply that came from another disk, put into the run's files by the first process that has them."""
+    if not request.large or reply.up is None or reply.file is not None:
+        return reply
+    name = reply_file(request)
+    write(reply.up, files / name)
+    return with_file(replace(reply, file=name), files)
+
+
+def late(request: Request, deadline: float, files: Path) -> Reply:
+    """The reply of a client whose step did not end in time; what it may have written is removed."""
+    name = state_name(request.client, request.round, request.attempt, request.exchange)
+    for file in (state_file(name), reply_file(request)):
+        (files / file).unlink(missing_ok=True)
+    what = f"did not answer within {deadline:g} s"
+    if not request.exchange:  # without its numbers the round could not be told
+        return Reply(
+            request.client,
+            stop=f"client {request.client!r} {what} when it was to measure models in round {request.round}; raise participation.deadline, then resume",
+        )
+    return Reply(request.client, failure=what)

@@ -10,8 +10,9 @@ from typing import Any, Literal
 from equipoise.data import Federation
 from equipoise.data.roster import Roster
 from equipoise.experiment import Experiment
-from equipoise.records import CannotSave, Record, pack, read, unpack
-from equipoise.transports.base import ClientError, Interrupted, Job, Kept, Reply, Request, Watcher
+from equipoise.records import CannotSave, Record, pack, unpack
+from equipoise.transports.base import ClientError, Interrupted, Job, Kept, Reply, Request, Watcher, late, put_to_file, with_file
+from equipoise.transports.isolation import Late
 from equipoise.transports.performing import Performer
 from equipoise.transports.states import FileStates, ServerStates, States
 
@@ -39,14 +40,16 @@ class InProcess:
         for request in requests:
             if self.watcher.interrupted():
                 raise Interrupted
-            replies.append(self._one(request))
+            replies.append(self._one(request, deadline))
             self.watcher.on_clients(request.step, len(replies), len(requests))
         return replies
 
-    def _one(self, request: Request) -> Reply:
+    def _one(self, request: Request, deadline: float | None) -> Reply:
         assert self.performer is not None
         try:
-            reply = self.performer.perform(request)
+            reply = self.performer.perform(request, deadline)
+        except Late:
+            return late(request, deadline or 0.0, self.files)
         except CannotSave:
             raise
         except Exception as error:
@@ -59,16 +62,11 @@ class InProcess:
         self.performer = None
 
 
-def with_file(reply: Reply, files: Path) -> Reply:
-    """A large reply as the server reads it: tensor by tensor, from the run's files."""
-    return reply if reply.file is None else replace(reply, up=read(files / reply.file))
-
-
 class Loopback(InProcess):
     """In process, but everything is packed and unpacked on its way: what shows that a method can travel."""
 
-    def _one(self, request: Request) -> Reply:
-        reply = super()._one(replace(request, down=_travelled(request.down)))
+    def _one(self, request: Request, deadline: float | None) -> Reply:
+        reply = super()._one(replace(request, down=_travelled(request.down)), deadline)
         return replace(reply, up=None if reply.up is None else _travelled(reply.up))
 
 
@@ -90,12 +88,13 @@ class Separated(Loopback):
         self.performer.disk = None  # not the server's
         return Roster.of(_travelled(Record(roster.record())))
 
-    def _one(self, request: Request) -> Reply:
+    def _one(self, request: Request, deadline: float | None) -> Reply:
         told: dict[str, Any] = dict(_travelled(Record({**vars(request), "state": request.state and list(request.state)})))
         state = told.pop("state")
-        reply = super()._one(Request(**told, state=None if state is None else (state[0], state[1])))
+        reply = super()._one(Request(**told, state=None if state is None else (state[0], state[1])), deadline)
         back = dict(_travelled(Record({**vars(reply), "state": None if reply.state is None else list(reply.state)})))
-        return Reply(**{**back, "state": None if back["state"] is None else Kept(*back["state"])})
+        arrived = Reply(**{**back, "state": None if back["state"] is None else Kept(*back["state"])})
+        return put_to_file(arrived, request, self.files)
 
 
 def _travelled(record: Any) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.client import Client
+from equipoise.composition import guest_named, parts
 from equipoise.data import Federation
 from equipoise.data.roster import Roster, roster_of
 from equipoise.engine import evaluation
@@ -16,6 +17,7 @@ from equipoise.method import Method
 from equipoise.preparing import prepare, try_precision
 from equipoise.records import CannotSave, Down, Record, Up, finite, size, tensors_of, write
 from equipoise.transports.base import Job, Reply, Request, reply_file, round_of, state_name
+from equipoise.transports.isolation import settings_kept, time_limit
 from equipoise.transports.states import StateMissing, States
 from equipoise.tree import Tree
 
@@ -35,8 +37,8 @@ class Performer:
     def roster(self) -> Roster:
         return roster_of(self.federation)
 
-    def perform(self, request: Request) -> Reply:
-        """Do what a request asks, and keep the client's new state under its name."""
+    def perform(self, request: Request, deadline: float | None = None) -> Reply:
+        """Do what a request asks, and keep the client's new state under its name. Raises `Late` where this thread can be interrupted."""
         began = time.perf_counter()
         self.states.keep(request.client, {name for name in (request.committed, request.state and request.state[0]) if name})
         try:
@@ -44,7 +46,7 @@ class Performer:
         except StateMissing as error:
             return Reply(request.client, failure=str(error))
         client = Client(self.bench, request.client, request.round, request.rounds, state, request.attempt)
-        with self.bench.lending():
+        with settings_kept(), self.bench.lending(), time_limit(deadline):
             if request.step in evaluation.STEPS:
                 up, measured = evaluation.STEPS[request.step](self.method, client, request.down)
             else:
@@ -88,19 +90,27 @@ def _step(method: Method, client: Client, request: Request) -> Up:
     if request.step.startswith("@"):  # a step of a guest: "@fedrdn.statistics"
         owner, _, name = request.step.partition(".")
         with client.owned_by(owner):
-            return getattr(guest_named(method, owner), name)(client, down) or Up()
+            return _replied(getattr(guest_named(method, owner), name)(client, down), name)
     client.inputs = method.inputs(client, down)
     if request.step != "client":
-        return getattr(method, request.step)(client, down) or Up()
+        return _replied(getattr(parts(method)[0], request.step)(client, down), request.step)
     received = down.get("model")
     up = method.before(client, received)
-    up = _merged(up, method.client(client, down) or Up())
+    up = _merged(up, _replied(method.client(client, down), "client"))
     if method.uploads_model and not isinstance(up.get("model"), Tree):
         raise TypeError(
             f"{type(method).__name__}.client sent {sorted(up) or 'nothing'}, but no `model`; end it with `return Up(model=model)`, "
             "or say in the class that it uploads none: uploads_model = False"
         )
     return _merged(up, method.after(client, received, up.get("model")))
+
+
+def _replied(given: Any, step: str) -> Up:
+    if given is None:
+        return Up()
+    if not isinstance(given, Up):
+        raise TypeError(f"{step}: expected an Up, got {type(given).__name__}; end the step with `return Up(name=value)`")
+    return given
 
 
 def _merged(first: Up, second: Up) -> Up:

@@ -1,117 +1,17 @@
-"""Messages between our own processes: records in frames, with trees that many requests share sent once."""
+"""Requests and replies as records, with trees that many requests share sent once."""
 
 from __future__ import annotations
 
-import os
-import socket
-import struct
-import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from equipoise.records import Record, pack, unpack
-from equipoise.transports.exchange import Reply, Request
+from equipoise.records import Record
+from equipoise.transports.base import Kept, Reply, Request
 from equipoise.tree import Tree
 
-_REFERENCE = "@tree"
-
-
-# A larger message travels as memory that both sides map: a socket would copy it twice, in pieces, with both sides waiting.
-_IN_LINE = 2**16
-_MAPS_MEMORY = hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
-_FRAME = struct.Struct("<QQ")  # bytes, number of the memory that holds them (0: they follow)
-
-
-class Sender:
-    """Sends records over a connection; memory that the receiver has done with is used again, since new pages are what costs."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self._memories: dict[int, Tensor] = {}
-        self._free: list[int] = []
-
-    def send(self, message: Record) -> None:
-        parts = pack(message)
-        total = sum(map(len, parts))
-        if not _MAPS_MEMORY or total <= _IN_LINE:
-            self.connection.sendall(b"".join([_FRAME.pack(total, 0), *parts]))
-            return
-        number, descriptor = self._memory(total)
-        target, at = self._memories[number].numpy(), 0
-        for part in parts:
-            target[at : at + len(part)] = np.frombuffer(part, np.uint8)
-            at += len(part)
-        try:
-            socket.send_fds(self.connection, [_FRAME.pack(total, number)], [] if descriptor is None else [descriptor])
-        finally:
-            if descriptor is not None:
-                os.close(descriptor)
-
-    def _memory(self, total: int) -> tuple[int, int | None]:
-        """A free memory that is large enough and not far too large, or a new one with its descriptor."""
-        fitting = [number for number in self._free if total <= self._memories[number].numel() <= 2 * total]
-        if fitting:
-            number = min(fitting, key=lambda number: self._memories[number].numel())
-            self._free.remove(number)
-            return number, None
-        descriptor, number = os.memfd_create("equipoise message"), len(self._memories) + 1
-        os.ftruncate(descriptor, -(-total // _IN_LINE) * _IN_LINE)  # headers vary by some bytes; pages come when they are written
-        self._memories[number] = _map(descriptor)
-        return number, descriptor
-
-    def take_back(self, numbers: Iterable[int]) -> None:
-        """The receiver has done with these memories."""
-        self._free += numbers
-
-
-class Receiver:
-    """Receives what a `Sender` sent; `returned` lists the memories that no tensor views any more."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self._memories: dict[int, Tensor] = {}
-        self._done: deque[int] = deque()
-
-    def receive(self) -> Any:
-        """The next record; EOFError when the other side has gone."""
-        frame, descriptors, _, _ = socket.recv_fds(self.connection, _FRAME.size, 1)
-        if not frame:
-            raise EOFError("the other side closed the connection")
-        total, number = _FRAME.unpack(frame + _exactly(self.connection, _FRAME.size - len(frame)))
-        if not number:
-            return unpack(memoryview(_exactly(self.connection, total)))
-        for descriptor in descriptors:
-            self._memories[number] = _map(descriptor)
-            os.close(descriptor)
-        view = self._memories[number].numpy().data[:total]
-        weakref.finalize(view, self._done.append, number).atexit = False  # tensors of the record keep the view alive
-        return unpack(view)
-
-    def returned(self) -> list[int]:
-        """The numbers of memories that can be used again, each told once."""
-        return [self._done.popleft() for _ in range(len(self._done))]
-
-
-def _map(descriptor: int) -> Tensor:
-    """The memory behind a descriptor; unlike `mmap` it keeps no descriptor open, of which a process may have but few."""
-    return torch.from_file(f"/proc/self/fd/{descriptor}", shared=True, size=os.fstat(descriptor).st_size, dtype=torch.uint8)
-
-
-def _exactly(connection: socket.socket, count: int) -> bytearray:
-    data = bytearray(count)
-    view, done = memoryview(data), 0
-    while done < count:
-        got = connection.recv_into(view[done:])
-        if not got:
-            raise EOFError("the other side closed the connection")
-        done += got
-    return data
+_REFERENCE = "$shared "  # in place of a model's name, where no method can put it: this tree was sent before
 
 
 def trees_in(value: Any) -> list[Tree]:
@@ -123,9 +23,9 @@ def trees_in(value: Any) -> list[Tree]:
     return [tree for item in value for tree in trees_in(item)] if isinstance(value, list) else []
 
 
-def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """The value with `function` applied to trees and to references to trees."""
-    if isinstance(value, Tree) or (type(value) is dict and _REFERENCE in value):
+def mapped(value: Any, function: Callable[[Tree], Tree]) -> Any:
+    """The value with `function` applied to trees."""
+    if isinstance(value, Tree):
         return function(value)
     if isinstance(value, Record):
         return type(value)._trusted({name: mapped(item, function) for name, item in value.items()})
@@ -134,37 +34,56 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
     return [mapped(item, function) for item in value] if isinstance(value, list) else value
 
 
-def reference(key: str) -> dict[str, str]:
-    return {_REFERENCE: key}
+def reference(key: str) -> Tree:
+    """Stands for a tree that the receiver has."""
+    return Tree({}, _REFERENCE + key)
 
 
 def resolved(value: Any, trees: Mapping[str, Tree]) -> Any:
     """The value with references replaced by the trees they name."""
-    return mapped(value, lambda item: trees[item[_REFERENCE]] if type(item) is dict else item)
+    return mapped(value, lambda tree: trees[tree.model.removeprefix(_REFERENCE)] if tree.model.startswith(_REFERENCE) else tree)
 
 
-def task(number: int, request: Request, down: Record, returned: list[int]) -> Record:
-    return Record._trusted({"kind": "task", "number": number, "request": _told(request, "down"), "down": down, "returned": returned})
+def shared_trees(requests: Sequence[Request]) -> tuple[dict[int, str], dict[str, Tree]]:
+    """The trees that more than one request holds: the key of each by its identity, and the trees by key."""
+    found: dict[int, Tree] = {}
+    counts: Counter[int] = Counter()
+    for request in requests:
+        for tree in trees_in(request.down):
+            found[id(tree)] = tree
+            counts[id(tree)] += 1
+    shared = {place: str(number) for number, place in enumerate(place for place, count in counts.items() if count > 1)}
+    return shared, {key: found[place] for place, key in shared.items()}
 
 
-def request_of(message: Record, down: Record) -> Request:
-    return Request(**message["request"], down=down)
+def referring(down: Record, shared: Mapping[int, str]) -> Any:
+    """What a client is sent, with references in place of the trees that the receiver has."""
+    return mapped(down, lambda tree: reference(shared[id(tree)]) if id(tree) in shared else tree)
 
 
-def answer(number: int, reply: Reply, returned: list[int]) -> Record:
-    return Record._trusted({"kind": "reply", "number": number, "reply": _told(reply, "up"), "up": reply.up, "returned": returned})
-
-
-def reply_of(message: Record) -> Reply:
-    return Reply(**message["reply"], up=message["up"])
-
-
-def _told(value: Request | Reply, apart: str) -> dict[str, Any]:
-    """What has to be said of a request or reply: the fields that differ from their defaults, but for the one that travels apart."""
+def told(value: Request | Reply) -> dict[str, Any]:
+    """What has to be said of a request or reply: the fields that differ from their defaults; records travel apart."""
     defaults = _DEFAULTS[type(value)]
-    return {name: own for name, own in vars(value).items() if name != apart and (name not in defaults or own != defaults[name])}
+    return {
+        name: list(own) if isinstance(own, tuple) else own
+        for name, own in vars(value).items()
+        if name not in ("down", "up") and (name not in defaults or own != defaults[name])
+    }
+
+
+def request_of(told: Mapping[str, Any], down: Record) -> Request:
+    request = Request(**told, down=down)
+    request.state = None if request.state is None else (request.state[0], request.state[1])
+    return request
+
+
+def reply_of(told: Mapping[str, Any], up: Any) -> Reply:
+    reply = Reply(**told, up=up)
+    reply.state = None if reply.state is None else Kept(*reply.state)
+    return reply
 
 
 _DEFAULTS: dict[type, dict[str, Any]] = {
-    kind: {field.name: field.default for field in fields(kind) if field.default is not MISSING} for kind in (Request, Reply)
+    kind: {field.name: field.default for field in fields(kind) if field.default is not MISSING} | ({"measured": []} if kind is Reply else {})
+    for kind in (Request, Reply)
 }

@@ -14,6 +14,8 @@ import time
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 # For glibc: keep the memory of activations and gradients between steps. By default blocks of 128 KiB and more go back to the system when
 # freed, and every step pays for fresh pages.
@@ -24,8 +26,9 @@ _SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THR
 # Ctrl-C is the parent's business, also while a worker still imports.
 _WORKER = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-    "from equipoise.transports.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+    "from equipoise.transports.workers.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 )
+_CONTROL_GROUPS = Path("/sys/fs/cgroup")
 _plain = False
 
 
@@ -74,13 +77,41 @@ class Process:
 
     process: subprocess.Popen[bytes] | Forked
     connection: socket.socket
+    ends: Any = None  # sender and receiver on this connection, which outlive a run
+
+
+def ending(code: int) -> str:
+    """How a process ended, in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else ""
+    return f"killed by signal {-code}" + (f" ({name})" if name else "")
+
+
+def out_of_memory_kills() -> dict[str, int]:
+    """How many processes the kernel has ended for want of memory, by the files that count them here: of our group, and of the machine."""
+    files = [Path("/proc/vmstat")]
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if not controllers:
+                files.append(_CONTROL_GROUPS / group.lstrip("/") / "memory.events")
+            elif "memory" in controllers.split(","):  # of the first version
+                files.append(_CONTROL_GROUPS / "memory" / group.lstrip("/") / "memory.oom_control")
+    found = {}
+    for file in files:
+        with suppress(OSError, ValueError):
+            counts = dict(line.split()[:2] for line in file.read_text().splitlines() if line.strip())
+            found[str(file)] = int(counts["oom_kill"]) if "oom_kill" in counts else 0
+    return found
 
 
 class Pool:
     """Processes around one memory for the data."""
 
     def __init__(self, count: int) -> None:
-        self.data = _anonymous_memory()
+        self.data: int | None = _anonymous_memory()
+        self.jobs = 0  # that its processes were told
         self.started: list[Process] = []
         for _ in range(count):
             self.start()
@@ -92,6 +123,25 @@ class Pool:
         self.started.append(Process(started, ours))
         return self.started[-1]
 
+    def end(self, one: Process) -> int:
+        """End a process; how it ended."""
+        self.started.remove(one)
+        one.connection.close()
+        one.process.kill()
+        return one.process.wait()
+
+    def close(self) -> None:
+        for one in self.started:
+            one.connection.close()
+            one.process.kill()
+        for one in self.started:
+            with suppress(subprocess.TimeoutExpired):
+                one.process.wait(timeout=10)
+        self.started = []
+        if self.data is not None:
+            os.close(self.data)
+            self.data = None
+
     def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         heap = {name: str(value) for name, value in _HEAP.items()}
         environment = heap | os.environ | _SINGLE | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -99,7 +149,7 @@ class Pool:
         return subprocess.Popen(command, pass_fds=(theirs.fileno(), self.data), env=environment, stdin=subprocess.DEVNULL)
 
     def _fork(self, ours: socket.socket, theirs: socket.socket) -> Forked:
-        from equipoise.transports.worker import main  # once, here: the children have it
+        from equipoise.transports.workers.worker import main  # once, here: the children have it
 
         sys.stdout.flush()
         sys.stderr.flush()

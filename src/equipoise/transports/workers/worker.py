@@ -1,0 +1,82 @@
+"""A worker process: performs requests for its parent until the parent is gone.
+
+Started by `processes.Pool` with two inherited file descriptors: the socket to the parent and the shared memory that holds the data.
+Nothing but plain records ever crosses the socket.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def main(connection_number: int, data_number: int) -> None:
+    torch.set_num_threads(1)
+    from equipoise.records import Record
+    from equipoise.transports import wire
+    from equipoise.transports.performing import Performer
+    from equipoise.transports.workers.sockets import Receiver, Sender
+
+    connection = socket.socket(fileno=connection_number)
+    sender, receiver = Sender(connection), Receiver(connection)
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def listen() -> None:
+        # A thread of its own: it empties the socket while a client trains, and sees at once when the parent dies.
+        try:
+            while True:
+                inbox.put(receiver.receive())
+        except (EOFError, OSError):
+            os._exit(0)
+        except BaseException:  # a damaged message: without this thread no other would ever arrive
+            traceback.print_exc()
+            os._exit(1)
+
+    threading.Thread(target=listen, daemon=True).start()
+    performer: Performer | None = None
+    trees: dict[str, Any] = {}
+    while True:
+        message = inbox.get()
+        if message["kind"] == "job":
+            performer, refused = _begun(message, data_number)
+            sender.send(Record(kind="ready", number=message["number"], refused=refused))
+            continue
+        if message["kind"] == "trees":
+            trees = dict(message["trees"])
+            continue
+        sender.take_back(message["returned"])
+        request = wire.request_of(message["request"], wire.resolved(message["down"], trees))
+        if request.die:
+            os.kill(os.getpid(), signal.SIGKILL)
+        assert performer is not None
+        reply = performer.perform_safely(request)
+        sender.send(
+            Record._trusted(
+                {"kind": "reply", "number": message["number"], "reply": wire.told(reply), "up": reply.up, "returned": receiver.returned()}
+            )
+        )
+
+
+def _begun(message: Any, data_number: int) -> tuple[Any, str]:
+    """Who performs this job; or why it cannot be done here, in a sentence."""
+    from equipoise.experiment import ConfigurationError
+    from equipoise.transports.base import Job
+    from equipoise.transports.performing import Performer
+    from equipoise.transports.states import ServerStates
+    from equipoise.transports.workers.memory import attach
+
+    sys.path[:0] = [path for path in message["path"] if path not in sys.path]
+    files = Path(message["files"])
+    try:
+        return Performer(Job.of(message["job"]), attach(message["data"], data_number), ServerStates(files), disk=files), ""
+    except ConfigurationError as error:
+        return None, str(error)
