@@ -77,7 +77,7 @@ class Loop:
             try:
                 state = self.method.setup(self.server, state, everyone)
             except GivenUp as reason:
-                raise RunError(f"{type(self.method).__name__} could not be set up before round 1: {reason}") from None
+                raise RunError(f"{self.method.title} could not be set up before round 1: {reason}") from None
         self._check_finite(state)
         return self._commit(state, everyone, record)
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from equipoise import evaluation
 from equipoise.client import Client
-from equipoise.composition import guest_named
+from equipoise.composition import guest_named, parts
 from equipoise.method import Method
 from equipoise.metrics import parameter_distances
 from equipoise.records import CannotSave, Down, Record, Up, finite, read, size, tensors_of, write
@@ -151,13 +151,13 @@ def _step(method: Method, client: Client, request: Request) -> Up:
             return getattr(guest_named(method, owner), name)(client, down) or Up()
     client.inputs = method.inputs(client, down)
     if request.step != "client":
-        return getattr(method, request.step)(client, down) or Up()
+        return getattr(parts(method)[0], request.step)(client, down) or Up()
     received = down.get("model")
     up = method.before(client, received)
     up = _merged(up, method.client(client, down) or Up())
     if method.uploads_model and not isinstance(up.get("model"), Tree):
         raise TypeError(
-            f"{type(method).__name__}.client sent {sorted(up) or 'nothing'}, but no `model`; end it with `return Up(model=model)`, "
+            f"{parts(method)[0].title}.client sent {sorted(up) or 'nothing'}, but no `model`; end it with `return Up(model=model)`, "
             "or say in the class that it uploads none: uploads_model = False"
         )
     return _merged(up, method.after(client, received, up.get("model")))
