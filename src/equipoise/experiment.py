@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serial
 from torch import nn
 
 from equipoise import methods
-from equipoise.composition import SLOTS, compose
+from equipoise.composition import SLOTS, compose, parts
 from equipoise.data import DataConfig, Dataset
 from equipoise.method import Method, mistake
 from equipoise.names import nearest
@@ -178,13 +178,14 @@ class Experiment(Section):
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
         method = self.build_method()
-        for part in (getattr(method, "base", method), *getattr(method, "guests", {}).values()):
+        base, guests = parts(method)
+        for part in (base, *guests.values()):
             wrong = mistake(type(part))
             if wrong:
                 raise ValueError(wrong)
         if method.needs_plain_sgd and not self.training.plain_sgd:
             raise ValueError(
-                f"{type(method).__name__} needs plain sgd, got optimiser={self.training.optimiser}, momentum={self.training.momentum}, "
+                f"{method.title} needs plain sgd, got optimiser={self.training.optimiser}, momentum={self.training.momentum}, "
                 f"weight_decay={self.training.weight_decay}, clip={self.training.clip}: it reads a gradient off the update divided by the learning rate; set training.optimiser=sgd without them"
             )
         return self
@@ -204,7 +205,7 @@ class Experiment(Section):
         if any(not isinstance(spec, (str, dict)) for spec in specs):
             return "its model is a Python object"
         method = self.build_method()
-        return f"its method {type(method).__name__} is defined in a notebook or script" if name_is_local(method) else None
+        return f"its method {method.title} is defined in a notebook or script" if name_is_local(method) else None
 
     @property
     def portable(self) -> str | None:
@@ -234,7 +235,7 @@ def method_spec(value: Any) -> dict[str, Any]:
             del spec[slot]
     made = method_from(spec)
     # A name that `register` gave is known in this process only; the file of a run says where the class is.
-    return spec if name_is_local(made) else {**spec, "name": methods.name_of(getattr(made, "base", made))}
+    return spec if name_is_local(made) else {**spec, "name": methods.name_of(parts(made)[0])}
 
 
 def method_from(spec: Mapping[str, Any]) -> Method:
@@ -245,15 +246,14 @@ def method_from(spec: Mapping[str, Any]) -> Method:
 
 def spec_of(method: Method) -> dict[str, Any]:
     """The mapping from which `method_from` makes an equal method, here or in another process."""
-    guests: Mapping[str, Method] = getattr(method, "guests", {})
-    base = getattr(method, "base", method)
+    base, guests = parts(method)
     return {"name": methods.name_of(base), **methods.parameters_of(base), **{slot: spec_of(guest) for slot, guest in guests.items()}}
 
 
 def name_is_local(method: Method) -> bool:
     """Whether another process could not import a part of this method."""
-    parts = [getattr(method, "base", method), *getattr(method, "guests", {}).values()]
-    return any(type(part).__module__ == "__main__" or "<locals>" in type(part).__qualname__ for part in parts)
+    base, guests = parts(method)
+    return any(type(part).__module__ == "__main__" or "<locals>" in type(part).__qualname__ for part in (base, *guests.values()))
 
 
 class ConfigurationError(ValueError):

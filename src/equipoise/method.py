@@ -141,6 +141,11 @@ class Method:
     composable_update: ClassVar[bool] = False  # True: its own update is right under any weights
     paper: ClassVar[str] = ""
 
+    @property
+    def title(self) -> str:
+        """Its name in sentences."""
+        return type(self).__name__
+
     def check(self, task: Task) -> None:
         """Refuse, by a ValueError with one sentence, a task that this method with these parameters cannot do. Called before round 1."""
 
@@ -201,9 +206,7 @@ class Method:
         state = self.observe(server, state, ups)
         weights = self.weights(server, state, ups)
         if not isinstance(weights, Weights):
-            raise TypeError(
-                f"{type(self).__name__}.weights returned {type(weights).__name__}; expected Weights(shares), one share per reply"
-            )
+            raise TypeError(f"{self.title}.weights returned {type(weights).__name__}; expected Weights(shares), one share per reply")
         cohort.weighed(ups.ids, weights)
         return self.update(server, state, ups, weights)
 

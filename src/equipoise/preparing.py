@@ -24,7 +24,7 @@ def prepare(wanted: Experiment, task: Task, ids: Sequence[str], federation: Fede
     if wanted.device != "cpu" and not torch.cuda.is_available():
         raise ConfigurationError(f"device: expected one that is present, got {wanted.device!r}; this machine has cpu only")
     if method.needs_classes and not task.classifies:
-        raise ConfigurationError(f"{type(method).__name__} works on classes, but the task is regression; choose another method or a label of classes")
+        raise ConfigurationError(f"{method.title} works on classes, but the task is regression; choose another method or a label of classes")
     method.check(task)
     overrides: dict[str, dict[str, Factory]] = {}
     architectures: dict[str, Any] = {}
@@ -43,7 +43,7 @@ def prepare(wanted: Experiment, task: Task, ids: Sequence[str], federation: Fede
         bench.initial(name)  # a specification that cannot be built is refused now, not in round 1
     if not method.trains and any(not bench.take(name).takes_single or _has_batch_norm(bench, name) for name in architectures):
         raise ConfigurationError(
-            f"{type(method).__name__} never trains a model, so batch-norm statistics would stay at their start; choose a model without batch norm"
+            f"{method.title} never trains a model, so batch-norm statistics would stay at their start; choose a model without batch norm"
         )
     return bench, method
 

@@ -110,7 +110,7 @@ class Simulation:
             bench, method = prepare(self.wanted, roster.task, roster.ids)
         if method.needs_validation and not len(self.federation.server_validation):
             raise ConfigurationError(
-                f"{type(method).__name__} measures models on validation data at the server, and there are none; "
+                f"{method.title} measures models on validation data at the server, and there are none; "
                 "give the clients validation parts: data.split=[0.7, 0.15, 0.15], say"
             )
         return roster, bench, method

@@ -52,4 +52,4 @@ def _method_name(row: Mapping[str, Any]) -> str:
 
 
 def _short(name: str) -> str:
-    return name.rpartition(":")[2].lower()
+    return name.rpartition(":")[2].rpartition(".")[2].lower()  # of a class inside a function, its own name

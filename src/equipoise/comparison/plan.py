@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from equipoise.comparison.labels import flat, labels
+from equipoise.composition import compose, parts
 from equipoise.experiment import ConfigurationError, Experiment, experiment, method_from, method_spec, name_is_local, spec_of, with_settings
 from equipoise.method import Method
 from equipoise.names import nearest
@@ -138,7 +139,14 @@ def _of_method(key: str) -> bool:
 
 
 def _tuned(method: Any, parameters: Mapping[str, Any]) -> Any:
-    return replace(method, **parameters) if isinstance(method, Method) else with_settings(method, parameters)
+    if not isinstance(method, Method):
+        return with_settings(method, parameters)
+    base, guests = parts(method)
+    of_base = {key: value for key, value in parameters.items() if "." not in key}
+    of_guests = {
+        slot: {key.removeprefix(f"{slot}."): value for key, value in parameters.items() if key.startswith(f"{slot}.")} for slot in guests
+    }
+    return compose(replace(base, **of_base), **{slot: replace(guest, **of_guests[slot]) for slot, guest in guests.items()})
 
 
 def _applies(key: str, method: Any) -> bool:

@@ -59,11 +59,11 @@ class Loop:
             try:
                 state = self.method.setup(self.server, state, everyone)
             except GivenUp as reason:
-                raise RunError(f"{type(self.method).__name__} could not be set up before round 1: {reason}") from None
+                raise RunError(f"{self.method.title} could not be set up before round 1: {reason}") from None
         missing = everyone.record.rejected
         if missing and overridden(self.method, "setup"):
             raise RunError(
-                f"{type(self.method).__name__} is set up before round 1 with every client, and {len(missing)} did not answer; "
+                f"{self.method.title} is set up before round 1 with every client, and {len(missing)} did not answer; "
                 f"the first, {missing[0][2]!r}: {missing[0][3]}. Resume the run when all are there: `equipoise resume {self.store.folder}`"
             )
         return self._commit(state, everyone)

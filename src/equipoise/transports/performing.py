@@ -99,7 +99,7 @@ def _step(method: Method, client: Client, request: Request) -> Up:
     up = _merged(up, _replied(method.client(client, down), "client"))
     if method.uploads_model and not isinstance(up.get("model"), Tree):
         raise TypeError(
-            f"{type(method).__name__}.client sent {sorted(up) or 'nothing'}, but no `model`; end it with `return Up(model=model)`, "
+            f"{parts(method)[0].title}.client sent {sorted(up) or 'nothing'}, but no `model`; end it with `return Up(model=model)`, "
             "or say in the class that it uploads none: uploads_model = False"
         )
     return _merged(up, method.after(client, received, up.get("model")))
