@@ -34,6 +34,7 @@ class RoundCohort(Cohort):
         self.joined = list(ids)
         self.exchanges = 0
         self.provisional: dict[str, tuple[str, int]] = {}  # client -> file of its state after its last accepted exchange
+        self.digests: dict[str, str] = {}  # client -> digest of that file
         self.discarded: set[str] = set()  # names of files that no one will read again
         self.banned: set[str] = set()
         self.busy = self.waited = 0.0
@@ -119,6 +120,7 @@ class RoundCohort(Cohort):
             if reply.client in self.provisional:
                 self.discarded.add(Path(self.provisional[reply.client][0]).name)
             self.provisional[reply.client] = (reply.state, self.loop.server.round)
+            self.digests[reply.client] = reply.digest or ""
         for row in reply.measured:
             self.record.measurements.append((reply.client, "local", "after_local", row["split"], row["metric"], row["value"]))
 

@@ -227,7 +227,6 @@ def write(record: Record, path: Path) -> int:
         seen.add(own.untyped_storage().data_ptr())
         entries[str(place)] = own
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         save_file(entries, path, metadata={"record": json.dumps(structure)})
         return path.stat().st_size
     except (OSError, SafetensorError) as error:

@@ -152,7 +152,7 @@ class Loop:
         began = time.perf_counter()
         number = record.round
         self.states |= {client: (name, number) for client, (name, _) in cohort.provisional.items()}
-        record.files += [("client", client, Path(name).name) for client, (name, _) in cohort.provisional.items()]
+        record.files += [("client", client, Path(name).name, cohort.digests[client]) for client, (name, _) in cohort.provisional.items()]
         settle = save_server(self.store, state, record)
         last = number == self.experiment.rounds
         record.seconds["store"] = time.perf_counter() - began

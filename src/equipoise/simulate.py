@@ -28,8 +28,10 @@ from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, exper
 from equipoise.method import Method
 from equipoise.names import nearest
 from equipoise.rounds import Loop
+from equipoise.runs.form import check_facts, read_configuration
+from equipoise.runs.outdated import outdated
 from equipoise.runs.run import Run
-from equipoise.runs.store import CONFIGURATION, RunError, Store
+from equipoise.runs.store import RunError, Store
 from equipoise.task import Task
 from equipoise.transports.exchange import Interrupted, Watcher
 from equipoise.transports.inprocess import InProcess, Loopback
@@ -58,23 +60,35 @@ def run(
     return _go(wanted, method, bench, store, watcher, pool or (Loopback if transport == "loopback" else InProcess)(bench, method))
 
 
-def resume(folder: str | Path, watcher: Watcher | None = None, dataset: Dataset | None = None, given: Experiment | None = None) -> Run:
+def resume(
+    folder: str | Path,
+    watcher: Watcher | None = None,
+    dataset: Dataset | None = None,
+    given: Experiment | None = None,
+    from_round: int | None = None,
+) -> Run:
     """Go on with a run that was stopped or killed; the result is the same, bit for bit, as if it never was.
 
     A run whose data, model or method were Python objects needs them again: `given` is the experiment it was started with.
+    `from_round` goes back to an older checkpoint, where the newest one is damaged; the rounds after it are computed again.
     """
     with ExitStack() as on_failure:
         store = Store(Path(folder), writing=True)
         on_failure.callback(store.close)
-        if store.meta("status") == "finished":
+        check_facts(store)
+        # Of a finished run nothing is given up, unless its last checkpoint is damaged.
+        if store.meta("status") == "finished" and (from_round is None or store.flaw(store.last_round()) is None):
             raise RunError(f"{folder} is finished: all {store.last_round()} rounds are there; `equipoise show {folder}` prints its result")
         reason = store.meta("not portable")
         if given is None and reason not in (None, OWN_DATA if dataset is not None else None):
             raise RunError(f"{folder} cannot be resumed from its file alone: {reason}; call equipoise.resume(folder, given=experiment)")
-        saved = yaml.safe_load((Path(folder) / CONFIGURATION).read_text())
+        saved = read_configuration(Path(folder))
+        reason = outdated(saved, store.meta("version"), store.meta("task"))
+        if reason is not None:
+            raise RunError(f"{folder} was {reason}; this version would go on with other numbers than it began with: run it anew")
         wanted = given or experiment({**saved, **({"dataset": dataset} if dataset is not None else {})})
-        store.check_files()
-        store.sweep()
+        if from_round is None:
+            store.check_files()
         pool = _workers(wanted, None)
         if pool is not None:
             on_failure.callback(pool.close)
@@ -82,6 +96,9 @@ def resume(folder: str | Path, watcher: Watcher | None = None, dataset: Dataset 
         if fingerprint(federation) != store.meta("fingerprint"):
             raise RunError(f"the data of {folder} have changed since it began; bring back the original data, or run the experiment anew")
         bench, method = prepare(wanted, federation.task, federation)
+        if from_round is not None:
+            store.go_back(from_round)
+        store.sweep()
         on_failure.pop_all()
         del federation
     return _go(wanted, method, bench, store, watcher, pool or InProcess(bench, method))
@@ -157,8 +174,13 @@ def _go(wanted: Experiment, method: Method, bench: Workbench, store: Store, watc
             Loop(wanted, method, bench, transport, store, watcher).run()
     except Interrupted:
         raise KeyboardInterrupt(f"stopped after round {store.last_round()}; go on with `equipoise resume {store.folder}`") from None
+    except Exception as error:
+        lost = store.lost()
+        if lost is not None:
+            raise RunError(lost) from error
+        raise
     finally:
-        with suppress(sqlite3.Error):  # a full disk has its own error on its way
+        with suppress(sqlite3.Error, RunError):  # a full disk has its own error on its way
             store.set_meta("wall seconds", (store.meta("wall seconds") or 0.0) + time.time() - began)
         transport.close()
         store.close()

@@ -152,6 +152,10 @@ def show(found: dict[str, Any]) -> None:
         f"seed {found['seed']}: {found['status']}, round {found['round']} of {found['rounds']}",
         highlight=False,
     )
+    if found["outdated"]:
+        console.print(
+            f"outdated: {found['outdated']}; run it anew for numbers of this version", highlight=False, markup=False, soft_wrap=True
+        )
     if found["rejected replies"]:
         console.print(f"{found['rejected replies']} replies did not count", highlight=False)
     rows = found["per client"]

@@ -12,6 +12,12 @@ from equipoise import processes
 
 def resume(
     run: Annotated[Path, typer.Argument(help="the folder of a run that was stopped or killed")],
+    from_round: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="go back to the checkpoint of this round, where the newest one is damaged; later rounds are computed again"
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
 ) -> None:
     """Go on with a run; the result is the same, bit for bit, as if it had never been stopped."""
@@ -20,5 +26,5 @@ def resume(
     from equipoise.simulate import resume as go_on
 
     with output.progress(quiet) as watcher:
-        finished = go_on(run, watcher)
+        finished = go_on(run, watcher, from_round=from_round)
     output.summary(finished)

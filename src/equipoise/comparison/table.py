@@ -14,6 +14,7 @@ from typing import Any
 from equipoise.comparison.entries import FORMAT, RESULT, Entry
 from equipoise.comparison.measures import NAN, Measure, measures
 from equipoise.metrics import PartialMetric, UndefinedMetric, against_baseline, average_ranks, over_seeds
+from equipoise.runs.files import save_output
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ class Comparison:
             "table.csv": formats.csv_text(self),
         }
         for name, text in written.items():
-            (self.folder / name).write_text(text)
+            save_output(self.folder / name, text)
 
 
 def _places(values: Mapping[str, float], lower: bool | None) -> dict[str, int]:

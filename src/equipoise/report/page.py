@@ -21,6 +21,7 @@ from equipoise.report import figures, pictures
 from equipoise.report.cards import cards, doubt, headline, points, written
 from equipoise.report.pictures import Picture
 from equipoise.runs import Run
+from equipoise.runs.files import save_output
 from equipoise.runs.store import RunError
 
 SHOWN_CLIENTS = 50  # rows of the client table that are shown at first; a button shows the rest
@@ -49,11 +50,11 @@ def report(
     written_files = [path]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page, encoding="utf-8")
+        save_output(path, page)
         for kind in kinds:
             for name in names or drawn:
                 file = path.with_name(f"{path.stem}-{name}.{kind}")
-                file.write_bytes(figures.encoded(drawn[name].draw, kind))
+                save_output(file, figures.encoded(drawn[name].draw, kind))
                 written_files.append(file)
     except OSError as error:
         raise RunError(

@@ -7,9 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from equipoise.runs.store import CONFIGURATION, RunError, Store
+from equipoise.runs.form import check_facts, read_configuration
+from equipoise.runs.outdated import outdated
+from equipoise.runs.store import RunError, Store
 from equipoise.task import Task
 
 
@@ -19,6 +19,7 @@ class Run:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.store = Store(self.folder)
+        check_facts(self.store)
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}, {self.status}, round {self.last_round} of {self.config['rounds']})"
@@ -26,14 +27,18 @@ class Run:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The resolved configuration: enough to repeat the run."""
-        found: dict[str, Any] = yaml.safe_load((self.folder / CONFIGURATION).read_text())
-        return found
+        return read_configuration(self.folder)
 
     @property
     def status(self) -> str:
         """finished; running while a process works on it; stopped if none does and rounds are missing."""
         found = str(self.store.meta("status"))
         return "stopped" if found == "running" and not self.store.busy() else found
+
+    @property
+    def outdated(self) -> str | None:
+        """Why this version would compute something else; None if it would not."""
+        return outdated(self.config, self.store.meta("version"), self.store.meta("task"))
 
     @property
     def last_round(self) -> int:
@@ -65,13 +70,17 @@ class Run:
 
     def rounds(self) -> list[dict[str, Any]]:
         """One record per finished round: who was asked, who counted, bytes each way, seconds per phase."""
-        rows = self.store.rows("select * from rounds where round > 0 order by round")
-        for row in rows:
-            row["cohort"], row["joined"] = json.loads(row["cohort"]), json.loads(row["joined"])
-            row["seconds"] = {
-                r["phase"]: r["seconds"] for r in self.store.rows("select phase, seconds from seconds where round = ?", (row["round"],))
-            }
-        return rows
+        found: dict[int, dict[str, Any]] = {}
+        for row in self.store.rows(
+            """select r.*, s.phase, s.seconds from rounds as r left join seconds as s on s.round = r.round
+               where r.round > 0 order by r.round, s.rowid"""
+        ):
+            phase, seconds = row.pop("phase"), row.pop("seconds")
+            if row["round"] not in found:
+                found[row["round"]] = {**row, "cohort": json.loads(row["cohort"]), "joined": json.loads(row["joined"]), "seconds": {}}
+            if phase is not None:
+                found[row["round"]]["seconds"][phase] = seconds
+        return list(found.values())
 
     def rejected(self) -> list[dict[str, Any]]:
         return self.store.rows("select * from rejected order by rowid")
@@ -138,6 +147,7 @@ class Run:
         sizes = dict(zip(self.clients, self.store.meta("sizes")["train"], strict=True))
         server = Server(bench, self.clients, sizes, self.config["rounds"], self.last_round)
         who = client if client is not None else self.clients[0]
+        self.store.check_files(who)
         saved = self.store.current("client", who).get(who)
         state = {} if saved is None else dict(read(saved[0], lazy=False))
         someone = Client(bench, who, self.last_round, self.config["rounds"], state)

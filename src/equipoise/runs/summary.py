@@ -33,6 +33,7 @@ def facts(run: Run, alone: Run | None = None, model: str | None = None) -> dict[
         "metric": metric,
         "split": run.main_split,
         "rejected replies": len(run.rejected()),
+        "outdated": run.outdated,
     }
     if values:
         numbers = np.array(list(values.values()))

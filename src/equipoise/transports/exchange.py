@@ -15,6 +15,7 @@ from equipoise.composition import guest_named, parts
 from equipoise.method import Method
 from equipoise.metrics import parameter_distances
 from equipoise.records import CannotSave, Down, Record, Up, finite, read, size, tensors_of, write
+from equipoise.runs.files import digest
 from equipoise.tree import Tree
 from equipoise.workbench import Samples, Workbench
 
@@ -49,6 +50,7 @@ class Reply:
     client: str
     up: Up | None = None
     state: str | None = None  # the file of its new state, if it changed
+    digest: str | None = None  # of that file
     failure: str | None = None  # the client could not answer: it is out of the round
     error: str | None = None  # the step raised: its traceback
     stop: str | None = None  # the run cannot go on: a sentence for the user
@@ -118,6 +120,7 @@ def perform(bench: Workbench, method: Method, request: Request) -> Reply:
         request.client,
         up,
         kept,
+        None if kept is None else digest(Path(kept)),
         seconds=time.perf_counter() - began,
         steps=client.steps,
         skipped=client.skipped,
