@@ -24,6 +24,7 @@ import yaml
 
 import equipoise
 from equipoise.data import Dataset, Federation, federate
+from equipoise.evaluation import check_metrics
 from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment
 from equipoise.method import Method
 from equipoise.names import nearest
@@ -126,6 +127,7 @@ def prepare(wanted: Experiment, task: Task, federation: Federation | None) -> tu
             f"{method.title} works on classes, but the task is regression; choose another method or a label of classes"
         )
     method.check(task)
+    check_metrics(wanted.evaluation, task, federation)
     if method.needs_validation and federation is not None and not len(federation.server_validation):
         raise ConfigurationError(
             f"{method.title} measures models on validation data at the server, and there are none; "
