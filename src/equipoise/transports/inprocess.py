@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from equipoise.method import Method
 from equipoise.records import CannotSave, pack, unpack
-from equipoise.transports.exchange import ClientError, Interrupted, Reply, Request, Watcher, perform
+from equipoise.transports.exchange import ClientError, Interrupted, Reply, Request, Watcher, late, perform
+from equipoise.transports.isolation import Late
 from equipoise.workbench import Workbench
 
 
@@ -22,13 +23,15 @@ class InProcess:
         for request in requests:
             if self.watcher.interrupted():
                 raise Interrupted
-            replies.append(self._one(request))
+            replies.append(self._one(request, deadline))
             self.watcher.on_clients(request.step, len(replies), len(requests))
         return replies
 
-    def _one(self, request: Request) -> Reply:
+    def _one(self, request: Request, deadline: float | None) -> Reply:
         try:
-            return perform(self.bench, self.method, request)
+            return perform(self.bench, self.method, request, deadline)
+        except Late:
+            return late(request, deadline or 0.0)
         except CannotSave:
             raise
         except Exception as error:
@@ -43,6 +46,6 @@ class InProcess:
 class Loopback(InProcess):
     """In process, but everything is packed and unpacked on its way: what shows that a method can travel."""
 
-    def _one(self, request: Request) -> Reply:
-        reply = super()._one(replace(request, down=unpack(bytearray(b"".join(pack(request.down))))))
+    def _one(self, request: Request, deadline: float | None) -> Reply:
+        reply = super()._one(replace(request, down=unpack(bytearray(b"".join(pack(request.down))))), deadline)
         return replace(reply, up=None if reply.up is None else unpack(bytearray(b"".join(pack(reply.up)))))
