@@ -27,7 +27,6 @@ _WORKER = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     "from equipoise.transports.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 )
-_CONTROL_GROUPS = Path("/sys/fs/cgroup")
 _plain = False
 
 
@@ -86,16 +85,16 @@ def ending(code: int) -> str:
     return f"killed by signal {-code}" + (f" ({name})" if name else "")
 
 
-def out_of_memory_kills() -> dict[str, int]:
-    """How many processes the kernel has ended for want of memory, by the files that count them here: of our group, and of the machine."""
-    files = [Path("/proc/vmstat")]
+def out_of_memory_kills(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> dict[str, int]:
+    """How many processes the kernel has ended for want of memory, by the files that count them here: of our control group, and of the machine."""
+    files = [proc / "vmstat"]
     with suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
+        for line in (proc / "self" / "cgroup").read_text().splitlines():
             _, controllers, group = line.split(":", 2)
             if not controllers:
-                files.append(_CONTROL_GROUPS / group.lstrip("/") / "memory.events")
+                files.append(groups / group.lstrip("/") / "memory.events")
             elif "memory" in controllers.split(","):  # of the first version
-                files.append(_CONTROL_GROUPS / "memory" / group.lstrip("/") / "memory.oom_control")
+                files.append(groups / "memory" / group.lstrip("/") / "memory.oom_control")
     found = {}
     for file in files:
         with suppress(OSError, ValueError):

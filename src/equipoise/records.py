@@ -302,7 +302,10 @@ def pack(record: Record) -> list[bytes | memoryview]:
     parts: list[bytes | memoryview] = [struct.pack("<Q", len(header)) + header]
     for tensor in flat:
         if tensor.numel():
-            parts.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
+            row = tensor.reshape(-1)
+            if row.stride(0) != 1:  # a single number cut from a strided tensor: contiguous by name
+                row = row.clone(memory_format=torch.contiguous_format)
+            parts.append(row.view(torch.uint8).numpy().data)
             parts.append(bytes(-tensor.nbytes % _ALIGNMENT))
     return parts
 

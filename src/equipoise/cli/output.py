@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.runs import Run
 from equipoise.runs.store import DATABASE, RunError
 from equipoise.transports.exchange import MEASURE, OUTPUTS, Watcher
+from equipoise.transports.isolation import UNKEPT, can_interrupt
 
 console = Console()
 
@@ -61,6 +63,8 @@ def plan(wanted: Experiment) -> None:
         f"{wanted.rounds} rounds; {', '.join(f'{name} {count:,} parameters' for name, count in parameters.items())}",
         highlight=False,
     )
+    if not can_interrupt() and (wanted.workers == 0 or wanted.local is not None or os.name != "posix"):
+        console.print(f"[bold]note[/]: {UNKEPT}", highlight=False)
 
 
 def remove_run(folder: Path) -> None:

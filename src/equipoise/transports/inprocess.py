@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
 from equipoise.method import Method
 from equipoise.records import CannotSave, pack, unpack
 from equipoise.transports.exchange import ClientError, Interrupted, Reply, Request, Watcher, late, perform
-from equipoise.transports.isolation import Late
+from equipoise.transports.isolation import UNKEPT, Late, can_interrupt
 from equipoise.workbench import Workbench
+
+log = logging.getLogger("equipoise")
 
 
 class InProcess:
@@ -17,8 +20,12 @@ class InProcess:
 
     def __init__(self, bench: Workbench, method: Method, watcher: Watcher | None = None) -> None:
         self.bench, self.method, self.watcher = bench, method, watcher or Watcher()
+        self.warned = False
 
     def exchange(self, requests: Sequence[Request], deadline: float | None = None) -> list[Reply]:
+        if deadline is not None and not self.warned and not can_interrupt():
+            log.warning(UNKEPT)
+            self.warned = True
         replies: list[Reply] = []
         for request in requests:
             if self.watcher.interrupted():
