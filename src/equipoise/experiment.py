@@ -37,7 +37,7 @@ class Participation(Section):
     availability: float = Field(1.0, gt=0, le=1, description="chance that a client can be asked at all in a round")
     floor: int = Field(1, ge=1, description="replies below which a round is repeated with a new cohort")
     tries: int = Field(3, ge=1, description="cohorts tried for one round before the run stops")
-    deadline: float = Field(3600.0, gt=0, description="seconds to wait for the replies of one exchange")
+    deadline: float = Field(3600.0, gt=0, description="seconds that a client's step may take; with workers=0 kept in the main thread only")
 
     def size(self, clients: int) -> int:
         return min(clients, self.number if self.number is not None else max(1, int(clients * self.fraction + 1e-9)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from equipoise.runs import Run
 from equipoise.runs.store import DATABASE, RoundRecord, RunError
 from equipoise.runs.summary import baseline_of, facts, of_main
 from equipoise.transports.exchange import MEASURE, OUTPUTS, Watcher
+from equipoise.transports.isolation import UNKEPT, can_interrupt
 
 console = Console()
 
@@ -68,6 +70,8 @@ def plan(wanted: Experiment) -> None:
         f"measured: {', '.join(metrics)}; main metric: {main_of(metrics, wanted.evaluation.main)}",
         highlight=False,
     )
+    if not can_interrupt() and (wanted.workers == 0 or wanted.local is not None or os.name != "posix"):
+        console.print(f"[bold]note[/]: {UNKEPT}", highlight=False)
 
 
 def remove_run(folder: Path) -> None:
