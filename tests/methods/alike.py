@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from checks import sites
+import torch
+from checks import settings, sites
 from counting import counted
 from problems import bench_of, client_states, server_state, trained
 from torch import Tensor, nn
@@ -14,7 +16,9 @@ from torch import Tensor, nn
 from equipoise.client import Client
 from equipoise.models.network import Network
 from equipoise.runs import Run
-from equipoise.workbench import Workbench
+from equipoise.streams import number, torch_stream
+from equipoise.tree import Tree
+from equipoise.workbench import Samples, Workbench
 
 
 def dropping() -> Network:
@@ -46,8 +50,6 @@ def shared(run: Run, round: int | None = None) -> Mapping[str, Tensor]:
 
 def bench(method: Any, network: str = "mlp", on: Any = None, **changes: Any) -> tuple[Workbench, Any]:
     """A workbench and the method, to work with single clients by hand."""
-    from checks import settings
-
     return bench_of(settings(method, **{"models": {"model": NETWORKS[network]}, **changes}), on or sites())
 
 
@@ -62,3 +64,40 @@ def passes_of(method: Any, out: Path, rounds: int = 2, epochs: int = 2, **change
         run = play(method, out, rounds=rounds, training=training, **changes)
     samples = rounds * sum(run.store.meta("sizes")["train"])
     return {f"{who} {kind}": count / samples for (who, kind), count in passes.items()}
+
+
+SEED = 7  # of every run here
+
+
+def net_of(workbench: Workbench, tree: Tree | None = None) -> nn.Module:
+    """A network of its own with these weights (default: the initial ones), in torch's own memory layout."""
+    net: nn.Module = copy.deepcopy(workbench.take("model").net).to(memory_format=torch.contiguous_format)
+    net.load_state_dict(dict(tree or workbench.initial("model")))
+    return net
+
+
+def plain_fit(
+    net: nn.Module,
+    samples: Samples,
+    optimiser: torch.optim.Optimizer,
+    client: str,
+    round: int,
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = nn.functional.cross_entropy,
+    *,
+    batch: int = 5,
+    epochs: int = 1,
+    change: Callable[[], object] = lambda: None,
+) -> int:
+    """A textbook loop over the batches that a client sees, with the random numbers that its dropout draws; `change` may touch gradients."""
+    order, steps = torch_stream(SEED, "client", round, client, "batches"), 0
+    net.train()
+    with torch.random.fork_rng():
+        torch.manual_seed(number(SEED, "client", round, client, "batches torch"))
+        for _ in range(epochs):
+            for places in torch.randperm(len(samples), generator=order).split(batch):
+                optimiser.zero_grad()
+                loss(net(samples.x[places]), samples.y[places]).backward()
+                change()
+                optimiser.step()
+                steps += 1
+    return steps

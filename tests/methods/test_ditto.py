@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from alike import NETWORKS, at, bench, own, passes_of, play, shared
+from alike import NETWORKS, at, bench, net_of, own, passes_of, plain_fit, play, shared
 from checks import sites
 from problems import assert_equal, assert_near, scalar, weight
 
@@ -18,7 +17,7 @@ from equipoise.method import Ups
 from equipoise.methods.ditto import Ditto
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
-from equipoise.streams import number, torch_stream
+from equipoise.streams import torch_stream
 from equipoise.tree import Tree
 from equipoise.workbench import Workbench
 
@@ -47,36 +46,24 @@ def test_without_a_pull_the_personal_models_are_those_of_standalone(tmp_path: Pa
         assert_equal(tree, own(alone, "local")[client])
 
 
-def net_of(tree: Tree, network: Any) -> torch.nn.Module:
-    net = copy.deepcopy(network)
-    net.load_state_dict(dict(tree))
-    return net
-
-
 @pytest.mark.parametrize("network", NETWORKS)
 def test_personal_models_match_a_plain_loop_with_torch_optim(tmp_path: Path, network: str) -> None:
     """Gradient of the loss plus pull (v - w), written into .grad by hand, with momentum: over all rounds and the client's own batches."""
     pull, training = 0.8, {"lr": 0.05, "batch": 5, "epochs": 2, "momentum": 0.5, "lr_decay": 0.7}
     run = play(Ditto(pull=pull), tmp_path / "run", network, training=training)
     workbench, _ = bench("ditto", network, training=training)
-    template = workbench.take("model").net
     for client in run.clients:
-        samples, net = at(workbench, client).train, net_of(workbench.initial("model"), template)
+        net = net_of(workbench)
         parameters = dict(net.named_parameters())
         for round in (1, 2, 3):
-            anchor = shared(run, round - 1) if round > 1 else workbench.initial("model")
+            anchor = shared(run, round - 1)
+
+            def pulled(parameters: Any = parameters, anchor: Any = anchor) -> None:
+                for name, parameter in parameters.items():
+                    parameter.grad += pull * (parameter.detach() - anchor[name])
+
             optimiser = torch.optim.SGD(net.parameters(), lr=0.05 * 0.7 ** (round - 1), momentum=0.5)
-            order = torch_stream(7, "client", round, client, "batches")
-            net.train()
-            with torch.random.fork_rng():
-                torch.manual_seed(number(7, "client", round, client, "batches torch"))
-                for _ in range(2):
-                    for places in torch.randperm(len(samples), generator=order).split(5):
-                        optimiser.zero_grad()
-                        torch.nn.functional.cross_entropy(net(samples.x[places]), samples.y[places]).backward()
-                        for name, parameter in parameters.items():
-                            parameter.grad = parameter.grad + pull * (parameter.detach() - anchor[name])
-                        optimiser.step()
+            plain_fit(net, at(workbench, client).train, optimiser, client, round, epochs=2, change=pulled)
         assert_near(own(run, "personal")[client], dict(net.state_dict()), 1e-4)
 
 
@@ -132,7 +119,7 @@ def test_the_platforms_client_takes_two_steps_with_one_gradient() -> None:
     workbench, method = bench(Ditto(pull=pull, preset="gfedplat"), training=training)
     client = at(workbench, "ada")
     up = method.client(client, Down(model=workbench.initial("model")))
-    net = net_of(workbench.initial("model"), workbench.take("model").net)
+    net = net_of(workbench)
     start = [parameter.detach().clone() for parameter in net.parameters()]
     for places in torch.randperm(len(client.train), generator=torch_stream(7, "client", 1, "ada", "batches")).split(6):
         net.zero_grad()
