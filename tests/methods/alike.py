@@ -87,12 +87,13 @@ def plain_fit(
     batch: int = 5,
     epochs: int = 1,
     change: Callable[[], object] = lambda: None,
+    purpose: str = "batches",
 ) -> int:
     """A textbook loop over the batches that a client sees, with the random numbers that its dropout draws; `change` may touch gradients."""
-    order, steps = torch_stream(SEED, "client", round, client, "batches"), 0
+    order, steps = torch_stream(SEED, "client", round, client, purpose), 0
     net.train()
     with torch.random.fork_rng():
-        torch.manual_seed(number(SEED, "client", round, client, "batches torch"))
+        torch.manual_seed(number(SEED, "client", round, client, f"{purpose} torch"))
         for _ in range(epochs):
             for places in torch.randperm(len(samples), generator=order).split(batch):
                 optimiser.zero_grad()
