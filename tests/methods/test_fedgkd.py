@@ -71,7 +71,7 @@ def test_a_buffer_of_one_is_the_model_itself_and_is_sent_once(rounds: int) -> No
 
 
 def test_the_first_round_sends_one_model_too() -> None:
-    server, models, state = after_rounds(FedGKD(), 0)
+    server, _, state = after_rounds(FedGKD(), 0)
     assert set(FedGKD().deliver(server, state, "0")) == {"model"}
 
 
