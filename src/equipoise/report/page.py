@@ -11,6 +11,7 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from equipoise import methods
 from equipoise.comparison import formats
 from equipoise.comparison.entries import Entry, is_going, open_runs
 from equipoise.comparison.measures import Measure
@@ -223,7 +224,7 @@ def _best_in_words(comparison: Comparison) -> str:
 def _facts(run: Run, comparison: Comparison | None = None) -> list[tuple[str, str]]:
     sizes = run.store.meta("sizes")["train"]
     method = {key: value for key, value in run.config["method"].items() if key != "name"}
-    same = [("method", run.config["method"]["name"] + (f" ({', '.join(f'{k}={v}' for k, v in method.items())})" if method else "")),
+    same = [("method", methods.shown(run.config["method"]["name"]) + (f" ({', '.join(f'{k}={v}' for k, v in method.items())})" if method else "")),
             ("partition", run.config["data"]["partition"]), ("seed", str(run.config["seed"]))]  # fmt: skip
     if comparison is not None:
         same = [
