@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from equipoise import methods
 from equipoise.comparison.formats import figure
 from equipoise.comparison.measures import in_unit_of
 from equipoise.experiment import ConfigurationError, Experiment
@@ -154,7 +155,7 @@ def show(found: dict[str, Any]) -> None:
     method = found["method"]
     details = ", ".join(f"{key}={value}" for key, value in method.items() if key != "name")
     console.print(
-        f"[bold]{method['name']}[/]{f' ({details})' if details else ''} on {found['data']}, partition {found['partition']}, {found['clients']} clients, "
+        f"[bold]{methods.shown(method['name'])}[/]{f' ({details})' if details else ''} on {found['data']}, partition {found['partition']}, {found['clients']} clients, "
         f"seed {found['seed']}: {found['status']}, round {found['round']} of {found['rounds']}",
         highlight=False,
     )

@@ -12,6 +12,7 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from equipoise import methods
 from equipoise.comparison import formats
 from equipoise.comparison.entries import Entry, is_going
 from equipoise.comparison.measures import Measure, in_unit_of, measures
@@ -261,7 +262,7 @@ def _metrics_of_several(comparison: Comparison, partition: str) -> dict[str, Any
 def _facts(run: Run, comparison: Comparison | None = None) -> list[tuple[str, str]]:
     sizes = run.store.meta("sizes")["train"]
     method = {key: value for key, value in run.config["method"].items() if key != "name"}
-    same = [("method", run.config["method"]["name"] + (f" ({', '.join(f'{k}={v}' for k, v in method.items())})" if method else "")),
+    same = [("method", methods.shown(run.config["method"]["name"]) + (f" ({', '.join(f'{k}={v}' for k, v in method.items())})" if method else "")),
             ("partition", run.config["data"]["partition"]), ("seed", str(run.config["seed"]))]  # fmt: skip
     if comparison is not None:
         same = [
