@@ -3,7 +3,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint types tests bench clean
+.PHONY: demo test test-slow lint types tests bench clean
 
 demo: .venv/.installed  ## the main job: ten unequal clients, alone and together
 	$(BIN)/equipoise compare --data digits --partition dirichlet:0.3 --clients 10 --methods standalone,fedavg,fedakd,fedekd --seeds 1 \
@@ -20,6 +20,9 @@ types: .venv/.installed-dev
 
 tests: .venv/.installed-dev
 	$(BIN)/pytest -n 2 -rs
+
+test-slow: .venv/.installed-dev  ## the same checks over far more cases; minutes instead of seconds
+	$(BIN)/pytest -m slow
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

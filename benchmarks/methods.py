@@ -24,11 +24,11 @@ import plain_methods
 from bench import CORES, HERE, machine
 from equipoise.data import Federation, federate
 from equipoise.models import Generator, build, shape_after
-from equipoise.rounds import Loop
+from equipoise.engine.rounds import Loop
 from equipoise.runs.store import Store
 from equipoise.simulate import prepare
 from equipoise.streams import default_generator, torch_stream
-from equipoise.transports.exchange import Watcher
+from equipoise.transports.base import Watcher
 from equipoise.transports.inprocess import InProcess
 from equipoise.workbench import one_thread, prefers_channels_last
 from measure import machine_seconds

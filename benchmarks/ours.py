@@ -12,11 +12,11 @@ import torch
 
 import equipoise as eq
 from equipoise.methods.fedavg import FedAvg
-from equipoise.rounds import Loop
+from equipoise.engine.rounds import Loop
 from equipoise.runs.store import RoundRecord
 from equipoise.simulate import run
 from equipoise.task import Task
-from equipoise.transports.exchange import Watcher
+from equipoise.transports.base import Watcher
 from measure import Meter, arguments
 from networks import network
 from workloads import Workload, cohorts, load, partition

@@ -211,18 +211,16 @@ class Client:
         return values[0].item()
 
     def _training_inputs(self, x: Tensor, noise: torch.Generator) -> Tensor:
-        names = self.bench.federation.augment if self.bench.federation is not None else ()
-        if names:
+        if self.bench.augment:
             from equipoise.data import augment
 
-            x = augment(x, names, noise)
+            x = augment(x, self.bench.augment, noise)
         return self.inputs.train(x, noise) if self.inputs is not None else x
 
     @property
     def random_inputs(self) -> bool:
         """Whether the network sees a sample differently at every visit: then nothing by sample can be cached."""
-        augmented = bool(self.bench.federation is not None and self.bench.federation.augment)
-        return augmented or (self.inputs is not None and self.inputs.random)
+        return bool(self.bench.augment) or (self.inputs is not None and self.inputs.random)
 
     @property
     def _other(self) -> Callable[[Tensor], Tensor] | None:
@@ -238,6 +236,10 @@ class Client:
     def teacher(self, model: Model) -> Tensor | Model:
         """A frozen model as a teacher: its logits computed once, or the model itself where inputs are random."""
         return model if self.random_inputs else self.predict(model)
+
+    def feature_teacher(self, model: Model) -> Tensor | Model:
+        """As `teacher`, for a loss on features: see `losses.terms.frozen_features`."""
+        return model if self.random_inputs else self.features(model)
 
     def batches(self, size: int | None = None) -> Iterator[Batch]:
         """The training data in order, as the network sees them outside training."""

@@ -19,7 +19,7 @@ from equipoise import methods
 from equipoise.composition import SLOTS, compose, parts
 from equipoise.data import DataConfig, Dataset
 from equipoise.method import Method, mistake
-from equipoise.names import nearest
+from equipoise.metrics import registry
 from equipoise.training import Training
 
 OWN_DATA = "its data set is a Python object"
@@ -49,7 +49,7 @@ class Participation(Section):
     availability: float = Field(1.0, gt=0, le=1, description="chance that a client can be asked at all in a round")
     floor: int = Field(1, ge=1, description="replies below which a round is repeated with a new cohort")
     tries: int = Field(3, ge=1, description="cohorts tried for one round before the run stops")
-    deadline: float = Field(3600.0, gt=0, description="seconds to wait for the replies of one exchange")
+    deadline: float = Field(3600.0, gt=0, description="seconds that a client's step may take; with workers=0 kept in the main thread only")
     script: dict[int, Scripted] = Field(default_factory=dict, description="round -> the clients asked in it, in place of a draw")
 
     def size(self, clients: int) -> int:
@@ -90,31 +90,19 @@ class Evaluation(Section):
     every: int = Field(1, ge=0, description="rounds between measurements; 0: after the last round only")
     clients: Literal["all", "cohort"] = Field("all", description="whose models are measured")
     splits: tuple[Literal["train", "validation", "test"], ...] = Field(("validation", "test"), description="parts of a client's data")
-    metrics: tuple[str, ...] = Field((), description="default: accuracy and loss, or rmse and loss")
+    metrics: tuple[str, ...] = Field((), description="default: accuracy and loss, or rmse and loss; the main one is always measured")
+    main: str | None = Field(
+        None, description="the metric that results are about; default: accuracy or rmse, else the first of `metrics` that is not loss"
+    )
     after_local: bool = Field(False, description="measure each client's model right after its local training, too")
     distances: bool = Field(False, description="angle and Manhattan distance between each client's model and the new global one")
 
-    @field_validator("metrics")
+    @field_validator("metrics", "main")
     @classmethod
-    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            if name not in METRICS:
-                raise nearest("metric", name, list(METRICS))
-        return names
-
-
-METRICS = (
-    "accuracy",
-    "loss",
-    "rmse",
-    "mae",
-    "auroc",
-    "auprc",
-    "balanced_accuracy",
-    "f1",
-    "sensitivity_at_specificity",
-    "calibration_error",
-)
+    def _known(cls, given: tuple[str, ...] | str | None) -> tuple[str, ...] | str | None:
+        for name in (given,) if isinstance(given, str) else given or ():
+            registry.find(name)
+        return given
 
 
 class Experiment(Section):

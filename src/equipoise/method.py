@@ -139,6 +139,7 @@ class Method:
     trains: ClassVar[bool] = True  # False: batch-norm statistics never move, so batch norm is refused
     composable_weights: ClassVar[bool] = False  # True: its weight rule stands without its own client and update
     composable_update: ClassVar[bool] = False  # True: its own update is right under any weights
+    reconstruction: ClassVar[bool] = False  # True: its paper's equations were not to be had; tables say so behind its name
     paper: ClassVar[str] = ""
 
     @property

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from equipoise.data import Federation
+from equipoise.engine.evaluation import check_metrics
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.method import Method
 from equipoise.names import nearest
@@ -24,8 +25,11 @@ def prepare(wanted: Experiment, task: Task, ids: Sequence[str], federation: Fede
     if wanted.device != "cpu" and not torch.cuda.is_available():
         raise ConfigurationError(f"device: expected one that is present, got {wanted.device!r}; this machine has cpu only")
     if method.needs_classes and not task.classifies:
-        raise ConfigurationError(f"{method.title} works on classes, but the task is regression; choose another method or a label of classes")
+        raise ConfigurationError(
+            f"{method.title} works on classes, but the task is regression; choose another method or a label of classes"
+        )
     method.check(task)
+    check_metrics(wanted.evaluation, task, federation)
     overrides: dict[str, dict[str, Factory]] = {}
     architectures: dict[str, Any] = {}
     for name, spec in wanted.architectures().items():

@@ -302,7 +302,10 @@ def pack(record: Record) -> list[bytes | memoryview]:
     parts: list[bytes | memoryview] = [struct.pack("<Q", len(header)) + header]
     for tensor in flat:
         if tensor.numel():
-            parts.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
+            row = tensor.reshape(-1)
+            if row.stride(0) != 1:  # a single number cut from a strided tensor: contiguous by name
+                row = row.clone(memory_format=torch.contiguous_format)
+            parts.append(row.view(torch.uint8).numpy().data)
             parts.append(bytes(-tensor.nbytes % _ALIGNMENT))
     return parts
 
@@ -370,26 +373,6 @@ _write_json = json.JSONEncoder(allow_nan=False).encode
 _read_json = json.JSONDecoder(parse_constant=_no_literal).decode
 
 
-def dump(record: Record) -> bytes:
-    """A record as the bytes of a safetensors file."""
-    entries, metadata = _entries(record)
-    return save(entries, metadata)
-
-
-def parse(data: bytes) -> Any:
-    """The record that `dump` gave, ValueError if these bytes are none."""
-    try:
-        (length,) = struct.unpack_from("<Q", data)
-        structure = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["record"])
-        tensors = load(data)
-        record = _decode(structure, lambda place, load: tensors.pop(str(_place(place))))
-    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError, struct.error) as error:
-        raise ValueError(f"{len(data)} bytes that hold no whole record: {error or type(error).__name__}") from error
-    if not isinstance(record, Record) or tensors:
-        raise ValueError(f"{len(data)} bytes that hold {'tensors that belong to no entry' if tensors else 'no record'}")
-    return record
-
-
 def _entries(record: Record) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of a record by their place, and its structure as metadata."""
     tensors: list[Tensor] = []
@@ -404,6 +387,29 @@ def _entries(record: Record) -> tuple[dict[str, Tensor], dict[str, str]]:
         seen.add(own.untyped_storage().data_ptr())
         entries[str(place)] = own
     return entries, {"record": json.dumps(structure)}
+
+
+def dump(record: Record) -> bytes:
+    """A record as the bytes of a safetensors file."""
+    return save(*_entries(record))
+
+
+def parse(data: bytes) -> Any:
+    """The record that `dump` gave, ValueError if these bytes are none."""
+    try:
+        (length,) = struct.unpack_from("<Q", data)
+        structure = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["record"])
+        tensors = load(data)
+        record = _decode(
+            structure,
+            lambda place: tensors.pop(str(place)),
+            lambda entries: {name: tensors.pop(str(place)) for name, place in entries.items()},
+        )
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError, struct.error) as error:
+        raise ValueError(f"{len(data)} bytes that hold no whole record: {error or type(error).__name__}") from error
+    if not isinstance(record, Record) or tensors:
+        raise ValueError(f"{len(data)} bytes that hold {'tensors that belong to no entry' if tensors else 'no record'}")
+    return record
 
 
 def write(record: Record, path: Path) -> int:

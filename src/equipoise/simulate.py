@@ -6,15 +6,13 @@ import os
 import platform
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,13 +22,18 @@ import yaml
 
 import equipoise
 from equipoise.data import Dataset, Federation, federate
-from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment
+from equipoise.data.roster import Roster, old_fingerprint
+from equipoise.engine.rounds import Loop
+from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment, spec_of
 from equipoise.method import Method
-from equipoise.names import nearest
+from equipoise.preparing import prepare
+from equipoise.runs.files import FILES
+from equipoise.runs.form import check_facts, read_configuration
+from equipoise.runs.outdated import outdated
 from equipoise.runs.run import Run
-from equipoise.runs.store import CONFIGURATION, RunError, Store
-from equipoise.task import Task
-from equipoise.transports.base import Interrupted, Job, Transport, Watcher
+from equipoise.runs.store import RunError, Store
+from equipoise.server import ServerData
+from equipoise.transports.base import Interrupted, Job, Watcher
 from equipoise.transports.inprocess import InProcess, Loopback
 from equipoise.transports.workers.pool import Workers
 from equipoise.transports.workers.processes import Pool
@@ -49,33 +52,53 @@ def run(
     with Simulation(wanted, watcher, transport) as simulation:
         job = Job(uuid.uuid4().hex, portable(wanted), version=equipoise.__version__)
         roster, bench, method = simulation.open(job, folder)
-        store = Store.create(folder, yaml.safe_dump(wanted.model_dump(mode="json"), sort_keys=False), _metadata(wanted, job, roster, simulation))
+        store = Store.create(
+            folder, yaml.safe_dump(wanted.model_dump(mode="json"), sort_keys=False), _metadata(wanted, job, roster, simulation)
+        )
         return simulation.go(store, roster, bench, method)
 
 
-def resume(folder: str | Path, watcher: Watcher | None = None, dataset: Dataset | None = None, given: Experiment | None = None) -> Run:
+def resume(
+    folder: str | Path,
+    watcher: Watcher | None = None,
+    dataset: Dataset | None = None,
+    given: Experiment | None = None,
+    from_round: int | None = None,
+) -> Run:
     """Go on with a run that was stopped or killed; the result is the same, bit for bit, as if it never was.
 
     A run whose data, model or method were Python objects needs them again: `given` is the experiment it was started with.
+    `from_round` goes back to an older checkpoint, where the newest one is damaged; the rounds after it are computed again.
     """
     with ExitStack() as on_failure:
         store = Store(Path(folder), writing=True)
         on_failure.callback(store.close)
-        if store.meta("status") == "finished":
+        check_facts(store)
+        # Of a finished run nothing is given up, unless its last checkpoint is damaged.
+        if store.meta("status") == "finished" and (from_round is None or store.flaw(store.last_round()) is None):
             raise RunError(f"{folder} is finished: all {store.last_round()} rounds are there; `equipoise show {folder}` prints its result")
         reason = store.meta("not portable")
         if given is None and reason not in (None, OWN_DATA if dataset is not None else None):
             raise RunError(f"{folder} cannot be resumed from its file alone: {reason}; call equipoise.resume(folder, given=experiment)")
-        saved = yaml.safe_load((Path(folder) / CONFIGURATION).read_text())
+        saved = read_configuration(Path(folder))
+        reason = outdated(saved, store.meta("version"), store.meta("task"))
+        if reason is not None:
+            raise RunError(f"{folder} was {reason}; this version would go on with other numbers than it began with: run it anew")
         wanted = given or experiment({**saved, **({"dataset": dataset} if dataset is not None else {})})
-        store.check_files()
-        store.sweep()
+        if from_round is None:
+            store.check_files()
         with Simulation(wanted, watcher) as simulation:
-            old = store.meta("fingerprint of") is None
-            job = Job(store.meta("run") or "", portable(wanted), version=equipoise.__version__)
-            roster, bench, method = simulation.open(job, Path(folder))
+            old = store.meta("fingerprint of") is None  # begun by a version whose fingerprint was one of the whole federation
+            roster, bench, method = simulation.open(
+                Job(store.meta("run") or "", portable(wanted), version=equipoise.__version__), Path(folder)
+            )
             if store.meta("fingerprint") != (old_fingerprint(simulation.federation) if old else roster.fingerprint):
-                raise RunError(f"the data of {folder} have changed since it began; bring back the original data, or run the experiment anew")
+                raise RunError(
+                    f"the data of {folder} have changed since it began; bring back the original data, or run the experiment anew"
+                )
+            if from_round is not None:
+                store.go_back(from_round)
+            store.sweep()
             on_failure.pop_all()
             return simulation.go(store, roster, bench, method)
 
@@ -89,13 +112,18 @@ class Simulation:
             pool = _pool(wanted, kind)  # processes import torch while the data are prepared here
             if pool is not None:
                 on_failure.callback(pool.close)
-            self.federation = federate(wanted.data, wanted.seed, wanted.dataset)
+            federation = federate(wanted.data, wanted.seed, wanted.dataset)
             on_failure.pop_all()
-        self.transport: Transport
+        self.transport: Workers | InProcess
         if pool is not None:
-            self.transport = Workers(pool, self.federation)
+            self.transport = Workers(pool, federation)
         else:
-            self.transport = (Loopback if kind == "loopback" else InProcess)(self.federation, wanted)
+            self.transport = (Loopback if kind == "loopback" else InProcess)(federation, wanted)
+
+    @property
+    def federation(self) -> Federation:
+        """As the transport holds it: workers put it into memory that all share, and a second copy must not stay here."""
+        return self.transport.federation
 
     def __enter__(self) -> Simulation:
         return self
@@ -126,8 +154,13 @@ class Simulation:
                 Loop(self.wanted, method, bench, roster, self.transport, store, ServerData(validation, shared), self.watcher).run()
         except Interrupted:
             raise KeyboardInterrupt(f"stopped after round {store.last_round()}; go on with `equipoise resume {store.folder}`") from None
+        except Exception as error:
+            lost = store.lost()
+            if lost is not None:
+                raise RunError(lost) from error
+            raise
         finally:
-            with suppress(sqlite3.Error):  # a full disk has its own error on its way
+            with suppress(sqlite3.Error, RunError):  # a full disk has its own error on its way
                 store.set_meta("wall seconds", (store.meta("wall seconds") or 0.0) + time.time() - began)
             self.transport.close()
             store.close()

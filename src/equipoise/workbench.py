@@ -108,6 +108,10 @@ class Samples:
         chosen = self.index[places]
         return self.source_x.index_select(0, chosen), self.source_y.index_select(0, chosen)
 
+    def some(self, places: Tensor) -> Samples:
+        """Those at these places."""
+        return Samples(self.source_x, self.source_y, self.index[places])
+
     def chunks(self) -> Iterator[Tensor]:
         """The places of all samples in order, in batches that follow from the data alone."""
         return iter(torch.split(torch.arange(len(self)), EVALUATION_BATCH)) if len(self) else iter(())
@@ -121,9 +125,10 @@ class Workbench:
     architectures: Mapping[str, Factory]
     training: Training
     seed: int
-    federation: Federation | None = None
+    federation: Federation | None = None  # on a performing side only
     device: str = "cpu"
     overrides: Mapping[str, Mapping[str, Factory]] = field(default_factory=dict)  # model name -> client id -> another architecture
+    augment: tuple[str, ...] = ()  # of training images
     _free: dict[str, list[Model]] = field(default_factory=dict)
     _lent: list[Model] = field(default_factory=list)
     _initial: dict[str, Tree] = field(default_factory=dict)

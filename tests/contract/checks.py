@@ -77,7 +77,7 @@ def everything(run: Run) -> dict[str, Any]:
     """All that a run has learnt: the server's state and every client's, as flat names and values."""
     found: dict[str, Any] = {}
     _collect(load_server(run.store), "server", found)
-    for client, (path, _) in run.store.current("client").items():
+    for client, (path, *_) in run.store.current("client").items():
         _collect({key: value for key, value in read(path, lazy=False).items() if not key.startswith("_")}, f"client {client}", found)
     return found
 

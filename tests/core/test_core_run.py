@@ -18,7 +18,7 @@ from equipoise.method import Cohort, Method, Ups, Weights
 from equipoise.records import Down, PerClient, State, Up
 from equipoise.runs.checkpoint import load_server
 from equipoise.server import Server
-from equipoise.transports.exchange import ClientError, Watcher
+from equipoise.transports.base import ClientError, Watcher
 
 
 @dataclass(frozen=True)

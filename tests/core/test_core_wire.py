@@ -12,7 +12,7 @@ import torch
 
 from equipoise.records import Record, Up
 from equipoise.transports import wire
-from equipoise.transports.exchange import Reply, Request
+from equipoise.transports.base import Reply, Request
 from equipoise.tree import Tree
 
 LARGE = wire._IN_LINE  # numbers of four bytes: four times what goes in line

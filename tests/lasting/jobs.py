@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent.parent / "contract"))
 from checks import assert_same, everything, folder_of, settings, sites
 
 import equipoise
+from equipoise import simulate
+from equipoise.experiment import experiment
 from equipoise.runs import Run
+from equipoise.transports.base import Watcher
 
-__all__ = ["assert_same", "config", "environment", "everything", "same_run"]
+__all__ = ["assert_same", "config", "environment", "everything", "same_run", "stopped"]
 
 
 def config(tmp: Path, method: Any, **more: Any) -> dict[str, Any]:
@@ -46,3 +52,17 @@ def _files(run: Run) -> list[str]:
 def environment() -> dict[str, str]:
     source = str(Path(equipoise.__file__).parent.parent)
     return os.environ | {"PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1"}
+
+
+def stopped(tmp: Path, method: Any = "scaffold", rounds: int = 3, **more: Any) -> Path:
+    """A run that was interrupted before its last round."""
+    done: list[int] = []
+    watcher = Watcher(on_round=lambda record: done.append(record.round))
+    original = simulate.interruptible
+    simulate.interruptible = lambda: contextlib.nullcontext(lambda: len(done) >= rounds - 1)  # type: ignore[assignment]
+    try:
+        with pytest.raises(KeyboardInterrupt, match=f"stopped after round {rounds - 1}; go on with `equipoise resume"):
+            simulate.run(experiment(config(tmp, method, rounds=rounds, **more)), tmp / "run", watcher)
+    finally:
+        simulate.interruptible = original
+    return tmp / "run"

@@ -29,5 +29,6 @@ def test_a_run_of_format_1_is_resumed_to_the_same_bits(method: str, tmp_path: Pa
     if half_finished.processor() != EXPECTED["processor"]:
         pytest.skip(f"the digests belong to {EXPECTED['processor']}; the norms agree")
     assert half_finished.digest(values) == expected["digest"]
-    rows = [(r["round"], r["client"], r["model"], r["phase"], r["split"], r["metric"], r["value"]) for r in run.table()]
+    # To nine decimals: a metric's own formula may round otherwise than it did in version 0.1.
+    rows = [(r["round"], r["client"], r["model"], r["phase"], r["split"], r["metric"], round(r["value"], 9)) for r in run.table()]
     assert hashlib.sha256(repr(rows).encode()).hexdigest() == expected["table"]

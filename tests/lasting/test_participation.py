@@ -82,7 +82,7 @@ def test_scaffolds_control_stays_the_mean_of_the_clients_when_a_reply_is_refused
     run = played(settings("scaffold", faults=script, participation={"number": 3}, rounds=4), tmp_path / "run")
     assert run.rejected()
     state = load_server(run.store)
-    own: list[Tree | None] = [read(path, lazy=False)["control"] for path, _ in run.store.current("client").values()]
+    own: list[Tree | None] = [read(path, lazy=False)["control"] for path, *_ in run.store.current("client").values()]
     mean = combine(own, [1.0] * len(own), divide=len(run.clients))
     for name in state.control:
         # One float32 rounding per round separates the running sum from the mean taken at once.

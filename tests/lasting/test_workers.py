@@ -20,7 +20,7 @@ from equipoise import methods, simulate
 from equipoise.experiment import ConfigurationError, experiment
 from equipoise.runs.store import RunError
 from equipoise.transports import workers
-from equipoise.transports.exchange import ClientError
+from equipoise.transports.base import ClientError
 
 FAULTS = {
     "script": [
@@ -51,7 +51,7 @@ def test_any_number_of_workers_gives_the_same_bits(count: int, tmp_path: Path) -
 def test_replies_through_files_give_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = config(tmp_path, "fedequilibria")
     simulate.run(experiment(job), tmp_path / "memory")
-    monkeypatch.setattr("equipoise.rounds.Loop.spools", lambda self, down, cohort: True)
+    monkeypatch.setattr("equipoise.engine.rounds.Loop.spools", lambda self, down, cohort: True)
     simulate.run(experiment(job), tmp_path / "files")
     same_run(tmp_path / "memory", tmp_path / "files")
 

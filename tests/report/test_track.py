@@ -10,7 +10,7 @@ from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.runs import Run
 from equipoise.simulate import run
 from equipoise.track import parameters, tracking
-from equipoise.transports.exchange import Watcher
+from equipoise.transports.base import Watcher
 
 WANTED = Experiment(data={"name": "digits", "clients": 3}, rounds=2, training={"steps": 2}, workers=0)
 

@@ -7,18 +7,25 @@ from typing import Annotated
 
 import typer
 
-from equipoise import processes
+from equipoise.transports.workers import processes
 
 
 def resume(
     run: Annotated[Path, typer.Argument(help="the folder of a run that was stopped or killed")],
+    from_round: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="go back to the checkpoint of this round, where the newest one is damaged; later rounds are computed again"
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
 ) -> None:
     """Go on with a run; the result is the same, bit for bit, as if it had never been stopped."""
     processes.this_process_is_plain()
     from equipoise.cli import output
+    from equipoise.runs import Run
     from equipoise.simulate import resume as go_on
 
-    with output.progress(quiet) as watcher:
-        finished = go_on(run, watcher)
+    with output.progress(quiet, Run(run).main_metric) as watcher:
+        finished = go_on(run, watcher, from_round=from_round)
     output.summary(finished)

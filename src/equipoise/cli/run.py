@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from equipoise import processes
+from equipoise.transports.workers import processes
 
 
 def run(
@@ -75,7 +75,7 @@ def run(
     if overwrite and out is not None:
         output.remove_run(out)
     with ExitStack() as stack:
-        watcher = stack.enter_context(output.progress(quiet))
+        watcher = stack.enter_context(output.progress(quiet, wanted.evaluation.main))
         if track is not None:
             from equipoise.track import tracking
 

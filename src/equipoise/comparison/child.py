@@ -21,7 +21,7 @@ from typing import Any
 from equipoise.experiment import Experiment, experiment
 from equipoise.runs.store import DATABASE
 from equipoise.simulate import resume, run
-from equipoise.transports.exchange import Watcher
+from equipoise.transports.base import Watcher
 
 SIGN_OF_LIFE = 1.0  # seconds between two signs of life inside a round
 Tell = Callable[..., None]

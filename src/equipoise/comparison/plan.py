@@ -67,7 +67,17 @@ def plan(
             wanted = experiment({**with_settings(config, place), "method": tuned})
             alone = folder_name(experiment({**dict(wanted), "method": reference}))
             cells.append(Cell(label, partition, seed, wanted, folder_name(wanted), alone, setting))
+    if len({cell.experiment.training.keep_optimiser for cell in cells}) > 1:
+        raise ConfigurationError(
+            "grid: training.keep_optimiser must be the same in all runs of a comparison, else a change against training alone would be the "
+            "optimiser's memory and not the method; set it once for all: training.keep_optimiser=true, or compare twice"
+        )
     return list({cell.name: cell for cell in cells}.values())
+
+
+def default_baseline(labels: Sequence[str]) -> str:
+    """The method that others are tested against unless told: fedavg, else the first that is not training alone."""
+    return "fedavg" if "fedavg" in labels else next((label for label in labels if label != ALONE), ALONE)
 
 
 def as_config(base: Experiment | Mapping[str, Any]) -> dict[str, Any]:
@@ -160,6 +170,8 @@ def _check_grid(grid: Mapping[str, Sequence[Any]], listed: Sequence[Any]) -> Non
             raise ConfigurationError(f"grid: expected values for {key}, got none; write {key}=0.01,0.1")
         if key in ("seed", "data.partition", "method", "method.name"):
             raise ConfigurationError(f"grid: {key} is not a setting to tune; use the seeds, partitions and methods of the comparison")
+        if key == "evaluation" or key.startswith("evaluation."):
+            raise ConfigurationError(f"grid: {key} is not a setting to tune: all runs of a comparison are measured alike; set it for all")
         if not any(_applies(key, method) for method in listed):
             known = sorted({f"method.{name}" for method in listed for name in flat(_spec(method))})
             raise nearest("grid key", key, [name for name in known if name != "method.name"])

@@ -68,7 +68,9 @@ class Roster:
                     "give all of them the same label, classes and input shape"
                 )
             if (other.shared, other.shared_fingerprint) != (first.shared, first.shared_fingerprint):
-                raise ValueError(f"the clients {_some(first.ids)} and {_some(other.ids)} hold different shared test sets; give all the same")
+                raise ValueError(
+                    f"the clients {_some(first.ids)} and {_some(other.ids)} hold different shared test sets; give all the same"
+                )
         sizes = {part: {client: n for roster in rosters for client, n in roster.sizes[part].items()} for part in PARTS}
         ids = tuple(client for roster in rosters for client in roster.ids)
         twice = sorted({client for client in ids if ids.count(client) > 1}) if len(set(ids)) < len(ids) else []

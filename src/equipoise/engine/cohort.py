@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from equipoise.composition import step_name
 from equipoise.data.roster import Roster
@@ -146,9 +145,7 @@ class RoundCohort(Cohort):
             replies |= {reply.client: reply for reply in self.clients.ask(missing)}
 
     def _request(self, client: str, step: str, down: Down) -> Request:
-        request = self.clients.request(
-            client, step, down, self.provisional, self.exchanges, self.clients.large(down, len(self.joined))
-        )
+        request = self.clients.request(client, step, down, self.provisional, self.exchanges, self.clients.large(down, len(self.joined)))
         if request.large:
             self.discarded.add(reply_file(request))
         return request

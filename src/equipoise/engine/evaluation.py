@@ -2,23 +2,56 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from equipoise.client import Client
-from equipoise.engine.scoring import score
+from equipoise.data import Federation
+from equipoise.experiment import Evaluation
 from equipoise.method import Method, Served, Ups
-from equipoise.metrics import parameter_distances
+from equipoise.metrics import parameter_distances, registry
 from equipoise.records import Down, Record, State, Up
 from equipoise.server import Server
+from equipoise.task import Task
 from equipoise.workbench import Model, Samples
 
 SHARED_CHUNK = 1024  # samples of the shared test set per request: fixed, a multiple of the evaluation batch
 Row = tuple[str, str, str, str, float]  # client, model, split, metric, value
+
+
+def score(task: Task, outputs: Tensor, y: Tensor, metrics: Sequence[str]) -> dict[str, float]:
+    """The value of each metric over some samples; nothing for a metric that does not exist for them, such as AUROC of one class.
+
+    NaN is the value of a model that has diverged: it must not vanish from an average.
+    """
+    if not len(y):
+        return {}
+    values, truth = outputs.double().numpy(), y.double().numpy()
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")  # what does not exist has no row, and whoever prints results names the clients
+        found = {name: registry.find(name, task).function(values, truth) for name in metrics}
+    diverged = not np.isfinite(values).all()
+    return {name: value for name, value in found.items() if diverged or not np.isnan(value)}
+
+
+def check_metrics(settings: Evaluation, task: Task, federation: Federation | None) -> None:
+    """Refuse metrics that do not fit the task, and a main one that would not exist for any client."""
+    registry.check(task, settings.metrics, settings.main)
+    main = registry.main_of(registry.measured(task, settings.metrics, settings.main), settings.main)
+    if federation is None or registry.find(main).needs != "two classes":
+        return
+    parts = [federation.shared_test] if len(federation.shared_test) else list(federation.test)
+    y = federation.y.numpy()
+    if any(len(part) for part in parts) and all(len(np.unique(y[part])) < 2 for part in parts):
+        raise ValueError(
+            f"evaluation.main: {main} needs samples of two classes, and no client's test data have them; choose accuracy, or another partition"
+        )
 
 
 # At a client.
@@ -36,7 +69,9 @@ def _samples(client: Client, split: str) -> Samples:
     """A part of a client's data, or the shared test set: not to be had through a client, so that no method trains on it."""
     federation = client.bench.federation
     assert federation is not None
-    return Samples.of_part(federation, federation.shared_test if split == "shared" else getattr(federation, split)[client.bench.position[client.id]])
+    return Samples.of(
+        federation, federation.shared_test if split == "shared" else getattr(federation, split)[client.bench.position[client.id]]
+    )
 
 
 def measure(client: Client, models: Mapping[str, Model], splits: Sequence[str], metrics: Sequence[str]) -> list[dict[str, Any]]:
@@ -66,7 +101,7 @@ def _outputs(method: Method, client: Client, asked: Record) -> tuple[Up, list[di
     """Logits of a model that is the same for all, on a slice of the shared test set."""
     model = served(method, client, asked["down"])[asked["model"]].model
     chosen = torch.arange(asked["start"], asked["stop"])
-    return Up(logits=client.predict(model, _samples(client, "shared").of(chosen))), []
+    return Up(logits=client.predict(model, _samples(client, "shared").some(chosen))), []
 
 
 def _handed(method: Method, client: Client, asked: Record) -> tuple[Up, list[dict[str, Any]]]:
@@ -82,9 +117,15 @@ def _distance(method: Method, client: Client, asked: Record) -> tuple[Up, list[d
     return Up(parameter_distances(local, new)), []
 
 
-MEASURE, OUTPUTS, HANDED, DISTANCE = "@measure", "@outputs", "@handed", "@distance"  # steps of the engine's own, beside a method's
+def _present(method: Method, client: Client, asked: Record) -> tuple[Up, list[dict[str, Any]]]:
+    """Nothing but its state, which was read before."""
+    return Up(), []
+
+
+# Steps of the engine's own, beside a method's.
+MEASURE, OUTPUTS, HANDED, DISTANCE, PRESENT = "@measure", "@outputs", "@handed", "@distance", "@present"
 STEPS: dict[str, Callable[[Method, Client, Record], tuple[Up, list[dict[str, Any]]]]] = {
-    MEASURE: _measured, OUTPUTS: _outputs, HANDED: _handed, DISTANCE: _distance,
+    MEASURE: _measured, OUTPUTS: _outputs, HANDED: _handed, DISTANCE: _distance, PRESENT: _present,
 }  # fmt: skip
 
 
@@ -141,7 +182,9 @@ class Measuring:
         for name in names:
             if self.shared:
                 starts = range(0, self.shared, SHARED_CHUNK)
-                slices = [Record(down=downs[someone], model=name, start=start, stop=min(start + SHARED_CHUNK, self.shared)) for start in starts]
+                slices = [
+                    Record(down=downs[someone], model=name, start=start, stop=min(start + SHARED_CHUNK, self.shared)) for start in starts
+                ]
                 replies = self.ask(OUTPUTS, [(someone, one) for one in slices])
                 if any(reply.up is None for reply in replies):  # a value over some of the samples would pass for one over all
                     continue

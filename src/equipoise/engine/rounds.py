@@ -14,7 +14,7 @@ from equipoise.engine.cohort import Clients, GivenUp, RoundCohort
 from equipoise.engine.evaluation import Measuring
 from equipoise.experiment import Experiment
 from equipoise.method import Method, overridden
-from equipoise.metrics.registry import measured_by_default
+from equipoise.metrics.registry import measured
 from equipoise.records import State
 from equipoise.runs.checkpoint import load_server, save_server
 from equipoise.runs.store import RoundRecord, RunError, Store
@@ -39,7 +39,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         wanted = self.experiment
-        self.metrics = wanted.evaluation.metrics or measured_by_default(self.roster.task)
+        self.metrics = measured(self.roster.task, wanted.evaluation.metrics, wanted.evaluation.main)
         self.server = Server(self.bench, self.roster.ids, self.roster.sizes["train"], wanted.rounds, data=self.data)
         self.clients = Clients(wanted, self.method, self.server, self.roster, self.transport, self.metrics, self.watcher)
 
@@ -70,7 +70,7 @@ class Loop:
 
     def _restored(self) -> State:
         self.clients.committed = {
-            client: Kept(state_of(file.name), file.bytes, file.digest) for client, file in self.store.current("client").items()
+            client: Kept(state_of(file.path.name), file.bytes, file.digest) for client, file in self.store.current("client").items()
         }
         joined = self.store.rows("select joined from rounds where round > 0 order by round")
         self.server.joined = [json.loads(row["joined"]) for row in joined]
@@ -161,7 +161,11 @@ class Loop:
         if not record.round:
             self._check_finite(state)
         self.clients.committed |= cohort.provisional
-        record.clients = dict(cohort.provisional)
+        states = [(client, state_file(kept.name), kept.bytes, kept.digest) for client, kept in cohort.provisional.items()]
+        if self.transport.keeps == "client":
+            record.elsewhere += states
+        else:
+            record.files += [("client", client, file, digest) for client, file, _, digest in states]
         settle = save_server(self.store, state, record)
         record.seconds["store"] = time.perf_counter() - began
         last = record.round == self.experiment.rounds

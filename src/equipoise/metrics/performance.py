@@ -9,7 +9,7 @@ from equipoise.metrics.arrays import Array, array, undefined, vector, vectors
 
 
 def accuracy(logits: ArrayLike, labels: ArrayLike) -> float:
-    """Share of samples whose largest logit is that of their label; a row with NaN is no prediction and counts as wrong.
+    """Share of samples whose largest logit is that of their label; a row without a finite largest one is no prediction and counts as wrong.
 
     >>> accuracy([[2, 1], [0, 3], [1, 0]], [0, 1, 1])
     0.6666666666666666
@@ -19,8 +19,8 @@ def accuracy(logits: ArrayLike, labels: ArrayLike) -> float:
 
 
 def hits(scores: Array, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which rows are largest at their label; rows with NaN are not."""
-    return np.asarray((scores.argmax(1) == labels) & ~np.isnan(scores).any(1), dtype=np.bool_)
+    """Which rows are largest at their label; no row of a diverged model is, one that masks other classes by -inf may be."""
+    return np.asarray((scores.argmax(1) == labels) & np.isfinite(scores.max(1, initial=-np.inf)), dtype=np.bool_)
 
 
 def log_loss(logits: ArrayLike, labels: ArrayLike) -> float:
@@ -49,14 +49,23 @@ def softmax(logits: ArrayLike) -> Array:
     return np.asarray(e / e.sum(-1, keepdims=True), dtype=np.float64)
 
 
+def squared_error(outputs: ArrayLike, targets: ArrayLike) -> float:
+    """Mean squared error.
+
+    >>> squared_error([1, 2, 3], [1, 2, 5])
+    1.3333333333333333
+    """
+    y, t = vectors(outputs, targets, ("outputs", "targets"))
+    return float(np.mean((y - t) ** 2)) if len(y) else undefined("the squared error is undefined: there are no samples")
+
+
 def rmse(outputs: ArrayLike, targets: ArrayLike) -> float:
     """Root of the mean squared error over the whole set (a mean of batch values would be another number).
 
     >>> rmse([1, 2, 3], [1, 2, 5])
     1.1547005383792515
     """
-    y, t = vectors(outputs, targets, ("outputs", "targets"))
-    return float(np.sqrt(np.mean((y - t) ** 2))) if len(y) else undefined("RMSE is undefined: there are no samples")
+    return float(np.sqrt(squared_error(outputs, targets)))
 
 
 def mae(outputs: ArrayLike, targets: ArrayLike) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.records import PerClient, Record, State, read, write
+from equipoise.runs.files import digest
 from equipoise.runs.store import RoundRecord, Store
 from equipoise.tree import Tree
 
@@ -21,7 +22,7 @@ def save_server(store: Store, state: State, record: RoundRecord) -> Callable[[],
     written = State(_lifted(dict(state), "", found))
     name = f"server-r{record.round}a{record.attempt}.safetensors"
     write(written, store.files / name)
-    record.files.append(("server", "", name))
+    record.files.append(("server", "", name, digest(store.files / name)))
     saved: dict[str, dict[str, Path]] = {path: dict(mapping.saved) for path, mapping in found.items()}
     for path, mapping in found.items():
         stem = hashlib.blake2b(path.encode(), digest_size=4).hexdigest()
@@ -29,7 +30,7 @@ def save_server(store: Store, state: State, record: RoundRecord) -> Callable[[],
             own = hashlib.blake2b(client.encode(), digest_size=8).hexdigest()
             file = f"perclient-{stem}-{own}-r{record.round}a{record.attempt}.safetensors"
             write(Record(value=value), store.files / file)
-            record.files.append(("perclient", f"{path}\x1f{client}", file))
+            record.files.append(("perclient", f"{path}\x1f{client}", file, digest(store.files / file)))
             saved[path][client] = store.files / file
     return lambda: State(_settled(dict(state), "", saved))
 
@@ -47,10 +48,10 @@ def _held(value: Any) -> Any:
 
 def load_server(store: Store) -> State:
     """The state of the last committed round."""
-    (path, _), saved = store.current("server")[""], {}  # type: ignore[var-annotated]
-    for key, (file, _) in store.current("perclient").items():
+    path, saved = store.current("server")[""].path, {}  # type: ignore[var-annotated]
+    for key, file in store.current("perclient").items():
         owner, _, client = key.partition("\x1f")
-        saved.setdefault(owner, {})[client] = file
+        saved.setdefault(owner, {})[client] = file.path
     return State(_settled(dict(read(path, lazy=False)), "", saved))
 
 

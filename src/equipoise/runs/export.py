@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from equipoise.models.network import Prepared
+from equipoise.runs.files import save_output
 from equipoise.runs.run import Run
 from equipoise.runs.store import RunError
 from equipoise.workbench import EVALUATION_BATCH
@@ -24,11 +25,16 @@ def export(run: Run, model: str | None = None, client: str | None = None, out: P
         )
     stem = f"{name}-{client}" if client is not None else name
     path = Path(out) if out is not None else run.folder / f"{stem}.safetensors"
-    path.parent.mkdir(parents=True, exist_ok=True)
     tensors = {key: tensor.detach().clone(memory_format=torch.contiguous_format) for key, tensor in net.state_dict().items()}
-    save_file(tensors, path, metadata={"model": name, "client": client or "", "run": run.folder.name})
     card = path.with_suffix(".md")
-    card.write_text(_card(run, name, client, net))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_output(path, save(tensors, metadata={"model": name, "client": client or "", "run": run.folder.name}))
+        save_output(card, _card(run, name, client, net))
+    except OSError as error:
+        raise RunError(
+            f"cannot write the model to {path}: {error.strerror or error}; choose a file that can be written with --out"
+        ) from error
     return path, card
 
 

@@ -7,9 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from equipoise.runs.store import CONFIGURATION, RunError, Store
+from equipoise.metrics import registry
+from equipoise.runs.form import check_facts, read_configuration
+from equipoise.runs.outdated import outdated
+from equipoise.runs.store import RunError, Store
 from equipoise.task import Task
 
 
@@ -19,6 +20,7 @@ class Run:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.store = Store(self.folder)
+        check_facts(self.store)
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}, {self.status}, round {self.last_round} of {self.config['rounds']})"
@@ -26,14 +28,18 @@ class Run:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The resolved configuration: enough to repeat the run."""
-        found: dict[str, Any] = yaml.safe_load((self.folder / CONFIGURATION).read_text())
-        return found
+        return read_configuration(self.folder)
 
     @property
     def status(self) -> str:
         """finished; running while a process works on it; stopped if none does and rounds are missing."""
         found = str(self.store.meta("status"))
         return "stopped" if found == "running" and not self.store.busy() else found
+
+    @property
+    def outdated(self) -> str | None:
+        """Why this version would compute something else; None if it would not."""
+        return outdated(self.config, self.store.meta("version"), self.store.meta("task"))
 
     @property
     def last_round(self) -> int:
@@ -65,29 +71,39 @@ class Run:
 
     def rounds(self) -> list[dict[str, Any]]:
         """One record per finished round: who was asked, who counted, bytes each way, seconds per phase."""
-        rows = self.store.rows("select * from rounds where round > 0 order by round")
-        for row in rows:
-            row["cohort"], row["joined"] = json.loads(row["cohort"]), json.loads(row["joined"])
-            row["seconds"] = {
-                r["phase"]: r["seconds"] for r in self.store.rows("select phase, seconds from seconds where round = ?", (row["round"],))
-            }
-        return rows
+        found: dict[int, dict[str, Any]] = {}
+        for row in self.store.rows(
+            """select r.*, s.phase, s.seconds from rounds as r left join seconds as s on s.round = r.round
+               where r.round > 0 order by r.round, s.rowid"""
+        ):
+            phase, seconds = row.pop("phase"), row.pop("seconds")
+            if row["round"] not in found:
+                found[row["round"]] = {**row, "cohort": json.loads(row["cohort"]), "joined": json.loads(row["joined"]), "seconds": {}}
+            if phase is not None:
+                found[row["round"]]["seconds"][phase] = seconds
+        return list(found.values())
 
     def rejected(self) -> list[dict[str, Any]]:
         return self.store.rows("select * from rejected order by rowid")
 
     def final(self, metric: str | None = None, model: str | None = None, split: str | None = None) -> dict[str, float]:
-        """Client -> value after the last measured round, of the run's main metric, model and split unless named."""
+        """Client -> value after the last measured round, of the run's main metric, model and split unless named.
+
+        A client for whose samples the metric does not exist is absent; NaN is the value of a model that has diverged.
+        """
         metric, model = metric or self.main_metric, model or self.main_model
         split = split or self.main_split
         found = self.store.db.execute(
             "select max(round) from measurements where phase = 'received' and metric = ? and model = ?", (metric, model)
         ).fetchone()[0]
-        return {row["client"]: row["value"] for row in self.table(round=found, phase="received", metric=metric, model=model, split=split)}
+        rows = self.table(round=found, phase="received", metric=metric, model=model, split=split)
+        return {row["client"]: float("nan") if row["value"] is None else row["value"] for row in rows}
 
     @property
     def main_metric(self) -> str:
-        return "accuracy" if self.task.classifies else "rmse"
+        """What the run's results are about, as its configuration says; a run of version 0.1 has no `main`."""
+        asked = self.config["evaluation"]
+        return registry.main_of(registry.measured(self.task, asked["metrics"], asked.get("main")), asked.get("main"))
 
     @property
     def main_split(self) -> str:
@@ -113,21 +129,21 @@ class Run:
 
         A run whose model or method was a Python object needs it again: `given` is the experiment it was started with.
         """
-        from equipoise import evaluation
         from equipoise.client import Client
+        from equipoise.engine import evaluation
         from equipoise.experiment import experiment
         from equipoise.models.network import Prepared
+        from equipoise.preparing import prepare
         from equipoise.records import read
         from equipoise.runs.checkpoint import load_server
         from equipoise.server import Server
-        from equipoise.simulate import prepare
 
         if self.store.last_round() < 0:
             raise RunError(f"{self.folder} has no checkpoint yet; wait for its first round")
         if client is not None and client not in self.clients:
             raise RunError(f"no client {client!r} in {self.folder}; it has {', '.join(self.clients[:12])}")
         try:
-            bench, method = prepare(given or experiment(self.config), self.task, None)
+            bench, method = prepare(given or experiment(self.config), self.task, self.clients)
         except ValueError as error:
             reason = self.store.meta("not portable")
             if reason is None or given is not None:
@@ -138,11 +154,20 @@ class Run:
         sizes = dict(zip(self.clients, self.store.meta("sizes")["train"], strict=True))
         server = Server(bench, self.clients, sizes, self.config["rounds"], self.last_round)
         who = client if client is not None else self.clients[0]
+        self.store.check_files(who)
         saved = self.store.current("client", who).get(who)
-        state = {} if saved is None else dict(read(saved[0], lazy=False))
+        away = saved is not None and saved.kept_at == "client"
+        state = {} if saved is None or away else dict(read(saved.path, lazy=False))
         someone = Client(bench, who, self.last_round, self.config["rounds"], state)
         saved_state = load_server(self.store)
-        served = evaluation.served(method, someone, method.deliver(server, saved_state, who))
+        try:
+            served = evaluation.served(method, someone, method.deliver(server, saved_state, who))
+        except KeyError:
+            if not away:
+                raise
+            served = {}
+        if away and not (name in served and served[name].same_for_all):
+            raise RunError(f"model {name!r} of client {who!r} follows from a state that lies at that client; ask for it there")
         if name not in served:
             raise RunError(f"no model {name!r} in {self.folder}; its method serves {', '.join(served)}")
         if client is None and not (

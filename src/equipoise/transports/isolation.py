@@ -74,6 +74,7 @@ class _Numpy:
         memory, state = kept
         if not memory or memory != self._memory() or state["has_gauss"]:
             np.random.set_state(state)  # noqa: NPY002
+        self._kept = kept  # not what a step inside this one found
 
 
 _numpy = _Numpy()
@@ -85,6 +86,9 @@ class Late(Exception):
 
 class _Alarm(BaseException):
     """Interrupts a step; no Exception, so that a step that catches those does not catch this."""
+
+
+UNKEPT = "steps in this process take as long as they take: participation.deadline is kept in the main thread only, or with workers"
 
 
 def can_interrupt() -> bool:

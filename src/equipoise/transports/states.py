@@ -93,4 +93,5 @@ class CarriedStates:
 def _parsed(data: bytes, name: str, digest: str) -> Record:
     if digest and digest_of(data) != digest:
         raise StateMissing(f"state {name} is damaged: it is not what was written")
-    return parse(data)
+    record: Record = parse(data)
+    return record

@@ -84,6 +84,7 @@ def reply_of(told: Mapping[str, Any], up: Any) -> Reply:
 
 
 _DEFAULTS: dict[type, dict[str, Any]] = {
-    kind: {field.name: field.default for field in fields(kind) if field.default is not MISSING} | ({"measured": []} if kind is Reply else {})
+    kind: {field.name: field.default for field in fields(kind) if field.default is not MISSING}
+    | ({"measured": []} if kind is Reply else {})
     for kind in (Request, Reply)
 }

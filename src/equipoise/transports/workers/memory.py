@@ -48,9 +48,10 @@ def attach(told: dict[str, Any], descriptor: int) -> Federation:
         name: np.frombuffer(memory, where["dtype"], int(np.prod(where["shape"], dtype=np.int64)), where["offset"]).reshape(where["shape"])
         for name, where in told["arrays"].items()
     }
-    parts = {part: Parts(arrays[f"{part} index"], arrays[f"{part} offsets"]) for part in PARTS}
+    train, validation, test = (Parts(arrays[f"{part} index"], arrays[f"{part} offsets"]) for part in PARTS)
     task = told["task"]
     return Federation(
         name=told["name"], task=Task(task["kind"], tuple(task["shape"]), task["outputs"], tuple(task["class_names"])),
-        x=torch.from_numpy(arrays["x"]), y=torch.from_numpy(arrays["y"]), ids=tuple(told["ids"]), shared_test=arrays["shared test"], **parts,
+        x=torch.from_numpy(arrays["x"]), y=torch.from_numpy(arrays["y"]), ids=tuple(told["ids"]), shared_test=arrays["shared test"],
+        train=train, validation=validation, test=test,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from equipoise.data import Federation
 from equipoise.data.roster import Roster, roster_of
@@ -33,6 +33,7 @@ log = logging.getLogger("equipoise")
 
 TRIES = 3
 START_DEADLINE = 120.0  # seconds for a worker to import, attach the data and say that it is ready
+END_DEADLINE = 5.0  # seconds for a worker that closed its connection to end by itself
 
 
 @dataclass
@@ -52,7 +53,8 @@ class _Worker:
     def of(cls, started: processes.Process, tries: int = 1) -> _Worker:
         if started.ends is None:
             started.ends = (Sender(started.connection), Receiver(started.connection))  # they know what memory the other side maps
-        return cls(started, *started.ends, tries)
+        sender, receiver = started.ends
+        return cls(started, sender, receiver, tries)
 
 
 @dataclass
@@ -189,11 +191,12 @@ class Workers:
     def _replace(self, worker: _Worker, selector: selectors.BaseSelector, going: _Exchange, hung: str | None = None) -> None:
         """A new process in place of one that died or hung; its clients are asked again, three times at most."""
         selector.unregister(worker.started.connection)
-        code = self.pool.end(worker.started)
-        log.warning("a worker process %s; a new one takes its place", hung or f"ended ({processes.ending(code)})")
+        code = self.pool.end(worker.started, 0 if hung else END_DEADLINE)
+        cause = "it spoke no more and was ended" if code is None else self._cause(code)
+        log.warning("a worker process %s; a new one takes its place", hung or f"ended ({cause})")
         if not worker.ready and worker.tries >= TRIES:
             raise RunError(
-                f"a worker process ended {TRIES} times while starting ({self._cause(code)}); what it said is above. "
+                f"a worker process ended {TRIES} times while starting (the last: {cause}); what it said is above. "
                 "Run with --workers 0 to see it in place"
             )
         for place, (number, _) in reversed(list(enumerate(worker.asked))):
@@ -205,7 +208,7 @@ class Workers:
             if going.tries[number] >= TRIES and hung is None:
                 raise RunError(
                     f"a worker process ended {TRIES} times with client {request.client!r} in round {request.round}, step {request.step!r} "
-                    f"(the last: {self._cause(code)})"
+                    f"(the last: {cause})"
                 )
             going.pending[number] = replace(request, die=False)
         fresh = _Worker.of(self.pool.start(), 1 if worker.ready else worker.tries + 1)
@@ -215,8 +218,8 @@ class Workers:
 
     def _cause(self, code: int) -> str:
         """How a process ended that we did not end ourselves, and what helps; of memory only where the kernel counted such an end."""
-        now = processes.out_of_memory_kills() if code == -signal.SIGKILL else {}
-        if any(count > self.killed_for_memory.get(file, count) for file, count in now.items()):
+        before, self.killed_for_memory = self.killed_for_memory, processes.out_of_memory_kills()
+        if code == -signal.SIGKILL and any(count > before.get(file, count) for file, count in self.killed_for_memory.items()):
             return f"{processes.ending(code)}: the system ran out of memory; try fewer --workers or a smaller batch"
         return processes.ending(code)
 

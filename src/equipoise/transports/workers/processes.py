@@ -28,7 +28,6 @@ _WORKER = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     "from equipoise.transports.workers.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 )
-_CONTROL_GROUPS = Path("/sys/fs/cgroup")
 _plain = False
 
 
@@ -88,16 +87,16 @@ def ending(code: int) -> str:
     return f"killed by signal {-code}" + (f" ({name})" if name else "")
 
 
-def out_of_memory_kills() -> dict[str, int]:
-    """How many processes the kernel has ended for want of memory, by the files that count them here: of our group, and of the machine."""
-    files = [Path("/proc/vmstat")]
+def out_of_memory_kills(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> dict[str, int]:
+    """How many processes the kernel has ended for want of memory, by the files that count them here: of our control group, and of the machine."""
+    files = [proc / "vmstat"]
     with suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
+        for line in (proc / "self" / "cgroup").read_text().splitlines():
             _, controllers, group = line.split(":", 2)
             if not controllers:
-                files.append(_CONTROL_GROUPS / group.lstrip("/") / "memory.events")
+                files.append(groups / group.lstrip("/") / "memory.events")
             elif "memory" in controllers.split(","):  # of the first version
-                files.append(_CONTROL_GROUPS / "memory" / group.lstrip("/") / "memory.oom_control")
+                files.append(groups / "memory" / group.lstrip("/") / "memory.oom_control")
     found = {}
     for file in files:
         with suppress(OSError, ValueError):
@@ -123,12 +122,17 @@ class Pool:
         self.started.append(Process(started, ours))
         return self.started[-1]
 
-    def end(self, one: Process) -> int:
-        """End a process; how it ended."""
+    def end(self, one: Process, seconds: float) -> int | None:
+        """Wait so long for a process to end by itself, then end it: how it ended, None if by us."""
+        try:
+            code: int | None = one.process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            one.process.kill()
+            one.process.wait()
+            code = None
+        one.connection.close()  # not before: a worker whose parent is gone ends at once, with another exit code
         self.started.remove(one)
-        one.connection.close()
-        one.process.kill()
-        return one.process.wait()
+        return code
 
     def close(self) -> None:
         for one in self.started:
@@ -145,6 +149,7 @@ class Pool:
     def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         heap = {name: str(value) for name, value in _HEAP.items()}
         environment = heap | os.environ | _SINGLE | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        assert self.data is not None
         command = [sys.executable, "-c", _WORKER, str(theirs.fileno()), str(self.data)]
         return subprocess.Popen(command, pass_fds=(theirs.fileno(), self.data), env=environment, stdin=subprocess.DEVNULL)
 
@@ -164,6 +169,7 @@ class Pool:
             with suppress(AttributeError, OSError):  # no glibc
                 for name, value in _HEAP.items():
                     ctypes.CDLL(None).mallopt(_HEAP_NUMBERS[name], value)
+            assert self.data is not None
             main(theirs.detach(), self.data)
         except BaseException:
             traceback.print_exc()

@@ -1,0 +1,37 @@
+"""Runs that an older version began and whose numbers a later correction changes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_WITHOUT_CONVOLUTIONS = ("mlp", "linear")
+
+
+def outdated(config: Mapping[str, Any], version: str, task: Mapping[str, Any]) -> str | None:
+    """Why this run is not what this version would compute; None if it is.
+
+    Before 0.2.0 an optimiser's memory came back to a convolution's weights in the wrong order, and FedeKD kept it whatever `keep_optimiser` said.
+    """
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is not None and (int(found[1]), int(found[2])) >= (0, 2):
+        return None
+    training, method = config["training"], config["method"]
+    if training.get("optimiser", "sgd") == "sgd" and not training.get("momentum"):
+        return None  # nothing to remember
+    if method["name"] == "fedekd":
+        return f"begun by version {version}, whose FedeKD kept the optimiser's memory in every run and gave it to wrong weights of convolutions"
+    kept = method["name"] == "standalone" and training.get("keep_optimiser")
+    if kept and len(task["shape"]) == 3 and any(name not in _WITHOUT_CONVOLUTIONS for name in _architectures(config, method)):
+        return (
+            f"begun by version {version}, whose Standalone with keep_optimiser gave the optimiser's memory to wrong weights of convolutions"
+        )
+    return None
+
+
+def _architectures(config: Mapping[str, Any], method: Mapping[str, Any]) -> list[str]:
+    """The names of the networks that a Standalone run trains, those of single clients included."""
+    spec = (config.get("models") or {"model": config.get("model")}).get(method.get("model", "model"))
+    specs = [spec, *(spec.get("clients") or {}).values()] if isinstance(spec, dict) else [spec]
+    return [str(one.get("name") if isinstance(one, dict) else one) for one in specs]

@@ -1,0 +1,142 @@
+"""The power may be lost at any moment: what is on the disk then is a run that can be resumed, to the same bits.
+
+A recording file layer keeps what a disk is sure to hold: the content of a file once the file was synced, its name once the folder was synced
+after that, a transaction once SQLite committed it in full synchrony. The rest is dropped, while a removal counts at once: both may happen.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import equipoise.transports.exchange as exchange
+import pytest
+from jobs import config, same_run
+
+import equipoise.runs.checkpoint as checkpoint
+import equipoise.runs.store as store_module
+from equipoise import records, simulate
+from equipoise.experiment import experiment
+from equipoise.runs import Run
+
+Image = tuple[tuple[str, bytes], ...]
+UNSYNCED = b""  # what a file holds whose name reached the disk before its content
+
+
+class Disk:
+    """What the disk under a run's folder is sure to hold, and every state that it was in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.contents: dict[int, bytes] = {}  # inode -> content when it was synced
+        self.holds: dict[str, bytes] = {}  # path inside the folder -> content after a loss of power
+        self.database: bytes | None = None  # the last transaction that is sure to be there
+        self.images: dict[Image, None] = {}
+        self.lock = threading.RLock()  # files are synced by several threads
+
+    def fsync(self, descriptor: int) -> None:
+        synced = os.fstat(descriptor)
+        with self.lock:
+            for place in (place for place in (self.folder, self.folder / "files") if place.is_dir()):
+                inside = [path for path in place.iterdir() if path.is_file()]
+                if os.path.samestat(place.stat(), synced):
+                    for path in inside:
+                        if not path.name.startswith("run."):
+                            self.holds[str(path.relative_to(self.folder))] = self.contents.get(path.stat().st_ino, UNSYNCED)
+                    if self.folder / "run.db" in inside:
+                        self.committed(None)  # its name is there from now on
+                for path in inside:
+                    if os.path.samestat(path.stat(), synced):
+                        self.contents[synced.st_ino] = path.read_bytes()
+            self.moment()
+
+    def removed(self, path: Path) -> None:
+        with self.lock:
+            if path.is_relative_to(self.folder):
+                self.holds.pop(str(path.relative_to(self.folder)), None)
+            self.moment()
+
+    def committed(self, db: Any) -> None:
+        own = sqlite3.connect(self.folder / "run.db") if db is None else db
+        copy = sqlite3.connect(":memory:")
+        own.backup(copy)
+        self.database = copy.serialize()
+        copy.close()
+        if db is None:
+            own.close()
+
+    def moment(self) -> None:
+        with self.lock:
+            if self.database is not None:
+                self.images[(("run.db", self.database), *sorted(self.holds.items()))] = None
+
+
+class Database:
+    """A connection that tells the disk what it committed for certain."""
+
+    def __init__(self, db: Any, disk: Disk) -> None:
+        self.db, self.disk = db, disk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.db, name)
+
+    def execute(self, sql: str, *rest: Any) -> Any:
+        self.disk.moment()
+        result = self.db.execute(sql, *rest)
+        if sql.split()[0] in ("commit", "insert") and not self.db.in_transaction:
+            if self.db.execute("pragma synchronous").fetchone()[0] >= 2:  # full
+                self.disk.committed(self.db)
+            self.disk.moment()
+        return result
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    found = Disk(tmp_path / "whole")
+    opened, unlink, fsync = store_module.Store.__init__, Path.unlink, os.fsync
+
+    def init(self: Any, *arguments: Any, **keywords: Any) -> None:
+        opened(self, *arguments, **keywords)
+        self.db = Database(self.db, found)
+
+    def write(*arguments: Any) -> int:
+        found.moment()
+        size = records.write(*arguments)
+        found.moment()
+        return size
+
+    monkeypatch.setattr(store_module.Store, "__init__", init)
+    monkeypatch.setattr(checkpoint, "write", write)
+    monkeypatch.setattr(exchange, "write", write)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (fsync(descriptor), found.fsync(descriptor))[0])
+    monkeypatch.setattr(Path, "unlink", lambda path, missing_ok=False: (unlink(path, missing_ok), found.removed(path))[0])
+    return found
+
+
+@pytest.mark.parametrize("method", ["scaffold", "kdia"])  # state of clients; and one value per client at the server
+def test_power_may_be_lost_at_any_moment(method: str, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # With one checkpoint kept, a commit that is lost after it removed the older one would be the end.
+    job = experiment(config(tmp_path, method, rounds=3, keep=1))
+    simulate.run(job, disk.folder)
+    monkeypatch.undo()
+    images = list(disk.images)
+    rounds = set()
+    for number, image in enumerate(images):
+        out = tmp_path / f"after-{number}"
+        (out / "files").mkdir(parents=True)
+        for name, content in image:
+            (out / name).write_bytes(content)
+        found = Run(out)
+        rounds.add(found.store.last_round())
+        finished = found.status == "finished"
+        found.store.close()
+        if not finished:
+            simulate.resume(out)
+        same_run(disk.folder, out) if not finished else Run(out).store.check_files()
+        shutil.rmtree(out)
+    assert rounds == {-1, 0, 1, 2, 3}
+    assert len(images) > 12
