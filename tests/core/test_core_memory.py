@@ -59,7 +59,7 @@ def at_work(model: Any, training: dict[str, Any]) -> Client:
         training={"batch": BATCH, "steps": STEPS, **training}, workers=0,
     )  # fmt: skip
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
-    return Client(prepare(wanted, federation.task, federation)[0], "0", 1, 1, {})
+    return Client(prepare(wanted, federation.task, federation.ids, federation)[0], "0", 1, 1, {})
 
 
 def twice(client: Client, tmp_path: Path, **options: Any) -> dict[str, Tensor]:
@@ -147,7 +147,7 @@ def test_fedekd_on_convolutions_trains_its_private_model_as_torch_does(tmp_path:
     )  # fmt: skip
     run = eq.run(wanted, tmp_path / "run")
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
-    bench, _ = prepare(wanted, federation.task, federation)
+    bench, _ = prepare(wanted, federation.task, federation.ids, federation)
     for who in ("a", "b"):
         net = bench._factory("private")()
         net.load_state_dict(dict(bench.initial("private")))

@@ -110,7 +110,7 @@ def test_without_parts_of_their_own_clients_are_not_asked_for_a_model_that_is_th
 
     asked: list[str] = []
     one = InProcess._one
-    monkeypatch.setattr(InProcess, "_one", lambda self, request: asked.append(request.step) or one(self, request))
+    monkeypatch.setattr(InProcess, "_one", lambda self, request, deadline: asked.append(request.step) or one(self, request, deadline))
     eq.run(experiment("fedavg", rounds=1, evaluation={"splits": ()}), tmp_path / "run")
     assert asked.count("@measure") == 1
 
@@ -218,7 +218,7 @@ def test_features_of_no_samples_have_the_features_shape() -> None:
 
     wanted = experiment("fedavg", model={"name": "cnn", "width": 2, "hidden": 7}, data={**DATA, "split": (0.8, 0.0, 0.2)})
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
-    bench, _ = prepare(wanted, federation.task, federation)
+    bench, _ = prepare(wanted, federation.task, federation.ids, federation)
     client = Client(bench, "0", 1, 1, {})
     assert client.features(client.load(None), client.validation).shape == (0, 7)
     assert client.predict(client.load(None), client.validation).shape == (0, 10)

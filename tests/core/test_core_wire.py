@@ -12,19 +12,20 @@ import torch
 
 from equipoise.records import Record, Up
 from equipoise.transports import wire
-from equipoise.transports.base import Reply, Request
+from equipoise.transports.base import Kept, Reply, Request
+from equipoise.transports.workers import sockets
 from equipoise.tree import Tree
 
-LARGE = wire._IN_LINE  # numbers of four bytes: four times what goes in line
+LARGE = sockets._IN_LINE  # numbers of four bytes: four times what goes in line
 
-maps_memory = pytest.mark.skipif(not wire._MAPS_MEMORY, reason="this system has no memfd_create: all messages go in line")
+maps_memory = pytest.mark.skipif(not sockets._MAPS_MEMORY, reason="this system has no memfd_create: all messages go in line")
 
 
 @pytest.fixture
-def line() -> Iterator[tuple[wire.Sender, wire.Receiver]]:
+def line() -> Iterator[tuple[sockets.Sender, sockets.Receiver]]:
     here, there = socket.socketpair()
     with here, there:
-        yield wire.Sender(here), wire.Receiver(there)
+        yield sockets.Sender(here), sockets.Receiver(there)
 
 
 def record(fill: float, count: int) -> Record:
@@ -33,7 +34,7 @@ def record(fill: float, count: int) -> Record:
 
 
 @pytest.mark.parametrize("count", [0, 1, LARGE])
-def test_a_record_arrives_whole(line: tuple[wire.Sender, wire.Receiver], count: int) -> None:
+def test_a_record_arrives_whole(line: tuple[sockets.Sender, sockets.Receiver], count: int) -> None:
     sender, receiver = line
     for fill in (1.0, 2.0, 3.0):
         sender.send(record(fill, count))
@@ -44,7 +45,7 @@ def test_a_record_arrives_whole(line: tuple[wire.Sender, wire.Receiver], count: 
 
 
 @maps_memory
-def test_memory_in_use_is_never_written_again(line: tuple[wire.Sender, wire.Receiver]) -> None:
+def test_memory_in_use_is_never_written_again(line: tuple[sockets.Sender, sockets.Receiver]) -> None:
     sender, receiver = line
     sender.send(record(1.0, LARGE))
     kept = receiver.receive().up.model["w"][5:7]  # a view of a view: the record itself is gone
@@ -56,7 +57,7 @@ def test_memory_in_use_is_never_written_again(line: tuple[wire.Sender, wire.Rece
 
 
 @maps_memory
-def test_memory_without_readers_is_used_again(line: tuple[wire.Sender, wire.Receiver]) -> None:
+def test_memory_without_readers_is_used_again(line: tuple[sockets.Sender, sockets.Receiver]) -> None:
     sender, receiver = line
     descriptors = len(os.listdir("/proc/self/fd"))
     for fill in range(20):
@@ -68,7 +69,7 @@ def test_memory_without_readers_is_used_again(line: tuple[wire.Sender, wire.Rece
 
 
 @maps_memory
-def test_memory_far_too_large_for_a_message_waits_for_another(line: tuple[wire.Sender, wire.Receiver]) -> None:
+def test_memory_far_too_large_for_a_message_waits_for_another(line: tuple[sockets.Sender, sockets.Receiver]) -> None:
     sender, receiver = line
     for count in (8 * LARGE, LARGE, 8 * LARGE, LARGE):
         sender.send(record(1.0, count))
@@ -77,7 +78,7 @@ def test_memory_far_too_large_for_a_message_waits_for_another(line: tuple[wire.S
     assert len(sender._memories) == 2
 
 
-def test_what_the_receiver_changes_does_not_come_back_in_a_later_message(line: tuple[wire.Sender, wire.Receiver]) -> None:
+def test_what_the_receiver_changes_does_not_come_back_in_a_later_message(line: tuple[sockets.Sender, sockets.Receiver]) -> None:
     sender, receiver = line
     for fill in (1.0, 2.0):
         sender.send(record(fill, LARGE))
@@ -97,10 +98,10 @@ def test_a_frame_that_comes_in_pieces_is_read_whole() -> None:
             def sendall(self, data: bytes) -> None:
                 sent.append(data)
 
-        wire.Sender(Slow()).send(record(1.0, 1))  # type: ignore[arg-type]
+        sockets.Sender(Slow()).send(record(1.0, 1))  # type: ignore[arg-type]
         thread = threading.Thread(target=lambda: [here.sendall(sent[0][place : place + 7]) for place in range(0, len(sent[0]), 7)])
         thread.start()
-        assert wire.Receiver(there).receive().up.model["w"].tolist() == [1.0]
+        assert sockets.Receiver(there).receive().up.model["w"].tolist() == [1.0]
         thread.join()
 
 
@@ -109,11 +110,14 @@ def test_the_end_of_a_connection_is_said() -> None:
     with there:
         here.close()
         with pytest.raises(EOFError):
-            wire.Receiver(there).receive()
+            sockets.Receiver(there).receive()
 
 
 def test_requests_and_replies_survive_their_short_form() -> None:
-    request = Request("ada", "client", Record(), 3, 9, attempt=1, state="file", after={"splits": ["test"], "metrics": ["accuracy"]})
-    assert wire.request_of(wire.task(0, request, request.down, []), request.down) == request
-    reply = Reply("ada", Up(), failure="", seconds=0.5, steps=4, measured=[{"split": "test"}])
-    assert wire.reply_of(wire.answer(0, reply, [])) == reply
+    request = Request(
+        "ada", "client", Record(), 3, 9, attempt=1, state=("s-r2a0x1", "d"), after={"splits": ["test"], "metrics": ["accuracy"]}
+    )
+    assert wire.request_of(wire.told(request), request.down) == request
+    reply = Reply("ada", Up(), Kept("s-r3a1x1", 7, "d"), failure="", seconds=0.5, steps=4, measured=[{"split": "test"}])
+    assert wire.reply_of(wire.told(reply), reply.up) == reply
+    assert set(wire.told(Reply("ada", Up()))) == {"client"}

@@ -13,12 +13,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import equipoise.transports.exchange as exchange
 import pytest
 from jobs import config, same_run
 
 import equipoise.runs.checkpoint as checkpoint
 import equipoise.runs.store as store_module
+import equipoise.transports.states as states
 from equipoise import records, simulate
 from equipoise.experiment import experiment
 from equipoise.runs import Run
@@ -103,15 +103,18 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
         opened(self, *arguments, **keywords)
         self.db = Database(self.db, found)
 
-    def write(*arguments: Any) -> int:
-        found.moment()
-        size = records.write(*arguments)
-        found.moment()
-        return size
+    def around(function: Any) -> Any:
+        def called(*arguments: Any) -> Any:
+            found.moment()
+            result = function(*arguments)
+            found.moment()
+            return result
+
+        return called
 
     monkeypatch.setattr(store_module.Store, "__init__", init)
-    monkeypatch.setattr(checkpoint, "write", write)
-    monkeypatch.setattr(exchange, "write", write)
+    monkeypatch.setattr(checkpoint, "write", around(records.write))
+    monkeypatch.setattr(states.FileStates, "write", around(states.FileStates.write))
     monkeypatch.setattr(os, "fsync", lambda descriptor: (fsync(descriptor), found.fsync(descriptor))[0])
     monkeypatch.setattr(Path, "unlink", lambda path, missing_ok=False: (unlink(path, missing_ok), found.removed(path))[0])
     return found

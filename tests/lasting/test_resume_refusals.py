@@ -19,7 +19,7 @@ from jobs import config, environment, same_run, stopped
 from equipoise import simulate
 from equipoise.experiment import experiment
 from equipoise.runs.store import RunError, Store
-from equipoise.transports import inprocess
+from equipoise.transports.performing import Performer
 
 
 def test_an_interrupted_run_is_resumed_to_the_same_end(tmp_path: Path) -> None:
@@ -134,14 +134,14 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_it_can_be_resumed(workers:
 
 def test_a_files_folder_that_vanishes_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = config(tmp_path, "scaffold", rounds=2)
-    perform = inprocess.perform
+    perform = Performer.perform
 
-    def vanishing(bench, method, request):
+    def vanishing(self, *arguments):
         shutil.rmtree(tmp_path / "run" / "files", ignore_errors=True)
         (tmp_path / "run" / "files").write_text("")
-        return perform(bench, method, request)
+        return perform(self, *arguments)
 
-    monkeypatch.setattr(inprocess, "perform", vanishing)
+    monkeypatch.setattr(Performer, "perform", vanishing)
     with pytest.raises(RunError, match="files was removed or moved while the run was going on; bring it back and resume"):
         simulate.run(experiment(job), tmp_path / "run")
 

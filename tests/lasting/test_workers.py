@@ -51,7 +51,7 @@ def test_any_number_of_workers_gives_the_same_bits(count: int, tmp_path: Path) -
 def test_replies_through_files_give_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = config(tmp_path, "fedequilibria")
     simulate.run(experiment(job), tmp_path / "memory")
-    monkeypatch.setattr("equipoise.engine.rounds.Loop.spools", lambda self, down, cohort: True)
+    monkeypatch.setattr("equipoise.engine.cohort.Clients.large", lambda self, down, cohort: True)
     simulate.run(experiment(job), tmp_path / "files")
     same_run(tmp_path / "memory", tmp_path / "files")
 
@@ -87,15 +87,13 @@ def test_a_method_of_a_notebook_runs_in_process_and_says_why_not_in_workers(tmp_
 
 
 PROGRAM = "import json, sys; from equipoise import simulate; from equipoise.experiment import experiment; simulate.run(experiment(json.loads(sys.argv[1])), sys.argv[2])"
-PLAIN = "from equipoise import processes; processes.this_process_is_plain(); "
+PLAIN = "from equipoise.transports.workers import processes; processes.this_process_is_plain(); "
 
 
 def test_forked_workers_give_the_same_bits_and_are_replaced_when_they_die(tmp_path: Path) -> None:
     job = config(tmp_path, "scaffold", model="cnn", faults=FAULTS)
     simulate.run(experiment(job), tmp_path / "serial")
-    counted = (
-        "from equipoise.processes import Pool; fork = Pool._fork; Pool._fork = lambda *a: (print('forked', flush=True), fork(*a))[1]; "
-    )
+    counted = "from equipoise.transports.workers.processes import Pool; fork = Pool._fork; Pool._fork = lambda *a: (print('forked', flush=True), fork(*a))[1]; "
     program = [sys.executable, "-c", PLAIN + counted + PROGRAM, json.dumps(job | {"workers": 2}), str(tmp_path / "parallel")]
     done = subprocess.run(program, env=environment(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

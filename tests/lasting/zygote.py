@@ -15,7 +15,7 @@ from typing import Any
 
 import equipoise.runs.checkpoint as checkpoint
 import equipoise.runs.store as store
-import equipoise.transports.exchange as exchange
+import equipoise.transports.states as states
 from equipoise import records, simulate
 from equipoise.experiment import experiment
 
@@ -60,7 +60,8 @@ class Database:
 
 
 def instrument() -> None:
-    checkpoint.write = exchange.write = around(records.write)
+    checkpoint.write = around(records.write)
+    states.FileStates.write = around(states.FileStates.write)  # type: ignore[method-assign]
     store.Store.remove = around(store.Store.remove)  # type: ignore[method-assign]
     opened = store.Store.__init__
 

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import torch
 
-from equipoise.transports import exchange
+from equipoise.transports import performing
 from equipoise.workbench import Model, Workbench
 
 
@@ -22,7 +22,7 @@ class Passes(Counter[tuple[str, str]]):
 def counted() -> Iterator[Passes]:
     """Counts while experiments run in process (workers=0) inside it: `with counted() as passes: eq.run(...)`."""
     passes, who = Passes(), ["server"]
-    build, step, perform = Workbench._build, exchange._step, exchange.perform
+    build, step, perform = Workbench._build, performing._step, performing.Performer.perform
 
     def built(self: Workbench, key: str) -> Model:
         model = build(self, key)
@@ -45,8 +45,8 @@ def counted() -> Iterator[Passes]:
 
     with (
         patch.object(Workbench, "_build", built),
-        patch.object(exchange, "_step", within("client", step)),
-        patch("equipoise.transports.inprocess.perform", within("measuring", perform)),
+        patch.object(performing, "_step", within("client", step)),
+        patch.object(performing.Performer, "perform", within("measuring", perform)),
     ):
         yield passes
     for kind in ("gradient", "forward"):

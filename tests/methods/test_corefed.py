@@ -43,7 +43,7 @@ def client_of(wanted: eq.Experiment, id: str = "0", empty: bool = False, number:
     if empty:
         parts = [np.empty(0, np.int64) if name == id else part for name, part in zip(federation.ids, federation.train, strict=True)]
         federation = replace(federation, train=Parts.of(parts))
-    return Client(prepare(wanted, federation.task, federation)[0], id, number, wanted.rounds, {})
+    return Client(prepare(wanted, federation.task, federation.ids, federation)[0], id, number, wanted.rounds, {})
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def experiment(method: Any, **changes: Any) -> eq.Experiment:
 def bench_for(method: Any = "fedavg", **changes: Any) -> Workbench:
     wanted = experiment(method, **changes)
     federation = federate(wanted.data, wanted.seed)
-    return prepare(wanted, federation.task, federation)[0]
+    return prepare(wanted, federation.task, federation.ids, federation)[0]
 
 
 def entries(run: Run, model: str, client: str | None = None) -> dict[str, torch.Tensor]:

@@ -42,7 +42,7 @@ def experiment(method: Any, **changes: Any) -> eq.Experiment:
 
 def bench_of(wanted: eq.Experiment) -> Workbench:
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
-    return prepare(wanted, federation.task, federation)[0]
+    return prepare(wanted, federation.task, federation.ids, federation)[0]
 
 
 def entries(run: Run, model: str, client: str | None = None, given: Any = None) -> dict[str, Tensor]:
@@ -90,8 +90,8 @@ def test_only_the_proxy_is_uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     sent: list[tuple[str, Any]] = []
     original = InProcess._one
 
-    def one(self: InProcess, request: Any) -> Any:
-        reply = original(self, request)
+    def one(self: InProcess, request: Any, deadline: float | None) -> Any:
+        reply = original(self, request, deadline)
         if not request.step.startswith("@"):
             sent.append((request.step, reply.up))
         return reply

@@ -59,7 +59,7 @@ def setting(method: Any = "fedrdn", data: Sites | None = None, network: Any = "m
 
 def bench_of(wanted: eq.Experiment) -> Workbench:
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
-    return prepare(wanted, federation.task, federation)[0]
+    return prepare(wanted, federation.task, federation.ids, federation)[0]
 
 
 def brute(x: np.ndarray) -> np.ndarray:

@@ -49,7 +49,7 @@ def experiment(method: Any, **changes: Any) -> eq.Experiment:
 def bench_for(method: Any = SMALL, **changes: Any) -> Workbench:
     wanted = experiment(method, **changes)
     federation = federate(wanted.data, wanted.seed)
-    return prepare(wanted, federation.task, federation)[0]
+    return prepare(wanted, federation.task, federation.ids, federation)[0]
 
 
 def entries(run: Run, model: str) -> dict[str, torch.Tensor]:

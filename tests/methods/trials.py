@@ -45,7 +45,7 @@ def finished(method: Any, out: Path, network: str = "cnn", **changes: Any) -> St
 def bench_for(method: Any = "fedavg", network: str = "cnn", **changes: Any) -> Workbench:
     wanted = experiment(method, network, **changes)
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
-    return prepare(wanted, federation.task, federation)[0]
+    return prepare(wanted, federation.task, federation.ids, federation)[0]
 
 
 def same(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:

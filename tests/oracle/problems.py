@@ -73,7 +73,7 @@ def bench_of(config: dict[str, Any], data: Mapping[str, tuple[np.ndarray, np.nda
     """The workbench and method of an experiment on some sites, to work with single clients by hand."""
     wanted = eq.Experiment(**config, dataset=eq.from_sites(dict(data)))
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
-    return simulate.prepare(wanted, federation.task, federation)
+    return simulate.prepare(wanted, federation.task, federation.ids, federation)
 
 
 def first_replies(bench: Workbench, method: Method) -> dict[str, Up]:

@@ -58,7 +58,7 @@ class FileStates:
     def keep(self, client: str, names: Collection[str]) -> None:
         own = state_name(client, 0, 0, 0).partition("-")[0]
         wanted = {state_file(name) for name in names}
-        for path in self.folder.glob(f"client-{own}-r*.safetensors"):
+        for path in self.folder.glob(f"client-{own}-r*"):
             if path.name not in wanted:
                 path.unlink(missing_ok=True)
 
