@@ -208,6 +208,8 @@ class Store:
         """Make a round part of the run, whole or not at all; then remove the files that nothing names any more."""
         number = record.round
         try:
+            if not (self.folder / DATABASE).exists():
+                raise FileNotFoundError(f"its {DATABASE} is gone")  # SQLite would go on with a file that has no name any more
             began = time.perf_counter()
             paths = [self.file(name) for _, _, name, _ in record.files]
             sync(paths, [self.files] if paths else [])
