@@ -23,8 +23,8 @@ import equipoise as eq
 import plain_methods
 from bench import CORES, HERE, machine
 from equipoise.data import Federation, federate
-from equipoise.models import Generator, build, shape_after
 from equipoise.engine.rounds import Loop
+from equipoise.models import Generator, build, shape_after
 from equipoise.runs.store import Store
 from equipoise.simulate import prepare
 from equipoise.streams import default_generator, torch_stream

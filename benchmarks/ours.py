@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 import equipoise as eq
-from equipoise.methods.fedavg import FedAvg
 from equipoise.engine.rounds import Loop
+from equipoise.methods.fedavg import FedAvg
 from equipoise.runs.store import RoundRecord
 from equipoise.simulate import run
 from equipoise.task import Task

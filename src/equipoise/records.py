@@ -313,7 +313,7 @@ def pack(record: Record) -> list[bytes | memoryview]:
 def unpack(data: bytearray | memoryview) -> Any:
     """The record that `pack` wrote; its tensors are views of `data` and keep it alive.
 
-    Bytes may come from anyone: whatever is wrong with them is a ValueError, and no more memory is asked for than some ten times their number.
+    Bytes may come from anyone: whatever is wrong with them is a ValueError, and the memory asked for is a small multiple of theirs.
     """
     try:
         return _unpacked(data)

@@ -58,9 +58,9 @@ def _make() -> None:
 
     sys.path.insert(0, str(Path(__file__).parent.parent / "contract"))
     from checks import everything
-    from equipoise.transports.exchange import Watcher
 
     import equipoise as eq
+    from equipoise.transports.base import Watcher
 
     expected: dict[str, Any] = {"processor": processor(), "methods": {}}
     for method in METHODS:

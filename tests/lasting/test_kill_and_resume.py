@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import config, same_run
+from jobs import config, same_run, stopped
 
 METHODS = ["fedavg", "scaffold", "kdia"]  # without client state, with it, and with one value per client at the server
 
@@ -26,6 +27,22 @@ def test_killed_at_every_step_of_a_commit(method: str, play: Any, tmp_path: Path
         said = play(resume=True, out=str(out))
         assert not said.get("error"), said
         same_run(whole, out)
+
+
+def test_killed_while_it_goes_back(play: Any, tmp_path: Path) -> None:
+    job = config(tmp_path, "scaffold", rounds=3)
+    play(config=job, out=str(tmp_path / "whole"))
+    folder = stopped(tmp_path, "scaffold")
+    (folder / "files" / "server-r2a0.safetensors").write_bytes(b"")
+    for moment in range(1, 18, 2):  # the transaction, the removals, and the first files of round 2
+        out = tmp_path / f"killed-{moment}"
+        shutil.copytree(folder, out)
+        assert play(resume=True, from_round=1, out=str(out), die_at=moment)["killed"]
+        said = play(resume=True, out=str(out))
+        if "--from-round 1" in said.get("error", ""):
+            said = play(resume=True, from_round=1, out=str(out))
+        assert not said.get("error"), said
+        same_run(tmp_path / "whole", out)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -1,7 +1,7 @@
 """The power may be lost at any moment: what is on the disk then is a run that can be resumed, to the same bits.
 
-A recording file layer keeps what a disk is sure to hold: the content of a file once the file was synced, its name once the folder was synced
-after that, a transaction once SQLite committed it in full synchrony. The rest is dropped, while a removal counts at once: both may happen.
+A recording file layer keeps what a disk is sure to hold: the content of a file once the file was synced, its name once the folder was synced,
+a transaction once SQLite committed it in full synchrony. The rest is dropped, while a removal counts at once: both may happen.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Disk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.contents: dict[int, bytes] = {}  # inode -> content when it was synced
-        self.holds: dict[str, bytes] = {}  # path inside the folder -> content after a loss of power
+        self.holds: dict[str, int] = {}  # path inside the folder, once that was synced -> inode
         self.database: bytes | None = None  # the last transaction that is sure to be there
         self.images: dict[Image, None] = {}
         self.lock = threading.RLock()  # files are synced by several threads
@@ -46,7 +46,7 @@ class Disk:
                 if os.path.samestat(place.stat(), synced):
                     for path in inside:
                         if not path.name.startswith("run."):
-                            self.holds[str(path.relative_to(self.folder))] = self.contents.get(path.stat().st_ino, UNSYNCED)
+                            self.holds[str(path.relative_to(self.folder))] = path.stat().st_ino
                     if self.folder / "run.db" in inside:
                         self.committed(None)  # its name is there from now on
                 for path in inside:
@@ -57,7 +57,8 @@ class Disk:
     def removed(self, path: Path) -> None:
         with self.lock:
             if path.is_relative_to(self.folder):
-                self.holds.pop(str(path.relative_to(self.folder)), None)
+                inode = self.holds.pop(str(path.relative_to(self.folder)), None)
+                self.contents.pop(inode or 0, None)  # the next file may have its number
             self.moment()
 
     def committed(self, db: Any) -> None:
@@ -72,7 +73,8 @@ class Disk:
     def moment(self) -> None:
         with self.lock:
             if self.database is not None:
-                self.images[(("run.db", self.database), *sorted(self.holds.items()))] = None
+                held = ((name, self.contents.get(inode, UNSYNCED)) for name, inode in sorted(self.holds.items()))
+                self.images[(("run.db", self.database), *held)] = None
 
 
 class Database:

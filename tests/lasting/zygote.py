@@ -1,7 +1,7 @@
 """A process that forks a child for every job it reads: children start at once and may kill themselves where they are told to.
 
-A job plays or resumes a run. With `die_at = n` the child kills itself at the n-th event: before and after every file written, every SQL statement
-that changes the store, and every removal. With `die_after = s` it is killed after s seconds instead, wherever it is.
+A job plays or resumes a run. With `die_at = n` the child kills itself at the n-th event: before and after every file written, every sync, every SQL
+statement that changes the store, and every removal. With `die_after = s` it is killed after s seconds instead, wherever it is.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class Database:
 def instrument() -> None:
     checkpoint.write = around(records.write)
     states.FileStates.write = around(states.FileStates.write)  # type: ignore[method-assign]
+    store.sync = around(store.sync)
     store.Store.remove = around(store.Store.remove)  # type: ignore[method-assign]
     opened = store.Store.__init__
 
@@ -80,7 +81,7 @@ def work(job: dict[str, Any], answer: int) -> None:
         threading.Timer(job["die_after"], os.kill, (os.getpid(), signal.SIGKILL)).start()
     try:
         if job.get("resume"):
-            simulate.resume(job["out"])
+            simulate.resume(job["out"], from_round=job.get("from_round"))
         else:
             simulate.run(experiment(job["config"]), job["out"])
         said = {"events": events}

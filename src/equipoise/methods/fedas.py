@@ -40,10 +40,7 @@ class FedAS(Method):
     fim: Literal["sum", "mean"] = "sum"  # the trace over batches; mean: clients with more batches do not count more
 
     def client(self, client: Client, down: Down) -> Up:
-        old, model = (
-            client.load(client.state.get("personal")),
-            client.load(down.model),
-        )  # at first the initial model; a copy of the shared one
+        old, model = client.load(client.state.get("personal")), client.load(down.model)  # the old one is at first the initial model
         own = old.tree()
         if self.align_lr and any(name.startswith("features.") for name in model.trained):
             client.fit(model, _alignment(self._prototypes(client, old)), purpose="alignment", lr=self.align_lr, batch=16, epochs=1, **PLAIN)

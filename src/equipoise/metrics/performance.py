@@ -83,7 +83,8 @@ def classified(scores: ArrayLike, labels: ArrayLike, name: str) -> tuple[Array, 
     z, y = array(scores), vector(labels, "labels")
     if z.ndim != 2 or len(z) != len(y):
         raise ValueError(f"{name}: expected shape (samples, classes) with {len(y)} rows, one per label, got {z.shape}")
-    if len(y) and not (np.array_equal(y, y.round()) and y.min() >= 0 and y.max() < z.shape[1]):
+    whole = y.astype(np.int64)
+    if len(y) and not ((whole == y).all() and whole.min() >= 0 and whole.max() < z.shape[1]):
         wrong = sorted(set(y.tolist()) - set(range(z.shape[1])))
         raise ValueError(f"labels: expected whole numbers from 0 to {z.shape[1] - 1}, got {wrong[:5]}; give one column per class")
-    return z, y.astype(np.int64)
+    return z, whole

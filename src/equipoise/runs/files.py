@@ -17,7 +17,9 @@ SYNCS_AT_A_TIME = 8  # a journaling file system commits many small files about a
 _NAME = re.compile(
     r"(?:(?:server|perclient-[0-9a-f]+-[0-9a-f]+)-r[0-9]+a[0-9]+|(?:client|reply)-[0-9a-f]+-r[0-9]+a[0-9]+x[0-9]+)\.safetensors"
 )
-_HALF_WRITTEN = re.compile(r"\.tmp[0-9A-Za-z]{6}|client-[0-9a-f]+-r[0-9]+a[0-9]+x[0-9]+\.safetensors\.[0-9]+\.part")  # names under which files are written first
+_HALF_WRITTEN = re.compile(
+    r"\.tmp[0-9A-Za-z]{6}|client-[0-9a-f]+-r[0-9]+a[0-9]+x[0-9]+\.safetensors\.[0-9]+\.part"
+)  # names under which files are written first
 # What a run writes into its folder by name; SQLite adds -wal, -shm and -journal to its own.
 _WRITTEN = re.compile(rf"{re.escape(DATABASE)}.*|{re.escape(LOCK)}|{re.escape(CONFIGURATION)}|{FILES}|tensorboard")
 

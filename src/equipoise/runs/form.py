@@ -7,8 +7,6 @@ import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from equipoise.runs.files import CONFIGURATION, RunError
 
 if TYPE_CHECKING:
@@ -84,15 +82,14 @@ def check_facts(store: Store) -> None:
 
 def read_configuration(folder: Path) -> dict[str, Any]:
     """The resolved configuration of a run: enough to repeat it."""
-    from equipoise.experiment import ConfigurationError, load
+    from equipoise.experiment import load
 
+    if not (folder / CONFIGURATION).is_file():
+        raise damaged(folder, f"it has no {CONFIGURATION}")
     try:
         found = load(folder / CONFIGURATION)
-    except (ConfigurationError, OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        said = (
-            str(error).splitlines()[0] if isinstance(error, ConfigurationError) and (folder / CONFIGURATION).exists() else "there is none"
-        )
-        raise damaged(folder, f"its {CONFIGURATION} cannot be read ({said})") from None
+    except (ValueError, OSError, RecursionError) as error:
+        raise damaged(folder, f"its {CONFIGURATION} cannot be read ({str(error).splitlines()[0]})") from None
     wrong = misfit(found, _CONFIGURATION, CONFIGURATION)
     if wrong is not None:
         raise damaged(folder, wrong)

@@ -128,8 +128,9 @@ class Store:
             rows = [(key, json.dumps(value)) for key, value in {"format": FORMAT, "status": "running", **meta}.items()]
             db.executemany("insert into meta values (?, ?)", rows)
             db.close()
+            sync([folder / CONFIGURATION, fresh, folder])
             fresh.rename(folder / DATABASE)  # a folder with a database is a whole run, even one killed in its first instant
-            sync([folder / CONFIGURATION, folder / DATABASE], [folder, folder.parent])
+            sync([folder, folder.parent])
         except OSError as error:
             raise RunError(
                 f"cannot write a run to {folder}: {error.strerror or error}; choose a folder that can be written with --out"
@@ -224,9 +225,11 @@ class Store:
         """Make a round part of the run, whole or not at all; then remove the files that nothing names any more."""
         number = record.round
         try:
+            if not (self.folder / DATABASE).exists():
+                raise FileNotFoundError(f"its {DATABASE} is gone")  # SQLite would go on with a file that has no name any more
             began = time.perf_counter()
             paths = [self.file(name) for _, _, name, _ in record.files]
-            sync(paths, [self.files] if paths else [])
+            sync([*paths, self.files])
             if "store" in record.seconds:
                 record.seconds["store"] += time.perf_counter() - began
             files = [

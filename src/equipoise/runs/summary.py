@@ -124,11 +124,11 @@ def notes(run: Run, metric: str, model: str, chosen: bool = True) -> list[str]:
     asked = run.config["evaluation"]
     why = why_main(measured(run.task, asked["metrics"], asked.get("main")), asked.get("main")) if chosen else ""
     values, missing = run.final(metric, model), undefined(run, metric, model)
-    split = "the shared test data" if run.main_split == "shared" else "test data"
-    return [sentence for sentence in (why, one_class(metric, missing, len(values), split), diverged(metric, values)) if sentence]
+    sentences = (why, one_class(metric, missing, len(values), run.main_split), diverged(metric, values))
+    return [sentence for sentence in sentences if sentence]
 
 
-def one_class(metric: str, missing: Sequence[str], others: int, split: str = "test data") -> str:
+def one_class(metric: str, missing: Sequence[str], others: int, split: str = "test") -> str:
     """
     >>> one_class("auroc", ["3", "7"], 8)
     'auroc is undefined for clients 3 and 7: their test data have one class; averages are over the other 8'
@@ -136,7 +136,8 @@ def one_class(metric: str, missing: Sequence[str], others: int, split: str = "te
     if not missing:
         return ""
     left = f"averages are over the other {others}" if others else "choose another metric"
-    return f"{metric} is undefined for {clients_in_words(missing)}: their {split} have one class; {left}"
+    whose = "the shared" if split == "shared" else "its" if len(missing) == 1 else "their"
+    return f"{metric} is undefined for {clients_in_words(missing)}: {whose} test data have one class; {left}"
 
 
 def diverged(metric: str, values: Mapping[str, float]) -> str:
