@@ -6,7 +6,7 @@ import errno
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,9 +17,8 @@ SYNCS_AT_A_TIME = 8  # a journaling file system commits many small files about a
 _NAME = re.compile(
     r"(?:(?:server|perclient-[0-9a-f]+-[0-9a-f]+)-r[0-9]+a[0-9]+|(?:client|reply)-[0-9a-f]+-r[0-9]+a[0-9]+x[0-9]+)\.safetensors"
 )
-_HALF_WRITTEN = re.compile(
-    r"\.tmp[0-9A-Za-z]{6}|client-[0-9a-f]+-r[0-9]+a[0-9]+x[0-9]+\.safetensors\.[0-9]+\.part"
-)  # names under which files are written first
+# Names under which files are written first: safetensors' own, and ours.
+_HALF_WRITTEN = re.compile(r"\.tmp[0-9A-Za-z]{6}|client-[0-9a-f]+-r[0-9]+a[0-9]+x[0-9]+\.safetensors\.[0-9]+\.part")
 # What a run writes into its folder by name; SQLite adds -wal, -shm and -journal to its own.
 _WRITTEN = re.compile(rf"{re.escape(DATABASE)}.*|{re.escape(LOCK)}|{re.escape(CONFIGURATION)}|{FILES}|tensorboard")
 
@@ -78,17 +77,12 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sync(paths: Sequence[Path], folders: Iterable[Path] = ()) -> None:
-    """Have the contents of these files on the disk, then the names in these folders."""
-    if len(paths) > 1:
-        with ThreadPoolExecutor(min(SYNCS_AT_A_TIME, len(paths))) as threads:
-            list(threads.map(_sync, paths))
-    else:
-        for path in paths:
-            _sync(path)
-    if os.name == "posix":  # elsewhere a folder cannot be opened
-        for folder in folders:
-            _sync(folder)
+def sync(paths: Iterable[Path]) -> None:
+    """Have the contents of these files, and the names in these folders, on the disk; all at a time, since each waits for the disk alone."""
+    wanted = [path for path in paths if os.name == "posix" or not path.is_dir()]  # elsewhere a folder cannot be opened
+    if wanted:
+        with ThreadPoolExecutor(min(SYNCS_AT_A_TIME, len(wanted))) as threads:
+            list(threads.map(_sync, wanted))
 
 
 def _sync(path: Path) -> None:
