@@ -301,10 +301,9 @@ def pack(record: Record) -> list[bytes | memoryview]:
     header += b" " * (-(8 + len(header)) % _ALIGNMENT)
     parts: list[bytes | memoryview] = [struct.pack("<Q", len(header)) + header]
     for tensor in flat:
-        if tensor.numel():
-            row = tensor.reshape(-1)
-            if row.stride(0) != 1:  # a single number cut from a strided tensor: contiguous by name
-                row = row.clone(memory_format=torch.contiguous_format)
+        if count := tensor.numel():
+            # A single number cut from a strided tensor is contiguous by name only.
+            row = (tensor if count > 1 else tensor.clone(memory_format=torch.contiguous_format)).reshape(-1)
             parts.append(row.view(torch.uint8).numpy().data)
             parts.append(bytes(-tensor.nbytes % _ALIGNMENT))
     return parts
