@@ -11,6 +11,7 @@ from equipoise import methods
 from equipoise.composition import Unsound, compose
 
 BASES = ["fedavg", "fedprox", "fedavgm", "fedakd", "kdia", "corefed", "fedequilibria", "fedekd"]
+BASES += ["moon", "fedgkd", "fedproto", "fedmpr", "fedrdn"]
 RULES = ["fedavg", "fedequilibria", "corefed"]
 
 
@@ -33,6 +34,15 @@ def test_a_teacher_beside_another_method_changes_nothing_and_is_served(base: str
     assert any("@kdia" in name for name in found)
 
 
+@pytest.mark.parametrize("base", [*BASES, "standalone", "scaffold"])
+def test_inputs_of_another_method(base: str, tmp_path: Path) -> None:
+    own = settings(base)["method"]
+    plain = played(settings(own, rounds=2), tmp_path / "plain")
+    run = played(settings({**own, "inputs": {"name": "fedrdn"}}, rounds=2), tmp_path / "run")
+    finite(run)
+    assert (run.final("loss") == plain.final("loss")) == (base == "fedrdn")
+
+
 def test_a_rule_of_its_own_gives_the_same_run(tmp_path: Path) -> None:
     """FedAvg weighed by FedEquilibria is FedEquilibria: its client side is FedAvg's."""
     composed = played(settings({"name": "fedavg", "weights": {"name": "fedequilibria", "t": 0.4}}), tmp_path / "composed")
@@ -48,6 +58,7 @@ def test_a_rule_of_its_own_gives_the_same_run(tmp_path: Path) -> None:
         ("scaffold", "weights", "fedequilibria", "derived for its own weights"),
         ("fedavg", "weights", "scaffold", "no weight rule that stands"),
         ("fedavg", "weights", "fedakd", "no weight rule that stands"),
+        ("fedavg", "weights", "fedgkd", "no weight rule that stands"),
         ("fedavg", "inputs", "fedprox", "does not change inputs"),
         ("fedavg", "beside", "fedprox", "remembers nothing"),
         ("standalone", "beside", "kdia", "uploads none"),
