@@ -15,6 +15,7 @@ from checks import sites
 from test_compare_table import facts
 
 import equipoise as eq
+import equipoise.comparison.run as choosing
 from equipoise.comparison import Comparison, formats, opened
 from equipoise.comparison.entries import Entry, Facts, aligned
 from equipoise.comparison.plan import plan
@@ -140,6 +141,26 @@ def test_a_diverged_client_does_not_vanish_from_the_average() -> None:
     row = comparison.row("iid", "fedavg", "average")
     assert row is not None and math.isnan(row["value"]) and row["note"].startswith("loss of client b is not a number")
     assert comparison.row("iid", "standalone", "average")["value"] == 1.5  # type: ignore[index]
+
+
+def test_methods_are_ranked_by_the_measure_asked_for() -> None:
+    alone = facts("standalone", 1, [0.5, 0.5])
+    even, uneven = facts("fedavg", 1, [0.6, 0.6]), facts("fedprox", 1, [0.4, 0.9])
+    entries = [Entry("standalone", alone, alone), Entry("fedavg", even, alone), Entry("fedprox", uneven, alone)]
+    for measure, order in (("average", ["fedprox", "fedavg", "standalone"]), ("worst", ["fedavg", "standalone", "fedprox"])):
+        _, rows = formats.grid_of(Comparison(entries, "fedavg", measure=measure), "iid", lambda text, place: text)
+        assert sorted((row[:2] for row in rows), key=lambda row: row[1]) == [[name, f"{k}.0"] for k, name in enumerate(order, 1)]
+
+
+def test_settings_are_judged_by_the_clients_that_all_of_them_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F1 on validation data: without client b the second setting would seem the better one."""
+    first, second = plan(BASE, ["fedavg"], seeds=[1], grid={"training.lr": [0.1, 0.2]})[1::2]
+    values = {first.name: {"a": 0.7, "b": 0.1}, second.name: {"a": 0.6}}
+    known = {cell.name: several(cell.name, f1={"a": 1.0}) for cell in (first, second)}
+    monkeypatch.setattr(choosing, "_validation", lambda run: values[run.folder.name.removesuffix("-1")])
+    assert choosing._on_validation({s.setting: [s] for s in (first, second)}, known) == {first.setting: 0.7, second.setting: 0.6}
+    values[second.name] = {"a": math.nan}
+    assert choosing._on_validation({s.setting: [s] for s in (first, second)}, known)[second.setting] == -math.inf
 
 
 def test_runs_about_different_metrics_are_shown_by_one_that_all_have() -> None:

@@ -64,6 +64,8 @@ def test_standalone_says_nothing_about_itself():
 def test_best_and_second_best_follow_the_direction_of_the_measure():
     comparison = made_up()
     assert {m: comparison.row("iid", m, "average")["place"] for m in comparison.methods} == {"standalone": None, "fedavg": 2, "fedakd": 1}
+    spreads = {m: comparison.row("iid", m, "std")["value"] for m in comparison.methods}
+    assert comparison.row("iid", min(spreads, key=lambda m: spreads[m]), "std")["place"] == 1, "even is better, whatever the metric"
     errors = made_up(metric="rmse")
     assert {m: errors.row("iid", m, "average")["place"] for m in errors.methods} == {"standalone": 1, "fedavg": 2, "fedakd": None}
 

@@ -11,6 +11,7 @@ from equipoise import methods
 from equipoise.composition import Unsound, compose
 
 BASES = ["fedavg", "fedprox", "fedavgm", "fedakd", "kdia", "corefed", "fedequilibria", "fedekd", "ditto", "fedas"]
+BASES += ["moon", "fedgkd", "fedproto", "fedmpr", "fedrdn", "feddisco", "qfedavg", "pa3fed"]
 RULES = ["fedavg", "fedequilibria", "corefed", "fedas", "feddisco", "qfedavg", "pa3fed", "fedheal"]
 ALONE = {"fedheal": {"masks": False}}  # settings with which a rule stands without its own client and update
 
@@ -37,6 +38,15 @@ def test_a_teacher_beside_another_method_changes_nothing_and_is_served(base: str
     assert any("@kdia" in name for name in found)
 
 
+@pytest.mark.parametrize("base", [*BASES, "standalone", "scaffold"])
+def test_inputs_of_another_method(base: str, tmp_path: Path) -> None:
+    own = settings(base)["method"]
+    plain = played(settings(own, rounds=2), tmp_path / "plain")
+    run = played(settings({**own, "inputs": {"name": "fedrdn"}}, rounds=2), tmp_path / "run")
+    finite(run)
+    assert (run.final("loss") == plain.final("loss")) == (base == "fedrdn")
+
+
 def test_a_rule_of_its_own_gives_the_same_run(tmp_path: Path) -> None:
     """FedAvg weighed by FedEquilibria is FedEquilibria: its client side is FedAvg's."""
     composed = played(settings({"name": "fedavg", "weights": {"name": "fedequilibria", "t": 0.4}}), tmp_path / "composed")
@@ -60,6 +70,7 @@ def test_a_rule_of_its_own_gives_the_same_run(tmp_path: Path) -> None:
         ("fedavg", "weights", "fedmgda", "no weight rule that stands"),
         ("fedheal", "weights", "fedavg", "derived for its own weights"),
         ("fedmgda", "weights", "fedavg", "derived for its own weights"),
+        ("fedavg", "weights", "fedgkd", "no weight rule that stands"),
         ("fedavg", "inputs", "fedprox", "does not change inputs"),
         ("fedavg", "beside", "fedprox", "remembers nothing"),
         ("standalone", "beside", "kdia", "uploads none"),

@@ -187,6 +187,7 @@ def test_an_absent_client_keeps_its_history_and_a_new_one_starts_with_its_own(tm
     assert [seen[k].new.signs["1"]["rounds"] for k in (1, 2)] == [1, 1] and seen[2].new.signs["0"]["rounds"] == 3
     assert same(seen[1].new.signs["1"]["positive"], seen[2].new.signs["1"]["positive"])
     assert seen[1].new.importance["1"] == seen[2].new.importance["1"]
+    assert seen[0].new.importance["0"]["q"] == 1 / 5 + seen[0].new.importance["0"]["step"], "a missing reply changes nobody's start"
     assert seen[1].new.importance["1"]["q"] == 1 / 5 + seen[1].new.importance["1"]["step"], "it starts with its share of those asked"
     assert isinstance(load_server(run.store).signs, PerClient)
 

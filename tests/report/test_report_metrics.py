@@ -17,7 +17,7 @@ from equipoise.comparison import Comparison, opened
 from equipoise.comparison.entries import Entry, Facts
 from equipoise.comparison.table import Failure
 from equipoise.metrics.registry import find
-from equipoise.report import report
+from equipoise.report import figures, report
 from equipoise.report.cards import cards, points, written
 from equipoise.report.curves import read_curves
 from equipoise.report.verdict import best_in_words
@@ -144,7 +144,8 @@ def test_a_diverged_client_is_named_and_the_average_is_not_that_of_the_others(tm
     assert "Auroc of client 2 is not a number: the outputs of the model are not finite." in page
     assert math.isnan(opened([run]).entries[0].measured[0]["average"]) and math.isnan(shown(Run(run))["average"])
     assert np.isnan(read_curves(Run(run), "auroc").mean).tolist() == [False, True, True]
-    assert 'class="loses" data-client="2"' not in page and 'class="gains" data-client="2"' not in page
+    broken = next(card for card in cards(opened([run]).entries[0], Run(run)) if card.client == "2")
+    assert broken.gain is None and broken.verdict == "" and '<tr class="" data-client="2">' in page
     change(run, "update measurements set value = null where metric = 'auroc'")
     assert report([run], tmp_path / "r.html")
     assert report([tmp_path / "standalone", run], tmp_path / "r.html")
@@ -177,6 +178,34 @@ def test_the_page_of_a_comparison_uses_what_it_was_asked(tmp_path: Path) -> None
     assert "best worst client" in re.search(r'class="headline">([^<]*)', page).group(1)  # type: ignore[union-attr]
     saved = json.loads((tmp_path / "comparison.json").read_text())
     assert (saved["baseline"], saved["level"], saved["measure"], saved["failures"][0]["seed"]) == ("fedprox", 0.5, "worst", 3)
+
+
+def test_a_comparison_of_one_run_names_what_failed(tmp_path: Path) -> None:
+    entries = opened([made_up_run(tmp_path / "runs" / "standalone", "standalone")]).entries
+    Comparison(entries, "fedavg", [Failure("fedavg", "iid", 0, "no patience left")], tmp_path).save()
+    page = report([tmp_path], tmp_path / "r.html")[0].read_text()
+    assert "1 of 2 runs failed: fedavg, partition iid, seed 0: no patience left" in page
+
+
+def test_points_beyond_the_line_are_those_that_gain() -> None:
+    alone, together = np.array([1.0, 2.0, 3.0, math.nan]), np.array([0.5, 1.5, 4.0, 1.0])
+    for metric, expected in (("rmse", ["gains (2)", "loses (1)"]), ("auroc", ["gains (1)", "loses (2)"])):
+        axes = figures.alone_against_together(alone, together, find(metric)).axes[0]
+        assert [text.get_text() for text in axes.get_legend().get_texts()] == expected
+
+
+def test_a_client_without_test_samples_is_not_called_undefined(tmp_path: Path) -> None:
+    run = Run(made_up_run(tmp_path / "run"))
+    change(run.folder, "delete from measurements where client in ('1', '2')")
+    change(
+        run.folder,
+        """update meta set value = '{"train": [9, 9, 9, 9], "validation": [1, 1, 1, 1], "test": [9, 0, 9, 9]}' where key = 'sizes'""",
+    )
+    assert undefined(run, "accuracy", "global") == ["2"]
+    config = run.config | {"evaluation": run.config["evaluation"] | {"clients": "cohort"}}
+    change(run.folder, """update rounds set joined = '["0", "3"]'""")
+    run.__dict__["config"] = config
+    assert undefined(run, "accuracy", "global") == [], "only those asked in the last round were measured"
 
 
 def test_the_main_metric_decides_the_best_round(tmp_path: Path) -> None:

@@ -50,9 +50,11 @@ def _discrepancy(counts: np.ndarray, metric: str) -> float:
     """How far a client's labels are from uniform, of which the share of every class is 1 / C."""
     share, uniform = counts / counts.sum(), 1 / len(counts)
     if metric == "kl":  # the sum of D ln(D C), with 0 ln 0 = 0
-        seen = counts[counts > 0]
-        # From counts: labels that are exactly uniform are at exactly 0, not at a rounding error that the cohort's sum would blow up.
-        return max(0.0, float(seen / seen.sum() @ np.log(seen * len(counts) / seen.sum())))
-    if metric == "cosine":
-        return float(1 - share.sum() * uniform / (np.linalg.norm(share) * np.sqrt(uniform)))
-    return float(np.linalg.norm(share - uniform, ord=1 if metric == "l1" else 2))
+        seen = share[share > 0]
+        found = seen @ np.log(seen * len(counts))
+    elif metric == "cosine":
+        found = 1 - share.sum() * uniform / (np.linalg.norm(share) * np.sqrt(uniform))
+    else:
+        found = np.linalg.norm(share - uniform, ord=1 if metric == "l1" else 2)
+    # Of uniform labels rounding leaves 0 or a little less, which the cohort's sum of such errors would turn into whole shares.
+    return max(0.0, float(found))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.metrics.arrays import Array, array, undefined, vector, vectors
@@ -32,10 +34,11 @@ def log_loss(logits: ArrayLike, labels: ArrayLike) -> float:
     z, y = classified(logits, labels, "logits")
     if not len(y):
         return undefined("log loss is undefined: there are no samples")
-    top = z.max(1, keepdims=True)
-    if not np.isfinite(top).all():
+    if not np.isfinite(z.max(1)).all():
         return undefined("log loss is undefined: some logits are NaN or infinite; the model has diverged")
-    return float(np.mean(np.log(np.exp(z - top).sum(1)) + top[:, 0] - z[np.arange(len(y)), y]))
+    return float(
+        F.cross_entropy(torch.tensor(z), torch.tensor(y))
+    )  # torch's own: the bits of a run that is resumed are those it began with
 
 
 def softmax(logits: ArrayLike) -> Array:
