@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -23,13 +23,15 @@ import torch
 import yaml
 
 import equipoise
+from equipoise import plainyaml
 from equipoise.data import Dataset, Federation, federate
-from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment
+from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment, load
+from equipoise.imports import Imports, permitted
 from equipoise.method import Method
 from equipoise.names import nearest
 from equipoise.rounds import Loop
-from equipoise.runs.run import Run
-from equipoise.runs.store import CONFIGURATION, RunError, Store
+from equipoise.runs.run import Run, read_configuration
+from equipoise.runs.store import RunError, Store
 from equipoise.task import Task
 from equipoise.transports.exchange import Interrupted, Watcher
 from equipoise.transports.inprocess import InProcess, Loopback
@@ -38,13 +40,21 @@ from equipoise.workbench import Factory, Workbench, factories, one_thread
 
 
 def run(
-    given: Experiment | Mapping[str, Any], out: str | Path | None = None, watcher: Watcher | None = None, transport: str | None = None
+    given: Experiment | Mapping[str, Any] | str | Path,
+    out: str | Path | None = None,
+    watcher: Watcher | None = None,
+    transport: str | None = None,
+    allow_imports: Iterable[str] = (),
 ) -> Run:
     """Run an experiment to its end and return its record.
 
-    `out` is the run's folder (default: a new one under `runs/`). `transport="loopback"` packs and unpacks everything on its way, for tests.
+    `given` may also be the path of a YAML file; code that it names is imported from the packages in `allow_imports` only. `out` is the run's
+    folder (default: a new one under `runs/`). `transport="loopback"` packs and unpacks everything on its way, for tests.
     """
-    wanted = given if isinstance(given, Experiment) else experiment(given)
+    if isinstance(given, (str, Path)):
+        given = load(given)
+    wanted = given if isinstance(given, Experiment) else experiment(given, permitted(given, allow_imports))
+    text = configuration(wanted)
     with ExitStack() as on_failure:
         pool = _workers(wanted, transport)  # processes import torch while the data are prepared here
         if pool is not None:
@@ -52,16 +62,23 @@ def run(
         federation = federate(wanted.data, wanted.seed, wanted.dataset)
         bench, method = prepare(wanted, federation.task, federation)
         folder = Path(out) if out is not None else fresh_folder(wanted)
-        store = Store.create(folder, yaml.safe_dump(wanted.model_dump(mode="json"), sort_keys=False), _facts(wanted, federation))
+        store = Store.create(folder, text, _facts(wanted, federation))
         on_failure.pop_all()
         del federation  # the workbench has it; workers put it into shared memory, and a second copy must not stay here
     return _go(wanted, method, bench, store, watcher, pool or (Loopback if transport == "loopback" else InProcess)(bench, method))
 
 
-def resume(folder: str | Path, watcher: Watcher | None = None, dataset: Dataset | None = None, given: Experiment | None = None) -> Run:
+def resume(
+    folder: str | Path,
+    watcher: Watcher | None = None,
+    dataset: Dataset | None = None,
+    given: Experiment | None = None,
+    allow_imports: Iterable[str] = (),
+) -> Run:
     """Go on with a run that was stopped or killed; the result is the same, bit for bit, as if it never was.
 
-    A run whose data, model or method were Python objects needs them again: `given` is the experiment it was started with.
+    A run whose data, model or method were Python objects needs them again: `given` is the experiment it was started with. Code that the
+    run's file names is imported from the packages in `allow_imports` only.
     """
     with ExitStack() as on_failure:
         store = Store(Path(folder), writing=True)
@@ -71,8 +88,7 @@ def resume(folder: str | Path, watcher: Watcher | None = None, dataset: Dataset 
         reason = store.meta("not portable")
         if given is None and reason not in (None, OWN_DATA if dataset is not None else None):
             raise RunError(f"{folder} cannot be resumed from its file alone: {reason}; call equipoise.resume(folder, given=experiment)")
-        saved = yaml.safe_load((Path(folder) / CONFIGURATION).read_text())
-        wanted = given or experiment({**saved, **({"dataset": dataset} if dataset is not None else {})})
+        wanted = given or _saved(Path(folder), dataset, allow_imports)
         store.check_files()
         store.sweep()
         pool = _workers(wanted, None)
@@ -87,6 +103,24 @@ def resume(folder: str | Path, watcher: Watcher | None = None, dataset: Dataset 
     return _go(wanted, method, bench, store, watcher, pool or InProcess(bench, method))
 
 
+def _saved(folder: Path, dataset: Dataset | None, allow_imports: Iterable[str]) -> Experiment:
+    """The experiment that a run's own file holds."""
+    config = read_configuration(folder)
+    return experiment({**config, **({"dataset": dataset} if dataset is not None else {})}, permitted(config, allow_imports))
+
+
+def configuration(wanted: Experiment) -> str:
+    """The file of a run; one that could not be read again is refused before anything begins."""
+    text = yaml.safe_dump(wanted.model_dump(mode="json"), sort_keys=False)
+    try:
+        plainyaml.parsed(text, "this experiment, written to a file,")
+    except plainyaml.Unreadable as error:
+        raise ConfigurationError(str(error)) from None
+    if len(text.encode()) > plainyaml.MOST_BYTES:
+        raise ConfigurationError(f"expected an experiment of at most 1 MB, got one of {len(text) / 1e6:.1f} MB; shorten its lists")
+    return text
+
+
 def prepare(wanted: Experiment, task: Task, federation: Federation | None) -> tuple[Workbench, Method]:
     """The workbench and the method of an experiment, checked against each other."""
     method = wanted.build_method()
@@ -98,7 +132,7 @@ def prepare(wanted: Experiment, task: Task, federation: Federation | None) -> tu
     architectures: dict[str, Any] = {}
     for name, spec in wanted.architectures().items():
         if isinstance(spec, dict) and "clients" in spec:  # {name: cnn, clients: {"3": mlp}}: some clients have their own
-            overrides[name] = factories(spec["clients"], task)
+            overrides[name] = factories(spec["clients"], task, wanted.imports)
             unknown = [client for client in overrides[name] if federation is not None and client not in federation.ids]
             if unknown and federation is not None:
                 raise nearest(f"client under models.{name}.clients", unknown[0], list(federation.ids))
@@ -114,7 +148,7 @@ def prepare(wanted: Experiment, task: Task, federation: Federation | None) -> tu
             f"{type(method).__name__} measures models on validation data at the server, and there are none; "
             "give the clients validation parts: data.split=[0.7, 0.15, 0.15], say"
         )
-    own = factories(architectures, task)
+    own = factories(architectures, task, wanted.imports)
     built = {**own, **method.models(task, own)}
     bench = Workbench(task, built, wanted.training, wanted.seed, federation, wanted.device, overrides)
     for name in built:
@@ -162,7 +196,7 @@ def _go(wanted: Experiment, method: Method, bench: Workbench, store: Store, watc
             store.set_meta("wall seconds", (store.meta("wall seconds") or 0.0) + time.time() - began)
         transport.close()
         store.close()
-    return Run(store.folder)
+    return Run(store.folder, Imports(wanted.imports.packages).with_names(wanted.model_dump(mode="json")))
 
 
 def _workers(wanted: Experiment, kind: str | None) -> Workers | None:

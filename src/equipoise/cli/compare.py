@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -38,6 +38,10 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(help="the comparison's folder; default: one under comparisons/, named by the settings")
     ] = None,
+    allow_import: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PACKAGE", help="import code of this package if the file names it; repeat the option for several"),
+    ] = None,
     jobs: Annotated[int | None, typer.Option(help="runs at a time; default one per core")] = None,
     output_format: Annotated[
         Literal["terminal", "markdown", "latex", "csv", "json"],
@@ -55,11 +59,10 @@ def compare(
     from equipoise.cli import comparing, output
     from equipoise.comparison import compare as start
     from equipoise.comparison import formats
-    from equipoise.comparison.plan import plan
+    from equipoise.comparison.plan import from_file, plan
     from equipoise.experiment import load, with_settings
+    from equipoise.imports import FromFile, permitted
 
-    given: dict[str, Any] = load(file) if file is not None else {}
-    lists = {key: given.pop(key, None) for key in ("methods", "seeds", "partitions", "grid", "baseline")}
     flags = {
         "data.name": data,
         "data.clients": clients,
@@ -68,20 +71,24 @@ def compare(
         "rounds": rounds,
         "participation.fraction": fraction,
     }
-    base = with_settings(given, {key: value for key, value in flags.items() if value is not None})
-    base = with_settings(base, output.parse_settings(settings or []))
-    wanted: dict[str, Any] = {
-        "methods": [name.strip() for name in methods.split(",") if name.strip()] if methods is not None else lists["methods"] or [],
-        "seeds": comparing.parse_seeds(seeds) if seeds is not None else lists["seeds"] or [],
-        "partitions": partition or lists["partitions"] or [],
-        "grid": comparing.parse_grid(grid) if grid else lists["grid"] or {},
-    }
+    given = load(file) if file is not None else FromFile()
+    given = with_settings(given, {key: value for key, value in flags.items() if value is not None})
+    given = with_settings(given, output.parse_settings(settings or []))
+    base, wanted = from_file(
+        given,
+        methods=[name.strip() for name in methods.split(",") if name.strip()] if methods is not None else [],
+        seeds=comparing.parse_seeds(seeds) if seeds is not None else [],
+        partitions=partition or [],
+        grid=comparing.parse_grid(grid) if grid else {},
+        baseline=baseline,
+    )
     if dry_run:
-        comparing.show_plan(plan(base, **wanted))
+        del wanted["baseline"]
+        comparing.show_plan(plan(base, **wanted, imports=permitted(base, allow_import or [])))
         return
     try:
         with comparing.progress(quiet) as watching:
-            result = start(base, **wanted, baseline=baseline or lists["baseline"], out=out, jobs=jobs, progress=watching)
+            result = start(base, **wanted, out=out, jobs=jobs, progress=watching, allow_imports=allow_import or [])
     except KeyboardInterrupt:
         print("stopped; finished rounds are kept, and the same command goes on from there", file=sys.stderr)
         raise typer.Exit(130) from None

@@ -12,6 +12,10 @@ from equipoise import processes
 
 def resume(
     run: Annotated[Path, typer.Argument(help="the folder of a run that was stopped or killed")],
+    allow_import: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PACKAGE", help="import code of this package if the run names it; repeat the option for several"),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
 ) -> None:
     """Go on with a run; the result is the same, bit for bit, as if it had never been stopped."""
@@ -20,5 +24,5 @@ def resume(
     from equipoise.simulate import resume as go_on
 
     with output.progress(quiet) as watcher:
-        finished = go_on(run, watcher)
+        finished = go_on(run, watcher, allow_imports=allow_import or [])
     output.summary(finished)

@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from equipoise import plainyaml
+from equipoise.imports import FromFile, Imports, permitted
+from equipoise.names import checked_name
 from equipoise.runs.store import CONFIGURATION, RunError, Store
 from equipoise.task import Task
+
+# What is read of a run's configuration without making an experiment of it.
+_NEEDED = {"rounds": int, "seed": int, "data": dict, "method": dict, "training": dict, "models": dict}
+
+
+def read_configuration(folder: Path) -> FromFile:
+    """The configuration in the folder of a run."""
+    try:
+        found = plainyaml.read(folder / CONFIGURATION)
+    except plainyaml.Unreadable as error:
+        raise RunError(f"{error}; restore the run from a copy, or run the experiment anew") from None
+    wrong = [key for key, kind in _NEEDED.items() if not isinstance(found, dict) or type(found.get(key)) is not kind]
+    if wrong or "model" not in found or not isinstance(found["method"].get("name"), str) or "partition" not in found["data"]:
+        raise RunError(
+            f"{folder / CONFIGURATION} is not the configuration of a run{f': it lacks {wrong[0]}' if wrong else ''}; restore it from a copy"
+        )
+    return FromFile(found)
 
 
 class Run:
     """The record of an experiment."""
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, imports: Imports | None = None) -> None:
+        """Open a run; `imports` is what its configuration may import, if this process gave the experiment itself."""
         self.folder = Path(folder)
         self.store = Store(self.folder)
+        self._imports = imports or Imports()
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}, {self.status}, round {self.last_round} of {self.config['rounds']})"
@@ -26,8 +47,7 @@ class Run:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The resolved configuration: enough to repeat the run."""
-        found: dict[str, Any] = yaml.safe_load((self.folder / CONFIGURATION).read_text())
-        return found
+        return read_configuration(self.folder)
 
     @property
     def status(self) -> str:
@@ -46,7 +66,11 @@ class Run:
 
     @cached_property
     def clients(self) -> list[str]:
-        return list(self.store.meta("clients"))
+        found = self.store.meta("clients")
+        try:
+            return [checked_name(client, "client id") for client in found]
+        except (TypeError, ValueError) as error:
+            raise RunError(f"{self.folder} was not written by Equipoise: {error}") from None
 
     def table(self, **where: Any) -> list[dict[str, Any]]:
         """The long table: one record per (round, client, model, phase, split, metric), which pandas.DataFrame takes as it is.
@@ -108,10 +132,11 @@ class Run:
         rows = self.store.rows("select distinct model from measurements where phase = 'received'")
         return [row["model"] for row in rows]
 
-    def model(self, name: str = "global", client: str | None = None, given: Any = None) -> Any:
+    def model(self, name: str = "global", client: str | None = None, given: Any = None, allow_imports: Iterable[str] = ()) -> Any:
         """A trained model as a loaded torch module: `run.model("global")`, `run.model("personal", client="3")`.
 
-        A run whose model or method was a Python object needs it again: `given` is the experiment it was started with.
+        A run whose model or method was a Python object needs it again: `given` is the experiment it was started with. Code that the run's
+        file names is imported from the packages in `allow_imports` only.
         """
         from equipoise import evaluation
         from equipoise.client import Client
@@ -127,7 +152,9 @@ class Run:
         if client is not None and client not in self.clients:
             raise RunError(f"no client {client!r} in {self.folder}; it has {', '.join(self.clients[:12])}")
         try:
-            bench, method = prepare(given or experiment(self.config), self.task, None)
+            bench, method = prepare(
+                given or experiment(self.config, self._imports | permitted(self.config, allow_imports)), self.task, None
+            )
         except ValueError as error:
             reason = self.store.meta("not portable")
             if reason is None or given is not None:

@@ -23,6 +23,7 @@ import torch
 def main(connection_number: int, data_number: int) -> None:
     torch.set_num_threads(1)
     from equipoise.experiment import experiment
+    from equipoise.imports import Imports
     from equipoise.records import Record
     from equipoise.simulate import prepare
     from equipoise.transports import wire
@@ -44,7 +45,7 @@ def main(connection_number: int, data_number: int) -> None:
     job = json.loads(inbox.get()["job"])
     sys.path[:0] = [path for path in job["path"] if path not in sys.path]
     federation = attach(job, data_number)
-    bench, method = prepare(experiment(job["experiment"]), federation.task, federation)
+    bench, method = prepare(experiment(job["experiment"], Imports.of_job(job["imports"])), federation.task, federation)
     sender.send(Record(kind="ready"))
     trees: dict[str, Any] = {}
     while True:

@@ -76,6 +76,7 @@ class Workers:
         self.job = json.dumps(
             {
                 "experiment": experiment.model_dump(mode="json") | {"method": spec_of(experiment.build_method())},
+                "imports": experiment.imports.plain(),
                 "task": asdict(federation.task),
                 "name": federation.name,
                 "ids": federation.ids,
