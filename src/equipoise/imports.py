@@ -15,6 +15,8 @@ from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any
 
+import yaml
+
 from equipoise.names import UnknownName, nearest, quoted
 
 GROUPS = ("equipoise.models", "equipoise.methods", "equipoise.datasets")
@@ -34,6 +36,9 @@ class FromFile(dict[str, Any]):
         result = FromFile(values)
         result.typed = self.typed | named(list(typed))
         return result
+
+
+yaml.SafeDumper.add_representer(FromFile, yaml.SafeDumper.represent_dict)
 
 
 @dataclass(frozen=True)

@@ -43,4 +43,4 @@ def markdown(value: object) -> str:
     >>> markdown("a|b *c*")
     'a\\\\|b \\\\*c\\\\*'
     """
-    return re.sub(r"([\\`*|<\[\]])", r"\\\1", shown(value))
+    return re.sub(r"([\\`*|<]|\](?=\())", r"\\\1", shown(value))

@@ -13,24 +13,49 @@ import yaml
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
+from equipoise import plainyaml
 from equipoise.experiment import ConfigurationError, Experiment
+from equipoise.names import quoted
 from equipoise.runs import Run
 from equipoise.runs.store import DATABASE, RunError
+from equipoise.text import shown
 from equipoise.transports.exchange import MEASURE, OUTPUTS, Watcher
 
 console = Console()
 
 
+class Styled(str):
+    """A word of a table and how it looks; names of users come as plain words, in which rich is not to look for its markup."""
+
+    style: str = ""
+
+
+def styled(text: str, style: str) -> Styled:
+    result = Styled(text)
+    result.style = style
+    return result
+
+
+def as_text(cell: Any) -> Text:
+    return Text(shown(cell), style=getattr(cell, "style", ""))
+
+
+def say(*words: str, wrap: bool = True) -> None:
+    """Print a line as it is: what is in it is never taken for markup."""
+    console.print(Text.assemble(*map(as_text, words)), highlight=False, soft_wrap=not wrap)
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
     if title:
-        console.print(title, style="italic", highlight=False)
+        say(styled(title, "italic"))
     grid = Table(box=None, pad_edge=False, header_style="bold")
     for place, name in enumerate(header):
         numeric = bool(rows) and all(isinstance(row[place], (int, float)) or str(row[place])[:1] in "+-0123456789" for row in rows)
-        grid.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        grid.add_column(as_text(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        grid.add_row(*(str(cell) for cell in row))
+        grid.add_row(*map(as_text, row))
     console.print(grid)
 
 
@@ -41,7 +66,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         key, equals, value = setting.partition("=")
         if not equals or not key:
             raise ConfigurationError(f"--set: expected KEY=VALUE such as training.lr=0.01, got {setting!r}")
-        found[key.strip()] = yaml.safe_load(value)
+        found[key.strip()] = plainyaml.parsed(value, f"--set {key}: {quoted(value)}")
     return found
 
 
@@ -52,14 +77,14 @@ def plan(wanted: Experiment) -> None:
 
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
     bench, _ = prepare(wanted, federation.task, federation)
-    console.print(yaml.safe_dump(wanted.model_dump(mode="json"), sort_keys=False), end="", highlight=False, markup=False)
+    print(yaml.safe_dump(wanted.model_dump(mode="json"), sort_keys=False), end="")
     sizes = federation.train.sizes
     parameters = {name: bench.initial(name).count() for name in bench.architectures}
     asked = wanted.participation.size(len(federation.ids))
-    console.print(
-        f"[bold]plan[/]: {len(federation.ids)} clients with {sizes.min()} to {sizes.max()} training samples ({sizes.sum()} in all), {asked} asked in each of "
+    say(
+        styled("plan", "bold"),
+        f": {len(federation.ids)} clients with {sizes.min()} to {sizes.max()} training samples ({sizes.sum()} in all), {asked} asked in each of "
         f"{wanted.rounds} rounds; {', '.join(f'{name} {count:,} parameters' for name, count in parameters.items())}",
-        highlight=False,
     )
 
 
@@ -102,7 +127,7 @@ def _bars(quiet: bool) -> Iterator[Watcher]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     bars = Progress(*columns, console=screen, transient=False)
     rounds = bars.add_task("rounds", total=None, note="")
@@ -141,22 +166,22 @@ def summary(run: Run) -> None:
     from equipoise.runs.summary import baseline_of, facts
 
     show(facts(run, baseline_of(run)))
-    console.print(f"saved in [bold]{run.folder}[/]; look again with: equipoise show {run.folder}", highlight=False, soft_wrap=True)
+    say("saved in ", styled(str(run.folder), "bold"), f"; look again with: equipoise show {run.folder}", wrap=False)
 
 
 def show(found: dict[str, Any]) -> None:
     method = found["method"]
     details = ", ".join(f"{key}={value}" for key, value in method.items() if key != "name")
-    console.print(
-        f"[bold]{method['name']}[/]{f' ({details})' if details else ''} on {found['data']}, partition {found['partition']}, {found['clients']} clients, "
+    say(
+        styled(method["name"], "bold"),
+        f"{f' ({details})' if details else ''} on {found['data']}, partition {found['partition']}, {found['clients']} clients, "
         f"seed {found['seed']}: {found['status']}, round {found['round']} of {found['rounds']}",
-        highlight=False,
     )
     if found["rejected replies"]:
-        console.print(f"{found['rejected replies']} replies did not count", highlight=False)
+        say(f"{found['rejected replies']} replies did not count")
     rows = found["per client"]
     if not rows:
-        console.print("nothing measured yet")
+        say("nothing measured yet")
         return
     percent = found["metric"] != "rmse"
 
@@ -173,7 +198,7 @@ def show(found: dict[str, Any]) -> None:
             if not known
             else ["", ""]
             if gain is None
-            else [number(gain, True), "[green]gains[/]" if gain > 0 else "[red]loses[/]" if gain < 0 else "equal"]
+            else [number(gain, True), styled("gains", "green") if gain > 0 else styled("loses", "red") if gain < 0 else "equal"]
         )
         lines.append(
             [
@@ -186,20 +211,19 @@ def show(found: dict[str, Any]) -> None:
         )
     table(header, lines, f"{found['metric']}{' in %' if percent else ''} of the {found['model']} model on {found['split']} data")
     if len(rows) > 50:
-        console.print(f"... and {len(rows) - 50} more clients: equipoise show {found['run']} --json")
+        say(f"... and {len(rows) - 50} more clients: equipoise show {found['run']} --json")
     noise = (
         f" ({number(found['std without test noise'])} without the noise of finite test sets)" if "std without test noise" in found else ""
     )
-    console.print(
+    say(
         f"average {number(found['average'])}, worst {number(found['worst'])}, best {number(found['best'])}, std over clients {number(found['std'])}{noise}",
-        highlight=False,
-        soft_wrap=True,
+        wrap=False,
     )
     if known:
-        console.print(
+        say(
             f"against training alone ({found['against']}): {found['gained']} of {len(rows)} clients gain, {found['lost']} lose, average gain {number(found['average gain'], True)}",
-            highlight=False, soft_wrap=True,
-        )  # fmt: skip
+            wrap=False,
+        )
 
 
 def profile(run: Run) -> None:

@@ -26,11 +26,12 @@ def predict(
 
     from equipoise.runs import Run
     from equipoise.runs.export import predictions
+    from equipoise.text import shown
 
     header, rows = predictions(Run(run), data, model, client, allow_import or [])
     with out.open("w", newline="") if out is not None else nullcontext(sys.stdout) as target:
         writer = csv.writer(target)
-        writer.writerow(header)
-        writer.writerows(rows)
+        writer.writerow(map(shown, header))
+        writer.writerows([shown(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
     if out is not None:
         print(f"{len(rows)} predictions: {out}", file=sys.stderr)
