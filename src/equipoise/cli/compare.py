@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -74,21 +74,21 @@ def compare(
     given = load(file) if file is not None else FromFile()
     given = with_settings(given, {key: value for key, value in flags.items() if value is not None})
     given = with_settings(given, output.parse_settings(settings or []))
-    base, wanted = from_file(
-        given,
-        methods=[name.strip() for name in methods.split(",") if name.strip()] if methods is not None else [],
-        seeds=comparing.parse_seeds(seeds) if seeds is not None else [],
-        partitions=partition or [],
-        grid=comparing.parse_grid(grid) if grid else {},
-        baseline=baseline,
-    )
+    typed: dict[str, Any] = {
+        "methods": [name.strip() for name in methods.split(",") if name.strip()] if methods is not None else [],
+        "seeds": comparing.parse_seeds(seeds) if seeds is not None else [],
+        "partitions": partition or [],
+        "grid": comparing.parse_grid(grid) if grid else {},
+        "baseline": baseline,
+    }
     if dry_run:
+        base, wanted = from_file(given, **typed)
         del wanted["baseline"]
         comparing.show_plan(plan(base, **wanted, imports=permitted(base, allow_import or [])))
         return
     try:
         with comparing.progress(quiet) as watching:
-            result = start(base, **wanted, out=out, jobs=jobs, progress=watching, allow_imports=allow_import or [])
+            result = start(given, **typed, out=out, jobs=jobs, progress=watching, allow_imports=allow_import or [])
     except KeyboardInterrupt:
         print("stopped; finished rounds are kept, and the same command goes on from there", file=sys.stderr)
         raise typer.Exit(130) from None

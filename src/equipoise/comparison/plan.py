@@ -168,6 +168,9 @@ def _check_lists(seeds: Sequence[Any], partitions: Sequence[Any], grid: Mapping[
     for key, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence):
             raise ConfigurationError(f"grid: expected a list of values for {key}, got {quoted(values)}")
+        several = [value for value in values if isinstance(value, (list, Mapping))]
+        if several:
+            raise ConfigurationError(f"grid: expected numbers or texts for {key}, got {quoted(several[0])}")
 
 
 def _check_grid(grid: Mapping[str, Sequence[Any]], listed: Sequence[Any]) -> None:
