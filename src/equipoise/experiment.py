@@ -6,6 +6,7 @@ with the nearest valid one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from difflib import get_close_matches
@@ -119,7 +120,7 @@ class Experiment(Section):
     rounds: int = Field(20, ge=1, le=1_000_000_000)
     seed: int = Field(0, ge=0, lt=2**63)
     workers: int | None = Field(None, ge=0, le=256, description="worker processes; none: one per core; 0: in process")
-    device: str = Field("cpu", pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$", description="cpu or cuda")
+    device: str = Field("cpu", description="cpu or cuda")
     keep: int = Field(2, ge=1, lt=2**31, description="checkpoints kept")
     memory: int = Field(512, ge=1, lt=2**31, description="megabytes of replies held in memory; above it they go through files")
     dataset: Dataset | None = Field(None, exclude=True, description="a data set of yours in place of data.name")
@@ -130,6 +131,13 @@ class Experiment(Section):
             super().__init__(**values)
         except ValidationError as error:
             raise ConfigurationError("\n".join(_explain(detail) for detail in error.errors())) from None
+
+    @field_validator("device")
+    @classmethod
+    def _device(cls, value: str) -> str:
+        if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", value):
+            raise ValueError(f"expected cpu, cuda or cuda:1, say, got {quoted(value)}")
+        return value
 
     @field_validator("data", mode="before")
     @classmethod

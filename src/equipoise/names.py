@@ -40,7 +40,7 @@ def is_unicode(text: str) -> bool:
 def quoted(value: object, most: int = 120) -> str:
     """A value for an error message: on one line, without control characters, and not too long."""
     try:
-        text = repr(value)
+        text = repr(str(value) if isinstance(value, str) else value)  # NumPy's strings are written otherwise
     except ValueError:  # an integer of thousands of digits
         text = f"<{type(value).__name__}>"
     text = "".join(sign if sign.isprintable() else " " for sign in text)

@@ -12,7 +12,7 @@ from numpy.lib import format as npy
 
 from equipoise.names import quoted
 
-MOST_SWOLLEN, SMALL = 500, 2**28  # how many times larger than its file the content may be, if it has more bytes than SMALL
+MOST_SWOLLEN, SMALL = 200, 2**28  # how many times larger than its file the content may be, if it has more bytes than SMALL
 KINDS = "biufUS"  # booleans, numbers, text
 _MOST_ENTRIES = 2**40  # along one side of an array without any value, whose header may say anything
 
@@ -54,7 +54,7 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path) -> np.
         if dtype.hasobject:
             raise _Refused(f"{file}: the array {name} holds Python objects, which are never loaded; save it as numbers or text")
         if dtype.kind not in KINDS or not dtype.itemsize:
-            raise _Refused(f"{file}: the array {name} is of type {quoted(str(dtype), 40)}; save it as numbers or text")
+            raise _Refused(f"{file}: the array {name} is of type {str(dtype)[:40]}; save it as numbers or text")
         stated, there = math.prod(shape) * dtype.itemsize, member.file_size - opened.tell()
         if min(shape, default=0) < 0 or max(shape, default=0) > _MOST_ENTRIES or stated != there:
             raise _Refused(

@@ -68,7 +68,7 @@ def facts(run: Run, alone: Run | None = None, model: str | None = None) -> dict[
 def _without_noise(run: Run, metric: str, values: dict[str, float]) -> dict[str, float]:
     """The spread of accuracy over clients that finite test sets do not explain; nothing where it cannot be said."""
     totals = dict(zip(run.clients, run.store.meta("sizes")["test"], strict=True))
-    if metric != "accuracy" or run.main_split != "test" or any(totals[client] < 2 for client in values):
+    if metric != "accuracy" or run.main_split != "test" or any(totals.get(client, 0) < 2 for client in values):
         return {}
     numbers = list(values.values())
     noise = accuracy_variance(numbers, [totals[client] for client in values])
