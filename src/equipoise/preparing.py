@@ -34,13 +34,13 @@ def prepare(wanted: Experiment, task: Task, ids: Sequence[str], federation: Fede
     architectures: dict[str, Any] = {}
     for name, spec in wanted.architectures().items():
         if isinstance(spec, dict) and "clients" in spec:  # {name: cnn, clients: {"3": mlp}}: some clients have their own
-            overrides[name] = factories(spec["clients"], task)
+            overrides[name] = factories(spec["clients"], task, wanted.imports)
             unknown = [client for client in overrides[name] if client not in ids]
             if unknown:
                 raise nearest(f"client under models.{name}.clients", unknown[0], list(ids))
             spec = {key: value for key, value in spec.items() if key != "clients"}
         architectures[name] = spec
-    own = factories(architectures, task)
+    own = factories(architectures, task, wanted.imports)
     built = {**own, **method.models(task, own)}
     bench = Workbench(task, built, wanted.training, wanted.seed, federation, wanted.device, overrides, tuple(wanted.data.augment))
     for name in built:

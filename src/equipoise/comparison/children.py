@@ -144,7 +144,9 @@ def _in_child(child: subprocess.Popen[bytes], cell: Cell, folder: Path, progress
 
 def _send(child: subprocess.Popen[bytes], cell: Cell, folder: Path, log: Path) -> None:
     plain = cell.experiment.model_dump(mode="json") | {"method": spec_of(cell.experiment.build_method())}
-    job = {"experiment": plain, "folder": str(folder), "log": str(log), "path": [path or os.getcwd() for path in sys.path]}
+    imports = cell.experiment.imports.plain()
+    path = [path or os.getcwd() for path in sys.path]
+    job = {"experiment": plain, "imports": imports, "folder": str(folder), "log": str(log), "path": path}
     assert child.stdin is not None
     child.stdin.write(json.dumps(job).encode() + b"\n")
     child.stdin.flush()

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from equipoise.data.dataset import Column, Dataset
+from equipoise.names import quoted
 from equipoise.task import Task
 
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
+
+MOST_PIXELS = 50_000_000
+MOST_OUTPUTS = 100_000
+IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
 MOST_CLASSES = 20
 
@@ -44,6 +53,10 @@ def from_arrays(
     labels, names = _labels(y, kind, tuple(class_names))
     classes = names is not None
     outputs = max(len(names or ()), int(labels.max()) + 1 if len(labels) else 0) if classes else 1
+    if outputs > MOST_OUTPUTS:
+        raise ValueError(
+            f"data set {name}: expected at most {MOST_OUTPUTS:,} classes, numbered from 0, got {outputs:,}; use kind='regression' for numbers"
+        )
     task = Task("classification" if classes else "regression", tuple(inputs.shape[1:]), outputs, names or ())
     site, site_names = _sites(sites)
     described = tuple(Column(c) if isinstance(c, str) else c for c in columns)
@@ -108,17 +121,34 @@ def from_image_folder(folder: Path | str, image_size: int | None = None) -> Data
 
 def read_image(file: Path, image_size: int | None = None, channels: int | None = None) -> np.ndarray:
     """One image as uint8 (channels, height, width); unless told, one channel if it is grey, else three."""
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(file) as opened:
-            grey = channels == 1 if channels else opened.mode in ("1", "L")
-            picture = opened.convert("L" if grey else "RGB")
-    except (UnidentifiedImageError, OSError) as error:
-        raise ValueError(f"{file} is not a readable image: {error}") from error
+    with opened_image(file) as opened:
+        grey = channels == 1 if channels else opened.mode in ("1", "L")
+        picture = opened.convert("L" if grey else "RGB")
     if image_size is not None:
+        from PIL import Image
+
         picture = picture.resize((image_size, image_size), Image.Resampling.BILINEAR)
     return np.asarray(images_first(np.asarray(picture)[None])[0])
+
+
+@contextmanager
+def opened_image(file: Path | IO[bytes]) -> Iterator[Picture]:
+    """An image file, if it is one of a sane size; formats that need a program of their own (EPS) are not opened."""
+    from PIL import Image
+
+    shown = file if isinstance(file, Path) else "a packed image"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(file, formats=IMAGE_FORMATS) as opened:
+                if opened.width * opened.height > MOST_PIXELS:
+                    raise Image.DecompressionBombError
+                yield opened
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise ValueError(f"{shown}: expected an image of at most {MOST_PIXELS:,} pixels; this one has more, scale it down") from None
+    except Exception as error:  # Pillow's decoders raise whatever damaged bytes make of them
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "it is damaged, or none of " + ", ".join(IMAGE_FORMATS)
+        raise ValueError(f"{shown} is not a readable image: {why}") from error
 
 
 def images_first(x: np.ndarray) -> np.ndarray:
@@ -152,7 +182,7 @@ def _labels(y: np.ndarray, kind: str | None, names: tuple[str, ...]) -> tuple[np
         places = {name: i for i, name in enumerate(found)}
         unknown = sorted({str(v) for v in y} - set(found))
         if unknown:
-            raise ValueError(f"labels {', '.join(unknown[:5])} are not among the class names {', '.join(found)}")
+            raise ValueError(f"labels {', '.join(map(quoted, unknown[:5]))} are not among the class names {', '.join(found)}")
         return np.array([places[str(value)] for value in y], np.int64), found
     whole = bool(np.all(y == np.floor(y)))
     if kind == "regression" or (kind is None and not looks_like_classes(y)):

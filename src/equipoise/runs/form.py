@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from equipoise.imports import FromFile
 from equipoise.runs.files import CONFIGURATION, RunError
 
 if TYPE_CHECKING:
@@ -80,8 +81,8 @@ def check_facts(store: Store) -> None:
         raise damaged(store.folder, wrong)
 
 
-def read_configuration(folder: Path) -> dict[str, Any]:
-    """The resolved configuration of a run: enough to repeat it."""
+def read_configuration(folder: Path) -> FromFile:
+    """The resolved configuration of a run: enough to repeat it. What it names is a file's, not the user's."""
     from equipoise.experiment import load
 
     if not (folder / CONFIGURATION).is_file():
