@@ -3,7 +3,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint types tests bench clean
+.PHONY: demo test test-slow lint types tests bench mutate clean
 
 demo: .venv/.installed  ## the main job: ten unequal clients, alone and together
 	$(BIN)/equipoise compare --data digits --partition dirichlet:0.3 --clients 10 --methods standalone,fedavg,fedakd,fedekd --seeds 1 \
@@ -21,6 +21,9 @@ types: .venv/.installed-dev
 tests: .venv/.installed-dev
 	$(BIN)/pytest -n 2 -rs
 
+test-slow: .venv/.installed-dev  ## the same checks over far more cases; minutes instead of seconds
+	$(BIN)/pytest -m slow
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
@@ -35,5 +38,10 @@ tests: .venv/.installed-dev
 bench: .venv/.installed  ## against public simulators and the bound, side by side; needs EQUIPOISE_DATA
 	$(BIN)/python benchmarks/bench.py
 
+N ?= 200
+SEED ?= 1
+mutate: .venv/.installed-dev  ## how much the tests see: N changes of the source at random, and the share that some test catches
+	$(BIN)/python tests/mutation/mutate.py -n $(N) --seed $(SEED)
+
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .mutation

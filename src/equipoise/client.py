@@ -239,6 +239,10 @@ class Client:
         """A frozen model as a teacher: its logits computed once, or the model itself where inputs are random."""
         return model if self.random_inputs else self.predict(model)
 
+    def feature_teacher(self, model: Model) -> Tensor | Model:
+        """As `teacher`, for a loss on features: see `losses.terms.frozen_features`."""
+        return model if self.random_inputs else self.features(model)
+
     def batches(self, size: int | None = None) -> Iterator[Batch]:
         """The training data in order, as the network sees them outside training."""
         samples = self.train

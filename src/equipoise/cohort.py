@@ -6,13 +6,11 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from equipoise.checking import refusal
-from equipoise.composition import label
-from equipoise.method import Cohort, Method, Ups, Weights
+from equipoise.composition import step_name
+from equipoise.method import Cohort, Ups, Weights
 from equipoise.records import Down, Up, size
 from equipoise.runs.store import RoundRecord
 from equipoise.transports.exchange import Reply, Request
@@ -47,7 +45,7 @@ class RoundCohort(Cohort):
     ) -> Ups:
         loop, began = self.loop, time.perf_counter()
         self.exchanges += 1
-        name = _name(loop.method, step)
+        name = step_name(loop.method, step)
         asked = list(self.joined)
         downs = {client: each(client) if each is not None else down or Down() for client in asked}
         requests = [self._request(client, name, downs[client]) for client in asked]
@@ -81,8 +79,9 @@ class RoundCohort(Cohort):
         return ups
 
     def weighed(self, ids: Sequence[str], weights: Weights) -> None:
-        total = float(np.sum(weights.shares))
-        self.record.weights = {client: float(share) / total for client, share in zip(ids, weights.shares, strict=True)} if total else {}
+        shares = {**dict(zip(ids, map(float, weights.shares), strict=True)), **weights.absent}
+        total = sum(shares.values())
+        self.record.weights = {client: share / total for client, share in shares.items()} if total else {}
 
     def _request(self, client: str, step: str, down: Down) -> Request:
         loop = self.loop
@@ -131,13 +130,3 @@ class RoundCohort(Cohort):
         log.warning("round %d: the reply of client %r does not count: %s", self.loop.server.round, reply.client, reason)
         if reply.state is not None:
             self.discarded.add(Path(reply.state).name)
-
-
-def _name(method: Method, step: Callable[..., Any]) -> str:
-    """The name under which a step travels: it must be a method of the class, never a lambda."""
-    owner, name = getattr(step, "__self__", None), getattr(step, "__name__", "")
-    if owner is method:
-        return name
-    if any(owner is guest for guest in getattr(method, "guests", {}).values()):
-        return f"{label(cast(Method, owner))}.{name}"
-    raise TypeError(f"cohort.run: expected a method of {type(method).__name__} such as self.client, got {step!r}; steps travel by name")

@@ -6,16 +6,23 @@ its state and what it delivers under its own name, so that names cannot clash; i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from equipoise.client import Client, Inputs
+from equipoise.method import SLOTS as METHOD_SLOTS
 from equipoise.method import Cohort, Method, Served, Ups, Weights, overridden
+from equipoise.names import nearest
 from equipoise.records import Down, Record, State, Up
 from equipoise.server import Server
 from equipoise.tree import Tree
-from equipoise.workbench import Model
+from equipoise.workbench import Factory, Model
+
+if TYPE_CHECKING:
+    from equipoise.task import Task
 
 SLOTS = ("weights", "inputs", "beside")
 
@@ -27,118 +34,164 @@ class Unsound(ValueError):
 def compose(base: Method, *, weights: Method | None = None, inputs: Method | None = None, beside: Method | None = None) -> Method:
     """A method that trains as `base`, weighs replies by the rule of `weights`, changes inputs as `inputs` does, and lets `beside` remember and serve."""
     guests = {slot: guest for slot, guest in (("weights", weights), ("inputs", inputs), ("beside", beside)) if guest is not None}
-    if not guests:
-        return base
-    if isinstance(base, _Composed):
-        raise Unsound(f"{type(base).__name__} is a composition already; give all slots in one call of compose")
-    for slot, guest in guests.items():
-        if any(label(other) == label(guest) and other != guest for other in guests.values()):
-            raise Unsound(
-                f"{type(guest).__name__} stands in two slots with different settings, but has one name in records; give both the same"
-            )
-        reason = _unsound(base, slot, guest)
-        if reason:
-            raise Unsound(f"{slot}={type(guest).__name__}() on {type(base).__name__}(): {reason}")
-    name = type(base).__name__ + "".join(f"+{type(guest).__name__}" for guest in guests.values())
-    whole: Method = object.__new__(type(name, (_Composed, type(base)), {"__doc__": type(base).__doc__}))
-    # Frozen dataclasses keep their fields in the instance dictionary; the composition is the base with guests added.
-    whole.__dict__.update(base.__dict__, guests=guests, base=base)
-    return whole
+    return Composed(base, guests) if guests else base
 
 
-def _unsound(base: Method, slot: str, guest: Method) -> str | None:
-    if slot == "weights":
-        if not base.weighs:
-            return "its round never weighs replies, so a rule would be ignored"
-        if not base.uploads_model:
-            return "the rule measures the uploaded model, but this method uploads none"
-        if overridden(base, "update") and not base.composable_update:
-            return "its update is derived for its own weights; others would break it"
-        if not guest.composable_weights:
-            return "it has no weight rule that stands without its own client or update; take one that has, such as FedEquilibria or CoReFed"
-    if slot == "inputs" and not overridden(guest, "inputs"):
-        return "it does not change inputs"
-    if slot == "beside":
-        if not overridden(guest, "observe"):
-            return "it remembers nothing that could stand beside another method"
-        if not base.uploads_model:
-            return "it remembers uploaded models, but this method uploads none"
-    return None
+def parts(method: Method) -> tuple[Method, Mapping[str, Method]]:
+    """The base of a method and its guests by slot; a method that is no composition is its own base."""
+    return (method.base, method.guests) if isinstance(method, Composed) else (method, {})
 
 
-class _Composed(Method):
-    """The mixin in front of a base method's class that hands its slots to guests."""
+@dataclass(frozen=True)
+class Composed(Method):
+    """A base that trains, with slots filled by guests."""
 
-    guests: ClassVar[Mapping[str, Method]]
     base: Method
+    guests: Mapping[str, Method] = field(hash=False)  # by slot; the base's hash is enough, and a mapping has none
 
-    def _each(self, *slots: str) -> list[tuple[str, Method]]:
-        # By name, so that a method in two slots remembers once.
+    weighs = property(lambda self: self.base.weighs)
+    uploads_model = property(lambda self: self.base.uploads_model)
+    trains = property(lambda self: self.base.trains)
+    needs_plain_sgd = property(lambda self: any(part.needs_plain_sgd for part in (self.base, *self.guests.values())))
+    needs_validation = property(lambda self: any(part.needs_validation for part in (self.base, *self.guests.values())))
+    needs_classes = property(lambda self: any(part.needs_classes for part in (self.base, *self.guests.values())))
+
+    def __post_init__(self) -> None:
+        _check(self.base, self.guests)
+        # Copies: a guest's steps are told from those of the base by whose they are, also where one object was given twice.
+        object.__setattr__(self, "guests", {slot: copy(self.guests[slot]) for slot in SLOTS if slot in self.guests})
+
+    @property
+    def title(self) -> str:
+        return "+".join([self.base.title, *(guest.title for guest in self.guests.values())])
+
+    def _in(self, *slots: str) -> list[tuple[str, Method]]:
+        """The guests in some slots, with the names of their branches: a method in two slots is there once."""
         return list({label(self.guests[slot]): self.guests[slot] for slot in slots if slot in self.guests}.items())
 
-    def models(self, task: Any, others: Any) -> Mapping[str, Any]:
-        found = dict(super().models(task, others))
-        for _, guest in self._each(*SLOTS):
-            found |= guest.models(task, others)
+    def check(self, task: Task) -> None:
+        self.base.check(task)
+        for _, guest in self._in(*SLOTS):
+            guest.check(task)
+
+    def models(self, task: Task, others: Mapping[str, Factory]) -> Mapping[str, Factory]:
+        found = dict(self.base.models(task, others))
+        for _, guest in self._in(*SLOTS):
+            brought = guest.models(task, others)
+            for name in brought.keys() & (others.keys() | found.keys()):
+                raise Unsound(
+                    f"{guest.title} brings a model {name!r}, which would replace the one of that name that {self.base.title} trains with; "
+                    f"give the experiment's model another name under `models`, or use {guest.title} alone"
+                )
+            found |= brought
         return found
 
     def start(self, server: Server) -> State:
-        state = super().start(server)
+        state = self.base.start(server)
         # A guest that starts from "the model" means the one that is trained here, whatever it is called.
         seen = replace(server, main=state.model.model) if "model" in state else server
-        return state.with_(**{name: _without_model(guest.start(seen)) for name, guest in self._each(*SLOTS)})
+        return state.with_(**{name: _without_model(guest.start(seen)) for name, guest in self._in(*SLOTS)})
 
     def setup(self, server: Server, state: State, everyone: Cohort) -> State:
-        state = super().setup(server, state, everyone)
-        for name, guest in self._each(*SLOTS):
+        state = self._kept(state, self.base.setup(server, state, everyone))
+        for name, guest in self._in(*SLOTS):
             state = _put(state, name, guest.setup(server, _seen_by(state, name), everyone))
         return state
 
     def inputs(self, client: Client, down: Down) -> Inputs | None:
-        for name, guest in self._each("inputs"):
+        for name, guest in self._in("inputs"):
             if name not in down and not client.round:
                 break  # the base prepares itself before its guests: nothing was delivered for them yet
-            return guest.inputs(client, Down({**down, **down[name]}))
-        return super().inputs(client, down)
+            with client.owned_by(name):
+                return guest.inputs(client, Down({**down, **down[name]}))
+        return self.base.inputs(client, down)
 
     def before(self, client: Client, received: Tree | None) -> Up:
-        up = super().before(client, received)
-        for name, guest in self._each("weights"):
+        up = self.base.before(client, received)
+        for name, guest in self._in("weights"):
             with client.owned_by(name):
                 up = up.with_(**{name: dict(guest.before(client, received))})
         return up
 
+    def client(self, client: Client, down: Down) -> Up | None:
+        return self.base.client(client, down)
+
     def after(self, client: Client, received: Tree | None, uploaded: Tree | None) -> Up:
-        up = super().after(client, received, uploaded)
-        for name, guest in self._each("weights"):
+        up = self.base.after(client, received, uploaded)
+        for name, guest in self._in("weights"):
             with client.owned_by(name):
                 up = up.with_(**{name: dict(guest.after(client, received, uploaded))})
         return up
 
     def observe(self, server: Server, state: State, ups: Ups) -> State:
         # Guests look first: what they remember refers to the model that this round's clients received.
-        for name, guest in self._each("weights", "beside"):
+        for name, guest in self._in("weights", "beside"):
             state = _put(state, name, guest.observe(server, _seen_by(state, name), _ups_of(ups, name)))
-        return super().observe(server, state, ups)
+        return self._kept(state, self.base.observe(server, state, ups))
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
-        for name, guest in self._each("weights"):
+        for name, guest in self._in("weights"):
             return guest.weights(server, _seen_by(state, name), _ups_of(ups, name))
-        return super().weights(server, state, ups)
+        return self.base.weights(server, state, ups)
+
+    def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
+        return self._kept(state, self.base.update(server, state, ups, weights))
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
-        down = super().deliver(server, state, client_id)
-        for name, guest in self._each("inputs", "beside"):
-            down = down.with_(**{name: _without_model(guest.deliver(server, _seen_by(state, name), client_id))})
-        return down
+        return self._delivered(server, state, client_id, self.base.deliver(server, state, client_id), "inputs", "beside")
 
     def serves(self, client: Client, down: Down) -> Mapping[str, Model | Served]:
-        served = dict(super().serves(client, down))
-        for name, guest in self._each("beside"):
+        served = dict(self.base.serves(client, down))
+        for name, guest in self._in("beside"):
             with client.owned_by(name):
                 for key, one in guest.serves(client, Down({**down, **down[name]})).items():
                     served.setdefault(key, replace(one, main=False) if isinstance(one, Served) else one)
         return served
+
+    def round(self, server: Server, state: State, cohort: Cohort) -> State:
+        # An exchange of the base's own, with another Down than `deliver` gives, changes inputs like any other.
+        accompanied = _Accompanied(cohort, lambda client, down: self._delivered(server, state, client, down, "inputs"))
+        return self._kept(state, self.flow.round(server, state, accompanied))
+
+    @cached_property
+    def flow(self) -> Method:
+        """The base as its own `round` sees it: with the slots of the composition.
+
+        A round asks `self` for every slot and is often continued by `super().round`, so `self` must be of the base's class and still answer
+        with our slots: a copy of the base, its slots shadowed in the instance. A subclass made for each composition would do the same,
+        but two equal compositions would then be of two classes: neither equal nor found by name in another process.
+        """
+        flow = copy(self.base)
+        vars(flow).update({slot: getattr(self, slot) for slot in METHOD_SLOTS if slot != "round"})
+        return flow
+
+    def _delivered(self, server: Server, state: State, client_id: str, down: Down, *slots: str) -> Down:
+        """What a client receives, with what the guests in these slots add to it."""
+        added = {name: guest for name, guest in self._in(*slots) if name not in down}
+        return down.with_(
+            **{name: _without_model(guest.deliver(server, _seen_by(state, name), client_id)) for name, guest in added.items()}
+        )
+
+    def _kept(self, before: State, after: State) -> State:
+        """The guests' branches stay, also where the base made a state anew."""
+        return after.with_(**{name: before[name] for name, _ in self._in(*SLOTS) if name not in after})
+
+
+class _Accompanied(Cohort):
+    """A cohort whose clients receive what guests add to everything that the base sends."""
+
+    def __init__(self, cohort: Cohort, add: Callable[[str, Down], Down]) -> None:
+        self.cohort, self.ids, self.add = cohort, cohort.ids, add
+
+    def run(
+        self, step: Callable[..., Up | None], down: Down | None = None, *, each: Callable[[str], Down] | None = None, strict: bool = False
+    ) -> Ups:
+        return self.cohort.run(
+            step, each=lambda client: self.add(client, each(client) if each is not None else down or Down()), strict=strict
+        )
+
+    def weighed(self, ids: Sequence[str], weights: Weights) -> None:
+        self.cohort.weighed(ids, weights)
 
 
 def label(guest: Method) -> str:
@@ -146,10 +199,79 @@ def label(guest: Method) -> str:
     return f"@{type(guest).__name__.lower()}"
 
 
+def step_name(method: Method, step: Callable[..., Any]) -> str:
+    """The name under which a step travels, "@fedrdn.statistics" for one of a guest: it must be a method of the class, never a lambda."""
+    owner, name = getattr(step, "__self__", None), getattr(step, "__name__", "")
+    base, guests = parts(method)
+    if owner is method or owner is base or (isinstance(method, Composed) and owner is method.flow):
+        return name
+    for guest in guests.values():
+        if owner is guest:
+            return f"{label(guest)}.{name}"
+    raise TypeError(f"cohort.run: expected a method of {method.title} such as self.client, got {step!r}; steps travel by name")
+
+
 def guest_named(method: Method, name: str) -> Method:
     """The guest whose branch has this name."""
-    guests: Mapping[str, Method] = getattr(method, "guests", {})
-    return next(guest for guest in guests.values() if label(guest) == name)
+    return next(guest for guest in parts(method)[1].values() if label(guest) == name)
+
+
+def _check(base: Method, guests: Mapping[str, Method]) -> None:
+    """Refuse, with the reason, a composition that would not do what it says."""
+    for part in (base, *guests.values()):
+        if isinstance(part, Composed):
+            raise Unsound(f"{part.title} is a composition already; give all slots in one call of compose")
+    for slot, guest in guests.items():
+        if slot not in SLOTS:
+            raise nearest("slot", slot, list(SLOTS))
+        if any(label(other) == label(guest) and other != guest for other in guests.values()):
+            raise Unsound(f"{guest.title} stands in two slots with different settings, but has one name in records; give both the same")
+        reason = _refusal(base, slot, guest, guests)
+        if reason:
+            raise Unsound(f"{slot}={guest.title}() on {base.title}(): {reason}")
+
+
+def _refusal(base: Method, slot: str, guest: Method, guests: Mapping[str, Method]) -> str | None:
+    elsewhere = [other for place, other in guests.items() if place != slot]
+    if slot == "weights":
+        if not base.weighs:
+            return "its round never weighs replies, so a rule would be ignored"
+        if not base.uploads_model:
+            return "the rule measures the uploaded model, but this method uploads none"
+        if overridden(base, "update") and not base.composable_update:
+            return "its update is derived for its own weights; others would break it"
+        return _no_rule(guest)
+    if slot == "inputs":
+        if not overridden(guest, "inputs"):
+            return "it does not change inputs"
+        if overridden(guest, "observe") and guest not in elsewhere:
+            return "its inputs follow from what it observes in a round, which this slot never asks; give it as beside, too"
+        judge = next((part for part in (base, *elsewhere) if part.needs_validation), None)
+        if judge is not None:
+            return (
+                f"{judge.title} measures models on validation data at the server, where inputs are not changed; its numbers would be wrong"
+            )
+    if slot == "beside":
+        if not overridden(guest, "observe"):
+            return "it remembers nothing that could stand beside another method"
+        if not base.uploads_model:
+            return "it remembers uploaded models, but this method uploads none"
+        needed = [name for name in ("before", "after") if overridden(guest, name)]
+        if needed and guests.get("weights") != guest:
+            return f"it remembers what its {' and '.join(needed)} measured, which only the slot weights asks for; give it as weights, too"
+    return None
+
+
+def _no_rule(guest: Method) -> str | None:
+    """Why a guest has no weight rule to lend. What its class inherited says nothing of its own: neither the rule nor that it stands alone."""
+    if not guest.composable_weights:
+        return "it has no weight rule that stands without its own client or update; take one that has, such as FedEquilibria or CoReFed"
+    rule = next(kind for kind in type(guest).__mro__ if "weights" in vars(kind))
+    if rule is not type(guest):
+        return f"its weight rule is inherited from {rule.__name__}; give {'FedAvg' if rule is Method else rule.__name__} as weights instead"
+    if "composable_weights" not in vars(rule):
+        return "only the class it inherits from says that its rule stands alone; if its own does too, write composable_weights = True in it"
+    return None
 
 
 def _without_model(record: Record) -> dict[str, Any]:

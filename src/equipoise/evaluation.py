@@ -2,60 +2,54 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from equipoise.method import Served
+from equipoise.metrics import registry
 from equipoise.task import Task
 
 if TYPE_CHECKING:
     from equipoise.client import Client
+    from equipoise.data import Federation
+    from equipoise.experiment import Evaluation
     from equipoise.method import Method
     from equipoise.records import Down
     from equipoise.workbench import Model
 
-LOWER_IS_BETTER = ("loss", "rmse", "mae", "calibration_error")
 
+def score(task: Task, outputs: Tensor, y: Tensor, metrics: Sequence[str]) -> dict[str, float]:
+    """The value of each metric over some samples; nothing for a metric that does not exist for them, such as AUROC of one class.
 
-def default_metrics(task: Task) -> tuple[str, ...]:
-    return ("accuracy", "loss") if task.classifies else ("rmse", "loss")
-
-
-def main_metric(task: Task) -> str:
-    return default_metrics(task)[0]
-
-
-def score(task: Task, logits: Tensor, y: Tensor, metrics: Sequence[str]) -> dict[str, float]:
-    """The value of each metric over some samples; nothing for none."""
+    NaN is the value of a model that has diverged: it must not vanish from an average.
+    """
     if not len(y):
         return {}
-    found = {}
-    for name in metrics:
-        if name == "accuracy":
-            right = (logits.argmax(1) == y) & torch.isfinite(logits).all(1)  # a diverged model gets nothing right
-            found[name] = float(right.double().mean())
-        elif name == "loss":
-            found[name] = float(
-                F.cross_entropy(logits.double(), y) if task.classifies else F.mse_loss(logits.squeeze(-1).double(), y.double())
-            )
-        elif name == "rmse":
-            found[name] = float(F.mse_loss(logits.squeeze(-1).double(), y.double()).sqrt())
-        else:
-            found[name] = _further(name, logits, y)
-    return found
+    values, truth = outputs.double().numpy(), y.double().numpy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what does not exist has no row, and whoever prints results names the clients
+        found = {name: registry.find(name, task).function(values, truth) for name in metrics}
+    diverged = not np.isfinite(values).all()
+    return {name: value for name, value in found.items() if diverged or not np.isnan(value)}
 
 
-def _further(name: str, logits: Tensor, y: Tensor) -> float:
-    from equipoise import metrics
-
-    outputs = logits.double()
-    if name == "mae":
-        return float((outputs.squeeze(-1) - y.double()).abs().mean())
-    return float(getattr(metrics, name)(outputs.softmax(1).numpy(), y.numpy()))
+def check_metrics(settings: Evaluation, task: Task, federation: Federation | None) -> None:
+    """Refuse metrics that do not fit the task, and a main one that would not exist for any client."""
+    registry.check(task, settings.metrics, settings.main)
+    main = registry.main_of(registry.measured(task, settings.metrics, settings.main), settings.main)
+    if federation is None or registry.find(main).needs != "two classes":
+        return
+    parts = [federation.shared_test] if len(federation.shared_test) else list(federation.test)
+    y = federation.y.numpy()
+    if any(len(part) for part in parts) and all(len(np.unique(y[part])) < 2 for part in parts):
+        raise ValueError(
+            f"evaluation.main: {main} needs samples of two classes, and no client's test data have them; choose accuracy, or another partition"
+        )
 
 
 def measure(client: Client, models: Mapping[str, Model], splits: Sequence[str], metrics: Sequence[str]) -> list[dict[str, Any]]:

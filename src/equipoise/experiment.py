@@ -16,10 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serial
 from torch import nn
 
 from equipoise import methods
-from equipoise.composition import SLOTS, compose
+from equipoise.composition import SLOTS, compose, parts
 from equipoise.data import DataConfig, Dataset
 from equipoise.method import Method, mistake
-from equipoise.names import nearest
+from equipoise.metrics import registry
 from equipoise.training import Training
 
 OWN_DATA = "its data set is a Python object"
@@ -37,7 +37,7 @@ class Participation(Section):
     availability: float = Field(1.0, gt=0, le=1, description="chance that a client can be asked at all in a round")
     floor: int = Field(1, ge=1, description="replies below which a round is repeated with a new cohort")
     tries: int = Field(3, ge=1, description="cohorts tried for one round before the run stops")
-    deadline: float = Field(3600.0, gt=0, description="seconds to wait for the replies of one exchange")
+    deadline: float = Field(3600.0, gt=0, description="seconds that a client's step may take; with workers=0 kept in the main thread only")
 
     def size(self, clients: int) -> int:
         return min(clients, self.number if self.number is not None else max(1, int(clients * self.fraction + 1e-9)))
@@ -75,31 +75,19 @@ class Evaluation(Section):
     every: int = Field(1, ge=0, description="rounds between measurements; 0: after the last round only")
     clients: Literal["all", "cohort"] = Field("all", description="whose models are measured")
     splits: tuple[Literal["train", "validation", "test"], ...] = Field(("validation", "test"), description="parts of a client's data")
-    metrics: tuple[str, ...] = Field((), description="default: accuracy and loss, or rmse and loss")
+    metrics: tuple[str, ...] = Field((), description="default: accuracy and loss, or rmse and loss; the main one is always measured")
+    main: str | None = Field(
+        None, description="the metric that results are about; default: accuracy or rmse, else the first of `metrics` that is not loss"
+    )
     after_local: bool = Field(False, description="measure each client's model right after its local training, too")
     distances: bool = Field(False, description="angle and Manhattan distance between each client's model and the new global one")
 
-    @field_validator("metrics")
+    @field_validator("metrics", "main")
     @classmethod
-    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            if name not in METRICS:
-                raise nearest("metric", name, list(METRICS))
-        return names
-
-
-METRICS = (
-    "accuracy",
-    "loss",
-    "rmse",
-    "mae",
-    "auroc",
-    "auprc",
-    "balanced_accuracy",
-    "f1",
-    "sensitivity_at_specificity",
-    "calibration_error",
-)
+    def _known(cls, given: tuple[str, ...] | str | None) -> tuple[str, ...] | str | None:
+        for name in (given,) if isinstance(given, str) else given or ():
+            registry.find(name)
+        return given
 
 
 class Experiment(Section):
@@ -163,13 +151,14 @@ class Experiment(Section):
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
         method = self.build_method()
-        for part in (getattr(method, "base", method), *getattr(method, "guests", {}).values()):
+        base, guests = parts(method)
+        for part in (base, *guests.values()):
             wrong = mistake(type(part))
             if wrong:
                 raise ValueError(wrong)
         if method.needs_plain_sgd and not self.training.plain_sgd:
             raise ValueError(
-                f"{type(method).__name__} needs plain sgd, got optimiser={self.training.optimiser}, momentum={self.training.momentum}, "
+                f"{method.title} needs plain sgd, got optimiser={self.training.optimiser}, momentum={self.training.momentum}, "
                 f"weight_decay={self.training.weight_decay}, clip={self.training.clip}: it reads a gradient off the update divided by the learning rate; set training.optimiser=sgd without them"
             )
         return self
@@ -189,7 +178,7 @@ class Experiment(Section):
         if any(not isinstance(spec, (str, dict)) for spec in specs):
             return "its model is a Python object"
         method = self.build_method()
-        return f"its method {type(method).__name__} is defined in a notebook or script" if name_is_local(method) else None
+        return f"its method {method.title} is defined in a notebook or script" if name_is_local(method) else None
 
     @property
     def portable(self) -> str | None:
@@ -219,7 +208,7 @@ def method_spec(value: Any) -> dict[str, Any]:
             del spec[slot]
     made = method_from(spec)
     # A name that `register` gave is known in this process only; the file of a run says where the class is.
-    return spec if name_is_local(made) else {**spec, "name": methods.name_of(getattr(made, "base", made))}
+    return spec if name_is_local(made) else {**spec, "name": methods.name_of(parts(made)[0])}
 
 
 def method_from(spec: Mapping[str, Any]) -> Method:
@@ -230,15 +219,14 @@ def method_from(spec: Mapping[str, Any]) -> Method:
 
 def spec_of(method: Method) -> dict[str, Any]:
     """The mapping from which `method_from` makes an equal method, here or in another process."""
-    guests: Mapping[str, Method] = getattr(method, "guests", {})
-    base = getattr(method, "base", method)
+    base, guests = parts(method)
     return {"name": methods.name_of(base), **methods.parameters_of(base), **{slot: spec_of(guest) for slot, guest in guests.items()}}
 
 
 def name_is_local(method: Method) -> bool:
     """Whether another process could not import a part of this method."""
-    parts = [getattr(method, "base", method), *getattr(method, "guests", {}).values()]
-    return any(type(part).__module__ == "__main__" or "<locals>" in type(part).__qualname__ for part in parts)
+    base, guests = parts(method)
+    return any(type(part).__module__ == "__main__" or "<locals>" in type(part).__qualname__ for part in (base, *guests.values()))
 
 
 class ConfigurationError(ValueError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -39,14 +39,15 @@ class Weights:
 
     shares: np.ndarray
     step: float = 1.0
+    absent: Mapping[str, float] = field(default_factory=dict)  # shares of clients that did not answer, whose earlier updates count again
 
     def __post_init__(self) -> None:
-        shares = np.asarray(self.shares, dtype=np.float64)
+        shares = np.asarray([*self.shares, *self.absent.values()], dtype=np.float64)
         if shares.ndim != 1 or not np.isfinite(shares).all() or (shares < 0).any():
             raise ValueError(f"Weights: expected one finite share of at least 0 per reply, got {shares}")
 
     def times(self, factor: float) -> Weights:
-        return Weights(self.shares, self.step * factor)
+        return replace(self, step=self.step * factor)
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,13 @@ class Method:
     trains: ClassVar[bool] = True  # False: batch-norm statistics never move, so batch norm is refused
     composable_weights: ClassVar[bool] = False  # True: its weight rule stands without its own client and update
     composable_update: ClassVar[bool] = False  # True: its own update is right under any weights
+    reconstruction: ClassVar[bool] = False  # True: its paper's equations were not to be had; tables say so behind its name
     paper: ClassVar[str] = ""
+
+    @property
+    def title(self) -> str:
+        """Its name in sentences."""
+        return type(self).__name__
 
     def check(self, task: Task) -> None:
         """Refuse, by a ValueError with one sentence, a task that this method with these parameters cannot do. Called before round 1."""
@@ -200,9 +207,7 @@ class Method:
         state = self.observe(server, state, ups)
         weights = self.weights(server, state, ups)
         if not isinstance(weights, Weights):
-            raise TypeError(
-                f"{type(self).__name__}.weights returned {type(weights).__name__}; expected Weights(shares), one share per reply"
-            )
+            raise TypeError(f"{self.title}.weights returned {type(weights).__name__}; expected Weights(shares), one share per reply")
         cohort.weighed(ups.ids, weights)
         return self.update(server, state, ups, weights)
 

@@ -14,6 +14,7 @@ import time
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 # For glibc: keep the memory of activations and gradients between steps. By default blocks of 128 KiB and more go back to the system when
 # freed, and every step pays for fresh pages.
@@ -74,6 +75,32 @@ class Process:
 
     process: subprocess.Popen[bytes] | Forked
     connection: socket.socket
+
+
+def ending(code: int) -> str:
+    """How a process ended, in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else ""
+    return f"killed by signal {-code}" + (f" ({name})" if name else "")
+
+
+def out_of_memory_kills(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> dict[str, int]:
+    """How many processes the kernel has ended for want of memory, by the files that count them here: of our control group, and of the machine."""
+    files = [proc / "vmstat"]
+    with suppress(OSError):
+        for line in (proc / "self" / "cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if not controllers:
+                files.append(groups / group.lstrip("/") / "memory.events")
+            elif "memory" in controllers.split(","):  # of the first version
+                files.append(groups / "memory" / group.lstrip("/") / "memory.oom_control")
+    found = {}
+    for file in files:
+        with suppress(OSError, ValueError):
+            counts = dict(line.split()[:2] for line in file.read_text().splitlines() if line.strip())
+            found[str(file)] = int(counts["oom_kill"]) if "oom_kill" in counts else 0
+    return found
 
 
 class Pool:

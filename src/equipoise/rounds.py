@@ -18,6 +18,7 @@ from equipoise.experiment import Experiment
 from equipoise.faults import FaultPlan
 from equipoise.method import Method, Ups
 from equipoise.metrics import parameter_distances
+from equipoise.metrics.registry import measured
 from equipoise.records import Down, Record, State, size
 from equipoise.runs.checkpoint import load_server, save_server
 from equipoise.runs.store import RoundRecord, RunError, Store
@@ -51,7 +52,7 @@ class Loop:
             _validation=Samples.of(federation, federation.server_validation) if self.method.needs_validation else None,
         )
         self.faults = FaultPlan(self.experiment.faults, self.experiment.training, self.experiment.seed)
-        self.metrics = self.experiment.evaluation.metrics or evaluation.default_metrics(self.bench.task)
+        self.metrics = measured(self.bench.task, self.experiment.evaluation.metrics, self.experiment.evaluation.main)
         self.states: dict[str, tuple[str, int]] = {}  # client -> file of its committed state, round that wrote it
 
     def run(self) -> None:
@@ -77,7 +78,7 @@ class Loop:
             try:
                 state = self.method.setup(self.server, state, everyone)
             except GivenUp as reason:
-                raise RunError(f"{type(self.method).__name__} could not be set up before round 1: {reason}") from None
+                raise RunError(f"{self.method.title} could not be set up before round 1: {reason}") from None
         self._check_finite(state)
         return self._commit(state, everyone, record)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from equipoise.metrics import accuracy
 from equipoise.streams import number, torch_stream
 from equipoise.task import Task
 from equipoise.training import Training, minimise
@@ -67,9 +68,7 @@ class Server:
 
     def accuracy(self, model: Model) -> float:
         """On the validation data; a model whose logits are not finite gets nothing right."""
-        logits = self.predict(model)
-        right = (logits.argmax(1) == self.validation.y) & torch.isfinite(logits).all(1)
-        return float(right.double().mean())
+        return accuracy(self.predict(model), self.validation.y)
 
     def loss(self, model: Model) -> float:
         """The task's loss on the validation data."""

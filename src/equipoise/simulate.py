@@ -24,6 +24,7 @@ import yaml
 
 import equipoise
 from equipoise.data import Dataset, Federation, federate
+from equipoise.evaluation import check_metrics
 from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment
 from equipoise.method import Method
 from equipoise.names import nearest
@@ -123,12 +124,13 @@ def prepare(wanted: Experiment, task: Task, federation: Federation | None) -> tu
         architectures[name] = spec
     if method.needs_classes and not task.classifies:
         raise ConfigurationError(
-            f"{type(method).__name__} works on classes, but the task is regression; choose another method or a label of classes"
+            f"{method.title} works on classes, but the task is regression; choose another method or a label of classes"
         )
     method.check(task)
+    check_metrics(wanted.evaluation, task, federation)
     if method.needs_validation and federation is not None and not len(federation.server_validation):
         raise ConfigurationError(
-            f"{type(method).__name__} measures models on validation data at the server, and there are none; "
+            f"{method.title} measures models on validation data at the server, and there are none; "
             "give the clients validation parts: data.split=[0.7, 0.15, 0.15], say"
         )
     own = factories(architectures, task)
@@ -138,7 +140,7 @@ def prepare(wanted: Experiment, task: Task, federation: Federation | None) -> tu
         bench.initial(name)  # a specification that cannot be built is refused now, not in round 1
     if not method.trains and any(not bench.take(name).takes_single or _has_batch_norm(bench, name) for name in architectures):
         raise ConfigurationError(
-            f"{type(method).__name__} never trains a model, so batch-norm statistics would stay at their start; choose a model without batch norm"
+            f"{method.title} never trains a model, so batch-norm statistics would stay at their start; choose a model without batch norm"
         )
     return bench, method
 

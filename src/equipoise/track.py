@@ -1,6 +1,7 @@
 """Experiment trackers: the numbers of a run, as they come, to MLflow or TensorBoard.
 
 Every measurement goes under model/split/metric/client, with the mean over clients beside it, at the step of its round; weights under weight/client.
+The main metric of the main model also goes under main/mean and main/worst, so that runs of any metric and method can be laid side by side.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from equipoise.comparison.labels import flat
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.names import nearest
 from equipoise.runs.store import DATABASE, RoundRecord
+from equipoise.runs.summary import of_main
 from equipoise.transports.exchange import Watcher
 
 Send = Callable[[int, Mapping[str, float]], None]
@@ -35,18 +37,20 @@ def tracking(kind: str, wanted: Experiment, folder: Path, watcher: Watcher) -> I
     with _TRACKERS[kind](wanted, folder) as send:
 
         def on_round(record: RoundRecord) -> None:
-            send(record.round, numbers(record))
+            send(record.round, numbers(record, wanted.evaluation.main))
             watcher.on_round(record)
 
         yield Watcher(on_start=watcher.on_start, on_clients=watcher.on_clients, on_round=on_round, interrupted=watcher.interrupted)
 
 
-def numbers(record: RoundRecord) -> dict[str, float]:
-    """What a round adds, by name; values that are not finite are left out, as trackers cannot plot them.
+def numbers(record: RoundRecord, main: str | None = None) -> dict[str, float]:
+    """What a round adds, by name; values that are not finite are left out, as trackers cannot plot them. `main` is the main metric asked for.
 
     >>> rows = [("a", "global", "received", "test", "accuracy", 0.5), ("b", "global", "received", "test", "accuracy", 1.0)]
     >>> numbers(RoundRecord(1, 0, [], [], measurements=rows))
     {'global/test/accuracy/a': 0.5, 'global/test/accuracy/b': 1.0, 'global/test/accuracy/mean': 0.75, 'bytes/down': 0.0, 'bytes/up': 0.0}
+    >>> numbers(RoundRecord(1, 0, [], [], measurements=rows, main="global"))["main/worst"]
+    0.5
     """
     found: dict[str, float] = {}
     groups: dict[str, list[float]] = {}
@@ -57,6 +61,9 @@ def numbers(record: RoundRecord) -> dict[str, float]:
         found[f"{name}/{client}"] = value
         groups.setdefault(name, []).append(value)
     found |= {f"{name}/mean": sum(values) / len(values) for name, values in groups.items()}
+    judged, shown = of_main(record, main)
+    if judged is not None and shown:
+        found |= {"main/mean": sum(shown) / len(shown), "main/worst": max(shown) if judged.lower_is_better else min(shown)}
     found |= {f"weight/{client}": share for client, share in record.weights.items()}
     found |= {f"seconds/{phase}": seconds for phase, seconds in record.seconds.items()}
     found |= {"bytes/down": float(record.bytes_down), "bytes/up": float(record.bytes_up)}

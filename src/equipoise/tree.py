@@ -22,13 +22,14 @@ _GRAM_ELEMENTS = 8_000_000  # of a stacked block in float64: 64 MB
 class Tree(Mapping[str, Tensor]):
     """Name -> tensor, with the name of its model and the set of entries that are not trained."""
 
-    __slots__ = ("_bytes", "_tensors", "model", "untrained")
+    __slots__ = ("_bytes", "_tensors", "model", "plain", "untrained")
 
     def __init__(self, tensors: Mapping[str, Tensor], model: str = "model", untrained: Iterable[str] = ()) -> None:
         self._tensors = tensors
         self.model = model
         self.untrained = frozenset(untrained)
         self._bytes: int | None = None
+        self.plain = False  # whether its tensors are known to be fit to travel; remembered, since one tree is put into many records
 
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]

@@ -1,4 +1,5 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+# The small sites of the contract and made-up runs of the reports serve here, too.
+sys.path[:0] = [str(Path(__file__).parent), *(str(Path(__file__).parent.parent / folder) for folder in ("contract", "report"))]

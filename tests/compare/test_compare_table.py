@@ -21,7 +21,7 @@ from equipoise.task import Task
 def facts(method: str, seed: int, values: list[float], metric: str = "accuracy", partition: str = "iid") -> Facts:
     config = {"method": {"name": method}, "seed": seed, "data": {"name": "digits", "partition": partition}}
     by_client = {str(k): value for k, value in enumerate(values)}
-    return Facts(Path(f"{method}-{seed}"), config, "digits", Task("classification", (3,), 2), f"print-{seed}", metric, by_client, {"megabytes": 1.0, "seconds": 2.0})  # fmt: skip
+    return Facts(Path(f"{method}-{seed}"), config, "digits", Task("classification", (3,), 2), f"print-{seed}", metric, {metric: by_client}, {"megabytes": 1.0, "seconds": 2.0})  # fmt: skip
 
 
 def made_up(seeds: int = 5, metric: str = "accuracy") -> Comparison:
@@ -52,7 +52,7 @@ def test_below_five_seeds_there_is_no_p_value_but_a_word():
     comparison = made_up(seeds=4)
     row = comparison.row("iid", "fedakd", "average")
     assert row["p"] is None and row["note"] == "too few seeds"
-    assert any("too few seeds (4; 5 are needed)" in line for line in formats.explanation(comparison))
+    assert any("against fedavg: too few seeds (4; 5 are needed)" in line for line in formats.explanation(comparison))
 
 
 def test_standalone_says_nothing_about_itself():
@@ -64,6 +64,8 @@ def test_standalone_says_nothing_about_itself():
 def test_best_and_second_best_follow_the_direction_of_the_measure():
     comparison = made_up()
     assert {m: comparison.row("iid", m, "average")["place"] for m in comparison.methods} == {"standalone": None, "fedavg": 2, "fedakd": 1}
+    spreads = {m: comparison.row("iid", m, "std")["value"] for m in comparison.methods}
+    assert comparison.row("iid", min(spreads, key=lambda m: spreads[m]), "std")["place"] == 1, "even is better, whatever the metric"
     errors = made_up(metric="rmse")
     assert {m: errors.row("iid", m, "average")["place"] for m in errors.methods} == {"standalone": 1, "fedavg": 2, "fedakd": None}
 

@@ -216,9 +216,26 @@ def repeats(method: Any, model: str, tmp: Path) -> None:
     assert_same(everything(played(config, tmp / "first")), everything(played(config, tmp / "second")))
 
 
+def shared_test_set(method: Any, model: str, tmp: Path) -> None:
+    """What is recorded on one test set for all, for all or for a client, is what each client's model gives there, evaluated directly."""
+    config = settings(method, model, rounds=2, data={"split": (0.6, 0.15, 0.25), "partition": "natural", "test": "global"})
+    wanted = eq.Experiment(**config, dataset=eq.from_sites(dict(sites())))
+    run = simulate.run(wanted, tmp / "run")
+    federation = simulate.federate(wanted.data, wanted.seed, wanted.dataset)
+    places = torch.from_numpy(np.array(federation.shared_test, dtype=np.int64))
+    assert run.main_model in run.models()
+    for name in run.models():
+        rows = {row["client"]: row["value"] for row in run.table(phase="final", split="shared", metric="accuracy", model=name)}
+        assert set(rows) in ({"all"}, set(run.clients)), (name, rows)
+        for client in run.clients:
+            with torch.no_grad():
+                right = run.model(name, client=client, given=wanted)(federation.x[places]).argmax(1) == federation.y[places]
+            assert abs(rows.get(client, rows.get("all")) - float(right.double().mean())) < 1e-9, (name, client, rows)
+
+
 CHECKS = {
     check.__name__: check
     for check in (
-        state_round_trips, payload_travels, one_client, one_class, one_sample, missing_reply, nan_reply, order_of_clients, unseen_test_data, repeats,
+        state_round_trips, payload_travels, one_client, one_class, one_sample, missing_reply, nan_reply, order_of_clients, unseen_test_data, repeats, shared_test_set,
     )
 }  # fmt: skip

@@ -14,11 +14,11 @@ from checks import CHECKS
 
 from equipoise.client import Client
 from equipoise.losses.terms import supervised, term
-from equipoise.method import Method, Ups, Weights
+from equipoise.method import Method, Served, Ups, Weights
 from equipoise.records import Down, PerClient, State, Up
 from equipoise.server import Server
 from equipoise.tree import Tree
-from equipoise.workbench import Samples
+from equipoise.workbench import Model, Samples
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,20 @@ class UnnamedRandomness(Method):
         return Weights(np.random.default_rng().random(len(ups)))
 
 
+@dataclass(frozen=True)
+class ClaimsToBeCommon(Method):
+    """Says that a model of the client's own state is the same for all."""
+
+    def client(self, client: Client, down: Down) -> Up:
+        model = client.load(down.model)
+        client.fit(model, lr=1.0)
+        client.state["mine"] = model
+        return Up(model=model)
+
+    def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
+        return {"global": Served(client.load(client.state["mine"]), same_for_all=True)}
+
+
 BROKEN: list[tuple[str, Method, str]] = [
     ("state_round_trips", ObjectInState(), "seen: expected a tree, model, tensor, number, string, list or mapping, got set"),
     ("state_round_trips", HiddenPerClient(), "a PerClient lives in the server's state"),
@@ -159,6 +173,7 @@ BROKEN: list[tuple[str, Method, str]] = [
     ("unseen_test_data", TrainsOnTestData(), "differs by"),
     ("repeats", StateOnTheClass(), "differs by"),
     ("repeats", UnnamedRandomness(), "differs by"),
+    ("shared_test_set", ClaimsToBeCommon(), "global"),
 ]
 
 

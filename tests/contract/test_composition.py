@@ -10,20 +10,25 @@ from checks import assert_same, everything, finite, played, settings
 from equipoise import methods
 from equipoise.composition import Unsound, compose
 
-BASES = ["fedavg", "fedprox", "fedavgm", "fedakd", "kdia", "corefed", "fedequilibria", "fedekd"]
-RULES = ["fedavg", "fedequilibria", "corefed"]
+BASES = ["fedavg", "fedprox", "fedavgm", "fedakd", "kdia", "corefed", "fedequilibria", "fedekd", "ditto", "fedas"]
+BASES += ["moon", "fedgkd", "fedproto", "fedmpr", "fedrdn", "feddisco", "qfedavg", "pa3fed"]
+RULES = ["fedavg", "fedequilibria", "corefed", "fedas", "feddisco", "qfedavg", "pa3fed", "fedheal"]
+ALONE = {"fedheal": {"masks": False}}  # settings with which a rule stands without its own client and update
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("base", BASES)
 def test_a_weight_rule_on_another_client_side(base: str, rule: str, tmp_path: Path) -> None:
     own = settings(base)["method"]
-    run = played(settings({**own, "weights": {"name": rule}}, rounds=2), tmp_path / "run")
+    run = played(settings({**own, "weights": {"name": rule, **ALONE.get(rule, {})}}, rounds=2), tmp_path / "run")
     finite(run)
     assert {row["round"] for row in run.weights()} == {1, 2}
 
 
-@pytest.mark.parametrize("base", ["fedavg", "fedprox", "fedavgm", "scaffold", "fedakd", "corefed", "fedequilibria", "fedekd"])
+@pytest.mark.parametrize(
+    "base",
+    ["fedavg", "fedprox", "fedavgm", "scaffold", "fedakd", "corefed", "fedequilibria", "fedekd", "ditto", "fedas", "feddyn", "feddc"],
+)
 def test_a_teacher_beside_another_method_changes_nothing_and_is_served(base: str, tmp_path: Path) -> None:
     alone = played(settings(base, rounds=2), tmp_path / "alone")
     both = played(settings({**settings(base)["method"], "beside": {"name": "kdia", "lambda_gen": 0.0}}, rounds=2), tmp_path / "both")
@@ -31,6 +36,15 @@ def test_a_teacher_beside_another_method_changes_nothing_and_is_served(base: str
     found = everything(both)
     assert_same(everything(alone), {name: value for name, value in found.items() if "@kdia" not in name})
     assert any("@kdia" in name for name in found)
+
+
+@pytest.mark.parametrize("base", [*BASES, "standalone", "scaffold"])
+def test_inputs_of_another_method(base: str, tmp_path: Path) -> None:
+    own = settings(base)["method"]
+    plain = played(settings(own, rounds=2), tmp_path / "plain")
+    run = played(settings({**own, "inputs": {"name": "fedrdn"}}, rounds=2), tmp_path / "run")
+    finite(run)
+    assert (run.final("loss") == plain.final("loss")) == (base == "fedrdn")
 
 
 def test_a_rule_of_its_own_gives_the_same_run(tmp_path: Path) -> None:
@@ -46,8 +60,17 @@ def test_a_rule_of_its_own_gives_the_same_run(tmp_path: Path) -> None:
     [
         ("standalone", "weights", "fedequilibria", "never weighs"),
         ("scaffold", "weights", "fedequilibria", "derived for its own weights"),
+        ("feddyn", "weights", "fedas", "derived for its own weights"),
+        ("feddc", "weights", "fedas", "derived for its own weights"),
+        ("pfedck", "weights", "fedas", "derived for its own weights"),
         ("fedavg", "weights", "scaffold", "no weight rule that stands"),
         ("fedavg", "weights", "fedakd", "no weight rule that stands"),
+        ("fedavg", "weights", "ditto", "no weight rule that stands"),
+        ("fedavg", "weights", "fedheal", "no weight rule that stands"),
+        ("fedavg", "weights", "fedmgda", "no weight rule that stands"),
+        ("fedheal", "weights", "fedavg", "derived for its own weights"),
+        ("fedmgda", "weights", "fedavg", "derived for its own weights"),
+        ("fedavg", "weights", "fedgkd", "no weight rule that stands"),
         ("fedavg", "inputs", "fedprox", "does not change inputs"),
         ("fedavg", "beside", "fedprox", "remembers nothing"),
         ("standalone", "beside", "kdia", "uploads none"),

@@ -10,7 +10,8 @@ from problems import assert_equal, assert_near, bench_of
 from torch import nn
 
 from equipoise.client import Client, Inputs
-from equipoise.losses.terms import supervised, term
+from equipoise.losses.terms import Batch, Outputs, frozen_features, supervised, term
+from equipoise.models.network import frozen
 from equipoise.tree import Tree
 from equipoise.workbench import EVALUATION_BATCH, Workbench
 
@@ -73,6 +74,45 @@ def test_a_teacher_is_cached_only_where_inputs_are_fixed() -> None:
     client.inputs = Inputs(train=lambda x, noise: x, other=lambda x: x)
     assert client.teacher(model) is model
     assert Client(bench(data={"augment": ["flip"], "partition": "natural"}), "ada", 1, 1, {}).random_inputs
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_frozen_features_are_those_of_evaluation_and_change_nothing(random: bool) -> None:
+    client = Client(bench("cnn"), "ada", 1, 1, {})
+    teacher, student = client.load(None), client.load(None)
+    client.inputs = Inputs(train=lambda x, noise: x, other=lambda x: x, random=random)
+    wanted, before = client.features(teacher).flatten(1), teacher.tree()
+    given = client.feature_teacher(teacher)
+    assert (given is teacher) == random
+    teacher.net.train()
+    teacher.net.features[1].eval()
+    gaps: list[float] = []
+
+    def gap(outputs: Outputs, batch: Batch) -> torch.Tensor:
+        found = frozen_features(given, batch)
+        assert found.shape == (len(batch.y), 64) and not found.requires_grad
+        gaps.append(float((found - wanted[batch.indices]).abs().max()))
+        return outputs.logits.sum() * 0
+
+    client.fit(student, supervised + term(gap))
+    assert gaps and max(gaps) < 1e-5
+    assert_equal(before, teacher.tree())
+    assert teacher.net.training and not teacher.net.features[1].training, "every part is in the mode it was in"
+
+
+def test_frozen_weights_pass_a_gradient_on_and_get_none() -> None:
+    net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
+    net[2].bias.requires_grad_(False)
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    with frozen(net):
+        loss = net(x).square().sum()
+    loss.backward()
+    assert x.grad is not None and x.grad.any()
+    assert all(parameter.grad is None for parameter in net.parameters())
+    assert [parameter.requires_grad for parameter in net.parameters()] == [True] * 5 + [False], "what was frozen before stays so"
+    with pytest.raises(RuntimeError, match="inside"), frozen(net):
+        raise RuntimeError("inside")
+    assert net[0].weight.requires_grad
 
 
 def test_batches_are_the_training_data_in_order() -> None:

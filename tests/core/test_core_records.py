@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 import math
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from equipoise import records
+from equipoise.client import ClientState
 from equipoise.records import Down, PerClient, Record, State, Up, pack, read, size, tensors_of, unpack, write
 from equipoise.tree import Tree
 from equipoise.workbench import Model
@@ -112,6 +115,48 @@ def test_what_is_recorded_of_a_network_does_not_move_with_it() -> None:
     assert not record.weight.requires_grad
 
 
+DENSE = "x: expected a dense tensor of float64,.* got a"
+with warnings.catch_warnings():  # torch says of some of them that they will change
+    warnings.simplefilter("ignore")
+    UNFIT = {
+        "coo": (torch.eye(2).to_sparse(), f"{DENSE} sparse_coo one of float32"),
+        "csr": (torch.eye(2).to_sparse_csr(), f"{DENSE} sparse_csr one of float32"),
+        "complex": (torch.zeros(2, dtype=torch.complex64), f"{DENSE} strided one of complex64"),
+        "uint16": (torch.zeros(2, dtype=torch.uint16), f"{DENSE} strided one of uint16"),
+        "meta": (torch.zeros(2, device="meta"), f"{DENSE} meta one of float32"),
+        "quantised": (torch.quantize_per_tensor(torch.zeros(2), 0.1, 0, torch.qint8), f"{DENSE} strided one of qint8"),
+        "nested": (torch.nested.as_nested_tensor([torch.zeros(2), torch.zeros(3)]), f"{DENSE} nested one of float32"),
+        "dimensions": (torch.zeros([1] * 65), "at most 64 dimensions, got a strided one of float32 and 65 dimensions"),
+    }
+
+
+@pytest.mark.parametrize("kind", UNFIT)
+def test_tensors_that_cannot_travel_are_refused_alone_in_lists_in_trees_and_in_a_clients_state(kind: str) -> None:
+    tensor, sentence = UNFIT[kind]
+    pattern = ".*".join(map(re.escape, sentence.split(".*")))
+    for make in (Up, Down, State, Record):
+        with pytest.raises(TypeError, match=pattern):
+            make(x=tensor)
+    with pytest.raises(TypeError, match=pattern.replace("x:", r"x\.a\[1\]:")):
+        Up(x={"a": [0, tensor]})
+    with pytest.raises(TypeError, match=pattern.replace("x:", r"x\.w:")):
+        Up(x=Tree({"fine": torch.zeros(1), "w": tensor}))
+    with pytest.raises(TypeError, match=pattern.replace("x:", r"client\.state\['x'\]:")):
+        ClientState({})["x"] = tensor
+
+
+def deep(levels: int) -> Any:
+    """So many lists and mappings inside each other."""
+    value: Any = 1
+    for level in range(levels):
+        value = [value] if level % 2 else {"a": value}
+    return value
+
+
+class Mine(Up):
+    pass
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
@@ -120,13 +165,91 @@ def test_what_is_recorded_of_a_network_does_not_move_with_it() -> None:
         ({"x": nn.Linear(1, 1)}, "x: expected a tree.* got Linear"),
         ({"x": {1: 2}}, "x: expected string keys that do not begin with $, got 1; use str(key)"),
         ({"x": {"$tensor": 0}}, "x: expected string keys that do not begin with $, got '$tensor'"),
+        ({1: 2}, "State: expected string keys that do not begin with $, got 1"),
+        ({"$tensor": 2}, "State: expected string keys that do not begin with $, got '$tensor'"),
         ({"x": lambda: 0}, "x: expected a tree.* got function"),
+        ({"x": 1j}, "x: expected a tree.* got complex"),
+        ({"x": np.complex64(1j)}, "x: expected a tree.* got complex"),
+        ({"x": np.datetime64("2020-01-01")}, "x: expected a tree.* got date"),
+        ({"x": b"bytes"}, "x: expected a tree.* got bytes"),
+        ({"x": 1 << 1024}, "x: expected an integer of at most 1024 bits, got one of 1025"),
+        ({"x": np.array(["a"])}, "x: expected an array of float64,.* got one of <U1"),
+        ({"x": np.zeros(2, np.complex64)}, "x: expected a dense tensor of float64,.* got a strided one of complex64"),
+        ({"x": np.zeros(2, np.uint16)}, "x: expected a dense tensor of float64,.* got a strided one of uint16"),
+        ({"x": [PerClient()]}, "x[0]: a PerClient lives in the server's state"),
+        ({"x": Up(y=1), "y": [{"z": PerClient()}]}, "y[0].z: a PerClient lives in the server's state"),
+        ({"x": State(y=PerClient())}, "x.y: a PerClient lives in the server's state"),
+        ({"x": Tree({"w": 1.0})}, "x.w: expected a tensor in a tree, got float"),
+        ({"x": Tree({"w": torch.zeros(1)}, "$shared 1")}, "x: expected a tree with the name of its model, not beginning with $"),
+        ({"x": deep(32)}, "expected at most 32 levels of records, lists and mappings"),
+        ({"x": Up(x=deep(31))}, "expected at most 32 levels of records, lists and mappings"),
     ],
 )
-def test_what_cannot_travel_is_refused_by_name(values: dict[str, Any], sentence: str) -> None:
+def test_what_cannot_travel_is_refused_by_name(values: dict[Any, Any], sentence: str) -> None:
     pattern = ".*".join(map(re.escape, sentence.split(".*")))
     with pytest.raises(TypeError, match=pattern):
         State(values)
+
+
+def test_only_the_servers_state_holds_values_by_client() -> None:
+    assert isinstance(State(a=PerClient(), b={"c": PerClient()}).b["c"], PerClient)
+    for make in (Up, Down, Record):
+        with pytest.raises(TypeError, match=r"b\.c: a PerClient lives in the server's state"):
+            make(b={"c": PerClient()})
+    with pytest.raises(TypeError, match="a PerClient lives in the server's state"):
+        ClientState({})["x"] = PerClient()
+    with pytest.raises(TypeError, match="string keys"):
+        PerClient().put({1: 2})  # type: ignore[dict-item]
+
+
+def test_a_list_that_holds_itself_is_refused_and_a_record_of_a_class_of_its_own_too() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(TypeError, match="at most 32 levels"):
+        Up(x=endless)
+    with pytest.raises(TypeError, match="Mine: expected one of Record, State, Up, Down"):
+        Mine(x=1)
+
+
+def test_the_deepest_record_that_can_be_made_travels_in_the_engines_envelopes(tmp_path: Path) -> None:
+    down = Down(x=deep(31))
+    for record in (down, Record._trusted({"kind": "task", "down": Record(down=down, alike=True)}), State(x=deep(31))):
+        assert_alike(record, there_and_back(record))
+        write(record, tmp_path / f"{len(list(tmp_path.iterdir()))}.safetensors")
+    assert_alike(down, read(tmp_path / "0.safetensors"))
+
+
+class Colour(enum.IntEnum):
+    RED = 3
+
+
+class Size(enum.StrEnum):
+    SMALL = "s"
+
+
+def test_what_is_recorded_is_what_arrives(tmp_path: Path) -> None:
+    """Whatever the transport: bare values of enumerations, no gradients, no strides, no live parameters, not even frozen ones."""
+    frozen = nn.Parameter(torch.ones(2), requires_grad=False)
+    turned = torch.arange(6.0).reshape(2, 3).T
+    live = nn.Linear(2, 1)
+    record = Up(
+        colour=Colour.RED, size=Size.SMALL, text=np.str_("t"), frozen=frozen, turned=turned, negative=torch.tensor([1 + 2j]).conj().imag,
+        big=np.array([1.5, 2.5], ">f8"), scalar=np.array(2.5), tree=Tree({"t": turned, "w": live.weight}), again=Tree({"w": torch.ones(1)}),
+    )  # fmt: skip
+    with torch.no_grad():
+        frozen.zero_()
+        live.weight.zero_()
+    assert_alike(record, there_and_back(record))
+    assert (type(record.colour), type(record.size), type(record.text), type(record.frozen)) == (int, str, str, torch.Tensor)
+    assert record.frozen.tolist() == [1, 1] and record.negative.tolist() == [-2] and record.big.tolist() == [1.5, 2.5]
+    assert record.scalar.shape == () and record.turned.is_contiguous() and record.tree["t"].is_contiguous()
+    assert not record.tree["w"].requires_grad and record.tree["w"].abs().sum() > 0
+
+
+def test_a_tree_that_is_fit_to_travel_is_recorded_as_it_is() -> None:
+    tree = Tree({"w": torch.ones(2)})
+    first, second = Up(model=tree), Down(model=tree)
+    assert first.model is second.model is tree  # one tree for many clients: sent once
 
 
 def test_entries_are_attributes_and_changes_make_a_new_record() -> None:
@@ -143,6 +266,18 @@ def test_a_cut_record_is_refused() -> None:
     whole = bytearray(b"".join(pack(Up(x=torch.ones(100)))))
     with pytest.raises(ValueError, match="cut off on its way"):
         unpack(whole[:-64])
+
+
+def test_a_file_without_a_record_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "r.safetensors"
+    write(Up(x=torch.ones(3)), path)
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:40], whole.replace(b"$tensor", b"$tonsor"), whole.replace(b'\\"Up\\"', b'\\"op\\"')):
+        assert damaged != whole
+        path.write_bytes(damaged)
+        for lazy in (False, True):
+            with pytest.raises(ValueError, match="r.safetensors holds no whole record"):
+                read(path, lazy=lazy)
 
 
 def test_numbers_and_tensors_are_found_with_their_paths() -> None:
@@ -178,5 +313,5 @@ def test_put_changes_a_copy_and_notes_only_what_changed(tmp_path: Path) -> None:
 
 
 def test_a_mapping_by_client_does_not_travel() -> None:
-    with pytest.raises(TypeError, match="lives in the server's state; send single values"):
+    with pytest.raises(TypeError, match="lives in the server's state, .*; send single values"):
         pack(Down(all=PerClient()))

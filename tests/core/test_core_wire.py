@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from equipoise.records import Record, Up
+from equipoise.records import Down, Record, Up, pack, unpack
 from equipoise.transports import wire
 from equipoise.transports.exchange import Reply, Request
 from equipoise.tree import Tree
@@ -110,6 +110,35 @@ def test_the_end_of_a_connection_is_said() -> None:
         here.close()
         with pytest.raises(EOFError):
             wire.Receiver(there).receive()
+
+
+def test_a_tree_that_is_sent_once_stands_where_it_was_and_nothing_passes_for_it() -> None:
+    tree, own = Tree({"w": torch.ones(2)}, "net"), Tree({}, "net")
+    down = Down(model=tree, all=[tree, own], mine={"@tree": "0", "shared": "$shared 0"})
+    sent = wire.mapped(down, lambda found: wire.reference("0") if found is tree else found)
+    assert not any(found is tree for found in wire.trees_in(sent))
+    got = wire.resolved(unpack(bytearray(b"".join(pack(sent)))), {"0": tree})
+    assert isinstance(got, Down) and got.model is tree and got.all[0] is tree and (got.all[1].model, len(got.all[1])) == ("net", 0)
+    assert got.mine == {"@tree": "0", "shared": "$shared 0"}
+
+
+@maps_memory
+@pytest.mark.parametrize(
+    "frame", [(2**63, 0), (wire._IN_LINE + 1, 0), (64, 5)], ids=["8 exabytes", "too long for the line", "unknown memory"]
+)
+def test_a_frame_that_no_sender_sends_is_refused_before_memory_is_taken(frame: tuple[int, int]) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        here.sendall(wire._FRAME.pack(*frame))
+        with pytest.raises(ValueError, match="a message"):
+            wire.Receiver(there).receive()
+
+
+def test_a_mapping_in_a_request_is_a_record() -> None:
+    request = Request("ada", "client", {"x": [1]}, 1, 1)  # type: ignore[arg-type]
+    assert isinstance(request.down, Down) and request.down.x == [1]
+    with pytest.raises(TypeError, match="x: expected a tree"):
+        Request("ada", "client", {"x": object()}, 1, 1)  # type: ignore[arg-type]
 
 
 def test_requests_and_replies_survive_their_short_form() -> None:

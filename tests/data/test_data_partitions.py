@@ -41,6 +41,16 @@ def test_pow_cffl_sizes_ascend_and_average_to_the_size_asked_for() -> None:
     assert 890 <= sizes.sum() <= 900
 
 
+def test_pow_cffl_takes_all_there_is_and_refuses_more() -> None:
+    """1,000 samples: 10 clients of 100 on average are the most."""
+    parts = deal("pow_cffl:100", labels_pool(), 10, 1).parts
+    assert 990 <= parts.sizes.sum() <= 1000 and len(np.unique(parts.index)) == parts.sizes.sum()
+    with pytest.raises(ValueError, match="10 clients of 101 samples on average exceed the 1000 there are; use a smaller size"):
+        deal("pow_cffl:101", labels_pool(), 10, 1)
+    with pytest.raises(ValueError, match="size 1 leaves a client without samples; use a larger size"):
+        deal("pow_cffl:1", labels_pool(), 10, 1)
+
+
 def test_dirichlet_drop_loses_less_than_one_sample_per_client_and_class() -> None:
     parts = deal("dirichlet:1,leftovers=drop,min_size=1", labels_pool(), 10, 1).parts
     assert 900 < parts.sizes.sum() < 1000
@@ -112,6 +122,31 @@ def test_cla_refuses_more_clients_than_classes_and_classes_too_small() -> None:
         deal("cla:50", labels_pool(), 11, 1)
     with pytest.raises(ValueError, match="class 0 has 20 samples"):
         deal("cla:50", labels_pool(20), 10, 1)
+
+
+def test_partitions_by_label_fit_exactly() -> None:
+    """Neither is a sample shared where each client can have its own, nor is refused what just fits."""
+    # Client 1 wants 12 of class 0, client 2 has 6 + 6, client 3 has 4 + 4 + 4: 22 of class 0, 10 of class 1, 4 of class 2.
+    exact = deal("cla:12", Pool(np.repeat([0, 1, 2], [22, 10, 4]), 3), 3, 1)
+    assert exact.facts["reused_classes"] == [] and sorted(exact.parts.index) == list(range(36))
+    short = deal("cla:12", Pool(np.repeat([0, 1, 2], [21, 10, 4]), 3), 3, 1)
+    assert short.facts["reused_classes"] == [0]
+    # The most that one client wants of a class is all of it.
+    least = deal("cla:12", Pool(np.repeat([0, 1, 2], [12, 6, 4]), 3), 3, 1)
+    assert least.facts["reused_classes"] == [0, 1] and least.parts.sizes.tolist() == [12] * 3
+    with pytest.raises(ValueError, match="class 0 has 11 samples"):
+        deal("cla:12", Pool(np.repeat([0, 1, 2], [11, 6, 4]), 3), 3, 1)
+    # As many clients as samples: one sample per client in the whole set, in a class, of a size.
+    assert deal("shards:1", labels_pool(1, 6), 6, 1).parts.sizes.tolist() == [1] * 6
+    assert deal("pathological:1", labels_pool(2, 3), 6, 1).parts.sizes.tolist() == [1] * 6
+    assert deal("cla:3", labels_pool(5, 3), 3, 1).parts.sizes.tolist() == [3] * 3
+    assert len(deal("cla:10", labels_pool(), 10, 1).parts) == 10
+    with pytest.raises(ValueError, match="do not fit 6 samples"):
+        deal("shards:1", labels_pool(1, 6), 7, 1)
+    with pytest.raises(ValueError, match="ask for fewer clients"):
+        deal("pathological:1", labels_pool(2, 3), 7, 1)
+    with pytest.raises(ValueError, match="the last client would miss a class"):
+        deal("cla:2", labels_pool(5, 3), 3, 1)
 
 
 def test_shards_hold_few_labels_and_pathological_exactly_as_many_as_asked() -> None:

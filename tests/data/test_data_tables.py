@@ -131,6 +131,31 @@ def test_a_shared_test_set_is_scaled_with_pooled_statistics() -> None:
         federate(DataConfig(test="global", normalise="client"), 1, data)
 
 
+@pytest.mark.parametrize("test", ["local", "global"])
+@pytest.mark.parametrize("normalise", ["client", "pooled", "none"])
+def test_inputs_are_scaled_as_asked_where_sites_differ(normalise: str, test: str) -> None:
+    """Sites with other means, deviations and sizes: their own statistics, those of all training rows together, or none are three things."""
+    if (normalise, test) == ("client", "global"):
+        pytest.skip("refused: see above")
+    rng = np.random.default_rng(0)
+    raw = np.concatenate([rng.normal(10 * k, 1 + k, size=(20 * (k + 1), 2)) for k in range(3)]).astype(np.float32)
+    labels, names = np.arange(len(raw)) % 2, np.repeat(["a", "b", "c"], [20, 40, 60])
+    federation = federate(DataConfig(normalise=normalise, test=test), 1, from_arrays(raw, labels, sites=list(names), columns=["u", "v"]))
+    raw = raw.astype(np.float64)
+    everyone = raw[federation.source[federation.train.index]]
+    for place in range(3):
+        own = raw[federation.source[federation.train[place]]]
+        used = {"client": own, "pooled": everyone}.get(normalise)
+        for part in (federation.train, federation.validation, federation.test):
+            held = raw[federation.source[part[place]]]
+            expected = held if used is None else (held - used.mean(axis=0)) / used.std(axis=0)
+            assert np.allclose(federation.x[part[place]], expected, atol=1e-5)
+    shared = raw[federation.source[federation.shared_test]]
+    assert (len(shared) > 0) == (test == "global")
+    expected = shared if normalise == "none" else (shared - everyone.mean(axis=0)) / everyone.std(axis=0)
+    assert np.allclose(federation.x[federation.shared_test], expected, atol=1e-5)
+
+
 def test_a_row_held_by_two_clients_is_prepared_by_each() -> None:
     data = raw_table(200)
     federation = federate(DataConfig(partition="ics_literal:2,q=2", clients=3, duplicates="separate"), 1, data)

@@ -216,6 +216,32 @@ def test_show_says_how_a_run_ended_and_who_gained(equipoise: Terminal, place: Pa
     assert "gain" not in json.loads(equipoise("show", alone.folder, "--json").out)["per client"]["ada"]
 
 
+def test_show_takes_any_metric_and_names_clients_that_have_none(place: Path, tmp_path: Path, equipoise: Terminal) -> None:
+    folder_of(tmp_path / "sites", sites({"ada": 40, "bo": 30, "cy": 40}, {"bo": [1]}))
+    words = ("run", "--data", "sites", *QUICK, "--set", "evaluation.metrics=[auroc, loss]")
+    for method in ("standalone", "fedavg"):
+        answer = in_a_process(*words, "--method", method, "--out", f"runs/{method}", folder=tmp_path)
+        assert answer.code == 0 and "Warning" not in answer.err and "metrics/" not in answer.err
+    assert [line.split(" ")[2:4] for line in answer.err.splitlines()] == [["global", "auroc"]] * 2
+    run = eq.Run(tmp_path / "runs" / "fedavg")
+    values, loss = run.final(), run.final("loss")
+    assert values.keys() == {"ada", "cy"} and loss.keys() == {"ada", "bo", "cy"}
+    assert "auroc is undefined for client bo: its test data have one class; averages are over the other 2" in answer.out
+    assert "the main metric is auroc, the first measured that is not the loss; evaluation.main names another" in answer.out
+    assert "auroc in % of the global model" in answer.out and f"average {100 * sum(values.values()) / 2:.1f}" in answer.out
+    assert "average of other metrics: loss" in answer.out and "of 2 clients gain" in answer.out
+    shown = equipoise("show", run.folder, "--metric", "loss").out
+    assert "loss of the global model" in shown and f"worst {max(loss.values()):.4f}, best {min(loss.values()):.4f}" in shown
+    found = json.loads(equipoise("show", run.folder, "--metric", "loss", "--json").out)
+    alone = eq.Run(tmp_path / "runs" / "standalone").final("loss")
+    assert {client: row["gain"] for client, row in found["per client"].items()} == {c: pytest.approx(alone[c] - loss[c]) for c in loss}
+    assert found["metrics"]["auroc"]["average"] == pytest.approx(sum(values.values()) / 2)
+    refused = equipoise("show", run.folder, "--metric", "acuracy")
+    assert refused.code == 2 and "did not measure 'acuracy'; it has auroc, loss" in refused.err
+    plan = equipoise("run", "--data", tmp_path / "sites", *QUICK, "--set", "evaluation.main=f1", "--dry-run").out
+    assert "measured: accuracy, loss, f1; main metric: f1" in plan
+
+
 def test_show_of_what_is_no_run(equipoise: Terminal, tmp_path: Path) -> None:
     answer = equipoise("show", tmp_path)
     assert answer.code == 2 and "is not a run" in answer.err

@@ -136,10 +136,10 @@ def test_a_files_folder_that_vanishes_is_a_sentence(tmp_path: Path, monkeypatch:
     job = config(tmp_path, "scaffold", rounds=2)
     perform = inprocess.perform
 
-    def vanishing(bench, method, request):
+    def vanishing(*arguments):
         shutil.rmtree(tmp_path / "run" / "files", ignore_errors=True)
         (tmp_path / "run" / "files").write_text("")
-        return perform(bench, method, request)
+        return perform(*arguments)
 
     monkeypatch.setattr(inprocess, "perform", vanishing)
     with pytest.raises(RunError, match="files was removed or moved while the run was going on; bring it back and resume"):

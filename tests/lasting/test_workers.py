@@ -5,19 +5,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from jobs import assert_same, config, environment, everything, same_run
 
 import equipoise as eq
-from equipoise import methods, simulate
+from equipoise import methods, processes, simulate
 from equipoise.experiment import ConfigurationError, experiment
+from equipoise.runs import Run
+from equipoise.runs.checkpoint import load_server
 from equipoise.runs.store import RunError
 from equipoise.transports import workers
 from equipoise.transports.exchange import ClientError
@@ -56,12 +61,175 @@ def test_replies_through_files_give_the_same_bits(tmp_path: Path, monkeypatch: p
     same_run(tmp_path / "memory", tmp_path / "files")
 
 
-def test_a_worker_that_dies_again_and_again_ends_the_run_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The fault is not cleared: it kills every worker that takes it.
+KILL_BO = {"script": [{"round": 1, "client": "bo", "kind": "kill"}]}
+
+
+def killed_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault is not cleared: it kills every worker that takes it."""
     monkeypatch.setattr(workers, "replace", lambda value, **changes: value if "die" in changes else dataclasses.replace(value, **changes))
-    job = config(tmp_path, "fedavg", faults={"script": [{"round": 1, "client": "bo", "kind": "kill"}]}, workers=1)
-    with pytest.raises(RunError, match=r"died 3 times .* client 'bo' in round 1; .*--workers"):
+
+
+def test_a_worker_that_is_killed_again_and_again_ends_the_run_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed_again_and_again(monkeypatch)
+    counts = {"/proc/vmstat": 5}  # some process, once, for want of memory: not this one
+    monkeypatch.setattr(processes, "out_of_memory_kills", lambda: counts)
+    job = config(tmp_path, "fedavg", faults=KILL_BO, workers=1)
+    sentence = "a worker process ended 3 times with client 'bo' in round 1, step 'client' (the last: killed by signal 9 (SIGKILL))"
+    with pytest.raises(RunError, match=f"^{re.escape(sentence)}$"):
         simulate.run(experiment(job), tmp_path / "run")
+
+
+def test_memory_is_spoken_of_where_the_kernel_counted_an_end_since_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {"group": 3, "machine": 5}
+    monkeypatch.setattr(processes, "out_of_memory_kills", lambda: dict(counts))
+    with closing(workers.Workers(0)) as pool:
+        assert "memory" not in pool._cause(-signal.SIGKILL)
+        counts["machine"] += 1
+        assert "memory" not in pool._cause(-signal.SIGTERM)  # the kernel does not end processes so
+        assert "memory" not in pool._cause(-signal.SIGKILL)
+        counts["machine"] += 1
+        said = "killed by signal 9 (SIGKILL): the system ran out of memory; try fewer --workers or a smaller batch"
+        assert pool._cause(-signal.SIGKILL) == said
+
+
+def test_the_kernels_counts_are_found_in_either_version_of_control_groups(tmp_path: Path) -> None:
+    def write(name: str, text: str) -> str:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+        return str(tmp_path / name)
+
+    assert processes.out_of_memory_kills(tmp_path / "proc", tmp_path / "cgroup") == {}
+    write("proc/self/cgroup", "4:cpu,memory:/jobs/a:b\n2:pids:/\n0::/user.slice\n")
+    machine = write("proc/vmstat", "nr_free_pages 7\noom_kill 2\n")
+    new = write("cgroup/user.slice/memory.events", "low 0\nhigh 0\noom 3\noom_kill 4\n")
+    old = write("cgroup/memory/jobs/a:b/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 6\n")
+    assert processes.out_of_memory_kills(tmp_path / "proc", tmp_path / "cgroup") == {machine: 2, new: 4, old: 6}
+    assert isinstance(processes.out_of_memory_kills(), dict)  # whatever this system has
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(0, "exit code 0"), (7, "exit code 7"), (-11, "killed by signal 11 (SIGSEGV)"), (-200, "killed by signal 200")]
+)
+def test_an_end_is_told_by_its_exit_code_or_signal(code: int, words: str) -> None:
+    assert processes.ending(code) == words
+
+
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, top: str, step: str) -> str:
+    """A method in a module of its own, with code that runs when it is imported and code that its step begins with."""
+    lines = ["import os, signal, sys, time", "from dataclasses import dataclass", "from equipoise import Method, Up", top]
+    lines += ["@dataclass(frozen=True)", "class Odd(Method):", "    def client(self, client, down):", f"        {step}"]
+    lines += ["        return super().client(client, down)"]
+    (tmp_path / f"{name}.py").write_text("\n".join(lines) + "\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return f"{name}:Odd"
+
+
+def test_a_step_that_ends_its_process_is_told_by_its_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = module(tmp_path, monkeypatch, "leaving_module", "", "if client.id == 'cy': os._exit(5)")
+    with pytest.raises(RunError, match=r"3 times with client 'cy' in round 1, step 'client' \(the last: exit code 5\)$"):
+        simulate.run(experiment(config(tmp_path, method, workers=2)), tmp_path / "run")
+
+
+IN_A_WORKER = "if 'equipoise.transports.worker' in sys.modules:\n    open({path!r}, 'a').write('x'); starts = os.path.getsize({path!r})\n    if {when}: os._exit(7)"
+
+
+def test_a_worker_that_dies_while_starting_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one starts, is killed, and two of its replacements do not come up."""
+    top = IN_A_WORKER.format(path=str(tmp_path / "starts"), when="starts in (2, 3)")
+    job = config(tmp_path, module(tmp_path, monkeypatch, "fragile_module", top, "pass"), faults=KILL_BO)
+    simulate.run(experiment(job), tmp_path / "serial")
+    simulate.run(experiment(job | {"workers": 1}), tmp_path / "parallel")
+    assert (tmp_path / "starts").stat().st_size == 4
+    same_run(tmp_path / "serial", tmp_path / "parallel")
+
+
+def test_a_worker_that_never_starts_ends_the_run_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    top = IN_A_WORKER.format(path=str(tmp_path / "starts"), when="True")
+    job = config(tmp_path, module(tmp_path, monkeypatch, "broken_module", top, "pass"), workers=1)
+    with pytest.raises(RunError, match=r"ended 3 times while starting \(the last: exit code 7\); .*--workers 0"):
+        simulate.run(experiment(job), tmp_path / "run")
+    assert (tmp_path / "starts").stat().st_size == 3
+
+
+def test_a_worker_has_its_own_time_to_start_however_long_the_exchange_has_lasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(passed=0.0, monotonic=lambda: time.monotonic() + clock.passed)
+    monkeypatch.setattr(workers, "time", clock)
+    start = processes.Pool.start
+
+    def later(pool: processes.Pool) -> processes.Process:
+        clock.passed += 2 * workers.START_DEADLINE if pool.started else 0.0  # a replacement, long after the first one was ready
+        return start(pool)
+
+    monkeypatch.setattr(processes.Pool, "start", later)
+    simulate.run(experiment(config(tmp_path, "fedavg", faults=KILL_BO, workers=1, participation={"deadline": 1e6})), tmp_path / "run")
+    assert clock.passed == 2 * workers.START_DEADLINE
+
+
+def test_a_worker_that_is_not_ready_in_time_ends_the_run_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "START_DEADLINE", 0.0)
+    with pytest.raises(RunError, match="was not ready within 0 s; run with --workers 0"):
+        simulate.run(experiment(config(tmp_path, "fedavg", workers=1)), tmp_path / "run")
+
+
+def test_a_client_that_always_hangs_is_out_of_the_round_with_workers_and_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = module(tmp_path, monkeypatch, "hanging_module", "", "if client.id == 'bo' and client.round == 1: time.sleep(600)")
+    job = config(tmp_path, method, rounds=2, participation={"deadline": 3.0})
+    simulate.run(experiment(job), tmp_path / "serial")
+    simulate.run(experiment(job | {"workers": 2}), tmp_path / "parallel")
+    same_run(tmp_path / "serial", tmp_path / "parallel")
+    (row,) = Run(tmp_path / "parallel").rejected()
+    assert (row["round"], row["client"], row["reason"]) == (1, "bo", "did not answer within 3 s")
+
+
+UNFIT = """
+import torch
+def unfit():
+    values = [torch.eye(2).to_sparse(), torch.zeros(2, dtype=torch.complex64), torch.zeros(2, dtype=torch.uint16), torch.zeros(2, device="meta")]
+    values += [PerClient(), {1: 2}, 1 << 2000, b"bytes", 1j, set()]
+    for value in [*values, *(Tree({"w": value}) for value in values[:4])]:
+        try:
+            Up(x=value)
+            yield "taken"
+        except TypeError as error:
+            yield str(error)
+"""
+
+
+def test_what_cannot_travel_is_refused_by_the_same_sentence_on_every_transport(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    top = "from equipoise.records import PerClient\nfrom equipoise.tree import Tree\n" + UNFIT
+    step = "return Up(model=client.load(down.model), said=list(unfit()), threads=torch.get_num_threads())"
+    step += "\n    def observe(self, server, state, ups):\n        return state.with_(said=ups.values('said'))\n    def unused(self):"
+    job = config(
+        tmp_path,
+        module(tmp_path, monkeypatch, "unfit_module", top, step.replace("return Up", "torch.set_num_threads(3); return Up")),
+        rounds=1,
+    )
+    said = []
+    for name, more, transport in (("direct", {}, None), ("packed", {}, "loopback"), ("workers", {"workers": 2}, None)):
+        state = load_server(simulate.run(experiment(job | more), tmp_path / name, transport=transport).store)
+        said.append(state.said)
+    assert said[0] == said[1] == said[2] and len(said[0]) == 4
+    assert all(sentences == said[0][0] for sentences in said[0]) and len(said[0][0]) == 14 and "taken" not in said[0][0]
+
+
+@pytest.mark.parametrize("more", [{}, {"workers": 1}], ids=["in process", "workers"])
+def test_settings_that_a_step_changes_are_as_before_in_the_next_one(
+    more: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = (
+        "[torch.get_num_threads(), torch.is_grad_enabled(), str(torch.get_default_dtype()), torch.are_deterministic_algorithms_enabled(), "
+    )
+    found += "random.random(), float(numpy.random.rand()), float(torch.rand(1))]"
+    step = f"up = Up(model=client.load(down.model), found={found}); torch.set_num_threads(3); torch.set_grad_enabled(False); "
+    step += "torch.set_default_dtype(torch.float64); torch.use_deterministic_algorithms(True); torch.manual_seed(5); random.seed(1); "
+    step += (
+        "numpy.random.seed(1); return up\n    def observe(self, server, state, ups):\n        return state.with_(found=ups.values('found'))"
+    )
+    step += "\n    def unused(self):"
+    method = module(tmp_path, monkeypatch, "meddling_module", "import numpy, random, torch", step)
+    state = load_server(simulate.run(experiment(config(tmp_path, method, rounds=2) | more), tmp_path / "run").store)
+    assert state.found[0][:4] == [1, True, "torch.float32", False]
+    assert len(state.found) == 4 and all(found == state.found[0] for found in state.found)
 
 
 def test_an_exception_in_a_worker_names_client_round_and_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +268,7 @@ def test_forked_workers_give_the_same_bits_and_are_replaced_when_they_die(tmp_pa
     done = subprocess.run(program, env=environment(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["forked"] * 3  # two, and one in place of the one that the script kills
-    assert "exit code -9" in done.stderr
+    assert "killed by signal 9 (SIGKILL)" in done.stderr
     same_run(tmp_path / "serial", tmp_path / "parallel")
 
 

@@ -157,6 +157,17 @@ def test_a_client_just_outside_the_counting_window_is_still_reused(seen: Seen, t
     assert sums[0] == pytest.approx(1) and sums[1] < 0.8 and sums[2] < 0.8 and sums[3] == sums[4] == pytest.approx(1)
 
 
+def test_weights_of_reused_clients_are_recorded_too(seen: Seen, tmp_path: Path) -> None:
+    run = eq.run(experiment(CoReFed(reuse="window", gamma=1.5)), out=tmp_path / "run")
+    rows, extra = run.weights(), 0
+    for row in run.rounds():
+        shares = {one["client"]: one["share"] for one in rows if one["round"] == row["round"]}
+        assert sum(shares.values()) == pytest.approx(1)
+        assert set(row["joined"]) <= set(shares)
+        extra += len(set(shares) - set(row["joined"]))
+    assert extra > 0
+
+
 def test_with_everyone_present_reuse_changes_no_bit(tmp_path: Path) -> None:
     runs = [eq.run(experiment(m, participation={}, rounds=2), out=tmp_path / m.reuse) for m in (CoReFed(), CoReFed(reuse="window"))]
     assert same(trained(runs[0]), trained(runs[1]))

@@ -176,3 +176,10 @@ def test_shares_of_negative_amounts_are_refused(measure: object) -> None:
 def test_tensors_with_gradients_and_half_precision_are_taken() -> None:
     values = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.bfloat16, requires_grad=True)
     assert spread(values) == spread([1, 2, 3, 4])
+
+
+def test_the_angle_of_one_client_with_all() -> None:
+    """The angle between a unit vector and the diagonal."""
+    assert angle([1, 0]) == pytest.approx(np.pi / 4)
+    for clients in (3, 10):
+        assert angle(np.eye(clients)[1]) == pytest.approx(np.arccos(1 / np.sqrt(clients)))

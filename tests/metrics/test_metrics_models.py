@@ -85,6 +85,9 @@ def test_weights_of_every_round_count_alike() -> None:
     assert weights_received([], ["a"]) == {"a": 0}
     with pytest.raises(ValueError, match="got 0 in round 1"):
         weights_received([{"a": 0.0}], ["a"])
+    for broken in (np.inf, np.nan):
+        with pytest.raises(ValueError, match=f"finite sum in every round, got {broken:g} in round 2"):
+            weights_received([{"a": 1.0}, {"a": broken, "b": 1.0}], ["a", "b"])
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=20))

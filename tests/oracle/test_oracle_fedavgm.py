@@ -18,10 +18,10 @@ from equipoise.tree import Tree
 H, A = (1.0, 3.0), (-2.0, 2.0)
 
 
-def stepped(method: FedAvgM, state: State, *replies: Tree) -> State:
+def stepped(method: FedAvgM, state: State, *replies: Tree, step: float = 1.0) -> State:
     """The server's state after clients of one size uploaded these models."""
     ups = eq.Ups([(str(place), eq.Up(model=reply)) for place, reply in enumerate(replies)])
-    return method.update(server_of(bench_of(settings("fedavgm"), sites())[0]), state, ups, eq.Weights(np.ones(len(replies))))
+    return method.update(server_of(bench_of(settings("fedavgm"), sites())[0]), state, ups, eq.Weights(np.ones(len(replies)), step))
 
 
 def fresh(value: float = 0.5) -> State:
@@ -33,6 +33,26 @@ def test_without_momentum_it_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
     plain, still, moving = (trained(m, tmp_path / str(k), "cnn") for k, m in enumerate(("fedavg", FedAvgM(beta=0), FedAvgM())))
     assert_equal(server_state(plain).model, server_state(still).model)
     assert not torch.equal(server_state(plain).model["head.weight"], server_state(moving).model["head.weight"])
+
+
+@pytest.mark.parametrize(("rate", "step"), [(0.5, 1.0), (1.0, 0.5), (0.5, 0.5), (2.0, 0.5), (1.5, 1.0)])
+def test_without_momentum_the_server_goes_its_rate_times_the_step_of_the_way(rate: float, step: float) -> None:
+    """To the mean 2.5 of the replies, from 0.5; buffers take their mean whatever the step."""
+    replies = [Tree({"w": torch.full((3,), w), "mean": torch.tensor([m]), "count": torch.tensor(c)}, untrained=["mean", "count"])
+               for w, m, c in ((2.0, 3.0, 5), (3.0, 5.0, 6))]  # fmt: skip
+    for dampening in (0.0, 0.25):
+        state = stepped(FedAvgM(beta=0, dampening=dampening, server_rate=rate), fresh(), *replies, step=step)
+        assert state.model["w"].tolist() == pytest.approx([0.5 + rate * step * (1 - dampening) * 2.0] * 3, rel=1e-6)
+        assert (state.model["mean"].tolist(), int(state.model["count"])) == ([4.0], 6)
+        assert state.velocity["w"].tolist() == pytest.approx([-2.0 * (1 - dampening)] * 3)
+
+
+def test_a_run_without_momentum_at_half_the_rate(tmp_path: Path) -> None:
+    run = scalar(FedAvgM(beta=0, server_rate=0.5), tmp_path / "run", H, A, rounds=4)
+    left, w = (1 - RATE * np.array(H)) ** 10, 0.0
+    for number in range(1, 5):
+        w += 0.5 * (np.mean(A + left * (w - np.array(A))) - w)
+        assert weight(run, number) == pytest.approx(w, abs=1e-6)
 
 
 @pytest.mark.parametrize(("dampening", "gain"), [(0.0, 1 / (1 - 0.7)), (0.7, 1.0)])

@@ -12,6 +12,7 @@ import pytest
 from stores import made_up_run
 
 from equipoise.comparison.entries import open_runs
+from equipoise.metrics.registry import find
 from equipoise.report import report
 from equipoise.report.cards import Card, cards, doubt, headline
 from equipoise.report.curves import read_curves, read_weights
@@ -28,12 +29,20 @@ def test_headlines_for_every_kind_of_outcome():
     def card(client: str, gain: float) -> Card:
         return Card(client, 10, 0.5 + gain, 0.5, gain)
 
-    assert headline([card("a", 0.1), card("b", 0.2)], "accuracy") == "All 2 clients gain."
-    assert headline([card("a", 0.0), card("b", 0.2)], "accuracy") == "1 of 2 clients gains; nobody loses."
-    assert headline([card("a", -0.021), card("b", 0.2), card("c", 0.2)], "accuracy") == "2 of 3 clients gain; client a loses 2.1 points."
-    assert headline([card("a", -0.02), card("b", -0.3)], "accuracy") == "0 of 2 clients gain; 2 lose, client b most: 30.0 points."
-    assert headline([card("a", -0.25), card("b", 0.2)], "rmse") == "1 of 2 clients gains; client a loses 0.2500."
-    assert headline([card("a", 0.1)], "accuracy") == "1 of 1 clients gains."
+    accuracy, rmse = find("accuracy"), find("rmse")
+    assert headline([card("a", 0.1), card("b", 0.2)], accuracy) == "In this one run all 2 clients gain."
+    assert headline([card("a", 0.0), card("b", 0.2)], accuracy) == "In this one run 1 of 2 clients gains; nobody loses."
+    three = [card("a", -0.021), card("b", 0.2), card("c", 0.2)]
+    assert headline(three, accuracy) == "In this one run 2 of 3 clients gain; client a loses 2.1 points."
+    both = [card("a", -0.02), card("b", -0.3)]
+    assert headline(both, accuracy) == "In this one run 0 of 2 clients gain; 2 lose, client b most: 30.0 points."
+    assert headline([card("a", -0.25), card("b", 0.2)], rmse) == "In this one run 1 of 2 clients gains; client a loses 0.2500."
+    assert headline([card("a", 0.1)], accuracy) == "In this one run 1 of 1 clients gains."
+    wide, clear = Card("a", 9, 0.4, 0.5, -0.1, -0.3, 0.1), Card("b", 9, 0.9, 0.5, 0.4, 0.2, 0.6)
+    assert headline([wide, clear], accuracy).endswith(
+        "client a loses 10.0 points, which cannot be told from the luck of its finite test set."
+    )
+    assert headline([wide, card("c", 0.0)], accuracy).endswith("for none of them can it be told from the luck of a finite test set.")
 
 
 def test_doubt_counts_what_the_interval_excludes():

@@ -8,8 +8,9 @@ import pytest
 
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.runs import Run
+from equipoise.runs.store import RoundRecord
 from equipoise.simulate import run
-from equipoise.track import parameters, tracking
+from equipoise.track import numbers, parameters, tracking
 from equipoise.transports.exchange import Watcher
 
 WANTED = Experiment(data={"name": "digits", "clients": 3}, rounds=2, training={"steps": 2}, workers=0)
@@ -25,6 +26,9 @@ def tracked(kind: str, folder: Path) -> Run:
 
 def expected(finished: Run) -> dict[tuple[str, int], float]:
     rows = {(f"{r['model']}/{r['split']}/{r['metric']}/{r['client']}", r["round"]): r["value"] for r in finished.table(phase="received")}
+    for number in range(1, WANTED.rounds + 1):
+        values = [row["value"] for row in finished.table(phase="received", split="test", metric="accuracy", round=number)]
+        rows |= {("main/mean", number): sum(values) / len(values), ("main/worst", number): min(values)}
     return rows | {(f"weight/{r['client']}", r["round"]): r["share"] for r in finished.weights()}
 
 
@@ -60,6 +64,20 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         raise RuntimeError("the oven is on fire")
     failed = client.search_runs([saved.info.experiment_id], "attributes.status = 'FAILED'")
     assert [one.info.run_name for one in failed] == ["other"]
+
+
+def test_the_main_metric_has_names_that_all_runs_share():
+    rows = [(client, model, "received", split, metric, value)
+            for model, plus in (("global", 0.0), ("personal", 0.1)) for split, more in (("validation", 0.5), ("test", 0.0))
+            for metric, values in (("loss", (1.0, 3.0)), ("auroc", (0.6, 0.8)), ("mae", (2.0, 4.0)))
+            for client, value in zip("ab", (v + plus + more for v in values), strict=True)]  # fmt: skip
+    record = RoundRecord(1, 0, [], [], measurements=rows, main="personal")
+    found = numbers(record)
+    assert (found["main/mean"], found["main/worst"]) == (pytest.approx(0.8), pytest.approx(0.7)), "auroc: the first that is not the loss"
+    assert (numbers(record, "loss")["main/mean"], numbers(record, "loss")["main/worst"]) == (pytest.approx(2.1), pytest.approx(3.1))
+    shared = RoundRecord(1, 0, [], [], measurements=[*rows, ("all", "personal", "received", "shared", "auroc", 0.9)], main="personal")
+    assert numbers(shared)["main/mean"] == 0.9
+    assert not any(name.startswith("main/") for name in numbers(RoundRecord(1, 0, [], [])))
 
 
 def test_a_store_that_cannot_be_written_gets_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

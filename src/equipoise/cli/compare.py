@@ -30,6 +30,11 @@ def compare(
         typer.Option(metavar="KEY=VALUES", help="tune on validation data, e.g. --grid method.mu=0.01,0.1; concerns methods that have it"),
     ] = None,
     baseline: Annotated[str | None, typer.Option(help="the method that others are tested against; default fedavg")] = None,
+    level: Annotated[float | None, typer.Option(help="level of the intervals over seeds; default 0.95")] = None,
+    measure: Annotated[
+        str | None,
+        typer.Option(help="what methods are ranked by: average, worst, std, change, worst_change, harmed or cf; default average"),
+    ] = None,
     rounds: Annotated[int | None, typer.Option(help="federated rounds")] = None,
     fraction: Annotated[float | None, typer.Option(help="share of the clients asked in each round")] = None,
     settings: Annotated[
@@ -59,7 +64,7 @@ def compare(
     from equipoise.experiment import load, with_settings
 
     given: dict[str, Any] = load(file) if file is not None else {}
-    lists = {key: given.pop(key, None) for key in ("methods", "seeds", "partitions", "grid", "baseline")}
+    lists = {key: given.pop(key, None) for key in ("methods", "seeds", "partitions", "grid", "baseline", "level", "measure")}
     flags = {
         "data.name": data,
         "data.clients": clients,
@@ -79,9 +84,12 @@ def compare(
     if dry_run:
         comparing.show_plan(plan(base, **wanted))
         return
+    for key, value in {"baseline": baseline, "level": level, "measure": measure}.items():
+        asked = lists[key] if value is None else value
+        wanted |= {key: asked} if asked is not None else {}
     try:
         with comparing.progress(quiet) as watching:
-            result = start(base, **wanted, baseline=baseline or lists["baseline"], out=out, jobs=jobs, progress=watching)
+            result = start(base, **wanted, out=out, jobs=jobs, progress=watching)
     except KeyboardInterrupt:
         print("stopped; finished rounds are kept, and the same command goes on from there", file=sys.stderr)
         raise typer.Exit(130) from None

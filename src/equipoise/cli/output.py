@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,10 +16,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from equipoise import methods
+from equipoise.comparison.formats import figure
+from equipoise.comparison.measures import in_unit_of
 from equipoise.experiment import ConfigurationError, Experiment
+from equipoise.metrics.registry import find, main_of, measured
 from equipoise.runs import Run
-from equipoise.runs.store import DATABASE, RunError
+from equipoise.runs.store import DATABASE, RoundRecord, RunError
+from equipoise.runs.summary import baseline_of, facts, of_main
 from equipoise.transports.exchange import MEASURE, OUTPUTS, Watcher
+from equipoise.transports.isolation import UNKEPT, can_interrupt
 
 console = Console()
 
@@ -56,11 +64,15 @@ def plan(wanted: Experiment) -> None:
     sizes = federation.train.sizes
     parameters = {name: bench.initial(name).count() for name in bench.architectures}
     asked = wanted.participation.size(len(federation.ids))
+    metrics = measured(federation.task, wanted.evaluation.metrics, wanted.evaluation.main)
     console.print(
         f"[bold]plan[/]: {len(federation.ids)} clients with {sizes.min()} to {sizes.max()} training samples ({sizes.sum()} in all), {asked} asked in each of "
-        f"{wanted.rounds} rounds; {', '.join(f'{name} {count:,} parameters' for name, count in parameters.items())}",
+        f"{wanted.rounds} rounds; {', '.join(f'{name} {count:,} parameters' for name, count in parameters.items())}; "
+        f"measured: {', '.join(metrics)}; main metric: {main_of(metrics, wanted.evaluation.main)}",
         highlight=False,
     )
+    if not can_interrupt() and (wanted.workers == 0 or wanted.local is not None or os.name != "posix"):
+        console.print(f"[bold]note[/]: {UNKEPT}", highlight=False)
 
 
 def remove_run(folder: Path) -> None:
@@ -76,10 +88,10 @@ def remove_run(folder: Path) -> None:
 
 
 @contextmanager
-def progress(quiet: bool) -> Iterator[Watcher]:
-    """A watcher that shows how far a run is; a run that is interrupted says how to go on with it."""
+def progress(quiet: bool, main: str | None = None) -> Iterator[Watcher]:
+    """A watcher that shows how far a run is, by its main metric; a run that is interrupted says how to go on with it."""
     try:
-        with _bars(quiet) as watcher:
+        with _bars(quiet, main) as watcher:
             yield watcher
     except KeyboardInterrupt as stop:
         print(f"\n{stop}" if str(stop) else "\nstopped", file=sys.stderr)
@@ -87,14 +99,14 @@ def progress(quiet: bool) -> Iterator[Watcher]:
 
 
 @contextmanager
-def _bars(quiet: bool) -> Iterator[Watcher]:
+def _bars(quiet: bool, main: str | None) -> Iterator[Watcher]:
     """Rounds, clients and the time left; plain lines where there is no terminal."""
     if quiet:
         yield Watcher()
         return
     screen = Console(stderr=True)
     if not screen.is_terminal:
-        yield Watcher(on_round=lambda record: print(f"round {record.round}: {_headline(record)}", file=sys.stderr))
+        yield Watcher(on_round=lambda record: print(f"round {record.round}: {_headline(record, main)}", file=sys.stderr))
         return
     columns = (
         TextColumn("{task.description}"),
@@ -117,7 +129,7 @@ def _bars(quiet: bool) -> Iterator[Watcher]:
         bars.update(clients, total=total, completed=done, note=doing)
 
     def finished(record: Any) -> None:
-        bars.update(rounds, completed=record.round, note=_headline(record))
+        bars.update(rounds, completed=record.round, note=_headline(record, main))
 
     try:
         yield Watcher(on_start=start, on_clients=work, on_round=finished)
@@ -125,21 +137,16 @@ def _bars(quiet: bool) -> Iterator[Watcher]:
         bars.stop()
 
 
-def _headline(record: Any) -> str:
-    wanted = [
-        row for row in record.measurements if row[2] == "received" and row[3] in ("test", "shared") and row[4] in ("accuracy", "rmse")
-    ]
-    preferred = [row for row in wanted if row[1] == "personal"] or wanted
-    if not preferred:
+def _headline(record: RoundRecord, main: str | None) -> str:
+    metric, values = of_main(record, main)
+    if metric is None or not values:
         return f"{len(record.joined)} replies"
-    values = [row[5] for row in preferred]
-    return f"{preferred[0][1]} {preferred[0][4]} {sum(values) / len(values):.3f}, lowest {min(values):.3f}"
+    worst, word = (max(values), "highest") if metric.lower_is_better else (min(values), "lowest")
+    return f"{record.main} {metric.name} {sum(values) / len(values):.3f}, {word} {worst:.3f}"
 
 
 def summary(run: Run) -> None:
     """What is printed at the end of a run."""
-    from equipoise.runs.summary import baseline_of, facts
-
     show(facts(run, baseline_of(run)))
     console.print(f"saved in [bold]{run.folder}[/]; look again with: equipoise show {run.folder}", highlight=False, soft_wrap=True)
 
@@ -148,7 +155,7 @@ def show(found: dict[str, Any]) -> None:
     method = found["method"]
     details = ", ".join(f"{key}={value}" for key, value in method.items() if key != "name")
     console.print(
-        f"[bold]{method['name']}[/]{f' ({details})' if details else ''} on {found['data']}, partition {found['partition']}, {found['clients']} clients, "
+        f"[bold]{methods.shown(method['name'])}[/]{f' ({details})' if details else ''} on {found['data']}, partition {found['partition']}, {found['clients']} clients, "
         f"seed {found['seed']}: {found['status']}, round {found['round']} of {found['rounds']}",
         highlight=False,
     )
@@ -158,14 +165,15 @@ def show(found: dict[str, Any]) -> None:
         )
     if found["rejected replies"]:
         console.print(f"{found['rejected replies']} replies did not count", highlight=False)
-    rows = found["per client"]
+    rows, metric = found["per client"], find(found["metric"])
+    for note in found["notes"]:
+        console.print(note, highlight=False, soft_wrap=True, markup=False)
     if not rows:
-        console.print("nothing measured yet")
+        console.print("nothing measured yet" if not found["notes"] else "no client has a value")
         return
-    percent = found["metric"] != "rmse"
 
     def number(value: float, signed: bool = False) -> str:
-        return f"{value * 100:{'+' if signed else ''}.1f}" if percent else f"{value:{'+' if signed else ''}.4f}"
+        return figure(value, in_unit_of(metric), signed)
 
     known = any("gain" in row for row in rows.values())
     header = ["client", "samples", *(["alone"] if known else []), found["model"], *(["gain", ""] if known else [])]
@@ -177,7 +185,10 @@ def show(found: dict[str, Any]) -> None:
             if not known
             else ["", ""]
             if gain is None
-            else [number(gain, True), "[green]gains[/]" if gain > 0 else "[red]loses[/]" if gain < 0 else "equal"]
+            else [
+                number(gain, True),
+                "" if math.isnan(gain) else "[green]gains[/]" if gain > 0 else "[red]loses[/]" if gain < 0 else "equal",
+            ]
         )
         lines.append(
             [
@@ -188,22 +199,38 @@ def show(found: dict[str, Any]) -> None:
                 *verdict,
             ]
         )
-    table(header, lines, f"{found['metric']}{' in %' if percent else ''} of the {found['model']} model on {found['split']} data")
+    table(header, lines, f"{metric.title} of the {found['model']} model on {found['split']} data")
     if len(rows) > 50:
         console.print(f"... and {len(rows) - 50} more clients: equipoise show {found['run']} --json")
     noise = (
         f" ({number(found['std without test noise'])} without the noise of finite test sets)" if "std without test noise" in found else ""
     )
     console.print(
-        f"average {number(found['average'])}, worst {number(found['worst'])}, best {number(found['best'])}, std over clients {number(found['std'])}{noise}",
+        f"average {number(found['average'])}, worst {number(found['worst'])}, best {number(found['best'])}, std over clients {number(found['std'])}{noise}"
+        + (f"; best round {found['best round']} ({number(found['average then'])})" if "best round" in found else ""),
         highlight=False,
         soft_wrap=True,
     )
+    others = {name: values for name, values in found["metrics"].items() if name != metric.name and values}
+    if others:
+        means = ", ".join(f"{name} {figure(values['average'], in_unit_of(find(name)))}" for name, values in others.items())
+        console.print(
+            f"average of other metrics: {means}; equipoise show {found['run']} --metric {next(iter(others))}",
+            highlight=False,
+            soft_wrap=True,
+        )
     if known:
         console.print(
             f"against training alone ({found['against']}): {found['gained']} of {len(rows)} clients gain, {found['lost']} lose, average gain {number(found['average gain'], True)}",
             highlight=False, soft_wrap=True,
         )  # fmt: skip
+
+
+def plain(found: Any) -> Any:
+    """The same with null in place of numbers that do not exist, which JSON cannot write."""
+    if isinstance(found, dict):
+        return {key: plain(value) for key, value in found.items()}
+    return None if isinstance(found, float) and not math.isfinite(found) else found
 
 
 def profile(run: Run) -> None:

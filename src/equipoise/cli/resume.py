@@ -23,8 +23,9 @@ def resume(
     """Go on with a run; the result is the same, bit for bit, as if it had never been stopped."""
     processes.this_process_is_plain()
     from equipoise.cli import output
+    from equipoise.runs import Run
     from equipoise.simulate import resume as go_on
 
-    with output.progress(quiet) as watcher:
+    with output.progress(quiet, Run(run).main_metric) as watcher:
         finished = go_on(run, watcher, from_round=from_round)
     output.summary(finished)

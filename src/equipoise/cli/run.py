@@ -75,7 +75,7 @@ def run(
     if overwrite and out is not None:
         output.remove_run(out)
     with ExitStack() as stack:
-        watcher = stack.enter_context(output.progress(quiet))
+        watcher = stack.enter_context(output.progress(quiet, wanted.evaluation.main))
         if track is not None:
             from equipoise.track import tracking
 

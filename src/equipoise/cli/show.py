@@ -14,6 +14,7 @@ def show(
         Path | None, typer.Option(help="a run to compare each client with; default: a Standalone run of the same data beside it")
     ] = None,
     model: Annotated[str | None, typer.Option(help="which of the served models; default: what clients end up using")] = None,
+    metric: Annotated[str | None, typer.Option(help="which of the metrics measured; default: the main one (evaluation.main)")] = None,
     profile: Annotated[bool, typer.Option("--profile", help="print where the time of a round went")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
 ) -> None:
@@ -26,9 +27,9 @@ def show(
 
     opened = Run(run)
     alone = Run(against) if against is not None else baseline_of(opened)
-    found = facts(opened, alone, model)
+    found = facts(opened, alone, model, metric)
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(output.plain(found), indent=2, allow_nan=False))
         return
     output.show(found)
     if profile:

@@ -2,6 +2,6 @@
 
 from equipoise.comparison.entries import open_runs
 from equipoise.comparison.run import compare
-from equipoise.comparison.table import Comparison
+from equipoise.comparison.table import Comparison, opened
 
-__all__ = ["Comparison", "compare", "open_runs"]
+__all__ = ["Comparison", "compare", "open_runs", "opened"]

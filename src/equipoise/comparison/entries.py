@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ from filelock import FileLock, Timeout
 from equipoise.comparison.labels import flat, labels
 from equipoise.comparison.measures import cost_of, measure_run, values_by_client
 from equipoise.comparison.plan import ALONE
-from equipoise.evaluation import LOWER_IS_BETTER
+from equipoise.metrics.registry import Metric, find
 from equipoise.runs import Run
 from equipoise.runs.store import DATABASE, LOCK, RunError
-from equipoise.runs.summary import baseline_of
+from equipoise.runs.summary import baseline_of, metrics_of, one_class, undefined
 from equipoise.task import Task
 
 RESULT, FORMAT = "comparison.json", 1
@@ -33,9 +33,14 @@ class Facts:
     data: str
     task: Task
     fingerprint: str
-    metric: str
-    values: dict[str, float]  # client -> the main metric of the model it ends up using
+    metric: str  # the one that is looked at: the main one unless told
+    by_metric: dict[str, dict[str, float]]  # metric -> client -> its value for the model that the client ends up using
     cost: dict[str, float]
+    undefined: dict[str, list[str]] = field(default_factory=dict)  # metric -> clients for whose samples it does not exist
+
+    @property
+    def values(self) -> dict[str, float]:
+        return self.by_metric[self.metric]
 
     @property
     def is_alone(self) -> bool:
@@ -56,8 +61,12 @@ class Entry:
     setting: tuple[tuple[str, Any], ...] = ()
 
     @property
+    def metric(self) -> Metric:
+        return find(self.run.metric)
+
+    @property
     def lower(self) -> bool:
-        return self.run.metric in LOWER_IS_BETTER
+        return self.metric.lower_is_better
 
     @property
     def reference(self) -> dict[str, float] | None:
@@ -66,8 +75,13 @@ class Entry:
 
     @cached_property
     def measured(self) -> tuple[dict[str, float], dict[str, str]]:
-        found, reasons = measure_run(self.run.values, self.reference, self.lower)
+        found, reasons = measure_run(self.run.values, self.reference, self.metric)
         return found | self.run.cost, reasons
+
+    def seen_by(self, metric: str) -> Entry:
+        """The same run looked at through another of its metrics."""
+        alone = self.alone and replace(self.alone, metric=metric)
+        return replace(self, run=replace(self.run, metric=metric), alone=alone)
 
     def gains(self) -> dict[str, float]:
         """Client -> how much better than alone, in the unit of the metric; positive is better also for errors."""
@@ -85,7 +99,7 @@ def open_runs(paths: Sequence[Path | str], against: Path | str | None = None) ->
         raise RunError("expected the folder of at least one run, got none; `equipoise run` names it at its end")
     folders = list(dict.fromkeys(map(Path, paths)))
     if len(folders) == 1 and (folders[0] / RESULT).exists():
-        return open_comparison(folders[0])
+        return open_comparison(folders[0])[0]
     runs = [read_facts(folder, whole=len(folders) > 1) for folder in folders]
     check_same_data(runs)
     standalone = [run for run in ([read_facts(Path(against))] if against is not None else runs) if run.is_alone]
@@ -94,11 +108,11 @@ def open_runs(paths: Sequence[Path | str], against: Path | str | None = None) ->
     names = labels([run.config for run in runs])
     entries = [Entry(label, run, _alone_of(run, standalone, against is not None)) for label, run in zip(names, runs, strict=True)]
     check_distinct(entries)
-    return entries
+    return aligned(entries)
 
 
-def open_comparison(folder: Path) -> list[Entry]:
-    """The entries of a comparison on disk."""
+def open_comparison(folder: Path) -> tuple[list[Entry], dict[str, Any]]:
+    """The entries of a comparison on disk, and all that was saved of it."""
     try:
         saved = json.loads((folder / RESULT).read_text())
         number = int(saved["format"])
@@ -112,7 +126,34 @@ def open_comparison(folder: Path) -> list[Entry]:
         raise RunError(f"{folder} holds no finished run: every run of the comparison failed; {RESULT} says why")
     known = {name: read_facts(folder / name) for row in saved["entries"] for name in (row["run"], row["alone"]) if name}
     check_same_data(list(known.values()))
-    return [Entry(row["method"], known[row["run"]], known.get(row["alone"]), tuple(row["setting"].items())) for row in saved["entries"]]
+    entries = [Entry(row["method"], known[row["run"]], known.get(row["alone"]), tuple(row["setting"].items())) for row in saved["entries"]]
+    return aligned(entries), saved
+
+
+def aligned(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries with the metrics that all runs have and, within one partition and seed, the clients that all its runs have a value for.
+
+    Averages over different clients could not be compared: F1, say, may exist for a client under one method and not under another.
+    """
+    runs = {run.folder: run for entry in entries for run in (entry.run, entry.alone) if run is not None}
+    first = next(iter(runs.values()))
+    for run in runs.values():
+        if first.metric not in run.by_metric:
+            raise RunError(
+                f"{run.folder} did not measure {first.metric}, which {first.folder} is judged by; it has {', '.join(run.by_metric)}: run it anew with evaluation.main={first.metric}"
+            )
+    shared = [metric for metric in first.by_metric if all(metric in run.by_metric for run in runs.values())]
+    same: dict[Path, Facts] = {}
+    for place in {run.place for run in runs.values()}:
+        here = [run for run in runs.values() if run.place == place]
+        values: dict[str, list[dict[str, float]]] = {metric: [run.by_metric[metric] for run in here] for metric in shared}
+        common = {metric: [client for client in found[0] if all(client in other for other in found)] for metric, found in values.items()}
+        measured = {metric: [c for run in here for c in (*run.undefined.get(metric, ()), *run.by_metric[metric])] for metric in shared}
+        missing = {metric: [c for c in dict.fromkeys(measured[metric]) if c not in common[metric]] for metric in shared}
+        for run in here:
+            kept = {metric: {client: run.by_metric[metric][client] for client in clients} for metric, clients in common.items()}
+            same[run.folder] = replace(run, metric=first.metric, by_metric=kept, undefined=missing)
+    return [replace(entry, run=same[entry.run.folder], alone=entry.alone and same[entry.alone.folder]) for entry in entries]
 
 
 def read_facts(folder: Path, whole: bool = True) -> Facts:
@@ -126,13 +167,18 @@ def read_facts(folder: Path, whole: bool = True) -> Facts:
                 if is_going(run)
                 else f"{folder} was stopped after {at}; complete it with `equipoise resume {folder}`"
             )
-        values = values_by_client(run)
-        if not values:
+        main = run.main_metric
+        by_metric = {metric: values_by_client(run, metric) for metric in dict.fromkeys((main, *metrics_of(run)))}
+        missing = {metric: undefined(run, metric, run.main_model) for metric in by_metric}
+        if not by_metric[main]:
+            on_its_own = run.main_split == "shared" or run.main_split in run.config["evaluation"]["splits"]
             raise RunError(
-                f"{folder} has no {run.main_metric} on {run.main_split} data; measure it: evaluation.splits must name {run.main_split}"
+                f"{folder} has no result: {one_class(main, missing[main], 0)}"
+                if on_its_own and missing[main]
+                else f"{folder} has no {main} on {run.main_split} data; measure it: evaluation.splits must name {run.main_split}"
             )
         return Facts(
-            folder, run.config, run.store.meta("data"), run.task, run.store.meta("fingerprint"), run.main_metric, values, cost_of(run)
+            folder, run.config, run.store.meta("data"), run.task, run.store.meta("fingerprint"), main, by_metric, cost_of(run), missing
         )  # fmt: skip
     finally:
         run.store.close()
@@ -201,11 +247,12 @@ def _alone_of(run: Facts, standalone: Sequence[Facts], insist: bool) -> Facts | 
         if other.fingerprint == run.fingerprint and all(
             other.config[key] == run.config[key] for key in ("rounds", "seed", "training", "model", "models")
         ):
-            return other
+            return other if run.metric in other.by_metric or insist else None
     if insist:
         raise RunError(
             f"{run.folder} cannot be judged against {standalone[0].folder}: their data, seed, rounds, training or model differ; "
             f"run {ALONE} with the settings of the run"
         )
     beside = baseline_of(Run(run.folder))
-    return None if beside is None else read_facts(beside.folder)
+    found = None if beside is None else read_facts(beside.folder)
+    return found if found is not None and run.metric in found.by_metric else None

@@ -8,27 +8,26 @@ import json
 import math
 from collections.abc import Callable
 
-from equipoise.comparison.measures import Measure
+from equipoise.comparison.measures import COST, Measure
 from equipoise.comparison.table import Comparison
 from equipoise.metrics.comparison import FEWEST_SEEDS, TOO_FEW
+from equipoise.metrics.registry import find, measured, why_main
+from equipoise.runs.summary import one_class
 
 NOTHING = "–"
 SIGNIFICANT = 0.05
 Mark = Callable[[str, int | None], str]
 
 
-def figure(value: float | None, measure: Measure, metric: str, signed: bool = False) -> str:
-    """One number as it is printed: accuracies in percent with one digit behind the point, errors with four.
+def figure(value: float | None, measure: Measure, signed: bool = False) -> str:
+    """One number as it is printed.
 
-    >>> figure(0.8534, Measure("average"), "accuracy"), figure(0.8534, Measure("average"), "rmse"), figure(float("nan"), Measure("CF"), "rmse")
+    >>> figure(0.8534, Measure("average", scale=100.0)), figure(0.8534, Measure("average", digits=4)), figure(float("nan"), Measure("CF"))
     ('85.3', '0.8534', '–')
     """
     if value is None or math.isnan(value):
         return NOTHING
-    sign = "+" if signed and value else ""
-    if measure.kind == "share" or (measure.kind == "value" and metric != "rmse"):
-        return f"{100 * value:{sign}.1f}"
-    return f"{value:{sign}.4f}" if measure.kind == "value" else f"{value:{sign}.1f}"
+    return f"{measure.scale * value:{'+' if signed and value else ''}.{measure.digits}f}"
 
 
 def cell(comparison: Comparison, partition: str, method: str, name: str) -> str:
@@ -36,20 +35,19 @@ def cell(comparison: Comparison, partition: str, method: str, name: str) -> str:
     row, measure = comparison.row(partition, method, name), comparison.measures[name]
     if row is None:
         return NOTHING
-    signed = measure.against_alone and measure.kind == "value"
-    text = figure(row["value"], measure, comparison.metric, signed)
+    text = figure(row["value"], measure, measure.signed)
     if row["low"] is not None and text != NOTHING:
-        text += f" ± {figure((row['high'] - row['low']) / 2, measure, comparison.metric)}"
+        text += f" ± {figure((row['high'] - row['low']) / 2, measure)}"
     return text + ("†" if row["p"] is not None and row["p"] < SIGNIFICANT else "")
 
 
-def grid_of(comparison: Comparison, partition: str, mark: Mark) -> tuple[list[str], list[list[str]]]:
+def grid_of(comparison: Comparison, partition: str, mark: Mark, with_cost: bool = True) -> tuple[list[str], list[list[str]]]:
     """Header and rows of one partition's table, every cell marked by its place."""
-    shown = comparison.measures
+    shown = {name: measure for name, measure in comparison.measures.items() if with_cost or name not in COST}
     header = ["method", "rank", *(measure.title for measure in shown.values())]
     rows = []
     for method in comparison.methods:
-        first = comparison.row(partition, method, "average")
+        first = comparison.row(partition, method, comparison.measure)
         if first is None:
             continue
         cells = []
@@ -63,27 +61,51 @@ def grid_of(comparison: Comparison, partition: str, mark: Mark) -> tuple[list[st
 
 def explanation(comparison: Comparison) -> list[str]:
     """What a reader has to know to read the table."""
-    count = len(comparison.seeds)
-    unit = f"{comparison.metric} in %" if comparison.metric != "rmse" else comparison.metric
-    lines = [f"{unit} on test data; change: against training alone, in {'the same unit' if comparison.metric == 'rmse' else 'points'}; "
-             "rank: by average; CF: collaborative fairness in [-100, 100]; seconds: without measuring"]  # fmt: skip
+    count, metric = len(comparison.seeds), comparison.metric
+    lines = [f"{metric.title} on test data, {'lower' if metric.lower_is_better else 'higher'} is better; change: against training alone, in "
+             f"{'points' if metric.unit == '%' else 'the same unit'}; rank: by {comparison.measures[comparison.measure].title}; "
+             "CF: collaborative fairness in [-100, 100]; seconds: without measuring"]  # fmt: skip
+    if len(comparison.metrics) > 1:
+        lines.append(f"also measured, in table.csv and comparison.json: {', '.join(comparison.metrics[1:])}")
     if count == 1:
         lines.append("one seed: no interval")
     else:
         lines.append(f"mean ± half of the {comparison.level:.0%} interval over {count} seeds")
-    if count < FEWEST_SEEDS:
-        lines.append(f"no p-values: {TOO_FEW} ({count}; {FEWEST_SEEDS} are needed)")
+    if comparison.entries and comparison.baseline not in comparison.methods:
+        lines.append(f"no p-values: no run of the baseline {comparison.baseline} finished")
+    elif count < FEWEST_SEEDS:
+        lines.append(f"no p-values against {comparison.baseline}: {TOO_FEW} ({count}; {FEWEST_SEEDS} are needed)")
     else:
         lines.append(f"†: differs from {comparison.baseline}, p < {SIGNIFICANT} (paired t test over seeds, Holm's correction)")
+    lines += _about_metrics(comparison)
     for (method, partition), setting in comparison.settings().items():
         chosen = ", ".join(f"{key.removeprefix('method.')}={value}" for key, value in setting.items())
         lines.append(f"{method} on {partition}: {chosen}, chosen on validation data")
-    reasons = {row["note"]: row["method"] for row in comparison.rows if row["note"] and math.isnan(row["value"])}
+    reasons = {row["note"]: row["method"] for row in comparison.own_rows if row["note"] and math.isnan(row["value"])}
     lines += [f"{method}: {reason}" for reason, method in reasons.items()]
     lines += [
         f"failed: {failure.method}, partition {failure.partition}, seed {failure.seed}: {failure.reason}" for failure in comparison.failures
     ]
     return lines
+
+
+def _about_metrics(comparison: Comparison) -> list[str]:
+    """Why the table is about this metric, and which clients have no value of one of them."""
+    if not comparison.entries:
+        return []
+    first = comparison.entries[0].run
+    asked = first.config.get("evaluation", {})
+    lines = [why_main(measured(first.task, asked.get("metrics", ()), asked.get("main")), asked.get("main"))]
+    for metric in comparison.metrics:
+        by_place = {
+            entry.run.place: (entry.run.undefined.get(metric, []), len(entry.run.by_metric[metric])) for entry in comparison.entries
+        }
+        for (partition, seed), (missing, others) in by_place.items():
+            if missing:
+                lines.append(f"{partition}, seed {seed}: {one_class(metric, missing, others)}")
+        if find(metric).needs == "two classes" and first.task.outputs > 2:
+            lines.append(f"{metric}: the plain mean over the classes that occur in a client's test data, each against the rest")
+    return [line for line in lines if line]
 
 
 def markdown(comparison: Comparison) -> str:
@@ -148,14 +170,14 @@ def clients_grid(comparison: Comparison, partition: str, seed: int) -> tuple[lis
     entries = {method: entry for method, entry in found.items() if entry is not None and entry.reference}
     if not entries:
         return [], []
-    measure, metric = comparison.measures["average"], comparison.metric
+    measure = comparison.measures["average"]
     gains = {method: entry.gains() for method, entry in entries.items()}
     # With a tuned learning rate every method may have a reference of its own; then no single column can show it.
     references = [entry.reference or {} for entry in entries.values()]
     alone = references[0] if all(reference == references[0] for reference in references) else {}
     clients = sorted(references[0], key=lambda client: sorted(gain.get(client, 0.0) for gain in gains.values()))
     rows = [
-        [client, figure(alone.get(client), measure, metric), *(figure(gain.get(client), measure, metric, True) for gain in gains.values())]
+        [client, figure(alone.get(client), measure), *(figure(gain.get(client), measure, signed=True) for gain in gains.values())]
         for client in clients
     ]
     losers = [f"{sum(value < 0 for value in gain.values())} of {len(gain)}" for gain in gains.values()]

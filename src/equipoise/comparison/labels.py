@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from equipoise import methods
 from equipoise.composition import SLOTS
 
 NOT_A_NAME = ("seed", "data.partition", "workers", "keep", "memory", "method.name")
@@ -52,4 +53,5 @@ def _method_name(row: Mapping[str, Any]) -> str:
 
 
 def _short(name: str) -> str:
-    return name.rpartition(":")[2].lower()
+    # Of a class inside a function, its own name.
+    return name.rpartition(":")[2].rpartition(".")[2].lower() if ":" in name else methods.shown(name)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from equipoise.metrics import UndefinedMetric, collaborative_fairness, negative_transfer, spread
+from equipoise.metrics import Metric, UndefinedMetric, collaborative_fairness, negative_transfer, spread
 from equipoise.runs import Run
+from equipoise.runs.summary import diverged
 
 NAN = float("nan")
 
@@ -19,45 +21,61 @@ class Measure:
     """A column of the table: its heading, how a number is written, and which way is better (None: not ranked)."""
 
     title: str
-    kind: str = "value"  # value: in the unit of the metric; share: in [0, 1]; plain: as it is
     lower: bool | None = False
+    scale: float = 1.0  # from the number to what is written
+    digits: int = 1
     against_alone: bool = False  # needs the Standalone run, and says nothing about that run itself
+    signed: bool = False  # a change, written with its sign
 
 
-def measures(lower_is_better: bool) -> dict[str, Measure]:
-    """The columns, for a metric of which more (accuracy) or less (RMSE) is better."""
+def in_unit_of(metric: Metric, title: str = "value", **more: Any) -> Measure:
+    """A measure in the metric's own unit: shares in percent with one digit behind the point, errors with four."""
+    return Measure(title, metric.lower_is_better, metric.scale, 1 if metric.unit == "%" else 4, **more)
+
+
+def measures(metric: Metric) -> dict[str, Measure]:
+    """The columns of a table about this metric."""
     return {
-        "average": Measure("average", lower=lower_is_better),
-        "worst": Measure("worst client", lower=lower_is_better),
-        "std": Measure("std", lower=True),
-        "change": Measure("change", lower=lower_is_better, against_alone=True),
-        "worst_change": Measure("worst change", lower=lower_is_better, against_alone=True),
-        "harmed": Measure("harmed %", "share", lower=True, against_alone=True),
-        "cf": Measure("CF", "plain", against_alone=True),
-        "megabytes": Measure("MB", "plain", lower=None),
-        "seconds": Measure("seconds", "plain", lower=None),
+        "average": in_unit_of(metric, "average"),
+        "worst": in_unit_of(metric, "worst client"),
+        "std": replace(in_unit_of(metric, "std"), lower=True),
+        "change": in_unit_of(metric, "change", against_alone=True, signed=True),
+        "worst_change": in_unit_of(metric, "worst change", against_alone=True, signed=True),
+        "harmed": Measure("harmed %", lower=True, scale=100.0, against_alone=True),
+        "cf": Measure("CF", against_alone=True),
+        "megabytes": Measure("MB", lower=None),
+        "seconds": Measure("seconds", lower=None),
     }
 
 
-def measure_run(together: Mapping[str, float], alone: Mapping[str, float] | None, lower: bool) -> tuple[dict[str, float], dict[str, str]]:
+COST = ("megabytes", "seconds")  # the same whatever the metric
+RANKED = ("average", "worst", "std", "change", "worst_change", "harmed", "cf")
+
+
+def measure_run(
+    together: Mapping[str, float], alone: Mapping[str, float] | None, metric: Metric
+) -> tuple[dict[str, float], dict[str, str]]:
     """The measures of one run from its values by client, and for each that does not exist the reason.
 
-    >>> found, why = measure_run({"a": 0.8, "b": 0.6}, {"a": 0.7, "b": 0.7}, lower=False)
+    >>> from equipoise.metrics.registry import find
+    >>> found, why = measure_run({"a": 0.8, "b": 0.6}, {"a": 0.7, "b": 0.7}, find("accuracy"))
     >>> {name: round(value, 3) for name, value in found.items() if value == value}
     {'average': 0.7, 'worst': 0.6, 'std': 0.1, 'change': 0.0, 'worst_change': -0.1, 'harmed': 0.5}
     >>> why["cf"]
     'collaborative fairness is undefined: all clients have the same value 0.7 in `alone`'
     """
-    level = spread(list(together.values()), lower)
-    found = {"average": level["mean"], "worst": level["max" if lower else "min"], "std": level["std"]}
-    if alone is None:
-        return found | dict.fromkeys(("change", "worst_change", "harmed", "cf"), NAN), {}
-    a, t = pairs(alone, together)
+    lower = metric.lower_is_better
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UndefinedMetric)
-        change, cf = negative_transfer(a, t, lower), collaborative_fairness(a, t)
+        level = spread(list(together.values()), lower)
+        found = {"average": level["mean"], "worst": level["max" if lower else "min"], "std": level["std"]}
+        if alone is None:
+            change, cf = dict.fromkeys(("average", "worst", "harmed"), NAN), NAN
+        else:
+            a, t = pairs(alone, together)
+            change, cf = negative_transfer(a, t, lower), collaborative_fairness(a, t)
     found |= {"change": change["average"], "worst_change": change["worst"], "harmed": change["harmed"], "cf": cf}
-    reasons = [str(item.message) for item in caught if issubclass(item.category, UndefinedMetric)]
+    reasons = [diverged(metric.name, together)] if diverged(metric.name, together) else [str(item.message) for item in caught]
     return found, {name: reasons[-1] for name, value in found.items() if np.isnan(value) and reasons}
 
 
@@ -67,12 +85,9 @@ def pairs(alone: Mapping[str, float], together: Mapping[str, float]) -> tuple[np
     return np.array([alone[client] for client in both]), np.array([together[client] for client in both])
 
 
-def values_by_client(run: Run, model: str | None = None, split: str | None = None) -> dict[str, float]:
-    """Client -> main metric at the end; a model that all share, measured once on one test set for all, is what each client has.
-
-    A loss without bound (NaN in the store as null) stays NaN: it must not vanish from an average.
-    """
-    found = {client: NAN if value is None else value for client, value in run.final(model=model, split=split).items()}
+def values_by_client(run: Run, metric: str | None = None, split: str | None = None) -> dict[str, float]:
+    """Client -> value at the end; a model that all share, measured once on one test set for all, is what each client has."""
+    found = run.final(metric, split=split)
     return dict.fromkeys(run.clients, found["all"]) if list(found) == ["all"] else found
 
 

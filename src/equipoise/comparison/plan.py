@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from equipoise.comparison.labels import flat, labels
+from equipoise.composition import compose, parts
 from equipoise.experiment import ConfigurationError, Experiment, experiment, method_from, method_spec, name_is_local, spec_of, with_settings
 from equipoise.method import Method
 from equipoise.names import nearest
@@ -66,7 +67,17 @@ def plan(
             wanted = experiment({**with_settings(config, place), "method": tuned})
             alone = folder_name(experiment({**dict(wanted), "method": reference}))
             cells.append(Cell(label, partition, seed, wanted, folder_name(wanted), alone, setting))
+    if len({cell.experiment.training.keep_optimiser for cell in cells}) > 1:
+        raise ConfigurationError(
+            "grid: training.keep_optimiser must be the same in all runs of a comparison, else a change against training alone would be the "
+            "optimiser's memory and not the method; set it once for all: training.keep_optimiser=true, or compare twice"
+        )
     return list({cell.name: cell for cell in cells}.values())
+
+
+def default_baseline(labels: Sequence[str]) -> str:
+    """The method that others are tested against unless told: fedavg, else the first that is not training alone."""
+    return "fedavg" if "fedavg" in labels else next((label for label in labels if label != ALONE), ALONE)
 
 
 def as_config(base: Experiment | Mapping[str, Any]) -> dict[str, Any]:
@@ -138,7 +149,14 @@ def _of_method(key: str) -> bool:
 
 
 def _tuned(method: Any, parameters: Mapping[str, Any]) -> Any:
-    return replace(method, **parameters) if isinstance(method, Method) else with_settings(method, parameters)
+    if not isinstance(method, Method):
+        return with_settings(method, parameters)
+    base, guests = parts(method)
+    of_base = {key: value for key, value in parameters.items() if "." not in key}
+    of_guests = {
+        slot: {key.removeprefix(f"{slot}."): value for key, value in parameters.items() if key.startswith(f"{slot}.")} for slot in guests
+    }
+    return compose(replace(base, **of_base), **{slot: replace(guest, **of_guests[slot]) for slot, guest in guests.items()})
 
 
 def _applies(key: str, method: Any) -> bool:
@@ -152,6 +170,8 @@ def _check_grid(grid: Mapping[str, Sequence[Any]], listed: Sequence[Any]) -> Non
             raise ConfigurationError(f"grid: expected values for {key}, got none; write {key}=0.01,0.1")
         if key in ("seed", "data.partition", "method", "method.name"):
             raise ConfigurationError(f"grid: {key} is not a setting to tune; use the seeds, partitions and methods of the comparison")
+        if key == "evaluation" or key.startswith("evaluation."):
+            raise ConfigurationError(f"grid: {key} is not a setting to tune: all runs of a comparison are measured alike; set it for all")
         if not any(_applies(key, method) for method in listed):
             known = sorted({f"method.{name}" for method in listed for name in flat(_spec(method))})
             raise nearest("grid key", key, [name for name in known if name != "method.name"])

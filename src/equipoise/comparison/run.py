@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from equipoise.comparison.children import Progress, cores, execute
-from equipoise.comparison.entries import Entry, Facts, check_same_data, read_facts
-from equipoise.comparison.measures import values_by_client
-from equipoise.comparison.plan import ALONE, Cell, Setting, default_folder, plan
+from equipoise.comparison.entries import Entry, Facts, aligned, check_same_data, read_facts
+from equipoise.comparison.measures import RANKED, values_by_client
+from equipoise.comparison.plan import Cell, Setting, default_baseline, default_folder, plan
 from equipoise.comparison.table import Comparison, Failure
 from equipoise.experiment import ConfigurationError, Experiment
+from equipoise.metrics.registry import find
 from equipoise.names import nearest
 from equipoise.runs import Run
 from equipoise.runs.store import RunError
@@ -29,6 +29,8 @@ def compare(
     partitions: Sequence[str] = (),
     grid: Mapping[str, Sequence[Any]] | None = None,
     baseline: str | None = None,
+    level: float = 0.95,
+    measure: str = "average",
     out: str | Path | None = None,
     jobs: int | None = None,
     progress: Progress | None = None,
@@ -36,7 +38,8 @@ def compare(
     """Run several methods, seeds and partitions on identical data, initial model and cohorts, and compare them.
 
     `base` is what all runs share. Grid points, such as {"method.mu": [0.01, 0.1]}, are chosen by validation data. `baseline` is the method that
-    the others are tested against (default: fedavg if it is there, else the first). Runs go to `out`, named by their content: calling again completes what is missing, and
+    the others are tested against (default: fedavg if it is there, else the first), `level` that of the intervals over seeds, `measure` what
+    methods are ranked by. Runs go to `out`, named by their content: calling again completes what is missing, and
     only that. `jobs` runs at a time, by default one per core. A run that fails is reported and does not stop the others.
     """
     cells = plan(base or {}, methods, seeds, partitions, grid)
@@ -44,9 +47,13 @@ def compare(
         raise ConfigurationError(f"jobs: expected at least 1 run at a time, got {jobs}")
     labels = list(dict.fromkeys(cell.label for cell in cells))
     if baseline is None:
-        baseline = "fedavg" if "fedavg" in labels else next((label for label in labels if label != ALONE), ALONE)
+        baseline = default_baseline(labels)
     elif baseline not in labels:
         raise nearest("baseline", baseline, labels)
+    if measure not in RANKED:
+        raise nearest("measure", measure, list(RANKED))
+    if not 0 < level < 1:
+        raise ConfigurationError(f"level: expected a share between 0 and 1 such as 0.95, got {level:g}")
     if len({cell.setting for cell in cells}) > 1 and VALIDATION not in cells[0].experiment.evaluation.splits:
         raise ConfigurationError("grid: settings are chosen on validation data; put `validation` into evaluation.splits")
     folder = Path(out) if out is not None else default_folder(base or {})
@@ -59,7 +66,7 @@ def compare(
         Entry(cell.label, facts[cell.name], facts.get(cell.alone), cell.setting) for cell in _chosen(cells, facts) if cell.name in facts
     ]
     failures = [Failure(cell.label, cell.partition, cell.seed, reasons[cell.name]) for cell in cells if cell.name in reasons]
-    result = Comparison(entries, baseline, failures, folder)
+    result = Comparison(aligned(entries) if entries else [], baseline, failures, folder, level=level, measure=measure)
     result.save()
     return result
 
@@ -86,27 +93,32 @@ def _best(settings: Mapping[Setting, list[Cell]], facts: Mapping[str, Facts]) ->
     # Settings are judged by the same seeds: one that failed in some seed gives way to one that did not.
     done = {setting: [cell for cell in cells if cell.name in facts] for setting, cells in settings.items()}
     most = max(map(len, done.values()))
-    scores = {setting: _validation(cells, facts) for setting, cells in done.items() if len(cells) == most}
+    scores = _on_validation({setting: cells for setting, cells in done.items() if len(cells) == most}, facts)
     return settings[max(scores, key=lambda setting: scores[setting])]
 
 
-def _validation(cells: Sequence[Cell], facts: Mapping[str, Facts]) -> float:
+def _on_validation(settings: Mapping[Setting, list[Cell]], facts: Mapping[str, Facts]) -> dict[Setting, float]:
     """The mean over seeds and clients on validation data, higher being better; a diverged run counts as worst."""
-    from equipoise.evaluation import LOWER_IS_BETTER
+    values = {cell.name: _validation(facts[cell.name]) for cells in settings.values() for cell in cells}
+    scores = {}
+    for setting, cells in settings.items():
+        means = []
+        for cell in cells:  # over the clients for which all settings have a value: F1, say, may exist under one and not under another
+            rivals = [values[other.name] for others in settings.values() for other in others if other.seed == cell.seed]
+            common = [client for client in values[cell.name] if all(client in rival for rival in rivals)]
+            means.append(float(np.mean([values[cell.name][client] for client in common])) if common else np.nan)
+        score = float(np.mean(means)) if means else np.nan
+        better = -score if cells and find(facts[cells[0].name].metric).lower_is_better else score
+        scores[setting] = -np.inf if np.isnan(score) else better
+    return scores
 
-    means = []
-    for cell in cells:
-        run = Run(facts[cell.name].folder)
-        found = list(values_by_client(run, split=VALIDATION).values())
-        run.store.close()
-        if not found:
-            raise RunError(
-                f"{run.folder} has no validation data to choose a setting by; give them a share with data.split, such as [0.7, 0.1, 0.2]"
-            )
-        means.append(float(np.mean(found)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        score = float(np.mean(means)) if means else float("nan")
-    if np.isnan(score):
-        return -np.inf
-    return -score if facts[cells[0].name].metric in LOWER_IS_BETTER else score
+
+def _validation(facts: Facts) -> dict[str, float]:
+    run = Run(facts.folder)
+    found = values_by_client(run, split=VALIDATION)
+    run.store.close()
+    if not found:
+        raise RunError(
+            f"{run.folder} has no {facts.metric} on validation data to choose a setting by; give them a share with data.split, such as [0.7, 0.1, 0.2]"
+        )
+    return found

@@ -6,15 +6,17 @@ import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from equipoise.comparison.entries import FORMAT, RESULT, Entry
-from equipoise.comparison.measures import NAN, Measure, measures
-from equipoise.metrics import PartialMetric, UndefinedMetric, against_baseline, average_ranks, over_seeds
-from equipoise.runs.files import save_output
+from equipoise.comparison.entries import FORMAT, RESULT, Entry, open_comparison, open_runs
+from equipoise.comparison.measures import COST, NAN, Measure, measures
+from equipoise.comparison.plan import default_baseline
+from equipoise.metrics import Metric, PartialMetric, UndefinedMetric, against_baseline, average_ranks, over_seeds
+from equipoise.metrics.registry import find
+from equipoise.runs.files import RunError, save_output
 
 
 @dataclass(frozen=True)
@@ -35,19 +37,26 @@ class Comparison:
     baseline: str
     failures: Sequence[Failure] = ()
     folder: Path | None = None
-    level: float = field(default=0.95, kw_only=True)
+    level: float = field(default=0.95, kw_only=True)  # of the intervals over seeds
+    measure: str = field(default="average", kw_only=True)  # what methods are ranked by
 
     @property
-    def lower(self) -> bool:
-        return bool(self.entries) and self.entries[0].lower
+    def metric(self) -> Metric:
+        return find(self.entries[0].run.metric if self.entries else "accuracy")
 
     @property
-    def metric(self) -> str:
-        return self.entries[0].run.metric if self.entries else "accuracy"
+    def metrics(self) -> list[str]:
+        """What all runs measured, the metric of the table first."""
+        known = self.entries[0].run.by_metric if self.entries else {}
+        return sorted(known, key=lambda name: name != self.metric.name)
+
+    def seen_by(self, metric: str) -> Comparison:
+        """The same runs in a table about another of their metrics."""
+        return self if metric == self.metric.name else replace(self, entries=[entry.seen_by(metric) for entry in self.entries])
 
     @property
     def measures(self) -> dict[str, Measure]:
-        return measures(self.lower)
+        return measures(self.metric)
 
     @property
     def partitions(self) -> list[str]:
@@ -79,10 +88,17 @@ class Comparison:
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """One record per partition, method and measure; `pandas.DataFrame(comparison.rows)` takes it as it is.
+        """One record per metric, partition, measure and method; `pandas.DataFrame(comparison.rows)` takes it as it is.
 
-        `place` is 1 for the best method and 2 for the second best; `p` is adjusted by Holm's method over all methods compared.
+        The table's own metric comes first, and only it has rows of cost, which is the same for all. `place` is 1 for the best method and 2 for
+        the second best; `p` is adjusted by Holm's method over all methods compared.
         """
+        others = (row for metric in self.metrics[1:] for row in self.seen_by(metric).own_rows if row["measure"] not in COST)
+        return [*self.own_rows, *others]
+
+    @cached_property
+    def own_rows(self) -> list[dict[str, Any]]:
+        """The rows of the table's own metric."""
         return [row for partition in self.partitions for name in self.measures for row in self._rows(partition, name)]
 
     def _rows(self, partition: str, name: str) -> list[dict[str, Any]]:
@@ -99,7 +115,7 @@ class Comparison:
         for method, mean in means.items():
             test = tests.get(method)
             rows.append({
-                "partition": partition, "method": method, "measure": name, "value": mean.value, "low": mean.low, "high": mean.high, "std": mean.std,
+                "metric": self.metric.name, "partition": partition, "method": method, "measure": name, "value": mean.value, "low": mean.low, "high": mean.high, "std": mean.std,
                 "seeds": mean.count, "undefined": mean.undefined, "place": places.get(method), "rank": ranks.get(method),
                 "difference": test.difference if test else None, "p": test.adjusted if test else None,
                 "note": test.note if test and test.note else self._reason(method, partition, name),
@@ -115,7 +131,7 @@ class Comparison:
 
     @cached_property
     def _rows_by_key(self) -> dict[tuple[str, str, str], dict[str, Any]]:
-        return {(row["partition"], row["method"], row["measure"]): row for row in self.rows}
+        return {(row["partition"], row["method"], row["measure"]): row for row in self.own_rows}
 
     def settings(self) -> dict[tuple[str, str], Mapping[str, Any]]:
         """(method, partition) -> the grid point that was chosen on validation data."""
@@ -126,10 +142,12 @@ class Comparison:
         here = self.folder or Path()
         return {
             "format": FORMAT,
-            "metric": self.metric,
-            "lower_is_better": self.lower,
+            "metric": self.metric.name,
+            "lower_is_better": self.metric.lower_is_better,
+            "metrics": {name: {"unit": find(name).unit, "lower_is_better": find(name).lower_is_better} for name in self.metrics},
             "baseline": self.baseline,
             "level": self.level,
+            "measure": self.measure,
             "seeds": self.seeds,
             "entries": [
                 {
@@ -141,6 +159,10 @@ class Comparison:
                     "alone": _inside(entry.alone.folder, here) if entry.alone is not None else None,
                     "measures": {name: _number(value) for name, value in entry.measured[0].items()},
                     "clients": {client: _number(value) for client, value in entry.run.values.items()},
+                    "clients by metric": {
+                        name: {client: _number(value) for client, value in values.items()} for name, values in entry.run.by_metric.items()
+                    },
+                    "undefined": {name: clients for name, clients in entry.run.undefined.items() if clients},
                 }
                 for entry in self.entries
             ],
@@ -161,6 +183,20 @@ class Comparison:
         }
         for name, text in written.items():
             save_output(self.folder / name, text)
+
+
+def opened(paths: Sequence[Path | str], against: Path | str | None = None) -> Comparison:
+    """The runs in these folders as one table; of a comparison on disk with all that it was asked."""
+    folder = Path(paths[0]) if len(paths) == 1 else None
+    if folder is None or not (folder / RESULT).exists():
+        entries = open_runs(paths, against)
+        return Comparison(entries, default_baseline([entry.label for entry in entries]))
+    entries, saved = open_comparison(folder)
+    if against is not None:
+        raise RunError(f"{folder} is a comparison, whose runs are judged against its own runs of training alone; leave out --against")
+    failures = [Failure(**row) for row in saved["failures"]]
+    measure = saved.get("measure", "average")  # a comparison of version 0.1 has none
+    return Comparison(entries, saved["baseline"], failures, folder, level=saved["level"], measure=measure)
 
 
 def _places(values: Mapping[str, float], lower: bool | None) -> dict[str, int]:

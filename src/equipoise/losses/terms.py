@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
+from equipoise.models.network import evaluating
 from equipoise.tree import Tree
 
 if TYPE_CHECKING:
@@ -78,14 +79,20 @@ supervised = term(lambda outputs, batch: batch.supervise(outputs.logits, batch.y
 
 def frozen_logits(teacher: Tensor | Model, batch: Batch) -> Tensor:
     """A frozen teacher's logits on a batch: looked up by sample, or computed where the inputs are random."""
+    return _frozen(teacher, batch, "logits")
+
+
+def frozen_features(teacher: Tensor | Model, batch: Batch) -> Tensor:
+    """A frozen teacher's features on a batch, as `client.feature_teacher` gives them; one row per sample."""
+    return _frozen(teacher, batch, "features").flatten(1)
+
+
+def _frozen(teacher: Tensor | Model, batch: Batch, part: Literal["logits", "features"]) -> Tensor:
     if isinstance(teacher, Tensor):
-        return teacher.index_select(0, batch.indices)
-    with torch.no_grad():
-        was_training = teacher.net.training
-        teacher.net.eval()
-        logits: Tensor = teacher.net(batch.x)
-        teacher.net.train(was_training)
-    return logits
+        return teacher.index_select(0, batch.indices).to(batch.x.device)
+    with torch.no_grad(), evaluating(teacher.net):
+        found: Tensor = getattr(teacher(batch.x), part)
+    return found
 
 
 def distillation(teacher: Tensor | Model, temperature: float = 1.0) -> Loss:

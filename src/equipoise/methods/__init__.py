@@ -90,6 +90,11 @@ def name_of(method: Method) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
+def shown(name: str) -> str:
+    """A method's name in tables; one that is not what its paper computed, since that was not to be had, says so."""
+    return f"{name} (reconstruction)" if name in names() and find(name).reconstruction else name
+
+
 def parameters_of(method: Method) -> dict[str, Any]:
     return {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
 

@@ -87,13 +87,14 @@ class CoReFed(Method):
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
         if self.ablation == "re_fed":
             return super().weights(server, state, ups)
-        return Weights(self._shares(server, state, ups)[1][: len(ups)])
+        absent, shares = self._shares(server, state, ups)
+        return Weights(shares[: len(ups)], absent=dict(zip(absent, shares[len(ups) :].tolist(), strict=True)))
 
     def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
-        absent, shares = self._shares(server, state, ups)
-        if not absent:
+        if not weights.absent:
             return super().update(server, state, ups, weights)  # Eq. 13 with sum w = 1: the mean of the models
-        reused = combine([state.gradients[client] for client in absent], (shares[len(ups) :] * _rate(server)).tolist())  # Eq. 12
+        gradients = [state.gradients[client] for client in weights.absent]
+        reused = combine(gradients, [share * _rate(server) for share in weights.absent.values()])  # Eq. 12
         moved = super().update(server, state, ups, weights.times(float(weights.shares.sum())))
         return moved.with_(model=moved.model + -reused)
 

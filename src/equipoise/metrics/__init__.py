@@ -19,13 +19,16 @@ from equipoise.metrics.intervals import (
     over_seeds,
 )
 from equipoise.metrics.participation import participation, weights_received
-from equipoise.metrics.performance import accuracy, log_loss, mae, rmse, softmax
+from equipoise.metrics.performance import accuracy, log_loss, mae, rmse, softmax, squared_error
+from equipoise.metrics.registry import METRICS, Metric
 from equipoise.metrics.representation import angle_between, divergence, manhattan, parameter_distances
 from equipoise.metrics.transfer import negative_transfer
 
 __all__ = [
+    "METRICS",
     "Comparison",
     "Interval",
+    "Metric",
     "PartialMetric",
     "UndefinedMetric",
     "accuracy",
@@ -65,5 +68,6 @@ __all__ = [
     "softmax",
     "speed_up",
     "spread",
+    "squared_error",
     "weights_received",
 ]

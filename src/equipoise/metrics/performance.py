@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.metrics.arrays import Array, array, undefined, vector, vectors
 
 
 def accuracy(logits: ArrayLike, labels: ArrayLike) -> float:
-    """Share of samples whose largest logit is that of their label; a row with NaN is no prediction and counts as wrong.
+    """Share of samples whose largest logit is that of their label; a row without a finite largest one is no prediction and counts as wrong.
 
     >>> accuracy([[2, 1], [0, 3], [1, 0]], [0, 1, 1])
     0.6666666666666666
@@ -19,8 +21,8 @@ def accuracy(logits: ArrayLike, labels: ArrayLike) -> float:
 
 
 def hits(scores: Array, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which rows are largest at their label; rows with NaN are not."""
-    return np.asarray((scores.argmax(1) == labels) & ~np.isnan(scores).any(1), dtype=np.bool_)
+    """Which rows are largest at their label; no row of a diverged model is, one that masks other classes by -inf may be."""
+    return np.asarray((scores.argmax(1) == labels) & np.isfinite(scores.max(1, initial=-np.inf)), dtype=np.bool_)
 
 
 def log_loss(logits: ArrayLike, labels: ArrayLike) -> float:
@@ -32,10 +34,11 @@ def log_loss(logits: ArrayLike, labels: ArrayLike) -> float:
     z, y = classified(logits, labels, "logits")
     if not len(y):
         return undefined("log loss is undefined: there are no samples")
-    top = z.max(1, keepdims=True)
-    if not np.isfinite(top).all():
+    if not np.isfinite(z.max(1)).all():
         return undefined("log loss is undefined: some logits are NaN or infinite; the model has diverged")
-    return float(np.mean(np.log(np.exp(z - top).sum(1)) + top[:, 0] - z[np.arange(len(y)), y]))
+    return float(
+        F.cross_entropy(torch.tensor(z), torch.tensor(y))
+    )  # torch's own: the bits of a run that is resumed are those it began with
 
 
 def softmax(logits: ArrayLike) -> Array:
@@ -49,14 +52,23 @@ def softmax(logits: ArrayLike) -> Array:
     return np.asarray(e / e.sum(-1, keepdims=True), dtype=np.float64)
 
 
+def squared_error(outputs: ArrayLike, targets: ArrayLike) -> float:
+    """Mean squared error.
+
+    >>> squared_error([1, 2, 3], [1, 2, 5])
+    1.3333333333333333
+    """
+    y, t = vectors(outputs, targets, ("outputs", "targets"))
+    return float(np.mean((y - t) ** 2)) if len(y) else undefined("the squared error is undefined: there are no samples")
+
+
 def rmse(outputs: ArrayLike, targets: ArrayLike) -> float:
     """Root of the mean squared error over the whole set (a mean of batch values would be another number).
 
     >>> rmse([1, 2, 3], [1, 2, 5])
     1.1547005383792515
     """
-    y, t = vectors(outputs, targets, ("outputs", "targets"))
-    return float(np.sqrt(np.mean((y - t) ** 2))) if len(y) else undefined("RMSE is undefined: there are no samples")
+    return float(np.sqrt(squared_error(outputs, targets)))
 
 
 def mae(outputs: ArrayLike, targets: ArrayLike) -> float:
@@ -74,7 +86,8 @@ def classified(scores: ArrayLike, labels: ArrayLike, name: str) -> tuple[Array, 
     z, y = array(scores), vector(labels, "labels")
     if z.ndim != 2 or len(z) != len(y):
         raise ValueError(f"{name}: expected shape (samples, classes) with {len(y)} rows, one per label, got {z.shape}")
-    if len(y) and not (np.array_equal(y, y.round()) and y.min() >= 0 and y.max() < z.shape[1]):
+    whole = y.astype(np.int64)
+    if len(y) and not ((whole == y).all() and whole.min() >= 0 and whole.max() < z.shape[1]):
         wrong = sorted(set(y.tolist()) - set(range(z.shape[1])))
         raise ValueError(f"labels: expected whole numbers from 0 to {z.shape[1] - 1}, got {wrong[:5]}; give one column per class")
-    return z, y.astype(np.int64)
+    return z, whole

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from equipoise.comparison.entries import Entry
-from equipoise.comparison.formats import figure
-from equipoise.comparison.measures import Measure
-from equipoise.metrics import bootstrap_counts, participation, weights_received
+from equipoise.comparison.formats import NOTHING, figure
+from equipoise.comparison.measures import in_unit_of
+from equipoise.metrics import Metric, bootstrap_counts, participation, weights_received
 from equipoise.runs import Run
 
 DRAWS_SEED = 0  # intervals are part of a report's text: the same run gives the same report
-_VALUE = Measure("value")
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,19 @@ def cards(entry: Entry, run: Run) -> list[Card]:
     weights = _weights(run)
     rejected = Counter(row["client"] for row in run.rejected())
     intervals = gain_intervals(entry, run)
+    gains = {client: gain for client, gain in gains.items() if not math.isnan(gain)}  # of a diverged model there is none
     found = [
         Card(client, samples.get(client), value, alone.get(client), gains.get(client), *intervals.get(client, (None, None)),
              weights.get(client), counted.get(client, 0), rejected[client])
         for client, value in entry.run.values.items()
     ]  # fmt: skip
     badness = -1 if entry.lower else 1
-    return sorted(found, key=lambda card: card.gain if card.gain is not None else badness * card.value)
+    known = any(card.gain is not None for card in found)
+    return sorted(found, key=lambda card: _order(card.gain if known else badness * card.value))
+
+
+def _order(value: float | None) -> float:
+    return -math.inf if value is None or math.isnan(value) else value
 
 
 def gain_intervals(entry: Entry, run: Run) -> dict[str, tuple[float | None, float | None]]:
@@ -86,33 +91,39 @@ def _weights(run: Run) -> dict[str, float]:
     return weights_received([row for row in by_round.values() if sum(row.values()) > 0], run.clients) if by_round else {}
 
 
-def headline(found: Sequence[Card], metric: str) -> str:
-    """Who gains and who loses, in a sentence.
+def headline(found: Sequence[Card], metric: Metric) -> str:
+    """Who gains and who loses, in a sentence that says no more than one run can tell.
 
-    >>> headline([Card("3", 50, 0.70, 0.72, -0.02), Card("1", 80, 0.9, 0.8, 0.1)], "accuracy")
-    '1 of 2 clients gains; client 3 loses 2.0 points.'
-    >>> headline([Card("3", 50, 0.70)], "accuracy")
-    'No run of training alone is known, so it cannot be said who gains; the lowest accuracy is 70.0 % at client 3.'
+    >>> from equipoise.metrics.registry import find
+    >>> headline([Card("3", 50, 0.70, 0.72, -0.02), Card("1", 80, 0.9, 0.8, 0.1)], find("accuracy"))
+    'In this one run 1 of 2 clients gains; client 3 loses 2.0 points.'
+    >>> headline([Card("3", 50, 0.70, 0.72, -0.02, -0.2, 0.1), Card("1", 80, 0.9, 0.8, 0.1, 0.0, 0.2)], find("accuracy"))
+    'In this one run 1 of 2 clients gains; client 3 loses 2.0 points; for none of them can it be told from the luck of a finite test set.'
+    >>> headline([Card("3", 50, 0.70)], find("accuracy"))
+    'No run of training alone is known, so it cannot be said who gains; in this one run the lowest accuracy is 70.0 %, at client 3.'
     """
     known = [card for card in found if card.gain is not None]
     if not known:
-        extreme = f"the {'highest' if metric == 'rmse' else 'lowest'} {metric} is {written(found[0].value, metric)}"
-        return f"No run of training alone is known, so it cannot be said who gains; {extreme} at client {found[0].client}."
+        extreme = f"the {'highest' if metric.lower_is_better else 'lowest'} {metric.name} is {written(found[0].value, metric)}"
+        return f"No run of training alone is known, so it cannot be said who gains; in this one run {extreme}, at client {found[0].client}."
     gain, lose = (sum(card.verdict == verdict for card in known) for verdict in ("gains", "loses"))
-    first = (
-        f"All {len(known):,} clients gain"
+    text = (
+        f"In this one run all {len(known):,} clients gain"
         if gain == len(known) > 1
-        else f"{gain:,} of {len(known):,} clients {'gains' if gain == 1 else 'gain'}"
+        else f"In this one run {gain:,} of {len(known):,} clients {'gains' if gain == 1 else 'gain'}"
     )
-    if not lose:
-        return f"{first}; nobody loses." if gain < len(known) else f"{first}."
     worst = min(known, key=lambda card: card.gain or 0.0)
-    amount = f"client {worst.client} loses {points(abs(worst.gain or 0.0), metric)}"
-    return (
-        f"{first}; {amount}."
-        if lose == 1
-        else f"{first}; {lose:,} lose, client {worst.client} most: {points(abs(worst.gain or 0.0), metric)}."
-    )
+    amount = points(abs(worst.gain or 0.0), metric)
+    if lose:
+        text += f"; client {worst.client} loses {amount}" if lose == 1 else f"; {lose:,} lose, client {worst.client} most: {amount}"
+    elif gain < len(known):
+        text += "; nobody loses"
+    judged = [card for card in known if card.low is not None and card.gain]
+    if judged and not any(card.clear for card in judged):
+        text += "; for none of them can it be told from the luck of a finite test set"
+    elif lose and worst.low is not None and not worst.clear:
+        text += ", which cannot be told from the luck of its finite test set"
+    return f"{text}."
 
 
 def doubt(found: Sequence[Card]) -> str:
@@ -128,10 +139,12 @@ def doubt(found: Sequence[Card]) -> str:
     return f"Beyond the luck of finite test sets (95 % interval) are {' and '.join(parts)}." if parts else ""
 
 
-def written(value: float | None, metric: str) -> str:
-    text = figure(value, _VALUE, metric)
-    return text if metric == "rmse" or value is None or math.isnan(value) else f"{text} %"
+def written(value: float | None, metric: Metric) -> str:
+    """A value with its unit."""
+    text = figure(value, in_unit_of(metric))
+    return text if not metric.unit or text == NOTHING else f"{text} {metric.unit}"
 
 
-def points(value: float, metric: str) -> str:
-    return f"{figure(value, _VALUE, metric)}{'' if metric == 'rmse' else ' points'}"
+def points(value: float, metric: Metric) -> str:
+    """A difference of two values with its unit."""
+    return f"{figure(value, in_unit_of(metric))}{' points' if metric.unit == '%' else ''}"

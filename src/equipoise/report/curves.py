@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,27 +12,24 @@ from equipoise.runs import Run
 
 @dataclass(frozen=True)
 class Curves:
-    """The main metric by client and measured round; NaN where a client was not measured."""
+    """A metric by client and measured round; NaN where a client was not measured, has no value, or has a diverged model."""
 
     clients: list[str]
     rounds: list[int]
     values: np.ndarray  # clients x rounds
-
-    @property
-    def mean(self) -> np.ndarray:
-        return np.nanmean(self.values, axis=0) if self.values.size else np.zeros(0)
+    mean: np.ndarray  # over the clients that have a value; NaN in a round in which some model had diverged
 
 
-def read_curves(run: Run) -> Curves:
-    """What clients had after every measured round, for the model they end up using."""
-    rows = run.table(phase="received", metric=run.main_metric, model=run.main_model, split=run.main_split)
-    return _matrix(run, [(row["round"], row["client"], row["value"]) for row in rows])
+def read_curves(run: Run, metric: str | None = None, without: Sequence[str] = ()) -> Curves:
+    """What clients had after every measured round, for the model they end up using; some clients may be left out."""
+    rows = run.table(phase="received", metric=metric or run.main_metric, model=run.main_model, split=run.main_split)
+    return _matrix(run, [(row["round"], row["client"], row["value"]) for row in rows if row["client"] not in without])
 
 
 def read_weights(run: Run) -> Curves:
     """The share of the aggregate that each client was given; 0 in a round without it."""
     found = _matrix(run, [(row["round"], row["client"], row["share"]) for row in run.weights()])
-    return Curves(found.clients, found.rounds, np.nan_to_num(found.values))
+    return replace(found, values=np.nan_to_num(found.values))
 
 
 def _matrix(run: Run, rows: list[tuple[int, str, float | None]]) -> Curves:
@@ -43,4 +41,7 @@ def _matrix(run: Run, rows: list[tuple[int, str, float | None]]) -> Curves:
     for number, client, value in rows:
         # A model that all share is measured once on a test set for all, under the name "all".
         values[row_of.get(client, slice(None)), column[number]] = np.nan if value is None else value
-    return Curves(clients, rounds, values)
+    total, count = np.nansum(values, axis=0), (~np.isnan(values)).sum(0)
+    mean = np.divide(total, count, out=np.full(len(rounds), np.nan), where=count > 0)
+    mean[[column[number] for number, _, value in rows if value is None]] = np.nan
+    return Curves(clients, rounds, values, mean)

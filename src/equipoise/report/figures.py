@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from equipoise.metrics import Metric
 from equipoise.report.curves import Curves
 
 # Okabe and Ito's colours, which readers with any colour vision can tell apart.
@@ -51,18 +52,10 @@ def data_uri(draw: Callable[[], Figure]) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(encoded(draw, "svg")).decode()
 
 
-def scale(metric: str) -> float:
-    return 1.0 if metric == "rmse" else 100.0
-
-
-def unit(metric: str) -> str:
-    return metric if metric == "rmse" else f"{metric} in %"
-
-
-def learning(curves: Curves, alone: Curves | None, metric: str) -> Figure:
+def learning(curves: Curves, alone: Curves | None, metric: Metric) -> Figure:
     """Mean over clients by round, every client where they are few, else the span of the middle 80 %."""
     figure, axes = new()
-    values = curves.values * scale(metric)
+    values = curves.values * metric.scale
     if len(curves.clients) <= SINGLE_LINES:
         axes.plot(curves.rounds, values.T, color=COLOURS[5], linewidth=0.7, alpha=0.7)
         axes.plot([], [], color=COLOURS[5], linewidth=0.7, label="each client")
@@ -71,42 +64,43 @@ def learning(curves: Curves, alone: Curves | None, metric: str) -> Figure:
         axes.fill_between(curves.rounds, low, high, color=COLOURS[5], alpha=0.35, linewidth=0, label="middle 80 % of the clients")
     axes.plot(
         curves.rounds,
-        curves.mean * scale(metric),
+        curves.mean * metric.scale,
         color=COLOURS[0],
         linewidth=2,
         label="mean",
         marker="o" if len(curves.rounds) == 1 else None,
     )
     if alone is not None:
-        axes.plot(alone.rounds, alone.mean * scale(metric), color=ALONE, linewidth=1.6, linestyle="--", label="mean of training alone")
-    _label(axes, "round", unit(metric))
+        axes.plot(alone.rounds, alone.mean * metric.scale, color=ALONE, linewidth=1.6, linestyle="--", label="mean of training alone")
+    _label(axes, "round", metric.title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(loc="best")
     return figure
 
 
-def learning_by_method(curves: Mapping[str, Sequence[Curves]], metric: str) -> Figure:
+def learning_by_method(curves: Mapping[str, Sequence[Curves]], metric: Metric) -> Figure:
     """Mean over clients by round for every method; the band spans the seeds."""
     figure, axes = new()
     for place, (method, seeds) in enumerate(curves.items()):
         rounds = seeds[0].rounds
-        means = np.stack([one.mean for one in seeds if one.rounds == rounds]) * scale(metric)
+        means = np.stack([one.mean for one in seeds if one.rounds == rounds]) * metric.scale
         style = ("-", "--", "-.", ":")[place // len(COLOURS) % 4]
         colour = COLOURS[place % len(COLOURS)]
         axes.plot(rounds, means.mean(0), style, color=colour, label=method, linewidth=1.6, marker="o" if len(rounds) == 1 else None)
         if len(means) > 1:
             axes.fill_between(rounds, means.min(0), means.max(0), color=colour, alpha=0.12, linewidth=0)
-    _label(axes, "round", f"mean {unit(metric)}")
+    _label(axes, "round", f"mean {metric.title}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend(figure, len(curves))
     return figure
 
 
-def alone_against_together(alone: np.ndarray, together: np.ndarray, metric: str) -> Figure:
+def alone_against_together(alone: np.ndarray, together: np.ndarray, metric: Metric) -> Figure:
     """One point per client: above the diagonal it gains (below it, for errors)."""
     figure, axes = new()
-    a, t = alone * scale(metric), together * scale(metric)
-    gains = t < a if metric == "rmse" else t > a
+    finite = np.isfinite(alone) & np.isfinite(together)
+    a, t = alone[finite] * metric.scale, together[finite] * metric.scale
+    gains = t < a if metric.lower_is_better else t > a
     for chosen, colour, marker, label in (
         (gains, GAIN, "o", "gains"),
         (~gains & (a != t), LOSS, "v", "loses"),
@@ -121,16 +115,16 @@ def alone_against_together(alone: np.ndarray, together: np.ndarray, metric: str)
     axes.axline((low, low), slope=1, color=ALONE, linewidth=1)
     margin = 0.05 * (high - low) or 1.0
     axes.set(xlim=(low - margin, high + margin), ylim=(low - margin, high + margin))
-    _label(axes, f"alone: {unit(metric)}", f"together: {unit(metric)}")
+    _label(axes, f"alone: {metric.title}", f"together: {metric.title}")
     axes.legend(loc="best")
     return figure
 
 
-def gains_by_method(gains: Mapping[str, np.ndarray], metric: str) -> Figure:
+def gains_by_method(gains: Mapping[str, np.ndarray], metric: Metric) -> Figure:
     """Every client's gain or loss, a row per method."""
     figure, axes = new(max(2.0, 0.9 + 0.36 * len(gains)))
     for place, values in enumerate(gains.values()):
-        scaled = values * scale(metric)
+        scaled = values * metric.scale
         spread = 0.26 * np.linspace(-1, 1, len(scaled)) if len(scaled) > 1 else np.zeros(1)
         colours = np.where(scaled < 0, LOSS, np.where(scaled > 0, GAIN, ALONE))
         points = axes.scatter(scaled, place + spread, s=12, c=colours, alpha=0.6, linewidths=0)
@@ -140,34 +134,34 @@ def gains_by_method(gains: Mapping[str, np.ndarray], metric: str) -> Figure:
     axes.set_yticks(range(len(gains)), list(gains))
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
-    _label(axes, f"gain over training alone ({'points' if scale(metric) > 1 else metric}); bar: mean", "")
+    _label(axes, f"gain over training alone ({metric.of_changes}); bar: mean", "")
     return figure
 
 
-def plane(points: Mapping[str, Sequence[tuple[float, float]]], metric: str, path: Curves | None = None) -> Figure:
+def plane(points: Mapping[str, Sequence[tuple[float, float]]], metric: Metric, path: Curves | None = None) -> Figure:
     """Average against standard deviation over clients: a method is a mark, its seeds are faint, `path` is the way there over rounds."""
     figure, axes = new()
     if path is not None and len(path.rounds) > 1:
         axes.plot(
-            np.nanstd(path.values, axis=0) * scale(metric), path.mean * scale(metric), color=COLOURS[5], linewidth=1, label="over rounds"
+            np.nanstd(path.values, axis=0) * metric.scale, path.mean * metric.scale, color=COLOURS[5], linewidth=1, label="over rounds"
         )
     for place, (method, found) in enumerate(points.items()):
-        average, std = np.array(found).T * scale(metric)
+        average, std = np.array(found).T * metric.scale
         colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
         if len(found) > 1:
             axes.scatter(std, average, s=14, color=colour, marker=marker, alpha=0.35, linewidths=0)
         axes.scatter([std.mean()], [average.mean()], s=60, color=colour, marker=marker, label=method, zorder=3)
     _label(
-        axes, f"standard deviation over clients{' (points)' if scale(metric) > 1 else ''}: lower is more even", f"average {unit(metric)}"
+        axes, f"standard deviation over clients{' (points)' if metric.unit == '%' else ''}: lower is more even", f"average {metric.title}"
     )
     _legend(figure, len(points) + (path is not None))
     return figure
 
 
-def heat_map(curves: Curves, metric: str) -> Figure:
+def heat_map(curves: Curves, metric: Metric) -> Figure:
     """Every client in every measured round, clients sorted by where they ended."""
     order = np.argsort(np.nan_to_num(curves.values[:, -1], nan=-np.inf), kind="stable")[::-1]
-    return _image(curves, order, scale(metric), unit(metric), "viridis")
+    return _image(curves, order, metric.scale, metric.title, "viridis")
 
 
 def weights(curves: Curves) -> Figure:

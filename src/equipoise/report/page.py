@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,21 +12,24 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from equipoise import methods
 from equipoise.comparison import formats
-from equipoise.comparison.entries import Entry, is_going, open_runs
-from equipoise.comparison.measures import Measure
+from equipoise.comparison.entries import Entry, is_going
+from equipoise.comparison.measures import Measure, in_unit_of, measures
 from equipoise.comparison.plan import ALONE
-from equipoise.comparison.table import Comparison
+from equipoise.comparison.table import Comparison, opened
+from equipoise.metrics import Metric
 from equipoise.names import nearest
 from equipoise.report import figures, pictures
 from equipoise.report.cards import cards, doubt, headline, points, written
 from equipoise.report.pictures import Picture
+from equipoise.report.verdict import best_in_words
 from equipoise.runs import Run
 from equipoise.runs.files import save_output
 from equipoise.runs.store import RunError
+from equipoise.runs.summary import best_round, notes
 
 SHOWN_CLIENTS = 50  # rows of the client table that are shown at first; a button shows the rest
-_CHANGE = Measure("change", against_alone=True)
 
 
 def report(
@@ -39,14 +43,19 @@ def report(
 
     `kinds` ("png", "pdf") also writes the figures as files beside the page, or those in `names` only.
     """
-    entries = open_runs(runs, against)
-    several = len(entries) > 1
-    drawn = _figures_of_several(entries) if several else pictures.of_run(entries[0])
+    comparison = opened(runs, against)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # means over clients of which none has a value; the page says so in words
+        return _written(comparison, Path(out), kinds, names)
+
+
+def _written(comparison: Comparison, path: Path, kinds: Sequence[str], names: Sequence[str]) -> list[Path]:
+    several = len(comparison.entries) > 1
+    drawn = _figures_of_several(comparison) if several else pictures.of_run(comparison.entries[0])
     for name in names:
         if name not in drawn:
             raise nearest("figure", name, list(drawn))
-    page = _page_of_several(entries, drawn) if several else _page_of_one(entries[0], drawn)
-    path = Path(out)
+    page = _page_of_several(comparison, drawn) if several else _page_of_one(comparison, drawn)
     written_files = [path]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,13 +72,7 @@ def report(
     return written_files
 
 
-def _baseline(entries: Sequence[Entry]) -> str:
-    labels = [entry.label for entry in entries]
-    return next((label for label in ("fedavg", ALONE) if label in labels), labels[0])
-
-
-def _figures_of_several(entries: Sequence[Entry]) -> dict[str, Picture]:
-    comparison = Comparison(entries, _baseline(entries))
+def _figures_of_several(comparison: Comparison) -> dict[str, Picture]:
     drawn: dict[str, Picture] = {}
     for place, partition in enumerate(comparison.partitions):
         suffix = f"-{place + 1}" if len(comparison.partitions) > 1 else ""
@@ -81,30 +84,32 @@ def _figures_of_several(entries: Sequence[Entry]) -> dict[str, Picture]:
     return drawn
 
 
-def _page_of_one(entry: Entry, drawn: dict[str, Picture]) -> str:
-    run, metric = Run(entry.run.folder), entry.run.metric
+def _page_of_one(comparison: Comparison, drawn: dict[str, Picture]) -> str:
+    entry = comparison.entries[0]
+    run, metric = Run(entry.run.folder), entry.metric
     found = cards(entry, run)
     measured = entry.measured[0]
     worst = "highest" if entry.lower else "lowest"
-    tiles = [(f"average {metric}", written(measured["average"], metric), _was(entry, "average")),
+    tiles = [(f"average {metric.name}", written(measured["average"], metric), _was(entry, "average")),
              (f"{worst} client", written(measured["worst"], metric), _was(entry, "worst")),
              ("standard deviation over clients", points(measured["std"], metric), _was(entry, "std", points))]  # fmt: skip
     if entry.reference:
         average = measured["change"] * (-1 if entry.lower else 1)
         tiles += [("average gain", f"{'+' if average > 0 else ''}{points(average, metric)}", f"{100 * measured['harmed']:.0f} % of the clients lose"),
-                  ("collaborative fairness", formats.figure(measured["cf"], Measure("CF", "plain"), metric), "CF, from -100 to 100")]  # fmt: skip
+                  ("collaborative fairness", formats.figure(measured["cf"], Measure("CF")), "CF, from -100 to 100")]  # fmt: skip
     return _render(
         title=f"{entry.label} on {entry.run.data}",
         headline=headline(found, metric),
-        remarks=[doubt(found), _unfinished(run), _no_reference(entry)],
+        remarks=[doubt(found), *_remarks(entry, run), _unfinished(run), _no_reference(entry), _failed(comparison)],
         tiles=tiles,
         cards=found,
         largest=max((abs(card.gain) for card in found if card.gain is not None), default=0.0),
         total_rounds=run.last_round,
         tables=[],
+        metrics=[_metrics_of_one(entry)] if len(entry.run.by_metric) > 1 else [],
         pictures=_group(drawn, list(drawn)),
         more=[],
-        unit=figures.unit(metric),
+        unit=metric.title,
         metric=metric,
         facts=_facts(run),
         configuration=[(str(entry.run.folder), yaml.safe_dump(run.config, sort_keys=False))],
@@ -112,14 +117,14 @@ def _page_of_one(entry: Entry, drawn: dict[str, Picture]) -> str:
     )
 
 
-def _page_of_several(entries: Sequence[Entry], drawn: dict[str, Picture]) -> str:
-    comparison = Comparison(entries, _baseline(entries))
+def _page_of_several(comparison: Comparison, drawn: dict[str, Picture]) -> str:
+    entries = comparison.entries
     run, metric = Run(entries[0].run.folder), comparison.metric
     tables, more = [], []
     for partition in comparison.partitions:
         header, rows = formats.grid_of(comparison, partition, _mark)
         clients_header, clients = formats.clients_grid(comparison, partition, comparison.seeds[0])
-        caption = f"Change against training alone by client ({'points' if metric != 'rmse' else metric}; seed {comparison.seeds[0]}), most harmed first"
+        caption = f"Change against training alone by client ({metric.of_changes}; seed {comparison.seeds[0]}), most harmed first"
         tables.append({"partition": partition, "header": header, "rows": rows, "clients_header": clients_header, "clients": clients[:-1],
                        "losers": clients[-1] if clients else [], "caption": caption})  # fmt: skip
     for method in comparison.methods:
@@ -129,17 +134,18 @@ def _page_of_several(entries: Sequence[Entry], drawn: dict[str, Picture]) -> str
     shared = [name for name in drawn if not name.startswith(("heatmap-", "weights-"))]
     return _render(
         title=f"{len(comparison.methods)} methods on {entries[0].run.data}",
-        headline=_best_in_words(comparison),
-        remarks=[],
+        headline=best_in_words(comparison),
+        remarks=[_failed(comparison)],
         tiles=[],
         cards=[],
         largest=0.0,
         total_rounds=0,
         tables=tables,
+        metrics=[_metrics_of_several(comparison, partition) for partition in comparison.partitions if len(comparison.metrics) > 1],
         pictures=_group(drawn, shared),
         more=more,
         notes=formats.explanation(comparison),
-        unit=figures.unit(metric),
+        unit=metric.title,
         metric=metric,
         facts=_facts(run, comparison),
         configuration=[
@@ -159,8 +165,8 @@ def _render(**content: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "written": lambda value: formats.figure(value, Measure("value"), content["metric"]),
-        "change": lambda value: formats.figure(value, _CHANGE, content["metric"], signed=True),
+        "written": lambda value: formats.figure(value, in_unit_of(content["metric"])),
+        "change": lambda value: formats.figure(value, in_unit_of(content["metric"]), signed=True),
         "exact": lambda value: "" if value is None or (isinstance(value, float) and math.isnan(value)) else repr(value),
     }
     folder = Path(__file__).parent / "template"
@@ -182,10 +188,10 @@ def _mark(text: str, place: int | None) -> str:
     return Markup(f"<strong>{escaped}</strong>") if place == 1 else Markup(f"<u>{escaped}</u>") if place == 2 else escaped
 
 
-def _was(entry: Entry, measure: str, write: Callable[[float, str], str] = written) -> str:
+def _was(entry: Entry, measure: str, write: Callable[[float, Metric], str] = written) -> str:
     if not entry.reference or entry.alone is None:
         return ""
-    return f"alone: {write(Entry('', entry.alone, None).measured[0][measure], entry.run.metric)}"
+    return f"alone: {write(Entry('', entry.alone, None).measured[0][measure], entry.metric)}"
 
 
 def _unfinished(run: Run) -> str:
@@ -201,36 +207,70 @@ def _no_reference(entry: Entry) -> str:
     return f"To learn who gains, run the method {ALONE} with the same settings into a folder beside this one, and make the report again."
 
 
-def _best_in_words(comparison: Comparison) -> str:
-    """What a comparison found, in a sentence per partition."""
-    sentences = []
-    for partition in comparison.partitions:
-        rows = [row for row in comparison.rows if row["partition"] == partition]
-        best = next((row for row in rows if row["measure"] == "average" and row["place"] == 1), None)
-        kindest = [row for row in rows if row["measure"] == "harmed" and not math.isnan(row["value"])]
-        if best is None:
+def _remarks(entry: Entry, run: Run) -> list[str]:
+    """Why this metric, for which clients it has no value, and its best round."""
+    found = [f"{note[0].upper()}{note[1:]}." for note in notes(run, entry.run.metric, run.main_model)]
+    best = best_round(run, entry.run.metric, run.main_model)
+    if best and best["best round"] != run.last_round:
+        then = written(best["average then"], entry.metric)
+        found.append(f"The best average, {then}, was that of round {best['best round']:.0f}; it is known only by looking at test data.")
+    return found
+
+
+def _failed(comparison: Comparison) -> str:
+    count, whole = len(comparison.failures), len(comparison.failures) + len(comparison.entries)
+    if not count:
+        return ""
+    first = comparison.failures[0]
+    reason = f"{first.method}, partition {first.partition}, seed {first.seed}: {first.reason}"
+    return f"{count:,} of {whole:,} runs failed{f': {reason}' if count == 1 else f', the first: {reason}'}"
+
+
+def _metrics_of_one(entry: Entry) -> dict[str, Any]:
+    """All metrics side by side: over clients, and client by client."""
+    seen = {name: entry.seen_by(name) for name in entry.run.by_metric}
+    shown = ["average", "worst", "std", *(["change", "worst_change", "harmed", "cf"] if entry.reference else [])]
+    header = ["metric", *(measures(entry.metric)[name].title for name in shown)]
+    rows = []
+    for one in seen.values():
+        columns = measures(one.metric)
+        cells = [formats.figure(one.measured[0][name], columns[name], columns[name].signed) for name in shown]
+        rows.append([one.metric.title, *cells])
+    clients = list(dict.fromkeys(client for one in seen.values() for client in one.run.values))
+    each = [[c, *(formats.figure(one.run.values.get(c), in_unit_of(one.metric)) for one in seen.values())] for c in clients]
+    return {"title": "All metrics", "header": header, "rows": rows, "clients_header": ["client", *(o.metric.title for o in seen.values())], "clients": each}  # fmt: skip
+
+
+def _metrics_of_several(comparison: Comparison, partition: str) -> dict[str, Any]:
+    """All metrics side by side: average, worst client and harm of every method."""
+    shown = ("average", "worst", "harmed")
+    seen = [comparison.seen_by(name) for name in comparison.metrics]
+    header = ["method", *(f"{one.metric.title}: {one.measures[name].title}" for one in seen for name in shown)]
+    rows = []
+    for method in comparison.methods:
+        if comparison.row(partition, method, "average") is None:
             continue
-        text = f"{best['method']} has the best average ({written(best['value'], comparison.metric)})"
-        if kindest:
-            least = min(row["value"] for row in kindest)
-            names = [row["method"] for row in kindest if row["value"] == least]
-            who = "" if names == [best["method"]] else f"{' and '.join(names[:3])} "
-            whom = f"the fewest clients ({100 * least:.0f} %)" if least else "nobody"
-            text += f"{'; ' if who else ' and '}{who}{'harms' if len(names) == 1 else 'harm'} {whom}"
-        sentences.append((f"On {partition}, " if len(comparison.partitions) > 1 else "") + text + ".")
-    return " ".join(sentences)
+        cells: list[str] = []
+        for one in seen:
+            for name in shown:
+                row = one.row(partition, method, name)
+                cells.append(_mark(formats.cell(one, partition, method, name), row["place"] if row else None))
+        rows.append([method, *cells])
+    return {"title": f"All metrics on {partition}", "header": header, "rows": rows, "clients_header": [], "clients": []}
 
 
 def _facts(run: Run, comparison: Comparison | None = None) -> list[tuple[str, str]]:
     sizes = run.store.meta("sizes")["train"]
     method = {key: value for key, value in run.config["method"].items() if key != "name"}
-    same = [("method", run.config["method"]["name"] + (f" ({', '.join(f'{k}={v}' for k, v in method.items())})" if method else "")),
+    same = [("method", methods.shown(run.config["method"]["name"]) + (f" ({', '.join(f'{k}={v}' for k, v in method.items())})" if method else "")),
             ("partition", run.config["data"]["partition"]), ("seed", str(run.config["seed"]))]  # fmt: skip
     if comparison is not None:
         same = [
             ("methods", ", ".join(comparison.methods)),
             ("partitions", ", ".join(comparison.partitions)),
             ("seeds", ", ".join(map(str, comparison.seeds))),
+            ("baseline of the tests", comparison.baseline),
+            ("ranked by", f"{comparison.measures[comparison.measure].title} of {comparison.metric.name}"),
         ]
     return [*same, ("clients", f"{len(run.clients):,}, with {min(sizes):,} to {max(sizes):,} training samples"),
             ("rounds", f"{run.last_round} of {run.config['rounds']}"), ("test data", "one set for all" if run.main_split == "shared" else "each client's own part")]  # fmt: skip

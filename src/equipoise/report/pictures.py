@@ -29,12 +29,12 @@ class Picture:
 
 def of_run(entry: Entry) -> dict[str, Picture]:
     """The figures of a single run."""
-    metric = entry.run.metric
-    curves = _read(entry, read_curves)
-    alone = _read_alone(entry)
+    metric = entry.metric
+    curves = _curves(entry)
+    alone = None if entry.alone is None or entry.run.is_alone else _curves(Entry("", entry.alone, None))
     found = {}
-    if entry.reference:
-        a, t = pairs(entry.reference, entry.run.values)
+    a, t = pairs(entry.reference or {}, entry.run.values)
+    if np.isfinite(t - a).any():
         better = int((t < a).sum() if entry.lower else (t > a).sum())
         side = "below" if entry.lower else "above"
         text = f"One point per client; {side} the line a client gains from joining. {better} of {len(a)} clients lie {side} it."
@@ -48,7 +48,7 @@ def of_run(entry: Entry) -> dict[str, Picture]:
     text = " ".join(
         f"{name}: average {written(p[0][0], metric)}, standard deviation {points_of(p[0][1], metric)}." for name, p in points.items()
     )
-    found["plane"] = Picture("Accuracy and evenness", text, lambda: figures.plane(points, metric, curves))
+    found["plane"] = Picture("Average and evenness", text, lambda: figures.plane(points, metric, curves))
     return found | _maps(entry, curves)
 
 
@@ -60,13 +60,13 @@ def of_comparison(comparison: Comparison, partition: str) -> dict[str, Picture]:
         for method in comparison.methods
     }
     entries = {method: found for method, found in entries.items() if found}
-    gains = {method: np.array([gain for entry in found for gain in sorted(entry.gains().values())]) for method, found in entries.items()}
+    gains = {method: np.array([gain for entry in found for gain in _known_gains(entry)]) for method, found in entries.items()}
     gains = {method: values for method, values in gains.items() if len(values)}
     found = {}
     if gains:
         text = "One point per client and seed. " + " ".join(f"{name}: {(v < 0).sum()} of {len(v)} lose." for name, v in gains.items())
         found["gains"] = Picture("Who gains, who loses", text, lambda: figures.gains_by_method(gains, metric))
-    curves = {method: [_read(entry, read_curves) for entry in seeds] for method, seeds in entries.items()}
+    curves = {method: [_curves(entry) for entry in seeds] for method, seeds in entries.items()}
     ends = " ".join(f"{name} ends at {written(float(np.mean([c.mean[-1] for c in seeds])), metric)}." for name, seeds in curves.items())
     found["curves"] = Picture(
         "Learning curves",
@@ -74,21 +74,21 @@ def of_comparison(comparison: Comparison, partition: str) -> dict[str, Picture]:
         lambda: figures.learning_by_method(curves, metric),
     )
     points = {method: [_point(entry) for entry in seeds] for method, seeds in entries.items()}
-    text = "Up is better on average, left is more even. " + " ".join(
+    text = f"{'Down' if metric.lower_is_better else 'Up'} is better on average, left is more even. " + " ".join(
         f"{name}: average {written(mean[0], metric)}, standard deviation {points_of(mean[1], metric)}."
         for name, mean in ((name, np.mean(p, axis=0)) for name, p in points.items())
     )
-    found["plane"] = Picture("Accuracy and evenness", text, lambda: figures.plane(points, metric))
+    found["plane"] = Picture("Average and evenness", text, lambda: figures.plane(points, metric))
     return found
 
 
 def of_method(entry: Entry) -> dict[str, Picture]:
     """The heat map and the weights of one run, for a page about several."""
-    return _maps(entry, _read(entry, read_curves))
+    return _maps(entry, _curves(entry))
 
 
 def _maps(entry: Entry, curves: Curves) -> dict[str, Picture]:
-    metric, weights = entry.run.metric, _read(entry, read_weights)
+    metric, weights = entry.metric, _read(entry, read_weights)
     lowest, highest = (written(float(end(curves.values[:, -1])), metric) for end in (np.nanmin, np.nanmax))
     text = f"Every client in every measured round, sorted by where it ended: from {lowest} to {highest}."
     found = {"heatmap": Picture("Clients by round", text, lambda: figures.heat_map(curves, metric))}
@@ -111,8 +111,13 @@ def _read(entry: Entry, reader: Callable[[Run], Curves]) -> Curves:
         run.store.close()
 
 
-def _read_alone(entry: Entry) -> Curves | None:
-    return None if entry.alone is None or entry.run.is_alone else _read(Entry("", entry.alone, None), read_curves)
+def _curves(entry: Entry) -> Curves:
+    return _read(entry, lambda run: read_curves(run, entry.run.metric, entry.run.undefined.get(entry.run.metric, ())))
+
+
+def _known_gains(entry: Entry) -> list[float]:
+    """In order; a diverged model has none."""
+    return sorted(gain for gain in entry.gains().values() if np.isfinite(gain))
 
 
 def _point(entry: Entry) -> tuple[float, float]:

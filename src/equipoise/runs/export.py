@@ -15,10 +15,10 @@ from equipoise.runs.store import RunError
 from equipoise.workbench import EVALUATION_BATCH
 
 
-def export(run: Run, model: str | None = None, client: str | None = None, out: Path | None = None) -> tuple[Path, Path]:
+def export(run: Run, model: str | None = None, client: str | None = None, out: Path | None = None, given: Any = None) -> tuple[Path, Path]:
     """Save a model as safetensors and write its card beside it; returns both paths."""
     name = model or run.main_model
-    net = run.model(name, client)
+    net = run.model(name, client, given)
     if isinstance(net, Prepared) and not isinstance(net.inputs, torch.nn.Module):
         raise RunError(
             f"{name} sees inputs that its method changes by a plain function, which a file cannot hold; let `Inputs.other` be a torch module with buffers"

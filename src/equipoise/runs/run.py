@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from equipoise.metrics import registry
 from equipoise.runs.form import check_facts, read_configuration
 from equipoise.runs.outdated import outdated
 from equipoise.runs.store import RunError, Store
@@ -86,17 +87,23 @@ class Run:
         return self.store.rows("select * from rejected order by rowid")
 
     def final(self, metric: str | None = None, model: str | None = None, split: str | None = None) -> dict[str, float]:
-        """Client -> value after the last measured round, of the run's main metric, model and split unless named."""
+        """Client -> value after the last measured round, of the run's main metric, model and split unless named.
+
+        A client for whose samples the metric does not exist is absent; NaN is the value of a model that has diverged.
+        """
         metric, model = metric or self.main_metric, model or self.main_model
         split = split or self.main_split
         found = self.store.db.execute(
             "select max(round) from measurements where phase = 'received' and metric = ? and model = ?", (metric, model)
         ).fetchone()[0]
-        return {row["client"]: row["value"] for row in self.table(round=found, phase="received", metric=metric, model=model, split=split)}
+        rows = self.table(round=found, phase="received", metric=metric, model=model, split=split)
+        return {row["client"]: float("nan") if row["value"] is None else row["value"] for row in rows}
 
     @property
     def main_metric(self) -> str:
-        return "accuracy" if self.task.classifies else "rmse"
+        """What the run's results are about, as its configuration says; a run of version 0.1 has no `main`."""
+        asked = self.config["evaluation"]
+        return registry.main_of(registry.measured(self.task, asked["metrics"], asked.get("main")), asked.get("main"))
 
     @property
     def main_split(self) -> str:

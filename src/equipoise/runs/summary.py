@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from equipoise.metrics import accuracy_variance, between_client_variance
+from equipoise.metrics import accuracy_variance, best_and_last, between_client_variance
+from equipoise.metrics.registry import Metric, find, main_of, measured, names, why_main
 from equipoise.runs.run import Run
-from equipoise.runs.store import DATABASE, RunError
+from equipoise.runs.store import DATABASE, RoundRecord, RunError
+
+NAMED = 12  # clients that a sentence names
 
 
-def facts(run: Run, alone: Run | None = None, model: str | None = None) -> dict[str, Any]:
+def facts(run: Run, alone: Run | None = None, model: str | None = None, metric: str | None = None) -> dict[str, Any]:
     """What `equipoise show` prints."""
-    name, metric = model or run.main_model, run.main_metric
+    name, known = model or run.main_model, metrics_of(run)
+    if metric is not None and metric not in known:
+        raise RunError(f"{run.folder} did not measure {metric!r}; it has {', '.join(known) or 'nothing yet'}")
+    metric = metric or run.main_metric
     values = run.final(metric, name)
     sizes = dict(zip(run.clients, run.store.meta("sizes")["train"], strict=True))
-    lower = metric == "rmse"
+    lower = find(metric).lower_is_better
     found: dict[str, Any] = {
         "run": str(run.folder),
         "status": run.status,
@@ -31,20 +38,14 @@ def facts(run: Run, alone: Run | None = None, model: str | None = None) -> dict[
         "model": name,
         "models": run.models(),
         "metric": metric,
+        "metrics": {other: over_clients(run.final(other, name), other) for other in known},
         "split": run.main_split,
         "rejected replies": len(run.rejected()),
         "outdated": run.outdated,
+        "notes": notes(run, metric, name, chosen=metric == run.main_metric),
     }
     if values:
-        numbers = np.array(list(values.values()))
-        best, worst = (min, max) if lower else (max, min)
-        found |= {
-            "average": float(numbers.mean()),
-            "worst": float(worst(numbers)),
-            "best": float(best(numbers)),
-            "std": float(numbers.std()),
-        }
-        found |= _without_noise(run, metric, values)
+        found |= over_clients(values, metric) | best_round(run, metric, name) | _without_noise(run, metric, values)
     rows: dict[str, dict[str, Any]] = {client: {"samples": sizes.get(client), "value": value} for client, value in values.items()}
     if alone is not None:
         _comparable(run, alone)
@@ -60,7 +61,97 @@ def facts(run: Run, alone: Run | None = None, model: str | None = None) -> dict[
                 "lost": sum(g < 0 for g in gains),
                 "average gain": float(np.mean(gains)),
             }
+        elif values:
+            found["notes"].append(f"{alone.folder} has no {metric} of these clients, so gains over training alone are not known")
     return found | {"per client": rows}
+
+
+def metrics_of(run: Run) -> list[str]:
+    """What was measured, the main metric first."""
+    rows = run.store.rows("select distinct metric from measurements where phase = 'received'")
+    known = [row["metric"] for row in rows if row["metric"] in names()]
+    return sorted(known, key=lambda name: name != run.main_metric)
+
+
+def of_main(record: RoundRecord, main: str | None = None) -> tuple[Metric | None, list[float]]:
+    """The main metric of a round and its values by client, of the main model, on the shared test set where there is one; `main` if asked for."""
+    rows = [row for row in record.measurements if row[1] == record.main and row[2] == "received" and row[3] in ("test", "shared")]
+    if not rows:
+        return None, []
+    metric = find(main_of([row[4] for row in rows], main))
+    split = "shared" if any(row[3] == "shared" for row in rows) else "test"
+    return metric, [row[5] for row in rows if row[3:5] == (split, metric.name)]
+
+
+def over_clients(values: Mapping[str, float], metric: str) -> dict[str, float]:
+    """Average, extremes and spread; empty without values."""
+    if not values:
+        return {}
+    numbers = np.array(list(values.values()))
+    low, high = float(numbers.min()), float(numbers.max())
+    worst, best = (high, low) if find(metric).lower_is_better else (low, high)
+    return {"average": float(numbers.mean()), "worst": worst, "best": best, "std": float(numbers.std())}
+
+
+def best_round(run: Run, metric: str, model: str) -> dict[str, float]:
+    """The measured round with the best average over clients, and that average; chosen with the test data in view, so no result."""
+    rows = run.table(phase="received", metric=metric, model=model, split=run.main_split)
+    by_round: dict[int, list[float]] = {}
+    for row in rows:
+        by_round.setdefault(row["round"], []).append(np.nan if row["value"] is None else row["value"])
+    means = [float(np.mean(values)) for values in by_round.values()]
+    if np.isnan(means).all():
+        return {}
+    best = best_and_last(means, find(metric).lower_is_better)
+    return {"best round": list(by_round)[int(best["best_round"]) - 1], "average then": best["best"]}
+
+
+def undefined(run: Run, metric: str, model: str, split: str | None = None) -> list[str]:
+    """Clients that were measured last, but for whose samples the metric does not exist."""
+    split, values = split or run.main_split, run.final(metric, model, split)
+    rounds = run.store.rows("select max(round) as last from measurements where phase = 'received' and model = ?", (model,))
+    if rounds[0]["last"] is None or "all" in values:
+        return []
+    sizes = run.store.meta("sizes").get(split, [1] * len(run.clients))
+    asked = set(run.clients)
+    if run.config["evaluation"]["clients"] == "cohort":
+        asked = set(next(row["joined"] for row in run.rounds() if row["round"] == rounds[0]["last"]))
+    return [client for client, size in zip(run.clients, sizes, strict=True) if size and client in asked and client not in values]
+
+
+def notes(run: Run, metric: str, model: str, chosen: bool = True) -> list[str]:
+    """Sentences that a reader needs beside the numbers: why this metric, and for which clients it has no value."""
+    asked = run.config["evaluation"]
+    why = why_main(measured(run.task, asked["metrics"], asked.get("main")), asked.get("main")) if chosen else ""
+    values, missing = run.final(metric, model), undefined(run, metric, model)
+    sentences = (why, one_class(metric, missing, len(values), run.main_split), diverged(metric, values))
+    return [sentence for sentence in sentences if sentence]
+
+
+def one_class(metric: str, missing: Sequence[str], others: int, split: str = "test") -> str:
+    """
+    >>> one_class("auroc", ["3", "7"], 8)
+    'auroc is undefined for clients 3 and 7: their test data have one class; averages are over the other 8'
+    """
+    if not missing:
+        return ""
+    left = f"averages are over the other {others}" if others else "choose another metric"
+    whose = "the shared" if split == "shared" else "its" if len(missing) == 1 else "their"
+    return f"{metric} is undefined for {clients_in_words(missing)}: {whose} test data have one class; {left}"
+
+
+def diverged(metric: str, values: Mapping[str, float]) -> str:
+    broken = [client for client, value in values.items() if np.isnan(value)]
+    return f"{metric} of {clients_in_words(broken)} is not a number: the outputs of the model are not finite" if broken else ""
+
+
+def clients_in_words(clients: Sequence[str]) -> str:
+    """
+    >>> clients_in_words(["a"]), clients_in_words(["a", "b", "c"])
+    ('client a', 'clients a, b and c')
+    """
+    shown = list(clients) if len(clients) <= NAMED else [*clients[:NAMED], f"{len(clients) - NAMED:,} more"]
+    return f"client {shown[0]}" if len(shown) == 1 else f"clients {', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def _without_noise(run: Run, metric: str, values: dict[str, float]) -> dict[str, float]:

@@ -11,11 +11,12 @@ from typing import Any, Protocol
 
 from equipoise import evaluation
 from equipoise.client import Client
-from equipoise.composition import guest_named
+from equipoise.composition import guest_named, parts
 from equipoise.method import Method
 from equipoise.metrics import parameter_distances
 from equipoise.records import CannotSave, Down, Record, Up, finite, read, size, tensors_of, write
 from equipoise.runs.files import digest
+from equipoise.transports.isolation import settings_kept, time_limit
 from equipoise.tree import Tree
 from equipoise.workbench import Samples, Workbench
 
@@ -42,6 +43,10 @@ class Request:
     die: bool = False  # a simulated fault: the worker process that takes this request is killed
     after: dict[str, Any] | None = None  # {"splits", "metrics"}: measure the uploaded model right after training
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.down, Record):  # a mapping: refused or made plain here, for every transport
+            self.down = Down(self.down)
+
 
 @dataclass
 class Reply:
@@ -59,6 +64,20 @@ class Reply:
     skipped: int = 0
     bytes: int = 0
     measured: list[dict[str, Any]] = field(default_factory=list)
+
+
+def late(request: Request, deadline: float) -> Reply:
+    """The reply of a client whose step did not end in time; what it may have written is removed."""
+    for name in (request.keep, request.spool):
+        if name is not None:
+            Path(name).unlink(missing_ok=True)
+    what = f"did not answer within {deadline:g} s"
+    if request.step in (MEASURE, OUTPUTS, DISTANCE):  # without its numbers the round could not be told
+        return Reply(
+            request.client,
+            stop=f"client {request.client!r} {what} when it was to measure models in round {request.round}; raise participation.deadline, then resume",
+        )
+    return Reply(request.client, failure=what)
 
 
 class ClientError(RuntimeError):
@@ -89,12 +108,12 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
-def perform(bench: Workbench, method: Method, request: Request) -> Reply:
-    """Do what a request asks, and keep the client's new state in a new file."""
+def perform(bench: Workbench, method: Method, request: Request, deadline: float | None = None) -> Reply:
+    """Do what a request asks, and keep the client's new state in a new file. Raises `Late` where this thread can be interrupted."""
     began = time.perf_counter()
     client = Client(bench, request.client, request.round, request.rounds, _state(request), request.attempt)
     measured: list[dict[str, Any]] = []
-    with bench.lending():
+    with settings_kept(), bench.lending(), time_limit(deadline):
         if request.step == MEASURE:
             up, measured = _measured(method, client, request.down)
         elif request.step == OUTPUTS:
@@ -151,19 +170,27 @@ def _step(method: Method, client: Client, request: Request) -> Up:
     if request.step.startswith("@"):  # a step of a guest: "@fedrdn.statistics"
         owner, _, name = request.step.partition(".")
         with client.owned_by(owner):
-            return getattr(guest_named(method, owner), name)(client, down) or Up()
+            return _replied(getattr(guest_named(method, owner), name)(client, down), name)
     client.inputs = method.inputs(client, down)
     if request.step != "client":
-        return getattr(method, request.step)(client, down) or Up()
+        return _replied(getattr(parts(method)[0], request.step)(client, down), request.step)
     received = down.get("model")
     up = method.before(client, received)
-    up = _merged(up, method.client(client, down) or Up())
+    up = _merged(up, _replied(method.client(client, down), "client"))
     if method.uploads_model and not isinstance(up.get("model"), Tree):
         raise TypeError(
-            f"{type(method).__name__}.client sent {sorted(up) or 'nothing'}, but no `model`; end it with `return Up(model=model)`, "
+            f"{parts(method)[0].title}.client sent {sorted(up) or 'nothing'}, but no `model`; end it with `return Up(model=model)`, "
             "or say in the class that it uploads none: uploads_model = False"
         )
     return _merged(up, method.after(client, received, up.get("model")))
+
+
+def _replied(given: Any, step: str) -> Up:
+    if given is None:
+        return Up()
+    if not isinstance(given, Up):
+        raise TypeError(f"{step}: expected an Up, got {type(given).__name__}; end the step with `return Up(name=value)`")
+    return given
 
 
 def _merged(first: Up, second: Up) -> Up:

@@ -19,7 +19,7 @@ from equipoise.records import Record, pack, unpack
 from equipoise.transports.exchange import Reply, Request
 from equipoise.tree import Tree
 
-_REFERENCE = "@tree"
+_REFERENCE = "$shared "  # in place of a model's name, where no method can put it: this tree was sent before
 
 
 # A larger message travels as memory that both sides map: a socket would copy it twice, in pieces, with both sides waiting.
@@ -85,10 +85,14 @@ class Receiver:
             raise EOFError("the other side closed the connection")
         total, number = _FRAME.unpack(frame + _exactly(self.connection, _FRAME.size - len(frame)))
         if not number:
+            if _MAPS_MEMORY and total > _IN_LINE:
+                raise ValueError(f"a message of at most {_IN_LINE} bytes was expected in line, {total} were announced")
             return unpack(memoryview(_exactly(self.connection, total)))
         for descriptor in descriptors:
             self._memories[number] = _map(descriptor)
             os.close(descriptor)
+        if number not in self._memories:
+            raise ValueError(f"a message lies in memory {number}, which was never sent")
         view = self._memories[number].numpy().data[:total]
         weakref.finalize(view, self._done.append, number).atexit = False  # tensors of the record keep the view alive
         return unpack(view)
@@ -123,9 +127,9 @@ def trees_in(value: Any) -> list[Tree]:
     return [tree for item in value for tree in trees_in(item)] if isinstance(value, list) else []
 
 
-def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """The value with `function` applied to trees and to references to trees."""
-    if isinstance(value, Tree) or (type(value) is dict and _REFERENCE in value):
+def mapped(value: Any, function: Callable[[Tree], Tree]) -> Any:
+    """The value with `function` applied to trees."""
+    if isinstance(value, Tree):
         return function(value)
     if isinstance(value, Record):
         return type(value)._trusted({name: mapped(item, function) for name, item in value.items()})
@@ -134,13 +138,14 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
     return [mapped(item, function) for item in value] if isinstance(value, list) else value
 
 
-def reference(key: str) -> dict[str, str]:
-    return {_REFERENCE: key}
+def reference(key: str) -> Tree:
+    """Stands for a tree that the receiver has."""
+    return Tree({}, _REFERENCE + key)
 
 
 def resolved(value: Any, trees: Mapping[str, Tree]) -> Any:
     """The value with references replaced by the trees they name."""
-    return mapped(value, lambda item: trees[item[_REFERENCE]] if type(item) is dict else item)
+    return mapped(value, lambda tree: trees[tree.model.removeprefix(_REFERENCE)] if tree.model.startswith(_REFERENCE) else tree)
 
 
 def task(number: int, request: Request, down: Record, returned: list[int]) -> Record:

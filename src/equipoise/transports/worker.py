@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,9 @@ def main(connection_number: int, data_number: int) -> None:
                 inbox.put(receiver.receive())
         except (EOFError, OSError):
             os._exit(0)
+        except BaseException:  # a damaged message: without this thread no other would ever arrive
+            traceback.print_exc()
+            os._exit(1)
 
     threading.Thread(target=listen, daemon=True).start()
     job = json.loads(inbox.get()["job"])

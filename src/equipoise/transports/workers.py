@@ -10,6 +10,7 @@ import logging
 import mmap
 import os
 import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from equipoise.experiment import Experiment, spec_of
 from equipoise.records import Record
 from equipoise.runs.store import RunError
 from equipoise.transports import wire
-from equipoise.transports.exchange import Interrupted, Reply, Request, Watcher
+from equipoise.transports.exchange import Interrupted, Reply, Request, Watcher, late
 from equipoise.tree import Tree
 from equipoise.workbench import Workbench
 
@@ -37,6 +38,7 @@ log = logging.getLogger("equipoise")
 
 TRIES = 3
 START_DEADLINE = 120.0  # seconds for a worker to import, attach the data and say that it is ready
+END_DEADLINE = 5.0  # seconds for a worker that closed its connection to end by itself
 _ALIGNMENT = 4096
 
 
@@ -46,13 +48,15 @@ class _Worker:
     connection: socket.socket
     sender: wire.Sender
     receiver: wire.Receiver
+    tries: int = 1  # how often a process was started for this place in a row, without one that was ready
+    began: float = field(default_factory=time.monotonic)  # when it was sent its job; before that it waits for us
     ready: bool = False
     asked: deque[tuple[int, float]] = field(default_factory=deque)  # numbers of its requests, and when each was sent
     knows_trees: bool = False
 
 
-def _worker(started: processes.Process) -> _Worker:
-    return _Worker(started.process, started.connection, wire.Sender(started.connection), wire.Receiver(started.connection))
+def _worker(started: processes.Process, tries: int = 1) -> _Worker:
+    return _Worker(started.process, started.connection, wire.Sender(started.connection), wire.Receiver(started.connection), tries)
 
 
 class Workers:
@@ -63,6 +67,7 @@ class Workers:
         self.lanes, self.watcher, self.job = count, Watcher(), ""
         self.pool = processes.Pool(count)
         self.data = self.pool.data
+        self.killed_for_memory = processes.out_of_memory_kills()
         self.workers = [_worker(started) for started in self.pool.started]
 
     def begin(self, experiment: Experiment, bench: Workbench) -> None:
@@ -89,6 +94,7 @@ class Workers:
             self._send_job(worker)
 
     def _send_job(self, worker: _Worker) -> None:
+        worker.began = time.monotonic()
         with suppress(OSError):  # it died: the first exchange will say so
             worker.sender.send(Record(kind="job", job=self.job))
 
@@ -107,7 +113,6 @@ class Workers:
         selector = selectors.DefaultSelector()
         for worker in self.workers:
             selector.register(worker.connection, selectors.EVENT_READ, worker)
-        began = time.monotonic()
         try:
             while len(replies) < len(requests):
                 if self.watcher.interrupted():
@@ -130,12 +135,11 @@ class Workers:
                     worker = key.data
                     try:
                         message = worker.receiver.receive()
-                    except (EOFError, OSError):
-                        self._replace(worker, selector, waiting, pending, tries, "died")
+                    except (EOFError, OSError, ValueError):
+                        self._replace(worker, selector, waiting, pending, tries)
                         continue
                     if message["kind"] == "ready":
                         worker.ready = True
-                        began = time.monotonic()
                         continue
                     worker.sender.take_back(message["returned"])
                     reply = wire.reply_of(message)
@@ -144,7 +148,7 @@ class Workers:
                         worker.asked[0] = (worker.asked[0][0], time.monotonic())
                     replies[message["number"]] = reply
                     self.watcher.on_clients(pending[message["number"]].step, len(replies), len(requests))
-                self._check_deadlines(selector, waiting, pending, tries, deadline, began)
+                replies |= self._check_deadlines(selector, waiting, pending, tries, deadline)
         finally:
             selector.close()
         return [replies[number] for number in range(len(requests))]
@@ -166,42 +170,62 @@ class Workers:
         return shared, {key: found[place] for place, key in shared.items()}
 
     def _check_deadlines(
-        self, selector: Any, waiting: deque[int], pending: dict[int, Request], tries: Counter[int], deadline: float | None, began: float
-    ) -> None:
-        now = time.monotonic()
+        self, selector: Any, waiting: deque[int], pending: dict[int, Request], tries: Counter[int], deadline: float | None
+    ) -> dict[int, Reply]:
+        """Replace workers that hang; the replies of clients with which that happened too often."""
+        now, given_up = time.monotonic(), {}
         for worker in list(self.workers):
-            if not worker.ready and now - began > START_DEADLINE:
+            if not worker.ready and now - worker.began > START_DEADLINE:
                 raise RunError(f"a worker process was not ready within {START_DEADLINE:.0f} s; run with --workers 0 to see why")
             if deadline is not None and worker.asked and now - worker.asked[0][1] > deadline:
-                worker.process.kill()
-                self._replace(worker, selector, waiting, pending, tries, f"did not answer within {deadline:.0f} s")
+                number = worker.asked[0][0]
+                self._replace(worker, selector, waiting, pending, tries, f"did not answer within {deadline:g} s")
+                if tries[number] >= TRIES:
+                    waiting.remove(number)
+                    given_up[number] = late(pending[number], deadline)
+        return given_up
 
     def _replace(
-        self, worker: _Worker, selector: Any, waiting: deque[int], pending: dict[int, Request], tries: Counter[int], what: str
+        self, worker: _Worker, selector: Any, waiting: deque[int], pending: dict[int, Request], tries: Counter[int], hung: str | None = None
     ) -> None:
-        """A new process in place of a dead one; its clients are asked again, three times at most."""
+        """A new process in place of one that died or hung; its clients are asked again, three times at most."""
         selector.unregister(worker.connection)
-        worker.connection.close()
-        worker.process.kill()
-        code = worker.process.wait()
-        log.warning("a worker process %s (exit code %s); a new one takes its place", what, code)
-        if not worker.ready:
+        try:
+            cause = self._cause(worker.process.wait(timeout=0 if hung else END_DEADLINE))
+        except subprocess.TimeoutExpired:
+            worker.process.kill()
+            worker.process.wait()
+            cause = "it spoke no more and was ended"
+        worker.connection.close()  # not before: a worker whose parent is gone ends at once, with another exit code
+        log.warning("a worker process %s; a new one takes its place", hung or f"ended ({cause})")
+        if not worker.ready and worker.tries >= TRIES:
             raise RunError(
-                f"a worker process ended with code {code} while starting; its message is above. Run with --workers 0 to see it in place"
+                f"a worker process ended {TRIES} times while starting (the last: {cause}); what it said is above. "
+                "Run with --workers 0 to see it in place"
             )
-        for number, _ in worker.asked:
-            tries[number] += 1
-            if tries[number] >= TRIES:
-                raise RunError(
-                    f"a worker process {what} {TRIES} times (last exit code {code}) with client {pending[number].client!r} in round {pending[number].round}; "
-                    "it may have run out of memory: try fewer --workers, a smaller batch, or --workers 0"
-                )
-            pending[number] = replace(pending[number], die=False)
+        for place, (number, _) in reversed(list(enumerate(worker.asked))):
             waiting.appendleft(number)
-        fresh = _worker(self.pool.start())
+            if place:  # it had not begun with this one
+                continue
+            tries[number] += 1
+            request = pending[number]
+            if tries[number] >= TRIES and hung is None:
+                raise RunError(
+                    f"a worker process ended {TRIES} times with client {request.client!r} in round {request.round}, step {request.step!r} "
+                    f"(the last: {cause})"
+                )
+            pending[number] = replace(request, die=False)
+        fresh = _worker(self.pool.start(), 1 if worker.ready else worker.tries + 1)
         self._send_job(fresh)
         self.workers[self.workers.index(worker)] = fresh
         selector.register(fresh.connection, selectors.EVENT_READ, fresh)
+
+    def _cause(self, code: int) -> str:
+        """How a process ended that we did not end ourselves, and what helps; of memory only where the kernel counted such an end."""
+        before, self.killed_for_memory = self.killed_for_memory, processes.out_of_memory_kills()
+        if code == -signal.SIGKILL and any(count > before.get(file, count) for file, count in self.killed_for_memory.items()):
+            return f"{processes.ending(code)}: the system ran out of memory; try fewer --workers or a smaller batch"
+        return processes.ending(code)
 
     def close(self) -> None:
         for worker in self.workers:

@@ -1,13 +1,17 @@
 """Rules that turn numbers about clients into their shares of an average."""
 
+from .clusters import clusters
+from .largest import largest
 from .participation import participation_alignment, participation_frequency, participation_window
 from .shares import drift_shares, hybrid, trifreqs
 from .simplex import cosines, min_norm, min_norm_box
 
 __all__ = [
+    "clusters",
     "cosines",
     "drift_shares",
     "hybrid",
+    "largest",
     "min_norm",
     "min_norm_box",
     "participation_alignment",

@@ -1,0 +1,29 @@
+"""Contrast between models: whose features a model's own features should resemble, and whose not."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from .arrays import Numbers, Values, like, tensor
+
+LEAST_NORM = 1e-8
+
+
+def model_contrast(features: Values, positive: Numbers, negative: Numbers, temperature: float = 0.5) -> Values:
+    """Each sample's -log(e^p / (e^p + e^n)), with p and n its cosines with two other models' features over the temperature (MOON).
+
+    This is softplus(n - p), which cannot overflow. A sample without features has cosine 0 with everything and no gradient.
+
+    >>> import numpy as np
+    >>> model_contrast(np.array([[1.0, 0.0]]), np.array([[2.0, 0.0]]), np.array([[0.0, 3.0]])).round(6)
+    array([0.126928])
+    """
+    own, near, far = (_direction(tensor(one).flatten(1)) for one in (features, positive, negative))
+    # One product with the difference: where the two agree, value and gradient are exactly those of indifference.
+    return like(functional.softplus((own * (far - near).to(own)).sum(1) / temperature), features)
+
+
+def _direction(rows: torch.Tensor) -> torch.Tensor:
+    lengths = rows.norm(dim=1, keepdim=True)
+    return torch.where(lengths > LEAST_NORM, rows / lengths.clamp(min=LEAST_NORM), torch.zeros_like(rows))

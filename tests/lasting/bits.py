@@ -1,0 +1,51 @@
+"""The final state of every method on digits, with an mlp and a small CNN, as digests: what a change of the engine must not move.
+
+`python tests/lasting/bits.py NAME ...` writes those of the named methods; do so only for a new method, or where a change of bits is meant
+and said in the changelog.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "contract"))
+from checks import QUICK, everything
+from half_finished import digest, norms, processor
+
+import equipoise as eq
+
+EXPECTED = Path(__file__).with_suffix(".json")
+NETWORKS: dict[str, Any] = {"mlp": {"name": "mlp", "hidden": [12]}, "cnn": {"name": "cnn", "width": 2, "hidden": 8}}
+
+
+def settings(method: str, network: str) -> dict[str, Any]:
+    return {
+        "data": {"name": "digits", "partition": "dirichlet:0.5", "clients": 4, "samples": 240},
+        "models": dict.fromkeys(("model", "private", "proxy"), NETWORKS[network]),
+        "method": {"name": method, **QUICK.get(method, {})},
+        "training": {"lr": 0.05, "batch": 16},
+        "participation": {"number": 3},
+        "evaluation": {"every": 0},
+        "rounds": 3,
+        "seed": 5,
+        "workers": 0,
+    }
+
+
+def found(method: str, network: str, folder: Path) -> dict[str, Any]:
+    values = everything(eq.run(eq.Experiment(**settings(method, network)), folder))
+    return {"digest": digest(values), "norms": norms(values)}
+
+
+if __name__ == "__main__":
+    expected = json.loads(EXPECTED.read_text()) if EXPECTED.exists() else {"processor": processor(), "methods": {}}
+    if expected["processor"] != processor():
+        sys.exit(f"these digests belong to {expected['processor']}; this is {processor()}")
+    for name in sys.argv[1:]:
+        with tempfile.TemporaryDirectory() as scratch:
+            expected["methods"][name] = {network: found(name, network, Path(scratch) / network) for network in NETWORKS}
+    EXPECTED.write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n")

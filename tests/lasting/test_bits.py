@@ -1,0 +1,22 @@
+"""No change of the engine moves a bit of what a method learns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import bits
+import pytest
+from half_finished import processor
+
+EXPECTED = json.loads(bits.EXPECTED.read_text())
+
+
+@pytest.mark.parametrize("network", bits.NETWORKS)
+@pytest.mark.parametrize("method", EXPECTED["methods"])
+def test_the_final_state_is_that_of_the_commit_that_recorded_it(method: str, network: str, tmp_path: Path) -> None:
+    expected, found = EXPECTED["methods"][method][network], bits.found(method, network, tmp_path / "run")
+    assert found["norms"] == pytest.approx(expected["norms"], rel=0.05, abs=0.05)  # on any processor, but for rounding
+    if processor() != EXPECTED["processor"]:
+        pytest.skip(f"the digests belong to {EXPECTED['processor']}; the norms agree")
+    assert found["digest"] == expected["digest"]

@@ -1,0 +1,297 @@
+"""How much the tests see: single changes of the source, sampled at random with a seed, each tried against the tests that run the changed line.
+
+    make mutate N=200 SEED=1
+
+Nothing is changed in place: each lane works on a copy of the tree. First, once for a state of the tree, the suite is run to learn which test
+runs which line (kept under .mutation/). A change is caught when a test that passed before fails or does not end. Changes that survive are
+listed; those that change nothing are excepted by name, with the reason, in exceptions.yaml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import contextlib
+import hashlib
+import importlib
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from changes import Change, changes
+from plugins import Choose, Record
+
+HERE = Path(__file__).resolve().parent
+SOURCE = "src/equipoise"
+LEFT_OUT = shutil.ignore_patterns(
+    ".git", ".venv", "__pycache__", ".mutation", ".*_cache", ".hypothesis", "runs", "comparisons", "dist", "build"
+)
+ENOUGH = 95.0  # per cent of the changes that should be caught
+NO_TESTS = 5  # what pytest ends with
+
+
+def main() -> int:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("-n", type=int, default=200, help="how many changes")
+    asked.add_argument("--seed", type=int, default=1)
+    asked.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="changes tried at a time")
+    asked.add_argument("--limit", type=float, default=180.0, help="seconds of tests for one change")
+    asked.add_argument("--tests", nargs="+", default=["tests", "src"], help="tests to use; fewer make a quick trial")
+    asked.add_argument("--only", default="", help="change only files whose path contains this")
+    asked.add_argument("--root", type=Path, default=HERE.parents[1], help="the tree")
+    given = asked.parse_args()
+    root = given.root.resolve()
+    chosen, possible = sample(root, given.only, given.n, given.seed)
+    print(f"{possible} changes are possible; {len(chosen)} are tried, seed {given.seed}", flush=True)
+    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    with tempfile.TemporaryDirectory(prefix="mutation-") as scratch:
+        lanes = [Path(scratch).resolve() / str(number) for number in range(given.jobs)]
+        for lane in lanes:
+            shutil.copytree(root, lane, ignore=LEFT_OUT, symlinks=True)
+            compileall.compile_dir(lane / "src", quiet=1)
+        _warm()
+        known = learnt(root, lanes, given.tests)
+        survivors = tried(chosen, lanes, known, given.limit)
+    listed = root / "tests/mutation/exceptions.yaml"
+    excepted = {entry["change"]: entry["reason"] for entry in (yaml.safe_load(listed.read_text()) if listed.exists() else ()) or ()}
+    left = {change: how for change, how in survivors.items() if change.name not in excepted}
+    caught, counted = len(chosen) - len(survivors), len(chosen) - len(survivors) + len(left)
+    share = 100 * caught / max(1, counted)
+    print(f"\ncaught {caught} of {counted}: {share:.1f} %; {len(survivors) - len(left)} more change nothing and are excepted")
+    for change, how in sorted(left.items(), key=lambda pair: (pair[0].file, pair[0].start)):
+        print(f"line {change.line}, {how}\n  {change.name}")
+    return 0 if share >= ENOUGH else 1
+
+
+def sample(root: Path, only: str, n: int, seed: int) -> tuple[list[Change], int]:
+    """Some changes at random, and how many there are."""
+    files = {str(path.relative_to(root)): path.read_text() for path in sorted((root / SOURCE).rglob("*.py"))}
+    possible = [change for file, text in files.items() if only in file for change in changes(file, text)]
+    random.Random(seed).shuffle(possible)
+    return list(itertools.islice((change for change in possible if change.is_code(files[change.file].encode())), n)), len(possible)
+
+
+# Which test runs which line.
+
+
+@dataclass
+class Map:
+    """The tests that run each line."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    lines: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+    files: dict[str, set[str]] = field(default_factory=dict)  # source file -> tests that run any line of it
+    beside: dict[tuple[str, int], set[str]] = field(default_factory=dict)  # files of tests that start processes which run the line
+    tests: dict[str, set[str]] = field(default_factory=dict)  # file of tests -> its tests
+
+    def add(self, row: dict[str, Any]) -> None:
+        test = row["test"]
+        self.seconds[test] = row["seconds"]
+        self.tests.setdefault(_file(test), set()).add(test)
+        for file, numbers in row["lines"].items():
+            self.files.setdefault(file, set()).add(test)
+            for number in numbers:
+                self.lines.setdefault((file, number), set()).add(test)
+        for file, numbers in row["children"].items():
+            for number in numbers:
+                self.beside.setdefault((file, number), set()).add(_file(test))
+
+    def of(self, change: Change) -> list[str]:
+        """The tests that can see a change: first those that run it, then the others of their files, which may share what they made; quick files first."""
+        places = [(change.file, line) for line in range(change.line, change.last + 1)]
+        first = self.files.get(change.file, set()) if change.runs_at_import else {t for place in places for t in self.lines.get(place, ())}
+        files = {_file(test) for test in first} | {file for place in places for file in self.beside.get(place, ())}
+        totals = {file: sum(self.seconds[test] for test in self.tests[file]) for file in files}
+        found = {test for file in files for test in self.tests[file]}
+        return sorted(found, key=lambda test: (test not in first, totals[_file(test)], test))
+
+
+def learnt(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> Map:
+    """The map of a state of source and tests: kept, or made by running the tests once."""
+    digest = hashlib.blake2b(repr(tests).encode(), digest_size=8)
+    for path in sorted(path for folder in ("src", "tests") for path in (root / folder).rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    kept = root / ".mutation" / f"map-{digest.hexdigest()}.json"
+    if not kept.exists():
+        print("running the tests once to learn which of them runs which line; this is kept", flush=True)
+        began, rows = time.monotonic(), _traced(root, lanes, tests)
+        failed = [row["test"] for row in rows if not row["passed"]]
+        print(
+            f"{len(rows)} tests in {time.monotonic() - began:.0f} s" + (f"; left out, since they do not pass: {failed}" if failed else "")
+        )
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(json.dumps(rows))
+    found = Map()
+    for row in json.loads(kept.read_text()):
+        if row["passed"]:
+            found.add(row)
+    return found
+
+
+def _traced(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> list[dict[str, Any]]:
+    """Rows {test, seconds, passed, lines, children} of all tests, file by file, large files first."""
+    files = sorted((path for name in tests for path in _test_files(root / name)), key=lambda path: -path.stat().st_size)
+    rows: list[dict[str, Any]] = []
+
+    def begin(lane: Path, file: str) -> tuple[Callable[[], int], float]:
+        folder = lane / "mutation-lines"
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder / "path").mkdir(parents=True)
+        start = f"import sys\nsys.path.append({str(HERE)!r})\nimport seen\nseen.trace_child()\n"
+        (folder / "path" / "sitecustomize.py").write_text(start)  # Python imports it in every process that begins
+        plugin = Record(str(lane / SOURCE), folder)
+        return lambda: _pytest(lane, [file], plugin, str(folder / "path")), 3600.0
+
+    def end(lane: Path, file: str, code: int | None) -> None:
+        folder = lane / "mutation-lines"
+        children: dict[str, set[int]] = {}
+        for path in folder.glob("child-*"):
+            for line in path.read_text().splitlines():
+                source, number = line.split("\t")
+                children.setdefault(source, set()).add(int(number))
+        found = folder / "rows.json"
+        for row in json.loads(found.read_text()) if found.exists() else [{"test": file, "seconds": 0.0, "passed": False, "lines": {}}]:
+            row["children"] = {source: sorted(numbers) for source, numbers in children.items()}
+            for key in ("lines", "children"):
+                row[key] = {str(Path(source).relative_to(lane)): numbers for source, numbers in row[key].items()}
+            rows.append(row)
+
+    _side_by_side([str(path.relative_to(root)) for path in files], lanes, begin, end)
+    return rows
+
+
+def _test_files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if path.name == "src":
+        return [one for one in path.rglob("*.py") if ">>>" in one.read_text()]
+    return list(path.rglob("test_*.py"))
+
+
+def _file(test: str) -> str:
+    return test.partition("::")[0]
+
+
+# Changes at work.
+
+
+def tried(chosen: Sequence[Change], lanes: Sequence[Path], known: Map, limit: float) -> dict[Change, str]:
+    """The changes that no test caught, with what was tried."""
+    survivors: dict[Change, str] = {}
+    done, began, whole = itertools.count(1), {}, {}
+
+    def some(change: Change) -> list[str]:
+        """The quickest tests that see it, as many as the limit allows, one at least."""
+        tests = known.of(change)
+        totals = itertools.accumulate(known.seconds[test] for test in tests)
+        return [test for place, (test, total) in enumerate(zip(tests, totals, strict=True)) if not place or total <= limit]
+
+    def begin(lane: Path, change: Change) -> tuple[Callable[[], int], float]:
+        tests, place = some(change), lane / change.file
+        began[lane], whole[lane] = time.monotonic(), (place.read_bytes(), place.stat().st_mtime_ns)
+        place.write_bytes(change.of(whole[lane][0]))
+        files = list(dict.fromkeys(map(_file, tests)))
+        # Four times slower than measured is still no hang: other work may be going on.
+        patience = 60 + 4 * sum(known.seconds[test] for test in tests)
+        return lambda: _pytest(lane, ["-x", *files], Choose(tests)) if tests else NO_TESTS, patience
+
+    def end(lane: Path, change: Change, code: int | None) -> None:
+        source, written = whole[lane]
+        (lane / change.file).write_bytes(source)
+        os.utime(lane / change.file, ns=(written, written))  # as it was: what is compiled of it holds again
+        how = {0: "survived", NO_TESTS: "survived", None: "hangs"}.get(code, "caught")
+        if how == "survived":
+            survivors[change] = f"{len(some(change))} of {len(known.of(change))} tests were tried"
+        seconds = time.monotonic() - began[lane]
+        print(f"{next(done):4d} {how:<8} {seconds:4.0f} s  {change.file}:{change.line}  {change.before} -> {change.after}", flush=True)
+
+    _side_by_side(chosen, lanes, begin, end)
+    return survivors
+
+
+def _warm() -> None:
+    """What every test imports, once, in the process from which the others are forked; nothing of the tree itself."""
+    for name in ("torch", "scipy.optimize", "sklearn.metrics"):
+        importlib.import_module(name)
+
+
+def _pytest(lane: Path, arguments: list[str], plugin: object, path: str = "") -> int:
+    os.chdir(lane)
+    paths = [str(lane / "src"), *([path] if path else [])]
+    sys.path[:0] = paths
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    import equipoise
+
+    if not Path(equipoise.__file__).is_relative_to(lane):
+        raise RuntimeError(f"expected the copy in {lane}, got {equipoise.__file__}")
+    return int(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments], plugins=[plugin]))
+
+
+def _side_by_side(
+    jobs: Sequence[Any],
+    lanes: Sequence[Path],
+    begin: Callable[[Path, Any], tuple[Callable[[], int], float]],
+    end: Callable[[Path, Any, int | None], None],
+) -> None:
+    """Each job in a process of its own, one per lane at a time; it ends with its code, or None where it did not end in time."""
+    waiting, running = list(jobs), {}
+    try:
+        while waiting or running:
+            for lane in [lane for lane in lanes if lane not in running][: len(waiting)]:
+                job = waiting.pop(0)
+                work, limit = begin(lane, job)
+                running[lane] = (job, _forked(work, lane), time.monotonic() + limit)
+            for lane, (job, pid, deadline) in list(running.items()):
+                found, status = os.waitpid(pid, os.WNOHANG)
+                late = not found and time.monotonic() > deadline
+                if found or late:
+                    _end(pid)
+                    if late:
+                        os.waitpid(pid, 0)
+                    del running[lane]
+                    end(lane, job, None if late else os.waitstatus_to_exitcode(status))
+            time.sleep(0.02)
+    finally:
+        for _, pid, _ in running.values():
+            _end(pid)
+
+
+def _forked(work: Callable[[], int], lane: Path) -> int:
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.setsid()
+        out = os.open(lane / "mutation-output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        for number in (1, 2):
+            os.dup2(out, number)
+        code = work()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _end(pid: int) -> None:
+    """The process and whatever it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""The tool that judges the tests: on a small tree whose gaps are known."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from changes import changes
+
+SUMS = '''
+from __future__ import annotations
+
+LIMIT: int = 3
+
+
+def total(a: int, b: int = 0) -> int:
+    """A sum."""
+    if a > LIMIT and not b:
+        raise ValueError(f"{a - 1} is too much")
+    return a + b
+
+
+def child(a: int) -> int:
+    return a * 7
+
+
+def shared() -> list[int]:
+    return [5]
+
+
+def unseen(a: int) -> int:
+    return a - 1
+'''
+
+TESTS = """
+import subprocess
+import sys
+
+import pytest
+
+from equipoise import sums
+
+
+@pytest.fixture(scope="module")
+def made():
+    return sums.shared()
+
+
+def test_total():
+    assert sums.total(1, 2) == 3 and sums.total(3) == 3
+    with pytest.raises(ValueError):
+        sums.total(4)
+
+
+def test_first(made):
+    assert made
+
+
+def test_second_looks_at_what_the_first_made(made):
+    assert made == [5]
+
+
+def test_in_another_process():
+    code = "from equipoise.sums import child; print(child(2))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "14\\n"
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("a < b <= c", ["a <= b <= c", "a < b < c"]),
+        ("a is None", ["a is not None"]),
+        ("a not in b", ["a in b"]),
+        ("a + b * c", ["(a - b * c)", "(b / c)"]),
+        ("a and b", ["(a or b)"]),
+        ("x = not a", ["a"]),
+        ("x = 3", ["4"]),
+        ("x = 0.0", ["1.0"]),
+        ("x = True", ["False"]),
+        ("x = f(a, b, c)", ["f(b, a, c)"]),
+        ("x = f(a, a)", []),
+        ("x = isinstance(a, b)", []),
+        ("x += y", ["x -= y", "pass"]),
+        ("x.y = z", ["pass"]),
+        ("x = y if z else w", ["not (z)"]),
+        ("x: Annotated[int, 3] = y", []),
+        ("x = f'{a + b}'", []),
+        ("x = 'text' + b", []),
+        ("if TYPE_CHECKING:\n    f(1)", []),
+        ("'''A docstring.'''", []),
+    ],
+)
+def test_the_changes_of_a_line(source: str, expected: list[str]) -> None:
+    found = [change.after for change in changes("a.py", source)]
+    # An expression that stands alone can be removed as a statement, too.
+    assert [one for one in found if one != "pass" or "pass" in expected] == expected
+
+
+def test_a_change_is_one_place_of_the_file_and_stays_code() -> None:
+    source = "def größe(x):\n    return 'ü', x > 1  # a comment\n"
+    (first, second) = changes("a.py", source)
+    assert first.of(source.encode()).decode() == source.replace("x > 1", "x >= 1")
+    assert second.of(source.encode()).decode() == source.replace("1", "2") and second.is_code(source.encode())
+    assert (first.line, first.within, first.runs_at_import) == (2, "größe", False)
+    assert changes("a.py", "x = 1")[0].runs_at_import and changes("a.py", "def f(x=1): ...")[0].runs_at_import
+
+
+def test_gaps_of_a_small_tree_are_found_and_nothing_else(tmp_path: Path) -> None:
+    """Every possible change: caught in the test, in a process it starts, and by a test that only looks at what another made."""
+    for name, text in {
+        "src/equipoise/__init__.py": "",
+        "src/equipoise/sums.py": SUMS,
+        "tests/test_sums.py": TESTS,
+        "tests/mutation/exceptions.yaml": "- change: 'src/equipoise/sums.py unseen: 1 -> 2'\n  reason: nobody needs it\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    options = {"-n": "99", "--jobs": "2", "--root": str(tmp_path), "--tests": "tests"}
+    command = [sys.executable, str(Path(__file__).with_name("mutate.py")), *(word for pair in options.items() for word in pair)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 1 and not ended.stderr, ended.stderr
+    lines = ended.stdout.splitlines()
+    tries = {
+        found[2]: found[1]
+        for line in lines
+        if (found := re.match(r" *\d+ (\w+) +\d+ s  src/equipoise/sums.py:\d+  (.*)", line)) is not None
+    }
+    assert {change for change, how in tries.items() if how == "survived"} == {"a - 1 -> (a + 1)", "1 -> 2"}
+    assert set(tries.values()) == {"caught", "survived"}
+    assert {"a * 7 -> (a / 7)", "7 -> 8", "5 -> 6", "3 -> 4", "0 -> 1", "a > LIMIT -> a >= LIMIT", "a + b -> (a - b)"} <= tries.keys()
+    n = len(tries)
+    assert f"caught {n - 2} of {n - 1}: {100 * (n - 2) / (n - 1):.1f} %; 1 more change nothing and are excepted" in lines
+    assert lines[-1].strip() == "src/equipoise/sums.py unseen: a - 1 -> (a + 1)"
+    assert (tmp_path / "src/equipoise/sums.py").read_text() == SUMS, "nothing is changed in place"
