@@ -30,7 +30,7 @@ def damaged(folder: Path, what: str) -> RunError:
 
 
 def check_tables(folder: Path, db: sqlite3.Connection, tables: str) -> None:
-    """Refuse a database that is broken, or whose tables are not those that `tables` makes, down to the type of every value."""
+    """Refuse a database whose tables are not those that `tables` makes, down to the type of every value."""
     with sqlite3.connect(":memory:") as own:
         own.executescript(tables)
         known = own.execute("select name from sqlite_master where type = 'table'").fetchall()
@@ -38,9 +38,6 @@ def check_tables(folder: Path, db: sqlite3.Connection, tables: str) -> None:
             name: own.execute(f"select name, lower(type), \"notnull\" from pragma_table_info('{name}')").fetchall() for (name,) in known
         }
     own.close()
-    said = db.execute("pragma quick_check(1)").fetchone()[0]
-    if said != "ok":
-        raise damaged(folder, f"its database says: {' '.join(said.split())}")
     stranger = db.execute("select type, name from sqlite_master where type in ('trigger', 'view')").fetchone()
     if stranger is not None:
         raise damaged(folder, f"its database has a {stranger[0]} named {stranger[1]!r}, which no run has")
@@ -50,8 +47,8 @@ def check_tables(folder: Path, db: sqlite3.Connection, tables: str) -> None:
         if missing:
             raise damaged(folder, f"its database has no {missing[0]!r} in the table {table!r}")
         # SQLite keeps any type in any column.
-        fits = [f"typeof({name}) in ('{kind}', '{kind if filled else 'null'}')" for name, kind, filled in wanted]
-        wrong = db.execute(f"select rowid from {table} where not ({' and '.join(fits)}) limit 1").fetchone()
+        fits = [f"typeof({name}) = '{kind}'" + ("" if filled else f" or {name} is null") for name, kind, filled in wanted]
+        wrong = db.execute(f"select rowid from {table} where not (({') and ('.join(fits)})) limit 1").fetchone()
         if wrong is not None:
             raise damaged(folder, f"row {wrong[0]} of the table {table!r} holds a value of the wrong type")
     for cohort, joined in db.execute("select cohort, joined from rounds"):
@@ -59,6 +56,13 @@ def check_tables(folder: Path, db: sqlite3.Connection, tables: str) -> None:
             wrong = misfit(parsed(text, folder), [str], "a round's clients")
             if wrong is not None:
                 raise damaged(folder, wrong)
+
+
+def check_pages(folder: Path, db: sqlite3.Connection) -> None:
+    """Refuse a database of which SQLite itself says that it is broken."""
+    said = db.execute("pragma quick_check(1)").fetchone()[0]
+    if said != "ok":
+        raise damaged(folder, f"its database says: {' '.join(said.split())}")
 
 
 def parsed(text: str, folder: Path) -> Any:
