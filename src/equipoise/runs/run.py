@@ -20,15 +20,16 @@ _NEEDED = {"rounds": int, "seed": int, "data": dict, "method": dict, "training":
 
 def read_configuration(folder: Path) -> FromFile:
     """The configuration in the folder of a run."""
+    path = folder / CONFIGURATION
+    if path.exists() and not path.is_file():
+        raise RunError(f"{path} is not a file; restore the run from a copy, or run the experiment anew")
     try:
-        found = plainyaml.read(folder / CONFIGURATION)
+        found = plainyaml.read(path)
     except plainyaml.Unreadable as error:
         raise RunError(f"{error}; restore the run from a copy, or run the experiment anew") from None
     wrong = [key for key, kind in _NEEDED.items() if not isinstance(found, dict) or type(found.get(key)) is not kind]
     if wrong or "model" not in found or not isinstance(found["method"].get("name"), str) or "partition" not in found["data"]:
-        raise RunError(
-            f"{folder / CONFIGURATION} is not the configuration of a run{f': it lacks {wrong[0]}' if wrong else ''}; restore it from a copy"
-        )
+        raise RunError(f"{path} is not the configuration of a run{f': it lacks {wrong[0]}' if wrong else ''}; restore it from a copy")
     return FromFile(found)
 
 
