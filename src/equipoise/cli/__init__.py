@@ -32,7 +32,7 @@ app.command("show")(show.show)
 app.command("table")(table.table)
 app.command("export")(export.export)
 app.command("predict")(predict.predict)
-app.add_typer(methods.app, name="methods")
+app.command("methods")(methods.methods)
 app.add_typer(data.app, name="data")
 
 

@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from equipoise.imports import OWN, Imports
-from equipoise.method import Method
+from equipoise.method import FAMILIES, NEEDS, Method
 from equipoise.names import UnknownName, nearest, quoted
 
 _own: dict[str, type[Method]] = {}
@@ -97,9 +97,32 @@ def describe_type(hint: Any) -> str:
     return " ".join([name, *([" and ".join(bounds)] if bounds else [])])
 
 
+FLAGS = {"needs_classes": "classes", "needs_validation": "validation", "needs_plain_sgd": "sgd"}  # flag -> need
+
+
+def needs_of(kind: type[Method]) -> list[str]:
+    """What a method asks for with its default parameters; a flag that is a property belongs to other parameters."""
+    flagged = {need for flag, need in FLAGS.items() if getattr(kind, flag) is True}
+    return sorted({*kind.needs, *flagged, *(() if kind.trains else ("no-batch-norm",))})
+
+
+def listed(family: str | None = None, needs: str | None = None) -> list[dict[str, Any]]:
+    """All methods in the order of families, then of years; of one family, or with one need ("none": without any), if told so."""
+    found = [describe(name) for name in names()]
+    families = list(dict.fromkeys([*FAMILIES, *(entry["family"] for entry in found)]))  # users may have one of their own
+    wants = list(dict.fromkeys([*NEEDS, "none", *(need for entry in found for need in entry["needs"])]))
+    if family is not None and family not in families:
+        raise nearest("family", family, families)
+    if needs is not None and needs not in wants:
+        raise nearest("need", needs, wants)
+    found = [entry for entry in found if family in (None, entry["family"]) and (needs is None or needs in (entry["needs"] or ["none"]))]
+    return sorted(found, key=lambda entry: (families.index(entry["family"]), entry["year"] or 0, entry["name"]))
+
+
 def describe(name: str) -> dict[str, Any]:
-    """A method's summary, paper and parameters with their ranges; the comment behind a field is its help."""
+    """What is known of a method, and its parameters with their ranges; the comment behind a field is its help."""
     kind = find(name)
+    own = vars(kind)  # what a class says of its cost and aim is not true of classes that change it
     hints = get_type_hints(kind, include_extras=True)
     help_texts: dict[str, str] = {}
     for base in reversed(kind.__mro__):
@@ -108,6 +131,12 @@ def describe(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "summary": inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].replace("\n", " "),
+        "family": own.get("family", Method.family),
+        "year": own.get("year"),
+        "needs": needs_of(kind),
+        "exchanges": own.get("exchanges") or ("1" if kind.round is Method.round and kind.setup is Method.setup else "not stated"),
+        "fairness": own.get("fairness") or "not stated",
+        "passes": own.get("passes") or "not stated",
         "paper": kind.paper,
         "doc": inspect.cleandoc(kind.__doc__ or ""),
         "parameters": [
