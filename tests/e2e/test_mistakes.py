@@ -10,6 +10,7 @@ import io
 import json
 import os
 import shutil
+import sqlite3
 import struct
 import zipfile
 import zlib
@@ -408,6 +409,20 @@ def a_database_that_is_none(place: Path) -> Words:
     return ["show", "run"]
 
 
+@case("damaged")
+def a_database_that_lacks_a_table(place: Path) -> Words:
+    with sqlite3.connect(place / "run" / "run.db") as db:
+        db.execute("drop table measurements")
+    return ["show", "run"]
+
+
+@case("damaged")
+def a_checkpoint_whose_header_is_damaged(place: Path) -> Words:
+    for path in (place / "run" / "files").iterdir():
+        path.write_bytes(b"\xff" * 7 + b"\x7f" + path.read_bytes()[8:])
+    return ["export", "run"]
+
+
 @case("experiment.yaml has no 'data'")
 def a_run_whose_configuration_is_empty(place: Path) -> Words:
     (place / "run" / "experiment.yaml").write_text("method: {name: fedavg}\n")
@@ -434,8 +449,6 @@ def a_run_whose_configuration_is_a_bomb(place: Path) -> Words:
 
 @case("was not written by Equipoise")
 def a_run_with_a_client_that_steers_the_terminal(place: Path) -> Words:
-    import sqlite3
-
     with sqlite3.connect(place / "run" / "run.db") as db:
         db.execute("update meta set value = ? where key = 'clients'", (json.dumps(["ada", "bo\x1b[2J", "cy", "di"]),))
     return ["show", "run"]
