@@ -161,9 +161,11 @@ class Workers:
                 self._replace(worker, selector, going)
                 continue
             if message["kind"] == "ready":
+                if message["number"] != self.job["number"]:  # of a run before this one
+                    continue
                 if message["refused"]:
                     raise ConfigurationError(message["refused"])
-                worker.ready = message["number"] == self.job["number"]
+                worker.ready = True
                 continue
             number = message["number"]
             worker.sender.take_back(message["returned"])
