@@ -1,0 +1,57 @@
+"""Runs over any transport, and whether they are the same run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from checks import assert_same, everything
+
+from equipoise.data import Federation
+from equipoise.experiment import Experiment
+from equipoise.runs import Run
+from equipoise.simulate import Connect
+from equipoise.transports.inprocess import Separated
+from equipoise.transports.workers.pool import Workers
+from equipoise.transports.workers.processes import Pool
+
+
+class Lasting(Workers):
+    """Workers that stay for the next run."""
+
+    def close(self, keep: bool = True) -> None:
+        super().close(keep=True)
+
+
+def over(pool: Pool) -> Connect:
+    return lambda federation, wanted: Lasting(pool, federation)
+
+
+def separated(disk: Path) -> Connect:
+    """Nothing but the job tells the performing side what to do, and states lie on its own disk."""
+
+    def connect(federation: Federation, wanted: Experiment) -> Separated:
+        return Separated(federation, disk)
+
+    return connect
+
+
+def same(first: Run, second: Run, disk: Path | None = None) -> None:
+    """The same server state, client states and measurements, and the same cohorts, weights and refusals, bit for bit."""
+    assert first.status == second.status == "finished"
+    assert_same(everything(first), everything(second, disk))
+    for rows in (Run.table, Run.weights, Run.rejected):
+        assert rows(first) == rows(second)
+    assert first.table()
+    assert _untimed(first) == _untimed(second)
+    for run in (first, second):  # nothing is left over
+        named = [row["name"] for row in run.store.rows("select name from files where kept_at = 'server'")]
+        assert sorted(path.name for path in run.store.files.iterdir()) == sorted(named)
+
+
+def _untimed(run: Run) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in run.rounds()]
+
+
+def named(disk: Path) -> set[str]:
+    return {path.name for path in disk.iterdir()}
