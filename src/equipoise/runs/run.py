@@ -87,7 +87,7 @@ class Run:
         return self.store.rows("select * from rejected order by rowid")
 
     def replay(self) -> dict[str, Any]:
-        """The configuration with what befell this run written down, so that it repeats in process, bit for bit, as far as it has come.
+        """The configuration with what befell this run written down, so that it repeats in process, bit for bit, as far as it has come (times apart).
 
         The cohort of every round is scripted, with the attempt that counted, and so is every reply that did not count for a reason that the
         experiment's own faults do not bring about again: a missed deadline, a lost site, a refused upload. `equipoise.run(run.replay())`.
