@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 from checks import assert_same, everything, played, settings, sites
-from sides import Lasting, over, same, separated
+from sides import Lasting, over, same, separated, sites_given, stop_after
 
 import equipoise as eq
 from equipoise import simulate
 from equipoise.client import Client
 from equipoise.engine.checking import odd
-from equipoise.engine.cohort import Clients
 from equipoise.experiment import ConfigurationError, experiment
 from equipoise.method import Cohort, Method
 from equipoise.methods.fedekd import FedeKD
@@ -26,7 +25,6 @@ from equipoise.records import CannotSave, Down, Record, State, Up
 from equipoise.runs import Run
 from equipoise.runs.store import RunError
 from equipoise.server import Server
-from equipoise.simulate import Connect
 from equipoise.transports.base import ClientError, Kept, Reply, Request, state_file, state_name
 from equipoise.transports.inprocess import InProcess, Separated
 from equipoise.transports.states import FileStates
@@ -36,10 +34,6 @@ from equipoise.transports.workers.processes import Pool
 
 def transports(tmp_path: Path) -> dict[str, Any]:
     return {"here": None, "packed": "loopback", "apart": separated(tmp_path / "disk")}
-
-
-def sites_given(config: dict[str, Any]) -> eq.Experiment:
-    return eq.Experiment(**config, dataset=eq.from_sites(sites()))
 
 
 # Workers that die.
@@ -219,21 +213,6 @@ def test_a_run_is_resumed_over_the_kind_of_transport_that_it_was_begun_with(tmp_
             simulate.resume(tmp_path / name, given=sites_given(settings("scaffold")), transport=other)
         resumed = simulate.resume(tmp_path / name, given=sites_given(settings("scaffold")), transport=begun)
         same(whole, resumed, tmp_path / "a-disk" if begun else None)
-
-
-def stop_after(rounds: int, config: dict[str, Any], out: Path, transport: Connect | None) -> None:
-    """A run that ends after so many rounds, as if it had been stopped."""
-    with pytest.MonkeyPatch.context() as patch:
-        exchange = Clients.ask
-
-        def ask(self: Clients, requests: Any) -> list[Reply]:
-            if requests and requests[0].round > rounds:
-                raise RunError("stopped")
-            return exchange(self, requests)
-
-        patch.setattr(Clients, "ask", ask)
-        with pytest.raises(RunError, match="stopped"):
-            played(config, out, transport=transport)
 
 
 # A disk that is full.
