@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 
 from equipoise.data import Federation
-from equipoise.engine.evaluation import check_metrics
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.method import Method
+from equipoise.metrics import registry
 from equipoise.names import nearest
 from equipoise.task import Task
 from equipoise.workbench import Factory, Workbench, factories
@@ -29,17 +29,20 @@ def prepare(wanted: Experiment, task: Task, ids: Sequence[str], federation: Fede
             f"{method.title} works on classes, but the task is regression; choose another method or a label of classes"
         )
     method.check(task)
-    check_metrics(wanted.evaluation, task, federation)
+    registry.check(task, wanted.evaluation.metrics, wanted.evaluation.main)
     overrides: dict[str, dict[str, Factory]] = {}
     architectures: dict[str, Any] = {}
     for name, spec in wanted.architectures().items():
         if isinstance(spec, dict) and "clients" in spec:  # {name: cnn, clients: {"3": mlp}}: some clients have their own
             overrides[name] = factories(spec["clients"], task, wanted.imports)
-            unknown = [client for client in overrides[name] if client not in ids]
-            if unknown:
-                raise nearest(f"client under models.{name}.clients", unknown[0], list(ids))
+            if federation is None:  # a performing side may hold some of the clients only
+                _check_clients(f"models.{name}.clients", overrides[name], ids)
             spec = {key: value for key, value in spec.items() if key != "clients"}
         architectures[name] = spec
+    if federation is None:
+        for number, scripted in wanted.participation.script.items():
+            _check_clients(f"participation.script.{number}", scripted.clients, ids)
+        _check_clients("faults.script", [fault.client for fault in wanted.faults.script], ids)
     own = factories(architectures, task, wanted.imports)
     built = {**own, **method.models(task, own)}
     bench = Workbench(task, built, wanted.training, wanted.seed, federation, wanted.device, overrides, tuple(wanted.data.augment))
@@ -50,6 +53,13 @@ def prepare(wanted: Experiment, task: Task, ids: Sequence[str], federation: Fede
             f"{method.title} never trains a model, so batch-norm statistics would stay at their start; choose a model without batch norm"
         )
     return bench, method
+
+
+def _check_clients(where: str, given: Iterable[str], ids: Sequence[str]) -> None:
+    known = set(ids)
+    for client in given:
+        if client not in known:
+            raise nearest(f"client under {where}", client, list(ids))
 
 
 def _has_batch_norm(bench: Workbench, name: str) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import torch
 import yaml
@@ -24,35 +24,47 @@ import equipoise
 from equipoise import plainyaml
 from equipoise.data import Dataset, Federation, federate
 from equipoise.data.roster import Roster, old_fingerprint
+from equipoise.engine.evaluation import PRESENT, check_main
 from equipoise.engine.rounds import Loop
 from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment, load, spec_of
 from equipoise.imports import Imports, permitted
 from equipoise.method import Method
 from equipoise.preparing import prepare
+from equipoise.records import Record
 from equipoise.runs.files import FILES
 from equipoise.runs.form import check_facts, read_configuration
 from equipoise.runs.outdated import outdated
 from equipoise.runs.run import Run
 from equipoise.runs.store import RunError, Store
 from equipoise.server import ServerData
-from equipoise.transports.base import Interrupted, Job, Watcher
+from equipoise.transports.base import Interrupted, Job, Request, Transport, Watcher, state_of
 from equipoise.transports.inprocess import InProcess, Loopback
 from equipoise.transports.workers.pool import Workers
 from equipoise.transports.workers.processes import Pool
 from equipoise.workbench import Samples, Workbench, one_thread
 
 
+class Simulated(Transport, Protocol):
+    """A transport whose performing sides are on this machine, with the data that they share."""
+
+    federation: Federation
+
+
+Connect = Callable[[Federation, Experiment], Simulated]
+
+
 def run(
     given: Experiment | Mapping[str, Any] | str | Path,
     out: str | Path | None = None,
     watcher: Watcher | None = None,
-    transport: str | None = None,
+    transport: Connect | Literal["loopback"] | None = None,
     allow_imports: Iterable[str] = (),
 ) -> Run:
     """Run an experiment to its end and return its record.
 
     `given` may also be the path of a YAML file; code that it names is imported from the packages in `allow_imports` only. `out` is the run's
-    folder (default: a new one under `runs/`). `transport="loopback"` packs and unpacks everything on its way, for tests.
+    folder (default: a new one under `runs/`). `transport` makes another than the experiment's `workers` say; "loopback" packs and unpacks
+    everything on its way, for tests.
     """
     if isinstance(given, (str, Path)):
         given = load(given)
@@ -72,6 +84,7 @@ def resume(
     dataset: Dataset | None = None,
     given: Experiment | None = None,
     from_round: int | None = None,
+    transport: Connect | Literal["loopback"] | None = None,
     allow_imports: Iterable[str] = (),
 ) -> Run:
     """Go on with a run that was stopped or killed; the result is the same, bit for bit, as if it never was.
@@ -98,7 +111,7 @@ def resume(
         wanted = given or experiment({**saved, **more}, permitted(saved, allow_imports))
         if from_round is None:
             store.check_files()
-        with Simulation(wanted, watcher) as simulation:
+        with Simulation(wanted, watcher, transport) as simulation:
             old = store.meta("fingerprint of") is None  # begun by a version whose fingerprint was one of the whole federation
             roster, bench, method = simulation.open(job_of(wanted, store.meta("run") or ""), Path(folder))
             if store.meta("fingerprint") != (old_fingerprint(simulation.federation) if old else roster.fingerprint):
@@ -106,6 +119,7 @@ def resume(
                     f"the data of {folder} have changed since it began; bring back the original data, or run the experiment anew"
                 )
             if from_round is not None:
+                _check_states(store, simulation.transport, from_round, wanted)
                 store.go_back(from_round)
             store.sweep()
             on_failure.pop_all()
@@ -115,19 +129,16 @@ def resume(
 class Simulation:
     """An experiment whose data are on this machine: its transport, and what a loop needs beside it."""
 
-    def __init__(self, wanted: Experiment, watcher: Watcher | None = None, kind: str | None = None) -> None:
+    def __init__(self, wanted: Experiment, watcher: Watcher | None = None, transport: Connect | Literal["loopback"] | None = None) -> None:
         self.wanted, self.watcher = wanted, watcher or Watcher()
+        connect: Connect | None = Loopback if transport == "loopback" else transport
         with ExitStack() as on_failure:
-            pool = _pool(wanted, kind)  # processes import torch while the data are prepared here
+            pool = _pool(wanted) if connect is None else None  # processes import torch while the data are prepared here
             if pool is not None:
                 on_failure.callback(pool.close)
             federation = federate(wanted.data, wanted.seed, wanted.dataset)
             on_failure.pop_all()
-        self.transport: Workers | InProcess
-        if pool is not None:
-            self.transport = Workers(pool, federation)
-        else:
-            self.transport = (Loopback if kind == "loopback" else InProcess)(federation, wanted)
+        self.transport: Simulated = Workers(pool, federation) if pool is not None else (connect or InProcess)(federation, wanted)
 
     @property
     def federation(self) -> Federation:
@@ -145,6 +156,7 @@ class Simulation:
         with one_thread():
             roster = self.transport.open(job, folder / FILES, self.watcher)
             bench, method = prepare(self.wanted, roster.task, roster.ids)
+        check_main(self.wanted.evaluation, self.federation)
         if method.needs_validation and not len(self.federation.server_validation):
             raise ConfigurationError(
                 f"{method.title} measures models on validation data at the server, and there are none; "
@@ -194,11 +206,29 @@ def configuration(wanted: Experiment) -> str:
     return text
 
 
-def _pool(wanted: Experiment, kind: str | None) -> Pool | None:
+def _check_states(store: Store, transport: Transport, number: int, wanted: Experiment) -> None:
+    """Refuse to go back to a round where a client does not have the state of then any more; what is committed stays, whatever it says."""
+    then, now = store.current("client", at=number), store.current("client")
+    requests = [
+        Request(
+            client, PRESENT, Record(), number, wanted.rounds,
+            state=(state_of(file.path.name), file.digest), committed=state_of(now[client].path.name),
+        )
+        for client, file in then.items() if file.kept_at == "client"
+    ]  # fmt: skip
+    missing = [reply for reply in transport.exchange(requests, wanted.participation.deadline) if reply.up is None]
+    if missing:
+        raise RunError(
+            f"{store.folder} cannot go back to round {number}: {len(missing)} of {len(then)} clients cannot; the first, {missing[0].client!r}: "
+            f"{missing[0].failure or missing[0].error or missing[0].stop}; restore the states there, or run the experiment anew"
+        )
+
+
+def _pool(wanted: Experiment) -> Pool | None:
     """Worker processes, if the experiment asks for some and they can do its work; None: in process."""
     count = wanted.workers if wanted.workers is not None else (os.cpu_count() or 1)
     reason = wanted.local if os.name == "posix" else "this system cannot hand sockets to child processes"
-    if count == 0 or kind is not None or (wanted.workers is None and reason is not None):
+    if count == 0 or (wanted.workers is None and reason is not None):
         return None
     if reason is not None:
         raise ConfigurationError(

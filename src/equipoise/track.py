@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def tracking(kind: str, wanted: Experiment, folder: Path, watcher: Watcher) -> I
             send(record.round, numbers(record, wanted.evaluation.main))
             watcher.on_round(record)
 
-        yield Watcher(on_start=watcher.on_start, on_clients=watcher.on_clients, on_round=on_round, interrupted=watcher.interrupted)
+        yield replace(watcher, on_round=on_round)
 
 
 def numbers(record: RoundRecord, main: str | None = None) -> dict[str, float]:

@@ -67,18 +67,19 @@ def settings(method: Any, model: str = "mlp", **more: Any) -> dict[str, Any]:
 
 
 def played(
-    config: dict[str, Any], out: Path, data: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None, transport: str | None = None
+    config: dict[str, Any], out: Path, data: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None, transport: Any = None
 ) -> Run:
     """Run an experiment on the given sites, in process."""
     return simulate.run(eq.Experiment(**config, dataset=eq.from_sites(dict(data or sites()))), out, transport=transport)
 
 
-def everything(run: Run) -> dict[str, Any]:
-    """All that a run has learnt: the server's state and every client's, as flat names and values."""
+def everything(run: Run, disk: Path | None = None) -> dict[str, Any]:
+    """All that a run has learnt: the server's state and every client's, as flat names and values. `disk`: where the clients' own lie."""
     found: dict[str, Any] = {}
     _collect(load_server(run.store), "server", found)
     for client, (path, *_) in run.store.current("client").items():
-        _collect({key: value for key, value in read(path, lazy=False).items() if not key.startswith("_")}, f"client {client}", found)
+        own = read(path if disk is None else disk / path.name, lazy=False)
+        _collect({key: value for key, value in own.items() if not key.startswith("_")}, f"client {client}", found)
     return found
 
 

@@ -269,7 +269,9 @@ def test_in_process_a_client_that_hangs_is_out_of_the_round(tmp_path: Path, tran
 
 
 def test_in_process_a_measurement_that_hangs_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
-    sentence = "client 'bo' did not answer within 1.5 s when it was to measure models in round 2; raise participation.deadline, then resume"
+    sentence = (
+        "client 'bo' was to measure models in round 2: did not answer within 1.5 s; see to it, or raise participation.deadline, then resume"
+    )
     with pytest.raises(RunError, match=sentence):
         played(settings(Slow(where="serves"), participation={"deadline": 1.5}, evaluation={"every": 1}), tmp_path / "run")
     assert eq.Run(tmp_path / "run").last_round == 1

@@ -18,15 +18,15 @@ import equipoise as eq
 from equipoise import simulate
 from equipoise.client import Client
 from equipoise.data import federate
-from equipoise.engine.rounds import SHARED_CHUNK
+from equipoise.engine.evaluation import SHARED_CHUNK
 from equipoise.losses.terms import Batch, Outputs, supervised, term
 from equipoise.method import Cohort
 from equipoise.methods.fedavg import FedAvg
+from equipoise.preparing import _try_bfloat16
 from equipoise.records import Down, State, Up
 from equipoise.runs import Run
 from equipoise.runs.store import RunError
 from equipoise.server import Server
-from equipoise.simulate import _try_bfloat16
 from equipoise.transports.base import Watcher
 
 # The shared test set.

@@ -125,14 +125,14 @@ def test_a_tree_that_is_sent_once_stands_where_it_was_and_nothing_passes_for_it(
 
 @maps_memory
 @pytest.mark.parametrize(
-    "frame", [(2**63, 0), (wire._IN_LINE + 1, 0), (64, 5)], ids=["8 exabytes", "too long for the line", "unknown memory"]
+    "frame", [(2**63, 0), (sockets._IN_LINE + 1, 0), (64, 5)], ids=["8 exabytes", "too long for the line", "unknown memory"]
 )
 def test_a_frame_that_no_sender_sends_is_refused_before_memory_is_taken(frame: tuple[int, int]) -> None:
     here, there = socket.socketpair()
     with here, there:
-        here.sendall(wire._FRAME.pack(*frame))
+        here.sendall(sockets._FRAME.pack(*frame))
         with pytest.raises(ValueError, match="a message"):
-            wire.Receiver(there).receive()
+            sockets.Receiver(there).receive()
 
 
 def test_a_mapping_in_a_request_is_a_record() -> None:

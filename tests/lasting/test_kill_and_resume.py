@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import config, same_run, stopped
+from jobs import assert_same, config, everything, same_run, stopped
+
+from equipoise.runs import Run
 
 METHODS = ["fedavg", "scaffold", "kdia"]  # without client state, with it, and with one value per client at the server
 
@@ -60,3 +62,49 @@ def test_killed_at_random_moments_again_and_again(method: str, workers: int, pla
     said = play(resume=True, out=str(out)) if (out / "run.db").exists() else play(config=job, out=str(out))
     assert not said.get("error") or "is finished" in said["error"], said
     same_run(whole, out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["server", "client"])
+def test_twenty_kills_at_any_moment_change_no_bit(where: str, play: Any, tmp_path: Path) -> None:
+    """Kills at single events of the store and of the states in turn, and at random times; each is followed by a resume, which the next one kills."""
+    job = config(tmp_path, {"name": "fedekd", "proxy_start": "own"}, rounds=20)
+    disk = {"disk": str(tmp_path / "disk")} if where == "client" else {}
+    whole, out = tmp_path / "whole", tmp_path / "killed"
+    events = play(config=job, out=str(whole))["events"]
+    draw, kills = random.Random(where), 0
+    for number in range(60):
+        if kills == 20:
+            break
+        moment = {"die_after": draw.uniform(0.05, 0.4)} if number % 3 == 2 else {"die_at": draw.randrange(1, events // 20)}
+        begun = (out / "run.db").exists()
+        said = play(**({"resume": True} if begun else {"config": job}), out=str(out), **moment, **disk)
+        if "is finished" in said.get("error", ""):
+            break
+        assert said["killed"] or not said.get("error"), said
+        kills += said["killed"]
+    assert kills >= 15
+    said = play(resume=True, out=str(out), **disk)
+    assert not said.get("error") or "is finished" in said["error"], said
+    killed = Run(out)
+    assert killed.store.last_round() == 20
+    assert_same(everything(Run(whole)), everything(killed, tmp_path / "disk" if disk else None))
+    assert Run(whole).table() == killed.table()
+    if disk:
+        assert {file.path.name for file in killed.store.current("client").values()} <= {path.name for path in (tmp_path / "disk").iterdir()}
+        assert not list((out / "files").glob("client-*"))
+
+
+def test_killed_at_single_moments_with_states_on_a_second_disk(play: Any, tmp_path: Path) -> None:
+    job = config(tmp_path, "scaffold", rounds=2)
+    whole = tmp_path / "whole"
+    play(config=job, out=str(whole))
+    for moment in range(2, 60, 7):
+        out, disk = tmp_path / f"killed-{moment}", str(tmp_path / f"disk-{moment}")
+        if not play(config=job, out=str(out), disk=disk, die_at=moment)["killed"]:
+            break
+        again = {"resume": True} if (out / "run.db").exists() else {"config": job}
+        said = play(**again, out=str(out), disk=disk)
+        assert not said.get("error"), said
+        assert_same(everything(Run(whole)), everything(Run(out), Path(disk)))
+        assert Run(whole).table() == Run(out).table()

@@ -18,7 +18,7 @@ from jobs import config, environment, same_run, stopped
 
 from equipoise import simulate
 from equipoise.experiment import experiment
-from equipoise.runs.store import RunError, Store
+from equipoise.runs.store import FORMAT, RunError, Store
 from equipoise.transports.performing import Performer
 
 
@@ -67,7 +67,7 @@ def test_a_newer_run_asks_for_an_upgrade(tmp_path: Path) -> None:
     store = Store(folder, writing=True)
     store.set_meta("format", 99)
     store.close()
-    with pytest.raises(RunError, match=r"newer version \(format 99, this one reads up to 2\); upgrade"):
+    with pytest.raises(RunError, match=rf"newer version \(format 99, this one reads up to {FORMAT}\); upgrade"):
         simulate.resume(folder)
 
 
@@ -117,7 +117,7 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_it_can_be_resumed(workers:
         "def limited(self):\n"
         "    state = original(self)\n"
         "    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, resource.RLIM_INFINITY))\n"
-        "    for worker in getattr(self.transport, 'workers', []): resource.prlimit(worker.process.pid, resource.RLIMIT_FSIZE, (1500, resource.RLIM_INFINITY))\n"
+        "    for worker in getattr(self.transport, 'workers', []): resource.prlimit(worker.started.process.pid, resource.RLIMIT_FSIZE, (1500, resource.RLIM_INFINITY))\n"
         "    return state\n"
         "simulate.Loop._start = limited\n"
         "sys.argv = ['equipoise']\n"

@@ -289,7 +289,7 @@ def test_a_run_that_is_deleted_while_it_goes_on_is_one_sentence(
 ) -> None:
     (tmp_path / "job.yaml").write_text(json.dumps(config(made, "scaffold", rounds=4, workers=workers)))
     if workers:
-        from equipoise.transports.workers import Workers as transport
+        from equipoise.transports.workers.pool import Workers as transport
     else:
         transport = inprocess.InProcess  # type: ignore[assignment,misc]
     exchange, asked, deleted = transport.exchange, [], []

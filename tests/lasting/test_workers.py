@@ -19,13 +19,14 @@ import pytest
 from jobs import assert_same, config, environment, everything, same_run
 
 import equipoise as eq
-from equipoise import methods, processes, simulate
+from equipoise import simulate
 from equipoise.experiment import ConfigurationError, experiment
 from equipoise.runs import Run
 from equipoise.runs.checkpoint import load_server
 from equipoise.runs.store import RunError
-from equipoise.transports import workers
 from equipoise.transports.base import ClientError
+from equipoise.transports.workers import pool as workers
+from equipoise.transports.workers import processes
 
 FAULTS = {
     "script": [
@@ -36,29 +37,12 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("method", methods.names())
-def test_a_run_with_faults_is_the_same_in_process_and_with_two_workers(method: str, tmp_path: Path) -> None:
-    """Dropouts, a reply that is not finite and a worker that dies: the same script ends in the same state, whoever does the work."""
-    job = config(tmp_path, method, faults=FAULTS)
-    simulate.run(experiment(job), tmp_path / "serial")
-    simulate.run(experiment(job | {"workers": 2}), tmp_path / "parallel")
-    same_run(tmp_path / "serial", tmp_path / "parallel")
-
-
 @pytest.mark.parametrize("count", [1, 3])
 def test_any_number_of_workers_gives_the_same_bits(count: int, tmp_path: Path) -> None:
     job = config(tmp_path, "scaffold", model="cnn")
     simulate.run(experiment(job), tmp_path / "serial")
     simulate.run(experiment(job | {"workers": count}), tmp_path / "parallel")
     same_run(tmp_path / "serial", tmp_path / "parallel")
-
-
-def test_replies_through_files_give_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = config(tmp_path, "fedequilibria")
-    simulate.run(experiment(job), tmp_path / "memory")
-    monkeypatch.setattr("equipoise.engine.cohort.Clients.large", lambda self, down, cohort: True)
-    simulate.run(experiment(job), tmp_path / "files")
-    same_run(tmp_path / "memory", tmp_path / "files")
 
 
 KILL_BO = {"script": [{"round": 1, "client": "bo", "kind": "kill"}]}
@@ -82,7 +66,8 @@ def test_a_worker_that_is_killed_again_and_again_ends_the_run_with_a_sentence(tm
 def test_memory_is_spoken_of_where_the_kernel_counted_an_end_since_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = {"group": 3, "machine": 5}
     monkeypatch.setattr(processes, "out_of_memory_kills", lambda: dict(counts))
-    with closing(workers.Workers(0)) as pool:
+    with closing(workers.Workers(processes.Pool(0), None)) as pool:  # type: ignore[arg-type]
+        pool.killed_for_memory = dict(counts)
         assert "memory" not in pool._cause(-signal.SIGKILL)
         counts["machine"] += 1
         assert "memory" not in pool._cause(-signal.SIGTERM)  # the kernel does not end processes so
@@ -130,7 +115,7 @@ def test_a_step_that_ends_its_process_is_told_by_its_exit_code(tmp_path: Path, m
         simulate.run(experiment(config(tmp_path, method, workers=2)), tmp_path / "run")
 
 
-IN_A_WORKER = "if 'equipoise.transports.worker' in sys.modules:\n    open({path!r}, 'a').write('x'); starts = os.path.getsize({path!r})\n    if {when}: os._exit(7)"
+IN_A_WORKER = "if 'equipoise.transports.workers.worker' in sys.modules:\n    open({path!r}, 'a').write('x'); starts = os.path.getsize({path!r})\n    if {when}: os._exit(7)"
 
 
 def test_a_worker_that_dies_while_starting_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,9 +141,12 @@ def test_a_worker_has_its_own_time_to_start_however_long_the_exchange_has_lasted
     monkeypatch.setattr(workers, "time", clock)
     start = processes.Pool.start
 
+    started: list[processes.Process] = []
+
     def later(pool: processes.Pool) -> processes.Process:
-        clock.passed += 2 * workers.START_DEADLINE if pool.started else 0.0  # a replacement, long after the first one was ready
-        return start(pool)
+        clock.passed += 2 * workers.START_DEADLINE if started else 0.0  # a replacement, long after the first one was ready
+        started.append(start(pool))
+        return started[-1]
 
     monkeypatch.setattr(processes.Pool, "start", later)
     simulate.run(experiment(config(tmp_path, "fedavg", faults=KILL_BO, workers=1, participation={"deadline": 1e6})), tmp_path / "run")

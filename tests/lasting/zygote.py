@@ -1,7 +1,8 @@
 """A process that forks a child for every job it reads: children start at once and may kill themselves where they are told to.
 
 A job plays or resumes a run. With `die_at = n` the child kills itself at the n-th event: before and after every file written, every sync, every SQL
-statement that changes the store, and every removal. With `die_after = s` it is killed after s seconds instead, wherever it is.
+statement that changes the store, and every removal. With `die_after = s` it is killed after s seconds instead, wherever it is. With `disk` the
+clients' states lie there and not at the server.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import equipoise.runs.checkpoint as checkpoint
@@ -18,6 +20,7 @@ import equipoise.runs.store as store
 import equipoise.transports.states as states
 from equipoise import records, simulate
 from equipoise.experiment import experiment
+from equipoise.transports.inprocess import Separated
 
 events = 0
 die_at: int | None = None
@@ -62,6 +65,7 @@ class Database:
 def instrument() -> None:
     checkpoint.write = around(records.write)
     states.FileStates.write = around(states.FileStates.write)  # type: ignore[method-assign]
+    states.FileStates.keep = around(states.FileStates.keep)  # type: ignore[method-assign]
     store.sync = around(store.sync)
     store.Store.remove = around(store.Store.remove)  # type: ignore[method-assign]
     opened = store.Store.__init__
@@ -79,11 +83,12 @@ def work(job: dict[str, Any], answer: int) -> None:
     die_at = job.get("die_at")
     if "die_after" in job:
         threading.Timer(job["die_after"], os.kill, (os.getpid(), signal.SIGKILL)).start()
+    apart: Any = (lambda federation, wanted: Separated(federation, Path(job["disk"]))) if "disk" in job else None
     try:
         if job.get("resume"):
-            simulate.resume(job["out"], from_round=job.get("from_round"))
+            simulate.resume(job["out"], from_round=job.get("from_round"), transport=apart)
         else:
-            simulate.run(experiment(job["config"]), job["out"])
+            simulate.run(experiment(job["config"]), job["out"], transport=apart)
         said = {"events": events}
     except BaseException as error:
         said = {"error": f"{type(error).__name__}: {error}"}

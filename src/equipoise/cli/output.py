@@ -82,12 +82,14 @@ def plan(wanted: Experiment) -> None:
     """The resolved experiment and what it would do."""
     from equipoise.data import federate
     from equipoise.data.roster import roster_of
+    from equipoise.engine.evaluation import check_main
     from equipoise.preparing import prepare, try_precision
 
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
     roster = roster_of(federation)
     try_precision(wanted)
-    bench, _ = prepare(wanted, roster.task, roster.ids, federation)
+    bench, _ = prepare(wanted, roster.task, roster.ids)
+    check_main(wanted.evaluation, federation)
     print(yaml.safe_dump(wanted.model_dump(mode="json"), sort_keys=False), end="")
     sizes = list(roster.sizes["train"].values())
     parameters = {name: bench.initial(name).count() for name in bench.architectures}

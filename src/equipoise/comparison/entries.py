@@ -18,7 +18,7 @@ from equipoise.comparison.plan import ALONE
 from equipoise.metrics.registry import Metric, find
 from equipoise.runs import Run
 from equipoise.runs.store import DATABASE, LOCK, RunError
-from equipoise.runs.summary import baseline_of, metrics_of, one_class, runs_in, undefined
+from equipoise.runs.summary import baseline_of, is_old, metrics_of, one_class, runs_in, undefined, unmatched
 from equipoise.task import Task
 
 RESULT, FORMAT = "comparison.json", 1
@@ -37,6 +37,7 @@ class Facts:
     by_metric: dict[str, dict[str, float]]  # metric -> client -> its value for the model that the client ends up using
     cost: dict[str, float]
     undefined: dict[str, list[str]] = field(default_factory=dict)  # metric -> clients for whose samples it does not exist
+    old: bool = False  # whether the fingerprint is of the kind that older versions wrote
 
     @property
     def values(self) -> dict[str, float]:
@@ -187,7 +188,8 @@ def read_facts(folder: Path, whole: bool = True) -> Facts:
                 else f"{folder} has no {main} on {run.main_split} data; measure it: evaluation.splits must name {run.main_split}"
             )
         return Facts(
-            folder, run.config, run.store.meta("data"), run.task, run.store.meta("fingerprint"), main, by_metric, cost_of(run), missing
+            folder, run.config, run.store.meta("data"), run.task, run.store.meta("fingerprint"), main, by_metric, cost_of(run), missing,
+            is_old(run),
         )  # fmt: skip
     finally:
         run.store.close()
@@ -236,10 +238,16 @@ def check_same_data(runs: Sequence[Facts]) -> None:
             what = f"{key} is {ours[key]!r} in one and {theirs.get(key)!r} in the other" if differing else "their data sets differ"
             raise RunError(f"{first.folder} and {run.folder} cannot be compared: {what}; compare runs of the same data")
         twin = known[run.place]
+        _check_age(twin, run)
         if twin.fingerprint != run.fingerprint:
             raise RunError(
                 f"{twin.folder} and {run.folder} cannot be compared: same settings, other data; the data changed in between, so run the older one anew"
             )
+
+
+def _check_age(one: Facts, other: Facts) -> None:
+    if one.old != other.old:
+        raise unmatched((one if one.old else other).folder)
 
 
 def check_distinct(entries: Sequence[Entry]) -> None:
@@ -258,6 +266,7 @@ def _alone_of(run: Facts, standalone: Sequence[Facts], insist: bool) -> Facts | 
         ):
             return other if run.metric in other.by_metric or insist else None
     if insist:
+        _check_age(run, standalone[0])
         raise RunError(
             f"{run.folder} cannot be judged against {standalone[0].folder}: their data, seed, rounds, training or model differ; "
             f"run {ALONE} with the settings of the run"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -29,10 +30,6 @@ class Roster:
     fingerprints: Mapping[str, str]  # of each client's prepared data
     shared: int = 0  # samples of a test set that every performing side holds
     shared_fingerprint: str = ""
-
-    @cached_property
-    def position(self) -> dict[str, int]:
-        return {client: place for place, client in enumerate(self.ids)}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -74,19 +71,20 @@ class Roster:
                 )
         sizes = {part: {client: n for roster in rosters for client, n in roster.sizes[part].items()} for part in PARTS}
         ids = tuple(client for roster in rosters for client in roster.ids)
-        twice = sorted({client for client in ids if ids.count(client) > 1}) if len(set(ids)) < len(ids) else []
-        if twice:
-            raise ValueError(f"the client ids {_some(twice)} were given more than once; every client needs an id of its own")
         prints = {client: mark for roster in rosters for client, mark in roster.fingerprints.items()}
         return cls(first.task, first.name, ids, sizes, prints, first.shared, first.shared_fingerprint).checked()
 
     def checked(self) -> Roster:
         """The same roster, or a sentence about what no run can begin with."""
-        twice = sorted(client for client in self.position if self.ids.count(client) > 1) if len(self.position) < len(self.ids) else []
+        for client in self.ids:
+            checked_name(client, "client id")
+        twice = sorted(client for client, count in Counter(self.ids).items() if count > 1)
         if twice:
             raise ValueError(f"the client ids {_some(twice)} were given more than once; every client needs an id of its own")
         for client in self.ids:
-            checked_name(client, "client id")
+            counts = [self.sizes[part].get(client) for part in PARTS]
+            if not all(type(count) is int and count >= 0 for count in counts) or not isinstance(self.fingerprints.get(client), str):
+                raise ValueError(f"client {client!r} told no sizes or no fingerprint of its data; install the same version on both sides")
         if not any(self.sizes["train"].values()):
             raise ValueError(f"none of the clients {_some(self.ids)} has a training sample; look at data.split and at the files")
         return self

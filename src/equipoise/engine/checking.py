@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import re
+from typing import Any
+
 from torch import Tensor
 
 from equipoise.method import Method
 from equipoise.records import State, Up, finite, tensors_of
 from equipoise.server import Server
+from equipoise.transports.base import Reply, Request, state_name
 from equipoise.tree import Tree
 from equipoise.workbench import mismatch
 
@@ -34,6 +39,34 @@ def refusal(up: Up | None, majority: frozenset[str], server: Server, method: Met
         elif not finite(value):
             return f"{name} holds values that are not finite" if isinstance(value, Tensor) else f"{name} is {value}: not finite"
     return None
+
+
+def odd(request: Request, reply: Reply) -> str | None:
+    """What in a reply, its upload apart, no performing side of ours would say; None if all is in order. It may come from a stranger."""
+    if reply.client != request.client:
+        return f"the reply to {request.client!r} came from {reply.client!r}"
+    counts = {"steps": reply.steps, "skipped": reply.skipped, "bytes": reply.bytes}
+    wrong = next((name for name, count in counts.items() if not _counts(count)), None)
+    if wrong is None and not (isinstance(reply.seconds, float) and 0 <= reply.seconds < math.inf):
+        wrong = "seconds"
+    if wrong is not None:
+        return f"its {wrong} are {vars(reply)[wrong]!r:.40}; expected a number that is not negative"
+    if not all(isinstance(row.get(name), kind) for row in reply.measured for name, kind in _ROW.items()):
+        return "its measurements are not rows of model, split, metric and value"
+    if reply.state is not None:
+        name = state_name(request.client, request.round, request.attempt, request.exchange)
+        if not request.exchange or reply.state.name != name:
+            return f"its state is named {reply.state.name!r:.80}; expected {name if request.exchange else 'none'}"
+        if not _counts(reply.state.bytes) or not re.fullmatch("[0-9a-f]{64}", str(reply.state.digest)):
+            return "its state has no size and digest"
+    return None
+
+
+_ROW = {"model": str, "split": str, "metric": str, "value": float}  # of a measurement; more may stand beside them
+
+
+def _counts(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 def not_finite(state: State) -> str | None:

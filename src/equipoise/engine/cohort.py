@@ -6,17 +6,18 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from equipoise.composition import step_name
 from equipoise.data.roster import Roster
-from equipoise.engine.checking import refusal
+from equipoise.engine.checking import odd, refusal
 from equipoise.engine.faults import FaultPlan
 from equipoise.experiment import Experiment
 from equipoise.method import Cohort, Method, Ups, Weights
 from equipoise.records import Down, Record, Up, size
 from equipoise.runs.store import RoundRecord, RunError
 from equipoise.server import Server
-from equipoise.transports.base import ClientError, Kept, Reply, Request, Transport, Watcher, reply_file, state_file
+from equipoise.transports.base import ClientError, Kept, Reply, Request, Transport, reply_file, state_file
 
 log = logging.getLogger("equipoise")
 
@@ -35,7 +36,6 @@ class Clients:
     roster: Roster
     transport: Transport
     metrics: Sequence[str]
-    watcher: Watcher
     committed: dict[str, Kept] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -56,18 +56,29 @@ class Clients:
         return request
 
     def ask(self, requests: Sequence[Request]) -> list[Reply]:
-        """One exchange; a step that raised ends the run with its traceback."""
+        """One exchange; a step that raised ends the run with its traceback, and a reply that no performing side would send is a failure."""
         replies = self.transport.exchange(requests, self.experiment.participation.deadline)
-        for request, reply in zip(requests, replies, strict=True):
+        for place, (request, reply) in enumerate(zip(requests, replies, strict=True)):
+            wrong = odd(request, reply)
+            if wrong is not None:
+                replies[place] = Reply(request.client, failure=wrong)
+                continue
             if reply.stop is not None:
                 raise RunError(reply.stop)
             if reply.error is not None:
                 raise ClientError(f"client {request.client!r}, round {request.round}, step {request.step!r} raised:\n{reply.error}")
         return replies
 
-    def measuring(self, cohort: RoundCohort) -> Callable[[str, Sequence[tuple[str, Record]]], list[Reply]]:
-        """How a measurement after this cohort's round asks: with the states that the round left, writing none."""
-        return lambda step, orders: self.ask([self.request(client, step, order, cohort.provisional) for client, order in orders])
+    def measure(self, step: str, orders: Sequence[tuple[str, Record]], cohort: RoundCohort) -> list[tuple[str, Up, list[dict[str, Any]]]]:
+        """Ask for a measurement after a cohort's round, with the states that the round left; nobody may be missing, or averages would mislead."""
+        replies = self.ask([self.request(client, step, order, cohort.provisional) for client, order in orders])
+        for reply in replies:
+            if reply.up is None:
+                raise RunError(
+                    f"client {reply.client!r} was to measure models in round {self.server.round}: {reply.failure or 'no reply'}; "
+                    "see to it, or raise participation.deadline, then resume the run"
+                )
+        return [(reply.client, reply.up, reply.measured) for reply in replies if reply.up is not None]
 
     def large(self, down: Record, cohort: int) -> bool:
         """Whether the replies of a cohort go through files: judged by what was sent, so that it never depends on load."""
@@ -109,10 +120,15 @@ class RoundCohort(Cohort):
                 self._refuse(reply, reason or "no reply")
         self.record.bytes_down += sum(size(downs[client]) for client in asked)
         self.waited += time.perf_counter() - began
+        if not self.server.round and len(accepted) < len(asked):
+            client, reason = self.record.rejected[0][2:]
+            raise GivenUp(
+                f"every client has to answer, and {len(asked) - len(accepted)} of {len(asked)} did not; the first, {client!r}: {reason}"
+            )
         if strict and len(accepted) < len(asked):
             self.banned |= set(asked) - set(accepted)
             raise GivenUp(f"client {sorted(self.banned)[0]!r} left in a step that needs all")
-        if not accepted or (self.server.round and len(accepted) < self.clients.experiment.participation.floor):
+        if self.server.round and len(accepted) < self.clients.experiment.participation.floor:
             raise GivenUp(f"{len(accepted)} of {len(asked)} replies counted")
         ups = Ups([(client, accepted.get(client)) for client in self.ids])
         if "model" in ups[0]:
@@ -141,7 +157,8 @@ class RoundCohort(Cohort):
             missing = [request for request in requests if replies[request.client].failure is not None]
             if not missing:
                 return
-            self.clients.watcher.on_waiting([request.client for request in missing])
+            names = ", ".join(repr(request.client) for request in missing)
+            log.warning("before round 1 every client has to answer; waiting for %d of %d: %s", len(missing), len(requests), names)
             replies |= {reply.client: reply for reply in self.clients.ask(missing)}
 
     def _request(self, client: str, step: str, down: Down) -> Request:

@@ -40,11 +40,10 @@ def score(task: Task, outputs: Tensor, y: Tensor, metrics: Sequence[str]) -> dic
     return {name: value for name, value in found.items() if diverged or not np.isnan(value)}
 
 
-def check_metrics(settings: Evaluation, task: Task, federation: Federation | None) -> None:
-    """Refuse metrics that do not fit the task, and a main one that would not exist for any client."""
-    registry.check(task, settings.metrics, settings.main)
-    main = registry.main_of(registry.measured(task, settings.metrics, settings.main), settings.main)
-    if federation is None or registry.find(main).needs != "two classes":
+def check_main(settings: Evaluation, federation: Federation) -> None:
+    """Refuse a main metric that would not exist for any client: to be asked of all data, not of one site's."""
+    main = registry.main_of(registry.measured(federation.task, settings.metrics, settings.main), settings.main)
+    if registry.find(main).needs != "two classes":
         return
     parts = [federation.shared_test] if len(federation.shared_test) else list(federation.test)
     y = federation.y.numpy()
@@ -140,7 +139,9 @@ class Measuring:
     server: Server
     metrics: Sequence[str]
     splits: Sequence[str]
-    ask: Callable[[str, Sequence[tuple[str, Record]]], list[Any]]  # step, who is sent what -> replies in that order
+    ask: Callable[
+        [str, Sequence[tuple[str, Record]]], list[tuple[str, Up, list[dict[str, Any]]]]
+    ]  # step, who is sent what -> client, up, rows
     shared: int  # samples of the shared test set that performing sides hold
     own: Samples | None  # the shared test set, where the server has its labels
 
@@ -167,11 +168,11 @@ class Measuring:
         while waiting and (self.splits or not known or not all(scope["common"] for scope in known.values())):
             asked, waiting = (waiting, []) if self.splits or known else (waiting[:1], waiting[1:])
             orders = [(client, Record(down=downs[client], splits=splits, metrics=list(self.metrics), alike=same)) for client in asked]
-            for reply in self.ask(MEASURE, orders):
-                for name, scope in reply.up["served"].items() if reply.up is not None else ():
+            for client, up, measured in self.ask(MEASURE, orders):
+                for name, scope in up["served"].items():
                     before = known.setdefault(name, dict(scope))
                     before["common"] = before["common"] and scope["common"]
-                rows += [(reply.client, row["model"], row["split"], row["metric"], row["value"]) for row in reply.measured]
+                rows += [(client, row["model"], row["split"], row["metric"], row["value"]) for row in measured]
         return rows, known
 
     def _common(self, downs: Mapping[str, Down], names: Sequence[str]) -> list[Row]:
@@ -185,26 +186,21 @@ class Measuring:
                 slices = [
                     Record(down=downs[someone], model=name, start=start, stop=min(start + SHARED_CHUNK, self.shared)) for start in starts
                 ]
-                replies = self.ask(OUTPUTS, [(someone, one) for one in slices])
-                if any(reply.up is None for reply in replies):  # a value over some of the samples would pass for one over all
-                    continue
-                logits = torch.cat([reply.up.logits for reply in replies])
+                logits = torch.cat([up.logits for _, up, _ in self.ask(OUTPUTS, [(someone, one) for one in slices])])
             else:
-                (reply,) = self.ask(HANDED, [(someone, Record(down=downs[someone], model=name))])
-                if reply.up is None:
-                    continue
+                ((_, up, _),) = self.ask(HANDED, [(someone, Record(down=downs[someone], model=name))])
                 with self.server.bench.lending():
-                    logits = self.server.predict(self.server.load(reply.up.model), self.own)
+                    logits = self.server.predict(self.server.load(up.model), self.own)
             found = score(self.server.task, logits, self.own.y, self.metrics)
             rows += [("all", name, "shared", metric, value) for metric, value in found.items()]
         return rows
 
     def distances(self, ups: Ups, state: State) -> list[tuple[str, str, str, float]]:
         """How far each client's model is from the new global one, in parameters and in mean features: client, space, measure, value."""
-        replies = self.ask(DISTANCE, [(client, Record(local=up.model, new=state.model)) for client, up in zip(ups.ids, ups, strict=True)])
+        answers = self.ask(DISTANCE, [(client, Record(local=up.model, new=state.model)) for client, up in zip(ups.ids, ups, strict=True)])
         rows = []
-        for client, up, reply in zip(ups.ids, ups, replies, strict=True):
-            found = {"parameters": parameter_distances(up.model.params, state.model.params), "embedding": dict(reply.up or {})}
+        for up, (client, embedding, _) in zip(ups, answers, strict=True):
+            found = {"parameters": parameter_distances(up.model.params, state.model.params), "embedding": dict(embedding)}
             rows += [(client, space, measure, value) for space, values in found.items() for measure, value in values.items()]
         return rows
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from equipoise.engine.checking import not_finite
 from equipoise.engine.cohort import Clients, GivenUp, RoundCohort
 from equipoise.engine.evaluation import Measuring
 from equipoise.experiment import Experiment
-from equipoise.method import Method, overridden
+from equipoise.method import Method
 from equipoise.metrics.registry import measured
 from equipoise.records import State
 from equipoise.runs.checkpoint import load_server, save_server
@@ -41,7 +42,7 @@ class Loop:
         wanted = self.experiment
         self.metrics = measured(self.roster.task, wanted.evaluation.metrics, wanted.evaluation.main)
         self.server = Server(self.bench, self.roster.ids, self.roster.sizes["train"], wanted.rounds, data=self.data)
-        self.clients = Clients(wanted, self.method, self.server, self.roster, self.transport, self.metrics, self.watcher)
+        self.clients = Clients(wanted, self.method, self.server, self.roster, self.transport, self.metrics)
 
     def run(self) -> None:
         """From the last committed round to the end."""
@@ -59,19 +60,20 @@ class Loop:
             try:
                 state = self.method.setup(self.server, state, everyone)
             except GivenUp as reason:
-                raise RunError(f"{self.method.title} could not be set up before round 1: {reason}") from None
-        missing = everyone.record.rejected
-        if missing and overridden(self.method, "setup"):
-            raise RunError(
-                f"{self.method.title} is set up before round 1 with every client, and {len(missing)} did not answer; "
-                f"the first, {missing[0][2]!r}: {missing[0][3]}. Resume the run when all are there: `equipoise resume {self.store.folder}`"
-            )
+                raise RunError(
+                    f"{self.method.title} could not be set up before round 1: {reason}; when all are there, `equipoise resume {self.store.folder}`"
+                ) from None
         return self._commit(state, everyone)
 
     def _restored(self) -> State:
-        self.clients.committed = {
-            client: Kept(state_of(file.path.name), file.bytes, file.digest) for client, file in self.store.current("client").items()
-        }
+        saved = self.store.current("client")
+        away = next((file.kept_at for file in saved.values() if file.kept_at != self.transport.keeps), None)
+        if away is not None:
+            raise RunError(
+                f"the states of the clients of {self.store.folder} lie at the {away}, and this transport keeps them at the {self.transport.keeps}; "
+                "resume the run over the transport that it was begun with"
+            )
+        self.clients.committed = {client: Kept(state_of(file.path.name), file.bytes, file.digest) for client, file in saved.items()}
         joined = self.store.rows("select joined from rounds where round > 0 order by round")
         self.server.joined = [json.loads(row["joined"]) for row in joined]
         return load_server(self.store)
@@ -141,8 +143,9 @@ class Loop:
         last = record.round == self.experiment.rounds
         began = time.perf_counter()
         measuring = Measuring(
-            self.method, self.server, self.metrics, settings.splits, self.clients.measuring(cohort), self.roster.shared, self.data.shared
-        )
+            self.method, self.server, self.metrics, settings.splits, partial(self.clients.measure, cohort=cohort), self.roster.shared,
+            self.data.shared,
+        )  # fmt: skip
         if settings.distances and "model" in state and cohort.uploads is not None:
             record.measurements += [
                 (client, "local", "after_local", space, measure, value)

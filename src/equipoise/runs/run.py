@@ -95,6 +95,34 @@ class Run:
     def rejected(self) -> list[dict[str, Any]]:
         return self.store.rows("select * from rejected order by rowid")
 
+    def replay(self) -> dict[str, Any]:
+        """The configuration with what befell this run written down, so that it repeats in process, bit for bit, as far as it has come (times apart).
+
+        The cohort of every round is scripted, with the attempt that counted, and so is every reply that did not count for a reason that the
+        experiment's own faults do not bring about again: a missed deadline, a lost site, a refused upload. `equipoise.run(run.replay())`.
+        """
+        from equipoise.engine.faults import FaultPlan
+        from equipoise.experiment import Faults
+        from equipoise.training import Training
+
+        config = self.config
+        counted = {row["round"]: row for row in self.rounds()}
+        cohorts = {number: {"clients": row["cohort"], "attempt": row["attempt"]} for number, row in counted.items()}
+        faults, sizes = config.get("faults", {}), dict(zip(self.clients, self.store.meta("sizes")["train"], strict=True))
+        plan = FaultPlan(Faults(**faults), Training(**config["training"]), config["seed"])
+        lost = []
+        for row in self.rejected():
+            place = {key: row[key] for key in ("round", "attempt", "exchange", "client")}
+            if row["attempt"] == counted[row["round"]]["attempt"] and plan.missing(**place, samples=sizes[row["client"]])[0] is None:
+                lost.append({**place, "kind": "drop"})
+        participation = config.get("participation", {})
+        return {
+            **config,
+            "participation": {**participation, "script": {int(n): one for n, one in participation.get("script", {}).items()} | cohorts},
+            "faults": {**faults, "script": [*faults.get("script", ()), *lost]},
+            "workers": 0,
+        }
+
     def final(self, metric: str | None = None, model: str | None = None, split: str | None = None) -> dict[str, float]:
         """Client -> value after the last measured round, of the run's main metric, model and split unless named.
 
@@ -173,12 +201,12 @@ class Run:
         saved_state = load_server(self.store)
         try:
             served = evaluation.served(method, someone, method.deliver(server, saved_state, who))
-        except KeyError:
+        except Exception:  # whatever a method does without the state
             if not away:
                 raise
             served = {}
         if away and not (name in served and served[name].same_for_all):
-            raise RunError(f"model {name!r} of client {who!r} follows from a state that lies at that client; ask for it there")
+            raise RunError(f"model {name!r} of client {who!r} follows from a state that lies on that client's own disk; ask for it there")
         if name not in served:
             raise RunError(f"no model {name!r} in {self.folder}; its method serves {', '.join(served)}")
         if client is None and not (

@@ -167,7 +167,18 @@ def _without_noise(run: Run, metric: str, values: dict[str, float]) -> dict[str,
     return {"std without test noise": float(np.sqrt(between_client_variance(numbers, noise)["debiased"]))}
 
 
+def is_old(run: Run) -> bool:
+    """Whether the fingerprint of its data is of the kind that older versions wrote: the two kinds cannot be matched."""
+    return run.store.meta("fingerprint of") is None
+
+
+def unmatched(older: Path) -> RunError:
+    return RunError(f"{older} was written by an older version and cannot be matched with runs of this one; run it anew")
+
+
 def _comparable(run: Run, alone: Run) -> None:
+    if is_old(run) != is_old(alone):
+        raise unmatched(run.folder if is_old(run) else alone.folder)
     if run.store.meta("fingerprint") != alone.store.meta("fingerprint"):
         raise RunError(
             f"{run.folder} and {alone.folder} cannot be compared: their data or partition differ; use runs of the same data, partition and seed"

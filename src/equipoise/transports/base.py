@@ -25,7 +25,6 @@ class Job:
     allowed: Mapping[str, Any] = field(default_factory=dict)  # what of the user's may be imported, see `imports.Imports.plain`
     protocol: int = PROTOCOL
     version: str = ""
-    old_fingerprint: bool = False  # the run was begun by an older version: the digest of its time is wanted
 
     def text(self) -> str:
         return json.dumps(asdict(self))
@@ -103,7 +102,6 @@ class Watcher:
     on_start: Callable[[int, int], None] = lambda first, rounds: None
     on_clients: Callable[[str, int, int], None] = lambda step, done, total: None
     on_round: Callable[[Any], None] = lambda record: None
-    on_waiting: Callable[[Sequence[str]], None] = lambda missing: None
     interrupted: Callable[[], bool] = lambda: False
 
 
@@ -176,10 +174,4 @@ def late(request: Request, deadline: float, files: Path) -> Reply:
     name = state_name(request.client, request.round, request.attempt, request.exchange)
     for file in (state_file(name), reply_file(request)):
         (files / file).unlink(missing_ok=True)
-    what = f"did not answer within {deadline:g} s"
-    if not request.exchange:  # without its numbers the round could not be told
-        return Reply(
-            request.client,
-            stop=f"client {request.client!r} {what} when it was to measure models in round {request.round}; raise participation.deadline, then resume",
-        )
-    return Reply(request.client, failure=what)
+    return Reply(request.client, failure=f"did not answer within {deadline:g} s")

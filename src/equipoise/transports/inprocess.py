@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,11 @@ from equipoise.data.roster import Roster
 from equipoise.experiment import Experiment
 from equipoise.records import CannotSave, Record, pack, unpack
 from equipoise.transports.base import ClientError, Interrupted, Job, Kept, Reply, Request, Watcher, late, put_to_file, with_file
-from equipoise.transports.isolation import Late
+from equipoise.transports.isolation import UNKEPT, Late, can_interrupt
 from equipoise.transports.performing import Performer
 from equipoise.transports.states import FileStates, ServerStates, States
+
+log = logging.getLogger("equipoise")
 
 
 class InProcess:
@@ -26,6 +29,7 @@ class InProcess:
     def __init__(self, federation: Federation, wanted: Experiment | None = None) -> None:
         self.federation, self.wanted = federation, wanted
         self.performer: Performer | None = None
+        self.warned = False
 
     def open(self, job: Job, files: Path, watcher: Watcher) -> Roster:
         self.files, self.watcher = files, watcher
@@ -36,6 +40,9 @@ class InProcess:
         return ServerStates(files)
 
     def exchange(self, requests: Sequence[Request], deadline: float | None = None) -> list[Reply]:
+        if deadline is not None and not self.warned and not can_interrupt():
+            log.warning(UNKEPT)
+            self.warned = True
         replies: list[Reply] = []
         for request in requests:
             if self.watcher.interrupted():

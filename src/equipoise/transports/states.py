@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from equipoise.records import CannotSave, Record, dump, parse
-from equipoise.runs.files import digest_of
+from equipoise.runs.files import digest_of, sync
 from equipoise.transports.base import Kept, state_file, state_name
 
 
@@ -29,7 +29,9 @@ class States(Protocol):
 
 
 class FileStates:
-    """Files in a folder: a site's own disk."""
+    """Files in a folder: a site's own disk, on which they are before the server hears of them."""
+
+    synced = True
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -47,11 +49,15 @@ class FileStates:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             partial.write_bytes(data)
+            if self.synced:
+                sync([partial])
             partial.replace(path)
+            if self.synced:
+                sync([self.folder])
         except OSError as error:
             partial.unlink(missing_ok=True)
             raise CannotSave(
-                f"cannot write {path}: {error}; make room or permit writing there, then `equipoise resume {path.parent.parent}`"
+                f"cannot write {path}: {error}; make room or permit writing there, then go on with `equipoise resume`"
             ) from error
         return Kept(name, len(data), digest_of(data))
 
@@ -64,7 +70,9 @@ class FileStates:
 
 
 class ServerStates(FileStates):
-    """The files of the run itself, where performing sides share the server's disk: what goes is decided by its store."""
+    """The files of the run itself, where performing sides share the server's disk: its store syncs them and decides what goes."""
+
+    synced = False
 
     def keep(self, client: str, names: Collection[str]) -> None:
         pass

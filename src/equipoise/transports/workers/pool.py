@@ -74,15 +74,15 @@ class Workers:
 
     def __init__(self, pool: processes.Pool, federation: Federation) -> None:
         self.pool, self.federation = pool, federation
-        self.lanes = len(pool.started)
+        self.lanes = pool.count
         self.watcher = Watcher()
         self.workers: list[_Worker] = []
-        self.jobs = 0
 
     def open(self, job: Job, files: Path, watcher: Watcher) -> Roster:
         self.watcher, self.files = watcher, files
         self.roster = roster_of(self.federation)
         self.killed_for_memory = processes.out_of_memory_kills()
+        self.pool.begin()
         self.pool.jobs += 1
         assert self.pool.data is not None
         told = share(self.federation, self.pool.data)
@@ -161,9 +161,11 @@ class Workers:
                 self._replace(worker, selector, going)
                 continue
             if message["kind"] == "ready":
+                if message["number"] != self.job["number"]:  # of a run before this one
+                    continue
                 if message["refused"]:
                     raise ConfigurationError(message["refused"])
-                worker.ready = message["number"] == self.job["number"]
+                worker.ready = True
                 continue
             number = message["number"]
             worker.sender.take_back(message["returned"])

@@ -109,10 +109,17 @@ class Pool:
     """Processes around one memory for the data."""
 
     def __init__(self, count: int) -> None:
-        self.data: int | None = _anonymous_memory()
+        self.count = count
+        self.data: int | None = None
         self.jobs = 0  # that its processes were told
         self.started: list[Process] = []
-        for _ in range(count):
+        self.begin()
+
+    def begin(self) -> None:
+        """Start what is missing: all of them at first, and again after a run that ended in the middle of an exchange."""
+        if self.data is None:
+            self.data = _anonymous_memory()
+        while len(self.started) < self.count:
             self.start()
 
     def start(self) -> Process:

@@ -68,7 +68,6 @@ def main(connection_number: int, data_number: int) -> None:
 
 def _begun(message: Any, data_number: int) -> tuple[Any, str]:
     """Who performs this job; or why it cannot be done here, in a sentence."""
-    from equipoise.experiment import ConfigurationError
     from equipoise.transports.base import Job
     from equipoise.transports.performing import Performer
     from equipoise.transports.states import ServerStates
@@ -78,5 +77,5 @@ def _begun(message: Any, data_number: int) -> tuple[Any, str]:
     files = Path(message["files"])
     try:
         return Performer(Job.of(message["job"]), attach(message["data"], data_number), ServerStates(files), disk=files), ""
-    except ConfigurationError as error:
+    except ValueError as error:  # of the experiment, the method or the protocol: the same sentence as in process
         return None, str(error)

@@ -1,0 +1,86 @@
+"""One contract for every transport: the same run, bit for bit, wherever clients do their work and whoever keeps their states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checks import played, settings
+from sides import named, over, same, separated
+
+from equipoise import methods
+from equipoise.transports.workers.processes import Pool
+
+DROP_AND_NAN = [{"round": 1, "client": "bo", "kind": "drop"}, {"round": 2, "client": "ada", "kind": "nan"}]
+KILL = [{"round": 2, "client": "di", "kind": "kill"}]
+# A fresh worker imports torch, which takes seconds: the quick tests lose one where it could matter, the slow ones with every method.
+KILLED = ("fedavg", "scaffold", "fedekd")
+
+
+def job(method: Any, kill: bool = False) -> dict[str, Any]:
+    return settings(method, faults={"script": DROP_AND_NAN + (KILL if kill else [])})
+
+
+@pytest.mark.parametrize("method", methods.names())
+def test_every_method_runs_alike_in_process_packed_and_on_two_workers(method: str, pool: Pool, tmp_path: Path) -> None:
+    wanted = job(method, kill=method in KILLED)
+    here = played(wanted, tmp_path / "here")
+    assert {(row["round"], row["client"]) for row in here.rejected()} == {(1, "bo"), (2, "ada")}
+    same(here, played(wanted, tmp_path / "packed", transport="loopback"))
+    before = [one.process.pid for one in pool.started]
+    same(here, played(wanted, tmp_path / "workers", transport=over(pool)))
+    kept = [one.process.pid for one in pool.started]
+    assert len(kept) == 2 and len(set(kept) - set(before)) == (1 if method in KILLED else 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", methods.names())
+def test_every_method_runs_alike_between_organisations(method: str, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    apart = played(job(method), tmp_path / "apart", transport=separated(disk))
+    same(played(job(method), tmp_path / "here"), apart, disk)
+    assert not list((tmp_path / "apart" / "files").glob("client-*"))
+    if disk.exists():  # the last accepted state of each client, and no more than the last committed one beside it
+        committed = {file.path.name for file in apart.store.current("client").values()}
+        assert committed <= named(disk) and all(sum(name.startswith(f"client-{own}") for name in named(disk)) <= 2 for own in owners(disk))
+
+
+def owners(disk: Path) -> set[str]:
+    return {name.split("-")[1] for name in named(disk)}
+
+
+@pytest.fixture(scope="module", params=[1, 3])
+def crowd(request: pytest.FixtureRequest) -> Iterator[Pool]:
+    found = Pool(request.param)
+    yield found
+    found.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", methods.names())
+def test_every_method_runs_alike_on_one_and_three_workers_that_die(method: str, crowd: Pool, tmp_path: Path) -> None:
+    wanted = job(method, kill=True)
+    same(played(wanted, tmp_path / "here"), played(wanted, tmp_path / "workers", transport=over(crowd)))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedekd"])
+def test_states_on_a_second_disk_give_the_same_bits(method: str, tmp_path: Path) -> None:
+    wanted, disk = settings(method, faults={"script": DROP_AND_NAN}), tmp_path / "disk"
+    apart = played(wanted, tmp_path / "apart", transport=separated(disk))
+    same(played(wanted, tmp_path / "here"), apart, disk)
+    assert not list((tmp_path / "apart" / "files").glob("client-*"))
+    committed = {file.path.name for file in apart.store.current("client").values()}
+    assert len(committed) == (0 if method == "fedavg" else 4)
+    assert all(file.kept_at == "client" for file in apart.store.current("client").values())
+    if committed:
+        assert committed <= named(disk)
+
+
+def test_large_replies_go_through_files_on_every_transport(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = settings("fedequilibria", rounds=2)
+    here = played(wanted, tmp_path / "here")
+    monkeypatch.setattr("equipoise.engine.cohort.Clients.large", lambda self, down, cohort: True)
+    for name, transport in (("files", None), ("packed", "loopback"), ("workers", over(pool)), ("apart", separated(tmp_path / "disk"))):
+        same(here, played(wanted, tmp_path / name, transport=transport))
