@@ -143,12 +143,23 @@ def test_a_run_is_replaced_only_when_asked_and_nothing_else_ever(equipoise: Term
 def test_methods_are_listed_and_shown(equipoise: Terminal) -> None:
     assert all(name in equipoise("methods").out for name in methods.names())
     listed = json.loads(equipoise("methods", "--json").out)
-    assert [entry["name"] for entry in listed] == methods.names() and all(entry["summary"] for entry in listed)
-    shown = equipoise("methods", "show", "fedprox")
+    assert sorted(entry["name"] for entry in listed) == methods.names() and all(entry["summary"] for entry in listed)
+    narrow = equipoise("methods", "--family", "drift", "--needs", "sgd")
+    assert narrow.code == 0 and "scaffold" in narrow.out and "fedprox" not in narrow.out and "E·T" in narrow.out
+    assert json.loads(equipoise("methods", "--needs", "sgd", "--json").out)[0]["needs"] == ["sgd"]
+    shown = equipoise("methods", "fedprox")
     assert shown.code == 0 and "Paper: Li et al." in shown.out and "float >= 0" in shown.out and "0.01" in shown.out
-    assert json.loads(equipoise("methods", "show", "fedprox", "--json").out)["parameters"][-1]["name"] == "mu"
-    unknown = equipoise("methods", "show", "fedprx")
-    assert unknown.code == 2 and "did you mean 'fedprox'?" in unknown.err
+    assert "family: drift (local training" in shown.out and "needs: nothing" in shown.out and "passes per round: E·T (" in shown.out
+    assert equipoise("methods", "show", "fedprox").out == shown.out
+    assert json.loads(equipoise("methods", "fedprox", "--json").out)["parameters"][-1]["name"] == "mu"
+    for words, sentence in (
+        (("fedprx",), "did you mean 'fedprox'?"),
+        (("--family", "drft"), "did you mean 'drift'?"),
+        (("fedavg", "fedprox"), "expected one NAME"),
+        (("fedavg", "--family", "drift"), "expected one NAME"),
+    ):
+        refused = equipoise("methods", *words)
+        assert refused.code == 2 and sentence in refused.err
 
 
 def test_show_says_how_a_run_ended_and_who_gained(equipoise: Terminal, place: Path) -> None:

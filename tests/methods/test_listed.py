@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from collections import Counter
 from dataclasses import dataclass
 from math import prod
@@ -151,3 +152,14 @@ def test_lists_can_be_narrowed() -> None:
     for wrong, sentence in (({"family": "drft"}, "unknown family 'drft'; did you mean 'drift'?"), ({"needs": "clases"}, "'classes'")):
         with pytest.raises(methods.UnknownName, match=re.escape(sentence)):
             methods.listed(**wrong)
+
+
+def test_the_pages_list_what_there_is() -> None:
+    root = Path(__file__).parents[2]
+    made = runpy.run_path(str(root / "docs" / "methods" / "index.py"))
+    pages = {root / "README.md": made["front"]((root / "README.md").read_text()), root / "docs" / "methods" / "README.md": made["index"]()}
+    for page, text in pages.items():
+        assert page.read_text() == text, "out of date; run: python docs/methods/index.py"
+        assert all(f"[`{name}`](" in text for name in methods.names())
+        for target in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert (page.parent / target).exists(), target
