@@ -6,27 +6,33 @@ with the nearest valid one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, overload
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_serializer, field_validator, model_validator
 from torch import nn
 
-from equipoise import methods
+from equipoise import methods, plainyaml
 from equipoise.composition import SLOTS, compose, parts
 from equipoise.data import DataConfig, Dataset
+from equipoise.imports import OWN, FromFile, Imports, NotAllowed, permitted
 from equipoise.method import Method, mistake
 from equipoise.metrics import registry
+from equipoise.names import checked_name, quoted
 from equipoise.training import Training
 
+MOST_MISTAKES = 20  # that one error tells
 OWN_DATA = "its data set is a Python object"
+# What the experiment that is being made may import. Not a field: no key of a file may reach it.
+_permission: ContextVar[Imports] = ContextVar("permission", default=OWN)
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
 
 
 class Scripted(Section):
@@ -110,25 +116,37 @@ class Experiment(Section):
 
     data: DataConfig = DataConfig()
     model: Any = Field("mlp", description="a model's name, or a mapping with its name and options, or a module of yours")
-    models: dict[str, Any] = Field(default_factory=dict, description="several models by name (private, proxy), for methods that need them")
+    models: dict[str, Any] = Field(
+        default_factory=dict, max_length=100, description="several models by name (private, proxy), for methods that need them"
+    )
     method: Any = Field({"name": "fedavg"}, description="a method's name, or a mapping with its name and hyper-parameters, or a Method")
     training: Training = Training()
     participation: Participation = Participation()
     faults: Faults = Faults()
     evaluation: Evaluation = Evaluation()
-    rounds: int = Field(20, ge=1)
-    seed: int = Field(0, ge=0)
+    rounds: int = Field(20, ge=1, le=1_000_000_000)
+    seed: int = Field(0, ge=0, lt=2**63)
     workers: int | None = Field(None, ge=0, le=256, description="worker processes; none: one per core; 0: in process")
     device: str = Field("cpu", description="cpu or cuda")
-    keep: int = Field(2, ge=1, description="checkpoints kept")
-    memory: int = Field(512, ge=1, description="megabytes of replies held in memory; above it they go through files")
+    keep: int = Field(2, ge=1, lt=2**31, description="checkpoints kept")
+    memory: int = Field(512, ge=1, lt=2**31, description="megabytes of replies held in memory; above it they go through files")
     dataset: Dataset | None = Field(None, exclude=True, description="a data set of yours in place of data.name")
+    _imports: Imports = PrivateAttr(default_factory=lambda: _permission.get())
 
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ConfigurationError("\n".join(_explain(detail) for detail in error.errors())) from None
+            found = error.errors()
+            more = [f"... and {len(found) - MOST_MISTAKES} more mistakes"] if len(found) > MOST_MISTAKES else []
+            raise ConfigurationError("\n".join([*map(_explain, found[:MOST_MISTAKES]), *more])) from None
+
+    @field_validator("device")
+    @classmethod
+    def _device(cls, value: str) -> str:
+        if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", value):
+            raise ValueError(f"expected cpu, cuda or cuda:1, say, got {quoted(value)}")
+        return value
 
     @field_validator("data", mode="before")
     @classmethod
@@ -138,7 +156,7 @@ class Experiment(Section):
     @field_validator("method", mode="before")
     @classmethod
     def _method(cls, value: Any) -> Any:
-        return value if isinstance(value, Method) else method_spec(value)
+        return value if isinstance(value, Method) else method_spec(value, _permission.get())
 
     @field_validator("model", mode="before")
     @classmethod
@@ -149,7 +167,10 @@ class Experiment(Section):
     @classmethod
     def _models(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
-            raise ValueError(f"models: expected a mapping from name to model, got {value!r}; for one model use `model`")
+            raise ValueError(f"models: expected a mapping from name to model, got {quoted(value)}; for one model use `model`")
+        for name in value:
+            if "@" in checked_name(name, "the name of a model"):
+                raise ValueError(f"models: expected names without @, got {name!r}; {name.replace('@', '-')!r}, say")
         return {name: checked_model(spec, f"models.{name}") for name, spec in value.items()}
 
     @field_serializer("method")
@@ -179,7 +200,12 @@ class Experiment(Section):
         return self
 
     def build_method(self) -> Method:
-        return self.method if isinstance(self.method, Method) else method_from(self.method)
+        return self.method if isinstance(self.method, Method) else method_from(self.method, self._imports)
+
+    @property
+    def imports(self) -> Imports:
+        """What this experiment may import."""
+        return self._imports
 
     def architectures(self) -> dict[str, Any]:
         """Model name -> specification; a single model is called `model`."""
@@ -202,34 +228,50 @@ class Experiment(Section):
 
 
 def checked_model(value: Any, where: str) -> Any:
-    if isinstance(value, (str, nn.Module, Callable)):  # type: ignore[arg-type]
+    if isinstance(value, str):
+        value = {"name": value}
+        return _checked_spec(value, where)["name"]
+    if isinstance(value, (nn.Module, Callable)):  # type: ignore[arg-type]
         return value
     if isinstance(value, Mapping) and ("name" in value):
-        return dict(value)
-    raise ValueError(f"{where}: expected a name, a mapping with `name` and options, or a torch module, got {value!r}")
+        return _checked_spec(dict(value), where)
+    raise ValueError(f"{where}: expected a name, a mapping with `name` and options, or a torch module, got {quoted(value)}")
 
 
-def method_spec(value: Any) -> dict[str, Any]:
+def _checked_spec(spec: dict[str, Any], where: str) -> dict[str, Any]:
+    """A model by name; code that may not be imported is refused here, before anything is prepared."""
+    if not isinstance(spec["name"], str):
+        raise ValueError(f"{where}.name: expected text, got {quoted(spec['name'])}")
+    if ":" in spec["name"]:
+        _permission.get().check(spec["name"], "model")
+    if "clients" in spec:
+        if not isinstance(spec["clients"], Mapping):
+            raise ValueError(f"{where}.clients: expected a mapping from client to model, got {quoted(spec['clients'])}")
+        spec["clients"] = {client: checked_model(own, f"{where}.clients.{client}") for client, own in spec["clients"].items()}
+    return spec
+
+
+def method_spec(value: Any, imports: Imports = OWN) -> dict[str, Any]:
     """A method as given (a name or a mapping) as a checked mapping; guests are nested mappings under their slots."""
     if isinstance(value, str):
         value = {"name": value}
     if not isinstance(value, Mapping) or "name" not in value:
-        raise ValueError(f"method: expected a name or a mapping with `name`, got {value!r}; `equipoise methods` lists the names")
+        raise ValueError(f"method: expected a name or a mapping with `name`, got {quoted(value)}; `equipoise methods` lists the names")
     spec = dict(value)
     for slot in SLOTS:
         if spec.get(slot) is not None:
-            spec[slot] = method_spec(spec[slot])
+            spec[slot] = method_spec(spec[slot], imports)
         elif slot in spec:
             del spec[slot]
-    made = method_from(spec)
+    made = method_from(spec, imports)
     # A name that `register` gave is known in this process only; the file of a run says where the class is.
     return spec if name_is_local(made) else {**spec, "name": methods.name_of(parts(made)[0])}
 
 
-def method_from(spec: Mapping[str, Any]) -> Method:
-    guests = {slot: method_from(spec[slot]) for slot in SLOTS if slot in spec}
+def method_from(spec: Mapping[str, Any], imports: Imports = OWN) -> Method:
+    guests = {slot: method_from(spec[slot], imports) for slot in SLOTS if slot in spec}
     own = {key: value for key, value in spec.items() if key not in ("name", *SLOTS)}
-    return compose(methods.make(spec["name"], own), **guests)
+    return compose(methods.make(spec["name"], own, imports), **guests)
 
 
 def spec_of(method: Method) -> dict[str, Any]:
@@ -248,23 +290,27 @@ class ConfigurationError(ValueError):
     """A configuration that cannot be run: names the key, the value and what is allowed."""
 
 
-def load(path: Path | str) -> dict[str, Any]:
+def load(path: Path | str) -> FromFile:
     """The mapping in a YAML file."""
     try:
-        found = yaml.safe_load(Path(path).read_text())
-    except FileNotFoundError:
-        raise ConfigurationError(
-            f"no experiment file {path}; give the path of a YAML file, or flags such as --data digits --method fedavg"
-        ) from None
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"{path} is not YAML: {error}") from None
+        if not Path(path).exists():
+            raise ConfigurationError(
+                f"no experiment file {path}; give the path of a YAML file, or flags such as --data digits --method fedavg"
+            )
+        found = plainyaml.read(path)
+    except (plainyaml.Unreadable, OSError) as error:
+        raise ConfigurationError(str(error)) from None
     if not isinstance(found, dict):
         raise ConfigurationError(f"{path}: expected a mapping such as `method: fedavg`, got {type(found).__name__}")
-    return found
+    return FromFile(found)
 
 
+@overload
+def with_settings(config: FromFile, settings: Mapping[str, Any]) -> FromFile: ...
+@overload
+def with_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]: ...
 def with_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with dotted keys changed: {"method.mu": 0.1}."""
+    """A configuration with dotted keys changed: {"method.mu": 0.1}; names that it brings in are the caller's."""
     result: dict[str, Any] = dict(config)
     for key, value in settings.items():
         *parents, last = key.split(".")
@@ -274,17 +320,27 @@ def with_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dic
             # `method: fedprox` is short for a mapping with that name.
             inner = {"name": inner} if isinstance(inner, str) else {} if inner is None else inner
             if not isinstance(inner, Mapping):
-                raise ConfigurationError(f"{key}: {parent} is {inner!r}, which has no parts; set {parent} itself")
+                raise ConfigurationError(f"{key}: {parent} is {quoted(inner)}, which has no parts; set {parent} itself")
             inner = dict(inner)
             place[parent] = inner
             place = inner
         place[last] = value
-    return result
+    return config.changed(result, settings.values()) if isinstance(config, FromFile) else result
 
 
-def experiment(config: Mapping[str, Any]) -> Experiment:
-    """A checked experiment, or an error that names every wrong key."""
-    return Experiment(**config)
+def experiment(config: Mapping[str, Any], imports: Imports | None = None) -> Experiment:
+    """A checked experiment, or an error that names every wrong key.
+
+    Code that a file names is imported if `imports` says so; what a mapping made in Python names is the caller's own.
+    """
+    wrong = [key for key in config if not isinstance(key, str)]
+    if wrong:
+        raise ConfigurationError(f"expected text as keys, got {quoted(wrong[0])}")
+    before = _permission.set(imports or permitted(config))
+    try:
+        return Experiment(**config)
+    finally:
+        _permission.reset(before)
 
 
 def _explain(detail: Any) -> str:
@@ -301,4 +357,5 @@ def _explain(detail: Any) -> str:
         return f"{key}: unknown key{hint} Known here: {', '.join(valid)}"
     message = detail["msg"].removeprefix("Value error, ")
     named = message.startswith((f"{key}: ", f"{key}."))
-    return (message if named else f"{key}: {message}") + ("" if "got" in message or "unknown" in message else f", got {detail['input']!r}")
+    told = "got" in message or "unknown" in message or isinstance(detail.get("ctx", {}).get("error"), NotAllowed)
+    return (message if named else f"{key}: {message}") + ("" if told else f", got {quoted(detail['input'])}")

@@ -32,6 +32,31 @@ Positive = Annotated[float, Gt(0)]
 Fraction = Annotated[float, Ge(0), Le(1)]
 Count = Annotated[int, Ge(1)]
 
+FAMILIES = {  # what kind of thing a method does, in the order of lists
+    "reference": "what others are compared with",
+    "drift": "local training is corrected, so that clients do not drift apart",
+    "features": "what enters the head is made alike over clients",
+    "distillation": "models teach each other by their answers",
+    "aggregation": "the server weighs replies, or chooses its step, with an eye on every client",
+    "personal": "every client ends with a model of its own",
+    "rewards": "who contributes more receives more",
+    "own": "methods of users",
+}
+NOTIONS = ("no harm", "even accuracy", "collaborative", "representation", "participation", "none")  # of fairness: docs/fairness.md
+NEEDS = {
+    "classes": "class labels; regression is refused",
+    "validation": "validation data at the server",
+    "sgd": "plain SGD: no momentum, weight decay, clipping or Adam",
+    "no-batch-norm": "a network without batch norm",
+    "images": "samples that are images",
+    "head": "a network with a trained head",
+    "units": "a network with hidden units",
+}
+PASSES = (
+    "T: a pass with gradient over a client's training data, F: one without, V: one over the server's validation data; E: epochs, "
+    "K: clients of the round; behind 'once': before round 1"
+)
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -141,6 +166,12 @@ class Method:
     composable_update: ClassVar[bool] = False  # True: its own update is right under any weights
     reconstruction: ClassVar[bool] = False  # True: its paper's equations were not to be had; tables say so behind its name
     paper: ClassVar[str] = ""
+    year: ClassVar[int | None] = None  # of the paper
+    family: ClassVar[str] = "own"  # one of FAMILIES
+    fairness: ClassVar[str] = ""  # the notions it is after, of NOTIONS, with commas; empty: not stated
+    needs: ClassVar[tuple[str, ...]] = ()  # of NEEDS, with its default parameters, beside what the flags above say
+    exchanges: ClassVar[str] = ""  # `cohort.run` per round, "; once N" before round 1; empty: 1, if neither round nor setup is its own
+    passes: ClassVar[str] = ""  # per round, as a sum of terms in the signs of PASSES; empty: not stated
 
     @property
     def title(self) -> str:

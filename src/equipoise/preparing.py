@@ -34,7 +34,7 @@ def prepare(wanted: Experiment, task: Task, ids: Sequence[str], federation: Fede
     architectures: dict[str, Any] = {}
     for name, spec in wanted.architectures().items():
         if isinstance(spec, dict) and "clients" in spec:  # {name: cnn, clients: {"3": mlp}}: some clients have their own
-            overrides[name] = factories(spec["clients"], task)
+            overrides[name] = factories(spec["clients"], task, wanted.imports)
             if federation is None:  # a performing side may hold some of the clients only
                 _check_clients(f"models.{name}.clients", overrides[name], ids)
             spec = {key: value for key, value in spec.items() if key != "clients"}
@@ -43,7 +43,7 @@ def prepare(wanted: Experiment, task: Task, ids: Sequence[str], federation: Fede
         for number, scripted in wanted.participation.script.items():
             _check_clients(f"participation.script.{number}", scripted.clients, ids)
         _check_clients("faults.script", [fault.client for fault in wanted.faults.script], ids)
-    own = factories(architectures, task)
+    own = factories(architectures, task, wanted.imports)
     built = {**own, **method.models(task, own)}
     bench = Workbench(task, built, wanted.training, wanted.seed, federation, wanted.device, overrides, tuple(wanted.data.augment))
     for name in built:
@@ -81,7 +81,7 @@ def _try_bfloat16(device: str) -> None:
         "with torch.autocast(D, torch.bfloat16): loss = net(torch.randn(16, 1, 8, 8, device=D)).float().square().sum()\n"
         "loss.backward()"
     ).replace("D", repr(device))
-    tried = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    tried = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=120)
     if tried.returncode:
         said = tried.stderr.strip().splitlines()[-1:] or [f"it ended with code {tried.returncode}"]
         raise ConfigurationError(f"training.precision: bfloat16 does not work on this machine ({said[0]}); use float32")

@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -21,11 +21,13 @@ import torch
 import yaml
 
 import equipoise
+from equipoise import plainyaml
 from equipoise.data import Dataset, Federation, federate
 from equipoise.data.roster import Roster, old_fingerprint
 from equipoise.engine.evaluation import PRESENT, check_main
 from equipoise.engine.rounds import Loop
-from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment, spec_of
+from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment, load, spec_of
+from equipoise.imports import Imports, permitted
 from equipoise.method import Method
 from equipoise.preparing import prepare
 from equipoise.records import Record
@@ -52,24 +54,27 @@ Connect = Callable[[Federation, Experiment], Simulated]
 
 
 def run(
-    given: Experiment | Mapping[str, Any],
+    given: Experiment | Mapping[str, Any] | str | Path,
     out: str | Path | None = None,
     watcher: Watcher | None = None,
     transport: Connect | Literal["loopback"] | None = None,
+    allow_imports: Iterable[str] = (),
 ) -> Run:
     """Run an experiment to its end and return its record.
 
-    `out` is the run's folder (default: a new one under `runs/`). `transport` makes another than the experiment's `workers` say; "loopback" packs
-    and unpacks everything on its way, for tests.
+    `given` may also be the path of a YAML file; code that it names is imported from the packages in `allow_imports` only. `out` is the run's
+    folder (default: a new one under `runs/`). `transport` makes another than the experiment's `workers` say; "loopback" packs and unpacks
+    everything on its way, for tests.
     """
-    wanted = given if isinstance(given, Experiment) else experiment(given)
+    if isinstance(given, (str, Path)):
+        given = load(given)
+    wanted = given if isinstance(given, Experiment) else experiment(given, permitted(given, allow_imports))
+    text = configuration(wanted)
     folder = Path(out) if out is not None else fresh_folder(wanted)
     with Simulation(wanted, watcher, transport) as simulation:
-        job = Job(uuid.uuid4().hex, portable(wanted), version=equipoise.__version__)
+        job = job_of(wanted, uuid.uuid4().hex)
         roster, bench, method = simulation.open(job, folder)
-        store = Store.create(
-            folder, yaml.safe_dump(wanted.model_dump(mode="json"), sort_keys=False), _metadata(wanted, job, roster, simulation)
-        )
+        store = Store.create(folder, text, _metadata(wanted, job, roster, simulation))
         return simulation.go(store, roster, bench, method)
 
 
@@ -80,11 +85,13 @@ def resume(
     given: Experiment | None = None,
     from_round: int | None = None,
     transport: Connect | Literal["loopback"] | None = None,
+    allow_imports: Iterable[str] = (),
 ) -> Run:
     """Go on with a run that was stopped or killed; the result is the same, bit for bit, as if it never was.
 
     A run whose data, model or method were Python objects needs them again: `given` is the experiment it was started with.
-    `from_round` goes back to an older checkpoint, where the newest one is damaged; the rounds after it are computed again.
+    `from_round` goes back to an older checkpoint, where the newest one is damaged; the rounds after it are computed again. Code that the
+    run's file names is imported from the packages in `allow_imports` only.
     """
     with ExitStack() as on_failure:
         store = Store(Path(folder), writing=True)
@@ -100,14 +107,13 @@ def resume(
         reason = outdated(saved, store.meta("version"), store.meta("task"))
         if reason is not None:
             raise RunError(f"{folder} was {reason}; this version would go on with other numbers than it began with: run it anew")
-        wanted = given or experiment({**saved, **({"dataset": dataset} if dataset is not None else {})})
+        more = {"dataset": dataset} if dataset is not None else {}
+        wanted = given or experiment({**saved, **more}, permitted(saved, allow_imports))
         if from_round is None:
             store.check_files()
         with Simulation(wanted, watcher, transport) as simulation:
             old = store.meta("fingerprint of") is None  # begun by a version whose fingerprint was one of the whole federation
-            roster, bench, method = simulation.open(
-                Job(store.meta("run") or "", portable(wanted), version=equipoise.__version__), Path(folder)
-            )
+            roster, bench, method = simulation.open(job_of(wanted, store.meta("run") or ""), Path(folder))
             if store.meta("fingerprint") != (old_fingerprint(simulation.federation) if old else roster.fingerprint):
                 raise RunError(
                     f"the data of {folder} have changed since it began; bring back the original data, or run the experiment anew"
@@ -179,12 +185,25 @@ class Simulation:
                 store.set_meta("wall seconds", (store.meta("wall seconds") or 0.0) + time.time() - began)
             self.transport.close()
             store.close()
-        return Run(store.folder)
+        return Run(store.folder, Imports(self.wanted.imports.packages).with_names(self.wanted.model_dump(mode="json")))
 
 
-def portable(wanted: Experiment) -> dict[str, Any]:
-    """The experiment as names, for a job."""
-    return wanted.model_dump(mode="json") | {"method": spec_of(wanted.build_method())}
+def job_of(wanted: Experiment, run: str) -> Job:
+    """What performing sides are told: the experiment as names, and what they may import."""
+    names = wanted.model_dump(mode="json") | {"method": spec_of(wanted.build_method())}
+    return Job(run, names, wanted.imports.plain(), version=equipoise.__version__)
+
+
+def configuration(wanted: Experiment) -> str:
+    """The file of a run; one that could not be read again is refused before anything begins."""
+    text = yaml.safe_dump(wanted.model_dump(mode="json"), sort_keys=False)
+    try:
+        plainyaml.parsed(text, "this experiment, written to a file,")
+    except plainyaml.Unreadable as error:
+        raise ConfigurationError(str(error)) from None
+    if len(text.encode()) > plainyaml.MOST_BYTES:
+        raise ConfigurationError(f"expected an experiment of at most 1 MB, got one of {len(text) / 1e6:.1f} MB; shorten its lists")
+    return text
 
 
 def _check_states(store: Store, transport: Transport, number: int, wanted: Experiment) -> None:

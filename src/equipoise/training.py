@@ -15,7 +15,7 @@ GradientHook = Callable[[str, Tensor], Tensor]
 class Training(BaseModel):
     """Local training of one client in one round."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: float = Field(0.05, gt=0, description="learning rate of round 1")

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from equipoise.imports import OWN, Imports
 from equipoise.losses.terms import Outputs
 from equipoise.streams import default_generator
 from equipoise.task import Task
@@ -235,7 +236,7 @@ def prefers_channels_last(net: nn.Module, task: Task) -> bool:
     return len(task.shape) == 3 and any(isinstance(module, nn.Conv2d) for module in net.modules())
 
 
-def factories(specs: Mapping[str, Any], task: Task) -> dict[str, Factory]:
+def factories(specs: Mapping[str, Any], task: Task, imports: Imports = OWN) -> dict[str, Factory]:
     """Specifications (a registered name, options, or a module of the user's) as functions that build a network."""
     import copy
 
@@ -246,7 +247,7 @@ def factories(specs: Mapping[str, Any], task: Task) -> dict[str, Factory]:
             return lambda: wrap(copy.deepcopy(spec))
         if callable(spec):
             return lambda: wrap(spec())
-        return lambda: build(spec, task)
+        return lambda: build(spec, task, imports)
 
     return {name: factory(spec) for name, spec in specs.items()}
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from equipoise.cli import main
 from equipoise.cli.data import app
 from equipoise.data.partitions import PARTITIONS
 
@@ -49,11 +50,14 @@ def test_show_names_licence_source_and_shape() -> None:
         (["import", "mnist", "absent.npz"], "no such file"),
     ],
 )
-def test_mistakes_end_in_a_sentence_and_status_one(arguments: list[str], said: str) -> None:
-    done = runner.invoke(app, arguments)
-    assert done.exit_code == 1
-    assert said in done.stderr
-    assert "Traceback" not in done.output
+def test_mistakes_end_in_a_sentence_and_status_two(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["equipoise", "data", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert said in capsys.readouterr().err
 
 
 def test_partitions_are_listed_with_their_parameters() -> None:

@@ -267,7 +267,7 @@ def test_broken_csv_files_are_refused(tmp_path: Path, content: str, said: str) -
 
 def test_an_npz_file_with_objects_or_cut_short_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.array([{"a": 1}], dtype=object), y=np.zeros(1))
-    with pytest.raises(ValueError, match="not an NPZ file of plain arrays"):
+    with pytest.raises(ValueError, match="the array 'x' holds Python objects, which are never loaded"):
         read_table(tmp_path / "a.npz")
     np.savez(tmp_path / "b.npz", x=np.zeros(100))
     (tmp_path / "b.npz").write_bytes((tmp_path / "b.npz").read_bytes()[:100])
@@ -278,7 +278,7 @@ def test_an_npz_file_with_objects_or_cut_short_is_refused(tmp_path: Path) -> Non
 def test_parquet_without_its_library_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    with pytest.raises(ImportError, match="pip install pyarrow"):
+    with pytest.raises(ValueError, match="pip install pyarrow"):
         read_table(tmp_path / "a.parquet")
 
 

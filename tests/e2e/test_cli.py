@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,59 +15,11 @@ import pytest
 import yaml
 from checks import folder_of, sites
 from safetensors.torch import load_file
+from terminal import QUICK, Terminal, in_a_process
 
 import equipoise as eq
 from equipoise import methods
 from equipoise.cli import main
-
-QUICK = ("--rounds", "2", "--workers", "0", "--seed", "3", "--set", "model={name: mlp, hidden: [6]}", "--set", "training.batch=5")
-
-
-@dataclass(frozen=True)
-class Answer:
-    code: int
-    out: str
-    err: str
-
-
-@dataclass(frozen=True)
-class Terminal:
-    """Types commands into the console entry, in this process."""
-
-    capture: pytest.CaptureFixture[str]
-    patch: pytest.MonkeyPatch
-
-    def __call__(self, *words: object) -> Answer:
-        self.patch.setattr(sys, "argv", ["equipoise", *map(str, words)])
-        self.capture.readouterr()
-        try:
-            main()
-            code: object = 0
-        except SystemExit as end:
-            code = end.code or 0
-        out, err = self.capture.readouterr()
-        assert isinstance(code, int)
-        return Answer(code, out, err)
-
-
-@pytest.fixture
-def equipoise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    monkeypatch.setattr("equipoise.cli.output.console.width", 300)  # a narrow terminal folds what tests look for
-    return Terminal(capsys, monkeypatch)
-
-
-def in_a_process(*words: object, folder: Path, path: Path | None = None) -> Answer:
-    """The same entry as the installed command, in a process of its own."""
-    source = Path(eq.__file__).parent.parent
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(str(one) for one in (source, path) if one),
-        "COLUMNS": "300",
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-c", "import sys; from equipoise.cli import main; sys.exit(main())", *map(str, words)]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    return Answer(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture(scope="module")

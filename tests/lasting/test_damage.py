@@ -22,6 +22,7 @@ from equipoise.runs import store as store_module
 from equipoise.runs.export import export, predictions
 from equipoise.runs.files import digest
 from equipoise.runs.store import RunError, Store
+from equipoise.transports.base import state_file, state_name
 
 
 def flip(path: Path, place: int = -9) -> None:
@@ -130,7 +131,7 @@ def test_no_model_comes_out_of_a_damaged_checkpoint(damage: str, tmp_path: Path)
     new = tmp_path / "new.npz"
     np.savez(new, x=np.zeros((2, *run.task.shape), np.float32))
     predictions(run, new)
-    DAMAGE[damage](sorted((run.folder / "files").glob("client-*r2a0x1*"))[1])
+    DAMAGE[damage](run.folder / "files" / state_file(state_name(ids[1], 2, 0, 1)))
     export(run, client=ids[0])  # what does not touch the model that is asked for does not matter
     assert isinstance(run.model("global", client=ids[0]), torch.nn.Module)
     for ask in (
@@ -202,7 +203,7 @@ def test_opening_a_run_of_format_1_for_writing_migrates_it_whole_or_not_at_all(o
     assert list(sqlite3.connect(old / "run.db").iterdump()) == before
     monkeypatch.undo()
     store = Store(old, writing=True)
-    assert store.meta("format") == 2
+    assert store.meta("format") == store_module.FORMAT
     assert {row["name"]: row["digest"] for row in store.rows("select * from files")} == {
         path.name: digest(path) for path in store.files.iterdir()
     }

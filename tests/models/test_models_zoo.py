@@ -136,3 +136,33 @@ def test_images_too_small_are_refused(name):
 def test_cnn_takes_eight_pixels_and_uneven_images():
     assert parameters(made("cnn", (1, 8, 8))) == 160 + 32 + 4640 + 64 + 128 * 64 + 64 + 650
     assert made("cnn", (2, 4, 9))(torch.zeros(2, 2, 4, 9)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("name", ["cnn", "simple_cnn", "corefed_cnn", "fedave_mnist", "fedave_cifar", "lenet", "bench_cnn", "moon_cnn", "private_cnn", "proxy_cnn"])  # fmt: skip
+def test_pooling_before_relu_changes_no_bit(name, channels_last):
+    """The papers write ReLU, then pooling: three steps of either order end in the same bits, names included."""
+    shape = COLOUR if name in ("corefed_cnn", "fedave_cifar", "moon_cnn") else GREY
+    ours, papers = made(name, shape), made(name, shape)
+    turned = 0
+    for part in papers.modules():
+        for place, (first, second) in enumerate(
+            zip(list(part)[:-1], list(part)[1:], strict=True) if isinstance(part, nn.Sequential) else ()
+        ):
+            if isinstance(first, nn.MaxPool2d) and isinstance(second, nn.ReLU):
+                part[place], part[place + 1] = second, first
+                turned += 1
+    assert turned == 2 and list(ours.state_dict()) == list(papers.state_dict())
+    x = torch.randn(6, *shape, generator=torch_stream(0, "x"))
+    y = torch.arange(6) % 10
+    for net in (ours, papers):
+        if channels_last:
+            net.to(memory_format=torch.channels_last)
+        with default_generator(0, "dropout"):
+            for _ in range(3):
+                net.zero_grad()
+                nn.functional.cross_entropy(net(x), y).backward()
+                with torch.no_grad():
+                    for one in net.parameters():
+                        one -= 0.1 * one.grad
+    assert all(torch.equal(ours.state_dict()[key], value) for key, value in papers.state_dict().items())

@@ -36,11 +36,10 @@ from plugins import Choose, Record
 
 HERE = Path(__file__).resolve().parent
 SOURCE = "src/equipoise"
-LEFT_OUT = shutil.ignore_patterns(
-    ".git", ".venv", "__pycache__", ".mutation", ".*_cache", ".hypothesis", "runs", "comparisons", "dist", "build"
-)
+LEFT_OUT = (".git", ".venv", ".mutation", ".hypothesis", "runs", "comparisons", "dist", "build")  # at the top of the tree
 ENOUGH = 95.0  # per cent of the changes that should be caught
 NO_TESTS = 5  # what pytest ends with
+OUTPUT = "mutation-output.txt"  # of the last tests in a lane
 
 
 def main() -> int:
@@ -60,8 +59,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mutation-") as scratch:
         lanes = [Path(scratch).resolve() / str(number) for number in range(given.jobs)]
         for lane in lanes:
-            shutil.copytree(root, lane, ignore=LEFT_OUT, symlinks=True)
-            compileall.compile_dir(lane / "src", quiet=1)
+            _copy(root, lane)
         _warm()
         known = learnt(root, lanes, given.tests)
         survivors = tried(chosen, lanes, known, given.limit)
@@ -74,6 +72,13 @@ def main() -> int:
     for change, how in sorted(left.items(), key=lambda pair: (pair[0].file, pair[0].start)):
         print(f"line {change.line}, {how}\n  {change.name}")
     return 0 if share >= ENOUGH else 1
+
+
+def _copy(root: Path, lane: Path) -> None:
+    shutil.copytree(root, lane, symlinks=True, ignore=lambda folder, names: {
+        name for name in names if name == "__pycache__" or name.endswith("_cache") or (Path(folder) == root and name in LEFT_OUT)
+    })  # fmt: skip
+    compileall.compile_dir(lane / "src", quiet=1)
 
 
 def sample(root: Path, only: str, n: int, seed: int) -> tuple[list[Change], int]:
@@ -162,8 +167,10 @@ def _traced(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> list[dic
             for line in path.read_text().splitlines():
                 source, number = line.split("\t")
                 children.setdefault(source, set()).add(int(number))
-        found = folder / "rows.json"
-        for row in json.loads(found.read_text()) if found.exists() else [{"test": file, "seconds": 0.0, "passed": False, "lines": {}}]:
+        found = json.loads((folder / "rows.json").read_text()) if (folder / "rows.json").exists() else []
+        if not found and code != NO_TESTS:
+            raise SystemExit(f"{file} cannot be run; pytest said:\n{(lane / OUTPUT).read_text()[-2000:]}")
+        for row in found:
             row["children"] = {source: sorted(numbers) for source, numbers in children.items()}
             for key in ("lines", "children"):
                 row[key] = {str(Path(source).relative_to(lane)): numbers for source, numbers in row[key].items()}
@@ -277,7 +284,7 @@ def _forked(work: Callable[[], int], lane: Path) -> int:
     code = 1
     try:
         os.setsid()
-        out = os.open(lane / "mutation-output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        out = os.open(lane / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for number in (1, 2):
             os.dup2(out, number)
         code = work()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import sqlite3
@@ -89,8 +90,15 @@ def test_curves_and_weights_are_those_of_the_store(tmp_path: Path):
 
 def test_names_from_outside_are_text_and_not_markup(tmp_path: Path):
     evil = "<img src=x onerror=alert(1)>"
-    page = report([made_up_run(tmp_path / "run", clients=[evil, "b"])], tmp_path / "r.html")[0].read_text()
-    assert evil not in page and "&lt;img src=x" in page
+    clients = [evil, "$\\frac{$", "_b", "100 % {{ 7 * 7 }}"]
+    path, *drawn = report([made_up_run(tmp_path / "run", clients=clients)], tmp_path / "r.html", kinds=["png"])
+    page = path.read_text()
+    assert evil not in page and "&lt;img src=x" in page and "{{ 7 * 7 }}" in page
+    pictures = [base64.b64decode(found).decode() for found in re.findall(r"data:image/svg\+xml;base64,([^\"]+)", page)]
+    assert drawn and all(evil not in picture for picture in pictures)
+    named = [picture for picture in pictures if "&lt;img src=x" in picture]
+    assert len(named) == 2, "the heat map and the legend of the weights name the clients"
+    assert all("$\\frac{$" in picture and "_b" in picture for picture in named), "a formula or an underscore is a name like any other"
 
 
 def test_figures_are_written_for_a_paper(tmp_path: Path):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 
 import typer
 
 from equipoise.cli import compare, data, export, methods, predict, report, resume, run, show, table
+from equipoise.names import UnknownName, is_unicode, quoted
+from equipoise.text import shown
 
 app = typer.Typer(
     name="equipoise",
@@ -30,25 +33,44 @@ app.command("show")(show.show)
 app.command("table")(table.table)
 app.command("export")(export.export)
 app.command("predict")(predict.predict)
-app.add_typer(methods.app, name="methods")
+app.command("methods")(methods.methods)
 app.add_typer(data.app, name="data")
 
 
 def main() -> None:
     """The entry point: errors that a user can mend are printed as sentences, without a traceback."""
     try:
+        for word in sys.argv[1:]:
+            if not is_unicode(word):
+                raise UnknownName(f"{quoted(word)}: expected words and names of files in UTF-8; rename the file")
         app()
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        if _is_ours(error):
-            print(f"error: {error}", file=sys.stderr)
-            sys.exit(2)
-        raise
+        sentence = _sentence(error)
+        if sentence is None:
+            raise
+        print(f"error: {sentence}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _sentence(error: Exception) -> str | None:
+    """What to tell the user; None: a bug, which shows its traceback."""
+    if isinstance(error, MemoryError):
+        return f"not enough memory{f' ({shown(error)})' if str(error) else ''}; use less data, a smaller model or fewer --workers"
+    if isinstance(error, OSError) and error.strerror:
+        return shown(f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror)
+    if isinstance(error, sqlite3.Error) or type(error).__name__ == "SafetensorError":
+        return f"the folder of a run is damaged ({shown(error)}); restore it from a copy, or run the experiment anew"
+    if not _is_ours(error):
+        return None
+    # A configuration with several mistakes has a line for each; any other line break came with somebody's name.
+    lines = str(error).split("\n") if type(error).__name__ == "ConfigurationError" else [" ".join(str(error).split())]
+    return "\n".join(map(shown, lines))
 
 
 def _is_ours(error: Exception) -> bool:
-    # ValueErrors and the like that our own checks raise are meant for the user; anything else is a bug and shows its traceback.
+    # ValueErrors and the like that our own checks raise are meant for the user; anything else is a bug.
     module = type(error).__module__
     if module.startswith("equipoise."):
         return type(error).__name__ != "ClientError"

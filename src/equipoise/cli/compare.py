@@ -43,6 +43,10 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(help="the comparison's folder; default: one under comparisons/, named by the settings")
     ] = None,
+    allow_import: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PACKAGE", help="import code of this package if the file names it; repeat the option for several"),
+    ] = None,
     jobs: Annotated[int | None, typer.Option(help="runs at a time; default one per core")] = None,
     output_format: Annotated[
         Literal["terminal", "markdown", "latex", "csv", "json"],
@@ -60,11 +64,10 @@ def compare(
     from equipoise.cli import comparing, output
     from equipoise.comparison import compare as start
     from equipoise.comparison import formats
-    from equipoise.comparison.plan import plan
+    from equipoise.comparison.plan import from_file, plan
     from equipoise.experiment import load, with_settings
+    from equipoise.imports import FromFile, permitted
 
-    given: dict[str, Any] = load(file) if file is not None else {}
-    lists = {key: given.pop(key, None) for key in ("methods", "seeds", "partitions", "grid", "baseline", "level", "measure")}
     flags = {
         "data.name": data,
         "data.clients": clients,
@@ -73,23 +76,26 @@ def compare(
         "rounds": rounds,
         "participation.fraction": fraction,
     }
-    base = with_settings(given, {key: value for key, value in flags.items() if value is not None})
-    base = with_settings(base, output.parse_settings(settings or []))
-    wanted: dict[str, Any] = {
-        "methods": [name.strip() for name in methods.split(",") if name.strip()] if methods is not None else lists["methods"] or [],
-        "seeds": comparing.parse_seeds(seeds) if seeds is not None else lists["seeds"] or [],
-        "partitions": partition or lists["partitions"] or [],
-        "grid": comparing.parse_grid(grid) if grid else lists["grid"] or {},
+    given = load(file) if file is not None else FromFile()
+    given = with_settings(given, {key: value for key, value in flags.items() if value is not None})
+    given = with_settings(given, output.parse_settings(settings or []))
+    typed: dict[str, Any] = {
+        "methods": [name.strip() for name in methods.split(",") if name.strip()] if methods is not None else [],
+        "seeds": comparing.parse_seeds(seeds) if seeds is not None else [],
+        "partitions": partition or [],
+        "grid": comparing.parse_grid(grid) if grid else {},
+        "baseline": baseline,
+        "level": level,
+        "measure": measure,
     }
     if dry_run:
-        comparing.show_plan(plan(base, **wanted))
+        base, wanted = from_file(given, **typed)
+        wanted = {key: value for key, value in wanted.items() if key not in ("baseline", "level", "measure")}
+        comparing.show_plan(plan(base, **wanted, imports=permitted(base, allow_import or [])))
         return
-    for key, value in {"baseline": baseline, "level": level, "measure": measure}.items():
-        asked = lists[key] if value is None else value
-        wanted |= {key: asked} if asked is not None else {}
     try:
         with comparing.progress(quiet) as watching:
-            result = start(base, **wanted, out=out, jobs=jobs, progress=watching)
+            result = start(given, **typed, out=out, jobs=jobs, progress=watching, allow_imports=allow_import or [])
     except KeyboardInterrupt:
         print("stopped; finished rounds are kept, and the same command goes on from there", file=sys.stderr)
         raise typer.Exit(130) from None

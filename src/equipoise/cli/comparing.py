@@ -7,17 +7,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import yaml
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
+from equipoise import plainyaml
 from equipoise.cli import output
 from equipoise.comparison import formats
 from equipoise.comparison.children import Progress as Watching
 from equipoise.comparison.plan import Cell
 from equipoise.comparison.table import Comparison
 from equipoise.experiment import ConfigurationError
+from equipoise.names import quoted
+from equipoise.text import shown
 
 MOST_SEEDS = 1000
 
@@ -48,14 +51,14 @@ def parse_grid(words: Sequence[str]) -> dict[str, list[Any]]:
         key, equals, values = word.partition("=")
         if not equals or not key.strip() or not values.strip():
             raise ConfigurationError(f"--grid: expected KEY=VALUE,VALUE such as method.mu=0.01,0.1, got {word!r}")
-        found[key.strip()] = yaml.safe_load(f"[{values}]")
+        found[key.strip()] = plainyaml.parsed(f"[{values}]", f"--grid {key}: {quoted(values)}")
     return found
 
 
 def show_plan(cells: Sequence[Cell]) -> None:
     rows = [[cell.label, cell.partition, cell.seed, ", ".join(f"{k}={v}" for k, v in cell.setting), cell.name] for cell in cells]
     output.table(["method", "partition", "seed", "setting", "folder"], rows)
-    output.console.print(f"[bold]plan[/]: {len(cells)} runs of {cells[0].experiment.rounds} rounds", highlight=False)
+    output.say(output.styled("plan", "bold"), f": {len(cells)} runs of {cells[0].experiment.rounds} rounds")
 
 
 @contextmanager
@@ -68,7 +71,7 @@ def progress(quiet: bool) -> Iterator[Watching]:
     if not screen.is_terminal:
         yield _lines()
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
                TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
     with Progress(*columns, console=screen) as bars:
         whole = bars.add_task("all runs", total=None)
@@ -89,7 +92,7 @@ def progress(quiet: bool) -> Iterator[Watching]:
             if cell.name in going:
                 bars.update(going[cell.name], visible=False)
             if failure is not None:
-                screen.print(f"[red]failed[/] {_title(cell)}: {failure}", highlight=False)
+                screen.print(Text.assemble(("failed", "red"), f" {shown(_title(cell))}: {shown(failure)}"), highlight=False)
 
         yield Watching(on_plan, on_round, on_end)
 
@@ -99,7 +102,7 @@ def _lines() -> Watching:
         print(f"{len(missing)} runs to do, {finished} finished already", file=sys.stderr)
 
     def on_end(cell: Cell, failure: str | None) -> None:
-        print(f"{_title(cell)}: {'done' if failure is None else f'failed: {failure}'}", file=sys.stderr)
+        print(shown(f"{_title(cell)}: {'done' if failure is None else f'failed: {failure}'}"), file=sys.stderr)
 
     return Watching(on_plan=on_plan, on_end=on_end)
 
@@ -113,15 +116,15 @@ def show(result: Comparison, shown_clients: int) -> None:
     """The tables, what they mean, who gained and who lost, and where it is saved."""
     for partition in result.partitions:
         header, rows = formats.grid_of(result, partition, _mark)
-        output.console.print(f"[bold]{partition}[/]", highlight=False)
+        output.say(output.styled(partition, "bold"))
         _wide_table(header, rows)
-    output.console.print("[bold]best[/], [underline]second best[/]")
+    output.say(output.styled("best", "bold"), ", ", output.styled("second best", "underline"))
     for line in formats.explanation(result):
-        output.console.print(line, highlight=False, markup=False)
+        output.say(line)
     if result.entries:
         _show_clients(result, shown_clients)
-    output.console.print(f"saved in [bold]{result.folder}[/]: table.md, table.tex, table.csv, comparison.json; "
-                         f"equipoise report {result.folder} makes a page of it", highlight=False, soft_wrap=True)  # fmt: skip
+    end = f": table.md, table.tex, table.csv, comparison.json; equipoise report {result.folder} makes a page of it"
+    output.say("saved in ", output.styled(str(result.folder), "bold"), end, wrap=False)
 
 
 def _show_clients(result: Comparison, limit: int) -> None:
@@ -129,28 +132,25 @@ def _show_clients(result: Comparison, limit: int) -> None:
     header, rows = formats.clients_grid(result, partition, seed)
     if not rows:
         return
-    output.console.print(
-        f"\n[bold]who gains, who loses[/] against training alone ({partition}, seed {seed}; most harmed first)", highlight=False
-    )
+    output.console.print()
+    output.say(output.styled("who gains, who loses", "bold"), f" against training alone ({partition}, seed {seed}; most harmed first)")
     *clients, losers = rows
     _wide_table(header, [*([*row[:2], *map(_coloured, row[2:])] for row in clients[:limit]), losers])
     if len(clients) > limit:
-        output.console.print(f"... and {len(clients) - limit} more clients in comparison.json", highlight=False)
+        output.say(f"... and {len(clients) - limit} more clients in comparison.json")
 
 
 def _coloured(change: str) -> str:
-    return f"[red]{change}[/]" if change.startswith("-") else f"[green]{change}[/]" if change.startswith("+") else change
+    return output.styled(change, "red" if change.startswith("-") else "green" if change.startswith("+") else "")
 
 
 def _mark(text: str, place: int | None) -> str:
-    return f"[bold]{text}[/]" if place == 1 else f"[underline]{text}[/]" if place == 2 else text
+    return output.styled(text, "bold" if place == 1 else "underline" if place == 2 else "")
 
 
 def _wide_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table, broken into several under each other where the terminal is too narrow; the first column is repeated."""
-    from rich.text import Text
-
-    widths = [max(Text.from_markup(str(line[place])).cell_len for line in [header, *rows]) + 2 for place in range(len(header))]
+    widths = [max(output.as_text(line[place]).cell_len for line in [header, *rows]) + 2 for place in range(len(header))]
     blocks: list[list[int]] = [[]]
     for place in range(1, len(header)):
         if blocks[-1] and widths[0] + sum(widths[p] for p in blocks[-1]) + widths[place] > output.console.width:
@@ -158,9 +158,9 @@ def _wide_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         blocks[-1].append(place)
     for block in blocks:
         grid = Table(box=None, pad_edge=False, header_style="bold")
-        grid.add_column(header[0])
+        grid.add_column(output.as_text(header[0]))
         for place in block:
-            grid.add_column(header[place], justify="right", no_wrap=True)
+            grid.add_column(output.as_text(header[place]), justify="right", no_wrap=True)
         for row in rows:
-            grid.add_row(str(row[0]), *(str(row[place]) for place in block))
+            grid.add_row(*(output.as_text(row[place]) for place in (0, *block)))
         output.console.print(grid)

@@ -37,8 +37,7 @@ def list_sets(as_json: Json = False) -> None:
 @app.command()
 def show(name: Name, as_json: Json = False) -> None:
     """Show what is known of a data set."""
-    with _plain_errors():
-        facts = _facts(name)
+    facts = _facts(name)
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
         return
@@ -52,7 +51,7 @@ def fetch(names: Annotated[list[str], typer.Argument(help="The names of data set
     from equipoise.data import sets
 
     for name in names:
-        with _plain_errors(), _progress() as progress:
+        with _progress() as progress:
             typer.echo(f"{name}: {sets.fetch(sets.entry(name), progress)}")
 
 
@@ -61,8 +60,7 @@ def import_set(name: Name, files: Annotated[list[Path], typer.Argument(help="Off
     """Take files that were fetched by hand, check them and keep a prepared copy."""
     from equipoise.data import sets
 
-    with _plain_errors():
-        typer.echo(f"{name}: {sets.import_files(sets.entry(name), files)}")
+    typer.echo(f"{name}: {sets.import_files(sets.entry(name), files)}")
 
 
 @app.command()
@@ -133,16 +131,6 @@ def _print_table(header: list[str], rows: list[list[str]]) -> None:
     for row in rows:
         table.add_row(*row)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
-
-
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """What went wrong in one sentence, and exit status 1; a traceback would not help anybody here."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(1) from error
 
 
 @contextmanager

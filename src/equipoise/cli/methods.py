@@ -2,50 +2,67 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from itertools import groupby
+from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="List the methods, and show one with its parameters.", invoke_without_command=True)
 
-
-@app.callback()
-def list_methods(context: typer.Context, as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False) -> None:
-    """List the methods."""
-    if context.invoked_subcommand is not None:
-        return
-    import json
-
-    from equipoise import methods
-    from equipoise.cli import output
-
-    found = [methods.describe(name) for name in methods.names()]
-    if as_json:
-        print(json.dumps([{key: entry[key] for key in ("name", "summary", "paper")} for entry in found], indent=2))
-        return
-    output.table(["method", "what it does"], [[entry["name"], entry["summary"]] for entry in found])
-    print("equipoise methods show NAME lists a method's parameters.")
-
-
-@app.command("show")
-def show(
-    name: Annotated[str, typer.Argument(help="a method's name")],
+def methods(
+    name: Annotated[list[str] | None, typer.Argument(metavar="[NAME]", help="a method to show in detail; none: list all")] = None,
+    family: Annotated[str | None, typer.Option(help="list this family only")] = None,
+    needs: Annotated[str | None, typer.Option(help="list only what needs this, such as validation; none: what needs nothing")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
 ) -> None:
-    """A method: what it does, its paper, its parameters with their ranges."""
+    """List the methods with family, needs and cost, or show one with its paper and parameters."""
     import json
 
     from equipoise import methods
-    from equipoise.cli import output
 
-    found = methods.describe(name)
+    words = name[1:] if name and name[0] == "show" else name or []  # `methods show NAME` of earlier versions
+    if len(words) > 1 or (words and (family or needs)):
+        raise typer.BadParameter("expected one NAME without --family and --needs, or none")
+    found: Any = methods.describe(words[0]) if words else methods.listed(family, needs)
     if as_json:
         print(json.dumps(found, indent=2))
-        return
+    elif words:
+        _show(found)
+    else:
+        _list(found)
+
+
+def _list(found: list[dict[str, Any]]) -> None:
+    from equipoise import methods
+    from equipoise.cli import output
+    from equipoise.method import PASSES
+
+    columns = ("year", "needs", "exchanges", "fairness", "passes")
+    rows: list[list[str]] = []
+    for family, entries in groupby(found, lambda entry: entry["family"]):  # a row of its own: as a column it would not fit a terminal
+        rows.append([output.styled(family, "bold"), *[""] * len(columns)])
+        rows += [["  " + methods.shown(entry["name"]), *(_cell(entry[key]) for key in columns)] for entry in entries]
+    output.table(["family, method", *columns], rows)
+    output.say(f"exchanges and passes are per round. {PASSES}. equipoise methods NAME shows a method with its parameters.")
+
+
+def _show(found: dict[str, Any]) -> None:
+    from equipoise.cli import output
+    from equipoise.method import FAMILIES, NEEDS, PASSES
+
     print(f"{found['name']}: {found['doc']}\n")
     if found["paper"]:
         print(f"Paper: {found['paper']}\n")
+    family = found["family"]
+    print(f"family: {family}" + (f" ({FAMILIES[family]})" if family in FAMILIES else ""))
+    print(f"needs: {'; '.join(NEEDS.get(need, need) for need in found['needs']) or 'nothing'}")
+    print(f"fairness: {found['fairness']}")
+    print(f"exchanges per round: {found['exchanges']}")
+    print(f"passes per round: {found['passes']} ({PASSES})\n")
     output.table(
         ["parameter", "default", "range", "meaning"],
         [[p["name"], repr(p["default"]), p["range"], p["help"]] for p in found["parameters"]],
     )
+
+
+def _cell(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else "" if value is None else str(value)

@@ -15,31 +15,55 @@ import yaml
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
-from equipoise import methods
+from equipoise import methods, plainyaml
 from equipoise.comparison.formats import figure
 from equipoise.comparison.measures import in_unit_of
 from equipoise.engine.evaluation import MEASURE, OUTPUTS
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.metrics.registry import find, main_of, measured
+from equipoise.names import quoted
 from equipoise.runs import Run
 from equipoise.runs.store import DATABASE, RoundRecord, RunError
 from equipoise.runs.summary import baseline_of, facts, of_main
+from equipoise.text import shown
 from equipoise.transports.base import Watcher
 from equipoise.transports.isolation import UNKEPT, can_interrupt
 
 console = Console()
 
 
+class Styled(str):
+    """A word of a table and how it looks; names of users come as plain words, in which rich is not to look for its markup."""
+
+    style: str = ""
+
+
+def styled(text: str, style: str) -> Styled:
+    result = Styled(text)
+    result.style = style
+    return result
+
+
+def as_text(cell: Any) -> Text:
+    return Text(shown(cell), style=getattr(cell, "style", ""))
+
+
+def say(*words: str, wrap: bool = True) -> None:
+    """Print a line as it is: what is in it is never taken for markup."""
+    console.print(Text.assemble(*map(as_text, words)), highlight=False, soft_wrap=not wrap)
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
     if title:
-        console.print(title, style="italic", highlight=False)
+        say(styled(title, "italic"))
     grid = Table(box=None, pad_edge=False, header_style="bold")
     for place, name in enumerate(header):
         numeric = bool(rows) and all(isinstance(row[place], (int, float)) or str(row[place])[:1] in "+-0123456789" for row in rows)
-        grid.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        grid.add_column(as_text(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        grid.add_row(*(str(cell) for cell in row))
+        grid.add_row(*map(as_text, row))
     console.print(grid)
 
 
@@ -50,7 +74,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         key, equals, value = setting.partition("=")
         if not equals or not key:
             raise ConfigurationError(f"--set: expected KEY=VALUE such as training.lr=0.01, got {setting!r}")
-        found[key.strip()] = yaml.safe_load(value)
+        found[key.strip()] = plainyaml.parsed(value, f"--set {key}: {quoted(value)}")
     return found
 
 
@@ -66,19 +90,19 @@ def plan(wanted: Experiment) -> None:
     try_precision(wanted)
     bench, _ = prepare(wanted, roster.task, roster.ids)
     check_main(wanted.evaluation, federation)
-    console.print(yaml.safe_dump(wanted.model_dump(mode="json"), sort_keys=False), end="", highlight=False, markup=False)
+    print(yaml.safe_dump(wanted.model_dump(mode="json"), sort_keys=False), end="")
     sizes = list(roster.sizes["train"].values())
     parameters = {name: bench.initial(name).count() for name in bench.architectures}
     asked = wanted.participation.size(len(roster.ids))
     metrics = measured(roster.task, wanted.evaluation.metrics, wanted.evaluation.main)
-    console.print(
-        f"[bold]plan[/]: {len(roster.ids)} clients with {min(sizes)} to {max(sizes)} training samples ({sum(sizes)} in all), {asked} asked in each of "
+    say(
+        styled("plan", "bold"),
+        f": {len(roster.ids)} clients with {min(sizes)} to {max(sizes)} training samples ({sum(sizes)} in all), {asked} asked in each of "
         f"{wanted.rounds} rounds; {', '.join(f'{name} {count:,} parameters' for name, count in parameters.items())}; "
         f"measured: {', '.join(metrics)}; main metric: {main_of(metrics, wanted.evaluation.main)}",
-        highlight=False,
     )
     if not can_interrupt() and (wanted.workers == 0 or wanted.local is not None or os.name != "posix"):
-        console.print(f"[bold]note[/]: {UNKEPT}", highlight=False)
+        say(styled("note", "bold"), f": {UNKEPT}")
 
 
 def remove_run(folder: Path) -> None:
@@ -120,7 +144,7 @@ def _bars(quiet: bool, main: str | None) -> Iterator[Watcher]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     bars = Progress(*columns, console=screen, transient=False)
     rounds = bars.add_task("rounds", total=None, note="")
@@ -154,28 +178,26 @@ def _headline(record: RoundRecord, main: str | None) -> str:
 def summary(run: Run) -> None:
     """What is printed at the end of a run."""
     show(facts(run, baseline_of(run)))
-    console.print(f"saved in [bold]{run.folder}[/]; look again with: equipoise show {run.folder}", highlight=False, soft_wrap=True)
+    say("saved in ", styled(str(run.folder), "bold"), f"; look again with: equipoise show {run.folder}", wrap=False)
 
 
 def show(found: dict[str, Any]) -> None:
     method = found["method"]
     details = ", ".join(f"{key}={value}" for key, value in method.items() if key != "name")
-    console.print(
-        f"[bold]{methods.shown(method['name'])}[/]{f' ({details})' if details else ''} on {found['data']}, partition {found['partition']}, {found['clients']} clients, "
+    say(
+        styled(methods.shown(method["name"]), "bold"),
+        f"{f' ({details})' if details else ''} on {found['data']}, partition {found['partition']}, {found['clients']} clients, "
         f"seed {found['seed']}: {found['status']}, round {found['round']} of {found['rounds']}",
-        highlight=False,
     )
     if found["outdated"]:
-        console.print(
-            f"outdated: {found['outdated']}; run it anew for numbers of this version", highlight=False, markup=False, soft_wrap=True
-        )
+        say(f"outdated: {found['outdated']}; run it anew for numbers of this version", wrap=False)
     if found["rejected replies"]:
-        console.print(f"{found['rejected replies']} replies did not count", highlight=False)
+        say(f"{found['rejected replies']} replies did not count")
     rows, metric = found["per client"], find(found["metric"])
     for note in found["notes"]:
-        console.print(note, highlight=False, soft_wrap=True, markup=False)
+        say(note, wrap=False)
     if not rows:
-        console.print("nothing measured yet" if not found["notes"] else "no client has a value")
+        say("nothing measured yet" if not found["notes"] else "no client has a value")
         return
 
     def number(value: float, signed: bool = False) -> str:
@@ -193,7 +215,7 @@ def show(found: dict[str, Any]) -> None:
             if gain is None
             else [
                 number(gain, True),
-                "" if math.isnan(gain) else "[green]gains[/]" if gain > 0 else "[red]loses[/]" if gain < 0 else "equal",
+                "" if math.isnan(gain) else styled("gains", "green") if gain > 0 else styled("loses", "red") if gain < 0 else "equal",
             ]
         )
         lines.append(
@@ -207,29 +229,24 @@ def show(found: dict[str, Any]) -> None:
         )
     table(header, lines, f"{metric.title} of the {found['model']} model on {found['split']} data")
     if len(rows) > 50:
-        console.print(f"... and {len(rows) - 50} more clients: equipoise show {found['run']} --json")
+        say(f"... and {len(rows) - 50} more clients: equipoise show {found['run']} --json")
     noise = (
         f" ({number(found['std without test noise'])} without the noise of finite test sets)" if "std without test noise" in found else ""
     )
-    console.print(
+    say(
         f"average {number(found['average'])}, worst {number(found['worst'])}, best {number(found['best'])}, std over clients {number(found['std'])}{noise}"
         + (f"; best round {found['best round']} ({number(found['average then'])})" if "best round" in found else ""),
-        highlight=False,
-        soft_wrap=True,
+        wrap=False,
     )
     others = {name: values for name, values in found["metrics"].items() if name != metric.name and values}
     if others:
         means = ", ".join(f"{name} {figure(values['average'], in_unit_of(find(name)))}" for name, values in others.items())
-        console.print(
-            f"average of other metrics: {means}; equipoise show {found['run']} --metric {next(iter(others))}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(f"average of other metrics: {means}; equipoise show {found['run']} --metric {next(iter(others))}", wrap=False)
     if known:
-        console.print(
+        say(
             f"against training alone ({found['against']}): {found['gained']} of {len(rows)} clients gain, {found['lost']} lose, average gain {number(found['average gain'], True)}",
-            highlight=False, soft_wrap=True,
-        )  # fmt: skip
+            wrap=False,
+        )
 
 
 def plain(found: Any) -> Any:

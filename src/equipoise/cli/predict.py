@@ -13,6 +13,10 @@ def predict(
     data: Annotated[Path, typer.Argument(help="a CSV or NPZ file with new samples, in the form of the training data")],
     model: Annotated[str | None, typer.Option(help="global, personal, ...; default: what clients end up using")] = None,
     client: Annotated[str | None, typer.Option(help="as which client: its personal model and its scaling")] = None,
+    allow_import: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PACKAGE", help="import code of this package if the run names it; repeat the option for several"),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="a CSV file; default: print")] = None,
 ) -> None:
     """Predict with a trained model: one line per sample, with the probability of each class."""
@@ -22,11 +26,12 @@ def predict(
 
     from equipoise.runs import Run
     from equipoise.runs.export import predictions
+    from equipoise.text import shown
 
-    header, rows = predictions(Run(run), data, model, client)
+    header, rows = predictions(Run(run), data, model, client, allow_import or [])
     with out.open("w", newline="") if out is not None else nullcontext(sys.stdout) as target:
         writer = csv.writer(target)
-        writer.writerow(header)
-        writer.writerows(rows)
+        writer.writerow(map(shown, header))
+        writer.writerows([shown(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
     if out is not None:
         print(f"{len(rows)} predictions: {out}", file=sys.stderr)

@@ -27,4 +27,4 @@ def report(
 
     kinds = [kind for kind, wanted in (("png", png), ("pdf", pdf)) if wanted]
     files = make(runs, out or runs[0] / "report.html", against, kinds, figure or [])
-    output.console.print("written: " + ", ".join(map(str, files)), highlight=False, soft_wrap=True)
+    output.say("written: " + ", ".join(map(str, files)), wrap=False)

@@ -18,6 +18,10 @@ def resume(
             min=0, help="go back to the checkpoint of this round, where the newest one is damaged; later rounds are computed again"
         ),
     ] = None,
+    allow_import: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PACKAGE", help="import code of this package if the run names it; repeat the option for several"),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
 ) -> None:
     """Go on with a run; the result is the same, bit for bit, as if it had never been stopped."""
@@ -27,5 +31,5 @@ def resume(
     from equipoise.simulate import resume as go_on
 
     with output.progress(quiet, Run(run).main_metric) as watcher:
-        finished = go_on(run, watcher, from_round=from_round)
+        finished = go_on(run, watcher, from_round=from_round, allow_imports=allow_import or [])
     output.summary(finished)

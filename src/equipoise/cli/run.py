@@ -40,6 +40,10 @@ def run(
         typer.Option("--set", metavar="KEY=VALUE", help="any other setting, e.g. --set method.mu=0.1 --set training.lr=0.01"),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="the run's folder; default: a new one under runs/")] = None,
+    allow_import: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PACKAGE", help="import code of this package if the file names it; repeat the option for several"),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="remove a run that --out holds already")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="check everything, print the plan, and stop")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="print where the time of a round went")] = False,
@@ -57,6 +61,7 @@ def run(
     processes.this_process_is_plain()
     from equipoise.cli import output
     from equipoise.experiment import experiment, load, with_settings
+    from equipoise.imports import FromFile, permitted
     from equipoise.simulate import fresh_folder
     from equipoise.simulate import run as start
 
@@ -68,7 +73,9 @@ def run(
     if method is not None and file is not None:
         flags["method"] = flags.pop("method.name")  # another method: the file's hyper-parameters belong to the old one
     given = {key: value for key, value in flags.items() if value is not None}
-    wanted = experiment(with_settings(with_settings(load(file) if file is not None else {}, given), output.parse_settings(settings or [])))
+    config = with_settings(load(file) if file is not None else FromFile(), given)
+    config = with_settings(config, output.parse_settings(settings or []))
+    wanted = experiment(config, permitted(config, allow_import or []))
     if dry_run:
         output.plan(wanted)
         return

@@ -19,8 +19,10 @@ def table(
     import sys
 
     from equipoise.runs import Run
+    from equipoise.text import shown
 
     rows = Run(run).table(**({"phase": phase} if phase is not None else {}))
+    rows = [{key: shown(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows]
     if as_json:
         print(json.dumps(rows, indent=2))
         return

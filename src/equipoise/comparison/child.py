@@ -1,6 +1,6 @@
 """A process that carries out runs of a comparison, one after another.
 
-Each line of its standard input is a job, {"experiment", "folder", "log", "path"}; it answers with one line of JSON for every event, the last of
+Each line of its standard input is a job, {"experiment", "imports", "folder", "log", "path"}; it answers with one line of JSON for every event, the last of
 a job being "done" or "failed". When the input ends, whoever started it is gone or wants no more: it ends at once. Nothing is lost, since a
 round counts once its transaction is committed.
 """
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.experiment import Experiment, experiment
+from equipoise.imports import Imports
 from equipoise.runs.store import DATABASE
 from equipoise.simulate import resume, run
 from equipoise.transports.base import Watcher
@@ -42,7 +43,7 @@ def main() -> None:
             for output in (1, 2):  # what a method prints must not pass for an event
                 os.dup2(log.fileno(), output)
         try:
-            carry_out(experiment(job["experiment"]), Path(job["folder"]), tell)
+            carry_out(experiment(job["experiment"], Imports.of_job(job["imports"])), Path(job["folder"]), tell)
             tell("done")
         except Exception as error:
             traceback.print_exc()

@@ -18,7 +18,7 @@ from equipoise.comparison.plan import ALONE
 from equipoise.metrics.registry import Metric, find
 from equipoise.runs import Run
 from equipoise.runs.store import DATABASE, LOCK, RunError
-from equipoise.runs.summary import baseline_of, is_old, metrics_of, one_class, undefined, unmatched
+from equipoise.runs.summary import baseline_of, is_old, metrics_of, one_class, runs_in, undefined, unmatched
 from equipoise.task import Task
 
 RESULT, FORMAT = "comparison.json", 1
@@ -117,18 +117,27 @@ def open_comparison(folder: Path) -> tuple[list[Entry], dict[str, Any]]:
     try:
         saved = json.loads((folder / RESULT).read_text())
         number = int(saved["format"])
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError):
-        raise RunError(f"{folder / RESULT} cannot be read: it is damaged; run the comparison again, what is finished stays") from None
+        rows = [] if number > FORMAT else [_saved(row) for row in saved["entries"]]
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):  # whatever a damaged file makes of it
+        raise damaged(folder) from None
     if number > FORMAT:
         raise RunError(
             f"{folder} was written by a newer version (format {number}, this one reads up to {FORMAT}); upgrade equipoise to open it"
         )
-    if not saved["entries"]:
+    if not rows:
         raise RunError(f"{folder} holds no finished run: every run of the comparison failed; {RESULT} says why")
-    known = {name: read_facts(folder / name) for row in saved["entries"] for name in (row["run"], row["alone"]) if name}
+    known = {name: read_facts(folder / name) for _, run, alone, _ in rows for name in (run, alone) if name}
     check_same_data(list(known.values()))
-    entries = [Entry(row["method"], known[row["run"]], known.get(row["alone"]), tuple(row["setting"].items())) for row in saved["entries"]]
-    return aligned(entries), saved
+    return aligned([Entry(method, known[run], known.get(alone), setting) for method, run, alone, setting in rows]), saved
+
+
+def damaged(folder: Path) -> RunError:
+    return RunError(f"{folder / RESULT} cannot be read: it is damaged; run the comparison again, what is finished stays")
+
+
+def _saved(row: Any) -> tuple[str, str, str, tuple[tuple[str, Any], ...]]:
+    """Method, run, run of training alone (or nothing) and grid point of a saved entry."""
+    return str(row["method"]), str(row["run"]), str(row["alone"] or ""), tuple(row["setting"].items())
 
 
 def aligned(entries: Sequence[Entry]) -> list[Entry]:
@@ -194,7 +203,7 @@ def open_run(folder: Path) -> Run:
         hint = f"did you mean {folder.parent / near[0]}?" if near else "`equipoise run` names the folder of a run at its end"
         raise RunError(f"no folder {folder}; {hint}")
     if folder.is_dir() and not (folder / DATABASE).exists():
-        inside = sorted(path.name for path in folder.iterdir() if (path / DATABASE).exists())
+        inside = [path.name for path in runs_in(folder)]
         if inside:
             shown = ", ".join(inside[:5])
             raise RunError(f"{folder} is not a run but holds {len(inside)}: {shown}; name those you want, such as {folder / inside[0]}")

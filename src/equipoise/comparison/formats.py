@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Callable
 
+from equipoise import text as words
 from equipoise.comparison.measures import COST, Measure
 from equipoise.comparison.table import Comparison
 from equipoise.metrics.comparison import FEWEST_SEEDS, TOO_FEW
@@ -117,9 +118,9 @@ def markdown(comparison: Comparison) -> str:
     parts = []
     for partition in comparison.partitions:
         header, rows = grid_of(comparison, partition, mark)
-        lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
-        parts.append(f"### {partition}\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines))
-    notes = "\n".join(f"- {line}" for line in ["**best**, <u>second best</u>", *explanation(comparison)])
+        lines = [header, ["---", *["---:"] * (len(header) - 1)], *([words.markdown(row[0]), *row[1:]] for row in rows)]
+        parts.append(f"### {words.markdown(partition)}\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines))
+    notes = "\n".join(f"- {line}" for line in ["**best**, <u>second best</u>", *map(words.markdown, explanation(comparison))])
     return "\n\n".join([*parts, notes]) + "\n"
 
 
@@ -127,24 +128,24 @@ def latex(comparison: Comparison) -> str:
     """Tables for a paper; needs the package booktabs."""
 
     def mark(text: str, place: int | None) -> str:
-        number = _escaped(text).replace("±", r"\pm").replace("†", r"^{\dagger}").replace("–", r"\text{--}")
+        number = words.latex(text).replace("±", r"\pm").replace("†", r"^{\dagger}").replace("–", r"\text{--}")
         bare = f"${number}$"
         return rf"\textbf{{\boldmath {bare}}}" if place == 1 else rf"\underline{{{bare}}}" if place == 2 else bare
 
     parts = [r"% \usepackage{amsmath,booktabs}; bold: best, underlined: second best"]
     for partition in comparison.partitions:
         header, rows = grid_of(comparison, partition, mark)
-        body = [" & ".join(_escaped(title) for title in header) + r" \\", r"\midrule"]
-        body += [" & ".join([_escaped(row[0]), *row[1:]]) + r" \\" for row in rows]
+        body = [" & ".join(map(words.latex, header)) + r" \\", r"\midrule"]
+        body += [" & ".join([words.latex(row[0]), *row[1:]]) + r" \\" for row in rows]
         parts += [
-            rf"% partition {partition}",
+            rf"% partition {words.shown(partition)}",
             rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
             r"\toprule",
             *body,
             r"\bottomrule",
             r"\end{tabular}",
         ]
-    parts += [f"% {line}" for line in explanation(comparison)]
+    parts += [f"% {words.shown(line)}" for line in explanation(comparison)]
     return "\n".join(parts) + "\n"
 
 
@@ -182,9 +183,3 @@ def clients_grid(comparison: Comparison, partition: str, seed: int) -> tuple[lis
     ]
     losers = [f"{sum(value < 0 for value in gain.values())} of {len(gain)}" for gain in gains.values()]
     return ["client", "alone", *entries], [*rows, ["clients that lose", "", *losers]]
-
-
-def _escaped(text: str) -> str:
-    for sign in "&%_#$":
-        text = text.replace(sign, "\\" + sign)
-    return text

@@ -15,8 +15,9 @@ from pydantic import BaseModel
 from equipoise.comparison.labels import flat, labels
 from equipoise.composition import compose, parts
 from equipoise.experiment import ConfigurationError, Experiment, experiment, method_from, method_spec, name_is_local, spec_of, with_settings
+from equipoise.imports import OWN, FromFile, Imports
 from equipoise.method import Method
-from equipoise.names import nearest
+from equipoise.names import nearest, quoted
 
 ALONE = "standalone"
 OPERATIONAL = ("workers", "keep", "memory")  # change how a run is carried out, never what comes out
@@ -42,30 +43,32 @@ def plan(
     seeds: Sequence[int] = (),
     partitions: Sequence[str] = (),
     grid: Mapping[str, Sequence[Any]] | None = None,
+    imports: Imports = OWN,
 ) -> list[Cell]:
-    """All runs of a comparison, Standalone first; it is added where it is not among the methods.
+    """All runs of a comparison, Standalone first; it is added where it is not among the methods. `imports`: what their code may be taken from.
 
     >>> cells = plan({"rounds": 2}, ["fedavg", "fedprox"], seeds=[1, 2], grid={"method.mu": [0.01, 0.1]})
     >>> [(cell.label, cell.seed, dict(cell.setting)) for cell in cells if cell.seed == 1]
     [('standalone', 1, {}), ('fedavg', 1, {}), ('fedprox', 1, {'method.mu': 0.01}), ('fedprox', 1, {'method.mu': 0.1})]
     """
     config = as_config(base)
+    _check_lists(seeds, partitions, grid or {})
     if not methods:
         raise ConfigurationError("methods: expected at least one, got none; `equipoise methods` lists them")
-    listed = _distinct([as_method(alone_for(config) if method == ALONE else method) for method in methods])
+    listed = _distinct([as_method(alone_for(config) if method == ALONE else method, imports) for method in methods])
     reference = next((method for method in listed if _name(method) == ALONE), None) or as_method(alone_for(config))
     listed = _distinct([reference, *listed])
     _check_grid(grid or {}, listed)
-    seeds, partitions = list(dict.fromkeys(seeds)) or [experiment(config).seed], list(dict.fromkeys(partitions))
-    dealt = partitions or [experiment(config).data.partition]
+    shared = experiment(config, imports)
+    seeds, dealt = list(dict.fromkeys(seeds)) or [shared.seed], list(dict.fromkeys(partitions)) or [shared.data.partition]
     names = labels([{"method": _spec(method)} for method in listed])
     cells = []
     for partition, seed, (label, method) in itertools.product(dealt, seeds, zip(names, listed, strict=True)):
         for setting in _settings(grid or {}, method):
             place = {"data.partition": partition, "seed": seed, "workers": 0} | {k: v for k, v in setting if not _of_method(k)}
             tuned = _tuned(method, {key.removeprefix("method."): value for key, value in setting if _of_method(key)})
-            wanted = experiment({**with_settings(config, place), "method": tuned})
-            alone = folder_name(experiment({**dict(wanted), "method": reference}))
+            wanted = experiment({**with_settings(config, place), "method": tuned}, imports)
+            alone = folder_name(experiment({**dict(wanted), "method": reference}, imports))
             cells.append(Cell(label, partition, seed, wanted, folder_name(wanted), alone, setting))
     if len({cell.experiment.training.keep_optimiser for cell in cells}) > 1:
         raise ConfigurationError(
@@ -78,6 +81,19 @@ def plan(
 def default_baseline(labels: Sequence[str]) -> str:
     """The method that others are tested against unless told: fedavg, else the first that is not training alone."""
     return "fedavg" if "fedavg" in labels else next((label for label in labels if label != ALONE), ALONE)
+
+
+def from_file(config: FromFile, **given: Any) -> tuple[FromFile, dict[str, Any]]:
+    """A comparison's file without its lists, and the lists: what was given stands in place of what the file says."""
+    found = {name: value or config.get(name) or value for name, value in given.items()}
+    kinds: dict[str, tuple[Any, str]] = {
+        "grid": (Mapping, "mapping"), "baseline": (str, "name"), "measure": (str, "name"), "level": ((int, float), "number"),
+    }  # fmt: skip
+    for name, value in found.items():
+        kind, word = kinds.get(name, ((list, tuple), "list"))
+        if value and not isinstance(value, kind):
+            raise ConfigurationError(f"{name}: expected a {word}, got {quoted(value)}")
+    return config.changed({key: value for key, value in config.items() if key not in given}, given.values()), found
 
 
 def as_config(base: Experiment | Mapping[str, Any]) -> dict[str, Any]:
@@ -93,9 +109,9 @@ def alone_for(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": ALONE, "model": next((name for name in ("private", "model") if name in several), several[0])}
 
 
-def as_method(given: Any) -> Any:
+def as_method(given: Any, imports: Imports = OWN) -> Any:
     """A method as given, checked: as plain data with all its parameters, or as it is where another process could not import it."""
-    method = given if isinstance(given, Method) else method_from(method_spec(given))
+    method = given if isinstance(given, Method) else method_from(method_spec(given, imports), imports)
     return method if name_is_local(method) else spec_of(method)
 
 
@@ -121,9 +137,9 @@ def folder_name(wanted: Experiment) -> str:
     return f"{method}-s{wanted.seed}-{hashlib.blake2b(text.encode(), digest_size=5).hexdigest()}"
 
 
-def default_folder(base: Experiment | Mapping[str, Any]) -> Path:
+def default_folder(base: Experiment | Mapping[str, Any], imports: Imports = OWN) -> Path:
     """Where a comparison goes unless told: the same settings lead to the same folder, so that a rerun completes it."""
-    wanted = experiment(as_config(base))
+    wanted = experiment(as_config(base), imports)
     shared = {key: value for key, value in content(wanted).items() if key not in ("method", "seed")}
     shared["data"].pop("partition")
     digest = hashlib.blake2b(json.dumps(shared, sort_keys=True).encode(), digest_size=4).hexdigest()
@@ -162,6 +178,19 @@ def _tuned(method: Any, parameters: Mapping[str, Any]) -> Any:
 def _applies(key: str, method: Any) -> bool:
     """Whether a grid key concerns a method: `method.mu` does where the method has a mu, `training.lr` always."""
     return not _of_method(key) or key.removeprefix("method.") in flat(_spec(method))
+
+
+def _check_lists(seeds: Sequence[Any], partitions: Sequence[Any], grid: Mapping[str, Any]) -> None:
+    for name, values, kind, what in (("seeds", seeds, int, "whole numbers"), ("partitions", partitions, str, "texts")):
+        wrong = [value for value in values if not isinstance(value, kind)]
+        if wrong:
+            raise ConfigurationError(f"{name}: expected {what}, got {quoted(wrong[0])}")
+    for key, values in grid.items():
+        if isinstance(values, str) or not isinstance(values, Sequence):
+            raise ConfigurationError(f"grid: expected a list of values for {key}, got {quoted(values)}")
+        several = [value for value in values if isinstance(value, (list, Mapping))]
+        if several:
+            raise ConfigurationError(f"grid: expected numbers or texts for {key}, got {quoted(several[0])}")
 
 
 def _check_grid(grid: Mapping[str, Sequence[Any]], listed: Sequence[Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,10 @@ import numpy as np
 from equipoise.comparison.children import Progress, cores, execute
 from equipoise.comparison.entries import Entry, Facts, aligned, check_same_data, read_facts
 from equipoise.comparison.measures import RANKED, values_by_client
-from equipoise.comparison.plan import Cell, Setting, default_baseline, default_folder, plan
+from equipoise.comparison.plan import Cell, Setting, default_baseline, default_folder, from_file, plan
 from equipoise.comparison.table import Comparison, Failure
-from equipoise.experiment import ConfigurationError, Experiment
+from equipoise.experiment import ConfigurationError, Experiment, load
+from equipoise.imports import FromFile, permitted
 from equipoise.metrics.registry import find
 from equipoise.names import nearest
 from equipoise.runs import Run
@@ -23,26 +24,36 @@ VALIDATION = "validation"
 
 
 def compare(
-    base: Experiment | Mapping[str, Any] | None = None,
+    base: Experiment | Mapping[str, Any] | str | Path | None = None,
     methods: Sequence[Any] = (),
     seeds: Sequence[int] = (),
     partitions: Sequence[str] = (),
     grid: Mapping[str, Sequence[Any]] | None = None,
     baseline: str | None = None,
-    level: float = 0.95,
-    measure: str = "average",
+    level: float | None = None,
+    measure: str | None = None,
     out: str | Path | None = None,
     jobs: int | None = None,
     progress: Progress | None = None,
+    allow_imports: Iterable[str] = (),
 ) -> Comparison:
     """Run several methods, seeds and partitions on identical data, initial model and cohorts, and compare them.
 
-    `base` is what all runs share. Grid points, such as {"method.mu": [0.01, 0.1]}, are chosen by validation data. `baseline` is the method that
-    the others are tested against (default: fedavg if it is there, else the first), `level` that of the intervals over seeds, `measure` what
-    methods are ranked by. Runs go to `out`, named by their content: calling again completes what is missing, and
+    `base` is what all runs share, or the path of a YAML file that holds it, with lists `methods`, `seeds`, `partitions` and a mapping `grid`;
+    code that a file names is imported from the packages in `allow_imports` only. Grid points, such as {"method.mu": [0.01, 0.1]}, are chosen by validation data. `baseline` is the method that
+    the others are tested against (default: fedavg if it is there, else the first), `level` that of the intervals over seeds (0.95), `measure` what
+    methods are ranked by (average). Runs go to `out`, named by their content: calling again completes what is missing, and
     only that. `jobs` runs at a time, by default one per core. A run that fails is reported and does not stop the others.
     """
-    cells = plan(base or {}, methods, seeds, partitions, grid)
+    base = load(base) if isinstance(base, (str, Path)) else {} if base is None else base
+    if isinstance(base, FromFile):
+        base, found = from_file(
+            base, methods=methods, seeds=seeds, partitions=partitions, grid=grid, baseline=baseline, level=level, measure=measure
+        )
+        methods, seeds, partitions, grid, baseline, level, measure = found.values()
+    level, measure = 0.95 if level is None else level, measure or "average"
+    imports = base.imports if isinstance(base, Experiment) else permitted(base, allow_imports)
+    cells = plan(base, methods, seeds, partitions, grid, imports)
     if jobs is not None and jobs < 1:
         raise ConfigurationError(f"jobs: expected at least 1 run at a time, got {jobs}")
     labels = list(dict.fromkeys(cell.label for cell in cells))
@@ -56,7 +67,7 @@ def compare(
         raise ConfigurationError(f"level: expected a share between 0 and 1 such as 0.95, got {level:g}")
     if len({cell.setting for cell in cells}) > 1 and VALIDATION not in cells[0].experiment.evaluation.splits:
         raise ConfigurationError("grid: settings are chosen on validation data; put `validation` into evaluation.splits")
-    folder = Path(out) if out is not None else default_folder(base or {})
+    folder = Path(out) if out is not None else default_folder(base, imports)
     runs = _writable(folder) / "runs"
     reasons = execute(cells, runs, jobs or cores(), progress or Progress())
     facts = {cell.name: read_facts(runs / cell.name) for cell in cells if cell.name not in reasons}

@@ -7,17 +7,17 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from equipoise.data.transforms import NORMALISATIONS, augmentation
-from equipoise.names import did_you_mean
+from equipoise.names import did_you_mean, is_unicode, quoted
 
 
 class DataConfig(BaseModel):
     """Which data, dealt how, split how, prepared how."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str = Field("digits", description="a registered set, several joined as domains (mnist+usps), or a path: per-site files or images")
     partition: str = Field("auto", description="iid, dirichlet:0.3, ics:5, ...; auto is natural where the data have sites, else iid")
-    clients: int | None = Field(None, ge=1, description="how many; none: what the partition or the sites fix, else 10")
+    clients: int | None = Field(None, ge=1, le=1_000_000, description="how many; none: what the partition or the sites fix, else 10")
     split: tuple[float, float, float] = Field((0.7, 0.1, 0.2), description="shares of training, validation and test inside a client")
     test: Literal["local", "global", "site"] = Field(
         "local", description="local: each client its own part; global: one for all; site: the official test part of the client's site"
@@ -39,6 +39,13 @@ class DataConfig(BaseModel):
         "together", description="equal samples stay on one side of a split, or are treated as different"
     )
 
+    @field_validator("name")
+    @classmethod
+    def _writable(cls, name: str) -> str:
+        if not is_unicode(name) or "\0" in name or len(name) > 4096:
+            raise ValueError(f"expected a name or a path in UTF-8, got {quoted(name)}; rename the file or folder")
+        return name
+
     @field_validator("split")
     @classmethod
     def _shares(cls, split: tuple[float, float, float]) -> tuple[float, float, float]:
@@ -51,7 +58,7 @@ class DataConfig(BaseModel):
     def _known_normalisation(cls, name: str) -> str:
         allowed = ("auto", "client", "pooled", *NORMALISATIONS)
         if name not in allowed:
-            raise ValueError(f"unknown normalisation {name!r}{did_you_mean(name, allowed)}; known: {', '.join(allowed)}")
+            raise ValueError(f"unknown normalisation {quoted(name)}{did_you_mean(name, allowed)}; known: {', '.join(allowed)}")
         return name
 
     @field_validator("augment")

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.names import checked_name
 from equipoise.task import Task
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
@@ -38,6 +39,10 @@ class Dataset:
 
     def __post_init__(self) -> None:
         n = len(self.x)
+        for name in self.site_names:
+            checked_name(name, f"data set {self.name}: the site")
+        for name in self.task.class_names:
+            checked_name(name, f"data set {self.name}: the label")
         for what, values in (("labels", self.y), ("split marks", self.part), ("site marks", self.site)):
             if values is not None and len(values) != n:
                 raise ValueError(f"data set {self.name}: {n} samples but {len(values)} {what}; give one for each sample")
@@ -57,6 +62,8 @@ class Dataset:
             raise ValueError(
                 f"data set {self.name}: inputs hold NaN or infinity; missing values are allowed in tables only (give columns=)"
             )
+        if self.columns and bool(torch.isinf(self.x).any()):
+            raise ValueError(f"data set {self.name}: its columns hold infinity, or numbers beyond 3e38; leave such cells empty")
         if self.columns and len(self.columns) != self.x.shape[1]:
             raise ValueError(f"data set {self.name}: {self.x.shape[1]} columns of values but {len(self.columns)} column names")
         if self.site is not None and n and not (int(self.site.min()) >= 0 and int(self.site.max()) < len(self.site_names)):

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from equipoise.data.dataset import Column, Dataset
+from equipoise.names import quoted
 from equipoise.task import Task
 
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
+
+MOST_PIXELS = 50_000_000
+MOST_OUTPUTS = 100_000
+IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
 MOST_CLASSES = 20
 
@@ -40,10 +50,17 @@ def from_arrays(
     y = y.reshape(len(x)) if y.size == len(x) else y
     if y.ndim != 1:
         raise ValueError(f"data set {name}: expected one label per sample, got {len(x)} samples and labels of shape {y.shape}")
-    inputs = torch.tensor(images_first(x)) if x.dtype == np.uint8 and x.ndim > 2 else torch.tensor(x, dtype=torch.float32)
+    if x.dtype.kind not in "biuf" or not x.ndim:
+        raise ValueError(f"data set {name}: expected numbers, one row or image per sample, got {x.dtype} of shape {x.shape}")
+    with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, and is refused as such
+        inputs = torch.tensor(images_first(x) if x.dtype == np.uint8 and x.ndim > 2 else x.astype(np.float32))
     labels, names = _labels(y, kind, tuple(class_names))
     classes = names is not None
     outputs = max(len(names or ()), int(labels.max()) + 1 if len(labels) else 0) if classes else 1
+    if outputs > MOST_OUTPUTS:
+        raise ValueError(
+            f"data set {name}: expected at most {MOST_OUTPUTS:,} classes, numbered from 0, got {outputs:,}; use kind='regression' for numbers"
+        )
     task = Task("classification" if classes else "regression", tuple(inputs.shape[1:]), outputs, names or ())
     site, site_names = _sites(sites)
     described = tuple(Column(c) if isinstance(c, str) else c for c in columns)
@@ -92,7 +109,7 @@ def from_huggingface(dataset: Any, *, inputs: str | Sequence[str], label: str, s
 def from_image_folder(folder: Path | str, image_size: int | None = None) -> Dataset:
     """A data set from FOLDER/SITE/CLASS/image files, in sorted order; `image_size` resizes, else all must be of one size."""
     folder = Path(folder)
-    files = sorted(p for p in folder.glob("*/*/*") if p.suffix.lower() in IMAGE_ENDINGS)
+    files = sorted(p for p in folder.glob("*/*/*") if p.suffix.lower() in IMAGE_ENDINGS and p.is_file())
     if not files:
         raise ValueError(f"no images found as {folder}/SITE/CLASS/*{{{','.join(IMAGE_ENDINGS)}}}")
     pixels = [read_image(file, image_size) for file in files]
@@ -108,17 +125,36 @@ def from_image_folder(folder: Path | str, image_size: int | None = None) -> Data
 
 def read_image(file: Path, image_size: int | None = None, channels: int | None = None) -> np.ndarray:
     """One image as uint8 (channels, height, width); unless told, one channel if it is grey, else three."""
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(file) as opened:
-            grey = channels == 1 if channels else opened.mode in ("1", "L")
-            picture = opened.convert("L" if grey else "RGB")
-    except (UnidentifiedImageError, OSError) as error:
-        raise ValueError(f"{file} is not a readable image: {error}") from error
+    with opened_image(file) as opened:
+        grey = channels == 1 if channels else opened.mode in ("1", "L")
+        picture = opened.convert("L" if grey else "RGB")
     if image_size is not None:
+        from PIL import Image
+
         picture = picture.resize((image_size, image_size), Image.Resampling.BILINEAR)
     return np.asarray(images_first(np.asarray(picture)[None])[0])
+
+
+@contextmanager
+def opened_image(file: Path | IO[bytes]) -> Iterator[Picture]:
+    """An image file, if it is one of a sane size; formats that need a program of their own (EPS) are not opened."""
+    from PIL import Image
+
+    if not logging.getLogger("PIL").handlers:  # what its decoders log of damaged bytes is no news: the error says it
+        logging.getLogger("PIL").addHandler(logging.NullHandler())
+    shown = file if isinstance(file, Path) else "a packed image"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(file, formats=IMAGE_FORMATS) as opened:
+                if opened.width * opened.height > MOST_PIXELS:
+                    raise Image.DecompressionBombError
+                yield opened
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise ValueError(f"{shown}: expected an image of at most {MOST_PIXELS:,} pixels; this one has more, scale it down") from None
+    except Exception as error:  # Pillow's decoders raise whatever damaged bytes make of them
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "it is damaged, or none of " + ", ".join(IMAGE_FORMATS)
+        raise ValueError(f"{shown} is not a readable image: {why}") from error
 
 
 def images_first(x: np.ndarray) -> np.ndarray:
@@ -152,7 +188,7 @@ def _labels(y: np.ndarray, kind: str | None, names: tuple[str, ...]) -> tuple[np
         places = {name: i for i, name in enumerate(found)}
         unknown = sorted({str(v) for v in y} - set(found))
         if unknown:
-            raise ValueError(f"labels {', '.join(unknown[:5])} are not among the class names {', '.join(found)}")
+            raise ValueError(f"labels {', '.join(map(quoted, unknown[:5]))} are not among the class names {', '.join(found)}")
         return np.array([places[str(value)] for value in y], np.int64), found
     whole = bool(np.all(y == np.floor(y)))
     if kind == "regression" or (kind is None and not looks_like_classes(y)):

@@ -133,6 +133,8 @@ def _values(data: Path | np.ndarray | Tensor, recipe: dict[str, Any]) -> np.ndar
         else:
             raise ValueError(f"expected an NPZ file with an array x, got {data}")
     values = np.asarray(data)
+    if values.dtype.kind not in "biuf":
+        raise ValueError(f"expected numbers in x, got {values.dtype}")
     values = values if values.dtype == np.uint8 else values.astype(np.float32)
     if recipe["kind"] == "image":
         return images_first(values if values.ndim > 2 else values[None])

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from equipoise.data.federation import Federation
+from equipoise.names import checked_name
 from equipoise.task import Task
 
 PARTS = ("train", "validation", "test")
@@ -76,7 +77,7 @@ class Roster:
     def checked(self) -> Roster:
         """The same roster, or a sentence about what no run can begin with."""
         for client in self.ids:
-            check_name(client, "client id")
+            checked_name(client, "client id")
         twice = sorted(client for client, count in Counter(self.ids).items() if count > 1)
         if twice:
             raise ValueError(f"the client ids {_some(twice)} were given more than once; every client needs an id of its own")
@@ -87,12 +88,6 @@ class Roster:
         if not any(self.sizes["train"].values()):
             raise ValueError(f"none of the clients {_some(self.ids)} has a training sample; look at data.split and at the files")
         return self
-
-
-def check_name(name: Any, what: str) -> None:
-    """Refuse a name that could not be shown or stored safely."""
-    if not isinstance(name, str) or not name or len(name) > 64 or "/" in name or not name.isprintable():
-        raise ValueError(f"{what}: expected 1 to 64 printable characters without /, got {name!r:.100}; rename it")
 
 
 def _some(names: Sequence[str]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ import numpy as np
 from equipoise.data.dataset import Column, Dataset
 from equipoise.data.npz import read_npz
 from equipoise.data.own import from_arrays, from_sites, looks_like_classes
+from equipoise.names import checked_name, quoted
 
 ENDINGS = (".csv", ".npz", ".parquet")
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
@@ -21,7 +24,7 @@ Table = dict[str, np.ndarray]
 
 def site_files(folder: Path) -> list[Path]:
     """The site files of a folder, in the order of their names."""
-    return sorted(p for p in folder.iterdir() if p.suffix.lower() in ENDINGS) if folder.is_dir() else []
+    return sorted(p for p in folder.iterdir() if p.suffix.lower() in ENDINGS and p.is_file()) if folder.is_dir() else []
 
 
 def from_tables(
@@ -35,7 +38,7 @@ def from_tables(
     files = [path] if path.is_file() else site_files(path)
     if not files:
         raise ValueError(f"{path} holds no site files; expected one {', '.join(ENDINGS)} file per site")
-    tables = {file.stem: read_table(file) for file in files}
+    tables = {checked_name(file.stem, "the site of a file") if path.is_dir() else file.stem: read_table(file) for file in files}
     if len(tables) < len(files):
         raise ValueError(f"{path}: two site files share a name; a site's name is its file's name without the ending")
     if all(file.suffix.lower() == ".npz" for file in files) and "x" in tables[files[0].stem]:
@@ -44,6 +47,9 @@ def from_tables(
         tables = _by_site(tables[path.stem], site, path)
     elif site is not None:
         raise ValueError(f"site: {site} is for one file that holds all sites; {path} is a folder with one file per site")
+    flat = all(column.ndim == 1 for table in tables.values() for column in table.values())
+    if not flat:
+        raise ValueError(f"{path}: expected one number or text per sample and column, or the arrays x and y in every site's file")
     _same_columns(tables)
     label = _label_column(next(iter(tables.values())), label)
     joined = {name: _joined([table[name] for table in tables.values()]) for name in next(iter(tables.values()))}
@@ -87,7 +93,7 @@ def _dataset(name: str, joined: Table, label: str, sites: list[str] | None, cate
         # a column with no value at all would look like a number: one category keeps its kind
         columns.append(Column(column, categories or (("none",) if is_category else ())))
         values.append(codes(cells, columns[-1], is_category))
-    x = np.stack(values, axis=1).astype(np.float32)
+    x = np.stack(values, axis=1)
     labels, classes = target, ()
     if kind != "regression" and (kind == "classification" or looks_like_classes(target)):
         labels, classes = _text(target), tuple(_text(np.unique(target)))
@@ -105,15 +111,20 @@ def _from_site_arrays(path: Path, tables: Mapping[str, Table], kind: str | None)
 
 
 def _csv(file: Path) -> dict[str, list[str]]:
-    with file.open(newline="", encoding="utf-8-sig") as opened:
-        rows = list(csv.reader(opened))
-    rows = [row for row in rows if row]
+    rows: list[list[str]] = []
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as opened:
+            rows.extend(row for row in csv.reader(opened) if row)
+    except UnicodeDecodeError:
+        raise ValueError(f"{file} is not text in UTF-8; save it as CSV in UTF-8") from None
+    except csv.Error as error:  # a field of more than 131,072 characters, which a quotation mark that is never closed makes of the rest
+        raise ValueError(f"{file}, after row {len(rows)}: {error}; is a quotation mark open, or is this no CSV file?") from None
     if len(rows) < 2:
         raise ValueError(f"{file}: expected a line of column names and at least one row")
     header = [name.strip() for name in rows[0]]
-    repeated = sorted({name for name in header if header.count(name) > 1})
+    repeated = sorted(name for name, count in Counter(header).items() if count > 1)
     if repeated:
-        raise ValueError(f"{file}: column names appear twice: {', '.join(repeated)}")
+        raise ValueError(f"{file}: column names appear twice: {', '.join(repeated[:5])}")
     for number, row in enumerate(rows[1:], start=2):
         if len(row) != len(header):
             raise ValueError(f"{file}, row {number}: expected {len(header)} cells, got {len(row)}")
@@ -122,12 +133,14 @@ def _csv(file: Path) -> dict[str, list[str]]:
 
 def _npz(file: Path) -> Table:
     arrays = read_npz(file)
-    names = [str(n) for n in arrays.pop("feature_names", [])]
-    lengths = {name: len(a) for name, a in arrays.items()}
-    if len(set(lengths.values())) != 1:
-        raise ValueError(f"{file}: expected arrays of one length, got {lengths}")
+    names = [str(n) for n in arrays.pop("feature_names", np.array([])).reshape(-1)]
+    shapes = {name: a.shape for name, a in arrays.items()}
+    if len({shape[:1] for shape in shapes.values()}) != 1 or () in shapes.values() or not all(map(math.prod, shapes.values())):
+        raise ValueError(f"{file}: expected arrays of one length with at least one sample, got the shapes {quoted(shapes)}")
     if names and "x" in arrays:
         x = arrays.pop("x")
+        if x.ndim != 2 or x.shape[1] != len(names):
+            raise ValueError(f"{file}: expected x to have a column for each of {len(names)} feature_names, got the shape {x.shape}")
         return {**{name: x[:, j] for j, name in enumerate(names)}, **arrays}
     return arrays
 
@@ -136,8 +149,11 @@ def _parquet(file: Path) -> Table:
     try:
         from pyarrow import parquet
     except ImportError:
-        raise ImportError(f"reading {file} needs pyarrow: pip install pyarrow") from None
-    table = parquet.read_table(file)
+        raise ValueError(f"reading {file} needs the package pyarrow, which is not installed; pip install pyarrow") from None
+    try:
+        table = parquet.read_table(file)
+    except (ValueError, OSError) as error:  # pyarrow's errors are of these kinds
+        raise ValueError(f"{file} is damaged or not a Parquet file ({error})") from None
     cells = {name: table.column(name).to_pylist() for name in table.column_names}
     return {name: _column(["" if c is None else str(c) for c in values]) for name, values in cells.items()}
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from equipoise.models.network import evaluating
+from equipoise.models.network import Network, evaluating
 from equipoise.tree import Tree
 
 if TYPE_CHECKING:
@@ -79,19 +79,22 @@ supervised = term(lambda outputs, batch: batch.supervise(outputs.logits, batch.y
 
 def frozen_logits(teacher: Tensor | Model, batch: Batch) -> Tensor:
     """A frozen teacher's logits on a batch: looked up by sample, or computed where the inputs are random."""
-    return _frozen(teacher, batch, "logits")
+    return _looked_up(teacher, batch) if isinstance(teacher, Tensor) else _answered(teacher.net, batch)
 
 
 def frozen_features(teacher: Tensor | Model, batch: Batch) -> Tensor:
     """A frozen teacher's features on a batch, as `client.feature_teacher` gives them; one row per sample."""
-    return _frozen(teacher, batch, "features").flatten(1)
+    found = _looked_up(teacher, batch) if isinstance(teacher, Tensor) else _answered(cast(Network, teacher.net).features, batch)
+    return found.flatten(1)
 
 
-def _frozen(teacher: Tensor | Model, batch: Batch, part: Literal["logits", "features"]) -> Tensor:
-    if isinstance(teacher, Tensor):
-        return teacher.index_select(0, batch.indices).to(batch.x.device)
-    with torch.no_grad(), evaluating(teacher.net):
-        found: Tensor = getattr(teacher(batch.x), part)
+def _looked_up(values: Tensor, batch: Batch) -> Tensor:
+    return values.index_select(0, batch.indices).to(batch.x.device)
+
+
+def _answered(net: nn.Module, batch: Batch) -> Tensor:
+    with torch.no_grad(), evaluating(net):
+        found: Tensor = net(batch.x)
     return found
 
 

@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from equipoise.method import Method
-from equipoise.names import UnknownName, nearest
+from equipoise.imports import OWN, Imports
+from equipoise.method import FAMILIES, NEEDS, Method
+from equipoise.names import UnknownName, nearest, quoted
 
 _own: dict[str, type[Method]] = {}
 
@@ -29,43 +30,24 @@ def register(method: type[Method]) -> type[Method]:
     return method
 
 
-def find(name: str) -> type[Method]:
+def find(name: str, imports: Imports = OWN) -> type[Method]:
     """The class of a method, by its name here or as "package.module:Class"."""
+    if not isinstance(name, str):
+        raise UnknownName(f"unknown method {quoted(name)}: expected a name")
     if name in _own:
         return _own[name]
     if ":" in name:
-        return _imported(name)
+        found: type[Method] = imports.load(name, "method", Method)
+        return found
     if name not in names():
         raise nearest("method", name, names())
     module = importlib.import_module(f"{__name__}.{name}")
     return next(c for c in vars(module).values() if isinstance(c, type) and issubclass(c, Method) and c.__name__.lower() == name)
 
 
-def _imported(name: str) -> type[Method]:
-    module_name, _, attribute = name.partition(":")
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        raise UnknownName(
-            f"unknown method {name!r}: cannot import {module_name!r} ({error}); is it installed, or on the Python path?"
-        ) from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise nearest(f"name in {module_name}", attribute, [key for key, one in vars(found).items() if _is_method(one)])
-        found = getattr(found, part)
-    if not _is_method(found):
-        raise UnknownName(f"method {name!r} is {found!r}; expected a subclass of equipoise.Method")
-    method: type[Method] = found
-    return method
-
-
-def _is_method(found: Any) -> bool:
-    return isinstance(found, type) and issubclass(found, Method)
-
-
-def make(name: str, parameters: Mapping[str, Any] | None = None) -> Method:
+def make(name: str, parameters: Mapping[str, Any] | None = None, imports: Imports = OWN) -> Method:
     """A method with its hyper-parameters checked."""
-    kind, parameters = find(name), dict(parameters or {})
+    kind, parameters = find(name, imports), dict(parameters or {})
     fields = [field.name for field in dataclasses.fields(kind)]
     for given in parameters:
         if given not in fields:
@@ -73,10 +55,10 @@ def make(name: str, parameters: Mapping[str, Any] | None = None) -> Method:
     hints = get_type_hints(kind, include_extras=True)
     for given, value in parameters.items():
         try:
-            parameters[given] = TypeAdapter(hints[given]).validate_python(value)
+            parameters[given] = TypeAdapter(hints[given], config=ConfigDict(allow_inf_nan=False)).validate_python(value)
         except ValidationError as error:
             raise ValueError(
-                f"method.{given}: {error.errors()[0]['msg']}, got {value!r}; {name}.{given} is {describe_type(hints[given])}"
+                f"method.{given}: {error.errors()[0]['msg']}, got {quoted(value)}; {name}.{given} is {describe_type(hints[given])}"
             ) from None
     return kind(**parameters)
 
@@ -115,9 +97,32 @@ def describe_type(hint: Any) -> str:
     return " ".join([name, *([" and ".join(bounds)] if bounds else [])])
 
 
+FLAGS = {"needs_classes": "classes", "needs_validation": "validation", "needs_plain_sgd": "sgd"}  # flag -> need
+
+
+def needs_of(kind: type[Method]) -> list[str]:
+    """What a method asks for with its default parameters; a flag that is a property belongs to other parameters."""
+    flagged = {need for flag, need in FLAGS.items() if getattr(kind, flag) is True}
+    return sorted({*kind.needs, *flagged, *(() if kind.trains else ("no-batch-norm",))})
+
+
+def listed(family: str | None = None, needs: str | None = None) -> list[dict[str, Any]]:
+    """All methods in the order of families, then of years; of one family, or with one need ("none": without any), if told so."""
+    found = [describe(name) for name in names()]
+    families = list(dict.fromkeys([*FAMILIES, *(entry["family"] for entry in found)]))  # users may have one of their own
+    wants = list(dict.fromkeys([*NEEDS, "none", *(need for entry in found for need in entry["needs"])]))
+    if family is not None and family not in families:
+        raise nearest("family", family, families)
+    if needs is not None and needs not in wants:
+        raise nearest("need", needs, wants)
+    found = [entry for entry in found if family in (None, entry["family"]) and (needs is None or needs in (entry["needs"] or ["none"]))]
+    return sorted(found, key=lambda entry: (families.index(entry["family"]), entry["year"] or 0, entry["name"]))
+
+
 def describe(name: str) -> dict[str, Any]:
-    """A method's summary, paper and parameters with their ranges; the comment behind a field is its help."""
+    """What is known of a method, and its parameters with their ranges; the comment behind a field is its help."""
     kind = find(name)
+    own = vars(kind)  # what a class says of its cost and aim is not true of classes that change it
     hints = get_type_hints(kind, include_extras=True)
     help_texts: dict[str, str] = {}
     for base in reversed(kind.__mro__):
@@ -126,6 +131,12 @@ def describe(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "summary": inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].replace("\n", " "),
+        "family": own.get("family", Method.family),
+        "year": own.get("year"),
+        "needs": needs_of(kind),
+        "exchanges": own.get("exchanges") or ("1" if kind.round is Method.round and kind.setup is Method.setup else "not stated"),
+        "fairness": own.get("fairness") or "not stated",
+        "passes": own.get("passes") or "not stated",
         "paper": kind.paper,
         "doc": inspect.cleandoc(kind.__doc__ or ""),
         "parameters": [

@@ -1,4 +1,8 @@
-"""CoRe-Fed."""
+"""CoRe-Fed: Bridging Collaborative and Representation Fairness via Federated Embedding Distillation.
+
+Noorain Mukhtiar, Adnan Mahmood and Quan Z. Sheng. AAAI Conference on Artificial Intelligence 2026. https://arxiv.org/abs/2602.00647,
+https://github.com/Noorain1/CoRe-Fed
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,7 @@ class CoReFed(Method):
     """
 
     paper = "Mukhtiar, Mahmood and Sheng, CoRe-Fed: Bridging Collaborative and Representation Fairness, AAAI 2026, Algorithm 1"
+    family, year, fairness, passes = "aggregation", 2026, "participation, representation", "E·T + F"
 
     gamma: NonNegative = 0.5  # how much rare participation is rewarded
     k: NonNegative = 2.0  # slope of the sigmoid on alignment

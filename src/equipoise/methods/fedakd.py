@@ -1,4 +1,8 @@
-"""FedAKD."""
+"""Towards Collaborative Fairness in Federated Learning Under Imbalanced Covariate Shift (FedAKD).
+
+Tianrun Yu, Jiaqi Wang, Haoyu Wang, Mingquan Lin, Han Liu, Nelson S. Yee and Fenglong Ma. Proceedings of the 31st ACM SIGKDD Conference on
+Knowledge Discovery and Data Mining (KDD), 2025. https://doi.org/10.1145/3711896.3737161, https://github.com/Tianrun-Yu/FedAKD
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,8 @@ class FedAKD(Method):
     """
 
     paper = "Yu et al., Towards Collaborative Fairness in Federated Learning Under Imbalanced Covariate Shift, KDD 2025, Algorithm 1"
+    family, year, fairness, passes = "distillation", 2025, "collaborative", "E·T + up to E·T + 2F"
+    needs = ("classes",)
 
     alpha: NonNegative = 1.0  # weight of the distillation from the global to the personal model
     beta: NonNegative = 1.0  # weight of the distillation from the personal to the global model

@@ -1,4 +1,7 @@
-"""FedAvgM."""
+"""Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification (FedAvgM).
+
+Tzu-Ming Harry Hsu, Hang Qi and Matthew Brown. 2019. https://arxiv.org/abs/1909.06335
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ class FedAvgM(FedAvg):
     """FedAvg with heavy-ball momentum at the server; momentum covers parameters, buffers take the plain mean."""
 
     paper = "Hsu et al., Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification, 2019"
+    family, year, fairness, passes = "reference", 2019, "none", "E·T"
 
     beta: Fraction = 0.9  # momentum; without damping the steady gain is 1 / (1 - beta)
     dampening: Fraction = 0.0  # 0 is the paper; equal to beta it is the exponential average of MOON's code

@@ -30,6 +30,7 @@ class FedDC(Method):
     """
 
     paper = "Gao et al., FedDC: Federated Learning with Non-IID Data via Local Drift Decoupling and Correction, CVPR 2022, Algorithm 1"
+    family, year, fairness, passes = "drift", 2022, "none", "E·T"
     needs_plain_sgd: ClassVar[bool] = True
 
     alpha: NonNegative = 0.1  # strength of the pull; of a client, divided by its size over the mean size

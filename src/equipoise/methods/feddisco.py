@@ -26,6 +26,7 @@ class FedDisco(Method):
     """
 
     paper = "Ye et al., FedDisco: Federated Learning with Discrepancy-Aware Collaboration, ICML 2023"
+    family, year, fairness, passes = "aggregation", 2023, "none", "E·T"
     composable_weights: ClassVar[bool] = True
     needs_classes: ClassVar[bool] = True
 

@@ -29,6 +29,7 @@ class FedDyn(Method):
     """
 
     paper = "Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, Algorithm 1"
+    family, year, fairness, passes = "drift", 2021, "none", "E·T"
 
     alpha: Positive = 0.01  # strength of the regularisation
     by_size: bool = False  # divide a client's alpha by its size over the mean size, as the authors' code does

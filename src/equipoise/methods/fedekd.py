@@ -1,4 +1,7 @@
-"""FedeKD."""
+"""FedeKD: Energy-Based Gating for Robust Federated Knowledge Distillation under Heterogeneous Settings.
+
+Quang-Huy Nguyen, Jiaqi Wang and Wei-Shinn Ku. 2026. https://arxiv.org/abs/2605.05553
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,8 @@ class FedeKD(Method):
     """
 
     paper = "Nguyen, Wang and Ku, FedeKD: Energy-Based Gating for Robust Federated Knowledge Distillation, 2026, Algorithm 1"
+    family, year, fairness, passes = "distillation", 2026, "no harm", "2E·T + 2F"
+    exchanges = "2"
 
     lambda_kd: NonNegative = 1.0  # weight of what the global proxy teaches; 0 is local training
     beta: NonNegative = 1.0  # how sharply trust falls with energy; 0 trusts every sample by one half

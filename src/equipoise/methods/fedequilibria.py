@@ -1,4 +1,7 @@
-"""FedEquilibria."""
+"""Fed-Equilibria: Towards Fair and Robust Federated Learning under Domain Skew (FedEquilibria).
+
+Anonymous authors. Manuscript under double-blind review; undated, its latest references are of 2025. No address is known.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ class FedEquilibria(Method):
     """
 
     paper = "FedEquilibria: Towards Fair and Robust Federated Learning under Domain Skew (anonymous, under review), Algorithm 1"
+    family, year, fairness, passes = "aggregation", 2025, "even accuracy", "E·T + T"
     composable_weights: ClassVar[bool] = True
     composable_update: ClassVar[bool] = True
 

@@ -27,6 +27,7 @@ class FedGKD(Method):
     paper = (
         "Yao et al., FedGKD: Toward Heterogeneous Federated Learning via Global Knowledge Distillation, IEEE Transactions on Computers 2024"
     )
+    family, year, fairness, passes = "distillation", 2024, "none", "E·T + F"
     composable_update: ClassVar[bool] = True
 
     gamma: NonNegative = 0.2  # twice the weight of the distillation

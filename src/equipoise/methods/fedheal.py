@@ -28,6 +28,7 @@ class FedHEAL(Method):
     """
 
     paper = "Chen et al., Fair Federated Learning under Domain Skew with Local Consistency and Domain Diversity, CVPR 2024"
+    family, year, fairness, passes = "aggregation", 2024, "even accuracy", "E·T"
     composable_weights = composable_update = property(lambda self: not self.masks)
 
     tau: float = 0.3  # an update counts where it has the sign of more than this share of the client's earlier updates

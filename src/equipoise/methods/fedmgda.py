@@ -31,6 +31,7 @@ class FedMGDA(Method):
     """
 
     paper = "Hu et al., Federated Learning Meets Multi-Objective Optimization, IEEE TNSE 2022"
+    family, year, fairness, passes = "aggregation", 2022, "even accuracy", "E·T"
 
     epsilon: Fraction = 0.1  # how far a weight may lie from FedAvg's; 1: anywhere, so that the step descends for all
     server_rate: Positive = 1.0  # longest step of round 1

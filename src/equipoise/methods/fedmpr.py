@@ -30,6 +30,7 @@ class FedMPR(Method):
     """Clients train with dropout, noise and weight decay, and set their smallest weights to zero before the models are averaged."""
 
     paper = "Göksu and Pugeault, Robust Federated Learning in the Face of Covariate Shift: A Magnitude Pruning with Hybrid Regularization Framework, 2024"
+    family, year, fairness, passes = "drift", 2024, "none", "E·T"
 
     rho: BelowOne = 0.1  # share of the weights of two or more dimensions that is set to zero in every upload
     dropout: BelowOne = 0.1  # chance that an input of the last linear layer is dropped in training

@@ -31,6 +31,7 @@ class FedProto(Method):
     """
 
     paper = "Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022; with averaged models"
+    family, year, fairness, passes = "features", 2022, "none", "E·T + F"
     needs_classes: ClassVar[bool] = True
 
     lambda_proto: NonNegative = 1.0  # weight of the distance to the prototypes; 0: FedAvg, without prototypes

@@ -1,4 +1,8 @@
-"""FedProx."""
+"""Federated Optimization in Heterogeneous Networks (FedProx).
+
+Tian Li, Anit Kumar Sahu, Manzil Zaheer, Maziar Sanjabi, Ameet Talwalkar and Virginia Smith. Proceedings of Machine Learning and Systems 2
+(MLSys), pages 429-450, 2020. https://arxiv.org/abs/1812.06127
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ class FedProx(FedAvg):
     """FedAvg with a pull of every client towards the model it received."""
 
     paper = "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, Eq. 2"
+    family, year, fairness, passes = "drift", 2020, "none", "E·T"
 
     mu: NonNegative = 0.01  # strength of the pull
 

@@ -29,6 +29,9 @@ class FedRDN(Method):
     """
 
     paper = "Yan et al., A Simple Data Augmentation for Feature Distribution Skewed Federated Learning, CVPR 2025"
+    family, year, fairness, passes = "features", 2025, "none", "E·T"
+    needs = ("images",)
+    exchanges = "1; once 1"
 
     draw: Literal["pair_per_image", "independent_per_batch"] = "pair_per_image"  # independent_per_batch: as the released code does
 

@@ -1,4 +1,7 @@
-"""KDIA."""
+"""Tackling Data Heterogeneity in Federated Learning through Knowledge Distillation with Inequitable Aggregation (KDIA).
+
+Xing Ma. 2025. https://arxiv.org/abs/2506.20431, https://github.com/maxiaum/KDIA
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,8 @@ class KDIA(Method):
     """
 
     paper = "Ma, Tackling Data Heterogeneity in Federated Learning through Knowledge Distillation with Inequitable Aggregation"
+    family, year, fairness, passes = "distillation", 2025, "participation", "E·T + F"
+    needs = ("classes", "head")
     composable_update: ClassVar[bool] = True
 
     lambda_kd: NonNegative = 0.5  # weight of the distillation from the teacher; 0: without it

@@ -25,6 +25,7 @@ class MOON(Method):
     """
 
     paper = "Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021, Algorithm 1"
+    family, year, fairness, passes = "features", 2021, "none", "E·T + 2F"
 
     mu: NonNegative = 5.0  # weight of the contrast
     temperature: Positive = 0.5  # of the contrast; small: only the nearer of the two models matters

@@ -32,6 +32,7 @@ class Pa3Fed(Method):
     """
 
     paper = "Huang and Liu, Pa3Fed: Period-Aware Adaptive Aggregation for Improved Federated Learning, AAAI 2025 (reconstruction)"
+    family, year, fairness, passes = "aggregation", 2025, "none", "E·T + F"
     composable_weights: ClassVar[bool] = True
     reconstruction: ClassVar[bool] = True
 

@@ -31,6 +31,7 @@ class PFedCK(Method):
     """
 
     paper = "Zhang and Shi, A Personalized Federated Learning Method Based on Clustering and Knowledge Distillation, Electronics 2024"
+    family, year, fairness, passes = "personal", 2024, "none", "2E·T"
 
     lambda_p: NonNegative = 1.0  # weight of what one model learns from the other's predictions
     lambda_f: NonNegative = 1.0  # weight of what one model learns from the other's features

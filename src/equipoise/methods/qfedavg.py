@@ -26,6 +26,7 @@ class QFedAvg(Method):
     """
 
     paper = "Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020, Algorithm 2"
+    family, year, fairness, passes = "aggregation", 2020, "even accuracy", "E·T + F"
     composable_weights: ClassVar[bool] = True
     needs_plain_sgd: ClassVar[bool] = True  # 1 / learning rate stands for the Lipschitz constant of the losses' gradients
 

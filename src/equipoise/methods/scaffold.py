@@ -1,4 +1,8 @@
-"""SCAFFOLD."""
+"""SCAFFOLD: Stochastic Controlled Averaging for Federated Learning.
+
+Sai Praneeth Karimireddy, Satyen Kale, Mehryar Mohri, Sashank J. Reddi, Sebastian U. Stich and Ananda Theertha Suresh. Proceedings of the 37th
+International Conference on Machine Learning (ICML), PMLR 119, pages 5132-5143, 2020. https://arxiv.org/abs/1910.06378
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ class Scaffold(Method):
     """
 
     paper = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020, Algorithm 1"
+    family, year, fairness, passes = "drift", 2020, "none", "E·T"
     needs_plain_sgd: ClassVar[bool] = True
 
     server_rate: Positive = 1.0  # global step size

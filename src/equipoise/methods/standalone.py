@@ -16,6 +16,8 @@ from equipoise.workbench import Model
 class Standalone(Method):
     """Each client trains alone, from the common initial model, with the same budget as in the federation."""
 
+    family, year, fairness, passes = "reference", None, "none", "E·T"
+    exchanges = "1"
     weighs: ClassVar[bool] = False
     uploads_model: ClassVar[bool] = False
 

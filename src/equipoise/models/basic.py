@@ -8,7 +8,7 @@ from torch import nn
 
 from ..task import Task
 from .network import Network
-from .parts import Count, convolutional, dense, image_shape
+from .parts import Count, convolutional, dense, image_shape, pooled_relu
 
 
 def mlp(task: Task, *, hidden: tuple[Count, ...] = (200, 200)) -> Network:
@@ -31,4 +31,4 @@ def simple_cnn(task: Task) -> Network:
 
 
 def _block(inner: int, outer: int) -> list[nn.Module]:
-    return [nn.Conv2d(inner, outer, 3, padding=1), nn.BatchNorm2d(outer), nn.ReLU(), nn.MaxPool2d(2)]
+    return [nn.Conv2d(inner, outer, 3, padding=1), nn.BatchNorm2d(outer), *pooled_relu()]

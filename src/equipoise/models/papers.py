@@ -8,7 +8,7 @@ from torch import nn
 
 from ..task import Task
 from .network import Network
-from .parts import Probability, convolutional, dense, image_shape, size_after
+from .parts import Probability, convolutional, dense, image_shape, pooled_relu, size_after
 
 
 def corefed_cnn(task: Task, *, dropout: tuple[Probability, Probability] = (0.2, 0.5)) -> Network:
@@ -66,8 +66,8 @@ def proxy_cnn(task: Task) -> Network:
 def _two_convolutions(task: Task, first: int, second: int, padding: int = 0) -> nn.Sequential:
     channels = image_shape(task)[0]
     return nn.Sequential(
-        *(nn.Conv2d(channels, first, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(first, second, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(channels, first, 5, padding=padding), *pooled_relu()),
+        *(nn.Conv2d(first, second, 5, padding=padding), *pooled_relu()),
     )
 
 
@@ -75,5 +75,5 @@ def _pooled(task: Task, widths: list[int], hidden: int) -> Network:
     """3x3 convolutions, the first two each followed by a pool, then an adaptive pool: any image from 4x4 pixels on."""
     layers: list[nn.Module] = []
     for place, (inner, outer) in enumerate(zip([image_shape(task)[0], *widths], widths, strict=False)):
-        layers += [nn.Conv2d(inner, outer, 3, padding=1), nn.ReLU(), *([nn.MaxPool2d(2)] if place < 2 else [])]
+        layers += [nn.Conv2d(inner, outer, 3, padding=1), *(pooled_relu() if place < 2 else [nn.ReLU()])]
     return convolutional(task, nn.Sequential(*layers, nn.AdaptiveAvgPool2d(4)), [hidden])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -12,6 +11,8 @@ import torch
 from pydantic import ConfigDict, ValidationError, validate_call
 from torch import nn
 
+from ..imports import OWN, Imports
+from ..names import quoted
 from ..task import Task
 from .basic import cnn, mlp, simple_cnn
 from .gru import gru
@@ -41,7 +42,7 @@ def describe(name: str) -> dict[str, Any]:
     return {"name": name, "summary": inspect.getdoc(factory), "options": _options(factory)}
 
 
-def build(spec: str | Mapping[str, Any], task: Task) -> Network:
+def build(spec: str | Mapping[str, Any], task: Task, imports: Imports = OWN) -> Network:
     """The network a specification names, for a task: "mlp", {"name": "mlp", "hidden": [64]} or "package.module:attribute".
 
     >>> from equipoise.task import Task
@@ -51,16 +52,16 @@ def build(spec: str | Mapping[str, Any], task: Task) -> Network:
     options = {"name": spec} if isinstance(spec, str) else dict(spec)
     name = str(options.pop("name", ""))
     if ":" in name:
-        return _own(name, options, task)
+        return _own(name, options, task, imports)
     factory = ARCHITECTURES[_known(name, names(), "model")]
     for option in options:
         _known(option, list(_options(factory)), f"option of model {name!r}")
     try:
         return validate_call(config=ConfigDict(arbitrary_types_allowed=True))(factory)(task, **options)
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, one['loc']))} = {one['input']!r}: {one['msg']}" for one in error.errors())
+        wrong = "; ".join(f"{'.'.join(map(str, one['loc']))} = {quoted(one['input'])}: {one['msg']}" for one in error.errors())
         raise ValueError(f"model {name!r}: {wrong}; the defaults are {_options(factory)}") from None
-    except ValueError as error:
+    except (ValueError, RuntimeError, OverflowError, MemoryError) as error:  # sizes that cannot be, or that no memory holds
         raise ValueError(f"model {name!r}: {error}") from error
 
 
@@ -71,15 +72,20 @@ def _options(factory: Callable[..., Network]) -> dict[str, Any]:
 def _known(name: str, valid: list[str], what: str) -> str:
     if name in valid:
         return name
-    nearest = "".join(f" Did you mean {one!r}?" for one in get_close_matches(name, valid, 1, 0))
+    nearest = "".join(f" Did you mean {one!r}?" for one in get_close_matches(str(name)[:200], valid, 1, 0))
     choice = f"It has to be one of: {', '.join(valid)}." if valid else "There are none."
-    raise ValueError(f"unknown {what}: {name!r}.{nearest} {choice}")
+    raise ValueError(f"unknown {what}: {quoted(name)}.{nearest} {choice}")
 
 
-def _own(path: str, options: dict[str, Any], task: Task) -> Network:
+def _own(path: str, options: dict[str, Any], task: Task, imports: Imports) -> Network:
     """A user's class or factory, called with the task if it asks for an argument, wrapped and tried on one sample."""
-    factory = _imported(path)
-    module = factory(task, **options) if _wants_task(factory, options) else factory(**options)
+    factory = imports.load(path, "model", nn.Module, makes="torch.nn.Module")
+    try:
+        given = [task] if _wants_task(factory, options) else []
+        inspect.signature(factory).bind(*given, **options)
+    except (TypeError, ValueError) as error:  # no signature, or other options
+        raise ValueError(f"model {path!r} cannot be made with the options {quoted(options)}: {error}") from None
+    module = factory(*given, **options)
     outputs = _tried(module, task)
     if not isinstance(outputs, torch.Tensor) or outputs.shape != (1, task.outputs):
         came = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else outputs
@@ -102,21 +108,6 @@ def _tried(module: object, task: Task) -> torch.Tensor | str:
         return trial(module, task.shape)
     except RuntimeError as error:
         return f"an error: {error}"
-
-
-def _imported(path: str) -> Callable[..., Any]:
-    module_name, _, attribute = path.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ValueError(f"model {path!r}: cannot import {module_name!r} ({error}); is it installed, or on the Python path?") from error
-    factory = getattr(module, attribute, None)
-    if factory is None:
-        nearest = "".join(f"; did you mean {one!r}?" for one in get_close_matches(attribute, dir(module), 1, 0))
-        raise ValueError(f"model {path!r}: {module_name!r} has no attribute {attribute!r}{nearest}")
-    if not (inspect.isclass(factory) or inspect.isroutine(factory)):
-        raise ValueError(f"model {path!r} has to be a class or a function that makes a module; it is a {type(factory).__name__}")
-    return factory
 
 
 def _wants_task(factory: Callable[..., Any], options: dict[str, Any]) -> bool:

@@ -30,6 +30,7 @@ MANY_POINTS = 300  # above, points are drawn as an image inside the picture
 STYLE: Any = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e4e4e4", "axes.axisbelow": True,
     "axes.edgecolor": "#777777", "legend.frameon": False, "legend.fontsize": 8, "svg.fonttype": "none", "svg.hashsalt": "equipoise",
+    "text.parse_math": False, "text.usetex": False,  # a client may be called $x^2$
     "pdf.fonttype": 42, "figure.dpi": 100, "savefig.dpi": 200,
 }  # fmt: skip
 SIZE = (4.6, 3.3)
@@ -86,7 +87,9 @@ def learning_by_method(curves: Mapping[str, Sequence[Curves]], metric: Metric) -
         means = np.stack([one.mean for one in seeds if one.rounds == rounds]) * metric.scale
         style = ("-", "--", "-.", ":")[place // len(COLOURS) % 4]
         colour = COLOURS[place % len(COLOURS)]
-        axes.plot(rounds, means.mean(0), style, color=colour, label=method, linewidth=1.6, marker="o" if len(rounds) == 1 else None)
+        axes.plot(
+            rounds, means.mean(0), style, color=colour, label=_in_legend(method), linewidth=1.6, marker="o" if len(rounds) == 1 else None
+        )
         if len(means) > 1:
             axes.fill_between(rounds, means.min(0), means.max(0), color=colour, alpha=0.12, linewidth=0)
     _label(axes, "round", f"mean {metric.title}")
@@ -150,7 +153,7 @@ def plane(points: Mapping[str, Sequence[tuple[float, float]]], metric: Metric, p
         colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
         if len(found) > 1:
             axes.scatter(std, average, s=14, color=colour, marker=marker, alpha=0.35, linewidths=0)
-        axes.scatter([std.mean()], [average.mean()], s=60, color=colour, marker=marker, label=method, zorder=3)
+        axes.scatter([std.mean()], [average.mean()], s=60, color=colour, marker=marker, label=_in_legend(method), zorder=3)
     _label(
         axes, f"standard deviation over clients{' (points)' if metric.unit == '%' else ''}: lower is more even", f"average {metric.title}"
     )
@@ -173,7 +176,7 @@ def weights(curves: Curves) -> Figure:
     shades = [*COLOURS, *(f"{0.35 + 0.15 * place:.2f}" for place in range(4))]
     rounds = curves.rounds if len(curves.rounds) > 1 else [curves.rounds[0], curves.rounds[0] + 1]
     shares = np.repeat(curves.values, 2, axis=1) if len(curves.rounds) == 1 else curves.values
-    axes.stackplot(rounds, shares * 100, labels=curves.clients, colors=shades, linewidth=0.3, edgecolor="white")
+    axes.stackplot(rounds, shares * 100, labels=list(map(_in_legend, curves.clients)), colors=shades, linewidth=0.3, edgecolor="white")
     axes.set(xlim=(rounds[0], rounds[-1]), ylim=(0, 100))
     _label(axes, "round", "weight in %")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -201,6 +204,11 @@ def _image(curves: Curves, order: np.ndarray, factor: float, name: str, colours:
 def _label(axes: Axes, x: str, y: str) -> None:
     axes.set_xlabel(x)
     axes.set_ylabel(y)
+
+
+def _in_legend(name: str) -> str:
+    """matplotlib leaves out of a legend what begins with an underscore."""
+    return f" {name}" if name.startswith("_") else name
 
 
 def _legend(figure: Figure, count: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,17 @@ from equipoise.runs.store import RunError
 from equipoise.workbench import EVALUATION_BATCH
 
 
-def export(run: Run, model: str | None = None, client: str | None = None, out: Path | None = None, given: Any = None) -> tuple[Path, Path]:
+def export(
+    run: Run,
+    model: str | None = None,
+    client: str | None = None,
+    out: Path | None = None,
+    given: Any = None,
+    allow_imports: Iterable[str] = (),
+) -> tuple[Path, Path]:
     """Save a model as safetensors and write its card beside it; returns both paths."""
     name = model or run.main_model
-    net = run.model(name, client, given)
+    net = run.model(name, client, given, allow_imports)
     if isinstance(net, Prepared) and not isinstance(net.inputs, torch.nn.Module):
         raise RunError(
             f"{name} sees inputs that its method changes by a plain function, which a file cannot hold; let `Inputs.other` be a torch module with buffers"
@@ -57,14 +65,16 @@ Inputs must be prepared as in training; `equipoise predict {run.folder.name} FIL
 """
 
 
-def predictions(run: Run, data: Path, model: str | None = None, client: str | None = None) -> tuple[list[str], list[list[Any]]]:
+def predictions(
+    run: Run, data: Path, model: str | None = None, client: str | None = None, allow_imports: Iterable[str] = ()
+) -> tuple[list[str], list[list[Any]]]:
     """A header and one row per sample: the predicted class and the probabilities, or the predicted number."""
     from equipoise.data import inputs_from
 
     if not data.exists():
         raise RunError(f"no file {data}; give a CSV or NPZ file with samples in the form of the training data")
     name = model or run.main_model
-    net = run.model(name, client)
+    net = run.model(name, client, allow_imports=allow_imports)
     x = inputs_from(data, run.store.meta("recipe"), client)
     with torch.no_grad():
         outputs = torch.cat([net(part) for part in torch.split(x, EVALUATION_BATCH)]) if len(x) else torch.zeros(0, run.task.outputs)

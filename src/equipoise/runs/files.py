@@ -6,12 +6,13 @@ import errno
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 DATABASE, CONFIGURATION, FILES, LOCK = "run.db", "experiment.yaml", "files", "run.lock"
-SYNCS_AT_A_TIME = 8  # a journaling file system commits many small files about as fast as one, if they are asked for together
+AT_A_TIME = 8  # files that are synced or removed together
 
 # Every name that Equipoise gives to a file under files/: whose it is (a client by number or digest), then round, attempt and exchange.
 _NAME = re.compile(
@@ -78,11 +79,25 @@ def digest(path: Path) -> str:
 
 
 def sync(paths: Iterable[Path]) -> None:
-    """Have the contents of these files, and the names in these folders, on the disk; all at a time, since each waits for the disk alone."""
-    wanted = [path for path in paths if os.name == "posix" or not path.is_dir()]  # elsewhere a folder cannot be opened
-    if wanted:
-        with ThreadPoolExecutor(min(SYNCS_AT_A_TIME, len(wanted))) as threads:
-            list(threads.map(_sync, wanted))
+    """Have the contents of these files, and the names in these folders, on the disk."""
+    _at_once(_sync, [path for path in paths if os.name == "posix" or not path.is_dir()])  # elsewhere a folder cannot be opened
+
+
+def unlink(paths: Iterable[Path]) -> None:
+    """Remove these files as far as it can be done."""
+    _at_once(_unlink, list(paths))
+
+
+def _at_once(function: Callable[[Path], None], paths: Sequence[Path]) -> None:
+    """Several files at a time: each call waits for the disk, which does many about as fast as one."""
+    if paths:
+        with ThreadPoolExecutor(min(AT_A_TIME, len(paths))) as threads:
+            list(threads.map(function, paths))
+
+
+def _unlink(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def _sync(path: Path) -> None:

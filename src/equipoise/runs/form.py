@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from equipoise.imports import FromFile
 from equipoise.runs.files import CONFIGURATION, RunError
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ _FACTS: dict[str, Any] = {
     "shared test": int, "facts": dict, "recipe": dict, "fingerprint": str, "method": {"name": str},
 }  # fmt: skip
 _CONFIGURATION: dict[str, Any] = {
-    "data": {"name": str, "partition": str}, "method": {"name": str}, "training": dict, "rounds": int, "seed": int, "models": dict,
+    "data": {"name": str, "partition": str}, "method": {"name": str}, "training": dict, "rounds": int, "seed": int, "model": object,
+    "models": dict, "evaluation": {"metrics": [str], "splits": [str]},
 }  # fmt: skip
 
 
@@ -29,7 +31,7 @@ def damaged(folder: Path, what: str) -> RunError:
 
 
 def check_tables(folder: Path, db: sqlite3.Connection, tables: str) -> None:
-    """Refuse a database that is broken, or whose tables are not those that `tables` makes, down to the type of every value."""
+    """Refuse a database whose tables are not those that `tables` makes, down to the type of every value."""
     with sqlite3.connect(":memory:") as own:
         own.executescript(tables)
         known = own.execute("select name from sqlite_master where type = 'table'").fetchall()
@@ -37,9 +39,6 @@ def check_tables(folder: Path, db: sqlite3.Connection, tables: str) -> None:
             name: own.execute(f"select name, lower(type), \"notnull\" from pragma_table_info('{name}')").fetchall() for (name,) in known
         }
     own.close()
-    said = db.execute("pragma quick_check(1)").fetchone()[0]
-    if said != "ok":
-        raise damaged(folder, f"its database says: {' '.join(said.split())}")
     stranger = db.execute("select type, name from sqlite_master where type in ('trigger', 'view')").fetchone()
     if stranger is not None:
         raise damaged(folder, f"its database has a {stranger[0]} named {stranger[1]!r}, which no run has")
@@ -49,8 +48,8 @@ def check_tables(folder: Path, db: sqlite3.Connection, tables: str) -> None:
         if missing:
             raise damaged(folder, f"its database has no {missing[0]!r} in the table {table!r}")
         # SQLite keeps any type in any column.
-        fits = [f"typeof({name}) in ('{kind}', '{kind if filled else 'null'}')" for name, kind, filled in wanted]
-        wrong = db.execute(f"select rowid from {table} where not ({' and '.join(fits)}) limit 1").fetchone()
+        fits = [f"typeof({name}) = '{kind}'" + ("" if filled else f" or {name} is null") for name, kind, filled in wanted]
+        wrong = db.execute(f"select rowid from {table} where not (({') and ('.join(fits)})) limit 1").fetchone()
         if wrong is not None:
             raise damaged(folder, f"row {wrong[0]} of the table {table!r} holds a value of the wrong type")
     for cohort, joined in db.execute("select cohort, joined from rounds"):
@@ -58,6 +57,13 @@ def check_tables(folder: Path, db: sqlite3.Connection, tables: str) -> None:
             wrong = misfit(parsed(text, folder), [str], "a round's clients")
             if wrong is not None:
                 raise damaged(folder, wrong)
+
+
+def check_pages(folder: Path, db: sqlite3.Connection) -> None:
+    """Refuse a database of which SQLite itself says that it is broken."""
+    said = db.execute("pragma quick_check(1)").fetchone()[0]
+    if said != "ok":
+        raise damaged(folder, f"its database says: {' '.join(said.split())}")
 
 
 def parsed(text: str, folder: Path) -> Any:
@@ -80,12 +86,12 @@ def check_facts(store: Store) -> None:
         raise damaged(store.folder, wrong)
 
 
-def read_configuration(folder: Path) -> dict[str, Any]:
-    """The resolved configuration of a run: enough to repeat it."""
+def read_configuration(folder: Path) -> FromFile:
+    """The resolved configuration of a run: enough to repeat it. What it names is a file's, not the user's."""
     from equipoise.experiment import load
 
-    if not (folder / CONFIGURATION).is_file():
-        raise damaged(folder, f"it has no {CONFIGURATION}")
+    if not (folder / CONFIGURATION).is_file():  # a pipe would be waited for
+        raise damaged(folder, f"its {CONFIGURATION} is not a file" if (folder / CONFIGURATION).exists() else f"it has no {CONFIGURATION}")
     try:
         found = load(folder / CONFIGURATION)
     except (ValueError, OSError, RecursionError) as error:

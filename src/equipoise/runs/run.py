@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from equipoise.imports import Imports, permitted
 from equipoise.metrics import registry
+from equipoise.names import checked_name
 from equipoise.runs.form import check_facts, read_configuration
 from equipoise.runs.outdated import outdated
 from equipoise.runs.store import RunError, Store
@@ -17,10 +20,12 @@ from equipoise.task import Task
 class Run:
     """The record of an experiment."""
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, imports: Imports | None = None) -> None:
+        """Open a run; `imports` is what its configuration may import, if this process gave the experiment itself."""
         self.folder = Path(folder)
         self.store = Store(self.folder)
         check_facts(self.store)
+        self._imports = imports or Imports()
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}, {self.status}, round {self.last_round} of {self.config['rounds']})"
@@ -52,7 +57,11 @@ class Run:
 
     @cached_property
     def clients(self) -> list[str]:
-        return list(self.store.meta("clients"))
+        found = self.store.meta("clients")
+        try:
+            return [checked_name(client, "client id") for client in found]
+        except (TypeError, ValueError) as error:
+            raise RunError(f"{self.folder} was not written by Equipoise: {error}") from None
 
     def table(self, **where: Any) -> list[dict[str, Any]]:
         """The long table: one record per (round, client, model, phase, split, metric), which pandas.DataFrame takes as it is.
@@ -152,10 +161,11 @@ class Run:
         rows = self.store.rows("select distinct model from measurements where phase = 'received'")
         return [row["model"] for row in rows]
 
-    def model(self, name: str = "global", client: str | None = None, given: Any = None) -> Any:
+    def model(self, name: str = "global", client: str | None = None, given: Any = None, allow_imports: Iterable[str] = ()) -> Any:
         """A trained model as a loaded torch module: `run.model("global")`, `run.model("personal", client="3")`.
 
-        A run whose model or method was a Python object needs it again: `given` is the experiment it was started with.
+        A run whose model or method was a Python object needs it again: `given` is the experiment it was started with. Code that the run's
+        file names is imported from the packages in `allow_imports` only.
         """
         from equipoise.client import Client
         from equipoise.engine import evaluation
@@ -171,7 +181,8 @@ class Run:
         if client is not None and client not in self.clients:
             raise RunError(f"no client {client!r} in {self.folder}; it has {', '.join(self.clients[:12])}")
         try:
-            bench, method = prepare(given or experiment(self.config), self.task, self.clients)
+            wanted = given or experiment(self.config, self._imports | permitted(self.config, allow_imports))
+            bench, method = prepare(wanted, self.task, self.clients)
         except ValueError as error:
             reason = self.store.meta("not portable")
             if reason is None or given is not None:

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from equipoise.runs.files import CONFIGURATION, DATABASE, FILES, LOCK, RunError, digest, is_left_over, is_ours, refuse_links, sync
-from equipoise.runs.form import check_tables, damaged, parsed
+from equipoise.runs.files import CONFIGURATION, DATABASE, FILES, LOCK, RunError, digest, is_left_over, is_ours, refuse_links, sync, unlink
+from equipoise.runs.form import check_pages, check_tables, damaged, parsed
 
 __all__ = ["CONFIGURATION", "DATABASE", "FILES", "FORMAT", "LOCK", "RoundRecord", "RunError", "Store"]
 
@@ -101,6 +101,8 @@ class Store:
             self.db = sqlite3.connect(address, uri=not writing, isolation_level=None, timeout=10)
             self.db.execute("pragma synchronous = full")
             self.db.execute("pragma trusted_schema = off")  # nothing in a stranger's file is to be called
+            if writing:
+                check_pages(folder, self.db)
             self._check()
             if writing:
                 self._migrate()
@@ -273,18 +275,16 @@ class Store:
         return self.files / name
 
     def remove(self, names: Iterable[str]) -> None:
-        for name in names:
-            with suppress(OSError):  # what cannot be removed now is not part of the run any more, and is tried again at resume
-                self.file(name).unlink(missing_ok=True)
+        unlink(
+            [self.file(name) for name in names]
+        )  # what cannot be removed now is no part of the run any more, and is tried again at resume
 
     def sweep(self) -> None:
         """Remove every file of a run that no committed row names."""
         known = {row[0] for row in self.db.execute("select name from files")}
         try:
             self.files.mkdir(exist_ok=True)
-            for path in list(self.files.iterdir()):
-                if path.name not in known and is_left_over(path.name):
-                    path.unlink(missing_ok=True)
+            unlink([path for path in self.files.iterdir() if path.name not in known and is_left_over(path.name)])
         except OSError as error:
             raise RunError(f"cannot write to {self.files}: {error.strerror or error}; it must be a folder that can be written") from error
 

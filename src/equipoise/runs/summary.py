@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -158,7 +160,7 @@ def clients_in_words(clients: Sequence[str]) -> str:
 def _without_noise(run: Run, metric: str, values: dict[str, float]) -> dict[str, float]:
     """The spread of accuracy over clients that finite test sets do not explain; nothing where it cannot be said."""
     totals = dict(zip(run.clients, run.store.meta("sizes")["test"], strict=True))
-    if metric != "accuracy" or run.main_split != "test" or any(totals[client] < 2 for client in values):
+    if metric != "accuracy" or run.main_split != "test" or any(totals.get(client, 0) < 2 for client in values):
         return {}
     numbers = list(values.values())
     noise = accuracy_variance(numbers, [totals[client] for client in values])
@@ -185,9 +187,11 @@ def _comparable(run: Run, alone: Run) -> None:
 
 def baseline_of(run: Run) -> Run | None:
     """A finished Standalone run beside this one, of the same data and schedule; None if there is none."""
-    if run.config["method"]["name"] == "standalone" or not run.folder.parent.is_dir():
+    if run.config["method"]["name"] == "standalone":
         return None
-    for folder in sorted(path for path in run.folder.parent.iterdir() if (path / DATABASE).exists() and path != run.folder):
+    for folder in runs_in(run.folder.parent):
+        if folder == run.folder:
+            continue
         try:
             other = Run(folder)
             same = all(
@@ -195,6 +199,15 @@ def baseline_of(run: Run) -> Run | None:
             ) and other.store.meta("fingerprint") == run.store.meta("fingerprint")
             if same and other.config["method"]["name"] == "standalone" and other.status == "finished":
                 return other
-        except (RunError, OSError, KeyError):
+        except (RunError, OSError, KeyError, TypeError, ValueError, sqlite3.Error):  # another's folder, in whatever state it is
             continue
     return None
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The folders inside that hold a run; what may not be read is passed over."""
+    try:
+        found = sorted(folder.iterdir())
+    except OSError:
+        return []
+    return [path for path in found if os.path.exists(path / DATABASE)]  # unlike Path.exists it takes no permission for an answer

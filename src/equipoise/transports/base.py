@@ -22,7 +22,7 @@ class Job:
 
     run: str  # the run's id
     experiment: Mapping[str, Any]  # names only
-    allowed: tuple[str, ...] = ()  # packages of the user's that may be imported
+    allowed: Mapping[str, Any] = field(default_factory=dict)  # what of the user's may be imported, see `imports.Imports.plain`
     protocol: int = PROTOCOL
     version: str = ""
 
@@ -36,7 +36,7 @@ class Job:
             raise ValueError(
                 f"expected protocol {PROTOCOL}, got {given.get('protocol')!r} from equipoise {given.get('version')}; install the same version on both sides"
             )
-        return cls(**{**given, "allowed": tuple(given["allowed"])})
+        return cls(**given)
 
 
 class Kept(NamedTuple):

@@ -13,6 +13,7 @@ from equipoise.data import Federation
 from equipoise.data.roster import Roster, roster_of
 from equipoise.engine import evaluation
 from equipoise.experiment import Experiment, experiment
+from equipoise.imports import Imports
 from equipoise.method import Method
 from equipoise.preparing import prepare, try_precision
 from equipoise.records import CannotSave, Down, Record, Up, finite, size, tensors_of, write
@@ -30,7 +31,7 @@ class Performer:
     ) -> None:
         """`wanted`: the experiment itself, where it holds Python objects that a job cannot name. `disk`: the run's files, where they are on this disk."""
         self.federation, self.states, self.disk = federation, states, disk
-        self.wanted = wanted if wanted is not None else experiment(job.experiment)
+        self.wanted = wanted if wanted is not None else experiment(job.experiment, Imports.of_job(job.allowed))
         try_precision(self.wanted)
         self.bench, self.method = prepare(self.wanted, federation.task, federation.ids, federation)
 

@@ -7,12 +7,13 @@ of its family and name it in PARTITIONS; the syntax, the command line and the do
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
 from equipoise.data.partitions import covariate, dirichlet, labels, sites, sizes
 from equipoise.data.partitions.pool import Deal, Pool
-from equipoise.names import did_you_mean
+from equipoise.names import did_you_mean, quoted
 
 PARTITIONS: dict[str, Callable[..., Deal]] = {
     function.__name__: function
@@ -59,19 +60,19 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     if text == "auto":
         return "auto", {}
     if name not in PARTITIONS:
-        raise ValueError(f"unknown partition {name!r}{did_you_mean(name, PARTITIONS)}; known: {', '.join(PARTITIONS)}")
+        raise ValueError(f"unknown partition {quoted(name)}{did_you_mean(name, PARTITIONS)}; known: {', '.join(PARTITIONS)}")
     known = parameters(name)
     given: dict[str, Any] = {}
     for place, item in enumerate(rest.split(",") if rest else []):
         key, equals, value = item.rpartition("=")
         if not equals:
             if place >= len(known):
-                raise ValueError(f"partition {text!r} has more values than {name} has parameters ({', '.join(known) or 'none'})")
+                raise ValueError(f"partition {quoted(text)} has more values than {name} has parameters ({', '.join(known) or 'none'})")
             key = list(known)[place]
         if key not in known:
             raise ValueError(f"partition {name} has no parameter {key!r}{did_you_mean(key, known)}; it has {', '.join(known) or 'none'}")
         if key in given:
-            raise ValueError(f"partition {text!r} gives {key} twice")
+            raise ValueError(f"partition {quoted(text)} gives {key} twice")
         given[key] = _value(text, known[key], value)
     missing = [key for key, p in known.items() if p.default is p.empty and key not in given]
     if missing:
@@ -87,6 +88,11 @@ def deal(text: str, pool: Pool, clients: int, seed: int) -> Deal:
 
 def _value(text: str, parameter: inspect.Parameter, value: str) -> Any:
     try:
-        return _READERS[parameter.annotation](value.strip())
+        found = _READERS[parameter.annotation](value.strip())
     except ValueError:
-        raise ValueError(f"partition {text!r}: {parameter.name} must be of type {parameter.annotation}, got {value!r}") from None
+        found = math.nan
+    if isinstance(found, (int, float)) and not abs(found) < 2**53:
+        raise ValueError(
+            f"partition {quoted(text)}: {parameter.name} must be of type {parameter.annotation} and finite, got {quoted(value)}"
+        )
+    return found

@@ -34,7 +34,11 @@ def load(name: str) -> Dataset:
     if "+" in joined:
         return domains.join(name, [load(single) for single in joined.split("+")])
     found = entry(name)
-    return found.read(found, arrays_of(found))
+    arrays = arrays_of(found)
+    try:
+        return found.read(found, arrays)
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise ValueError(f"{prepared_copy(found)} cannot be taken as data set {name}: {error}") from error
 
 
 __all__ = ["ENTRIES", "JOINED", "Entry", "data_folder", "entry", "fetch", "import_files", "load", "names", "prepared_copy"]

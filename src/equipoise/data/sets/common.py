@@ -7,7 +7,7 @@ from equipoise.data.sets import files
 from equipoise.data.sets.entry import Arrays, Entry, Remote, images
 
 DIGITS = tuple(str(digit) for digit in range(10))
-FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+FASHION = ("T-shirt or top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 TORCHVISION = "addresses and checksums from torchvision 0.20.1, datasets/"
 CIFAR_PAGE = "address and checksum from the set's own page, https://www.cs.toronto.edu/~kriz/cifar.html"

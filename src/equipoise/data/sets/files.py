@@ -13,13 +13,16 @@ import numpy as np
 
 from equipoise.data.sets.entry import Arrays
 
+MOST_BYTES = 2**28  # of one file inside; the largest official one has 47 million
 DAMAGED = (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError, IndexError, tarfile.TarError)
 
 
 def idx(file: Path) -> np.ndarray:
     """An MNIST file: a magic number 0, 0, 8 (bytes), dimensions, sizes in big-endian order, data; compressed with gzip."""
     with gzip.open(file) as opened:
-        raw = opened.read()
+        raw = opened.read(MOST_BYTES + 1)
+    if len(raw) > MOST_BYTES:
+        raise ValueError(f"{file.name} swells to more than {MOST_BYTES:,} bytes")
     if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
         raise ValueError(f"{file.name} is not an IDX file of bytes")
     ndim = raw[3]
@@ -70,7 +73,12 @@ def cifar(files: dict[str, Path]) -> Arrays:
     (file,) = files.values()
     arrays: Arrays = {}
     with tarfile.open(file) as archive:
-        members = {Path(m.name).name: m for m in archive.getmembers() if m.isfile()}
+        members = {}
+        for member in archive:  # one after another: a member that is too large is not passed over, which would unpack it
+            if member.size > MOST_BYTES:
+                raise ValueError(f"{file.name} holds {member.name!r} of {member.size:,} bytes, which is no part of the data set")
+            if member.isfile():
+                members[Path(member.name).name] = member
 
         def content(name: str) -> bytes:
             opened = archive.extractfile(members[name])
@@ -101,14 +109,14 @@ def cifar(files: dict[str, Path]) -> Arrays:
 
 def cifar_sheets(arrays: Arrays) -> Arrays:
     """CIFAR-10 packed losslessly as WebP sheets of 50 x 100 images, unpacked."""
-    from PIL import Image
+    from equipoise.data.own import opened_image
 
     unpacked: Arrays = {}
     for part in ("train", "test"):
         ends = np.cumsum(arrays[f"len_{part}"])
         sheets = []
         for end, length in zip(ends, arrays[f"len_{part}"], strict=True):
-            with Image.open(io.BytesIO(arrays[f"webp_{part}"][end - length : end].tobytes())) as opened:
+            with opened_image(io.BytesIO(arrays[f"webp_{part}"][end - length : end].tobytes())) as opened:
                 tiles = np.asarray(opened.convert("RGB")).reshape(50, 32, 100, 32, 3)
             sheets.append(tiles.transpose(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32))
         unpacked |= {f"x_{part}": np.concatenate(sheets), f"y_{part}": arrays[f"y_{part}"]}

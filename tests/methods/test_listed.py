@@ -1,0 +1,153 @@
+"""What the list of methods says of each is filled in, and true: needs, exchanges and passes are held to runs."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from checks import settings, sites
+from counting import counted
+
+import equipoise as eq
+from equipoise import methods
+from equipoise.engine.cohort import RoundCohort
+from equipoise.experiment import ConfigurationError
+from equipoise.method import FAMILIES, NEEDS, NOTIONS, Method
+from equipoise.methods.fedekd import FedeKD
+from equipoise.preparing import prepare
+from equipoise.task import Task
+from equipoise.transports.base import Watcher
+
+EPOCHS, CLIENTS = 3, 4
+# Whose passes are no plain sum: made samples, calibration sets, hidden units, trials of a line search. Their own tests count them.
+IN_WORDS = {"fedcog", "fedmdfg", "fedsac", "fedtype"}
+
+TRIED = {"fedequilibria": 4}  # samples of each client on which two ways to its Fisher diagonal are first compared
+
+
+def of_round(text: str) -> str:
+    return text.split("; once ")[0]
+
+
+def bounds(passes: str) -> dict[str, tuple[int, int]]:
+    """T, F and V -> the least and the most times; a term behind "up to" may be anything from nothing."""
+    low, high = Counter[str](), Counter[str]()
+    for term in of_round(passes).split(" + "):
+        found = re.fullmatch(r"(up to )?(\d*)((?:[EK]·?)*)([TFV])", term)
+        assert found, f"{term!r} is no product of a number, E, K and one of T, F, V"
+        times = prod(({"E": EPOCHS, "K": CLIENTS}[sign] for sign in re.findall("[EK]", found[3])), start=int(found[2] or 1))
+        high[found[4]] += times
+        low[found[4]] += 0 if found[1] else times
+    return {sign: (low[sign], high[sign]) for sign in "TFV"}
+
+
+def test_bounds_read_what_the_methods_say() -> None:
+    assert bounds("E·T + up to 2E·T + 2F + 2K·V; once rounds·E·T") == {"T": (3, 9), "F": (2, 2), "V": (8, 8)}
+    with pytest.raises(AssertionError, match="is no product"):
+        bounds("E·T + some F")
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_every_method_says_what_it_is(name: str) -> None:
+    kind = methods.find(name)
+    entry = methods.describe(name)
+    assert entry["family"] in FAMILIES.keys() - {"own"}
+    assert set(entry["fairness"].split(", ")) <= set(NOTIONS)
+    assert set(entry["needs"]) <= NEEDS.keys()
+    assert "not stated" not in (entry["exchanges"], entry["passes"])
+    if name == "standalone":
+        assert (entry["year"], entry["paper"]) == (None, "")
+        return
+    assert 2017 <= entry["year"] <= 2026
+    cited = methods.importlib.import_module(kind.__module__).__doc__
+    assert str(entry["year"]) in cited, "the citation is of another year"
+    assert len(cited.split()) > 15 and ("https://" in cited or "github.com" in cited or "arXiv" in cited or "No address" in cited), cited
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_exchanges_and_passes_are_those_of_a_second_round(name: str, tmp_path: Path) -> None:
+    """Of the second, since in the first some teachers are missing: per training sample, and per sample of the server's."""
+    entry, at_the_end, exchanges, original = methods.describe(name), [], Counter[int](), RoundCohort.run
+
+    def run_and_count(self: RoundCohort, *arguments: Any, **more: Any) -> Any:
+        exchanges[self.server.round] += 1
+        return original(self, *arguments, **more)
+
+    training = {"lr": 0.05, "batch": 5, "epochs": EPOCHS}
+    wanted = eq.Experiment(**settings(name, rounds=2, training=training), dataset=eq.from_sites(sites()))
+    with counted() as passes, patch.object(RoundCohort, "run", run_and_count):
+        run = eq.run(wanted, tmp_path / "run", watcher=Watcher(on_round=lambda record: at_the_end.append(Counter(passes))))
+    assert not run.rejected()
+    if entry["exchanges"].replace("; once ", "").isdigit():
+        assert exchanges[2] == int(of_round(entry["exchanges"]))
+        assert exchanges[0] == int(entry["exchanges"].partition("; once ")[2] or 0)
+    if name in IN_WORDS:
+        return
+    second = at_the_end[1] - at_the_end[0]
+    second["client", "gradient"] -= CLIENTS * TRIED.get(name, 0)
+    sizes = {part: sum(counts) for part, counts in run.store.meta("sizes").items()}
+    assert not second["server", "gradient"]
+    for sign, who, samples in (
+        ("T", ("client", "gradient"), sizes["train"]),
+        ("F", ("client", "forward"), sizes["train"]),
+        ("V", ("server", "forward"), sizes["validation"]),
+    ):
+        low, high = bounds(entry["passes"])[sign]
+        assert low * samples <= second[who] <= high * samples, (sign, second[who] / samples)
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_needs_are_what_is_refused(name: str) -> None:
+    needs = methods.describe(name)["needs"]
+    for need, task, changes in (
+        ("classes", Task("regression", (1, 8, 8), 1), {}),
+        ("images", Task("classification", (7,), 3), {}),
+        ("sgd", Task("classification", (1, 8, 8), 3), {"training": {"momentum": 0.9}}),
+    ):
+        try:
+            prepare(eq.Experiment(**settings(name, **changes)), task, ["a"])
+        except (ConfigurationError, ValueError):
+            assert need in needs, f"{name} refuses a task without {need!r}, but does not list it"
+        else:
+            assert need not in needs, f"{name} lists {need!r}, but takes a task without it"
+
+
+def test_a_users_method_lists_with_what_is_known_of_it() -> None:
+    @dataclass(frozen=True)
+    class Plain(Method):
+        """Mine."""
+
+    @dataclass(frozen=True)
+    class Changed(FedeKD):
+        """FedeKD, changed: what FedeKD costs need not be what this costs."""
+
+        family = "house"
+
+    methods.register(Plain)
+    methods.register(Changed)
+    try:
+        plain, changed = methods.describe("plain"), methods.describe("changed")
+        ends = [entry["name"] for entry in methods.listed()][-2:]
+        house = methods.listed(family="house")
+    finally:
+        del methods._own["plain"], methods._own["changed"]
+    assert (plain["family"], plain["year"], plain["exchanges"], plain["passes"]) == ("own", None, "1", "not stated")
+    assert (changed["exchanges"], changed["passes"], changed["fairness"]) == ("not stated", "not stated", "not stated")
+    assert ends == ["plain", "changed"] and [entry["name"] for entry in house] == ["changed"]
+
+
+def test_lists_can_be_narrowed() -> None:
+    assert {entry["family"] for entry in methods.listed("drift")} == {"drift"}
+    assert {"scaffold", "feddc", "qfedavg"} <= {entry["name"] for entry in methods.listed(needs="sgd")}
+    free = {entry["name"] for entry in methods.listed(needs="none")}
+    assert "fedavg" in free and "scaffold" not in free
+    assert {entry["name"] for entry in methods.listed()} == set(methods.names())
+    for wrong, sentence in (({"family": "drft"}, "unknown family 'drft'; did you mean 'drift'?"), ({"needs": "clases"}, "'classes'")):
+        with pytest.raises(methods.UnknownName, match=re.escape(sentence)):
+            methods.listed(**wrong)
