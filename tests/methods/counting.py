@@ -30,7 +30,8 @@ def counted() -> Iterator[Passes]:
         def seen(module: Any, inputs: tuple[torch.Tensor, ...]) -> None:
             passes[who[-1], "gradient" if torch.is_grad_enabled() else "forward"] += len(inputs[0])
 
-        model.net.features.register_forward_pre_hook(seen)  # type: ignore[union-attr]
+        if hasattr(model.net, "features"):  # a method's own models, anchors say, see no samples
+            model.net.features.register_forward_pre_hook(seen)  # type: ignore[union-attr]
         return model
 
     def within(name: str, function: Any) -> Any:
