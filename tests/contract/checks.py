@@ -26,7 +26,7 @@ QUICK: dict[str, dict[str, Any]] = {  # hyper-parameters that keep a method's ow
     "kdia": {"gen_steps": 4},
     "fedcog": {"start_round": 1, "steps": 3},
     "fedlsa": {"steps": 5},
-    "fedtype": {"calibration": "train"},
+    "fedtype": {"calibration": "train", "alpha": 0.7},
 }
 
 # Adam steps by its rate even along a gradient that is zero but for rounding (a bias in front of a batch norm): a few rates of 1e-3.
