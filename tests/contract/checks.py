@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise import simulate
+from equipoise import methods, simulate
 from equipoise.data import Federation, Parts
 from equipoise.records import PerClient, read, write
 from equipoise.runs import Run
@@ -22,7 +22,12 @@ from equipoise.tree import Tree
 
 CLASSES = 3
 SIZES = {"ada": 24, "bo": 13, "cy": 18, "di": 9}
-QUICK = {"kdia": {"gen_steps": 4}}  # hyper-parameters that keep a method's own work small
+QUICK: dict[str, dict[str, Any]] = {  # hyper-parameters that keep a method's own work small, and let it act in few rounds on few samples
+    "kdia": {"gen_steps": 4},
+    "fedcog": {"start_round": 1, "steps": 3},
+    "fedlsa": {"steps": 5},
+    "fedtype": {"calibration": "train", "alpha": 0.7},
+}
 
 # Adam steps by its rate even along a gradient that is zero but for rounding (a bias in front of a batch norm): a few rates of 1e-3.
 LOOSE = {"kdia": 5e-3}
@@ -51,7 +56,7 @@ def folder_of(path: Path, data: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> 
 
 def settings(method: Any, model: str = "mlp", **more: Any) -> dict[str, Any]:
     """An experiment small enough to run in a fraction of a second, with every model that some method asks for."""
-    small = {"name": "mlp", "hidden": [6]} if model == "mlp" else {"name": "cnn"}
+    small = {"name": "mlp", "hidden": [6]} if model == "mlp" else {"name": "cnn" if _trains(method) else "proxy_cnn"}
     if isinstance(method, str):
         method = {"name": method, **QUICK.get(method, {})}
     return {
@@ -64,6 +69,13 @@ def settings(method: Any, model: str = "mlp", **more: Any) -> dict[str, Any]:
         "workers": 0,
         **more,
     }
+
+
+def _trains(method: Any) -> bool:
+    """Whether a method, by name, with parameters or as an object, can have a network with batch norm."""
+    if isinstance(method, Mapping):
+        method = method["name"]
+    return bool(methods.find(method).trains if isinstance(method, str) else method.trains)
 
 
 def played(

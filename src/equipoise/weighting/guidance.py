@@ -1,0 +1,65 @@
+"""Directions along which all losses fall and become more equal (FedMDFG)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from .simplex import min_norm
+
+STILL = 1e-6  # a shorter gradient has no direction; nor has a guide, or a common direction in units of the gradients' mean length
+
+
+@dataclass(frozen=True)
+class Direction:
+    """A direction of descent, and the rows it descends along, as coefficients of the gradients."""
+
+    rows: np.ndarray
+    shares: np.ndarray
+    scale: float  # how much longer it is than the shortest point among the rows' means
+    guided: bool  # whether the last row is the guide towards equal losses
+
+
+def evenness(losses: np.ndarray) -> float:
+    """The cosine between losses and equal ones.
+
+    >>> evenness(np.array([2.0, 2.0, 2.0])).__round__(12), evenness(np.array([0.0, 3.0])).__round__(4)
+    (1.0, 0.7071)
+    """
+    norm = np.linalg.norm(losses)
+    return float(losses.sum() / math.sqrt(len(losses)) / norm) if norm > 0 else 1.0
+
+
+def descent(
+    products: np.ndarray, lengths: np.ndarray, live: np.ndarray, losses: np.ndarray, theta: float, force: bool = False
+) -> Direction | None:
+    """The shortest point among the means of the rows, scaled to the length of the mean gradient; None where there is none to speak of.
+
+    `products`: of this round's gradients, whose `lengths` are given, then of those of absent clients. Rows are the `live` gradients scaled to
+    their mean length, the absent ones' as they are and, if losses differ from equal ones by more than the angle `theta` or by `force`, their
+    guide.
+
+    >>> found = descent(np.diag([1.0, 4.0]), np.array([1.0, 2.0]), np.array([0, 1]), np.array([1.0, 1.0]), theta=0.1)
+    >>> found.shares.round(6).tolist(), found.guided
+    ([0.75, 0.375], False)
+    """
+    mean = lengths[live].mean()
+    rows = np.eye(len(products))[[*live, *range(len(lengths), len(products))]]
+    rows[: len(live)] *= (mean / lengths[live])[:, None]
+    equal = np.full(len(live), len(live) ** -0.5)
+    unit = losses[live] / np.linalg.norm(losses[live]) if losses[live].any() else equal
+    guide = (equal @ unit) * unit - equal  # along -sum_i guide_i g_i losses become more equal
+    guided = bool(np.linalg.norm(guide) > STILL and (math.acos(min(1.0, evenness(losses[live]))) > theta or force))
+    if guided:
+        rows = np.vstack([rows, guide / np.linalg.norm(guide) @ rows[: len(live)]])
+    shares = min_norm(rows @ products @ rows.T) @ rows
+    average = rows[: len(live)].mean(0)
+    length, wanted = (math.sqrt(max(0.0, one @ products @ one)) for one in (shares, average))
+    if length <= STILL * mean:
+        return None
+    scale = max(1.0, wanted / length)
+    while (rows @ products @ shares * scale).min() < -STILL and scale > 1:  # rounding that the scale would make matter
+        scale = scale / 2 if scale > 2 else 1.0
+    return Direction(rows, shares * scale, scale, guided)
