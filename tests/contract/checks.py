@@ -22,7 +22,11 @@ from equipoise.tree import Tree
 
 CLASSES = 3
 SIZES = {"ada": 24, "bo": 13, "cy": 18, "di": 9}
-QUICK = {"kdia": {"gen_steps": 4}}  # hyper-parameters that keep a method's own work small
+QUICK = {
+    "kdia": {"gen_steps": 4},
+    "fedave": {"batch": 2},  # several batches of losses even of the smallest client
+    "fedsac": {"alone": 2},
+}  # hyper-parameters that keep a method's own work small, and let it act on few samples
 
 # Adam steps by its rate even along a gradient that is zero but for rounding (a bias in front of a batch norm): a few rates of 1e-3.
 LOOSE = {"kdia": 5e-3}
