@@ -26,6 +26,8 @@ QUICK: dict[str, dict[str, Any]] = {  # hyper-parameters that keep a method's ow
     "kdia": {"gen_steps": 4},
     "fedcog": {"start_round": 1, "steps": 3},
     "fedlsa": {"steps": 5},
+    "fedave": {"batch": 2},  # several batches of losses even of the smallest client
+    "fedsac": {"alone": 2},
     "fedtype": {"calibration": "train", "alpha": 0.7},
 }
 

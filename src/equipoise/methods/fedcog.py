@@ -34,6 +34,7 @@ class FedCOG(Method):
     """
 
     paper = "Ye et al., Fake It Till Make It: Federated Learning with Consensus-Oriented Generation, ICLR 2024, Algorithm 1"
+    family, year, fairness, passes = "distillation", 2024, "none", "E·T, 2·steps passes of the made samples, and a made batch per step"
     needs_classes: ClassVar[bool] = True
 
     lambda_kd: NonNegative = 0.01  # weight of the distillation on made images; 0: FedAvg. Not used where weighting is ratio

@@ -36,6 +36,8 @@ class FedLsa(Method):
     paper = (
         "Fu et al., Beyond Federated Prototype Learning: Learnable Semantic Anchors with Hyperspherical Contrast, AAAI 2025, Algorithm 1"
     )
+    family, year, fairness, passes = "features", 2025, "none", "E·T"
+    needs = ("head",)
     needs_classes: ClassVar[bool] = True
     composable_update: ClassVar[bool] = True
 

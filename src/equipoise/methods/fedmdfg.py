@@ -35,6 +35,8 @@ class FedMDFG(Method):
     """
 
     paper = "Pan et al., FedMDFG: Federated Learning with Multi-Gradient Descent and Fair Guidance, AAAI 2023, Algorithm 1"
+    family, year, fairness, passes = "aggregation", 2023, "even accuracy", "T + at most (2s + 1 + ⌈log₂ scale⌉)·F"
+    exchanges = "2 to 2s + 2 + ⌈log₂ scale⌉"
     trains: ClassVar[bool] = False
     weighs: ClassVar[bool] = False
     uploads_model: ClassVar[bool] = False

@@ -34,6 +34,7 @@ class FedType(Method):
     paper = (
         "Wang et al., Bridging Model Heterogeneity in Federated Learning via Uncertainty-based Asymmetrical Reciprocity Learning, ICML 2024"
     )
+    family, year, fairness, passes = "distillation", 2024, "none", "2E·T + 2E·F, and 2 passes over the client's validation data"
     needs_classes: ClassVar[bool] = True
 
     alpha: Annotated[float, Gt(0), Lt(1)] = 0.1  # share of calibration samples whose label may lie outside of the sets

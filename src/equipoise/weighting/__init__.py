@@ -2,16 +2,19 @@
 
 from .clusters import clusters
 from .largest import largest
+from .likeness import batch_losses, loss_divergence
 from .participation import participation_alignment, participation_frequency, participation_window
 from .shares import drift_shares, hybrid, trifreqs
 from .simplex import cosines, min_norm, min_norm_box
 
 __all__ = [
+    "batch_losses",
     "clusters",
     "cosines",
     "drift_shares",
     "hybrid",
     "largest",
+    "loss_divergence",
     "min_norm",
     "min_norm_box",
     "participation_alignment",
