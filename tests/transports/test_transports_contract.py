@@ -11,6 +11,8 @@ from checks import played, settings
 from sides import named, over, same, separated
 
 from equipoise import methods
+from equipoise.engine.cohort import Clients
+from equipoise.transports.base import Reply, reply_file
 from equipoise.transports.workers.processes import Pool
 
 DROP_AND_NAN = [{"round": 1, "client": "bo", "kind": "drop"}, {"round": 2, "client": "ada", "kind": "nan"}]
@@ -81,6 +83,18 @@ def test_states_on_a_second_disk_give_the_same_bits(method: str, tmp_path: Path)
 def test_large_replies_go_through_files_on_every_transport(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = settings("fedequilibria", rounds=2)
     here = played(wanted, tmp_path / "here")
-    monkeypatch.setattr("equipoise.engine.cohort.Clients.large", lambda self, down, cohort: True)
+    monkeypatch.setattr(Clients, "large", lambda self, down, cohort: True)
+    ask, seen = Clients.ask, []
+
+    def watched(self: Clients, requests: Any) -> list[Reply]:
+        replies = ask(self, requests)
+        for request, reply in zip(requests, replies, strict=True):
+            if request.exchange:
+                assert reply.file == reply_file(request) and (self.transport.files / reply.file).exists()  # type: ignore[attr-defined]
+                seen.append(reply.file)
+        return replies
+
+    monkeypatch.setattr(Clients, "ask", watched)
     for name, transport in (("files", None), ("packed", "loopback"), ("workers", over(pool)), ("apart", separated(tmp_path / "disk"))):
         same(here, played(wanted, tmp_path / name, transport=transport))
+    assert len(seen) == 4 * 8
