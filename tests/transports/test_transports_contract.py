@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,16 @@ import pytest
 from checks import played, settings
 from sides import named, over, same, separated
 
-from equipoise import methods
+from equipoise import methods, simulate
+from equipoise.data import Federation
+from equipoise.data.roster import Roster
+from equipoise.engine.cohort import Clients
+from equipoise.engine.evaluation import HANDED, OUTPUTS
+from equipoise.server import ServerData
+from equipoise.transports.base import Reply, reply_file
+from equipoise.transports.inprocess import Separated
 from equipoise.transports.workers.processes import Pool
+from equipoise.workbench import Samples
 
 DROP_AND_NAN = [{"round": 1, "client": "bo", "kind": "drop"}, {"round": 2, "client": "ada", "kind": "nan"}]
 KILL = [{"round": 2, "client": "di", "kind": "kill"}]
@@ -81,6 +90,42 @@ def test_states_on_a_second_disk_give_the_same_bits(method: str, tmp_path: Path)
 def test_large_replies_go_through_files_on_every_transport(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = settings("fedequilibria", rounds=2)
     here = played(wanted, tmp_path / "here")
-    monkeypatch.setattr("equipoise.engine.cohort.Clients.large", lambda self, down, cohort: True)
+    monkeypatch.setattr(Clients, "large", lambda self, down, cohort: True)
+    ask, seen = Clients.ask, []
+
+    def watched(self: Clients, requests: Any) -> list[Reply]:
+        replies = ask(self, requests)
+        for request, reply in zip(requests, replies, strict=True):
+            if request.exchange:
+                assert reply.file == reply_file(request) and (self.transport.files / reply.file).exists()  # type: ignore[attr-defined]
+                seen.append(reply.file)
+        return replies
+
+    monkeypatch.setattr(Clients, "ask", watched)
     for name, transport in (("files", None), ("packed", "loopback"), ("workers", over(pool)), ("apart", separated(tmp_path / "disk"))):
         same(here, played(wanted, tmp_path / name, transport=transport))
+    assert len(seen) == 4 * 8
+
+
+def test_a_server_with_a_test_set_of_its_own_measures_as_one_whose_clients_hold_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a network the test set for all may lie at the server alone: it asks for the model, not for slices of logits."""
+    config = settings("fedavg", rounds=2, data={"split": (0.6, 0.15, 0.25), "partition": "natural", "test": "global"})
+    here = played(config, tmp_path / "here")
+    whole: list[Federation] = []
+    asked: list[str] = []
+
+    class Alone(Separated):
+        def open(self, *arguments: Any) -> Roster:
+            whole.append(self.federation)
+            return replace(super().open(*arguments), shared=0, shared_fingerprint="")
+
+        def exchange(self, requests: Any, deadline: float | None = None) -> list[Reply]:
+            asked.extend(request.step for request in requests)
+            return super().exchange(requests, deadline)
+
+    monkeypatch.setattr(
+        simulate, "ServerData", lambda validation, shared: ServerData(validation, Samples.of(whole[0], whole[0].shared_test))
+    )
+    alone = played(config, tmp_path / "alone", transport=lambda federation, wanted: Alone(federation, tmp_path / "disk"))
+    assert asked.count(HANDED) == 2 and OUTPUTS not in asked
+    assert alone.table(split="shared") == here.table(split="shared") and alone.table(split="shared", client="all")

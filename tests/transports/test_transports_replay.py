@@ -33,6 +33,7 @@ def repeated(run: Run, out: Path, data: Any = None) -> Run:
     kept = ("round", "attempt", "cohort", "joined", "bytes_down", "bytes_up", "steps", "skipped")
     assert [[row[key] for key in kept] for row in run.rounds()] == [[row[key] for key in kept] for row in again.rounds()]
     last = {row["round"]: row["attempt"] for row in run.rounds()}
+    assert all(fault["attempt"] == last[fault["round"]] for fault in script["faults"]["script"]), "earlier attempts do not happen again"
     places = ("round", "attempt", "exchange", "client")
     counted = [[row[key] for key in places] for row in run.rejected() if row["attempt"] == last[row["round"]]]
     assert counted == [[row[key] for key in places] for row in again.rejected()]

@@ -26,7 +26,7 @@ from equipoise.preparing import prepare
 from equipoise.records import Record, pack, unpack
 from equipoise.runs.store import Store
 from equipoise.task import Task
-from equipoise.transports.base import PROTOCOL, Job, Watcher
+from equipoise.transports.base import PROTOCOL, Watcher
 from equipoise.transports.inprocess import InProcess, Loopback, Separated
 from equipoise.transports.workers.processes import Pool
 
@@ -80,10 +80,10 @@ def test_the_order_of_clients_and_the_shared_test_set_belong_to_the_fingerprint(
 
 BAD: dict[str, tuple[Any, str]] = {
     "equal ids": (lambda f: replace(f, ids=("ada", "bo", "bo", "ada")), "the client ids 'ada', 'bo' were given more than once"),
-    "a slash": (lambda f: replace(f, ids=("ada", "../bo", "cy", "di")), r"client id: expected 1 to 64 printable characters without /, got '../bo'"),
-    "a control character": (lambda f: replace(f, ids=("ada", "bo\x1b[2J", "cy", "di")), r"client id: .* got 'bo\\x1b\[2J'"),
-    "too long": (lambda f: replace(f, ids=("ada", "b" * 65, "cy", "di")), "client id: expected 1 to 64"),
-    "empty": (lambda f: replace(f, ids=("ada", "", "cy", "di")), "client id: expected 1 to 64 .* got ''"),
+    "a slash": (lambda f: replace(f, ids=("ada", "../bo", "cy", "di")), "client id '../bo': expected 1 to 64 printable characters without /"),
+    "a control character": (lambda f: replace(f, ids=("ada", "bo\x1b[2J", "cy", "di")), "client id 'bo.*: expected 1 to 64 printable"),
+    "too long": (lambda f: replace(f, ids=("ada", "b" * 65, "cy", "di")), "client id 'bbb.*: expected 1 to 64"),
+    "empty": (lambda f: replace(f, ids=("ada", "", "cy", "di")), "client id '': expected 1 to 64"),
     "no training samples": (
         lambda f: replace(f, train=Parts.of([np.empty(0, np.int64)] * 4)),
         "none of the clients 'ada', 'bo', 'cy', 'di' has a training sample",
@@ -121,7 +121,7 @@ def test_rosters_of_several_sides_are_joined_or_refused_by_the_clients_names() -
 
 
 def test_another_protocol_is_refused(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Job("r", simulate.portable(experiment(settings("fedavg"))), protocol=PROTOCOL + 1, version="9.9")
+    made = replace(simulate.job_of(experiment(settings("fedavg")), "r"), protocol=PROTOCOL + 1, version="9.9")
     sentence = f"expected protocol {PROTOCOL}, got {PROTOCOL + 1} from equipoise 9.9; install the same version on both sides"
     for transport in (Separated(federation(), tmp_path / "disk"), over(pool)(federation(), experiment(settings("fedavg")))):
         with pytest.raises(ValueError, match=sentence):
