@@ -24,6 +24,7 @@ from checks import folder_of, sites
 from terminal import Terminal
 
 import equipoise as eq
+from equipoise.experiment import load
 
 Words = list[Any]
 CASES: dict[str, tuple[Callable[[Path], Words], str]] = {}
@@ -464,6 +465,20 @@ def a_run_whose_configuration_never_ends(place: Path) -> Words:
 @case("it is damaged")
 def a_comparison_nested_too_deep(place: Path) -> Words:
     (place / "run" / "comparison.json").write_text("[" * 200_000)
+    return ["report", "run"]
+
+
+@case("experiment.yaml has no 'model'")
+def a_run_whose_configuration_names_no_model(place: Path) -> Words:
+    path = place / "run" / "experiment.yaml"
+    path.write_text(json.dumps({key: value for key, value in load(path).items() if key != "model"}))
+    return ["show", "run"]
+
+
+@case("it is damaged")
+def a_comparison_without_a_baseline(place: Path) -> Words:
+    entry = {"method": "fedavg", "run": str(place / "run"), "alone": None, "setting": {}}
+    (place / "run" / "comparison.json").write_text(json.dumps({"format": 1, "entries": [entry], "failures": [], "level": 0.95}))
     return ["report", "run"]
 
 
