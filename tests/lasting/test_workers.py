@@ -115,12 +115,14 @@ def test_a_step_that_ends_its_process_is_told_by_its_exit_code(tmp_path: Path, m
         simulate.run(experiment(config(tmp_path, method, workers=2)), tmp_path / "run")
 
 
-IN_A_WORKER = "if 'equipoise.transports.workers.worker' in sys.modules:\n    open({path!r}, 'a').write('x'); starts = os.path.getsize({path!r})\n    if {when}: os._exit(7)"
+IN_A_WORKER = (
+    "if os.getpid() != {parent}:\n    open({path!r}, 'a').write('x'); starts = os.path.getsize({path!r})\n    if {when}: os._exit(7)"
+)
 
 
 def test_a_worker_that_dies_while_starting_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one starts, is killed, and two of its replacements do not come up."""
-    top = IN_A_WORKER.format(path=str(tmp_path / "starts"), when="starts in (2, 3)")
+    top = IN_A_WORKER.format(parent=os.getpid(), path=str(tmp_path / "starts"), when="starts in (2, 3)")
     job = config(tmp_path, module(tmp_path, monkeypatch, "fragile_module", top, "pass"), faults=KILL_BO)
     simulate.run(experiment(job), tmp_path / "serial")
     simulate.run(experiment(job | {"workers": 1}), tmp_path / "parallel")
@@ -129,7 +131,7 @@ def test_a_worker_that_dies_while_starting_is_started_again(tmp_path: Path, monk
 
 
 def test_a_worker_that_never_starts_ends_the_run_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    top = IN_A_WORKER.format(path=str(tmp_path / "starts"), when="True")
+    top = IN_A_WORKER.format(parent=os.getpid(), path=str(tmp_path / "starts"), when="True")
     job = config(tmp_path, module(tmp_path, monkeypatch, "broken_module", top, "pass"), workers=1)
     with pytest.raises(RunError, match=r"ended 3 times while starting \(the last: exit code 7\); .*--workers 0"):
         simulate.run(experiment(job), tmp_path / "run")

@@ -37,6 +37,9 @@ class FedSAC(Method):
     """
 
     paper = "Wang et al., FedSAC: Dynamic Submodel Allocation for Collaborative Fairness in Federated Learning, KDD 2024"
+    family, year, fairness, passes = "rewards", 2024, "collaborative", "E·T, and (units + 1)·V every 10 rounds; once rounds·E·T + K·V"
+    needs = ("units",)
+    exchanges = "1; once 1"
     needs_validation = True
     needs_classes = True
 
