@@ -75,7 +75,7 @@ def test_a_row_that_names_any_other_file_is_refused_and_nothing_is_removed(name:
     inside = half / "files" / "precious.txt"
     inside.write_text("its appendix")
     # An old version of the server's state: the next commit would remove its file.
-    sql(half, "insert into files values ('server', '', -5, ?, 9, '')", name)
+    sql(half, "insert into files values ('server', '', -5, ?, 9, '', 'server')", name)
     with pytest.raises(RunError, match="is damaged or not a run of Equipoise: its database names a file .*, which no run writes"):
         simulate.resume(half)
     with pytest.raises(RunError, match="which no run writes"):
