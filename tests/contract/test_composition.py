@@ -10,7 +10,7 @@ from checks import assert_same, everything, finite, played, settings
 from equipoise import methods
 from equipoise.composition import Unsound, compose
 
-BASES = ["fedavg", "fedprox", "fedavgm", "fedakd", "kdia", "corefed", "fedequilibria", "fedekd", "ditto", "fedas"]
+BASES = ["fedavg", "fedprox", "fedavgm", "fedakd", "kdia", "corefed", "fedequilibria", "fedekd", "ditto", "fedas", "fedlsa", "fedtype"]
 RULES = ["fedavg", "fedequilibria", "corefed", "fedas", "feddisco", "qfedavg", "pa3fed", "fedheal"]
 ALONE = {"fedheal": {"masks": False}}  # settings with which a rule stands without its own client and update
 
