@@ -11,7 +11,7 @@ from equipoise import methods
 from equipoise.composition import Unsound, compose
 
 BASES = ["fedavg", "fedprox", "fedavgm", "fedakd", "kdia", "corefed", "fedequilibria", "fedekd", "ditto", "fedas"]
-BASES += ["moon", "fedgkd", "fedproto", "fedmpr", "fedrdn", "feddisco", "qfedavg", "pa3fed"]
+BASES += ["moon", "fedgkd", "fedproto", "fedmpr", "fedrdn", "feddisco", "qfedavg", "pa3fed", "fedlsa", "fedtype"]
 RULES = ["fedavg", "fedequilibria", "corefed", "fedas", "feddisco", "qfedavg", "pa3fed", "fedheal"]
 ALONE = {"fedheal": {"masks": False}}  # settings with which a rule stands without its own client and update
 

@@ -113,6 +113,7 @@ def test_anchors_match_a_plain_loop_with_torch_optim_and_the_head_stays(network:
     server = server_of(workbench)
     state = method.start(server)
     assert_equal(state.model, workbench.initial("model"))
+    assert all(parameter.grad is None for model in workbench._lent if model.name == "model" for parameter in model.net.parameters())
     head = copy.deepcopy(workbench.take("model").net.head).double().eval()
     assert all(parameter.requires_grad for parameter in server.load(state.model).net.parameters())
     plain = Anchors(3, 7, tuple(state.anchors.shape[1:])).double()
