@@ -66,6 +66,17 @@ def test_a_worker_that_is_killed_is_replaced_twice_and_then_the_run_stops(
     same(played(well, tmp_path / "here"), resumed)
 
 
+def test_what_a_worker_left_half_written_is_gone_at_the_end(tmp_path: Path) -> None:
+    """`same` looks at every file of a run; here one is left as by a worker that was killed while it wrote."""
+
+    class Messy(InProcess):
+        def exchange(self, requests: Any, deadline: float | None = None) -> list[Reply]:
+            (self.files / f"{state_file(state_name('bo', 1, 0, 1))}.123.part").write_bytes(b"half")
+            return super().exchange(requests, deadline)
+
+    same(played(settings("scaffold"), tmp_path / "here"), played(settings("scaffold"), tmp_path / "messy", transport=Messy))
+
+
 # Deadlines, and what comes after them.
 
 

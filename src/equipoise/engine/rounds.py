@@ -51,6 +51,7 @@ class Loop:
         self.watcher.on_start(max(1, first), self.experiment.rounds)
         for number in range(max(1, first), self.experiment.rounds + 1):
             state = self._round(number, state)
+        self.store.sweep()  # a worker that was ended while it wrote leaves half a file
 
     def _start(self) -> State:
         self.server.round = 0
