@@ -25,6 +25,7 @@ from equipoise.metrics import registry
 from equipoise.names import checked_name, quoted
 from equipoise.training import Training
 
+MOST_MISTAKES = 20  # that one error tells
 OWN_DATA = "its data set is a Python object"
 # What the experiment that is being made may import. Not a field: no key of a file may reach it.
 _permission: ContextVar[Imports] = ContextVar("permission", default=OWN)
@@ -115,7 +116,9 @@ class Experiment(Section):
 
     data: DataConfig = DataConfig()
     model: Any = Field("mlp", description="a model's name, or a mapping with its name and options, or a module of yours")
-    models: dict[str, Any] = Field(default_factory=dict, description="several models by name (private, proxy), for methods that need them")
+    models: dict[str, Any] = Field(
+        default_factory=dict, max_length=100, description="several models by name (private, proxy), for methods that need them"
+    )
     method: Any = Field({"name": "fedavg"}, description="a method's name, or a mapping with its name and hyper-parameters, or a Method")
     training: Training = Training()
     participation: Participation = Participation()
@@ -134,7 +137,9 @@ class Experiment(Section):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ConfigurationError("\n".join(_explain(detail) for detail in error.errors())) from None
+            found = error.errors()
+            more = [f"... and {len(found) - MOST_MISTAKES} more mistakes"] if len(found) > MOST_MISTAKES else []
+            raise ConfigurationError("\n".join([*map(_explain, found[:MOST_MISTAKES]), *more])) from None
 
     @field_validator("device")
     @classmethod

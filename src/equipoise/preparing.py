@@ -71,7 +71,7 @@ def _try_bfloat16(device: str) -> None:
         "with torch.autocast(D, torch.bfloat16): loss = net(torch.randn(16, 1, 8, 8, device=D)).float().square().sum()\n"
         "loss.backward()"
     ).replace("D", repr(device))
-    tried = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    tried = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=120)
     if tried.returncode:
         said = tried.stderr.strip().splitlines()[-1:] or [f"it ended with code {tried.returncode}"]
         raise ConfigurationError(f"training.precision: bfloat16 does not work on this machine ({said[0]}); use float32")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -41,7 +43,10 @@ def traced(task):
     return 3
 
 class Own(FedAvg):
-    pass
+    composable_weights = True
+
+    def weights(self, server, state, ups):
+        return super().weights(server, state, ups)
 
 class NoModel:
     def __init__(self):
@@ -132,7 +137,7 @@ def test_the_folder_of_a_run_cannot_name_code(equipoise: Terminal, place: Path, 
     run = _doctor(place / ("stopped" if command == "resume" else "run"), **named)
     answer = equipoise(command, run, *([place / "sites" / "bo.npz"] if command == "predict" else []))
     whole = not isinstance(named.get("method"), str)  # the file of a run has a mapping there
-    assert answer.code == 2 and ("is named by a file" if whole else "lacks method") in answer.err and len(answer.err.splitlines()) == 1
+    assert answer.code == 2 and ("is named by a file" if whole else "not a mapping") in answer.err and len(answer.err.splitlines()) == 1
     assert _untouched(place)
 
 
@@ -293,3 +298,26 @@ def test_a_configuration_that_is_none_is_a_sentence(equipoise: Terminal, place: 
             assert answer.code == 2 and len(answer.err.splitlines()) == 1 and "experiment.yaml" in answer.err
     with pytest.raises(RunError):
         eq.Run("run").config  # noqa: B018
+
+
+def test_a_file_full_of_mistakes_is_told_shortly(equipoise: Terminal, place: Path) -> None:
+    (place / "e.yaml").write_text("\n".join(f"k{n}: 1" for n in range(60_000)))
+    answer = equipoise("run", "e.yaml", "--dry-run")
+    assert answer.code == 2 and len(answer.err.splitlines()) == 21 and "and 59980 more mistakes" in answer.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["run", "--data", "sites", "--workers", "1", "--rounds", "1"], ["compare", "--data", "sites", "--methods", "fedavg", "--rounds", "1"]],
+)
+def test_the_current_folder_does_not_stand_in_for_a_library(place: Path, tmp_path: Path, words: list[str]) -> None:
+    for library in ("json", "numpy", "equipoise", "yaml", "torch"):
+        (place / f"{library}.py").write_text("import pathlib; pathlib.Path('pwned').touch(); raise SystemExit(9)")
+    program = "from equipoise.cli import main; main()"  # as the installed command, which does not look there either
+    source = str(Path(eq.__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, *words, "--quiet", "--out", str(tmp_path / "out")],
+        cwd=place, env={**os.environ, "PYTHONPATH": source}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert not (place / "pwned").exists()

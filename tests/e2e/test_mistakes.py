@@ -210,6 +210,7 @@ for _name, _members, _sentence in [
     ("a single number", {"x": _npy("()", content=bytes(8)), "y": LABELS}, "expected arrays of one length"),
     ("a header that is no header", {"x": b"\x93NUMPY\x01\x00\x10\x00__import__('os')", "y": LABELS}, "is damaged or not an NPZ file"),
     ("a huge header", {"x": b"\x93NUMPY\x02\x00" + struct.pack("<I", 50_000_000) + b" " * 50_000_000, "y": LABELS}, "is damaged or not an NPZ file"),
+    ("words", {"x": _npy("(2, 1, 8, 8)", "<U1", bytes(512)), "y": LABELS}, "expected numbers, one row or image per sample, got <U"),
     ("no array", {"x": b"hello", "y": LABELS}, "is damaged or not an NPZ file"),
     ("names for other columns", {"x": _npy("(2, 3)", content=bytes(48)), "y": LABELS, "feature_names": _npy("(2,)", "<U1", bytes(8))}, "a column for each of 2 feature_names"),
     ("class 10^12", {"x": _npy("(2, 1, 8, 8)", "<f4", bytes(512)), "y": _npy("(2,)", "<i8", struct.pack("<qq", 0, 10**12))}, "expected at most 100,000 classes"),
@@ -407,19 +408,19 @@ def a_database_that_is_none(place: Path) -> Words:
     return ["show", "run"]
 
 
-@case("lacks rounds")
+@case("experiment.yaml has no 'data'")
 def a_run_whose_configuration_is_empty(place: Path) -> Words:
     (place / "run" / "experiment.yaml").write_text("method: {name: fedavg}\n")
     return ["show", "run"]
 
 
-@case("experiment.yaml cannot be read: No such file")
+@case("it has no experiment.yaml")
 def a_run_without_configuration(place: Path) -> Words:
     (place / "run" / "experiment.yaml").unlink()
     return ["show", "run"]
 
 
-@case("is not the configuration of a run")
+@case("expected a mapping such as `method: fedavg`, got list")
 def a_run_whose_configuration_is_a_list(place: Path) -> Words:
     (place / "run" / "experiment.yaml").write_text("[]")
     return ["report", "run"]
@@ -437,6 +438,13 @@ def a_run_with_a_client_that_steers_the_terminal(place: Path) -> Words:
 
     with sqlite3.connect(place / "run" / "run.db") as db:
         db.execute("update meta set value = ? where key = 'clients'", (json.dumps(["ada", "bo\x1b[2J", "cy", "di"]),))
+    return ["show", "run"]
+
+
+@case("experiment.yaml is not a file")
+def a_run_whose_configuration_never_ends(place: Path) -> Words:
+    (place / "run" / "experiment.yaml").unlink()
+    os.mkfifo(place / "run" / "experiment.yaml")
     return ["show", "run"]
 
 

@@ -47,7 +47,9 @@ def test_a_comparison_escapes_its_labels_everywhere(equipoise: Terminal, tmp_pat
     entries = [{"method": name, "run": str(run), "alone": None, "setting": {}} for name, run in ((label, first), ("other", second))]
     folder = tmp_path / "both"
     folder.mkdir()
-    (folder / "comparison.json").write_text(json.dumps({"format": 1, "entries": entries}))
+    (folder / "comparison.json").write_text(
+        json.dumps({"format": 1, "entries": entries, "failures": [], "baseline": "other", "level": 0.95})
+    )
     found = Comparison(open_runs([folder]), "other", folder=folder)
     row = next(line for line in formats.latex(found).splitlines() if line.startswith("a"))
     assert row.startswith(

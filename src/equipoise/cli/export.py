@@ -22,5 +22,5 @@ def export(
     from equipoise.runs import Run
     from equipoise.runs.export import export as save
 
-    path, card = save(Run(run), model, client, out, allow_import or [])
+    path, card = save(Run(run), model, client, out, allow_imports=allow_import or [])
     print(f"model: {path}\ncard:  {card}")

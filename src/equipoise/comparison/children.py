@@ -112,7 +112,8 @@ def _side_by_side(cells: Sequence[Cell], folder: Path, jobs: int, progress: Prog
 def _start() -> subprocess.Popen[bytes]:
     # One thread each: as many processes as cores fill the machine, and results must not depend on the number of threads.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-m", "equipoise.comparison.child"]
+    # -P: what lies in the current folder, a stranger's perhaps, is not imported in place of a library.
+    command = [sys.executable, "-P", "-m", "equipoise.comparison.child"]
     # A session of its own: Ctrl-C reaches this process only, which then ends its children in order.
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True)
 

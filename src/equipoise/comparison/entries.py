@@ -118,7 +118,7 @@ def open_comparison(folder: Path) -> tuple[list[Entry], dict[str, Any]]:
         number = int(saved["format"])
         rows = [] if number > FORMAT else [_saved(row) for row in saved["entries"]]
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):  # whatever a damaged file makes of it
-        raise RunError(f"{folder / RESULT} cannot be read: it is damaged; run the comparison again, what is finished stays") from None
+        raise damaged(folder) from None
     if number > FORMAT:
         raise RunError(
             f"{folder} was written by a newer version (format {number}, this one reads up to {FORMAT}); upgrade equipoise to open it"
@@ -128,6 +128,10 @@ def open_comparison(folder: Path) -> tuple[list[Entry], dict[str, Any]]:
     known = {name: read_facts(folder / name) for _, run, alone, _ in rows for name in (run, alone) if name}
     check_same_data(list(known.values()))
     return aligned([Entry(method, known[run], known.get(alone), setting) for method, run, alone, setting in rows]), saved
+
+
+def damaged(folder: Path) -> RunError:
+    return RunError(f"{folder / RESULT} cannot be read: it is damaged; run the comparison again, what is finished stays")
 
 
 def _saved(row: Any) -> tuple[str, str, str, tuple[tuple[str, Any], ...]]:

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from equipoise.comparison.entries import FORMAT, RESULT, Entry, open_comparison, open_runs
+from equipoise.comparison.entries import FORMAT, RESULT, Entry, damaged, open_comparison, open_runs
 from equipoise.comparison.measures import COST, NAN, Measure, measures
 from equipoise.comparison.plan import default_baseline
 from equipoise.metrics import Metric, PartialMetric, UndefinedMetric, against_baseline, average_ranks, over_seeds
@@ -194,9 +194,17 @@ def opened(paths: Sequence[Path | str], against: Path | str | None = None) -> Co
     entries, saved = open_comparison(folder)
     if against is not None:
         raise RunError(f"{folder} is a comparison, whose runs are judged against its own runs of training alone; leave out --against")
-    failures = [Failure(**row) for row in saved["failures"]]
-    measure = saved.get("measure", "average")  # a comparison of version 0.1 has none
-    return Comparison(entries, saved["baseline"], failures, folder, level=saved["level"], measure=measure)
+    try:
+        failures = [Failure(**row) for row in saved["failures"]]
+        baseline, level = str(saved["baseline"]), float(saved["level"])
+        measure = str(saved.get("measure", "average"))  # a comparison of version 0.1 has none
+        found = Comparison(entries, baseline, failures, folder, level=level, measure=measure)
+        fits = 0 < level < 1 and measure in found.measures
+    except (KeyError, TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise damaged(folder)
+    return found
 
 
 def _places(values: Mapping[str, float], lower: bool | None) -> dict[str, int]:

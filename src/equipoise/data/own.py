@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,7 +50,10 @@ def from_arrays(
     y = y.reshape(len(x)) if y.size == len(x) else y
     if y.ndim != 1:
         raise ValueError(f"data set {name}: expected one label per sample, got {len(x)} samples and labels of shape {y.shape}")
-    inputs = torch.tensor(images_first(x)) if x.dtype == np.uint8 and x.ndim > 2 else torch.tensor(x, dtype=torch.float32)
+    if x.dtype.kind not in "biuf" or not x.ndim:
+        raise ValueError(f"data set {name}: expected numbers, one row or image per sample, got {x.dtype} of shape {x.shape}")
+    with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, and is refused as such
+        inputs = torch.tensor(images_first(x) if x.dtype == np.uint8 and x.ndim > 2 else x.astype(np.float32))
     labels, names = _labels(y, kind, tuple(class_names))
     classes = names is not None
     outputs = max(len(names or ()), int(labels.max()) + 1 if len(labels) else 0) if classes else 1
@@ -105,7 +109,7 @@ def from_huggingface(dataset: Any, *, inputs: str | Sequence[str], label: str, s
 def from_image_folder(folder: Path | str, image_size: int | None = None) -> Dataset:
     """A data set from FOLDER/SITE/CLASS/image files, in sorted order; `image_size` resizes, else all must be of one size."""
     folder = Path(folder)
-    files = sorted(p for p in folder.glob("*/*/*") if p.suffix.lower() in IMAGE_ENDINGS)
+    files = sorted(p for p in folder.glob("*/*/*") if p.suffix.lower() in IMAGE_ENDINGS and p.is_file())
     if not files:
         raise ValueError(f"no images found as {folder}/SITE/CLASS/*{{{','.join(IMAGE_ENDINGS)}}}")
     pixels = [read_image(file, image_size) for file in files]
@@ -136,6 +140,8 @@ def opened_image(file: Path | IO[bytes]) -> Iterator[Picture]:
     """An image file, if it is one of a sane size; formats that need a program of their own (EPS) are not opened."""
     from PIL import Image
 
+    if not logging.getLogger("PIL").handlers:  # what its decoders log of damaged bytes is no news: the error says it
+        logging.getLogger("PIL").addHandler(logging.NullHandler())
     shown = file if isinstance(file, Path) else "a packed image"
     try:
         with warnings.catch_warnings():

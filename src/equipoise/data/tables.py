@@ -93,7 +93,7 @@ def _dataset(name: str, joined: Table, label: str, sites: list[str] | None, cate
         # a column with no value at all would look like a number: one category keeps its kind
         columns.append(Column(column, categories or (("none",) if is_category else ())))
         values.append(codes(cells, columns[-1], is_category))
-    x = np.stack(values, axis=1).astype(np.float32)
+    x = np.stack(values, axis=1)
     labels, classes = target, ()
     if kind != "regression" and (kind == "classification" or looks_like_classes(target)):
         labels, classes = _text(target), tuple(_text(np.unique(target)))

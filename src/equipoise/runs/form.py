@@ -21,7 +21,8 @@ _FACTS: dict[str, Any] = {
     "shared test": int, "facts": dict, "recipe": dict, "fingerprint": str, "method": {"name": str},
 }  # fmt: skip
 _CONFIGURATION: dict[str, Any] = {
-    "data": {"name": str, "partition": str}, "method": {"name": str}, "training": dict, "rounds": int, "seed": int, "models": dict,
+    "data": {"name": str, "partition": str}, "method": {"name": str}, "training": dict, "rounds": int, "seed": int, "model": object,
+    "models": dict, "evaluation": {"metrics": [str], "splits": [str]},
 }  # fmt: skip
 
 
@@ -85,8 +86,8 @@ def read_configuration(folder: Path) -> FromFile:
     """The resolved configuration of a run: enough to repeat it. What it names is a file's, not the user's."""
     from equipoise.experiment import load
 
-    if not (folder / CONFIGURATION).is_file():
-        raise damaged(folder, f"it has no {CONFIGURATION}")
+    if not (folder / CONFIGURATION).is_file():  # a pipe would be waited for
+        raise damaged(folder, f"its {CONFIGURATION} is not a file" if (folder / CONFIGURATION).exists() else f"it has no {CONFIGURATION}")
     try:
         found = load(folder / CONFIGURATION)
     except (ValueError, OSError, RecursionError) as error:

@@ -150,7 +150,8 @@ class Pool:
         heap = {name: str(value) for name, value in _HEAP.items()}
         environment = heap | os.environ | _SINGLE | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         assert self.data is not None
-        command = [sys.executable, "-c", _WORKER, str(theirs.fileno()), str(self.data)]
+        # -P: what lies in the current folder, a stranger's perhaps, is not imported in place of a library.
+        command = [sys.executable, "-P", "-c", _WORKER, str(theirs.fileno()), str(self.data)]
         return subprocess.Popen(command, pass_fds=(theirs.fileno(), self.data), env=environment, stdin=subprocess.DEVNULL)
 
     def _fork(self, ours: socket.socket, theirs: socket.socket) -> Forked:
