@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -14,10 +15,12 @@ from rich.text import Text
 
 from equipoise import plainyaml
 from equipoise.cli import output
+from equipoise.cli.data import before_training as shown_first
 from equipoise.comparison import formats
 from equipoise.comparison.children import Progress as Watching
 from equipoise.comparison.plan import Cell
 from equipoise.comparison.table import Comparison
+from equipoise.data import DataConfig
 from equipoise.experiment import ConfigurationError
 from equipoise.names import quoted
 from equipoise.text import shown
@@ -38,6 +41,22 @@ def parse_seeds(text: str) -> list[int]:
             raise ConfigurationError(f"--seeds: expected numbers and ranges such as 1,2,3 or 1-5, got {text!r}")
         found += range(int(first), int(last or first) + 1)
     return found
+
+
+def ask_about_seeds(text: str) -> None:
+    """One number may have been meant as how many."""
+    word = text.strip()
+    if word.isdigit() and 1 < int(word) <= MOST_SEEDS:
+        print(f"seed {word} only; did you mean 1-{word}?", file=sys.stderr)
+
+
+def before_training(given: Mapping[str, Any]) -> None:
+    """How the user's own data were understood, once for all runs."""
+    data = given.get("data")
+    section = {"name": data} if isinstance(data, str) else data
+    if isinstance(section, Mapping):
+        with suppress(ValidationError):  # what is wrong in it is said where the whole is checked
+            shown_first(DataConfig(**section))
 
 
 def parse_grid(words: Sequence[str]) -> dict[str, list[Any]]:

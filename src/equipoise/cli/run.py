@@ -23,6 +23,7 @@ def run(
     ] = None,
     clients: Annotated[int | None, typer.Option(help="how many clients")] = None,
     label: Annotated[str | None, typer.Option(help="the label column of a table")] = None,
+    schema: Annotated[str | None, typer.Option(help="what the columns are: a YAML file that `equipoise data check --save` wrote")] = None,
     model: Annotated[str | None, typer.Option(help="a model's name, or package.module:name for one of yours")] = None,
     method: Annotated[
         str | None, typer.Option(help="a method's name (equipoise methods), or package.module:Class for one of yours")
@@ -60,13 +61,14 @@ def run(
     """
     processes.this_process_is_plain()
     from equipoise.cli import output
+    from equipoise.cli.data import before_training
     from equipoise.experiment import experiment, load, with_settings
     from equipoise.imports import FromFile, permitted
     from equipoise.simulate import fresh_folder
     from equipoise.simulate import run as start
 
     flags: dict[str, Any] = {
-        "data.name": data, "data.partition": partition, "data.clients": clients, "data.label": label, "model": model, "method.name": method,
+        "data.name": data, "data.partition": partition, "data.clients": clients, "data.label": label, "data.schema": schema, "model": model, "method.name": method,
         "method.weights": weights, "method.inputs": inputs, "method.beside": beside, "rounds": rounds, "seed": seed,
         "participation.fraction": fraction, "workers": workers, "device": device,
     }  # fmt: skip
@@ -76,6 +78,8 @@ def run(
     config = with_settings(load(file) if file is not None else FromFile(), given)
     config = with_settings(config, output.parse_settings(settings or []))
     wanted = experiment(config, permitted(config, allow_import or []))
+    if not quiet:
+        before_training(wanted.data)
     if dry_run:
         output.plan(wanted)
         return
