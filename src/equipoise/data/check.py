@@ -13,7 +13,7 @@ import numpy as np
 
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Dataset
-from equipoise.data.deciding import days, schema_of, with_schema
+from equipoise.data.deciding import is_date, schema_of, with_schema
 from equipoise.data.own import image_files, opened_image
 from equipoise.data.pipeline import is_own, load
 from equipoise.data.reading import cells_as_text, column_of, is_missing
@@ -232,7 +232,7 @@ def _of_columns(sites: Sites, schema: Schema, label: str, guessed: bool) -> list
 def _either(cells: Sequence[str], formats: Sequence[str]) -> bool:
     """Whether day and month could be exchanged in all cells."""
     swapped = [form.replace("%d/%m", "%m/%d") for form in formats]
-    return swapped != list(formats) and not bool(np.isnan(days(np.array(sorted(set(cells))), swapped)).any())
+    return swapped != list(formats) and all(any(is_date(cell, form) for form in swapped) for cell in set(cells))
 
 
 def _first(cells: Sequence[str]) -> str:

@@ -94,17 +94,18 @@ def _with_classes(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
     return replace(dataset, y=places[dataset.y], task=Task(task.kind, task.shape, len(classes), classes))
 
 
-def days(cells: np.ndarray, formats: Sequence[str]) -> np.ndarray:
-    """Dates as days since 1970, with fractions; NaN for a gap, and for a cell that is no such date."""
+def days(cells: np.ndarray, column: ColumnSchema) -> np.ndarray:
+    """Dates as days since 1970, with fractions; NaN for a gap."""
 
     def day(cell: str) -> float:
-        if not is_missing(cell):
-            for form in formats:
-                try:
-                    return (datetime.strptime(cell, form) - datetime(1970, 1, 1)).total_seconds() / 86400
-                except ValueError:
-                    continue
-        return np.nan
+        if is_missing(cell):
+            return np.nan
+        form = next((form for form in column.formats if is_date(cell, form)), None)
+        if form is None:
+            raise ValueError(
+                f"column {column.name}: expected dates as {' or '.join(column.formats)}, got {quoted(cell)}; mend the cell or the schema"
+            )
+        return (datetime.strptime(cell, form) - datetime(1970, 1, 1)).total_seconds() / 86400
 
     return np.array([day(str(cell)) for cell in cells], np.float64)
 
@@ -114,18 +115,18 @@ def date_formats(cells: np.ndarray, sites: np.ndarray) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for site in np.unique(sites):
         own = list(dict.fromkeys(cells[sites == site]))
-        form = next((form for form in DATES if _is_date(own[0], form) and all(_is_date(cell, form) for cell in own)), None)
+        form = next((form for form in DATES if is_date(own[0], form) and all(is_date(cell, form) for cell in own)), None)
         if form is None:
             return ()
         found[form] = None
     mixed = any(form.startswith("%d/") for form in found) and any(form.startswith("%m/") for form in found)
     if mixed:  # a site with small numbers only fits both: month first if that fits all
         month_first = tuple(dict.fromkeys(form.replace("%d/%m", "%m/%d") for form in found))
-        return month_first if all(any(_is_date(cell, form) for form in month_first) for cell in set(cells)) else ()
+        return month_first if all(any(is_date(cell, form) for form in month_first) for cell in set(cells)) else ()
     return tuple(found)
 
 
-def _is_date(cell: str, form: str) -> bool:
+def is_date(cell: str, form: str) -> bool:
     try:
         datetime.strptime(cell, form)
     except ValueError:

@@ -132,8 +132,8 @@ def _every_second_is_zero(raw: bytes, place: int) -> bool:
 
 
 def _separator(text: str) -> str:
-    """The sign by which most rows have as many cells as the header, and the header most."""
-    best, found = (0.0, 1), ","
+    """The sign by which most rows have as many cells as the header, then the header most, then most cells are numbers."""
+    best, found = (0.0, 1, 0), ","
     for sign in SEPARATORS:
         rows: list[list[str]] = []
         try:
@@ -146,6 +146,7 @@ def _separator(text: str) -> str:
         if not rows or len(rows[0]) < 2:
             continue
         alike = sum(len(row) == len(rows[0]) for row in rows) / len(rows)
-        if (alike, len(rows[0])) > best:
-            best, found = (alike, len(rows[0])), sign
+        numbers = sum(_COMMA.fullmatch(cell.strip().replace(".", ",", 1)) is not None for row in rows[1:] for cell in row)
+        if (alike, len(rows[0]), numbers) > best:
+            best, found = (alike, len(rows[0]), numbers), sign
     return found

@@ -103,7 +103,6 @@ def dataset_of(
         raise ValueError(f"{path}: no column is left to learn from; there are {left}: give one another kind in a schema")
     columns = [Column(column.name, column.categories) for column in schema.inputs]
     x = np.stack([coded(joined[column.name], column) for column in schema.inputs], axis=1)
-    x[np.abs(x) > LARGEST] = np.nan  # infinity: a gap, as the warning says
     classes = schema.classes
     if not classes and kind != "regression" and looks_like_classes(target):
         classes = tuple(map(str, cells_as_text(np.unique(target))))
@@ -141,9 +140,10 @@ def read_table(file: Path, dialects: dict[str, Dialect] | None = None) -> Table:
 def coded(values: np.ndarray, column: ColumnSchema) -> np.ndarray:
     """Numbers as they are, dates as days, categories as their place among the schema's; unknown ones get the code after the last."""
     if column.kind == "date":
-        return days(cells_as_text(values), column.formats)
+        return days(cells_as_text(values), column)
     if column.kind != "category":
-        return _numbers(values, column.name)
+        numbers = _numbers(values, column.name)
+        return np.where(np.abs(numbers) > LARGEST, np.nan, numbers)  # infinity is a gap, as a warning says
     places = {name: i for i, name in enumerate(column.categories)}
     text = cells_as_text(values)
     return np.array([np.nan if is_missing(cell) else places.get(cell, len(places)) for cell in text], np.float64)
