@@ -94,12 +94,12 @@ def compare(
         "level": level,
         "measure": measure,
     }
-    if not quiet:
-        comparing.before_training(given)
     if dry_run:
         base, wanted = from_file(given, **typed)
         wanted = {key: value for key, value in wanted.items() if key not in ("baseline", "level", "measure")}
-        comparing.show_plan(plan(base, **wanted, imports=permitted(base, allow_import or [])))
+        cells = plan(base, **wanted, imports=permitted(base, allow_import or []))
+        comparing.show_plan(cells)
+        comparing.understood(cells)
         return
     try:
         with comparing.progress(quiet) as watching:

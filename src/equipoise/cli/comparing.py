@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -15,12 +14,11 @@ from rich.text import Text
 
 from equipoise import plainyaml
 from equipoise.cli import output
-from equipoise.cli.data import before_training as shown_first
+from equipoise.cli.data import before_training
 from equipoise.comparison import formats
 from equipoise.comparison.children import Progress as Watching
 from equipoise.comparison.plan import Cell
 from equipoise.comparison.table import Comparison
-from equipoise.data import DataConfig
 from equipoise.experiment import ConfigurationError
 from equipoise.names import quoted
 from equipoise.text import shown
@@ -50,13 +48,11 @@ def ask_about_seeds(text: str) -> None:
         print(f"seed {word} only; did you mean 1-{word}?", file=sys.stderr)
 
 
-def before_training(given: Mapping[str, Any]) -> None:
-    """How the user's own data were understood, once for all runs."""
-    data = given.get("data")
-    section = {"name": data} if isinstance(data, str) else data
-    if isinstance(section, Mapping):
-        with suppress(ValidationError):  # what is wrong in it is said where the whole is checked
-            shown_first(DataConfig(**section))
+def understood(missing: Sequence[Cell]) -> None:
+    """How the user's own data are understood, once for all runs; data that cannot be read are a failure of each run."""
+    if missing and missing[0].experiment.dataset is None:
+        with suppress(ValueError, OSError):
+            before_training(missing[0].experiment.data)
 
 
 def parse_grid(words: Sequence[str]) -> dict[str, list[Any]]:
@@ -97,6 +93,7 @@ def progress(quiet: bool) -> Iterator[Watching]:
         going: dict[str, Any] = {}
 
         def on_plan(missing: Sequence[Cell], finished: int) -> None:
+            understood(missing)
             bars.update(whole, total=sum(cell.experiment.rounds for cell in missing))
             if finished:
                 screen.print(f"{finished} runs are finished already, {len(missing)} to do", highlight=False)
@@ -118,6 +115,7 @@ def progress(quiet: bool) -> Iterator[Watching]:
 
 def _lines() -> Watching:
     def on_plan(missing: Sequence[Cell], finished: int) -> None:
+        understood(missing)
         print(f"{len(missing)} runs to do, {finished} finished already", file=sys.stderr)
 
     def on_end(cell: Cell, failure: str | None) -> None:

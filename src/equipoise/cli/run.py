@@ -78,10 +78,9 @@ def run(
     config = with_settings(load(file) if file is not None else FromFile(), given)
     config = with_settings(config, output.parse_settings(settings or []))
     wanted = experiment(config, permitted(config, allow_import or []))
-    if not quiet:
-        before_training(wanted.data)
     if dry_run:
         output.plan(wanted)
+        before_training(wanted.data)
         return
     if overwrite and out is not None:
         output.remove_run(out)
@@ -92,6 +91,14 @@ def run(
 
             out = out or fresh_folder(wanted)
             watcher = stack.enter_context(tracking(track, wanted, out, watcher))
+        begin = watcher.on_start
+
+        def begins(first: int, rounds: int) -> None:  # all is checked: a mistake has had its sentence alone
+            if not quiet:
+                before_training(wanted.data)
+            begin(first, rounds)
+
+        watcher.on_start = begins
         finished = start(wanted, out, watcher)
     output.summary(finished)
     if profile:

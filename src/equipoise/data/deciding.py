@@ -53,7 +53,7 @@ def schema_of(dataset: Dataset) -> Schema:
 
 def with_schema(dataset: Dataset, schema: Schema | None) -> Dataset:
     """The data set as a given schema sees it: its columns, its classes; a schema that does not fit is refused."""
-    if schema is None or dataset.schema == schema:
+    if schema is None or (dataset.schema is not None and dataset.schema == completed(schema, dataset.schema)):
         return dataset
     if schema.shape is not None and tuple(schema.shape) != dataset.task.shape:
         raise ValueError(
@@ -76,7 +76,15 @@ def with_schema(dataset: Dataset, schema: Schema | None) -> Dataset:
         dataset = replace(dataset, x=x, columns=tuple(dataset.columns[p] for p in places), task=replace(dataset.task, shape=(len(places),)))
     if schema.classes:
         dataset = _with_classes(dataset, schema.classes)
-    return replace(dataset, schema=schema)
+    return replace(dataset, schema=completed(schema, schema_of(dataset)))
+
+
+def completed(schema: Schema | None, found: Schema) -> Schema:
+    """A given schema, with what it does not say as it was found."""
+    if schema is None:
+        return found
+    said = {name: getattr(schema, name) for name in schema.model_fields_set if getattr(schema, name) not in (None, ())}
+    return Schema(**{**dict(found), **said})
 
 
 def _with_classes(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:

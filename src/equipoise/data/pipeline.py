@@ -23,7 +23,7 @@ Split = tuple[Parts, Parts, Parts, np.ndarray]  # training, validation, test, sh
 
 def federate(config: DataConfig, seed: int, dataset: Dataset | None = None) -> Federation:
     """Everything the clients of an experiment hold; `dataset` is a user's own in place of config.name."""
-    dataset = (load(config) if dataset is None else dataset).as_task(config.task or (config.schema.task if config.schema else None))
+    dataset = (load(config) if dataset is None else dataset).as_task(config.task or (config.schema.predicts if config.schema else None))
     dataset = with_schema(_resized(dataset, config.image_size), config.schema)
     groups = equal_samples(dataset) if config.duplicates == "together" else np.arange(len(dataset.x))
     _refuse_sameness(groups, dataset)

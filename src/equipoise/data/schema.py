@@ -81,6 +81,11 @@ class Schema(_Section):
         return self
 
     @property
+    def predicts(self) -> Literal["classification", "regression"] | None:
+        """The task, if the schema tells it."""
+        return self.task or ("regression" if self.scale is not None else "classification" if self.classes else None)
+
+    @property
     def inputs(self) -> tuple[ColumnSchema, ...]:
         """The columns that a network sees."""
         return tuple(column for column in self.columns if column.kind in INPUTS)

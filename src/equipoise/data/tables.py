@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from equipoise.data.dataset import Column, Dataset
-from equipoise.data.deciding import days, decided, with_schema
+from equipoise.data.deciding import completed, days, decided, with_schema
 from equipoise.data.npz import read_npz
-from equipoise.data.own import from_arrays, from_sites, looks_like_classes
+from equipoise.data.own import from_arrays, from_sites
 from equipoise.data.reading import Dialect, cells_as_text, column_of, is_missing, read_csv
 from equipoise.data.schema import ColumnSchema, Schema
 from equipoise.names import checked_name, quoted
@@ -77,7 +77,7 @@ def dataset_of(
 ) -> Dataset:
     """One data set of all sites' tables, as a schema sees them: the given one, or the one that their cells tell."""
     path, tables, name = sites.path, sites.tables, sites.path.stem
-    kind = kind or (schema.task if schema is not None else None)
+    kind = kind or (schema.predicts if schema is not None else None)
     if sites.arrays:
         return with_schema(_from_site_arrays(path, tables, kind), schema)
     if schema is not None:
@@ -97,24 +97,23 @@ def dataset_of(
     absent = np.array([is_missing(v) for v in cells_as_text(target)])
     if absent.any():
         raise ValueError(f"{name}: {int(absent.sum())} rows have no {label}; every row needs a label, remove those rows")
-    schema = schema or decided(joined, owners, label, categorical, kind)
+    schema = completed(schema, decided(joined, owners, label, categorical, kind))
     if not schema.inputs:
         left = ", ".join(f"{column.name} ({column.kind})" for column in schema.columns) or "none but the label"
         raise ValueError(f"{path}: no column is left to learn from; there are {left}: give one another kind in a schema")
     columns = [Column(column.name, column.categories) for column in schema.inputs]
     x = np.stack([coded(joined[column.name], column) for column in schema.inputs], axis=1)
-    classes = schema.classes
-    if not classes and kind != "regression" and looks_like_classes(target):
-        classes = tuple(map(str, cells_as_text(np.unique(target))))
-    labels = cells_as_text(target) if classes else target
-    if not classes and target.dtype.kind not in "fiu":
+    labels = cells_as_text(target) if schema.classes else target
+    if not schema.classes and target.dtype.kind not in "fiu":
         raise ValueError(f"{name}: expected numbers in {label}, got text such as {quoted(target[0])}; use task: classification")
-    made = from_arrays(x, labels, name=name, sites=owners, columns=columns, kind=kind, class_names=classes)
+    made = from_arrays(x, labels, name=name, sites=owners, columns=columns, kind=kind, class_names=schema.classes)
     return replace(made, source="own files", schema=schema)
 
 
 def _listed(who: str, table: Table, schema: Schema, label: str | None) -> Table:
     """The columns that a schema lists; all others of the file are left out."""
+    if not schema.columns:
+        return table
     wanted = [*(column.name for column in schema.columns), *([label] if label is not None else LABELS)]
     missing = [column.name for column in schema.inputs if column.name not in table]
     if missing:

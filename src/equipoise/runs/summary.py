@@ -113,7 +113,8 @@ def undefined(run: Run, metric: str, model: str, split: str | None = None) -> li
     """Clients that were measured last, but for whose samples the metric does not exist."""
     split, values = split or run.main_split, run.final(metric, model, split)
     rounds = run.store.rows("select max(round) as last from measurements where phase = 'received' and model = ?", (model,))
-    if rounds[0]["last"] is None or "all" in values:
+    unasked = split != "shared" and split not in run.config["evaluation"]["splits"]
+    if rounds[0]["last"] is None or "all" in values or unasked:
         return []
     sizes = run.store.meta("sizes").get(split, [1] * len(run.clients))
     asked = set(run.clients)
