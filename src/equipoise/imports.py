@@ -103,7 +103,8 @@ class Imports:
 
     @classmethod
     def of_job(cls, given: Mapping[str, Any]) -> Imports:
-        return cls(frozenset(given["packages"]), frozenset(given["names"]), given["everything"])
+        """What a job does not say is not allowed."""
+        return cls(frozenset(given.get("packages", ())), frozenset(given.get("names", ())), given.get("everything") is True)
 
     def _is_own(self, name: str) -> bool:
         return self.everything or name in self.names

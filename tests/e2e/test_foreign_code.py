@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ import equipoise as eq
 from equipoise.experiment import ConfigurationError, experiment, load
 from equipoise.imports import FromFile, Imports, permitted
 from equipoise.runs.store import RunError
+from equipoise.simulate import Simulation, job_of
+from equipoise.transports.base import Watcher
 
 # A package whose import leaves a trace, with a model, a method and things that a file must not reach through it.
 PACKAGE = """
@@ -65,8 +68,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def stop(record: Any) -> None:
         if record.round == 1:
             raise interrupted
-
-    from equipoise.transports.base import Watcher
 
     with pytest.raises(KeyboardInterrupt):
         eq.run(config, folder / "stopped", Watcher(on_round=stop))
@@ -181,6 +182,17 @@ def test_what_is_allowed_runs_and_the_permission_travels_to_workers(equipoise: T
         refused = equipoise(*command)
         assert refused.code == 2 and "add --allow-import strange_package" in refused.err
         assert equipoise(*command, *allowed).code == 0
+
+
+@pytest.mark.parametrize("named", [{"model": SYSTEM}, {"model": "strange_package:Net"}, *({"method": {"name": "fedavg", slot: {"name": "strange_package:Own"}}} for slot in ("weights", "inputs", "beside")), {"method": {"name": "strange_package:Own"}}], ids=str)  # fmt: skip
+def test_a_worker_refuses_by_itself_what_its_job_does_not_allow(place: Path, named: dict[str, Any]) -> None:
+    """As if the server had looked away: the job names code, and says nothing of a permission or one for another package."""
+    wanted = experiment(FromFile(_config("sites", workers=1)), Imports(frozenset({"another"})))
+    for allowed in ({}, wanted.imports.plain()):
+        with Simulation(wanted) as simulation, pytest.raises(ConfigurationError, match="is named by a file"):
+            job = job_of(wanted, "run")
+            simulation.transport.open(replace(job, experiment={**job.experiment, **named}, allowed=allowed), place / "files", Watcher())
+    assert _untouched(place)
 
 
 def test_a_comparison_hands_the_permission_to_its_processes(equipoise: Terminal, place: Path) -> None:

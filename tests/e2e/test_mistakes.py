@@ -10,6 +10,7 @@ import io
 import json
 import os
 import shutil
+import sqlite3
 import struct
 import zipfile
 import zlib
@@ -23,6 +24,7 @@ from checks import folder_of, sites
 from terminal import Terminal
 
 import equipoise as eq
+from equipoise.experiment import load
 
 Words = list[Any]
 CASES: dict[str, tuple[Callable[[Path], Words], str]] = {}
@@ -406,6 +408,20 @@ def a_database_that_is_none(place: Path) -> Words:
     return ["show", "run"]
 
 
+@case("damaged")
+def a_database_that_lacks_a_table(place: Path) -> Words:
+    with sqlite3.connect(place / "run" / "run.db") as db:
+        db.execute("drop table measurements")
+    return ["show", "run"]
+
+
+@case("damaged")
+def a_checkpoint_whose_header_is_damaged(place: Path) -> Words:
+    for path in (place / "run" / "files").iterdir():
+        path.write_bytes(b"\xff" * 7 + b"\x7f" + path.read_bytes()[8:])
+    return ["export", "run"]
+
+
 @case("experiment.yaml has no 'data'")
 def a_run_whose_configuration_is_empty(place: Path) -> Words:
     (place / "run" / "experiment.yaml").write_text("method: {name: fedavg}\n")
@@ -432,8 +448,6 @@ def a_run_whose_configuration_is_a_bomb(place: Path) -> Words:
 
 @case("was not written by Equipoise")
 def a_run_with_a_client_that_steers_the_terminal(place: Path) -> Words:
-    import sqlite3
-
     with sqlite3.connect(place / "run" / "run.db") as db:
         db.execute("update meta set value = ? where key = 'clients'", (json.dumps(["ada", "bo\x1b[2J", "cy", "di"]),))
     return ["show", "run"]
@@ -449,6 +463,20 @@ def a_run_whose_configuration_never_ends(place: Path) -> Words:
 @case("it is damaged")
 def a_comparison_nested_too_deep(place: Path) -> Words:
     (place / "run" / "comparison.json").write_text("[" * 200_000)
+    return ["report", "run"]
+
+
+@case("experiment.yaml has no 'model'")
+def a_run_whose_configuration_names_no_model(place: Path) -> Words:
+    path = place / "run" / "experiment.yaml"
+    path.write_text(json.dumps({key: value for key, value in load(path).items() if key != "model"}))
+    return ["show", "run"]
+
+
+@case("it is damaged")
+def a_comparison_without_a_baseline(place: Path) -> Words:
+    entry = {"method": "fedavg", "run": str(place / "run"), "alone": None, "setting": {}}
+    (place / "run" / "comparison.json").write_text(json.dumps({"format": 1, "entries": [entry], "failures": [], "level": 0.95}))
     return ["report", "run"]
 
 

@@ -20,7 +20,7 @@ from equipoise.metrics import registry
 from equipoise.metrics.registry import METRICS, Metric, find, main_of, measured, why_main
 from equipoise.report import report
 from equipoise.runs.summary import facts
-from equipoise.server import Server
+from equipoise.server import Server, ServerData
 from equipoise.task import Task
 
 CLASSES, VALUES = Task("classification", (4,), 3), Task("regression", (4,), 1)
@@ -157,7 +157,7 @@ def test_scoring_warns_of_nothing(recwarn: pytest.WarningsRecorder) -> None:
 def test_the_server_counts_as_runs_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """One definition of accuracy: a row that is not a number is wrong, a class masked by -inf is no harm."""
     logits, y = torch.tensor([[float("nan"), 1.0], [float("-inf"), 1.0], [2.0, 1.0], [float("inf"), 1.0]]), torch.tensor([0, 1, 1, 0])
-    server = Server(bench=None, ids=[], sizes={}, rounds=1, _validation=SimpleNamespace(y=y))  # type: ignore[arg-type]
+    server = Server(bench=None, ids=[], sizes={}, rounds=1, data=ServerData(SimpleNamespace(y=y)))  # type: ignore[arg-type]
     monkeypatch.setattr(Server, "predict", lambda self, model: logits)
     assert server.accuracy(None) == score(Task("classification", (4,), 2), logits, y, ["accuracy"])["accuracy"] == 0.25  # type: ignore[arg-type]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from typing import Annotated
 
@@ -77,6 +78,8 @@ def _sentence(error: Exception) -> str | None:
         return f"not enough memory{f' ({shown(error)})' if str(error) else ''}; use less data, a smaller model or fewer --workers"
     if isinstance(error, OSError) and error.strerror:
         return shown(f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror)
+    if isinstance(error, sqlite3.Error) or type(error).__name__ == "SafetensorError":
+        return f"the folder of a run is damaged ({shown(error)}); restore it from a copy, or run the experiment anew"
     if not _is_ours(error):
         return None
     # A configuration with several mistakes has a line for each; any other line break came with somebody's name.

@@ -22,7 +22,7 @@ _FACTS: dict[str, Any] = {
 }  # fmt: skip
 _CONFIGURATION: dict[str, Any] = {
     "data": {"name": str, "partition": str}, "method": {"name": str}, "training": dict, "rounds": int, "seed": int, "model": object,
-    "models": dict, "evaluation": {"metrics": [str], "splits": [str]},
+    "models": dict, "evaluation": {"metrics": [str], "splits": [str], "clients": str},
 }  # fmt: skip
 
 
