@@ -44,13 +44,18 @@ _HOMES = {
     "Tree": "tree", "Dataset": "data", "DataConfig": "data", "from_arrays": "data", "from_sites": "data",
     "supervised": "losses.terms", "distillation": "losses.terms", "proximity": "losses.terms", "term": "losses.terms",
 }  # fmt: skip
+_PACKAGES = ("data", "losses", "metrics", "methods", "models", "weighting", "runs")
 __all__ = [*_HOMES]
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_PACKAGES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
     # Importing equipoise stays quick: torch comes with the first name that needs it.
     if name in _HOMES:
         return getattr(importlib.import_module(f"equipoise.{_HOMES[name]}"), name)
-    if name in ("data", "losses", "metrics", "methods", "models", "weighting", "runs"):
+    if name in _PACKAGES:
         return importlib.import_module(f"equipoise.{name}")
     raise AttributeError(f"module 'equipoise' has no attribute {name!r}")

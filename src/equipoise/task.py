@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -14,6 +15,22 @@ class Task:
     shape: tuple[int, ...]  # of one sample; images have their channels first
     outputs: int
     class_names: tuple[str, ...] = ()
+    # Of a number that is predicted: targets and outputs are (number - centre) / scale in training, and in its own unit wherever they are
+    # reported. Not compared: a simulation takes them from the training rows of its seed, and two seeds have one task.
+    centre: float = field(default=0.0, compare=False)
+    scale: float = field(default=1.0, compare=False)
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Task:
+        """From plain data; runs of older versions have neither centre nor scale, and were trained without."""
+        return cls(
+            facts["kind"],
+            tuple(facts["shape"]),
+            facts["outputs"],
+            tuple(facts["class_names"]),
+            facts.get("centre", 0.0),
+            facts.get("scale", 1.0),
+        )
 
     @property
     def classifies(self) -> bool:

@@ -94,7 +94,8 @@ def test_one_clients_values_do_not_reach_another() -> None:
         assert torch.equal(before.x[before.train[k]], after.x[after.train[k]])
 
 
-def test_a_category_that_training_never_saw_is_other() -> None:
+def test_a_category_that_training_never_saw_has_its_place_all_the_same() -> None:
+    """Whether training saw it depends on the seed; what the inputs are must not."""
     n = 40
     x = np.zeros((n, 1), np.float32)
     data = from_arrays(x, np.arange(n) % 2, columns=[Column("c", ("seen", "new"))], sites=["s"] * n)
@@ -102,9 +103,9 @@ def test_a_category_that_training_never_saw_is_other() -> None:
     test = federate(config, 1, data).source[federate(config, 1, data).test.index]
     x[test] = 1
     federation = federate(config, 1, from_arrays(x, np.arange(n) % 2, columns=[Column("c", ("seen", "new"))], sites=["s"] * n))
-    assert federation.recipe["features"] == ["c=seen", "c=other"]
-    assert federation.x[federation.test.index].tolist() == [[0.0, 1.0]] * len(test)
-    assert federation.x[federation.train.index].tolist() == [[1.0, 0.0]] * len(federation.train.index)
+    assert federation.recipe["features"] == ["c=seen", "c=new", "c=other"]
+    assert federation.x[federation.test.index].tolist() == [[0.0, 1.0, 0.0]] * len(test)
+    assert federation.x[federation.train.index].tolist() == [[1.0, 0.0, 0.0]] * len(federation.train.index)
 
 
 def test_a_column_that_a_client_never_measured_is_neutral() -> None:
@@ -174,7 +175,7 @@ def test_new_rows_go_through_the_stored_recipe(folder: Path, tmp_path: Path) -> 
     new.write_text("pressure,ward,age\n?,zzz,65\n")
     row = inputs_from(new, federation.recipe, "north")
     assert row[0, 1:].tolist() == [0, 0, 0, 1, 0, 1]
-    with pytest.raises(ValueError, match="say which client, one of north, south"):
+    with pytest.raises(ValueError, match=r"say which client with --client \(in Python client=\), one of north, south"):
         inputs_from(new, federation.recipe)
     with pytest.raises(ValueError, match=r"got an array of shape \(2, 2\)"):
         inputs_from(np.zeros((2, 2)), federation.recipe, "north")

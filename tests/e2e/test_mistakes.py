@@ -350,12 +350,10 @@ def _csv(content: bytes, name: str = "bo.csv") -> Callable[[Path], Words]:
 for _name, _content, _sentence in [
     ("a field of 200,000 characters", b"a,label\n" + b"x" * 200_000 + b",1\n", "field larger than field limit"),
     ("a quotation mark that is never closed", b'a,label\n"1,0\n' + b"1,0\n" * 60_000, "is a quotation mark open"),
-    ("not UTF-8", b"a,label\n\xff,1\n", "is not text in UTF-8"),
+    ("no text", b"a,label\n\x81,1\n", "is not text in UTF-8"),
     ("no rows", b"a,label\n", "at least one row"),
     ("nothing", b"", "at least one row"),
     ("300,000 columns of one name", b"a," * 300_000 + b"a\n1\n", "appear twice"),
-    ("a number beyond all bounds", b"a,label\n1e400,0\n2,1\n", "hold infinity"),
-    ("a number beyond float32", b"a,label\n1e300,0\n2,1\n", "hold infinity"),
     ("an escape sequence in a column", b"a\x1b[2J,label\n1,0\n", r"a\x1b[2J"),
     ("a label with a slash", b"a,label\n1,0/1\n2,0/2\n", "the label '0/1': expected 1 to 64 printable characters"),
     ("a label of 65 characters", b"a,label\n1," + b"x" * 65 + b"\n", "expected 1 to 64 printable characters"),

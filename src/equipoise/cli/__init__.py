@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+from typing import Annotated
 
 import typer
 
@@ -25,6 +26,23 @@ Try it on real images with nothing to download:
 
 then [bold]equipoise show[/] the folder that it names. [bold]equipoise methods[/] lists the methods, [bold]equipoise data list[/] the data sets.""",
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from equipoise import __version__
+
+        print(f"equipoise {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")] = False,
+) -> None:
+    pass
+
+
 app.command("run")(run.run)
 app.command("resume")(resume.resume)
 app.command("compare")(compare.compare)

@@ -22,8 +22,9 @@ def compare(
     partition: Annotated[list[str] | None, typer.Option(help="how data are dealt; repeat the option for several")] = None,
     clients: Annotated[int | None, typer.Option(help="how many clients")] = None,
     label: Annotated[str | None, typer.Option(help="the label column of a table")] = None,
+    schema: Annotated[str | None, typer.Option(help="what the columns are: a YAML file that `equipoise data check --save` wrote")] = None,
     model: Annotated[str | None, typer.Option(help="a model's name, or package.module:name for one of yours")] = None,
-    methods: Annotated[str | None, typer.Option(help="methods separated by commas; training alone is always added")] = None,
+    methods: Annotated[str | None, typer.Option(help="methods separated by commas, default fedavg; training alone is always added")] = None,
     seeds: Annotated[str | None, typer.Option(help="seeds separated by commas, or a range such as 1-5")] = None,
     grid: Annotated[
         list[str] | None,
@@ -72,6 +73,7 @@ def compare(
         "data.name": data,
         "data.clients": clients,
         "data.label": label,
+        "data.schema": schema,
         "model": model,
         "rounds": rounds,
         "participation.fraction": fraction,
@@ -79,6 +81,10 @@ def compare(
     given = load(file) if file is not None else FromFile()
     given = with_settings(given, {key: value for key, value in flags.items() if value is not None})
     given = with_settings(given, output.parse_settings(settings or []))
+    if seeds is not None and not quiet:
+        comparing.ask_about_seeds(seeds)
+    if methods is None and not {"methods", "method"} & given.keys():
+        methods = "fedavg"  # beside training alone, which is always added
     typed: dict[str, Any] = {
         "methods": [name.strip() for name in methods.split(",") if name.strip()] if methods is not None else [],
         "seeds": comparing.parse_seeds(seeds) if seeds is not None else [],
@@ -91,7 +97,9 @@ def compare(
     if dry_run:
         base, wanted = from_file(given, **typed)
         wanted = {key: value for key, value in wanted.items() if key not in ("baseline", "level", "measure")}
-        comparing.show_plan(plan(base, **wanted, imports=permitted(base, allow_import or [])))
+        cells = plan(base, **wanted, imports=permitted(base, allow_import or []))
+        comparing.show_plan(cells)
+        comparing.understood(cells)
         return
     try:
         with comparing.progress(quiet) as watching:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from rich.console import Console
@@ -14,6 +14,7 @@ from rich.text import Text
 
 from equipoise import plainyaml
 from equipoise.cli import output
+from equipoise.cli.data import before_training
 from equipoise.comparison import formats
 from equipoise.comparison.children import Progress as Watching
 from equipoise.comparison.plan import Cell
@@ -38,6 +39,20 @@ def parse_seeds(text: str) -> list[int]:
             raise ConfigurationError(f"--seeds: expected numbers and ranges such as 1,2,3 or 1-5, got {text!r}")
         found += range(int(first), int(last or first) + 1)
     return found
+
+
+def ask_about_seeds(text: str) -> None:
+    """One number may have been meant as how many."""
+    word = text.strip()
+    if word.isdigit() and 1 < int(word) <= MOST_SEEDS:
+        print(f"seed {word} only; did you mean 1-{word}?", file=sys.stderr)
+
+
+def understood(missing: Sequence[Cell]) -> None:
+    """How the user's own data are understood, once for all runs; data that cannot be read are a failure of each run."""
+    if missing and missing[0].experiment.dataset is None:
+        with suppress(ValueError, OSError):
+            before_training(missing[0].experiment.data)
 
 
 def parse_grid(words: Sequence[str]) -> dict[str, list[Any]]:
@@ -78,6 +93,7 @@ def progress(quiet: bool) -> Iterator[Watching]:
         going: dict[str, Any] = {}
 
         def on_plan(missing: Sequence[Cell], finished: int) -> None:
+            understood(missing)
             bars.update(whole, total=sum(cell.experiment.rounds for cell in missing))
             if finished:
                 screen.print(f"{finished} runs are finished already, {len(missing)} to do", highlight=False)
@@ -99,6 +115,7 @@ def progress(quiet: bool) -> Iterator[Watching]:
 
 def _lines() -> Watching:
     def on_plan(missing: Sequence[Cell], finished: int) -> None:
+        understood(missing)
         print(f"{len(missing)} runs to do, {finished} finished already", file=sys.stderr)
 
     def on_end(cell: Cell, failure: str | None) -> None:

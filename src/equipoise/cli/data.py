@@ -1,4 +1,4 @@
-"""`equipoise data`: which data sets there are, where they are, and how they get there."""
+"""`equipoise data`: which data sets there are, where they are, how they get there; and how your own are understood."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 if TYPE_CHECKING:
+    from equipoise.data import DataConfig
+    from equipoise.data.check import Understanding
     from equipoise.data.sets.download import Progress
 
-app = typer.Typer(help="Data sets: list, show, fetch, import; and the partitions.", no_args_is_help=True)
+app = typer.Typer(help="Data sets: list, show, fetch, import; check your own; and the partitions.", no_args_is_help=True)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Name = Annotated[str, typer.Argument(help="The name of a data set, see `equipoise data list`.")]
 
@@ -64,6 +66,42 @@ def import_set(name: Name, files: Annotated[list[Path], typer.Argument(help="Off
 
 
 @app.command()
+def check(
+    path: Annotated[str, typer.Argument(help="a folder with one file per site, a folder of images, one file, or the name of a data set")],
+    label: Annotated[str | None, typer.Option(help="the label column of a table")] = None,
+    site: Annotated[str | None, typer.Option(help="the column that names the site, when all sites share one file")] = None,
+    schema: Annotated[str | None, typer.Option(help="read the data by this schema, a YAML file")] = None,
+    save: Annotated[Path | None, typer.Option(help="write the schema to this YAML file: edit it, and give it back with --schema")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any other data setting, e.g. --set data.task=regression")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show how data are understood: sites, classes, columns, how the files were written; and what deserves a look before training."""
+    from dataclasses import asdict
+
+    from equipoise.cli import output
+    from equipoise.data.check import understood
+    from equipoise.experiment import ConfigurationError, experiment, with_settings
+
+    flags = {"data.name": path, "data.label": label, "data.site": site, "data.schema": schema}
+    given = {key: value for key, value in flags.items() if value is not None} | output.parse_settings(settings or [])
+    wrong = [key for key in given if not key.startswith("data.")]
+    if wrong:
+        raise ConfigurationError(f"--set: expected settings of data such as data.task=regression, got {wrong[0]}")
+    found = understood(experiment(with_settings({}, given)).data)
+    if as_json:
+        typer.echo(json.dumps({**asdict(found), "schema": found.schema.plain()}, indent=2))
+    else:
+        show_understood(found, sys.stdout)
+    if save is not None:
+        if save.exists():
+            raise ConfigurationError(f"--save: {save} is there already; choose another file or remove it")
+        found.schema.save(save)
+        print(f"schema: {save}; edit it and give it back with --schema {save}", file=sys.stderr)
+
+
+@app.command()
 def partitions(as_json: Json = False) -> None:
     """List the partitions and their parameters."""
     from equipoise.data.partitions import PARTITIONS, parameters
@@ -76,6 +114,62 @@ def partitions(as_json: Json = False) -> None:
         typer.echo(json.dumps(rows, indent=2))
         return
     _print_table(["name", "parameters", "what"], [[r["name"], ", ".join(r["parameters"]), r["what"]] for r in rows])
+
+
+def show_understood(found: Understanding, stream: TextIO, most: int = 60) -> None:
+    """How data were understood, as tables and sentences."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from equipoise.cli.output import as_text
+
+    console = Console(file=stream, width=None if stream.isatty() else 160, highlight=False)
+
+    def grid(header: list[str], rows: list[list[Any]]) -> None:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in header:
+            table.add_column(as_text(name), overflow="fold")
+        for row in rows[:most]:
+            table.add_row(*map(as_text, row))
+        console.print(table)
+        if len(rows) > most:
+            console.print(f"... and {len(rows) - most} more")
+
+    rows = sum(site.rows for site in found.sites)
+    label = f", label {found.label}{' (guessed from its name; --label chooses another)' if found.guessed else ''}" if found.label else ""
+    shape = f", images of {'x'.join(map(str, found.schema.shape))}" if found.schema.shape else ""
+    console.print(as_text(f"{found.name}: {len(found.sites)} {_plural('site', len(found.sites))}, {rows} rows, {found.task}{label}{shape}"))
+    classes = list(found.schema.classes[:12]) or sorted({name for site in found.sites for name in site.classes})[:12]
+    target = ["mean", "lowest", "highest"] if found.task == "regression" else []
+    grid(
+        ["site", "rows", "test rows", *classes, *target],
+        [
+            [site.name, site.rows, "" if site.test is None else site.test, *(site.classes.get(name, 0) for name in classes)]
+            + [f"{site.target[name]:.4g}" if name in site.target else "" for name in target]
+            for site in found.sites
+        ],
+    )
+    if found.columns:
+        grid(["column", "kind", "gaps", "becomes"], [[one.name, one.kind, one.gaps, one.becomes] for one in found.columns])
+    if found.task == "regression":
+        console.print("the target is standardised in training; errors are in its own unit")
+    for how in dict.fromkeys(found.files.values()):
+        console.print(as_text(f"read as {how}: {', '.join(file for file, one in found.files.items() if one == how)}"))
+    for warning in found.warnings:
+        console.print(as_text(f"warning: {warning}"))
+
+
+def before_training(data: DataConfig) -> None:
+    """What a run is about to learn from, on standard error; data sets that are not the user's need no words."""
+    from equipoise.data.check import understood
+    from equipoise.data.pipeline import is_own
+
+    if is_own(data):
+        show_understood(understood(data), sys.stderr, most=30)
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"
 
 
 def _facts(name: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ def run(
     ] = None,
     clients: Annotated[int | None, typer.Option(help="how many clients")] = None,
     label: Annotated[str | None, typer.Option(help="the label column of a table")] = None,
+    schema: Annotated[str | None, typer.Option(help="what the columns are: a YAML file that `equipoise data check --save` wrote")] = None,
     model: Annotated[str | None, typer.Option(help="a model's name, or package.module:name for one of yours")] = None,
     method: Annotated[
         str | None, typer.Option(help="a method's name (equipoise methods), or package.module:Class for one of yours")
@@ -60,13 +61,14 @@ def run(
     """
     processes.this_process_is_plain()
     from equipoise.cli import output
+    from equipoise.cli.data import before_training
     from equipoise.experiment import experiment, load, with_settings
     from equipoise.imports import FromFile, permitted
     from equipoise.simulate import fresh_folder
     from equipoise.simulate import run as start
 
     flags: dict[str, Any] = {
-        "data.name": data, "data.partition": partition, "data.clients": clients, "data.label": label, "model": model, "method.name": method,
+        "data.name": data, "data.partition": partition, "data.clients": clients, "data.label": label, "data.schema": schema, "model": model, "method.name": method,
         "method.weights": weights, "method.inputs": inputs, "method.beside": beside, "rounds": rounds, "seed": seed,
         "participation.fraction": fraction, "workers": workers, "device": device,
     }  # fmt: skip
@@ -78,6 +80,7 @@ def run(
     wanted = experiment(config, permitted(config, allow_import or []))
     if dry_run:
         output.plan(wanted)
+        before_training(wanted.data)
         return
     if overwrite and out is not None:
         output.remove_run(out)
@@ -88,6 +91,14 @@ def run(
 
             out = out or fresh_folder(wanted)
             watcher = stack.enter_context(tracking(track, wanted, out, watcher))
+        begin = watcher.on_start
+
+        def begins(first: int, rounds: int) -> None:  # all is checked: a mistake has had its sentence alone
+            if not quiet:
+                before_training(wanted.data)
+            begin(first, rounds)
+
+        watcher.on_start = begins
         finished = start(wanted, out, watcher)
     output.summary(finished)
     if profile:

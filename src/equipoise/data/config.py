@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import warnings
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from equipoise.data.schema import Schema, schema_from
 from equipoise.data.transforms import NORMALISATIONS, augmentation
 from equipoise.names import did_you_mean, is_unicode, quoted
+
+# The name that the key has in a file is one that pydantic once used for something else.
+warnings.filterwarnings("ignore", 'Field name "schema" in "DataConfig" shadows an attribute', UserWarning)
 
 
 class DataConfig(BaseModel):
@@ -27,6 +32,9 @@ class DataConfig(BaseModel):
     )
     samples: int | None = Field(None, ge=1, description="deal only so many samples, drawn at random: for quick trials")
     task: Literal["classification", "regression"] | None = Field(None, description="override, for sets whose grades are classes or numbers")
+    schema: Schema | None = Field(  # type: ignore[assignment]
+        None, description="columns, kinds, categories, classes, as `equipoise data check --save` writes them: a file or a mapping"
+    )
     label: str | None = Field(None, description="the label column of a table")
     site: str | None = Field(None, description="the column that names the site, when all sites share one file")
     categorical: tuple[str, ...] = Field((), description="columns of a table whose numbers are categories")
@@ -38,6 +46,11 @@ class DataConfig(BaseModel):
     duplicates: Literal["together", "separate"] = Field(
         "together", description="equal samples stay on one side of a split, or are treated as different"
     )
+
+    @field_validator("schema", mode="before")
+    @classmethod
+    def _schema(cls, given: Any) -> Schema | None:
+        return schema_from(given)
 
     @field_validator("name")
     @classmethod

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.data.schema import Schema
 from equipoise.names import checked_name
 from equipoise.task import Task
 
@@ -36,6 +37,7 @@ class Dataset:
     columns: tuple[Column, ...] = ()  # of a table; NaN means missing there and is refused elsewhere
     licence: str = "unknown"
     source: str = ""
+    schema: Schema | None = None  # what it is made of, as its files or its user said; none: as the samples say
 
     def __post_init__(self) -> None:
         n = len(self.x)

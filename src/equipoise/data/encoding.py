@@ -1,7 +1,7 @@
-"""Tables to model inputs: one-hot categories, filled gaps, scaled numbers, learnt from training parts only.
+"""Tables to model inputs: one-hot categories, filled gaps, scaled numbers.
 
-What the clients agree on is the list of categories and which columns may have gaps. Everything numeric (fill values, means,
-deviations) is a client's own, unless pooled scaling is asked for.
+What the clients agree on is the schema: the columns, their categories and which of them may have gaps. Everything numeric (fill values,
+means, deviations) is learnt from training rows and is a client's own, unless pooled scaling is asked for.
 """
 
 from __future__ import annotations
@@ -12,20 +12,25 @@ import numpy as np
 
 from equipoise.data.dataset import Column
 from equipoise.data.federation import Parts
+from equipoise.data.schema import ColumnSchema
 
 Stats = dict[str, list[float]]
 
 
-def fit(raw: np.ndarray, columns: tuple[Column, ...], train: Parts, ids: tuple[str, ...], scaling: str) -> dict[str, Any]:
-    """The recipe that turns rows into inputs; `raw` holds numbers, codes of categories and NaN."""
-    seen = raw[np.unique(train.index)]
-    described = []
-    for j, column in enumerate(columns):
-        present = np.unique(seen[:, j][~np.isnan(seen[:, j])])
-        kept = [column.categories[int(code)] for code in present] if column.categories else []
-        described.append(
-            {"name": column.name, "categorical": bool(column.categories), "categories": kept, "gaps": bool(np.isnan(seen[:, j]).any())}
-        )
+def fit(
+    raw: np.ndarray, columns: tuple[Column, ...], schema: tuple[ColumnSchema, ...], train: Parts, ids: tuple[str, ...], scaling: str
+) -> dict[str, Any]:
+    """The recipe that turns rows into inputs; `raw` holds numbers, codes of categories and NaN, and `schema` describes its columns."""
+    described: list[dict[str, Any]] = [
+        {
+            "name": column.name,
+            "categorical": column.kind == "category",
+            "categories": list(column.categories),
+            "formats": list(column.formats),
+            "gaps": column.gaps,
+        }
+        for column in schema
+    ]
     recipe: dict[str, Any] = {"kind": "table", "scaling": scaling, "columns": described, "features": _features(described)}
     coded = recode(raw, columns, recipe)
     neutral = {"fill": _fills(coded[:0], described), "mean": [0.0] * len(columns), "scale": [1.0] * len(columns)}
@@ -38,12 +43,12 @@ def fit(raw: np.ndarray, columns: tuple[Column, ...], train: Parts, ids: tuple[s
 
 
 def recode(raw: np.ndarray, columns: tuple[Column, ...], recipe: dict[str, Any]) -> np.ndarray:
-    """Rows whose category codes count in the recipe's categories; one that training never saw gets the code after the last."""
+    """Rows whose category codes count in the recipe's categories; one that the schema does not have gets the code after the last."""
     coded = np.array(raw, np.float64)
     for j, (column, described) in enumerate(zip(columns, recipe["columns"], strict=True)):
         if described["categorical"]:
             kept = described["categories"]
-            table = np.array([kept.index(c) if c in kept else len(kept) for c in column.categories] or [0], np.float64)
+            table = np.array([kept.index(c) if c in kept else len(kept) for c in column.categories] + [len(kept)], np.float64)
             known = ~np.isnan(coded[:, j])
             coded[known, j] = table[coded[known, j].astype(np.int64)]
     return coded
@@ -55,7 +60,9 @@ def apply(coded: np.ndarray, recipe: dict[str, Any], client: str | None) -> np.n
     if stats is None:
         known = list(recipe["clients"])
         shown = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
-        raise ValueError(f"these inputs are scaled with each client's own statistics: say which client, one of {shown} (got {client})")
+        raise ValueError(
+            f"these inputs are scaled with each client's own statistics: say which client with --client (in Python client=), one of {shown} (got {client})"
+        )
     blocks = []
     for j, described in enumerate(recipe["columns"]):
         values = coded[:, j]

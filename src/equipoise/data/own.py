@@ -109,9 +109,7 @@ def from_huggingface(dataset: Any, *, inputs: str | Sequence[str], label: str, s
 def from_image_folder(folder: Path | str, image_size: int | None = None) -> Dataset:
     """A data set from FOLDER/SITE/CLASS/image files, in sorted order; `image_size` resizes, else all must be of one size."""
     folder = Path(folder)
-    files = sorted(p for p in folder.glob("*/*/*") if p.suffix.lower() in IMAGE_ENDINGS and p.is_file())
-    if not files:
-        raise ValueError(f"no images found as {folder}/SITE/CLASS/*{{{','.join(IMAGE_ENDINGS)}}}")
+    files = image_files(folder)
     pixels = [read_image(file, image_size) for file in files]
     channels = max(len(p) for p in pixels)
     pixels = [np.repeat(p, channels, axis=0) if len(p) < channels else p for p in pixels]
@@ -121,6 +119,14 @@ def from_image_folder(folder: Path | str, image_size: int | None = None) -> Data
     classes = sorted({f.parent.name for f in files})
     y = np.array([classes.index(f.parent.name) for f in files])
     return from_arrays(np.stack(pixels), y, name=folder.name, sites=[f.parent.parent.name for f in files], class_names=classes)
+
+
+def image_files(folder: Path) -> list[Path]:
+    """FOLDER/SITE/CLASS/image files, in sorted order."""
+    files = sorted(p for p in folder.glob("*/*/*") if p.suffix.lower() in IMAGE_ENDINGS and p.is_file())
+    if not files:
+        raise ValueError(f"no images found as {folder}/SITE/CLASS/*{{{','.join(IMAGE_ENDINGS)}}}")
+    return files
 
 
 def read_image(file: Path, image_size: int | None = None, channels: int | None = None) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import TEST, TRAIN, Dataset
+from equipoise.data.deciding import with_schema
 from equipoise.data.federation import Federation, Parts
 from equipoise.data.partitions import Deal, Pool, deal, parse
 from equipoise.data.preparation import prepared
@@ -22,7 +23,8 @@ Split = tuple[Parts, Parts, Parts, np.ndarray]  # training, validation, test, sh
 
 def federate(config: DataConfig, seed: int, dataset: Dataset | None = None) -> Federation:
     """Everything the clients of an experiment hold; `dataset` is a user's own in place of config.name."""
-    dataset = _resized((load(config) if dataset is None else dataset).as_task(config.task), config.image_size)
+    dataset = (load(config) if dataset is None else dataset).as_task(config.task or (config.schema.predicts if config.schema else None))
+    dataset = with_schema(_resized(dataset, config.image_size), config.schema)
     groups = equal_samples(dataset) if config.duplicates == "together" else np.arange(len(dataset.x))
     _refuse_sameness(groups, dataset)
     pool, shared = _pool(config, seed, dataset, groups)
@@ -49,12 +51,23 @@ def load(config: DataConfig) -> Dataset:
     """The data set that a `data:` section names: a registered one, or a path to a user's files."""
     from equipoise.data import own, sets, tables
 
+    if not is_own(config):
+        return sets.load(config.name)
     path = Path(config.name)
-    if config.name not in sets.names() and path.exists():
-        if path.is_file() or tables.site_files(path):
-            return tables.from_tables(path, label=config.label, site=config.site, categorical=config.categorical, kind=config.task)
-        return own.from_image_folder(path, config.image_size)
-    return sets.load(config.name)
+    if path.is_file() or tables.site_files(path):
+        return tables.from_tables(
+            path, label=config.label, site=config.site, categorical=config.categorical, kind=config.task, schema=config.schema
+        )
+    shape = config.schema.shape if config.schema is not None else None
+    square = shape[-1] if shape is not None and shape[-1] == shape[-2] else None
+    return own.from_image_folder(path, config.image_size or square)
+
+
+def is_own(config: DataConfig) -> bool:
+    """Whether the data are a user's files, not a registered set."""
+    from equipoise.data import sets
+
+    return config.name not in sets.names() and Path(config.name).exists()
 
 
 def _resized(dataset: Dataset, size: int | None) -> Dataset:

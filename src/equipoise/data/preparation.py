@@ -12,10 +12,12 @@ from torch import Tensor
 
 from equipoise.data import encoding
 from equipoise.data.config import DataConfig
-from equipoise.data.dataset import Column, Dataset
+from equipoise.data.dataset import Dataset
+from equipoise.data.deciding import schema_of
 from equipoise.data.federation import Federation, Parts
 from equipoise.data.npz import read_npz
 from equipoise.data.own import IMAGE_ENDINGS, images_first, read_image
+from equipoise.data.schema import ColumnSchema, Kind
 from equipoise.data.transforms import NORMALISATIONS, normalised, resized
 
 
@@ -27,8 +29,22 @@ def prepared(
     x, rows, (train, validation, test, shared), recipe = make(dataset, config, ids, parts)
     task = replace(dataset.task, shape=tuple(x.shape[1:]))
     recipe["class_names"] = list(task.class_names)
+    recipe["schema"] = (dataset.schema or schema_of(dataset)).plain()
     y = dataset.y[rows].contiguous()
+    if not task.classifies:
+        centre, scale = _centre_and_scale(dataset, np.unique(parts[0].index))
+        task = replace(task, centre=centre, scale=scale)
+        y = ((y.double() - centre) / scale).float()
     return Federation(dataset.name, task, x, y, ids, train, validation, test, shared, config.augment, facts, recipe, rows)
+
+
+def _centre_and_scale(dataset: Dataset, train: np.ndarray) -> tuple[float, float]:
+    """What the targets are standardised by: what the schema says, else mean and deviation of all clients' training rows."""
+    schema = dataset.schema
+    if schema is not None and schema.centre is not None and schema.scale is not None:
+        return schema.centre, schema.scale
+    y = dataset.y.double().numpy()[train]
+    return (float(y.mean()), float(y.std()) or 1.0) if len(y) else (0.0, 1.0)
 
 
 def _array(
@@ -65,7 +81,8 @@ def _table(
     if config.augment:
         raise ValueError(f"augment: {', '.join(config.augment)} is for images and {dataset.name} is a table")
     raw = dataset.x.numpy()
-    recipe = encoding.fit(raw, dataset.columns, train, ids, scaling)
+    schema = dataset.schema or schema_of(dataset)
+    recipe = encoding.fit(raw, dataset.columns, schema.inputs, train, ids, scaling)
     coded = encoding.recode(raw, dataset.columns, recipe)
     blocks, rows, moved, start = [], [], [], 0
     for part in (train, validation, test):
@@ -100,7 +117,7 @@ def inputs_from(data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any], 
 
 
 def _coded(data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any]) -> np.ndarray:
-    from equipoise.data.tables import codes, read_table
+    from equipoise.data.tables import coded, read_table
 
     names = [c["name"] for c in recipe["columns"]]
     if isinstance(data, (str, Path)):
@@ -113,9 +130,14 @@ def _coded(data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any]) -> np
         if values.ndim != 2 or values.shape[1] != len(names):
             raise ValueError(f"expected {len(names)} columns ({', '.join(names)}), got an array of shape {values.shape}")
         table = {name: values[:, j] for j, name in enumerate(names)}
-    return np.stack(
-        [codes(table[c["name"]], Column(c["name"], tuple(c["categories"])), c["categorical"]) for c in recipe["columns"]], axis=1
-    )
+    return np.stack([coded(table[c["name"]], _column(c)) for c in recipe["columns"]], axis=1)
+
+
+def _column(described: dict[str, Any]) -> ColumnSchema:
+    """A column of a recipe; one of an older run has no formats of dates, and no category if training saw none."""
+    formats, categories = tuple(described.get("formats", ())), tuple(described["categories"])
+    kind: Kind = "category" if described["categorical"] else "date" if formats else "number"
+    return ColumnSchema(name=described["name"], kind=kind, categories=categories or (("",) if kind == "category" else ()), formats=formats)
 
 
 def _values(data: Path | np.ndarray | Tensor, recipe: dict[str, Any]) -> np.ndarray:

@@ -46,24 +46,17 @@ class Roster:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Roster:
-        task = record["task"]
-        return cls(
-            **{
-                **record,
-                "ids": tuple(record["ids"]),
-                "task": Task(task["kind"], tuple(task["shape"]), task["outputs"], tuple(task["class_names"])),
-            }
-        )
+        return cls(**{**record, "ids": tuple(record["ids"]), "task": Task.of(record["task"])})
 
     @classmethod
     def joined(cls, rosters: Sequence[Roster]) -> Roster:
         """One roster of several sides, each of which holds some of the clients."""
         first = rosters[0]
         for other in rosters:
-            if other.task != first.task:
+            if (other.task, other.task.centre, other.task.scale) != (first.task, first.task.centre, first.task.scale):
                 raise ValueError(
                     f"the clients {_some(first.ids)} and {_some(other.ids)} have different tasks: {first.task} and {other.task}; "
-                    "give all of them the same label, classes and input shape"
+                    "give all of them the same schema: label, classes, input shape, centre and scale"
                 )
             if (other.shared, other.shared_fingerprint) != (first.shared, first.shared_fingerprint):
                 raise ValueError(

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import csv
 import math
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from equipoise.data.dataset import Column, Dataset
+from equipoise.data.deciding import completed, days, decided, with_schema
 from equipoise.data.npz import read_npz
-from equipoise.data.own import from_arrays, from_sites, looks_like_classes
+from equipoise.data.own import from_arrays, from_sites
+from equipoise.data.reading import Dialect, cells_as_text, column_of, is_missing, read_csv
+from equipoise.data.schema import ColumnSchema, Schema
 from equipoise.names import checked_name, quoted
 
 ENDINGS = (".csv", ".npz", ".parquet")
-MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 LABELS = ("label", "target", "y")
+LARGEST = float(np.finfo(np.float32).max)
 Table = dict[str, np.ndarray]
 
 
@@ -27,41 +28,107 @@ def site_files(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.suffix.lower() in ENDINGS and p.is_file()) if folder.is_dir() else []
 
 
+@dataclass(frozen=True)
+class Sites:
+    """The tables of all sites as their files hold them, and how those were written."""
+
+    path: Path
+    tables: dict[str, Table]
+    dialects: dict[str, Dialect]  # by file
+    arrays: bool  # files that hold x and y in place of columns
+
+
 def from_tables(
-    path: Path | str, *, label: str | None = None, site: str | None = None, categorical: tuple[str, ...] = (), kind: str | None = None
+    path: Path | str,
+    *,
+    label: str | None = None,
+    site: str | None = None,
+    categorical: tuple[str, ...] = (),
+    kind: str | None = None,
+    schema: Schema | None = None,
 ) -> Dataset:
     """A data set from a folder of site files, or from one file and the column that names the site.
 
-    Text columns (and those in `categorical`) are categories, all others numbers; empty cells, NA and ? are missing.
+    Without a schema the cells tell what a column is; empty cells, NA, ? and infinity are missing.
     """
-    path = Path(path)
+    return dataset_of(read_sites(Path(path), site), label, categorical, kind, schema)
+
+
+def read_sites(path: Path, site: str | None = None) -> Sites:
+    """Every site's table."""
     files = [path] if path.is_file() else site_files(path)
     if not files:
         raise ValueError(f"{path} holds no site files; expected one {', '.join(ENDINGS)} file per site")
-    tables = {checked_name(file.stem, "the site of a file") if path.is_dir() else file.stem: read_table(file) for file in files}
+    dialects: dict[str, Dialect] = {}
+    tables = {checked_name(file.stem, "the site of a file") if path.is_dir() else file.stem: read_table(file, dialects) for file in files}
     if len(tables) < len(files):
         raise ValueError(f"{path}: two site files share a name; a site's name is its file's name without the ending")
     if all(file.suffix.lower() == ".npz" for file in files) and "x" in tables[files[0].stem]:
-        return _from_site_arrays(path, tables, kind)
+        return Sites(path, tables, dialects, True)
     if path.is_file():
         tables = _by_site(tables[path.stem], site, path)
     elif site is not None:
         raise ValueError(f"site: {site} is for one file that holds all sites; {path} is a folder with one file per site")
+    return Sites(path, tables, dialects, False)
+
+
+def dataset_of(
+    sites: Sites, label: str | None = None, categorical: tuple[str, ...] = (), kind: str | None = None, schema: Schema | None = None
+) -> Dataset:
+    """One data set of all sites' tables, as a schema sees them: the given one, or the one that their cells tell."""
+    path, tables, name = sites.path, sites.tables, sites.path.stem
+    kind = kind or (schema.predicts if schema is not None else None)
+    if sites.arrays:
+        return with_schema(_from_site_arrays(path, tables, kind), schema)
+    if schema is not None:
+        label = label or schema.label
+        tables = {who: _listed(who, table, schema, label) for who, table in tables.items()}
     flat = all(column.ndim == 1 for table in tables.values() for column in table.values())
     if not flat:
         raise ValueError(f"{path}: expected one number or text per sample and column, or the arrays x and y in every site's file")
     _same_columns(tables)
-    label = _label_column(next(iter(tables.values())), label)
-    joined = {name: _joined([table[name] for table in tables.values()]) for name in next(iter(tables.values()))}
-    sites = [name for name, table in tables.items() for _ in range(len(table[label]))]
-    return _dataset(path.stem, joined, label, sites, categorical, kind)
+    label = label_column(next(iter(tables.values())), label)
+    owners = [who for who, table in tables.items() for _ in range(len(table[label]))]
+    joined = {column: _joined([table[column] for table in tables.values()]) for column in next(iter(tables.values()))}
+    unknown = [c for c in categorical if c not in joined]
+    if unknown:
+        raise ValueError(f"categorical names no column of {name}: {', '.join(unknown)}; it has {', '.join(joined)}")
+    target = joined[label]
+    absent = np.array([is_missing(v) for v in cells_as_text(target)])
+    if absent.any():
+        raise ValueError(f"{name}: {int(absent.sum())} rows have no {label}; every row needs a label, remove those rows")
+    schema = completed(schema, decided(joined, owners, label, categorical, kind))
+    if not schema.inputs:
+        left = ", ".join(f"{column.name} ({column.kind})" for column in schema.columns) or "none but the label"
+        raise ValueError(f"{path}: no column is left to learn from; there are {left}: give one another kind in a schema")
+    columns = [Column(column.name, column.categories) for column in schema.inputs]
+    x = np.stack([coded(joined[column.name], column) for column in schema.inputs], axis=1)
+    labels = cells_as_text(target) if schema.classes else target
+    if not schema.classes and target.dtype.kind not in "fiu":
+        raise ValueError(f"{name}: expected numbers in {label}, got text such as {quoted(target[0])}; use task: classification")
+    made = from_arrays(x, labels, name=name, sites=owners, columns=columns, kind=kind, class_names=schema.classes)
+    return replace(made, source="own files", schema=schema)
 
 
-def read_table(file: Path) -> Table:
+def _listed(who: str, table: Table, schema: Schema, label: str | None) -> Table:
+    """The columns that a schema lists; all others of the file are left out."""
+    if not schema.columns:
+        return table
+    wanted = [*(column.name for column in schema.columns), *([label] if label is not None else LABELS)]
+    missing = [column.name for column in schema.inputs if column.name not in table]
+    if missing:
+        raise ValueError(f"site {quoted(who)} lacks the column {quoted(missing[0])} of the schema; it has {', '.join(table)}")
+    return {name: cells for name, cells in table.items() if name in wanted}
+
+
+def read_table(file: Path, dialects: dict[str, Dialect] | None = None) -> Table:
     """The columns of a file; a column of numbers is a float array with NaN for missing cells, any other an array of text."""
     ending = file.suffix.lower()
     if ending == ".csv":
-        return {name: _column(cells) for name, cells in _csv(file).items()}
+        table, dialect = read_csv(file)
+        if dialects is not None:
+            dialects[file.name] = dialect
+        return table
     if ending == ".npz":
         return _npz(file)
     if ending == ".parquet":
@@ -69,35 +136,16 @@ def read_table(file: Path) -> Table:
     raise ValueError(f"cannot read {file} as a table; expected a file ending in {', '.join(ENDINGS)}")
 
 
-def codes(values: np.ndarray, column: Column, categorical: bool) -> np.ndarray:
-    """Numbers as they are, categories as their place among column.categories; unknown ones get the code after the last."""
-    if not categorical:
-        return _numbers(values, column.name)
+def coded(values: np.ndarray, column: ColumnSchema) -> np.ndarray:
+    """Numbers as they are, dates as days, categories as their place among the schema's; unknown ones get the code after the last."""
+    if column.kind == "date":
+        return days(cells_as_text(values), column)
+    if column.kind != "category":
+        numbers = _numbers(values, column.name)
+        return np.where(np.abs(numbers) > LARGEST, np.nan, numbers)  # infinity is a gap, as a warning says
     places = {name: i for i, name in enumerate(column.categories)}
-    text = _text(values)
-    return np.array([np.nan if _is_missing(cell) else places.get(cell, len(places)) for cell in text], np.float64)
-
-
-def _dataset(name: str, joined: Table, label: str, sites: list[str] | None, categorical: tuple[str, ...], kind: str | None) -> Dataset:
-    unknown = [c for c in categorical if c not in joined]
-    if unknown:
-        raise ValueError(f"categorical names no column of {name}: {', '.join(unknown)}; it has {', '.join(joined)}")
-    target = joined.pop(label)
-    absent = np.array([_is_missing(v) for v in _text(target)])
-    if absent.any():
-        raise ValueError(f"{name}: {int(absent.sum())} rows have no {label}; every row needs a label, remove those rows")
-    columns, values = [], []
-    for column, cells in joined.items():
-        is_category = column in categorical or cells.dtype.kind not in "fiu"
-        categories = tuple(sorted({c for c in _text(cells) if not _is_missing(c)})) if is_category else ()
-        # a column with no value at all would look like a number: one category keeps its kind
-        columns.append(Column(column, categories or (("none",) if is_category else ())))
-        values.append(codes(cells, columns[-1], is_category))
-    x = np.stack(values, axis=1)
-    labels, classes = target, ()
-    if kind != "regression" and (kind == "classification" or looks_like_classes(target)):
-        labels, classes = _text(target), tuple(_text(np.unique(target)))
-    return replace(from_arrays(x, labels, name=name, sites=sites, columns=columns, kind=kind, class_names=classes), source="own files")
+    text = cells_as_text(values)
+    return np.array([np.nan if is_missing(cell) else places.get(cell, len(places)) for cell in text], np.float64)
 
 
 def _from_site_arrays(path: Path, tables: Mapping[str, Table], kind: str | None) -> Dataset:
@@ -108,27 +156,6 @@ def _from_site_arrays(path: Path, tables: Mapping[str, Table], kind: str | None)
     x = next(iter(tables.values()))["x"]
     columns = [f"x{j}" for j in range(x.shape[1])] if x.ndim == 2 else []
     return from_sites({name: (t["x"], t["y"]) for name, t in tables.items()}, name=path.stem, columns=columns, kind=kind)
-
-
-def _csv(file: Path) -> dict[str, list[str]]:
-    rows: list[list[str]] = []
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as opened:
-            rows.extend(row for row in csv.reader(opened) if row)
-    except UnicodeDecodeError:
-        raise ValueError(f"{file} is not text in UTF-8; save it as CSV in UTF-8") from None
-    except csv.Error as error:  # a field of more than 131,072 characters, which a quotation mark that is never closed makes of the rest
-        raise ValueError(f"{file}, after row {len(rows)}: {error}; is a quotation mark open, or is this no CSV file?") from None
-    if len(rows) < 2:
-        raise ValueError(f"{file}: expected a line of column names and at least one row")
-    header = [name.strip() for name in rows[0]]
-    repeated = sorted(name for name, count in Counter(header).items() if count > 1)
-    if repeated:
-        raise ValueError(f"{file}: column names appear twice: {', '.join(repeated[:5])}")
-    for number, row in enumerate(rows[1:], start=2):
-        if len(row) != len(header):
-            raise ValueError(f"{file}, row {number}: expected {len(header)} cells, got {len(row)}")
-    return {name: [row[j].strip() for row in rows[1:]] for j, name in enumerate(header)}
 
 
 def _npz(file: Path) -> Table:
@@ -155,47 +182,36 @@ def _parquet(file: Path) -> Table:
     except (ValueError, OSError) as error:  # pyarrow's errors are of these kinds
         raise ValueError(f"{file} is damaged or not a Parquet file ({error})") from None
     cells = {name: table.column(name).to_pylist() for name in table.column_names}
-    return {name: _column(["" if c is None else str(c) for c in values]) for name, values in cells.items()}
-
-
-def _column(cells: list[str]) -> np.ndarray:
-    try:
-        return np.array([np.nan if _is_missing(cell) else float(cell) for cell in cells])
-    except ValueError:
-        return np.array(cells, dtype=np.str_)
-
-
-def _is_missing(cell: str) -> bool:
-    return cell.lower() in MISSING
-
-
-def _text(values: np.ndarray) -> np.ndarray:
-    """Cells as text; a whole number reads the same whether its file kept it as 3 or 3.0."""
-    if values.dtype.kind == "f":
-        return np.array(
-            ["" if np.isnan(v) else str(int(v)) if v == np.floor(v) and np.isfinite(v) else str(v) for v in values], dtype=np.str_
-        )
-    return values.astype(np.str_)
+    return {name: column_of(["" if c is None else str(c) for c in values]) for name, values in cells.items()}
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
     """One column over all sites; it is text if it is text anywhere."""
     numeric = all(part.dtype.kind in "fiu" for part in parts)
-    return np.concatenate(parts if numeric else [_text(part) for part in parts])
+    return np.concatenate(parts if numeric else [cells_as_text(part) for part in parts])
 
 
 def _numbers(values: np.ndarray, name: str) -> np.ndarray:
     try:
-        return np.array([np.nan if _is_missing(v) else float(v) for v in values]) if values.dtype.kind == "U" else values.astype(np.float64)
+        return np.array([np.nan if is_missing(v) else float(v) for v in values]) if values.dtype.kind == "U" else values.astype(np.float64)
     except ValueError:
-        raise ValueError(f"column {name} must hold numbers, found text such as {values[0]!r}") from None
+        text = next(v for v in values if not is_missing(v) and not _is_number(v))
+        raise ValueError(f"column {name} must hold numbers, found text such as {quoted(text)}") from None
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def _by_site(table: Table, site: str | None, path: Path) -> dict[str, Table]:
     if site is None or site not in table:
         raise ValueError(f"{path} is one file: say which column names the site (site: COLUMN), one of {', '.join(table)}")
-    owner = _text(table[site])
-    if any(_is_missing(o) for o in owner):
+    owner = cells_as_text(table[site])
+    if any(is_missing(o) for o in owner):
         raise ValueError(f"{path}: some rows name no {site}; every row needs its site")
     return {str(o): {n: v[owner == o] for n, v in table.items() if n != site} for o in sorted(set(owner))}
 
@@ -211,7 +227,7 @@ def _same_columns(tables: Mapping[str, Table]) -> None:
             )
 
 
-def _label_column(table: Table, label: str | None) -> str:
+def label_column(table: Table, label: str | None) -> str:
     found = [name for name in LABELS if name in table]
     if label is None and len(found) == 1:
         return found[0]

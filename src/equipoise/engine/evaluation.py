@@ -33,9 +33,11 @@ def score(task: Task, outputs: Tensor, y: Tensor, metrics: Sequence[str]) -> dic
     if not len(y):
         return {}
     values, truth = outputs.double().numpy(), y.double().numpy()
+    own = (values, truth) if task.classifies else (values * task.scale + task.centre, truth * task.scale + task.centre)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what does not exist has no row, and whoever prints results names the clients
-        found = {name: registry.find(name, task).function(values, truth) for name in metrics}
+        # Errors are told in the target's own unit; the loss is what training minimises.
+        found = {name: registry.find(name, task).function(*((values, truth) if name == "loss" else own)) for name in metrics}
     diverged = not np.isfinite(values).all()
     return {name: value for name, value in found.items() if diverged or not np.isnan(value)}
 

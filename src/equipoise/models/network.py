@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from ..task import Task
+
 
 class Network(nn.Module):
     """A model in two parts: `features` maps inputs to a representation, `head` maps that to outputs of shape (B, outputs)."""
@@ -36,6 +38,29 @@ class Prepared(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         outputs: torch.Tensor = self.net(self.inputs(x))
         return outputs
+
+
+class InUnit(nn.Module):
+    """The last step of a network that predicts a number: from the standardised number that it was trained on to the number's own unit."""
+
+    centre: torch.Tensor
+    scale: torch.Tensor
+
+    def __init__(self, centre: float, scale: float) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.tensor(centre))
+        self.register_buffer("scale", torch.tensor(scale))
+
+    def forward(self, outputs: torch.Tensor) -> torch.Tensor:
+        return outputs * self.scale + self.centre
+
+
+def in_unit(net: nn.Module, task: Task) -> nn.Module:
+    """A trained network whose outputs are in the target's own unit; of classes, the network itself."""
+    if task.classifies or (task.centre, task.scale) == (0.0, 1.0):
+        return net
+    own = wrap(net)
+    return Network(own.features, nn.Sequential(own.head, InUnit(task.centre, task.scale)))
 
 
 def wrap(module: nn.Module) -> Network:

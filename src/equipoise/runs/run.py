@@ -52,8 +52,7 @@ class Run:
 
     @cached_property
     def task(self) -> Task:
-        facts = self.store.meta("task")
-        return Task(facts["kind"], tuple(facts["shape"]), facts["outputs"], tuple(facts["class_names"]))
+        return Task.of(self.store.meta("task"))
 
     @cached_property
     def clients(self) -> list[str]:
@@ -170,7 +169,7 @@ class Run:
         from equipoise.client import Client
         from equipoise.engine import evaluation
         from equipoise.experiment import experiment
-        from equipoise.models.network import Prepared
+        from equipoise.models.network import Prepared, in_unit
         from equipoise.preparing import prepare
         from equipoise.records import read
         from equipoise.runs.checkpoint import load_server
@@ -212,6 +211,6 @@ class Run:
         if client is None and not (
             served[name].same_for_all and evaluation.alike(method.deliver(server, saved_state, other) for other in self.clients)
         ):
-            raise RunError(f"model {name!r} belongs to a client; say which: client={self.clients[0]!r}, say")
-        net = served[name].model.net.eval()
+            raise RunError(f"model {name!r} belongs to a client; say which with --client (in Python client=), {self.clients[0]!r}, say")
+        net = in_unit(served[name].model.net, self.task).eval()
         return net if someone.inputs is None else Prepared(someone.inputs.other, net).eval()

@@ -120,7 +120,9 @@ class Store:
             refuse_links(folder)
             (folder / FILES).mkdir(parents=True, exist_ok=True)
             if (folder / DATABASE).exists():
-                raise RunError(f"{folder} holds a run already; resume it with `equipoise resume {folder}`, or choose another --out")
+                raise RunError(
+                    f"{folder} holds a run already; resume it with `equipoise resume {folder}`, choose another --out, or remove it with --overwrite"
+                )
             (folder / CONFIGURATION).write_text(configuration)
             fresh = folder / f"{DATABASE}.new"
             fresh.unlink(missing_ok=True)

@@ -113,7 +113,8 @@ def undefined(run: Run, metric: str, model: str, split: str | None = None) -> li
     """Clients that were measured last, but for whose samples the metric does not exist."""
     split, values = split or run.main_split, run.final(metric, model, split)
     rounds = run.store.rows("select max(round) as last from measurements where phase = 'received' and model = ?", (model,))
-    if rounds[0]["last"] is None or "all" in values:
+    unasked = split != "shared" and split not in run.config["evaluation"]["splits"]
+    if rounds[0]["last"] is None or "all" in values or unasked:
         return []
     sizes = run.store.meta("sizes").get(split, [1] * len(run.clients))
     asked = set(run.clients)
@@ -127,8 +128,28 @@ def notes(run: Run, metric: str, model: str, chosen: bool = True) -> list[str]:
     asked = run.config["evaluation"]
     why = why_main(measured(run.task, asked["metrics"], asked.get("main")), asked.get("main")) if chosen else ""
     values, missing = run.final(metric, model), undefined(run, metric, model)
-    sentences = (why, one_class(metric, missing, len(values), run.main_split), diverged(metric, values))
+    nothing = unmeasured(run) if not values and not missing else ""
+    sentences = (why, one_class(metric, missing, len(values), run.main_split), diverged(metric, values), nothing)
     return [sentence for sentence in sentences if sentence]
+
+
+def unmeasured(run: Run) -> str:
+    """Why a finished run has no value on test data."""
+    if run.status != "finished":
+        return ""
+    asked = run.config["evaluation"]["splits"]
+    if run.main_split == "test" and "test" not in asked:
+        return f"nothing was measured on test data: evaluation.splits names {', '.join(asked) or 'nothing'}; put test into it"
+    sizes, share = run.store.meta("sizes"), run.config["data"].get("split", [0.7, 0.1, 0.2])[2]
+    if run.main_split == "test" and not any(sizes["test"]):
+        rows = max((sum(parts) for parts in zip(*sizes.values(), strict=True)), default=0)
+        return (
+            "nothing was measured: data.split gives tests no share; set data.split=[0.7, 0.1, 0.2], say"
+            if not share
+            else f"nothing was measured: no client has a test sample, since the largest has {rows} and {share:.0%} of that is less than one; "
+            "use more data, fewer clients or a larger share for tests (data.split)"
+        )
+    return "nothing was measured: no client that was asked at the last measurement has test data and answered; `equipoise table` lists what there is"
 
 
 def one_class(metric: str, missing: Sequence[str], others: int, split: str = "test") -> str:

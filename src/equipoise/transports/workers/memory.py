@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -34,10 +35,9 @@ def share(federation: Federation, descriptor: int) -> dict[str, Any]:
         content, done = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, 0
         while done < len(content):
             done += os.pwrite(descriptor, content[done:], layout[name]["offset"] + done)
-    task = federation.task
     return {
         "arrays": layout, "bytes": total, "name": federation.name, "ids": list(federation.ids),
-        "task": {"kind": task.kind, "shape": list(task.shape), "outputs": task.outputs, "class_names": list(task.class_names)},
+        "task": {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(federation.task).items()},
     }  # fmt: skip
 
 
@@ -49,9 +49,8 @@ def attach(told: dict[str, Any], descriptor: int) -> Federation:
         for name, where in told["arrays"].items()
     }
     train, validation, test = (Parts(arrays[f"{part} index"], arrays[f"{part} offsets"]) for part in PARTS)
-    task = told["task"]
     return Federation(
-        name=told["name"], task=Task(task["kind"], tuple(task["shape"]), task["outputs"], tuple(task["class_names"])),
+        name=told["name"], task=Task.of(told["task"]),
         x=torch.from_numpy(arrays["x"]), y=torch.from_numpy(arrays["y"]), ids=tuple(told["ids"]), shared_test=arrays["shared test"],
         train=train, validation=validation, test=test,
     )  # fmt: skip

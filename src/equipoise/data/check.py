@@ -1,0 +1,290 @@
+"""How a user's data were understood: sites, classes, columns, how the files were written; and warnings that say what to do."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from equipoise.data.config import DataConfig
+from equipoise.data.dataset import Dataset
+from equipoise.data.deciding import is_date, schema_of, with_schema
+from equipoise.data.own import image_files, opened_image
+from equipoise.data.pipeline import is_own, load
+from equipoise.data.reading import cells_as_text, column_of, is_missing
+from equipoise.data.schema import INPUTS, ColumnSchema, Schema
+from equipoise.data.tables import LARGEST, Sites, dataset_of, label_column, read_sites, site_files
+from equipoise.names import quoted
+
+FEW_TESTS = 30  # test rows of a site below which a difference of some percent is noise
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Site:
+    """What one site has."""
+
+    name: str
+    rows: int
+    test: int | None  # rows that a run would test on, where that is known
+    classes: Mapping[str, int] = field(default_factory=dict)
+    target: Mapping[str, float] = field(default_factory=dict)  # mean, lowest and highest number
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One column, and what becomes of it."""
+
+    name: str
+    kind: str
+    gaps: int
+    becomes: str
+
+
+@dataclass(frozen=True)
+class Understanding:
+    """All that `equipoise data check` shows, and `run` before it trains."""
+
+    name: str
+    task: str
+    label: str | None
+    guessed: bool  # whether the label was found by its name
+    sites: tuple[Site, ...]
+    columns: tuple[Seen, ...]
+    files: Mapping[str, str]  # file -> separator, encoding, decimal commas
+    warnings: tuple[str, ...]
+    schema: Schema
+
+
+def understood(config: DataConfig) -> Understanding:
+    """How the data of an experiment are read, before anything is dealt or trained."""
+    path = Path(config.name)
+    if not is_own(config):
+        return _of_dataset(with_schema(load(config).as_task(config.task), config.schema), config)
+    if path.is_dir() and not site_files(path):
+        return _of_images(path, config)
+    sites = read_sites(path, config.site)
+    dataset = dataset_of(sites, config.label, config.categorical, config.task, config.schema)
+    if sites.arrays:
+        return _of_dataset(with_schema(dataset, config.schema), config)
+    assert dataset.schema is not None
+    schema, label = dataset.schema, dataset.schema.label
+    first = next(iter(sites.tables.values()))
+    label = config.label or label or label_column(first, None)
+    guessed = config.label is None and (config.schema is None or config.schema.label is None)
+    found = _sites(dataset, config)
+    warnings = [
+        *_of_columns(sites, schema, label, config.schema is None),
+        *_of_labels(sites, label, schema.classes, len(dataset.x)),
+        *_of_sites(found, dataset.task.class_names, config),
+        *(
+            f"{file}: numbers of {_some(one.decimal_commas)} have decimal commas, those of {_some(one.points_beside)} points, which were read as decimal points; write them alike"
+            for file, one in sites.dialects.items()
+            if one.points_beside
+        ),
+    ]
+    columns: list[ColumnSchema | str] = [
+        *schema.columns,
+        *(name for name in first if name != label and name not in {column.name for column in schema.columns}),
+    ]
+    seen = [
+        _seen(column, [table[_name(column)] for table in sites.tables.values() if _name(column) in table], config) for column in columns
+    ]
+    files = {file: str(one) for file, one in sites.dialects.items()}
+    return Understanding(dataset.name, dataset.task.kind, label, guessed, found, tuple(seen), files, tuple(warnings), schema)
+
+
+def _name(column: ColumnSchema | str) -> str:
+    return column if isinstance(column, str) else column.name
+
+
+def _of_dataset(dataset: Dataset, config: DataConfig) -> Understanding:
+    """A registered set, or arrays."""
+    schema, sites = dataset.schema or schema_of(dataset), _sites(dataset, config)
+    places = {column.name: place for place, column in enumerate(dataset.columns)}
+    cells = {name: dataset.x.numpy()[:, place] for name, place in places.items()}
+    seen = tuple(_seen(column, [cells[column.name]], config) for column in schema.inputs)
+    warnings = _of_sites(sites, dataset.task.class_names, config) if dataset.site is not None else []
+    return Understanding(dataset.name, dataset.task.kind, None, False, sites, seen, {}, tuple(warnings), schema)
+
+
+def _of_images(folder: Path, config: DataConfig) -> Understanding:
+    """A folder of images, by its names and by what the files say of their size; no picture is decoded."""
+    files = image_files(folder)
+    classes = tuple(sorted({file.parent.name for file in files}))
+    shapes = Counter(_shape(file) for file in files)
+    counts = Counter((file.parent.parent.name, file.parent.name) for file in files)
+    names = sorted({site for site, _ in counts})
+    sites = tuple(_site(name, {one: counts[name, one] for one in classes if counts[name, one]}, config) for name in names)
+    channels = max(shape[0] for shape in shapes)
+    sizes = sorted({shape[1:] for shape in shapes})
+    size = (config.image_size, config.image_size) if config.image_size else sizes[0]
+    warnings = _of_sites(sites, classes, config)
+    if len(sizes) > 1 and config.image_size is None:
+        shown = ", ".join(f"{height}x{width}" for height, width in sizes[:_NAMED])
+        warnings.append(
+            f"images have {len(sizes)} different sizes, such as {shown} (height x width); bring them to one with data.image_size=64, say"
+        )
+    schema = config.schema or Schema(task="classification", classes=classes, shape=(channels, *size))
+    return Understanding(folder.name, "classification", None, False, sites, (), {}, tuple(warnings), schema)
+
+
+def _shape(file: Path) -> tuple[int, int, int]:
+    with opened_image(file) as opened:
+        return 1 if opened.mode in ("1", "L") else 3, opened.height, opened.width
+
+
+def _sites(dataset: Dataset, config: DataConfig) -> tuple[Site, ...]:
+    owners = np.zeros(len(dataset.x), np.int64) if dataset.site is None else dataset.site
+    names = dataset.site_names or (dataset.name,)
+    found = []
+    for place, name in enumerate(names):
+        y = dataset.y.numpy()[owners == place]
+        if dataset.task.classifies:
+            labels = dataset.task.class_names or tuple(map(str, range(dataset.task.outputs)))
+            found.append(
+                _site(name, {labels[int(code)]: int(n) for code, n in zip(*np.unique(y, return_counts=True), strict=True)}, config)
+            )
+        else:
+            target = {"mean": float(y.mean()), "lowest": float(y.min()), "highest": float(y.max())} if len(y) else {}
+            found.append(Site(name, len(y), _tests(len(y), config), {}, target))
+    return tuple(found)
+
+
+def _site(name: str, classes: Mapping[str, int], config: DataConfig) -> Site:
+    rows = sum(classes.values())
+    return Site(name, rows, _tests(rows, config), classes)
+
+
+def _tests(rows: int, config: DataConfig) -> int | None:
+    """How many rows a client of this site would be tested on; None where clients are not sites, or share a test set."""
+    natural = config.test == "local" and config.partition in ("auto", "natural") and config.samples is None
+    return math.floor(config.split[2] * rows + 1e-9) if natural else None
+
+
+def _seen(column: ColumnSchema | str, parts: Sequence[np.ndarray], config: DataConfig) -> Seen:
+    gaps = sum(int(_gaps(part).sum()) for part in parts)
+    if isinstance(column, str):
+        return Seen(column, "not in the schema", gaps, "left out")
+    if column.kind not in INPUTS:
+        return Seen(column.name, column.kind, gaps, "left out")
+    scaling = {"auto": "client" if config.test != "global" else "pooled"}.get(config.normalise, config.normalise)
+    scaled = {"client": "scaled by each client's own mean and deviation", "pooled": "scaled by mean and deviation of all clients"}
+    how = f", {scaled[scaling]}" if scaling in scaled else ", not scaled"
+    becomes = {
+        "number": f"1 input{how}",
+        "date": f"1 input (days since 1970){how}",
+        "category": f"{len(column.categories) + 1} inputs: {_some(column.categories)}, other",
+    }[column.kind]
+    return Seen(column.name, column.kind, gaps, becomes + ("; 1 more marks gaps" if column.gaps else ""))
+
+
+def _gaps(cells: np.ndarray) -> np.ndarray:
+    if cells.dtype.kind == "f":
+        return np.asarray(~np.isfinite(cells))
+    return np.array([is_missing(cell) for cell in cells_as_text(cells)], bool)
+
+
+def _of_columns(sites: Sites, schema: Schema, label: str, guessed: bool) -> list[str]:
+    found = []
+    for column in schema.columns:
+        name = quoted(column.name)
+        parts = [table[column.name] for table in sites.tables.values() if column.name in table]
+        texts = [cell for part in parts if part.dtype.kind not in "fiu" for cell in map(str, part) if not is_missing(cell)]
+        infinite = sum(int((np.abs(part) > LARGEST).sum()) for part in parts if part.dtype.kind == "f")
+        if infinite:
+            found.append(
+                f"column {name}: {infinite} cells are infinite (inf, or beyond 3e38) and count as missing; mend them, or leave them empty"
+            )
+        if parts and all(_gaps(part).all() for part in parts):
+            found.append(f"column {name} has no value at all; remove it from the files, or leave it out of the schema")
+        if not guessed:
+            continue
+        if column.kind in ("identifier", "text"):
+            what = "free text" if column.kind == "text" else "an identifier"
+            found.append(
+                f"column {name} looks like {what} (about one value per row) and is left out; to use it, give it the kind "
+                f"number or category in a schema (equipoise data check --save schema.yaml, then --schema schema.yaml)"
+            )
+        if column.kind in ("identifier", "text", "category") and texts:
+            strange = [cell for cell in texts if column_of([cell.replace(",", ".", 1)]).dtype.kind != "f"]
+            numbers = sum(part.size for part in parts) - len(strange) - sum(int(_gaps(part).sum()) for part in parts)
+            if strange and numbers > 4 * len(strange):
+                found.append(
+                    f"column {name} is not read as numbers because of {len(strange)} cells such as {quoted(strange[0])}; "
+                    "leave such cells empty if they mean that nothing is known"
+                )
+        if column.kind == "date":
+            found.append(
+                f"column {name} holds dates, which become numbers (days since 1970); leave the column out of the schema if the day says nothing"
+                + (f"; it could be read with the month first, too: here {_first(texts)}" if _either(texts, column.formats) else "")
+            )
+        if column.kind == "category":
+            found += _near_equal(column.categories, Counter(texts), f"column {name}: the categories")
+    return found
+
+
+def _either(cells: Sequence[str], formats: Sequence[str]) -> bool:
+    """Whether day and month could be exchanged in all cells."""
+    swapped = [form.replace("%d/%m", "%m/%d") for form in formats]
+    return swapped != list(formats) and all(any(is_date(cell, form) for form in swapped) for cell in set(cells))
+
+
+def _first(cells: Sequence[str]) -> str:
+    day, month, _ = cells[0].split("/", 2)
+    return f"{cells[0]} is day {int(day)} of month {int(month)}"
+
+
+def _of_labels(sites: Sites, label: str, classes: Sequence[str], rows: int) -> list[str]:
+    if not classes:
+        return []
+    counts = Counter(str(cell) for table in sites.tables.values() for cell in cells_as_text(table[label]))
+    found = _near_equal(classes, counts, "the labels")
+    if len(classes) > 20 and 2 * len(classes) > rows:
+        found.append(f"the label {quoted(label)} has {len(classes)} classes for {rows} rows; choose another column with --label")
+    return found
+
+
+def _near_equal(names: Sequence[str], counts: Mapping[str, int], what: str) -> list[str]:
+    """Names that differ in case, spaces or signs only."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(re.sub(r"[\W_]+", "", name.casefold()) or name, []).append(name)
+    return [
+        f"{what} {' and '.join(f'{quoted(name)} ({counts.get(name, 0)} rows)' for name in group)} are nearly equal but count as different; write them alike"
+        for group in groups.values()
+        if len(group) > 1
+    ]
+
+
+def _of_sites(sites: Sequence[Site], classes: Sequence[str], config: DataConfig) -> list[str]:
+    found = []
+    if len(sites) == 1:
+        found.append(
+            f"there is one site only, {quoted(sites[0].name)}, so nobody to learn with; give one file per site, or a column that names the site (data.site)"
+        )
+    if len(classes) == 1:
+        found.append(f"all rows have the label {quoted(classes[0])}, so there is nothing to learn; is another column the label (--label)?")
+    for site in sites:
+        lacks = [name for name in classes if not site.classes.get(name)]
+        if lacks and len(classes) > 1:
+            found.append(
+                f"site {quoted(site.name)} has no row of {_some(list(map(quoted, lacks)))}: its own numbers say nothing of that; look at class-wise results with care"
+            )
+    few = [site for site in sites if site.test is not None and site.test < FEW_TESTS]
+    if few:
+        shown = _some([f"{site.name} ({site.test})" for site in few])
+        found.append(
+            f"fewer than {FEW_TESTS} test rows in {shown}: differences of some percent are noise there; "
+            "collect more rows, give tests a larger share (data.split), or use several seeds (equipoise compare --seeds 1-5)"
+        )
+    return found
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

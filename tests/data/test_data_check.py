@@ -1,0 +1,164 @@
+"""How data were understood, and the warnings: each with what to do, and none where nothing is wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from equipoise.data import DataConfig
+from equipoise.data.check import Understanding, understood
+
+Rows = list[list[str]]
+HEADER = ["age", "ward", "pressure", "label"]
+
+
+def clean(site: str) -> Rows:
+    rng = np.random.default_rng(ord(site[0]))
+    return [[str(rng.integers(20, 90)), "abc"[i % 3], f"{rng.normal(120, 9):.1f}", "well" if i % 3 else "sick"] for i in range(160)]
+
+
+def write(folder: Path, sites: dict[str, Rows], header: list[str] = HEADER) -> Path:
+    folder.mkdir(exist_ok=True)
+    for site, rows in sites.items():
+        (folder / f"{site}.csv").write_text("".join(",".join(row) + "\n" for row in [header, *rows]))
+    return folder
+
+
+def look(folder: Path, **settings: object) -> Understanding:
+    return understood(DataConfig(name=str(folder), **settings))
+
+
+def test_clean_data_are_described_without_a_warning(tmp_path: Path) -> None:
+    found = look(write(tmp_path / "sites", {"north": clean("north"), "south": clean("south")[:150]}))
+    assert found.warnings == ()
+    assert (found.name, found.task, found.label, found.guessed) == ("sites", "classification", "label", True)
+    assert [(site.name, site.rows, site.test, dict(site.classes)) for site in found.sites] == [
+        ("north", 160, 32, {"sick": 54, "well": 106}), ("south", 150, 30, {"sick": 50, "well": 100}),
+    ]  # fmt: skip
+    assert [(one.name, one.kind, one.gaps, one.becomes) for one in found.columns] == [
+        ("age", "number", 0, "1 input, scaled by each client's own mean and deviation"),
+        ("ward", "category", 0, "4 inputs: a, b, c, other"),
+        ("pressure", "number", 0, "1 input, scaled by each client's own mean and deviation"),
+    ]
+    assert found.files == {"north.csv": "commas, UTF-8", "south.csv": "commas, UTF-8"}
+    assert not look(tmp_path / "sites", label="label").guessed
+    assert "not scaled" in look(tmp_path / "sites", normalise="none").columns[0].becomes
+    assert "of all clients" in look(tmp_path / "sites", test="global").columns[0].becomes
+
+
+def _cell(row: int, column: int, value: str) -> Callable[[dict[str, Rows]], None]:
+    def change(sites: dict[str, Rows]) -> None:
+        sites["north"][row][column] = value
+
+    return change
+
+
+def _added(values: Callable[[str, int], str]) -> Callable[[dict[str, Rows]], None]:
+    def change(sites: dict[str, Rows]) -> None:
+        for site, rows in sites.items():
+            for place, row in enumerate(rows):
+                row.insert(0, values(site, place))
+
+    return change
+
+
+def _only(**kept: object) -> Callable[[dict[str, Rows]], None]:
+    def change(sites: dict[str, Rows]) -> None:
+        if "site" in kept:
+            del sites["south"]
+        if "label" in kept:
+            for rows in sites.values():
+                for row in rows:
+                    row[3] = "well"
+        if "north" in kept:
+            sites["north"] = [row for row in sites["north"] if row[3] == "well"] * 2
+        if "rows" in kept:
+            del sites["north"][149:]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "warning"),
+    [
+        (_added(lambda site, i: f"{site[0]}{i}"), "column 'more' looks like an identifier .* is left out; to use it, give it the kind number or category in a schema"),
+        (_added(lambda site, i: f"the patient of {site} came on day {i}"), "column 'more' looks like free text .* is left out; to use it, give it the kind"),
+        (_added(lambda site, i: f"2024-02-{1 + i % 28:02}"), "column 'more' holds dates, which become numbers .*; leave the column out of the schema"),
+        (_added(lambda site, i: f"0{1 + i % 9}/02/2024"), "with the month first, too: here 01/02/2024 is day 1 of month 2"),
+        (_added(lambda site, i: ""), "column 'more' has no value at all; remove it"),
+        (_cell(1, 3, "Well "), "the labels 'Well' .1 rows. and 'well' .211 rows. are nearly equal but count as different; write them alike"),
+        (_cell(1, 1, "A"), "column 'ward': the categories 'A' .1 rows. and 'a' .108 rows. are nearly equal"),
+        (_cell(1, 2, "inf"), "column 'pressure': 1 cells are infinite .* count as missing; mend them"),
+        (_cell(1, 2, "1e300"), "column 'pressure': 1 cells are infinite"),
+        (_cell(1, 2, "n.d."), "column 'pressure' is not read as numbers because of 1 cells such as 'n.d.'; leave such cells empty"),
+        (_only(label=1), "all rows have the label 'well', so there is nothing to learn; is another column the label"),
+        (_only(north=1), "site 'north' has no row of 'sick'"),
+        (_only(site=1), "there is one site only, 'north', .*; give one file per site"),
+        (_only(rows=149), "fewer than 30 test rows in north .29.: .*; collect more rows"),
+    ],
+)  # fmt: skip
+def test_each_warning_says_what_to_do(tmp_path: Path, change: Callable[[dict[str, Rows]], None], warning: str) -> None:
+    sites = {"north": clean("north"), "south": clean("south")}
+    change(sites)
+    header = HEADER if len(sites["north"][0]) == len(HEADER) else ["more", *HEADER]
+    found = look(write(tmp_path / "sites", sites, header))
+    assert any(re.search(warning, one) for one in found.warnings), found.warnings
+
+
+def test_a_column_that_was_left_out_is_used_when_asked_for(tmp_path: Path) -> None:
+    sites = {"north": clean("north"), "south": clean("south")}
+    _added(lambda site, i: f"{site[0]}{i // 2}")(sites)
+    folder = write(tmp_path / "sites", sites, ["more", *HEADER])
+    assert look(folder).columns[0].kind == "category"  # every value twice
+    sites = {"north": clean("north"), "south": clean("south")}
+    _added(lambda site, i: f"{site[0]}{i}")(sites)
+    folder = write(tmp_path / "sites", sites, ["more", *HEADER])
+    assert (look(folder).columns[0].kind, look(folder).columns[0].becomes) == ("identifier", "left out")
+    asked = look(folder, categorical=["more"])
+    assert asked.columns[0].kind == "category"
+    assert not any("more" in warning for warning in asked.warnings)
+    given = look(folder, schema={"columns": [{"name": "age", "kind": "number"}]})
+    assert [(one.name, one.kind) for one in given.columns][:2] == [("age", "number"), ("more", "not in the schema")]
+    assert given.guessed
+
+
+def test_decimal_commas_beside_points_are_doubtful(tmp_path: Path) -> None:
+    for site in ("north", "south"):
+        rows = "".join(f"{i},5;1.{100 + i};{'ab'[i % 2]}\n" for i in range(150))
+        (tmp_path / f"{site}.csv").write_text(f"x;z;label\n{rows}")
+    found = look(tmp_path)
+    assert found.files["north.csv"] == "semicolons, UTF-8, decimal commas in x"
+    assert [warning for warning in found.warnings if "north.csv" in warning] == [
+        "north.csv: numbers of x have decimal commas, those of z points, which were read as decimal points; write them alike"
+    ]
+
+
+def test_numbers_to_predict_are_described_by_site(tmp_path: Path) -> None:
+    for site in ("north", "south"):
+        (tmp_path / f"{site}.csv").write_text("x,rate\n" + "".join(f"{i % 7},{60 + i / 4}\n" for i in range(160)))
+    found = look(tmp_path, label="rate")
+    assert (found.task, found.schema.task, found.warnings) == ("regression", "regression", ())
+    assert found.sites[0].target == {"mean": pytest.approx(79.875), "lowest": 60.0, "highest": 99.75}
+
+
+def test_images_are_counted_by_site_and_class_and_their_sizes_compared(tmp_path: Path) -> None:
+    for site in ("east", "west"):
+        for kind in ("cat", "dog") if site == "east" else ("cat",):
+            (tmp_path / site / kind).mkdir(parents=True)
+            for i in range(4):
+                Image.new("RGB", (6, 5 + i % 2)).save(tmp_path / site / kind / f"{i}.png")
+    found = look(tmp_path)
+    assert [(site.name, dict(site.classes)) for site in found.sites] == [("east", {"cat": 4, "dog": 4}), ("west", {"cat": 4})]
+    assert any("2 different sizes, such as 5x6, 6x6 (height x width)" in warning for warning in found.warnings)
+    assert any("site 'west' has no row of 'dog'" in warning for warning in found.warnings)
+    assert look(tmp_path, image_size=8).schema.shape == (3, 8, 8)
+
+
+def test_a_registered_set_can_be_looked_at_too() -> None:
+    found = look(Path("digits"))
+    assert (found.sites[0].rows, found.schema.shape, found.warnings) == (1797, (1, 8, 8), ())
