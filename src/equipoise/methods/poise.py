@@ -72,10 +72,12 @@ class Poise(Method):
         return super().client(client, down)
 
     def finish(self, server: Server, state: State, everyone: Cohort) -> State:
-        if "prior" not in state:  # who comes late finds it
-            state = state.with_(prior=self._agreed(everyone.run(self.prepare, Down(model=state.model))))
-        everyone.run(self.settle, Down(model=state.model, prior=state.prior))
-        return state
+        if "prior" in state:  # these came late: the others have agreed without them
+            everyone.run(self.settle, Down(model=state.model, prior=state.prior))
+            return state
+        prior = self._agreed(everyone.run(self.prepare, Down(model=state.model)))
+        everyone.run(self.settle, Down(prior=prior))
+        return state.with_(prior=prior)
 
     def prepare(self, client: Client, down: Down) -> Up:
         """Steps 1 and 2: the experts, and what the validation data say of them. Too few of them say nothing: zeros."""
@@ -84,10 +86,11 @@ class Poise(Method):
             client.state["offsets"] = torch.from_numpy(class_offsets(logits, client.train.y, self.rho))
         if self.tune_epochs:
             client.state["tuned"] = tuned(client, down, self.tune_epochs)
+        client.state["_chances"] = self._chances(client, down)
         grid = simplex_grid(len(self.experts), self.grid)
-        logs, enough = log_likelihoods(self._chances(client, down), grid), len(client.validation) >= self.min_validation
+        logs = log_likelihoods(client.state["_chances"], grid)
         said = logs if self.prior == "pooled" else posterior_mean(logs, grid)
-        return Up(evidence=torch.from_numpy(said if enough else np.zeros_like(said)))
+        return Up(evidence=torch.from_numpy(said if len(client.validation) >= self.min_validation else np.zeros_like(said)))
 
     def _agreed(self, ups: Ups) -> Tensor:
         """Step 3: the prior. What is no posterior at all does not count; so a client moves the mean by its share at most."""
@@ -100,9 +103,9 @@ class Poise(Method):
 
     def settle(self, client: Client, down: Down) -> Up:
         """Step 4: the weights."""
-        if self.experts.keys() & {"offsets", "tuned"} - client.state.keys():
+        if "_chances" not in client.state:
             self.prepare(client, down)
-        weights = mixture_weights(self._chances(client, down), down.prior, self.kappa)
+        weights = mixture_weights(client.state.pop("_chances"), down.prior, self.kappa)
         own = np.array([expert == "alone" for expert in self.experts])
         client.state["weights"] = torch.from_numpy((1 - self.merit) * weights + self.merit * own)
         return Up()
@@ -116,13 +119,13 @@ class Poise(Method):
             found["tuned"] = client.load(client.state["tuned"])
         return found
 
-    def _chances(self, client: Client, down: Down) -> np.ndarray:
+    def _chances(self, client: Client, down: Down) -> Tensor:
         """q_ij: the probability that expert j gives to the label of validation sample i."""
         samples = client.validation
         logits = {name: client.predict(model, samples).double() for name, model in self._networks(client, down).items()}
         moved = [logits[network] + (client.state["offsets"] if expert == "offsets" else 0) for expert, network in self.experts.items()]
         right = [one.softmax(1).gather(1, samples.y[:, None])[:, 0] for one in moved]
-        return torch.stack(right, 1).numpy() + NEVER_ZERO
+        return torch.stack(right, 1) + NEVER_ZERO
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
         """Step 5. Who missed the end serves the model trained alone, or else the global one."""
