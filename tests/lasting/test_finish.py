@@ -161,6 +161,10 @@ def test_the_floor_does_not_give_it_up_and_who_missed_it_is_asked_again(tmp_path
     after = late.table(phase="final")
     assert len(after) == len(before) and late.last_round == ROUNDS and late.store.missed(ROUNDS) == []
     assert rows_of(after, "bo", "personal") == rows_of(before, "bo", "personal")
+    rounds = {client: {row["round"] for row in after if row["client"] == client} for client in late.clients}
+    assert rounds == {"ada": {ROUNDS + 2}, "bo": {ROUNDS + 1}, "cy": {ROUNDS + 2}, "di": {ROUNDS + 2}}, (
+        "who was there is not measured again"
+    )
     assert all(rows_of(after, client, "personal") != rows_of(before, client, "personal") for client in ("ada", "cy", "di"))
     assert set(late.final("loss")) == set(late.clients) and len(late.finish()) == 2
     assert_same(*({name: value for name, value in everything(one).items() if name.startswith("server")} for one in (late, whole)))
