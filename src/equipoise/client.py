@@ -73,7 +73,7 @@ class Client:
         self.bench, self.id, self.round, self.rounds = bench, id, round, rounds
         self.attempt = attempt
         self.task, self.training = bench.task, bench.training
-        self.lr = bench.training.rate(round)
+        self.lr = bench.training.rate(min(round, rounds))  # what comes after the last round trains as it did
         self.state = ClientState(state)
         self.inputs: Inputs | None = None
         self.steps = 0  # taken in this request, over all fits

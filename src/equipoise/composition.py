@@ -98,6 +98,13 @@ class Composed(Method):
             state = _put(state, name, guest.setup(server, _seen_by(state, name), everyone))
         return state
 
+    def finish(self, server: Server, state: State, everyone: Cohort) -> State:
+        accompanied = _Accompanied(everyone, lambda client, down: self._delivered(server, state, client, down, "inputs"))
+        state = self._kept(state, self.base.finish(server, state, accompanied))
+        for name, guest in self._in(*SLOTS):
+            state = _put(state, name, guest.finish(server, _seen_by(state, name), everyone))
+        return state
+
     def inputs(self, client: Client, down: Down) -> Inputs | None:
         for name, guest in self._in("inputs"):
             if name not in down and not client.round:
@@ -192,6 +199,12 @@ class _Accompanied(Cohort):
 
     def weighed(self, ids: Sequence[str], weights: Weights) -> None:
         self.cohort.weighed(ids, weights)
+
+
+def finishes(method: Method) -> bool:
+    """Whether a method, or a part of it, has exchanges after the last round."""
+    base, guests = parts(method)
+    return any(overridden(part, "finish") for part in (base, *guests.values()))
 
 
 def label(guest: Method) -> str:

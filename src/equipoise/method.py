@@ -193,6 +193,10 @@ class Method:
         """Exchanges with all clients before round 1."""
         return state
 
+    def finish(self, server: Server, state: State, everyone: Cohort) -> State:
+        """Exchanges with all clients after the last round; asked again, with them alone, for clients that were away and came back."""
+        return state
+
     def inputs(self, client: Client, down: Down) -> Inputs | None:
         """How this method changes what enters the networks."""
         return None
@@ -277,6 +281,7 @@ def mistake(kind: type[Method]) -> str | None:
 
 SLOTS = (
     "check", "models", "start", "setup", "inputs", "before", "client", "after", "observe", "weights", "update", "deliver", "serves", "round",
+    "finish",
 )  # fmt: skip
 
 

@@ -45,6 +45,13 @@ def prepare(wanted: Experiment, task: Task, ids: Sequence[str], federation: Fede
         _check_clients("faults.script", [fault.client for fault in wanted.faults.script], ids)
     own = factories(architectures, task, wanted.imports)
     built = {**own, **method.models(task, own)}
+    # What a method brings follows from a client's own architectures; the one that travels, `model`, is the same for all.
+    differing = {name: theirs for name, theirs in overrides.items() if name != "model"}
+    for client in dict.fromkeys(client for theirs in differing.values() for client in theirs):
+        seen = {**own, **{name: theirs[client] for name, theirs in differing.items() if client in theirs}}
+        for name, factory in method.models(task, seen).items():
+            if name not in own:
+                overrides.setdefault(name, {})[client] = factory
     bench = Workbench(task, built, wanted.training, wanted.seed, federation, wanted.device, overrides, tuple(wanted.data.augment))
     for name in built:
         bench.initial(name)  # a specification that cannot be built is refused now, not in round 1

@@ -40,7 +40,7 @@ class Server:
     @property
     def lr(self) -> float:
         """The clients' learning rate of this round."""
-        return self.bench.training.rate(self.round)
+        return self.bench.training.rate(min(self.round, self.rounds))
 
     def load(self, tree: Tree | None, model: str | None = None) -> Model:
         """As `client.load`: the tree's weights in its network; without a tree, the named model as it was initialised."""

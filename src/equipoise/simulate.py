@@ -97,13 +97,14 @@ def resume(
         store = Store(Path(folder), writing=True)
         on_failure.callback(store.close)
         check_facts(store)
-        # Of a finished run nothing is given up, unless its last checkpoint is damaged.
-        if store.meta("status") == "finished" and (from_round is None or store.flaw(store.last_round()) is None):
-            raise RunError(f"{folder} is finished: all {store.last_round()} rounds are there; `equipoise show {folder}` prints its result")
+        saved = read_configuration(Path(folder))
+        # Of a finished run nothing is given up, unless its last checkpoint is damaged; clients that missed its end are asked again.
+        done = not store.missed(saved["rounds"]) if from_round is None else store.flaw(store.last_round()) is None
+        if store.meta("status") == "finished" and done:
+            raise RunError(f"{folder} is finished: all {saved['rounds']} rounds are there; `equipoise show {folder}` prints its result")
         reason = store.meta("not portable")
         if given is None and reason not in (None, OWN_DATA if dataset is not None else None):
             raise RunError(f"{folder} cannot be resumed from its file alone: {reason}; call equipoise.resume(folder, given=experiment)")
-        saved = read_configuration(Path(folder))
         reason = outdated(saved, store.meta("version"), store.meta("task"))
         if reason is not None:
             raise RunError(f"{folder} was {reason}; this version would go on with other numbers than it began with: run it anew")

@@ -56,9 +56,9 @@ def numbers(record: RoundRecord, main: str | None = None) -> dict[str, float]:
     found: dict[str, float] = {}
     groups: dict[str, list[float]] = {}
     for client, model, phase, split, metric, value in record.measurements:
-        if phase == "final":  # the last round's values once more
+        if phase == "final" and not record.finish:  # the last round's values once more
             continue
-        name = f"{model}/{split}/{metric}" if phase == "received" else f"{model}/{phase}/{split}/{metric}"
+        name = f"{model}/{split}/{metric}" if phase in ("received", "final") else f"{model}/{phase}/{split}/{metric}"
         found[f"{name}/{client}"] = value
         groups.setdefault(name, []).append(value)
     found |= {f"{name}/mean": sum(values) / len(values) for name, values in groups.items()}

@@ -136,7 +136,11 @@ def _bars(quiet: bool, main: str | None) -> Iterator[Watcher]:
         return
     screen = Console(stderr=True)
     if not screen.is_terminal:
-        yield Watcher(on_round=lambda record: print(f"round {record.round}: {_headline(record, main)}", file=sys.stderr))
+        yield Watcher(
+            on_round=lambda record: print(
+                f"{'after the last round' if record.finish else f'round {record.round}'}: {_headline(record, main)}", file=sys.stderr
+            )
+        )
         return
     columns = (
         TextColumn("{task.description}"),
@@ -159,7 +163,7 @@ def _bars(quiet: bool, main: str | None) -> Iterator[Watcher]:
         bars.update(clients, total=total, completed=done, note=doing)
 
     def finished(record: Any) -> None:
-        bars.update(rounds, completed=record.round, note=_headline(record, main))
+        bars.update(rounds, note=_headline(record, main), **({} if record.finish else {"completed": record.round}))
 
     try:
         yield Watcher(on_start=start, on_clients=work, on_round=finished)

@@ -63,7 +63,7 @@ def carry_out(wanted: Experiment, folder: Path, tell: Tell) -> None:
     watcher = Watcher(
         on_start=lambda first, rounds: tell("round", round=first - 1),
         on_clients=alive,
-        on_round=lambda record: tell("round", round=record.round),
+        on_round=lambda record: None if record.finish else tell("round", round=record.round),
     )
     if (folder / DATABASE).exists():
         resume(folder, watcher, given=wanted)

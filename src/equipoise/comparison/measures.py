@@ -93,7 +93,7 @@ def values_by_client(run: Run, metric: str | None = None, split: str | None = No
 
 def cost_of(run: Run) -> dict[str, float]:
     """Megabytes sent both ways, and seconds of training, transport and aggregation; measuring and saving are not counted."""
-    rounds = run.rounds()
+    rounds = run.rounds() + run.finish()
     moved = sum(row["bytes_down"] + row["bytes_up"] for row in rounds)
     seconds = sum(row["seconds"].get(phase, 0.0) for row in rounds for phase in ("clients", "transport", "aggregation"))
     return {"megabytes": moved / 1e6, "seconds": seconds}

@@ -86,7 +86,7 @@ class Clients:
 
 
 class RoundCohort(Cohort):
-    """The clients of one attempt at one round; in round 0 all of them, each of which must answer."""
+    """The clients of one attempt at one round; in round 0 all of them, each of which must answer; after the last, whoever does."""
 
     def __init__(self, clients: Clients, ids: Iterable[str], record: RoundRecord) -> None:
         self.clients, self.server, self.record = clients, clients.server, record
@@ -128,7 +128,7 @@ class RoundCohort(Cohort):
         if strict and len(accepted) < len(asked):
             self.banned |= set(asked) - set(accepted)
             raise GivenUp(f"client {sorted(self.banned)[0]!r} left in a step that needs all")
-        if self.server.round and len(accepted) < self.clients.experiment.participation.floor:
+        if len(accepted) < (self.clients.experiment.participation.floor if 0 < self.server.round <= self.server.rounds else 1):
             raise GivenUp(f"{len(accepted)} of {len(asked)} replies counted")
         ups = Ups([(client, accepted.get(client)) for client in self.ids])
         if "model" in ups[0]:

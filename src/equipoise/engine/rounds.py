@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
+from equipoise.composition import finishes
 from equipoise.data.roster import Roster
 from equipoise.engine.checking import not_finite
 from equipoise.engine.cohort import Clients, GivenUp, RoundCohort
@@ -42,15 +44,19 @@ class Loop:
         wanted = self.experiment
         self.metrics = measured(self.roster.task, wanted.evaluation.metrics, wanted.evaluation.main)
         self.server = Server(self.bench, self.roster.ids, self.roster.sizes["train"], wanted.rounds, data=self.data)
+        self.finishes = finishes(self.method)
         self.clients = Clients(wanted, self.method, self.server, self.roster, self.transport, self.metrics)
 
     def run(self) -> None:
         """From the last committed round to the end."""
         first = self.store.last_round() + 1
         state = self._start() if first == 0 else self._restored()
-        self.watcher.on_start(max(1, first), self.experiment.rounds)
+        self.watcher.on_start(min(max(1, first), self.experiment.rounds + 1), self.experiment.rounds)
         for number in range(max(1, first), self.experiment.rounds + 1):
             state = self._round(number, state)
+        if self.finishes:
+            missed = self.store.missed(self.experiment.rounds)
+            self._finish(max(first, self.experiment.rounds + 1), state, self.server.ids if missed is None else missed)
         self.store.sweep()  # a worker that was ended while it wrote leaves half a file
 
     def _start(self) -> State:
@@ -75,7 +81,7 @@ class Loop:
                 "resume the run over the transport that it was begun with"
             )
         self.clients.committed = {client: Kept(state_of(file.path.name), file.bytes, file.digest) for client, file in saved.items()}
-        joined = self.store.rows("select joined from rounds where round > 0 order by round")
+        joined = self.store.rows("select joined from rounds where round between 1 and ? order by round", [self.experiment.rounds])
         self.server.joined = [json.loads(row["joined"]) for row in joined]
         return load_server(self.store)
 
@@ -102,15 +108,7 @@ class Loop:
                 banned |= cohort.banned
                 last = str(reason)
                 continue
-            wall = time.perf_counter() - began
-            busy = cohort.busy / max(1, self.transport.lanes)
-            cohort.record.seconds |= {
-                "clients": busy, "transport": max(0.0, cohort.waited - busy), "aggregation": max(0.0, wall - cohort.waited),
-            }  # fmt: skip
-            cohort.record.joined = list(cohort.joined)
-            self._check_finite(new)
-            self._measure(new, cohort)
-            return self._commit(new, cohort)
+            return self._done(new, cohort, began)
         refused = next((row for row in rejected if row[0] == attempt), None)
         raise RunError(
             f"round {number} was given up {settings.tries} times: {last}, {settings.floor} needed; "
@@ -118,6 +116,31 @@ class Loop:
                f"the first reply that was refused in its last attempt, of client {refused[2]!r}: {refused[3]}")
             + f"; then `equipoise resume {self.store.folder}`"
         )  # fmt: skip
+
+    def _finish(self, number: int, state: State, ids: Sequence[str]) -> None:
+        """The exchanges after the last round: a record of its own, so that a kill repeats nothing else."""
+        self.server.round, self.server.attempt = number, 0
+        cohort = RoundCohort(self.clients, ids, RoundRecord(number, 0, list(ids), [], finish=True))
+        began = time.perf_counter()
+        try:
+            with self.bench.lending():
+                new = self.method.finish(self.server, state, cohort)
+        except GivenUp as reason:
+            raise RunError(
+                f"{self.method.title} could not be finished after the last round: {reason}; `equipoise resume {self.store.folder}` asks again"
+            ) from None
+        self._done(new, cohort, began)
+
+    def _done(self, state: State, cohort: RoundCohort, began: float) -> State:
+        """What follows the exchanges of a round: who counted and where the time went, the measurement, the commit."""
+        wall, busy = time.perf_counter() - began, cohort.busy / max(1, self.transport.lanes)
+        cohort.record.seconds |= {
+            "clients": busy, "transport": max(0.0, cohort.waited - busy), "aggregation": max(0.0, wall - cohort.waited),
+        }  # fmt: skip
+        cohort.record.joined = list(cohort.joined)
+        self._check_finite(state)
+        self._measure(state, cohort)
+        return self._commit(state, cohort)
 
     def _choose(self, number: int, attempt: int) -> list[str]:
         settings, ids = self.experiment.participation, np.array(self.server.ids, dtype=object)
@@ -141,7 +164,7 @@ class Loop:
 
     def _measure(self, state: State, cohort: RoundCohort) -> None:
         settings, record = self.experiment.evaluation, cohort.record
-        last = record.round == self.experiment.rounds
+        last = record.round >= self.experiment.rounds
         began = time.perf_counter()
         measuring = Measuring(
             self.method, self.server, self.metrics, settings.splits, partial(self.clients.measure, cohort=cohort), self.roster.shared,
@@ -153,11 +176,12 @@ class Loop:
                 for client, space, measure, value in measuring.distances(cohort.uploads, state)
             ]
         if last or (settings.every and record.round % settings.every == 0):
-            rows, record.main = measuring.clients(state, self.server.ids if settings.clients == "all" else cohort.joined)
-            for client, model, split, metric, value in rows:
-                record.measurements.append((client, model, "received", split, metric, value))
-                if last:
-                    record.measurements.append((client, model, "final", split, metric, value))
+            everyone = record.cohort if record.finish else self.server.ids  # who came late is measured, and nobody else again
+            rows, record.main = measuring.clients(state, everyone if settings.clients == "all" else cohort.joined)
+            phases = (["final"] if record.finish else ["received"]) + (["final"] if last and not self.finishes else [])
+            record.measurements += [
+                (client, model, phase, split, metric, value) for client, model, split, metric, value in rows for phase in phases
+            ]
         record.seconds["evaluation"] = time.perf_counter() - began
 
     def _commit(self, state: State, cohort: RoundCohort) -> State:
@@ -172,10 +196,11 @@ class Loop:
             record.files += [("client", client, file, digest) for client, file, _, digest in states]
         settle = save_server(self.store, state, record)
         record.seconds["store"] = time.perf_counter() - began
-        last = record.round == self.experiment.rounds
+        last = record.finish or (record.round == self.experiment.rounds and not self.finishes)
         self.store.commit(record, self.experiment.keep, "finished" if last else "running")
         self.store.remove(cohort.discarded)
         if record.round:
-            self.server.joined.append(record.joined)
+            if not record.finish:
+                self.server.joined.append(record.joined)
             self.watcher.on_round(record)
         return settle()

@@ -5,11 +5,13 @@ from .distillation import distillation_loss, focal_loss, kl_divergence
 from .embeddings import alignment, cohort_contrast, embedding_contrast, embedding_target, mean_direction, refined_alignment
 from .energies import energy, trust
 from .fisher import fisher_diagonal
+from .offsets import class_offsets
 from .prototypes import class_means
 
 __all__ = [
     "alignment",
     "class_means",
+    "class_offsets",
     "cohort_contrast",
     "distillation_loss",
     "embedding_contrast",

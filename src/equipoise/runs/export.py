@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
+from equipoise.models.mixture import Mixture
 from equipoise.models.network import Prepared
 from equipoise.runs.files import save_output
 from equipoise.runs.run import Run
@@ -59,10 +60,21 @@ def _card(run: Run, name: str, client: str | None, net: torch.nn.Module) -> str:
 - task: {task.kind}, input {tuple(task.shape)}, {task.outputs} outputs{f" ({', '.join(task.class_names)})" if task.class_names else ""}
 - architecture: {config["models"] or config["model"]}, {sum(p.numel() for p in net.parameters()):,} parameters
 - {run.main_metric} on {run.main_split} data, by client: {measured}
-- made by equipoise {run.store.meta("version")}, {run.store.meta("created")}, torch {run.store.meta("environment")["torch"]}
+{_evidence(run, client, net)}- made by equipoise {run.store.meta("version")}, {run.store.meta("created")}, torch {run.store.meta("environment")["torch"]}
 
 Inputs must be prepared as in training; `equipoise predict {run.folder.name} FILE` does it.
 """
+
+
+def _evidence(run: Run, client: str | None, net: torch.nn.Module) -> str:
+    """Of a mixture: how much each expert counts, and what the validation data say of the models that the client could use instead."""
+    inner = net.net if isinstance(net, Prepared) else net
+    if not isinstance(inner, Mixture):
+        return ""
+    weights = ", ".join(f"{expert} {weight:.3f}" for expert, weight in zip(inner.experts, inner.head.weights.tolist(), strict=True))
+    shown = {model: run.final("loss", model, "validation").get(client or "") for model in run.models()}
+    losses = ", ".join(f"{model} {value:.4f}" for model, value in shown.items() if value is not None) or "not measured"
+    return f"- mixture of experts, by weight: {weights}\n- loss on the client's validation data: {losses}\n"
 
 
 def predictions(

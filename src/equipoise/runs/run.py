@@ -48,7 +48,7 @@ class Run:
 
     @property
     def last_round(self) -> int:
-        return max(0, self.store.last_round())
+        return min(max(0, self.store.last_round()), int(self.config["rounds"]))
 
     @cached_property
     def task(self) -> Task:
@@ -79,10 +79,18 @@ class Run:
 
     def rounds(self) -> list[dict[str, Any]]:
         """One record per finished round: who was asked, who counted, bytes each way, seconds per phase."""
+        return self._records(1, self.config["rounds"])
+
+    def finish(self) -> list[dict[str, Any]]:
+        """As `rounds`, of the exchanges after the last round: none for most methods; one more for clients that came late."""
+        return self._records(self.config["rounds"] + 1, 2**62)
+
+    def _records(self, first: int, last: int) -> list[dict[str, Any]]:
         found: dict[int, dict[str, Any]] = {}
         for row in self.store.rows(
             """select r.*, s.phase, s.seconds from rounds as r left join seconds as s on s.round = r.round
-               where r.round > 0 order by r.round, s.rowid"""
+               where r.round between ? and ? order by r.round, s.rowid""",
+            (first, last),
         ):
             phase, seconds = row.pop("phase"), row.pop("seconds")
             if row["round"] not in found:
@@ -123,16 +131,17 @@ class Run:
         }
 
     def final(self, metric: str | None = None, model: str | None = None, split: str | None = None) -> dict[str, float]:
-        """Client -> value after the last measured round, of the run's main metric, model and split unless named.
+        """Client -> value at the end, or of a run that goes on after the last measured round, of the run's main metric, model and split unless named.
 
         A client for whose samples the metric does not exist is absent; NaN is the value of a model that has diverged.
         """
         metric, model = metric or self.main_metric, model or self.main_model
         split = split or self.main_split
+        what = {"metric": metric, "model": model, "split": split}
         found = self.store.db.execute(
             "select max(round) from measurements where phase = 'received' and metric = ? and model = ?", (metric, model)
         ).fetchone()[0]
-        rows = self.table(round=found, phase="received", metric=metric, model=model, split=split)
+        rows = (self.table(phase="final", **what) if self.finish() else []) or self.table(round=found, phase="received", **what)
         return {row["client"]: float("nan") if row["value"] is None else row["value"] for row in rows}
 
     @property
@@ -190,13 +199,14 @@ class Run:
                 f"{self.folder} cannot be rebuilt from its file alone: {reason}; call run.model(..., given=experiment)"
             ) from error
         sizes = dict(zip(self.clients, self.store.meta("sizes")["train"], strict=True))
-        server = Server(bench, self.clients, sizes, self.config["rounds"], self.last_round)
+        round = max(0, self.store.last_round())
+        server = Server(bench, self.clients, sizes, self.config["rounds"], round)
         who = client if client is not None else self.clients[0]
         self.store.check_files(who)
         saved = self.store.current("client", who).get(who)
         away = saved is not None and saved.kept_at == "client"
         state = {} if saved is None or away else dict(read(saved.path, lazy=False))
-        someone = Client(bench, who, self.last_round, self.config["rounds"], state)
+        someone = Client(bench, who, round, self.config["rounds"], state)
         saved_state = load_server(self.store)
         try:
             served = evaluation.served(method, someone, method.deliver(server, saved_state, who))

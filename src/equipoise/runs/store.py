@@ -71,6 +71,7 @@ class RoundRecord:
     rejected: list[tuple[int, int, str, str]] = field(default_factory=list)  # attempt, exchange, client, reason
     files: list[tuple[str, str, str, str]] = field(default_factory=list)  # kind, key, name, digest
     elsewhere: list[tuple[str, str, int, str]] = field(default_factory=list)  # client, name, bytes, digest of states on the clients' disks
+    finish: bool = False  # the exchanges after the last round
     main: str = ""  # the served model that the method is for, as the clients said
 
 
@@ -225,6 +226,14 @@ class Store:
         found = self.rows("select max(round) as round from rounds")[0]["round"]
         return -1 if found is None else int(found)
 
+    def missed(self, rounds: int) -> list[str] | None:
+        """The clients that were asked after the last of so many rounds and have not answered since; None if that was not yet."""
+        rows = self.rows("select cohort, joined from rounds where round > ? order by round", (rounds,))
+        if not rows:
+            return None
+        joined = {client for row in rows for client in parsed(row["joined"], self.folder)}
+        return [client for client in parsed(rows[0]["cohort"], self.folder) if client not in joined]
+
     def commit(self, record: RoundRecord, keep: int, status: str = "running") -> None:
         """Make a round part of the run, whole or not at all; then remove the files that nothing names any more."""
         number = record.round
@@ -247,6 +256,9 @@ class Store:
                 (number, record.attempt, json.dumps(record.cohort), json.dumps(record.joined), record.bytes_down, record.bytes_up,
                  record.steps, record.skipped, record.virtual_seconds),
             )  # fmt: skip
+            if record.finish:  # a client that had missed the end has new final values
+                measured = {row[0] for row in record.measurements}
+                self.db.executemany("delete from measurements where phase = 'final' and client = ?", [(client,) for client in measured])
             self.db.executemany("insert into measurements values (?, ?, ?, ?, ?, ?, ?)", [(number, *row) for row in record.measurements])
             self.db.executemany("insert into weights values (?, ?, ?)", [(number, *row) for row in record.weights.items()])
             self.db.executemany("insert into seconds values (?, ?, ?)", [(number, *row) for row in record.seconds.items()])

@@ -78,7 +78,8 @@ def metrics_of(run: Run) -> list[str]:
 
 def of_main(record: RoundRecord, main: str | None = None) -> tuple[Metric | None, list[float]]:
     """The main metric of a round and its values by client, of the main model, on the shared test set where there is one; `main` if asked for."""
-    rows = [row for row in record.measurements if row[1] == record.main and row[2] == "received" and row[3] in ("test", "shared")]
+    phase = "final" if record.finish else "received"
+    rows = [row for row in record.measurements if row[1] == record.main and row[2] == phase and row[3] in ("test", "shared")]
     if not rows:
         return None, []
     metric = find(main_of([row[4] for row in rows], main))
@@ -119,7 +120,8 @@ def undefined(run: Run, metric: str, model: str, split: str | None = None) -> li
     sizes = run.store.meta("sizes").get(split, [1] * len(run.clients))
     asked = set(run.clients)
     if run.config["evaluation"]["clients"] == "cohort":
-        asked = set(next(row["joined"] for row in run.rounds() if row["round"] == rounds[0]["last"]))
+        last = run.finish() or [row for row in run.rounds() if row["round"] == rounds[0]["last"]]
+        asked = {client for row in last for client in row["joined"]}
     return [client for client, size in zip(run.clients, sizes, strict=True) if size and client in asked and client not in values]
 
 

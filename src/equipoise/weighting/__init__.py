@@ -3,6 +3,7 @@
 from .clusters import clusters
 from .largest import largest
 from .likeness import batch_losses, loss_divergence
+from .mixtures import log_likelihoods, mixture_weights, on_simplex, posterior_mean, simplex_grid
 from .participation import participation_alignment, participation_frequency, participation_window
 from .shares import drift_shares, hybrid, trifreqs
 from .simplex import cosines, min_norm, min_norm_box
@@ -14,11 +15,16 @@ __all__ = [
     "drift_shares",
     "hybrid",
     "largest",
+    "log_likelihoods",
     "loss_divergence",
     "min_norm",
     "min_norm_box",
+    "mixture_weights",
+    "on_simplex",
     "participation_alignment",
     "participation_frequency",
     "participation_window",
+    "posterior_mean",
+    "simplex_grid",
     "trifreqs",
 ]

@@ -1,0 +1,52 @@
+"""Class offsets: what must be added to a model's logits to fit one client's mix of labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .arrays import Numbers, float64
+
+LONGEST = 2.0  # step in any entry: far from the optimum the quadratic model of the loss promises too much
+STEPS, CLOSE = 200, 1e-9
+ROUNDING = 1e-10  # of a loss that is a sum over samples
+
+
+def class_offsets(logits: Numbers, y: Numbers, rho: float = 1.0) -> NDArray[np.float64]:
+    """argmin over b of sum_i CE(logits_i + b, y_i) + rho/2 |b|^2, by damped Newton steps in float64; zeros without samples.
+
+    At the optimum sum_i p_ic + rho b_c = n_c: the probabilities given to a class add up to its count, but for the pull to 0. With rho > 0
+    the loss is strictly convex, so a class without samples has a finite offset, too.
+
+    >>> b = class_offsets([[0.0, 0.0]] * 4, [0, 0, 0, 1])
+    >>> p = 1 / (1 + np.exp(b[1] - b[0]))
+    >>> (4 * np.array([p, 1 - p]) + b).round(9)
+    array([3., 1.])
+    """
+    given, labels = float64(logits), float64(y).astype(np.int64)
+    if given.ndim != 2 or labels.shape != given.shape[:1] or not rho > 0:
+        raise ValueError(f"expected logits (n, classes), n labels and rho above 0; got shapes {given.shape}, {labels.shape} and rho {rho}")
+    counts, b = np.bincount(labels, minlength=given.shape[1]).astype(np.float64), np.zeros(given.shape[1])
+    value, p = _loss(given, labels, b, rho)
+    for _ in range(STEPS):
+        gradient = p.sum(0) - counts + rho * b
+        if np.abs(gradient).max(initial=0) <= CLOSE:
+            break
+        step = -np.linalg.solve(np.diag(p.sum(0) + rho) - p.T @ p, gradient)
+        step *= min(1.0, LONGEST / np.abs(step).max())
+        tried, after = _loss(given, labels, b + step, rho)
+        while tried > value + ROUNDING * (1 + abs(value)):  # too far: a step that is short enough lowers a convex loss
+            step /= 2
+            tried, after = _loss(given, labels, b + step, rho)
+        b, value, p = b + step, tried, after
+    return b
+
+
+def _loss(logits: NDArray[Any], y: NDArray[Any], b: NDArray[Any], rho: float) -> tuple[float, NDArray[np.float64]]:
+    """The penalised loss, and the probabilities of all classes."""
+    moved = logits + b
+    moved = moved - moved.max(1, keepdims=True) if len(moved) else moved
+    total = np.log(np.exp(moved).sum(1, keepdims=True))
+    return float((total[:, 0] - moved[np.arange(len(y)), y]).sum() + rho / 2 * b @ b), np.exp(moved - total)

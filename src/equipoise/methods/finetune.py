@@ -1,0 +1,43 @@
+"""FedAvg with fine-tuning: the simplest personal model, and a strong one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from equipoise.client import Client
+from equipoise.method import Cohort, Count, Served
+from equipoise.methods.fedavg import FedAvg
+from equipoise.records import Down, State, Up
+from equipoise.server import Server
+from equipoise.workbench import Model
+
+
+@dataclass(frozen=True)
+class Finetune(FedAvg):
+    """FedAvg; after the last round each client trains a copy of the global model on its own data, and serves that.
+
+    A client that was away then serves the global model until it returns.
+    """
+
+    paper = "Yu, Bagdasaryan and Shmatikov, Salvaging Federated Learning by Local Adaptation, 2020"
+
+    tune_epochs: Count = 5  # of fine-tuning, with the optimiser and the learning rate of the last round
+
+    def finish(self, server: Server, state: State, everyone: Cohort) -> State:
+        everyone.run(self.tune, each=lambda client: self.deliver(server, state, client))
+        return state
+
+    def tune(self, client: Client, down: Down) -> Up:
+        client.state["tuned"] = tuned(client, down, self.tune_epochs)
+        return Up()
+
+    def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
+        personal = client.load(client.state.get("tuned", down.model))
+        return {"personal": Served(personal, main=True), "global": Served(client.load(down.model), same_for_all=True)}
+
+
+def tuned(client: Client, down: Down, epochs: int) -> Model:
+    """A copy of the received model, trained on the client's own data."""
+    model = client.load(down.model)
+    client.fit(model, epochs=epochs, purpose="tune")
+    return model

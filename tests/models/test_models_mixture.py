@@ -1,0 +1,80 @@
+"""A mixture of experts against the formula in float64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from equipoise.models import Mixture, Network, build
+from equipoise.task import Task
+
+TASK = Task("classification", (1, 8, 8), 3)
+FACTORIES = {
+    "alone": lambda: build({"name": "mlp", "hidden": [5]}, TASK),
+    "global": lambda: build({"name": "cnn", "width": 2, "hidden": 4}, TASK),
+}
+EXPERTS = {"alone": "alone", "global": "global", "offsets": "global"}
+
+
+def filled(weights: list[float], offsets: list[float]) -> tuple[Mixture, dict[str, Network]]:
+    torch.manual_seed(0)
+    nets = {name: build() for name, build in FACTORIES.items()}
+    for net in nets.values():
+        net.train()(torch.randn(20, 1, 8, 8))  # batch-norm statistics that are not those at the start
+    mixture = Mixture(FACTORIES, EXPERTS, 3)
+    mixture.hold(nets, torch.tensor(weights), {"offsets": torch.tensor(offsets, dtype=torch.float64)})
+    return mixture.eval(), {name: net.eval() for name, net in nets.items()}
+
+
+def test_it_gives_the_logarithm_of_the_mixed_probabilities() -> None:
+    mixture, nets = filled([0.2, 0.3, 0.5], [1.0, -2.0, 0.5])
+    x = torch.randn(7, 1, 8, 8)
+    with torch.no_grad():
+        found = mixture(x).double().numpy()
+        alone, shared = (nets[name](x).double().numpy() for name in ("alone", "global"))
+    share = lambda z: np.exp(z) / np.exp(z).sum(1, keepdims=True)  # noqa: E731
+    wanted = 0.2 * share(alone) + 0.3 * share(shared) + 0.5 * share(shared + np.array([1.0, -2.0, 0.5]))
+    np.testing.assert_allclose(np.exp(found), wanted, atol=1e-6)
+    np.testing.assert_allclose(np.exp(found).sum(1), 1, atol=1e-6)
+
+
+def test_an_expert_without_weight_is_as_if_it_were_not_there() -> None:
+    mixture, nets = filled([1.0, 0.0, 0.0], [300.0, 0.0, 0.0])
+    x = torch.randn(5, 1, 8, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(mixture(x), nets["alone"](x).log_softmax(1))
+
+
+def test_experts_that_share_a_network_share_its_pass() -> None:
+    mixture, _ = filled([0.2, 0.3, 0.5], [0.0, 0.0, 0.0])
+    passes = []
+    for name, network in mixture.features.items():
+        network.register_forward_hook(lambda *_, name=name: passes.append(name))
+    mixture(torch.zeros(2, 1, 8, 8))
+    assert passes == ["alone", "global"]
+
+
+def test_holding_again_forgets_what_was_held_and_keeps_its_own_memory() -> None:
+    mixture, nets = filled([0.2, 0.3, 0.5], [1.0, -2.0, 0.5])
+    mixture.hold(nets, torch.tensor([0.5, 0.5, 0.0]), {})
+    assert not mixture.head.offsets.any()
+    before = mixture(torch.ones(1, 1, 8, 8))
+    with torch.no_grad():
+        for net in nets.values():
+            for tensor in net.parameters():
+                tensor.zero_()
+    assert torch.equal(mixture(torch.ones(1, 1, 8, 8)), before)
+
+
+def test_one_file_holds_all_of_it(tmp_path: Path) -> None:
+    mixture, _ = filled([0.2, 0.3, 0.5], [1.0, -2.0, 0.5])
+    save_file({name: tensor.contiguous() for name, tensor in mixture.state_dict().items()}, tmp_path / "one.safetensors")
+    again = Mixture(FACTORIES, EXPERTS, 3)
+    again.load_state_dict(load_file(tmp_path / "one.safetensors"))
+    x = torch.randn(4, 1, 8, 8)
+    assert torch.equal(again.eval()(x), mixture(x))
+    assert not any(isinstance(parameter, nn.Parameter) for parameter in mixture.head.parameters()), "weights and offsets are not trained"
