@@ -27,7 +27,7 @@ from equipoise.transports.base import Watcher
 
 EPOCHS, CLIENTS = 3, 4
 # Whose passes are no plain sum: made samples, calibration sets, hidden units, trials of a line search. Their own tests count them.
-IN_WORDS = {"fedcog", "fedmdfg", "fedsac", "fedtype"}
+IN_WORDS = {"fedcog", "fedmdfg", "fedsac", "fedtype", "finetune", "poise"}
 
 TRIED = {"fedequilibria": 4}  # samples of each client on which two ways to its Fisher diagonal are first compared
 

@@ -1,4 +1,7 @@
-"""FedAvg with fine-tuning: the simplest personal model, and a strong one."""
+"""Salvaging Federated Learning by Local Adaptation: FedAvg with fine-tuning, the simplest personal model, and a strong one.
+
+Tao Yu, Eugene Bagdasaryan and Vitaly Shmatikov. 2020. https://arxiv.org/abs/2002.04758
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,8 @@ class Finetune(FedAvg):
     """
 
     paper = "Yu, Bagdasaryan and Shmatikov, Salvaging Federated Learning by Local Adaptation, 2020"
+    family, year, fairness, passes = "personal", 2020, "none", "E·T, and at the end e·T"
+    exchanges = "1; at the end 1"
 
     tune_epochs: Count = 5  # of fine-tuning, with the optimiser and the learning rate of the last round
 

@@ -1,4 +1,7 @@
-"""Poise: a mixture of what a client learns alone and what all learn together, as far as its own validation data support each."""
+"""Poise: a mixture of what a client learns alone and what all learn together, as far as its own validation data support each.
+
+A method of this project, 2026. No address but its page, docs/methods/poise.md, which says what is known of it and what is not.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,8 @@ class Poise(Method):
     which each client trains alone and which may differ between clients; otherwise that is of the common architecture, too.
     """
 
+    family, year, fairness, passes = "personal", 2026, "no harm", "2E·T, and at the end e·T + 4F over validation data"
+    exchanges = "1; at the end 2"
     needs_classes: ClassVar[bool] = True
 
     alone: bool = True  # an expert that is trained as if there were no federation
