@@ -33,9 +33,8 @@ NEVER_ZERO = 1e-12  # added to probabilities, whose logarithms are taken
 class Poise(Method):
     """All train one model by FedAvg, each also one alone; at the end each serves the mixture that its validation data support.
 
-    The experts are the model trained alone, the global model, the global model with offsets for the client's mix of labels, and the global
-    model fine-tuned. The clients agree on a prior for the weights by averaging a few numbers. The experiment may name a model `private`,
-    which each client trains alone and which may differ between clients; otherwise that is of the common architecture, too.
+    The experts: the model trained alone (`private` in the experiment, or of the common architecture), the global model, the global model
+    with offsets for the client's mix of labels, and the global model fine-tuned. A prior for their weights is agreed on by a few numbers.
     """
 
     family, year, fairness, passes = "personal", 2026, "no harm", "2E·T, and at the end e·T + 4F over validation data"
