@@ -35,7 +35,7 @@ def scalar(method: Any, out: Path, h: Sequence[float], a: Sequence[float], start
         sites[f"site{place}"] = (np.array([[x]], np.float32), np.array([centre * x], np.float32))
     training = {"lr": RATE, "batch": 1, "steps": 10, **changes.pop("training", {})}
     wanted = {
-        "data": WHOLE,
+        "data": {**WHOLE, "schema": {"centre": 0.0, "scale": 1.0}},  # targets as they are: the optima are known in their unit
         "model": model,
         "method": method,
         "training": training,
