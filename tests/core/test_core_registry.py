@@ -84,5 +84,5 @@ def test_a_description_has_paper_ranges_and_the_comments_of_the_fields(registere
 @pytest.mark.parametrize("name", methods.names())
 def test_every_method_says_what_it_is_and_explains_its_parameters(name: str) -> None:
     found = methods.describe(name)
-    assert found["summary"].endswith(".") and (found["paper"] or name == "standalone")
+    assert found["summary"].endswith(".") and (found["paper"] or name in ("standalone", "poise"))
     assert all(entry["help"] and entry["range"] for entry in found["parameters"])

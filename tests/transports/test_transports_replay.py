@@ -120,3 +120,22 @@ def test_a_run_whose_states_lie_at_clients_repeats_in_process(tmp_path: Path) ->
     again = played(run.replay(), tmp_path / "again")
     assert_same(everything(run, tmp_path / "disk"), everything(again))
     assert run.table() == again.table()
+
+
+class LostAtTheEnd(InProcess):
+    """A site is lost between the two exchanges after the last round."""
+
+    def exchange(self, requests: Any, deadline: float | None = None) -> list[Reply]:
+        found = super().exchange(requests, deadline)
+        for place, request in enumerate(requests):
+            if (request.round, request.exchange, request.client) == (request.rounds + 1, 2, "cy"):
+                found[place] = Reply(request.client, failure="the connection was lost")
+        return found
+
+
+def test_a_run_whose_client_missed_the_end_repeats_bit_for_bit(tmp_path: Path) -> None:
+    run = played(settings("poise"), tmp_path / "run", transport=LostAtTheEnd)
+    assert run.store.missed(3) == ["cy"]
+    again = played(run.replay(), tmp_path / "again")
+    assert_same(everything(run), everything(again))
+    assert run.table() == again.table() and [row["joined"] for row in run.finish()] == [row["joined"] for row in again.finish()]

@@ -37,7 +37,12 @@ class Poise(Method):
     with offsets for the client's mix of labels, and the global model fine-tuned. A prior for their weights is agreed on by a few numbers.
     """
 
-    family, year, fairness, passes = "personal", 2026, "no harm", "2E·T, and at the end e·T + 4F over validation data"
+    family, year, fairness, passes = (
+        "personal",
+        2026,
+        "no harm",
+        "2E·T, and at the end e·T + F, and 3 passes over the client's validation data",
+    )
     exchanges = "1; at the end 2"
     needs_classes: ClassVar[bool] = True
 

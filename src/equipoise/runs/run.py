@@ -113,8 +113,8 @@ class Run:
         from equipoise.training import Training
 
         config = self.config
-        counted = {row["round"]: row for row in self.rounds()}
-        cohorts = {number: {"clients": row["cohort"], "attempt": row["attempt"]} for number, row in counted.items()}
+        counted = {row["round"]: row for row in self.rounds() + self.finish()}  # after the last round all are asked: no script is needed
+        cohorts = {row["round"]: {"clients": row["cohort"], "attempt": row["attempt"]} for row in self.rounds()}
         faults, sizes = config.get("faults", {}), dict(zip(self.clients, self.store.meta("sizes")["train"], strict=True))
         plan = FaultPlan(Faults(**faults), Training(**config["training"]), config["seed"])
         lost = []
