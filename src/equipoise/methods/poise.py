@@ -37,12 +37,8 @@ class Poise(Method):
     with offsets for the client's mix of labels, and the global model fine-tuned. A prior for their weights is agreed on by a few numbers.
     """
 
-    family, year, fairness, passes = (
-        "personal",
-        2026,
-        "no harm",
-        "2E·T, and at the end e·T + F, and 3 passes over the client's validation data",
-    )
+    family, year, fairness = "personal", 2026, "no harm"
+    passes = "2E·T, and at the end e·T + F, and 3 passes over the client's validation data"
     exchanges = "1; at the end 2"
     needs_classes: ClassVar[bool] = True
 
@@ -57,16 +53,13 @@ class Poise(Method):
     merit: Fraction = 0.0  # share of the weights that goes to the model trained alone, whatever the evidence
 
     @property
-    def experts(self) -> dict[str, str]:
-        """Expert -> the network that it asks."""
+    def experts(self) -> dict[str, str]:  # expert -> the network that it asks
         given = {"alone": self.alone, "global": True, "offsets": self.offsets, "tuned": bool(self.tune_epochs)}
         return {name: "global" if name == "offsets" else name for name, there in given.items() if there}
 
     def check(self, task: Task) -> None:
         if self.merit and not self.alone:
-            raise ValueError(
-                f"poise: merit={self.merit:g} gives weight to the model trained alone, which alone=false leaves out; set merit=0"
-            )
+            raise ValueError("poise: merit gives weight to the model trained alone, which alone=false leaves out; set merit=0")
 
     def models(self, task: Task, others: Mapping[str, Callable[[], nn.Module]]) -> Mapping[str, Callable[[], nn.Module]]:
         if "model" not in others:
