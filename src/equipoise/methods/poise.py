@@ -38,8 +38,7 @@ class Poise(Method):
     """
 
     family, year, fairness = "personal", 2026, "no harm"
-    passes = "2E·T, and at the end e·T + F, and 3 passes over the client's validation data"
-    exchanges = "1; at the end 2"
+    passes, exchanges = "2E·T, and at the end e·T + F, and 3 passes over the client's validation data", "1; at the end 2"
     needs_classes: ClassVar[bool] = True
 
     alone: bool = True  # an expert that is trained as if there were no federation
