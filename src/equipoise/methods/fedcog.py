@@ -44,9 +44,7 @@ class FedCOG(Method):
     steps: Count = 500  # of the optimisation of their pixels, in each round
     pixel_lr: Positive = 0.01  # its learning rate
     temperature: Positive = 1.0  # of the distillation
-    weighting: Literal["lambda", "ratio"] = (
-        "lambda"  # ratio: both losses by the numbers of real and lacking samples, as the released code does
-    )
+    weighting: Literal["lambda", "ratio"] = "lambda"  # ratio: losses by numbers of real and lacking samples, as the released code does
 
     def start(self, server: Server) -> State:
         if self.start_round > server.rounds:

@@ -43,9 +43,7 @@ class FedType(Method):
     penalty_proxy: NonNegative = 0.5  # the same for the proxy
     mu: NonNegative = 0.0  # pull of the proxy towards the global one, as in FedProx
     rank_loss: Literal["intended", "released"] = "intended"  # released: as the authors' code has it, a constant that teaches nothing
-    calibration: Literal["validation", "train"] = (
-        "validation"  # a client's samples that sets are calibrated on; train: as in the authors' code
-    )
+    calibration: Literal["validation", "train"] = "validation"  # samples that sets are calibrated on; train: as the authors' code does
 
     def models(self, task: Task, others: Mapping[str, Callable[[], nn.Module]]) -> Mapping[str, Callable[[], nn.Module]]:
         return {name: others["model"] for name in ("private", "proxy") if name not in others and "model" in others}
