@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,9 @@ def check_facts(store: Store) -> None:
     wrong = misfit(facts, _FACTS, "its database")
     if wrong is None and len({len(facts["clients"]), *(len(facts["sizes"][part]) for part in _FACTS["sizes"])}) != 1:
         wrong = "its database counts clients and sizes of clients differently"
+    unit = [] if wrong is not None else [facts["task"].get(key, 1.0) for key in ("centre", "scale")]  # runs of older versions have none
+    if any(type(number) not in (int, float) or not math.isfinite(number) for number in unit):
+        wrong = f"centre and scale of its task are {str(unit)[:40]}, not numbers"
     if wrong is None and not facts["clients"]:
         wrong = "its database names no client"
     if wrong is not None:

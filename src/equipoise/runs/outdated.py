@@ -15,7 +15,7 @@ def outdated(config: Mapping[str, Any], version: str, task: Mapping[str, Any]) -
     Before 0.2.0 an optimiser's memory came back to a convolution's weights in the wrong order, and FedeKD kept it whatever `keep_optimiser` said.
     Until targets were standardised, a task of regression had no centre and scale.
     """
-    if task["kind"] == "regression" and "centre" not in task:
+    if task.get("kind") == "regression" and "centre" not in task:
         return f"begun by a version ({version}) that did not standardise the number that is predicted"
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is not None and (int(found[1]), int(found[2])) >= (0, 2):
