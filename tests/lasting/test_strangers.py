@@ -194,6 +194,8 @@ BROKEN: dict[str, Callable[[Path], None]] = {
     "no clients": lambda f: sql(
         f, "update meta set value = case key when 'clients' then '[]' else '{\"train\": [], \"validation\": [], \"test\": []}' end where key in ('clients', 'sizes')"
     ),
+    "a scale in words": lambda f: sql(f, "update meta set value = json_set(value, '$.scale', 'large') where key = 'task'"),
+    "an infinite centre": lambda f: sql(f, "update meta set value = replace(value, '\"centre\": 0.0', '\"centre\": Infinity') where key = 'task'"),
     "a cohort that is no JSON": lambda f: sql(f, "update rounds set cohort = 'ada, bo'"),
     "a cohort of numbers": lambda f: sql(f, "update rounds set joined = '[1, 2]'"),
     "a size that is a word": lambda f: sql(f, "update files set bytes = 'many'"),
