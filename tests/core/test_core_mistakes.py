@@ -141,7 +141,10 @@ class StrictSetup(Method):
 
 
 def test_a_strict_exchange_broken_in_the_setup_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"StrictSetup could not be set up before round 1: client '1' left in a step that needs all"):
+    with pytest.raises(
+        RunError,
+        match=r"StrictSetup could not be set up before round 1: every client has to answer, and 1 of 4 did not; the first, '1': score is nan",
+    ):
         run(StrictSetup(), tmp_path / "run")
 
 

@@ -12,6 +12,14 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from jobs import environment
 
+from equipoise.transports.workers import processes
+
+
+@pytest.fixture(autouse=True)
+def not_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that called the command line in this process said that it is plain: its later workers would be forked."""
+    monkeypatch.setattr(processes, "_plain", False)
+
 
 @pytest.fixture(scope="module")
 def play() -> Iterator[Callable[..., dict[str, Any]]]:

@@ -22,6 +22,8 @@ def long(folder: Path, rounds: int) -> Run:
         db.executemany("insert into rounds values (?, 0, '[\"0\"]', '[\"0\"]', 1, 2, 3, 4, null)", [(n,) for n in range(1, rounds + 1)])
         db.executemany("insert into seconds values (?, ?, ?)", [(n, phase, n / 8) for n in range(1, rounds + 1) for phase in PHASES])
     db.close()
+    configuration = folder / "experiment.yaml"
+    configuration.write_text(configuration.read_text().replace("\nrounds: 4\n", f"\nrounds: {rounds}\n"))
     return Run(folder)
 
 
