@@ -58,7 +58,7 @@ class Poise(Method):
 
     def check(self, task: Task) -> None:
         if self.merit and not self.alone:
-            raise ValueError("poise: merit gives weight to the model trained alone, which alone=false leaves out; set merit=0")
+            raise ValueError(f"poise: merit={self.merit:g} gives weight to the model trained alone, but alone=false; set merit=0")
 
     def models(self, task: Task, others: Mapping[str, Callable[[], nn.Module]]) -> Mapping[str, Callable[[], nn.Module]]:
         if "model" not in others:
