@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from equipoise.client import Client
 from equipoise.method import Fraction, Method, Ups, Weights
@@ -80,10 +79,10 @@ class FedHEAL(Method):
         received: Tree = state.model
         rounds = state.signs[client]["rounds"] - 1  # this round is counted already
 
-        def agrees(received: Tensor, uploaded: Tensor, positive: Tensor) -> Tensor:
+        def agrees(received: torch.Tensor, uploaded: torch.Tensor, positive: torch.Tensor) -> torch.Tensor:
             sign = received >= uploaded
             before = positive - sign.int()
-            share: Tensor = torch.where(sign, before, rounds - before).double() / max(1, rounds)  # kappa
+            share: torch.Tensor = torch.where(sign, before, rounds - before).double() / max(1, rounds)  # kappa
             return share > self.tau if rounds else torch.ones_like(sign)
 
         return received.apply(agrees, uploaded, state.signs[client]["positive"])
