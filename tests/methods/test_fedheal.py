@@ -91,7 +91,9 @@ def test_a_run_is_that_of_a_plain_loop(tmp_path: Path, network: str) -> None:
     for one in seen:
         received = arrays(one.state.model)
         w, new = plain.round(received, {client: arrays(up.model) for client, up in zip(one.ups.ids, one.ups, strict=True)})
-        np.testing.assert_allclose(one.weights.shares / one.weights.shares.sum(), list(w.values()), rtol=0, atol=1e-9)
+        np.testing.assert_allclose(
+            one.weights.shares / one.weights.shares.sum(), list(w.values()), rtol=0, atol=1e-7
+        )  # ours subtracts models in float32
         for name, expected in new.items():
             np.testing.assert_allclose(one.new.model[name].numpy(), expected, rtol=0, atol=1e-6)
         for name in one.new.model.rest:
