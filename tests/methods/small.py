@@ -25,14 +25,17 @@ from equipoise.records import State, Up
 from equipoise.runs.checkpoint import load_server
 from equipoise.runs.run import Run
 from equipoise.simulate import prepare
+from equipoise.streams import default_generator
 from equipoise.task import Task
 from equipoise.tree import Tree
 
 DIGITS = {"name": "digits", "partition": "dirichlet:0.5", "clients": 5}
+with default_generator(5, "tests"):  # an object, so a run starts from its weights as they are: they must not differ from process to process
+    DROPPING = Network(nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5)), nn.Linear(16, 10))
 NETWORKS: dict[str, Any] = {
     "mlp": {"name": "mlp", "hidden": [8]},
     "cnn": {"name": "cnn", "width": 2, "hidden": 8},  # convolutions and batch norm
-    "dropout": Network(nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5)), nn.Linear(16, 10)),
+    "dropout": DROPPING,
 }
 
 
