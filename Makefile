@@ -32,7 +32,7 @@ test-slow: .venv/.installed-dev  ## the same checks over far more cases; minutes
 	touch $@
 
 .venv/.installed-dev: .venv/bin/python pyproject.toml constraints.txt
-	$(BIN)/pip install -q -c constraints.txt -e '.[dev,track]'
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev,track,tables,cluster]'
 	touch $@ .venv/.installed
 
 bench: .venv/.installed  ## against public simulators and the bound, side by side; needs EQUIPOISE_DATA
