@@ -29,13 +29,13 @@ from equipoise.engine.evaluation import PRESENT, check_main
 from equipoise.engine.exchange import Interrupted, Job, Request, Transport, Watcher, state_of
 from equipoise.engine.preparing import prepare
 from equipoise.engine.rounds import Loop
-from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment, load, spec_of
+from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment, load
 from equipoise.method import Method
 from equipoise.records import Record
 from equipoise.runs.run import Run
 from equipoise.server import ServerData
 from equipoise.storage.files import FILES
-from equipoise.storage.form import check_facts, read_configuration
+from equipoise.storage.form import check_metadata, read_configuration
 from equipoise.storage.outdated import outdated
 from equipoise.storage.store import RunError, Store
 from equipoise.training.workbench import Workbench, one_thread
@@ -97,7 +97,7 @@ def resume(
     with ExitStack() as on_failure:
         store = Store(Path(folder), writing=True)
         on_failure.callback(store.close)
-        check_facts(store)
+        check_metadata(store.folder, store.meta)
         saved = read_configuration(Path(folder))
         # Of a finished run nothing is given up, unless its last checkpoint is damaged; clients that missed its end are asked again.
         done = not store.missed(saved["rounds"]) if from_round is None else store.flaw(store.last_round()) is None
@@ -192,8 +192,7 @@ class Simulation:
 
 def job_of(wanted: Experiment, run: str) -> Job:
     """What performing sides are told: the experiment as names, and what they may import."""
-    names = wanted.model_dump(mode="json") | {"method": spec_of(wanted.build_method())}
-    return Job(run, names, wanted.imports.plain(), version=__version__)
+    return Job(run, wanted.as_names(), wanted.imports.plain(), version=__version__)
 
 
 def configuration(wanted: Experiment) -> str:

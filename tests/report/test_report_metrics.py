@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from stores import made_up_run
 
-from equipoise.comparison import Comparison, opened
+from equipoise.comparison import Comparison, formats, opened
 from equipoise.comparison.entries import Entry, Facts
 from equipoise.comparison.table import Failure
 from equipoise.metrics.registry import find
@@ -170,7 +170,7 @@ def test_the_page_of_a_comparison_uses_what_it_was_asked(tmp_path: Path) -> None
     alone = {entry.run.place: entry.run for entry in entries if entry.label == "standalone"}
     entries = [replace(entry, alone=alone[entry.run.place]) for entry in entries]
     failure = Failure("fedakd", "dirichlet:0.5", 3, "the oven is on fire")
-    Comparison(entries, "fedprox", [failure], tmp_path, level=0.5, measure="worst").save()
+    formats.save(Comparison(entries, "fedprox", [failure], tmp_path, level=0.5, measure="worst"))
     page = report([tmp_path], tmp_path / "r.html")[0].read_text()
     assert "†: differs from fedprox" in page and "<dt>baseline of the tests</dt><dd>fedprox</dd>" in page
     assert "50% interval over 5 seeds" in page and "rank: by worst client" in page
@@ -182,7 +182,7 @@ def test_the_page_of_a_comparison_uses_what_it_was_asked(tmp_path: Path) -> None
 
 def test_a_comparison_of_one_run_names_what_failed(tmp_path: Path) -> None:
     entries = opened([made_up_run(tmp_path / "runs" / "standalone", "standalone")]).entries
-    Comparison(entries, "fedavg", [Failure("fedavg", "iid", 0, "no patience left")], tmp_path).save()
+    formats.save(Comparison(entries, "fedavg", [Failure("fedavg", "iid", 0, "no patience left")], tmp_path))
     page = report([tmp_path], tmp_path / "r.html")[0].read_text()
     assert "1 of 2 runs failed: fedavg, partition iid, seed 0: no patience left" in page
 

@@ -10,15 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from equipoise.comparison.labels import flat, labels
+from equipoise.comparison.labels import labels
 from equipoise.comparison.measures import cost_of, measure_run, values_by_client
 from equipoise.comparison.plan import ALONE
+from equipoise.experiment import flat
 from equipoise.metrics.registry import Metric, find
 from equipoise.runs import Run
 from equipoise.runs.summary import baseline_of, is_old, metrics_of, one_class, runs_in, undefined, unmatched
-from equipoise.storage.store import DATABASE, LOCK, RunError
+from equipoise.storage.store import DATABASE, RunError
 from equipoise.task import Task
 
 RESULT, FORMAT = "comparison.json", 1
@@ -174,7 +173,7 @@ def read_facts(folder: Path, whole: bool = True) -> Facts:
             at = f"round {run.last_round} of {run.config['rounds']}"
             raise RunError(
                 f"{folder} is still going ({at}); wait for it to end"
-                if is_going(run)
+                if run.status == "running"
                 else f"{folder} was stopped after {at}; complete it with `equipoise resume {folder}`"
             )
         main = run.main_metric
@@ -210,21 +209,6 @@ def open_run(folder: Path) -> Run:
         if not any(folder.iterdir()):
             raise RunError(f"{folder} is empty: there is no run in it; start one with `equipoise run --out {folder}`")
     return Run(folder)
-
-
-def is_going(run: Run) -> bool:
-    """Whether a process is at work on this run."""
-    lock = FileLock(run.folder / LOCK)
-    if run.status == "finished" or not Path(lock.lock_file).exists():
-        return False
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return True
-    except OSError:  # a folder that cannot be written cannot be run either
-        return False
-    lock.release()
-    return False
 
 
 def check_same_data(runs: Sequence[Facts]) -> None:

@@ -9,11 +9,13 @@ import math
 from collections.abc import Callable
 
 from equipoise.checked import text as words
+from equipoise.comparison.entries import RESULT
 from equipoise.comparison.measures import COST, Measure
 from equipoise.comparison.table import Comparison
 from equipoise.metrics.comparison import FEWEST_SEEDS, TOO_FEW
 from equipoise.metrics.registry import find, measured, why_main
 from equipoise.runs.summary import one_class
+from equipoise.storage.files import save_output
 
 NOTHING = "–"
 SIGNIFICANT = 0.05
@@ -163,6 +165,19 @@ def csv_text(comparison: Comparison) -> str:
 
 def json_text(comparison: Comparison) -> str:
     return json.dumps(comparison.as_plain(), indent=1, allow_nan=False) + "\n"
+
+
+def save(comparison: Comparison) -> None:
+    """Write the result into the comparison's folder: JSON, Markdown, LaTeX and CSV."""
+    assert comparison.folder is not None
+    written = {
+        RESULT: json_text(comparison),
+        "table.md": markdown(comparison),
+        "table.tex": latex(comparison),
+        "table.csv": csv_text(comparison),
+    }
+    for name, text in written.items():
+        save_output(comparison.folder / name, text)
 
 
 def clients_grid(comparison: Comparison, partition: str, seed: int) -> tuple[list[str], list[list[str]]]:

@@ -14,10 +14,11 @@ from pydantic import BaseModel
 
 from equipoise.checked.imports import OWN, FromFile, Imports
 from equipoise.checked.names import nearest, quoted
-from equipoise.comparison.labels import flat, labels
+from equipoise.comparison.labels import labels
 from equipoise.composition import compose, parts
-from equipoise.experiment import ConfigurationError, Experiment, experiment, method_from, method_spec, name_is_local, spec_of, with_settings
+from equipoise.experiment import ConfigurationError, Experiment, experiment, flat, with_settings
 from equipoise.method import Method
+from equipoise.methods.specifications import method_from, method_spec, name_is_local, spec_of
 
 ALONE = "standalone"
 OPERATIONAL = ("workers", "keep", "memory")  # change how a run is carried out, never what comes out
@@ -117,8 +118,9 @@ def as_method(given: Any, imports: Imports = OWN) -> Any:
 
 def content(wanted: Experiment) -> dict[str, Any]:
     """All that the result of a run depends on, as plain data."""
-    plain = wanted.model_dump(mode="json") | {"method": spec_of(wanted.build_method())}
-    found: dict[str, Any] = json.loads(json.dumps({key: value for key, value in plain.items() if key not in OPERATIONAL}, default=str))
+    found: dict[str, Any] = json.loads(
+        json.dumps({key: value for key, value in wanted.as_names().items() if key not in OPERATIONAL}, default=str)
+    )
     if wanted.dataset is not None:
         digest = hashlib.blake2b(digest_size=8)
         for tensor in (wanted.dataset.x, wanted.dataset.y):

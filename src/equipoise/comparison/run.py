@@ -10,10 +10,11 @@ import numpy as np
 
 from equipoise.checked.imports import FromFile, permitted
 from equipoise.checked.names import nearest
-from equipoise.comparison.children import Progress, cores, execute
+from equipoise.comparison import formats
 from equipoise.comparison.entries import Entry, Facts, aligned, check_same_data, read_facts
 from equipoise.comparison.measures import RANKED, values_by_client
 from equipoise.comparison.plan import Cell, Setting, default_baseline, default_folder, from_file, plan
+from equipoise.comparison.side_by_side import Progress, cores, execute
 from equipoise.comparison.table import Comparison, Failure
 from equipoise.experiment import ConfigurationError, Experiment, load
 from equipoise.metrics.registry import find
@@ -78,7 +79,7 @@ def compare(
     ]
     failures = [Failure(cell.label, cell.partition, cell.seed, reasons[cell.name]) for cell in cells if cell.name in reasons]
     result = Comparison(aligned(entries) if entries else [], baseline, failures, folder, level=level, measure=measure)
-    result.save()
+    formats.save(result)
     return result
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from equipoise.comparison.measures import COST, NAN, Measure, measures
 from equipoise.comparison.plan import default_baseline
 from equipoise.metrics import Metric, PartialMetric, UndefinedMetric, against_baseline, average_ranks, over_seeds
 from equipoise.metrics.registry import find
-from equipoise.storage.files import RunError, save_output
+from equipoise.storage.files import RunError
 
 
 @dataclass(frozen=True)
@@ -169,20 +168,6 @@ class Comparison:
             "table": [{key: _number(value) for key, value in row.items()} for row in self.rows],
             "failures": [asdict(failure) for failure in self.failures],
         }
-
-    def save(self) -> None:
-        """Write the result into the comparison's folder: JSON, Markdown, LaTeX and CSV."""
-        from equipoise.comparison import formats
-
-        assert self.folder is not None
-        written = {
-            RESULT: json.dumps(self.as_plain(), indent=1, allow_nan=False),
-            "table.md": formats.markdown(self),
-            "table.tex": formats.latex(self),
-            "table.csv": formats.csv_text(self),
-        }
-        for name, text in written.items():
-            save_output(self.folder / name, text)
 
 
 def opened(paths: Sequence[Path | str], against: Path | str | None = None) -> Comparison:

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from equipoise import methods
 from equipoise.checked.names import nearest
 from equipoise.comparison import formats
-from equipoise.comparison.entries import Entry, is_going
+from equipoise.comparison.entries import Entry
 from equipoise.comparison.measures import Measure, in_unit_of, measures
 from equipoise.comparison.plan import ALONE
 from equipoise.comparison.table import Comparison, opened
@@ -197,7 +197,7 @@ def _was(entry: Entry, measure: str, write: Callable[[float, Metric], str] = wri
 def _unfinished(run: Run) -> str:
     if run.status == "finished":
         return ""
-    doing = "is still going" if is_going(run) else f"was stopped; `equipoise resume {run.folder}` completes it"
+    doing = "is still going" if run.status == "running" else f"was stopped; `equipoise resume {run.folder}` completes it"
     return f"These numbers are not final: the run {doing} (round {run.last_round} of {run.config['rounds']})."
 
 

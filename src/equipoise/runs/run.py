@@ -11,7 +11,8 @@ from typing import Any
 from equipoise.checked.imports import Imports, permitted
 from equipoise.checked.names import checked_name
 from equipoise.metrics import registry
-from equipoise.storage.form import check_facts, read_configuration
+from equipoise.storage.form import check_metadata, read_configuration
+from equipoise.storage.lock import is_held
 from equipoise.storage.outdated import outdated
 from equipoise.storage.store import RunError, Store
 from equipoise.task import Task
@@ -24,7 +25,7 @@ class Run:
         """Open a run; `imports` is what its configuration may import, if this process gave the experiment itself."""
         self.folder = Path(folder)
         self.store = Store(self.folder)
-        check_facts(self.store)
+        check_metadata(self.folder, self.store.meta)
         self._imports = imports or Imports()
 
     def __repr__(self) -> str:
@@ -39,7 +40,7 @@ class Run:
     def status(self) -> str:
         """finished; running while a process works on it; stopped if none does and rounds are missing."""
         found = str(self.store.meta("status"))
-        return "stopped" if found == "running" and not self.store.busy() else found
+        return "stopped" if found == "running" and not is_held(self.folder) else found
 
     @property
     def outdated(self) -> str | None:

@@ -18,8 +18,8 @@ from equipoise.checked.text import shown
 from equipoise.cli import output
 from equipoise.cli.data import before_training
 from equipoise.comparison import formats
-from equipoise.comparison.children import Progress as Watching
 from equipoise.comparison.plan import Cell
+from equipoise.comparison.side_by_side import Progress as Watching
 from equipoise.comparison.table import Comparison
 from equipoise.experiment import ConfigurationError
 
