@@ -302,4 +302,4 @@ def _put(state: State, name: str, own: State) -> State:
 
 
 def _ups_of(ups: Ups, name: str) -> Ups:
-    return Ups([(client, None if up is None else Up({**up, **up.get(name, {})})) for client, up in ups.places])
+    return Ups([(client, None if up is None else Up({**up, **up.get(name, {})})) for client, up in ups.positions])

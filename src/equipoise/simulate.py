@@ -271,7 +271,7 @@ def _metadata(wanted: Experiment, job: Job, roster: Roster, simulation: Simulati
         "clients": list(roster.ids),
         "sizes": {part: list(sizes.values()) for part, sizes in roster.sizes.items()},
         "shared test": roster.shared,
-        "facts": federation.facts,
+        "facts": federation.metadata,
         "recipe": federation.recipe,
         "fingerprint": roster.fingerprint,
         "fingerprint of": "clients",  # runs of formats 1 and 2 have one of the whole federation

@@ -14,7 +14,7 @@ import pytest
 from stores import made_up_run
 
 from equipoise.comparison import Comparison, formats, opened
-from equipoise.comparison.entries import Entry, Facts
+from equipoise.comparison.entries import Entry, RunResult
 from equipoise.comparison.table import Failure
 from equipoise.metrics.registry import find
 from equipoise.report import figures, report
@@ -22,7 +22,7 @@ from equipoise.report.cards import cards, points, written
 from equipoise.report.curves import read_curves
 from equipoise.report.verdict import best_in_words
 from equipoise.runs import Run
-from equipoise.runs.summary import facts as shown
+from equipoise.runs.summary import summarise as shown
 from equipoise.runs.summary import undefined
 from equipoise.task import Task
 
@@ -36,7 +36,7 @@ def made_up(averages: dict[str, list[float]], metric: str = "accuracy", partitio
                 continue
             config = {"method": {"name": method}, "seed": seed, "data": {"name": "digits", "partition": partition}}
             found = {metric: {"low": value - 0.1, "high": value + 0.1}}
-            run = Facts(Path(f"{method}-{seed}"), config, "digits", Task("classification", (3,), 2), "x", metric, found, {"megabytes": 1.0, "seconds": 2.0})  # fmt: skip
+            run = RunResult(Path(f"{method}-{seed}"), config, "digits", Task("classification", (3,), 2), "x", metric, found, {"megabytes": 1.0, "seconds": 2.0})  # fmt: skip
             config = {**config, "method": {"name": "standalone"}}
             alone = replace(run, folder=Path(f"alone-{seed}"), config=config, by_metric={metric: {"low": 0.5, "high": 0.7}})
             entries.append(Entry(method, run, alone))
@@ -167,8 +167,8 @@ def test_the_page_of_a_comparison_uses_what_it_was_asked(tmp_path: Path) -> None
         for seed in range(5)
     }
     entries = opened(list(folders.values())).entries
-    alone = {entry.run.place: entry.run for entry in entries if entry.label == "standalone"}
-    entries = [replace(entry, alone=alone[entry.run.place]) for entry in entries]
+    alone = {entry.run.condition: entry.run for entry in entries if entry.label == "standalone"}
+    entries = [replace(entry, alone=alone[entry.run.condition]) for entry in entries]
     failure = Failure("fedakd", "dirichlet:0.5", 3, "the oven is on fire")
     formats.save(Comparison(entries, "fedprox", [failure], tmp_path, level=0.5, measure="worst"))
     page = report([tmp_path], tmp_path / "r.html")[0].read_text()

@@ -161,8 +161,8 @@ def _coloured(change: str) -> str:
     return output.styled(change, "red" if change.startswith("-") else "green" if change.startswith("+") else "")
 
 
-def _mark(text: str, place: int | None) -> str:
-    return output.styled(text, "bold" if place == 1 else "underline" if place == 2 else "")
+def _mark(text: str, position: int | None) -> str:
+    return output.styled(text, "bold" if position == 1 else "underline" if position == 2 else "")
 
 
 def _wide_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

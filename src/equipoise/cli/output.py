@@ -29,7 +29,8 @@ from equipoise.engine.isolation import UNKEPT, can_interrupt
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.metrics.registry import find, main_of, measured
 from equipoise.runs import Run
-from equipoise.runs.summary import baseline_of, facts, of_main
+from equipoise.runs.reference import reference_of
+from equipoise.runs.summary import of_main, summarise
 from equipoise.storage.store import DATABASE, RoundRecord, RunError
 
 console = Console()
@@ -182,7 +183,7 @@ def _headline(record: RoundRecord, main: str | None) -> str:
 
 def summary(run: Run) -> None:
     """What is printed at the end of a run."""
-    show(facts(run, baseline_of(run)))
+    show(summarise(run, reference_of(run)))
     say("saved in ", styled(str(run.folder), "bold"), f"; look again with: equipoise show {run.folder}", wrap=False)
 
 

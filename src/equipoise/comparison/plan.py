@@ -19,8 +19,8 @@ from equipoise.composition import compose, parts
 from equipoise.experiment import ConfigurationError, Experiment, experiment, flat, with_settings
 from equipoise.method import Method
 from equipoise.methods.specifications import method_from, method_spec, name_is_local, spec_of
+from equipoise.runs.reference import ALONE
 
-ALONE = "standalone"
 OPERATIONAL = ("workers", "keep", "memory")  # change how a run is carried out, never what comes out
 Setting = tuple[tuple[str, Any], ...]
 

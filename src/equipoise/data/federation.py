@@ -90,7 +90,7 @@ class Federation:
     test: Parts
     shared_test: np.ndarray
     augment: tuple[str, ...] = ()
-    facts: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
     recipe: dict[str, Any] = field(default_factory=dict)
     source: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # where each row of x stood in the data set
 

@@ -140,6 +140,21 @@ class RoundCohort(Cohort):
         total = sum(shares.values())
         self.record.weights = {client: share / total for client, share in shares.items()} if total else {}
 
+    def door(self) -> Cohort:
+        """What a method is given: functions, from which no attribute leads to the transport and the data behind it."""
+        cohort = self
+
+        class Door(Cohort):
+            ids = self.ids
+
+            def run(self, *given: Any, **more: Any) -> Ups:
+                return cohort.run(*given, **more)
+
+            def weighed(self, ids: Sequence[str], weights: Weights) -> None:
+                cohort.weighed(ids, weights)
+
+        return Door()
+
     def _received(self, step: str, downs: Mapping[str, Down]) -> list[Reply]:
         """One reply per client: what arrived, or why nothing did."""
         requests = [self._request(client, step, down) for client, down in downs.items()]

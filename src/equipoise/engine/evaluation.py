@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,9 @@ from equipoise.task import Task
 
 SHARED_CHUNK = 1024  # samples of the shared test set per request: fixed, a multiple of the evaluation batch
 Row = tuple[str, str, str, str, float]  # client, model, split, metric, value
+Part = Callable[
+    [str], Samples
+]  # a part of a client's data, or the shared test set: not to be had through a client, so that no method trains on it
 
 
 def score(task: Task, outputs: Tensor, y: Tensor, metrics: Sequence[str]) -> dict[str, float]:
@@ -67,20 +71,11 @@ def served(method: Method, client: Client, down: Down) -> dict[str, Served]:
     return {name: Served(one.model, one.same_for_all and client.inputs is None, name == main) for name, one in given.items()}
 
 
-def _samples(client: Client, split: str) -> Samples:
-    """A part of a client's data, or the shared test set: not to be had through a client, so that no method trains on it."""
-    federation = client.bench.federation
-    assert federation is not None
-    return Samples.of(
-        federation, federation.shared_test if split == "shared" else getattr(federation, split)[client.bench.position[client.id]]
-    )
-
-
-def measure(client: Client, models: Mapping[str, Model], splits: Sequence[str], metrics: Sequence[str]) -> list[dict[str, Any]]:
+def measure(client: Client, models: Mapping[str, Model], splits: Sequence[str], metrics: Sequence[str], part: Part) -> list[dict[str, Any]]:
     """Rows (model, split, metric, value) of a client's models on its own data."""
     rows = []
     for split in splits:
-        samples = _samples(client, split)
+        samples = part(split)
         y = samples.y
         for name, model in models.items():
             for metric, value in score(client.task, client.predict(model, samples), y, metrics).items():
@@ -88,30 +83,30 @@ def measure(client: Client, models: Mapping[str, Model], splits: Sequence[str], 
     return rows
 
 
-def _measured(method: Method, client: Client, asked: Record) -> tuple[Up, list[dict[str, Any]]]:
+def _measured(method: Method, client: Client, asked: Record, part: Part) -> tuple[Up, list[dict[str, Any]]]:
     """The client's models on its own data, and on the shared test set those that are its own; the reply says which are the same for all."""
     models = served(method, client, asked["down"])
     common = {name for name, one in models.items() if one.same_for_all and asked["alike"]}
     rows = []
     for split in asked["splits"]:
         wanted = {name: one.model for name, one in models.items() if split != "shared" or name not in common}
-        rows += measure(client, wanted, [split], asked["metrics"])
+        rows += measure(client, wanted, [split], asked["metrics"], part)
     return Up(served={name: {"common": name in common, "main": one.main} for name, one in models.items()}), rows
 
 
-def _outputs(method: Method, client: Client, asked: Record) -> tuple[Up, list[dict[str, Any]]]:
+def _outputs(method: Method, client: Client, asked: Record, part: Part) -> tuple[Up, list[dict[str, Any]]]:
     """Logits of a model that is the same for all, on a slice of the shared test set."""
     model = served(method, client, asked["down"])[asked["model"]].model
     chosen = torch.arange(asked["start"], asked["stop"])
-    return Up(logits=client.predict(model, _samples(client, "shared").some(chosen))), []
+    return Up(logits=client.predict(model, part("shared").some(chosen))), []
 
 
-def _handed(method: Method, client: Client, asked: Record) -> tuple[Up, list[dict[str, Any]]]:
+def _handed(method: Method, client: Client, asked: Record, part: Part) -> tuple[Up, list[dict[str, Any]]]:
     """A model that is the same for all, for a server that holds the shared test set itself."""
     return Up(model=served(method, client, asked["down"])[asked["model"]].model), []
 
 
-def _distance(method: Method, client: Client, asked: Record) -> tuple[Up, list[dict[str, Any]]]:
+def _distance(method: Method, client: Client, asked: Record, part: Part) -> tuple[Up, list[dict[str, Any]]]:
     """Angle and Manhattan distance between the mean features of the client's data under its own and under the new global model."""
     if not len(client.train):
         return Up(), []
@@ -119,14 +114,14 @@ def _distance(method: Method, client: Client, asked: Record) -> tuple[Up, list[d
     return Up(parameter_distances(local, new)), []
 
 
-def _present(method: Method, client: Client, asked: Record) -> tuple[Up, list[dict[str, Any]]]:
+def _present(method: Method, client: Client, asked: Record, part: Part) -> tuple[Up, list[dict[str, Any]]]:
     """Nothing but its state, which was read before."""
     return Up(), []
 
 
 # Steps of the engine's own, beside a method's.
 MEASURE, OUTPUTS, HANDED, DISTANCE, PRESENT = "@measure", "@outputs", "@handed", "@distance", "@present"
-STEPS: dict[str, Callable[[Method, Client, Record], tuple[Up, list[dict[str, Any]]]]] = {
+STEPS: dict[str, Callable[[Method, Client, Record, Part], tuple[Up, list[dict[str, Any]]]]] = {
     MEASURE: _measured, OUTPUTS: _outputs, HANDED: _handed, DISTANCE: _distance, PRESENT: _present,
 }  # fmt: skip
 
@@ -145,6 +140,7 @@ class Measuring:
     ask: Callable[
         [str, Sequence[tuple[str, Record]]], list[tuple[str, Up, list[dict[str, Any]]]]
     ]  # step, who is sent what -> client, up, rows
+    lending: Callable[[], AbstractContextManager[None]]  # networks that are taken within it come back at its end
     shared: int  # samples of the shared test set that performing sides hold
     own: Samples | None  # the shared test set, where the server has its labels
 
@@ -158,7 +154,7 @@ class Measuring:
         return rows, next((name for name, scope in known.items() if scope["main"]), "")
 
     def _delivered(self, state: State, client: str) -> Down:
-        with self.server.bench.lending():
+        with self.lending():
             return self.method.deliver(self.server, state, client)
 
     def _theirs(self, downs: Mapping[str, Down]) -> tuple[list[Row], dict[str, dict[str, bool]]]:
@@ -192,7 +188,7 @@ class Measuring:
                 logits = torch.cat([up.logits for _, up, _ in self.ask(OUTPUTS, [(someone, one) for one in slices])])
             else:
                 ((_, up, _),) = self.ask(HANDED, [(someone, Record(down=downs[someone], model=name))])
-                with self.server.bench.lending():
+                with self.lending():
                     logits = self.server.predict(self.server.load(up.model), self.own)
             found = score(self.server.task, logits, self.own.y, self.metrics)
             rows += [("all", name, "shared", metric, value) for metric, value in found.items()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,15 @@ class Performer:
             state = self._state(request)
         except StateMissing as error:
             return Reply(request.client, failure=str(error))
+        part = partial(self.bench.part, request.client)
         client = Client(self.bench, request.client, request.round, request.rounds, state, request.attempt)
         with settings_kept(), self.bench.lending(), time_limit(deadline):
             if request.step in evaluation.STEPS:
-                up, measured = evaluation.STEPS[request.step](self.method, client, request.down)
+                up, measured = evaluation.STEPS[request.step](self.method, client, request.down, part)
             else:
                 up, measured = _step(self.method, client, request), []
                 if request.after and "model" in up:
-                    measured = evaluation.measure(client, {"global": client.load(up.model)}, **request.after)
+                    measured = evaluation.measure(client, {"global": client.load(up.model)}, part=part, **request.after)
         if client.state.changed:
             broken = next((name for name, value in tensors_of(dict(client.state)) if not finite(value)), None)
             if broken is not None:

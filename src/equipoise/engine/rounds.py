@@ -43,7 +43,7 @@ class Loop:
     def __post_init__(self) -> None:
         wanted = self.experiment
         self.metrics = measured(self.roster.task, wanted.evaluation.metrics, wanted.evaluation.main)
-        self.server = Server(self.bench, self.roster.ids, self.roster.sizes["train"], wanted.rounds, data=self.data)
+        self.server = Server(self.bench, self.roster.ids, self.roster.sizes["train"], wanted.rounds, data=ServerData(self.data.validation))
         self.finishes = finishes(self.method)
         self.clients = Clients(wanted, self.method, self.server, self.roster, self.transport, self.metrics)
 
@@ -65,7 +65,7 @@ class Loop:
         with self.bench.lending():
             state = self.method.start(self.server)
             try:
-                state = self.method.setup(self.server, state, everyone)
+                state = self.method.setup(self.server, state, everyone.door())
             except GivenUp as reason:
                 raise RunError(
                     f"{self.method.title} could not be set up before round 1: {reason}; when all are there, `equipoise resume {self.store.folder}`"
@@ -100,7 +100,7 @@ class Loop:
                 if not chosen:
                     raise GivenUp("no client was available")
                 with self.bench.lending():
-                    new = self.method.round(self.server, state, cohort)
+                    new = self.method.round(self.server, state, cohort.door())
                 if len(cohort.joined) < settings.floor:
                     raise GivenUp(f"{len(cohort.joined)} replies counted")
             except GivenUp as reason:
@@ -124,7 +124,7 @@ class Loop:
         began = time.perf_counter()
         try:
             with self.bench.lending():
-                new = self.method.finish(self.server, state, cohort)
+                new = self.method.finish(self.server, state, cohort.door())
         except GivenUp as reason:
             raise RunError(
                 f"{self.method.title} could not be finished after the last round: {reason}; `equipoise resume {self.store.folder}` asks again"
@@ -167,7 +167,7 @@ class Loop:
         last = record.round >= self.experiment.rounds
         began = time.perf_counter()
         measuring = Measuring(
-            self.method, self.server, self.metrics, settings.splits, partial(self.clients.measure, cohort=cohort), self.roster.shared,
+            self.method, self.server, self.metrics, settings.splits, partial(self.clients.measure, cohort=cohort), self.bench.lending, self.roster.shared,
             self.data.shared,
         )  # fmt: skip
         if settings.distances and "model" in state and cohort.uploads is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,7 +16,7 @@ from pydantic import Field, PrivateAttr, ValidationError, field_serializer, fiel
 from torch import nn
 
 from equipoise.checked.imports import OWN, Imports, NotAllowed, permitted
-from equipoise.checked.names import checked_name, quoted
+from equipoise.checked.names import checked_name, closest, quoted
 from equipoise.composition import parts
 from equipoise.data import DataConfig, Dataset
 from equipoise.experiment.files import ConfigurationError
@@ -200,8 +199,8 @@ def _explain(detail: Any) -> str:
             # A place in a tuple of sections (faults.script.0) leads to what the tuple is of.
             section = get_args(section)[0] if part.isdigit() else section.model_fields[part].annotation
         valid = list(section.model_fields)
-        close = get_close_matches(path[-1], valid, 1, 0.5)
-        hint = f"; did you mean {'.'.join([*path[:-1], close[0]])}?" if close else "."
+        close = closest(path[-1], valid)
+        hint = f"; did you mean {'.'.join([*path[:-1], close])}?" if close else "."
         return f"{key}: unknown key{hint} Known here: {', '.join(valid)}"
     message = detail["msg"].removeprefix("Value error, ")
     named = message.startswith((f"{key}: ", f"{key}."))

@@ -149,7 +149,7 @@ def _page_of_several(comparison: Comparison, drawn: dict[str, Picture]) -> str:
         metric=metric,
         facts=_facts(run, comparison),
         configuration=[
-            (f"{e.label}, {e.run.place[0]}, seed {e.run.place[1]}: {e.run.folder}", yaml.safe_dump(e.run.config, sort_keys=False))
+            (f"{e.label}, {e.run.condition[0]}, seed {e.run.condition[1]}: {e.run.folder}", yaml.safe_dump(e.run.config, sort_keys=False))
             for e in _one_each(comparison)
         ],
         environment=_environment(run),
@@ -183,9 +183,9 @@ def _group(drawn: dict[str, Picture], names: Sequence[str]) -> list[dict[str, st
     ]
 
 
-def _mark(text: str, place: int | None) -> str:
+def _mark(text: str, position: int | None) -> str:
     escaped = Markup.escape(text)
-    return Markup(f"<strong>{escaped}</strong>") if place == 1 else Markup(f"<u>{escaped}</u>") if place == 2 else escaped
+    return Markup(f"<strong>{escaped}</strong>") if position == 1 else Markup(f"<u>{escaped}</u>") if position == 2 else escaped
 
 
 def _was(entry: Entry, measure: str, write: Callable[[float, Metric], str] = written) -> str:
@@ -254,7 +254,7 @@ def _metrics_of_several(comparison: Comparison, partition: str) -> dict[str, Any
         for one in seen:
             for name in shown:
                 row = one.row(partition, method, name)
-                cells.append(_mark(formats.cell(one, partition, method, name), row["place"] if row else None))
+                cells.append(_mark(formats.cell(one, partition, method, name), row["position"] if row else None))
         rows.append([method, *cells])
     return {"title": f"All metrics on {partition}", "header": header, "rows": rows, "clients_header": [], "clients": []}
 

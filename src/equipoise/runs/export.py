@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
+from equipoise.data import inputs_from
 from equipoise.data.samples import EVALUATION_BATCH
 from equipoise.models.mixture import Mixture
 from equipoise.models.network import Prepared
@@ -81,8 +82,6 @@ def predictions(
     run: Run, data: Path, model: str | None = None, client: str | None = None, allow_imports: Iterable[str] = ()
 ) -> tuple[list[str], list[list[Any]]]:
     """A header and one row per sample: the predicted class and the probabilities, or the predicted number."""
-    from equipoise.data import inputs_from
-
     if not data.exists():
         raise RunError(f"no file {data}; give a CSV or NPZ file with samples in the form of the training data")
     name = model or run.main_model
