@@ -13,6 +13,7 @@ from torch import Tensor
 
 from equipoise.client import Client
 from equipoise.data import Federation
+from equipoise.data.roster import SHARED
 from equipoise.experiment import Evaluation
 from equipoise.method import Method, Served, Ups
 from equipoise.metrics import parameter_distances, registry
@@ -194,7 +195,7 @@ class Measuring:
                 with self.server.bench.lending():
                     logits = self.server.predict(self.server.load(up.model), self.own)
             found = score(self.server.task, logits, self.own.y, self.metrics)
-            rows += [("all", name, "shared", metric, value) for metric, value in found.items()]
+            rows += [(SHARED, name, "shared", metric, value) for metric, value in found.items()]
         return rows
 
     def distances(self, ups: Ups, state: State) -> list[tuple[str, str, str, float]]:
