@@ -115,6 +115,7 @@ def _distance(method: Method, client: Client, asked: Record) -> tuple[Up, list[d
     """Angle and Manhattan distance between the mean features of the client's data under its own and under the new global model."""
     if not len(client.train):
         return Up(), []
+    client.inputs = method.inputs(client, asked["down"])
     local, new = (client.features(client.load(asked[name])).flatten(1).double().mean(0).numpy() for name in ("local", "new"))
     return Up(parameter_distances(local, new)), []
 
@@ -200,7 +201,11 @@ class Measuring:
 
     def distances(self, ups: Ups, state: State) -> list[tuple[str, str, str, float]]:
         """How far each client's model is from the new global one, in parameters and in mean features: client, space, measure, value."""
-        answers = self.ask(DISTANCE, [(client, Record(local=up.model, new=state.model)) for client, up in zip(ups.ids, ups, strict=True)])
+        orders = [
+            (client, Record(down=self._delivered(state, client), local=up.model, new=state.model))
+            for client, up in zip(ups.ids, ups, strict=True)
+        ]
+        answers = self.ask(DISTANCE, orders)
         rows = []
         for up, (client, embedding, _) in zip(ups, answers, strict=True):
             found = {"parameters": parameter_distances(up.model.params, state.model.params), "embedding": dict(embedding)}
