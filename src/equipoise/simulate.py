@@ -25,11 +25,10 @@ from equipoise.checked.imports import Imports, permitted
 from equipoise.data import Dataset, Federation, federate
 from equipoise.data.roster import Roster, old_fingerprint
 from equipoise.data.samples import Samples
-from equipoise.engine.evaluation import PRESENT, check_main
-from equipoise.engine.exchange import Interrupted, Job, Request, Transport, Watcher, state_of
-from equipoise.engine.preparing import prepare
+from equipoise.engine.evaluation import check_main
 from equipoise.engine.rounds import Loop
 from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment, load
+from equipoise.experiment.preparing import prepare
 from equipoise.method import Method
 from equipoise.records import Record
 from equipoise.runs.run import Run
@@ -39,7 +38,9 @@ from equipoise.storage.form import check_metadata, read_configuration
 from equipoise.storage.outdated import outdated
 from equipoise.storage.store import RunError, Store
 from equipoise.training.workbench import Workbench, one_thread
+from equipoise.transports.base import Interrupted, Job, Request, Transport, Watcher, state_of
 from equipoise.transports.inprocess import InProcess, Loopback
+from equipoise.transports.measuring import PRESENT
 from equipoise.transports.workers.pool import Workers
 from equipoise.transports.workers.processes import Pool
 from equipoise.version import __version__

@@ -16,7 +16,6 @@ import equipoise as eq
 from equipoise import simulate
 from equipoise.client import Client, Inputs
 from equipoise.composition import compose
-from equipoise.engine.exchange import Watcher
 from equipoise.engine.rounds import Loop
 from equipoise.experiment import experiment
 from equipoise.method import Cohort
@@ -27,6 +26,7 @@ from equipoise.runs import Run
 from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
 from equipoise.storage.store import RunError, Store
+from equipoise.transports.base import Watcher
 
 ROUNDS = 2
 

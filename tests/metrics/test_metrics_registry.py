@@ -14,7 +14,6 @@ from checks import played, settings, sites
 
 import equipoise as eq
 from equipoise.comparison import formats
-from equipoise.engine.evaluation import score
 from equipoise.experiment import ConfigurationError, experiment
 from equipoise.metrics import registry
 from equipoise.metrics.registry import METRICS, Metric, find, main_of, measured, why_main
@@ -22,6 +21,7 @@ from equipoise.report import report
 from equipoise.runs.summary import summarise
 from equipoise.server import Server, ServerData
 from equipoise.task import Task
+from equipoise.transports.measuring import score
 
 CLASSES, VALUES = Task("classification", (4,), 3), Task("regression", (4,), 1)
 

@@ -16,10 +16,10 @@ from equipoise.data import Federation
 from equipoise.data.roster import Roster
 from equipoise.data.samples import Samples
 from equipoise.engine.cohort import Clients
-from equipoise.engine.evaluation import HANDED, OUTPUTS
-from equipoise.engine.exchange import Reply, reply_file
 from equipoise.server import ServerData
+from equipoise.transports.base import Reply, reply_file
 from equipoise.transports.inprocess import Separated
+from equipoise.transports.measuring import HANDED, OUTPUTS
 from equipoise.transports.workers.processes import Pool
 
 DROP_AND_NAN = [{"round": 1, "client": "bo", "kind": "drop"}, {"round": 2, "client": "ada", "kind": "nan"}]

@@ -23,15 +23,15 @@ from equipoise.checked.names import quoted
 from equipoise.checked.text import shown
 from equipoise.comparison.formats import figure
 from equipoise.comparison.measures import in_unit_of
-from equipoise.engine.evaluation import MEASURE, OUTPUTS
-from equipoise.engine.exchange import Watcher
-from equipoise.engine.isolation import UNKEPT, can_interrupt
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.metrics.registry import find, main_of, measured
 from equipoise.runs import Run
 from equipoise.runs.reference import reference_of
 from equipoise.runs.summary import of_main, summarise
 from equipoise.storage.store import DATABASE, RoundRecord, RunError
+from equipoise.transports.base import Watcher
+from equipoise.transports.isolation import UNKEPT, can_interrupt
+from equipoise.transports.measuring import MEASURE, OUTPUTS
 
 console = Console()
 
@@ -85,7 +85,7 @@ def plan(wanted: Experiment) -> None:
     from equipoise.data import federate
     from equipoise.data.roster import roster_of
     from equipoise.engine.evaluation import check_main
-    from equipoise.engine.preparing import prepare, try_precision
+    from equipoise.experiment.preparing import prepare, try_precision
 
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
     roster = roster_of(federation)
