@@ -96,7 +96,7 @@ class RoundCohort(Cohort):
         self.provisional: dict[str, Kept] = {}  # client -> its state after its last accepted exchange
         self.discarded: set[str] = set()  # names of files that no one will read again
         self.banned: set[str] = set()
-        self.busy = self.waited = 0.0
+        self.began, self.busy, self.waited = time.perf_counter(), 0.0, 0.0
         self.uploads: Ups | None = None  # the last replies that brought models
 
     def run(
@@ -139,6 +139,18 @@ class RoundCohort(Cohort):
         shares = {**dict(zip(ids, map(float, weights.shares), strict=True)), **weights.absent}
         total = sum(shares.values())
         self.record.weights = {client: share / total for client, share in shares.items()} if total else {}
+
+    def close(self) -> None:
+        """All exchanges are done: who counted, and where the time went."""
+        wall, busy = time.perf_counter() - self.began, self.busy / max(1, self.clients.transport.lanes)
+        self.record.seconds |= {
+            "clients": busy, "transport": max(0.0, self.waited - busy), "aggregation": max(0.0, wall - self.waited),
+        }  # fmt: skip
+        self.record.joined = list(self.joined)
+
+    def left_over(self) -> set[str]:
+        """The files of an attempt that was given up."""
+        return self.discarded | {state_file(kept.name) for kept in self.provisional.values()}
 
     def door(self) -> Cohort:
         """What a method is given: functions, from which no attribute leads to the transport and the data behind it."""

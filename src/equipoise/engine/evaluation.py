@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from torch import Tensor
 from equipoise.data import Federation
 from equipoise.data.roster import SHARED
 from equipoise.data.samples import Samples
+from equipoise.engine.cohort import RoundCohort
 from equipoise.experiment import Evaluation
 from equipoise.method import Method, Ups
 from equipoise.metrics import parameter_distances, registry
@@ -45,13 +47,31 @@ class Measuring:
     method: Method
     server: Server
     metrics: Sequence[str]
-    splits: Sequence[str]
+    settings: Evaluation
     ask: Callable[
         [str, Sequence[tuple[str, Record]]], list[tuple[str, Up, list[dict[str, Any]]]]
     ]  # step, who is sent what -> client, up, rows
     lending: Callable[[], AbstractContextManager[None]]  # networks that are taken within it come back at its end
     shared: int  # samples of the shared test set that performing sides hold
     own: Samples | None  # the shared test set, where the server has its labels
+
+    def record(self, state: State, cohort: RoundCohort, finishes: bool) -> None:
+        """Put into the cohort's record what the settings ask for; the last round is always measured."""
+        settings, record, began = self.settings, cohort.record, time.perf_counter()
+        last = record.round >= self.server.rounds
+        if settings.distances and "model" in state and cohort.uploads is not None:
+            record.measurements += [
+                (client, "local", "after_local", space, measure, value)
+                for client, space, measure, value in self.distances(cohort.uploads, state)
+            ]
+        if last or (settings.every and record.round % settings.every == 0):
+            everyone = record.cohort if record.finish else self.server.ids  # who came late is measured, and nobody else again
+            rows, record.main = self.clients(state, everyone if settings.clients == "all" else cohort.joined)
+            phases = (["final"] if record.finish else ["received"]) + (["final"] if last and not finishes else [])
+            record.measurements += [
+                (client, model, phase, split, metric, value) for client, model, split, metric, value in rows for phase in phases
+            ]
+        record.seconds["evaluation"] = time.perf_counter() - began
 
     def clients(self, state: State, clients: Sequence[str]) -> tuple[list[Row], str]:
         """Every served model of these clients; and the name of the one that the method is for."""
@@ -68,13 +88,13 @@ class Measuring:
 
     def _theirs(self, downs: Mapping[str, Down]) -> tuple[list[Row], dict[str, dict[str, bool]]]:
         """Each client's models on its own data and, those that are its own, on the shared test set; and what the clients said they serve."""
-        splits, same = [*self.splits, *(["shared"] if self.shared else [])], alike(downs.values())
+        splits, same = [*self.settings.splits, *(["shared"] if self.shared else [])], alike(downs.values())
         rows: list[Row] = []
         known: dict[str, dict[str, bool]] = {}
         waiting = list(downs)
         # Without parts of their own to measure, one client tells whether anything is left for the others.
-        while waiting and (self.splits or not known or not all(scope["common"] for scope in known.values())):
-            asked, waiting = (waiting, []) if self.splits or known else (waiting[:1], waiting[1:])
+        while waiting and (self.settings.splits or not known or not all(scope["common"] for scope in known.values())):
+            asked, waiting = (waiting, []) if self.settings.splits or known else (waiting[:1], waiting[1:])
             orders = [(client, Record(down=downs[client], splits=splits, metrics=list(self.metrics), alike=same)) for client in asked]
             for client, up, measured in self.ask(MEASURE, orders):
                 for name, scope in up["served"].items():

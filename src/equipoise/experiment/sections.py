@@ -36,6 +36,11 @@ class Participation(Section):
     deadline: float = Field(3600.0, gt=0, description="seconds that a client's step may take; with workers=0 kept in the main thread only")
     script: dict[int, Scripted] = Field(default_factory=dict, description="round -> the clients asked in it, in place of a draw")
 
+    def attempts(self, number: int) -> range:
+        """The attempts at a round; a script names the one that counted, where earlier ones were given up."""
+        first = self.script[number].attempt if number in self.script else 0
+        return range(first, first + self.tries)
+
     def size(self, clients: int) -> int:
         return min(clients, self.number if self.number is not None else max(1, int(clients * self.fraction + 1e-9)))
 
