@@ -285,8 +285,8 @@ def fresh_folder(wanted: Experiment) -> Path:
     """A new folder under runs/, named by time, method, data and seed."""
     method = wanted.model_dump(mode="json")["method"]["name"].rpartition(":")[2]
     stem = f"{datetime.now().strftime('%Y%m%d-%H%M%S')}-{method}-{Path(wanted.data.name).name}-s{wanted.seed}"
-    folder, place = Path("runs") / stem, 1
+    folder, count = Path("runs") / stem, 1
     while folder.exists():
-        place += 1
-        folder = Path("runs") / f"{stem}-{place}"
+        count += 1
+        folder = Path("runs") / f"{stem}-{count}"
     return folder

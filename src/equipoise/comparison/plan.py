@@ -66,9 +66,9 @@ def plan(
     cells = []
     for partition, seed, (label, method) in itertools.product(dealt, seeds, zip(names, listed, strict=True)):
         for setting in _settings(grid or {}, method):
-            place = {"data.partition": partition, "seed": seed, "workers": 0} | {k: v for k, v in setting if not _of_method(k)}
+            fixed = {"data.partition": partition, "seed": seed, "workers": 0} | {k: v for k, v in setting if not _of_method(k)}
             tuned = _tuned(method, {key.removeprefix("method."): value for key, value in setting if _of_method(key)})
-            wanted = experiment({**with_settings(config, place), "method": tuned}, imports)
+            wanted = experiment({**with_settings(config, fixed), "method": tuned}, imports)
             alone = folder_name(experiment({**dict(wanted), "method": reference}, imports))
             cells.append(Cell(label, partition, seed, wanted, folder_name(wanted), alone, setting))
     if len({cell.experiment.training.keep_optimiser for cell in cells}) > 1:

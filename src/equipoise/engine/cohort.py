@@ -58,10 +58,10 @@ class Clients:
     def ask(self, requests: Sequence[Request]) -> list[Reply]:
         """One exchange; a step that raised ends the run with its traceback, and a reply that no performing side would send is a failure."""
         replies = self.transport.exchange(requests, self.experiment.participation.deadline)
-        for place, (request, reply) in enumerate(zip(requests, replies, strict=True)):
+        for position, (request, reply) in enumerate(zip(requests, replies, strict=True)):
             wrong = odd(request, reply)
             if wrong is not None:
-                replies[place] = Reply(request.client, failure=wrong)
+                replies[position] = Reply(request.client, failure=wrong)
                 continue
             if reply.stop is not None:
                 raise RunError(reply.stop)

@@ -196,7 +196,7 @@ def _explain(detail: Any) -> str:
     if detail["type"] == "extra_forbidden":
         section: Any = Experiment
         for part in path[:-1]:
-            # A place in a tuple of sections (faults.script.0) leads to what the tuple is of.
+            # A position in a tuple of sections (faults.script.0) leads to what the tuple is of.
             section = get_args(section)[0] if part.isdigit() else section.model_fields[part].annotation
         valid = list(section.model_fields)
         close = closest(path[-1], valid)

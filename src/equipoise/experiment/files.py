@@ -39,17 +39,17 @@ def with_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dic
     result: dict[str, Any] = dict(config)
     for key, value in settings.items():
         *parents, last = key.split(".")
-        place = result
+        section = result
         for parent in parents:
-            inner = place.get(parent)
+            inner = section.get(parent)
             # `method: fedprox` is short for a mapping with that name.
             inner = {"name": inner} if isinstance(inner, str) else {} if inner is None else inner
             if not isinstance(inner, Mapping):
                 raise ConfigurationError(f"{key}: {parent} is {quoted(inner)}, which has no parts; set {parent} itself")
             inner = dict(inner)
-            place[parent] = inner
-            place = inner
-        place[last] = value
+            section[parent] = inner
+            section = inner
+        section[last] = value
     return config.changed(result, settings.values()) if isinstance(config, FromFile) else result
 
 

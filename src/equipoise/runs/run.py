@@ -120,9 +120,9 @@ class Run:
         plan = FaultPlan(Faults(**faults), Training(**config["training"]), config["seed"])
         lost = []
         for row in self.rejected():
-            place = {key: row[key] for key in ("round", "attempt", "exchange", "client")}
-            if row["attempt"] == counted[row["round"]]["attempt"] and plan.missing(**place, samples=sizes[row["client"]])[0] is None:
-                lost.append({**place, "kind": "drop"})
+            when = {key: row[key] for key in ("round", "attempt", "exchange", "client")}
+            if row["attempt"] == counted[row["round"]]["attempt"] and plan.missing(**when, samples=sizes[row["client"]])[0] is None:
+                lost.append({**when, "kind": "drop"})
         participation = config.get("participation", {})
         return {
             **config,

@@ -140,8 +140,8 @@ class Workbench:
         model.net.eval()
         parts: list[Tensor] = []
         with torch.no_grad():
-            for places in samples.chunks():
-                x = samples.at(places)[0].to(self.device)
+            for positions in samples.chunks():
+                x = samples.at(positions)[0].to(self.device)
                 out = model(x if transform is None else transform(x))
                 parts.append((out.features if features else out.logits).cpu())
         if parts:
