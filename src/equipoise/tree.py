@@ -55,7 +55,7 @@ class Tree(Mapping[str, Tensor]):
 
     @property
     def rest(self) -> Tree:
-        """The entries that are not trained: buffers and frozen weights."""
+        """The entries that are not trained: buffers and frozen parameters."""
         return self._keep(lambda name: name in self.untrained)
 
     def _keep(self, wanted: Callable[[str], bool]) -> Tree:

@@ -17,7 +17,6 @@ from equipoise.checked.names import nearest
 from equipoise.comparison import formats
 from equipoise.comparison.entries import Entry
 from equipoise.comparison.measures import Measure, in_unit_of, measures
-from equipoise.comparison.plan import ALONE
 from equipoise.comparison.table import Comparison, opened
 from equipoise.metrics import Metric
 from equipoise.report import figures, pictures
@@ -25,6 +24,7 @@ from equipoise.report.cards import cards, doubt, headline, points, written
 from equipoise.report.pictures import Picture
 from equipoise.report.verdict import best_in_words
 from equipoise.runs import Run
+from equipoise.runs.reference import ALONE
 from equipoise.runs.summary import best_round, notes
 from equipoise.storage.files import save_output
 from equipoise.storage.store import RunError
