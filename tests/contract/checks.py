@@ -19,9 +19,11 @@ import equipoise as eq
 from equipoise import methods, simulate
 from equipoise.client import Client
 from equipoise.data import Federation, Parts
+from equipoise.data.samples import Samples
 from equipoise.method import SLOTS, Method, Ups, overridden
 from equipoise.records import PerClient, read, write
 from equipoise.runs import Run
+from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
 from equipoise.tree import Tree
 
@@ -314,6 +316,7 @@ def _reachable(given: Mapping[str, Any]) -> Iterator[tuple[str, Tensor | np.ndar
         if id(one) in seen or isinstance(one, (str, int, float, type(None), type, ModuleType, FunctionType, torch.Generator)):
             continue
         seen[id(one)] = one  # also what a property made: its number must not be given to another
+        assert len(seen) < 100_000, f"{path} leads on without an end"
         if isinstance(one, Tensor) or (isinstance(one, np.ndarray) and one.dtype != object):
             yield path, one
         elif isinstance(one, Mapping):
@@ -329,7 +332,10 @@ def _attributes(one: Any) -> Iterator[tuple[str, Any]]:
     yield from ((name, getattr(one, name)) for name in ("__self__", "func", "args", "keywords") if hasattr(one, name))
     for kind in type(one).__mro__:
         for name, value in vars(kind).items():
-            if isinstance(value, property) or name in getattr(kind, "__slots__", ()):
+            # A property of others, such as a tree's parameters, makes something new at every call.
+            if (isinstance(value, property) and isinstance(one, (Client, Server, Samples, Method))) or name in getattr(
+                kind, "__slots__", ()
+            ):
                 with suppress(Exception):  # a property that has nothing to give says so
                     yield name, getattr(one, name)
             elif isinstance(one, Method) and not name.startswith("__") and not callable(value):
