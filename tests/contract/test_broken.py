@@ -10,7 +10,6 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from checks import CHECKS
 
 from equipoise.client import Client
 from equipoise.losses.terms import supervised, term
@@ -19,6 +18,7 @@ from equipoise.records import Down, PerClient, State, Up
 from equipoise.server import Server
 from equipoise.tree import Tree
 from equipoise.workbench import Model, Samples
+from tests.helpers.checks import CHECKS
 
 
 @dataclass(frozen=True)
