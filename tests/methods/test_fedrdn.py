@@ -177,6 +177,18 @@ def test_own_statistics_outside_training_without_any_draw(tmp_path: Path) -> Non
     assert not inputs_of(method, state.pool[:1], state.pool[0]).random, "with one pair samples can be cached"
 
 
+def test_distances_of_features_are_those_of_standardised_images(tmp_path: Path) -> None:
+    """The same change of brightness and contrast at every client vanishes when images are standardised, and so must its trace in what is measured."""
+
+    def distances(name: str, data: Sites) -> dict[tuple[str, str], float]:
+        run = eq.run(setting(data=data, network="cnn", rounds=1, evaluation={"distances": True}), tmp_path / name)
+        return {(row["client"], row["metric"]): row["value"] for row in run.table(phase="after_local", split="embedding")}
+
+    plain, brighter = distances("plain", sites()), distances("brighter", {name: (5 * x + 20, y) for name, (x, y) in sites().items()})
+    assert len(plain) == 2 * len(SHIFTS)
+    assert brighter == pytest.approx(plain, rel=1e-2)
+
+
 def test_constant_images_stay_finite(tmp_path: Path) -> None:
     data = sites()
     data["bo"] = (np.full_like(data["bo"][0], 0.5), data["bo"][1])

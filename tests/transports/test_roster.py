@@ -80,6 +80,7 @@ def test_the_order_of_clients_and_the_shared_test_set_belong_to_the_fingerprint(
 
 BAD: dict[str, tuple[Any, str]] = {
     "equal ids": (lambda f: replace(f, ids=("ada", "bo", "bo", "ada")), "the client ids 'ada', 'bo' were given more than once"),
+    "the name of all": (lambda f: replace(f, ids=("ada", "all", "cy", "di")), "client id .all.: measurements on a shared test set are kept under this name"),
     "a slash": (lambda f: replace(f, ids=("ada", "../bo", "cy", "di")), "client id '../bo': expected 1 to 64 printable characters without /"),
     "a control character": (lambda f: replace(f, ids=("ada", "bo\x1b[2J", "cy", "di")), "client id 'bo.*: expected 1 to 64 printable"),
     "too long": (lambda f: replace(f, ids=("ada", "b" * 65, "cy", "di")), "client id 'bbb.*: expected 1 to 64"),
