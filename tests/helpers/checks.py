@@ -218,7 +218,9 @@ def _attributes(one: Any) -> Iterator[tuple[str, Any]]:
                 kind, "__slots__", ()
             ):
                 with suppress(Exception):  # a property that has nothing to give says so
-                    yield name, getattr(one, name)
+                    value = getattr(one, name)
+                    if type(value) is not type(one):  # the parameters of a tree are a tree, whose parameters are a tree, and so on
+                        yield name, value
             elif isinstance(one, Method) and not name.startswith("__") and not callable(value):
                 yield name, value
 
