@@ -213,14 +213,11 @@ def _attributes(one: Any) -> Iterator[tuple[str, Any]]:
     yield from ((name, getattr(one, name)) for name in ("__self__", "func", "args", "keywords") if hasattr(one, name))
     for kind in type(one).__mro__:
         for name, value in vars(kind).items():
-            # A property of others, such as a tree's parameters, makes something new at every call.
-            if (isinstance(value, property) and isinstance(one, (Client, Server, Samples, Method))) or name in getattr(
-                kind, "__slots__", ()
-            ):
+            # Properties of others are not followed: the parameters of a tree are a tree, whose parameters are a tree, and so on.
+            given = isinstance(value, property) and isinstance(one, (Client, Server, Samples, Method))
+            if given or name in getattr(kind, "__slots__", ()):
                 with suppress(Exception):  # a property that has nothing to give says so
-                    value = getattr(one, name)
-                    if type(value) is not type(one):  # the parameters of a tree are a tree, whose parameters are a tree, and so on
-                        yield name, value
+                    yield name, getattr(one, name)
             elif isinstance(one, Method) and not name.startswith("__") and not callable(value):
                 yield name, value
 
