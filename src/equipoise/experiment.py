@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from difflib import get_close_matches
 from pathlib import Path
+from types import UnionType
 from typing import Any, Literal, get_args, overload
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_serializer, field_validator, model_validator
@@ -351,6 +352,7 @@ def _explain(detail: Any) -> str:
         for part in path[:-1]:
             # A place in a tuple of sections (faults.script.0) leads to what the tuple is of.
             section = get_args(section)[0] if part.isdigit() else section.model_fields[part].annotation
+            section = get_args(section)[0] if isinstance(section, UnionType) else section  # a section or none
         valid = list(section.model_fields)
         close = get_close_matches(path[-1], valid, 1, 0.5)
         hint = f"; did you mean {'.'.join([*path[:-1], close[0]])}?" if close else "."
