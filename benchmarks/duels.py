@@ -25,8 +25,8 @@ from bench import CORES, HERE, machine
 from equipoise.data import Federation, federate
 from equipoise.models import Generator, build, shape_after
 from equipoise.streams import default_generator, torch_stream
+from equipoise.training.workbench import one_thread, prefers_channels_last
 from equipoise.transports.base import Watcher
-from equipoise.workbench import one_thread, prefers_channels_last
 from measure import machine_seconds
 from stepping import stepped
 

@@ -26,8 +26,8 @@ import torch
 import equipoise as eq
 from bench import HERE, machine
 from equipoise import methods
-from equipoise.runs.store import RoundRecord
-from equipoise.workbench import one_thread
+from equipoise.storage.store import RoundRecord
+from equipoise.training.workbench import one_thread
 from stepping import stepped
 
 CLIENTS, SAMPLES, NETWORK, BATCH, SEED = 10, 3_000, "moon_cnn", 32, 0

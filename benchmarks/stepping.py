@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from equipoise.data.samples import Samples
 from equipoise.engine.rounds import Loop
 from equipoise.experiment import Experiment
 from equipoise.records import State
-from equipoise.runs.store import RoundRecord, Store
 from equipoise.server import ServerData
 from equipoise.simulate import Simulation, configuration, job_of
+from equipoise.storage.store import RoundRecord, Store
 from equipoise.transports.base import Watcher
-from equipoise.workbench import Samples
 
 
 def stepped(experiment: Experiment, folder: Path, watcher: Watcher | None = None) -> Iterator[tuple[State, RoundRecord]]:

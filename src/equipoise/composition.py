@@ -12,14 +12,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from equipoise.checked.names import nearest
 from equipoise.client import Client, Inputs
 from equipoise.method import SLOTS as METHOD_SLOTS
 from equipoise.method import Cohort, Method, Served, Ups, Weights, overridden
-from equipoise.names import nearest
+from equipoise.models import Model
 from equipoise.records import Down, Record, State, Up
 from equipoise.server import Server
+from equipoise.training.workbench import Factory
 from equipoise.tree import Tree
-from equipoise.workbench import Factory, Model
 
 if TYPE_CHECKING:
     from equipoise.task import Task
@@ -245,7 +246,7 @@ def _check(base: Method, guests: Mapping[str, Method]) -> None:
 
 
 def _refusal(base: Method, slot: str, guest: Method, guests: Mapping[str, Method]) -> str | None:
-    elsewhere = [other for place, other in guests.items() if place != slot]
+    elsewhere = [other for where, other in guests.items() if where != slot]
     if slot == "weights":
         if not base.weighs:
             return "its round never weighs replies, so a rule would be ignored"
@@ -301,4 +302,4 @@ def _put(state: State, name: str, own: State) -> State:
 
 
 def _ups_of(ups: Ups, name: str) -> Ups:
-    return Ups([(client, None if up is None else Up({**up, **up.get(name, {})})) for client, up in ups.places])
+    return Ups([(client, None if up is None else Up({**up, **up.get(name, {})})) for client, up in ups.positions])

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import half_finished
 import pytest
 
 from equipoise.runs import Run
-from equipoise.runs.store import RoundRecord, Store
+from equipoise.storage.store import RoundRecord, Store
+from tests.helpers import half_finished
 
 PHASES = ("clients", "transport", "aggregation", "evaluation", "store")
 
@@ -50,7 +50,7 @@ def work(run: Run) -> tuple[int, int]:
 
 @pytest.mark.parametrize("migrated", [False, True], ids=["format 1", "format 2"])
 def test_the_rounds_of_a_run_are_one_query_whose_work_grows_with_their_number(migrated: bool, tmp_path: Path) -> None:
-    from equipoise.runs.store import Store
+    from equipoise.storage.store import Store
 
     runs = []
     for rounds in (500, 4000):

@@ -13,9 +13,9 @@ from equipoise.data.deciding import with_schema
 from equipoise.data.federation import Federation, Parts
 from equipoise.data.partitions import Deal, Pool, deal, parse
 from equipoise.data.preparation import prepared
+from equipoise.data.shift import label_distance
 from equipoise.data.splits import equal_samples, split
 from equipoise.data.transforms import resized
-from equipoise.shift import label_distance
 from equipoise.streams import stream
 
 Split = tuple[Parts, Parts, Parts, np.ndarray]  # training, validation, test, shared test
@@ -33,7 +33,7 @@ def federate(config: DataConfig, seed: int, dataset: Dataset | None = None) -> F
     dealt = _dealt(config, seed, dataset, pool)
     parts = _split(config, seed, dataset, dealt, groups, shared)
     different = int(np.count_nonzero(np.bincount(dealt.parts.index)))
-    facts = {
+    metadata = {
         "licence": dataset.licence,
         "source": dataset.source,
         "samples": len(dataset.x),
@@ -41,11 +41,11 @@ def federate(config: DataConfig, seed: int, dataset: Dataset | None = None) -> F
         "equal_samples": len(groups) - int(np.count_nonzero(np.bincount(groups))),
         "repeats": len(dealt.parts.index) - different,
         "train_equal_to_shared_test": int(np.isin(groups[parts[0].index], groups[parts[3]]).sum()),
-        **dealt.facts,
+        **dealt.metadata,
     }
     if dataset.task.classifies:
-        facts["label_distance"] = label_distance(dataset.y.numpy(), dealt.parts, pool, dataset.task.outputs).round(6).tolist()
-    return prepared(dataset, config, dealt.ids, parts, facts)
+        metadata["label_distance"] = label_distance(dataset.y.numpy(), dealt.parts, pool, dataset.task.outputs).round(6).tolist()
+    return prepared(dataset, config, dealt.ids, parts, metadata)
 
 
 def load(config: DataConfig) -> Dataset:

@@ -1,0 +1,129 @@
+"""Files of a run: which names they may have, that no link leads elsewhere, that they reach the disk, and that they stay as they were written."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+DATABASE, CONFIGURATION, FILES, LOCK = "run.db", "experiment.yaml", "files", "run.lock"
+AT_A_TIME = 8  # files that are synced or removed together
+
+# Every name that Equipoise gives to a file under files/: whose it is (a client by number or digest), then round, attempt and exchange.
+_NAME = re.compile(
+    r"(?:(?:server|perclient-[0-9a-f]+-[0-9a-f]+)-r[0-9]+a[0-9]+|(?:client|reply)-[0-9a-f]+-r[0-9]+a[0-9]+x[0-9]+)\.safetensors"
+)
+# Names under which files are written first: safetensors' own, and ours.
+_HALF_WRITTEN = re.compile(r"\.tmp[0-9A-Za-z]{6}|client-[0-9a-f]+-r[0-9]+a[0-9]+x[0-9]+\.safetensors\.[0-9]+\.part")
+# What a run writes into its folder by name; SQLite adds -wal, -shm and -journal to its own.
+_WRITTEN = re.compile(rf"{re.escape(DATABASE)}.*|{re.escape(LOCK)}|{re.escape(CONFIGURATION)}|{FILES}|tensorboard")
+
+
+class RunError(RuntimeError):
+    """Something is wrong with a run on disk; says what and what to do."""
+
+
+def is_ours(name: object) -> bool:
+    """Whether this is the plain name of a file that a run keeps.
+
+    >>> is_ours("server-r2a0.safetensors"), is_ours("client-000004-r1a0x1.safetensors"), is_ours("../../.profile")
+    (True, True, False)
+    """
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def is_left_over(name: str) -> bool:
+    """Whether a file of this name, which no row names, is one that a killed process of ours may have left."""
+    return is_ours(name) or _HALF_WRITTEN.fullmatch(name) is not None
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse a folder in which a name that a run opens or writes is a symbolic link: what it leads to is not part of the run."""
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.iterdir()):
+        if _WRITTEN.fullmatch(path.name) and path.is_symlink():
+            raise RunError(f"{path} is a symbolic link, which Equipoise does not follow inside a run; put the file or folder itself there")
+
+
+def save_output(path: Path, content: str | bytes) -> None:
+    """Write a report, a model or a card, but not through a symbolic link: a run's folder may come from anyone."""
+    refused = RunError(f"{path} is a symbolic link, which Equipoise does not write through; remove it, or choose another file with --out")
+    if path.is_symlink():
+        raise refused
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise refused from None
+        raise
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def digest_of(data: bytes) -> str:
+    """SHA-256 of a file's bytes; processors have instructions for it."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file's bytes; processors have instructions for it."""
+    with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)), "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_flaw(path: Path, size: int, known: str) -> str | None:
+    """What is wrong with a file of so many bytes and this digest (unknown if empty); None if it is a record as it was written."""
+    from equipoise.records import read  # torch comes with it, which most who look at runs do without
+
+    try:
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode):
+            return "is not a file"
+        if found.st_size != size:
+            return "is cut off" if found.st_size < size else "is longer than it was written"
+        if known and digest(path) != known:
+            return "is not as it was written"
+        read(path, lazy=False)
+    except FileNotFoundError:
+        return "is missing"
+    except Exception as error:  # whatever a stranger's bytes may lead to
+        return f"cannot be read ({str(error).splitlines()[0][:200] if str(error) else type(error).__name__})"
+    return None
+
+
+def sync(paths: Iterable[Path]) -> None:
+    """Have the contents of these files, and the names in these folders, on the disk."""
+    _at_once(_sync, [path for path in paths if os.name == "posix" or not path.is_dir()])  # elsewhere a folder cannot be opened
+
+
+def unlink(paths: Iterable[Path]) -> None:
+    """Remove these files as far as it can be done."""
+    _at_once(_unlink, list(paths))
+
+
+def _at_once(function: Callable[[Path], None], paths: Sequence[Path]) -> None:
+    """Several files at a time: each call waits for the disk, which does many about as fast as one."""
+    if paths:
+        with ThreadPoolExecutor(min(AT_A_TIME, len(paths))) as threads:
+            list(threads.map(function, paths))
+
+
+def _unlink(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
