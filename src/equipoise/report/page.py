@@ -20,7 +20,7 @@ from equipoise.comparison.measures import Measure, in_unit_of, measures
 from equipoise.comparison.table import Comparison, opened
 from equipoise.metrics import Metric
 from equipoise.report import figures, pictures
-from equipoise.report.cards import cards, doubt, headline, points, written
+from equipoise.report.cards import cards, doubt, extremes, headline, in_quantiles, points, written
 from equipoise.report.pictures import Picture
 from equipoise.report.verdict import best_in_words
 from equipoise.runs import Run
@@ -100,9 +100,16 @@ def _page_of_one(comparison: Comparison, drawn: dict[str, Picture]) -> str:
     return _render(
         title=f"{entry.label} on {entry.run.data}",
         headline=headline(found, metric),
-        remarks=[doubt(found), *_remarks(entry, run), _unfinished(run), _no_reference(entry), _failed(comparison)],
+        remarks=[
+            in_quantiles(found, metric),
+            doubt(found),
+            *_remarks(entry, run),
+            _unfinished(run),
+            _no_reference(entry),
+            _failed(comparison),
+        ],
         tiles=tiles,
-        cards=found,
+        cards=extremes(found),
         largest=max((abs(card.gain) for card in found if card.gain is not None), default=0.0),
         total_rounds=run.last_round,
         tables=[],
