@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from equipoise import methods
@@ -20,16 +18,16 @@ from equipoise.comparison.plan import ALONE
 from equipoise.comparison.table import Comparison, opened
 from equipoise.metrics import Metric
 from equipoise.names import nearest
-from equipoise.report import figures, pictures
-from equipoise.report.cards import cards, doubt, headline, points, written
+from equipoise.report import drawing, pictures
+from equipoise.report.cards import Card, cards, doubt, headline, points, written
 from equipoise.report.pictures import Picture
+from equipoise.report.render import Live, render
+from equipoise.report.tracks import scale_of
 from equipoise.report.verdict import best_in_words
 from equipoise.runs import Run
 from equipoise.runs.files import save_output
 from equipoise.runs.store import RunError
 from equipoise.runs.summary import best_round, notes
-
-SHOWN_CLIENTS = 50  # rows of the client table that are shown at first; a button shows the rest
 
 
 def report(
@@ -43,19 +41,20 @@ def report(
 
     `kinds` ("png", "pdf") also writes the figures as files beside the page, or those in `names` only.
     """
-    comparison = opened(runs, against)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # means over clients of which none has a value; the page says so in words
-        return _written(comparison, Path(out), kinds, names)
+    return _written(opened(runs, against), Path(out), kinds, names)
+
+
+def page_of(comparison: Comparison, live: Live | None = None) -> str:
+    """The page of a run or of several; `live` where it is watched while the run goes on."""
+    return _rendered(comparison, *_drawn(comparison), live)
 
 
 def _written(comparison: Comparison, path: Path, kinds: Sequence[str], names: Sequence[str]) -> list[Path]:
-    several = len(comparison.entries) > 1
-    drawn = _figures_of_several(comparison) if several else pictures.of_run(comparison.entries[0])
+    found, drawn = _drawn(comparison)
     for name in names:
         if name not in drawn:
             raise nearest("figure", name, list(drawn))
-    page = _page_of_several(comparison, drawn) if several else _page_of_one(comparison, drawn)
+    page = _rendered(comparison, found, drawn)
     written_files = [path]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,13 +62,30 @@ def _written(comparison: Comparison, path: Path, kinds: Sequence[str], names: Se
         for kind in kinds:
             for name in names or drawn:
                 file = path.with_name(f"{path.stem}-{name}.{kind}")
-                save_output(file, figures.encoded(drawn[name].draw, kind))
+                save_output(file, drawing.encoded(drawn[name].draw, kind))
                 written_files.append(file)
     except OSError as error:
         raise RunError(
             f"cannot write the report to {path}: {error.strerror or error}; choose a file that can be written with --out"
         ) from error
     return written_files
+
+
+def _drawn(comparison: Comparison) -> tuple[list[Card], dict[str, Picture]]:
+    """The cards of a single run, and the figures."""
+    if len(comparison.entries) > 1:
+        return [], _figures_of_several(comparison)
+    entry = comparison.entries[0]
+    found = cards(entry, Run(entry.run.folder))
+    return found, pictures.of_run(entry, found)
+
+
+def _rendered(comparison: Comparison, found: list[Card], drawn: dict[str, Picture], live: Live | None = None) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # means over clients of which none has a value; the page says so in words
+        if len(comparison.entries) > 1:
+            return _page_of_several(comparison, drawn, live)
+        return _page_of_one(comparison, found, drawn, live)
 
 
 def _figures_of_several(comparison: Comparison) -> dict[str, Picture]:
@@ -84,10 +100,9 @@ def _figures_of_several(comparison: Comparison) -> dict[str, Picture]:
     return drawn
 
 
-def _page_of_one(comparison: Comparison, drawn: dict[str, Picture]) -> str:
+def _page_of_one(comparison: Comparison, found: list[Card], drawn: dict[str, Picture], live: Live | None) -> str:
     entry = comparison.entries[0]
     run, metric = Run(entry.run.folder), entry.metric
-    found = cards(entry, run)
     measured = entry.measured[0]
     worst = "highest" if entry.lower else "lowest"
     tiles = [(f"average {metric.name}", written(measured["average"], metric), _was(entry, "average")),
@@ -97,18 +112,21 @@ def _page_of_one(comparison: Comparison, drawn: dict[str, Picture]) -> str:
         average = measured["change"] * (-1 if entry.lower else 1)
         tiles += [("average gain", f"{'+' if average > 0 else ''}{points(average, metric)}", f"{100 * measured['harmed']:.0f} % of the clients lose"),
                   ("collaborative fairness", formats.figure(measured["cf"], Measure("CF")), "CF, from -100 to 100")]  # fmt: skip
-    return _render(
+    return render(
+        "page.html",
+        live=live,
         title=f"{entry.label} on {entry.run.data}",
         headline=headline(found, metric),
         remarks=[doubt(found), *_remarks(entry, run), _unfinished(run), _no_reference(entry), _failed(comparison)],
         tiles=tiles,
         cards=found,
-        largest=max((abs(card.gain) for card in found if card.gain is not None), default=0.0),
+        scale=scale_of(found),
         total_rounds=run.last_round,
         tables=[],
         metrics=[_metrics_of_one(entry)] if len(entry.run.by_metric) > 1 else [],
         pictures=_group(drawn, list(drawn)),
         more=[],
+        notes=[],
         unit=metric.title,
         metric=metric,
         facts=_facts(run),
@@ -117,7 +135,7 @@ def _page_of_one(comparison: Comparison, drawn: dict[str, Picture]) -> str:
     )
 
 
-def _page_of_several(comparison: Comparison, drawn: dict[str, Picture]) -> str:
+def _page_of_several(comparison: Comparison, drawn: dict[str, Picture], live: Live | None) -> str:
     entries = comparison.entries
     run, metric = Run(entries[0].run.folder), comparison.metric
     tables, more = [], []
@@ -132,13 +150,15 @@ def _page_of_several(comparison: Comparison, drawn: dict[str, Picture]) -> str:
         own = [name for name in wanted if _owner(name, comparison.methods) == method]
         more.append({"title": method, "pictures": _group(drawn, own)})
     shared = [name for name in drawn if not name.startswith(("heatmap-", "weights-"))]
-    return _render(
+    return render(
+        "page.html",
+        live=live,
         title=f"{len(comparison.methods)} methods on {entries[0].run.data}",
         headline=best_in_words(comparison),
         remarks=[_failed(comparison)],
         tiles=[],
         cards=[],
-        largest=0.0,
+        scale=None,
         total_rounds=0,
         tables=tables,
         metrics=[_metrics_of_several(comparison, partition) for partition in comparison.partitions if len(comparison.metrics) > 1],
@@ -156,30 +176,9 @@ def _page_of_several(comparison: Comparison, drawn: dict[str, Picture]) -> str:
     )
 
 
-def _render(**content: Any) -> str:
-    environment = Environment(
-        loader=PackageLoader("equipoise.report", "template"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "written": lambda value: formats.figure(value, in_unit_of(content["metric"])),
-        "change": lambda value: formats.figure(value, in_unit_of(content["metric"]), signed=True),
-        "exact": lambda value: "" if value is None or (isinstance(value, float) and math.isnan(value)) else repr(value),
-    }
-    folder = Path(__file__).parent / "template"
-    inlined = {name: Markup((folder / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js")}
-    content.setdefault("notes", [])
-    return environment.get_template("page.html").render(
-        style=inlined["page.css"], script=inlined["page.js"], shown=SHOWN_CLIENTS, **content
-    )
-
-
 def _group(drawn: dict[str, Picture], names: Sequence[str]) -> list[dict[str, str]]:
     return [
-        {"name": name, "title": drawn[name].title, "text": drawn[name].text, "uri": figures.data_uri(drawn[name].draw)} for name in names
+        {"name": name, "title": drawn[name].title, "text": drawn[name].text, "uri": drawing.data_uri(drawn[name].draw)} for name in names
     ]
 
 
