@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from equipoise.cli import compare, data, export, methods, predict, report, resume, run, show, table
+from equipoise.cli import compare, data, export, methods, predict, report, resume, run, show, table, watch
 from equipoise.names import UnknownName, is_unicode, quoted
 from equipoise.text import shown
 
@@ -47,6 +47,7 @@ app.command("run")(run.run)
 app.command("resume")(resume.resume)
 app.command("compare")(compare.compare)
 app.command("report")(report.report)
+app.command("watch")(watch.watch)
 app.command("show")(show.show)
 app.command("table")(table.table)
 app.command("export")(export.export)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,23 @@ def report(
 
     `kinds` ("png", "pdf") also writes the figures as files beside the page, or those in `names` only.
     """
-    return _written(opened(runs, against), Path(out), kinds, names)
+    comparison = opened(runs, against)
+    with _without_warnings():
+        return _written(comparison, Path(out), kinds, names)
 
 
 def page_of(comparison: Comparison, live: Live | None = None) -> str:
     """The page of a run or of several; `live` where it is watched while the run goes on."""
-    return _rendered(comparison, *_drawn(comparison), live)
+    with _without_warnings():
+        return _rendered(comparison, *_drawn(comparison), live)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """numpy warns of means over clients of which none has a value; the page says so in words."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
 
 
 def _written(comparison: Comparison, path: Path, kinds: Sequence[str], names: Sequence[str]) -> list[Path]:
@@ -81,11 +93,9 @@ def _drawn(comparison: Comparison) -> tuple[list[Card], dict[str, Picture]]:
 
 
 def _rendered(comparison: Comparison, found: list[Card], drawn: dict[str, Picture], live: Live | None = None) -> str:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # means over clients of which none has a value; the page says so in words
-        if len(comparison.entries) > 1:
-            return _page_of_several(comparison, drawn, live)
-        return _page_of_one(comparison, found, drawn, live)
+    if len(comparison.entries) > 1:
+        return _page_of_several(comparison, drawn, live)
+    return _page_of_one(comparison, found, drawn, live)
 
 
 def _figures_of_several(comparison: Comparison) -> dict[str, Picture]:
