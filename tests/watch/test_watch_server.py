@@ -25,7 +25,7 @@ from stores import made_up_run
 
 import equipoise
 from equipoise.comparison.table import Comparison, Failure, opened
-from equipoise.runs.store import RunError, Store
+from equipoise.storage.store import RunError, Store
 from equipoise.watch import pages, serving
 from equipoise.watch.pages import Page, State
 from equipoise.watch.progress import progress_of

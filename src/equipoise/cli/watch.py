@@ -17,7 +17,7 @@ def watch(
     equipoise watch runs/demo-fedavg
     """
     from equipoise.cli import output
-    from equipoise.runs.store import RunError
+    from equipoise.storage.store import RunError
     from equipoise.watch.serving import Watcher
 
     if not folder.is_dir():

@@ -12,13 +12,13 @@ import yaml
 from markupsafe import Markup
 
 from equipoise import methods
+from equipoise.checked.names import nearest
 from equipoise.comparison import formats
 from equipoise.comparison.entries import Entry, is_going
 from equipoise.comparison.measures import Measure, in_unit_of, measures
 from equipoise.comparison.plan import ALONE
 from equipoise.comparison.table import Comparison, opened
 from equipoise.metrics import Metric
-from equipoise.names import nearest
 from equipoise.report import drawing, pictures
 from equipoise.report.cards import Card, cards, doubt, headline, points, written
 from equipoise.report.pictures import Picture
@@ -26,9 +26,9 @@ from equipoise.report.render import Live, render
 from equipoise.report.tracks import scale_of
 from equipoise.report.verdict import best_in_words
 from equipoise.runs import Run
-from equipoise.runs.files import save_output
-from equipoise.runs.store import RunError
 from equipoise.runs.summary import best_round, notes
+from equipoise.storage.files import save_output
+from equipoise.storage.store import RunError
 
 
 def report(

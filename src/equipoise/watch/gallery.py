@@ -14,8 +14,8 @@ from equipoise.report.cards import written
 from equipoise.report.render import render
 from equipoise.report.verdict import best_in_words
 from equipoise.runs import Run
-from equipoise.runs.store import DATABASE
 from equipoise.runs.summary import over_clients
+from equipoise.storage.store import DATABASE
 from equipoise.watch.pages import Page, State, comparison_page, in_words, open_inside, run_page
 from equipoise.watch.progress import progress_of
 

@@ -14,7 +14,7 @@ from equipoise.comparison.entries import RESULT
 from equipoise.comparison.table import Comparison, opened
 from equipoise.report.page import page_of
 from equipoise.report.render import Live, render
-from equipoise.runs.store import RunError
+from equipoise.storage.store import RunError
 from equipoise.watch.progress import Progress, progress_of
 
 AT_LEAST = 2.0  # seconds between two makings of a page while a run goes on

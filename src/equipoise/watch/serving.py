@@ -20,7 +20,7 @@ from threading import BoundedSemaphore, Lock
 from typing import Any
 from urllib.parse import urlsplit
 
-from equipoise.runs.store import DATABASE, RunError
+from equipoise.storage.store import DATABASE, RunError
 from equipoise.watch.gallery import Gallery
 from equipoise.watch.pages import Page, run_page
 
