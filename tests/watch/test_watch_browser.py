@@ -115,7 +115,7 @@ def test_the_page_follows_a_run_that_trains(browser: Browser, training: Path, se
     until(lambda: words() == f"finished after {ROUNDS} rounds")
     final = Run(training / "run").final()
     until(lambda: dict(browser.run(values)) == final)
-    assert browser.run("[...document.images].map(image => image.src)") != pictures, "figures are new"
+    until(lambda: browser.run("[...document.images].map(image => image.src)") != pictures)
     assert browser.run("window.blank") == 0, "at no moment a figure is missing"
     assert browser.run("document.activeElement === same && same.value") == "2" and browser.run("document.querySelector('details').open")
     assert browser.run("[...document.querySelectorAll('table.cards tbody tr:not(.hidden)')].map(row => row.dataset.client)") == ["2"]
