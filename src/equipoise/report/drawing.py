@@ -123,7 +123,7 @@ def name_ends(axes: Axes, ends: Sequence[tuple[str, float, float, str]]) -> None
     for (name, x, y, colour), place in zip(ends, places, strict=True):
         axes.annotate(
             short(name), (x, y), (1.045, place), textcoords=axes.get_yaxis_transform(), va="center", fontsize=size, annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "shrinkA": 1, "shrinkB": 0},
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)},
         )  # fmt: skip
     axes.set_ylim(low, high)
 

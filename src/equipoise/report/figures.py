@@ -49,7 +49,7 @@ def learning(curves: Curves, alone: Curves | None, metric: Metric) -> Figure:
     else:
         low, high = np.nanpercentile(values, [10, 90], axis=0)
         axes.fill_between(rounds, low, high, color=FAINT, alpha=0.3, linewidth=0, label="middle 80 % of the clients")
-        ended = np.nan_to_num(values[:, last], nan=np.nanmean(values[:, last]))
+        ended = np.nan_to_num(values[:, last], nan=float(np.nanmean(values[:, last])))
         for word, place in (("lowest", int(ended.argmin())), ("highest", int(ended.argmax()))):
             axes.plot(rounds, values[place], color=FAINT, linewidth=1, linestyle="--")
             ends.append((f"{word}: {short(curves.clients[place])}", rounds[-1], float(values[place, last]), FAINT))
@@ -221,7 +221,7 @@ def weights(curves: Curves) -> Figure:
     """The share of the aggregate given to each client: stacked where clients are few, else a heat map."""
     if len(curves.clients) > len(COLOURS) + 4:
         order = np.argsort(curves.values.mean(1), kind="stable")[::-1]
-        return _image(curves, order, 100.0, "weight in %", "cividis")
+        return _image(curves, order, 100.0, "weight in %", "cividis", lowest=0.0)
     figure, axes = new()
     shades = [*COLOURS, *(f"{0.35 + 0.15 * place:.2f}" for place in range(4))]
     rounds = curves.rounds if len(curves.rounds) > 1 else [curves.rounds[0], curves.rounds[0] + 1]
@@ -235,12 +235,17 @@ def weights(curves: Curves) -> Figure:
     return figure
 
 
-def _image(curves: Curves, order: np.ndarray, factor: float, name: str, colours: str) -> Figure:
+def _image(curves: Curves, order: np.ndarray, factor: float, name: str, colours: str, lowest: float | None = None) -> Figure:
     count = len(order)
     figure, axes = new(float(np.clip(1.2 + 0.14 * count, 2.2, 4.6)))
     first, last = curves.rounds[0] - 0.5, curves.rounds[-1] + 0.5
     picture = axes.imshow(
-        curves.values[order] * factor, aspect="auto", cmap=colours, interpolation="nearest", extent=(first, last, count - 0.5, -0.5)
+        curves.values[order] * factor,
+        aspect="auto",
+        cmap=colours,
+        interpolation="nearest",
+        extent=(first, last, count - 0.5, -0.5),
+        vmin=lowest,
     )
     axes.grid(visible=False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

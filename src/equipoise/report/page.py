@@ -130,7 +130,7 @@ def _page_of_one(comparison: Comparison, found: list[Card], drawn: dict[str, Pic
         remarks=[doubt(found), *_remarks(entry, run), _unfinished(run), _no_reference(entry), _failed(comparison)],
         tiles=tiles,
         cards=found,
-        scale=scale_of(found),
+        scale=scale_of(found, metric),
         total_rounds=run.last_round,
         tables=[],
         metrics=[_metrics_of_one(entry)] if len(entry.run.by_metric) > 1 else [],
@@ -281,7 +281,8 @@ def _facts(run: Run, comparison: Comparison | None = None) -> list[tuple[str, st
             ("baseline of the tests", comparison.baseline),
             ("ranked by", f"{comparison.measures[comparison.measure].title} of {comparison.metric.name}"),
         ]
-    return [*same, ("clients", f"{len(run.clients):,}, with {min(sizes):,} to {max(sizes):,} training samples"),
+    samples = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
+    return [*same, ("clients", f"{len(run.clients):,}, with {samples} training samples"),
             ("rounds", f"{run.last_round} of {run.config['rounds']}"), ("test data", "one set for all" if run.main_split == "shared" else "each client's own part")]  # fmt: skip
 
 

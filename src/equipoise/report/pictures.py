@@ -35,10 +35,10 @@ def of_run(entry: Entry, cards: Sequence[Card]) -> dict[str, Picture]:
     curves = _curves(entry)
     alone = None if entry.alone is None or entry.run.is_alone else _curves(Entry("", entry.alone, None))
     found = {}
-    known = [(card, card.alone) for card in cards if card.gain is not None and card.alone is not None]
+    known = [(card, card.alone) for card in cards if card.gain is not None and card.alone is not None and np.isfinite(card.gain)]
     if known:
         a, t = np.array([alone for _, alone in known]), np.array([card.value for card, _ in known])
-        spans = {card.client: span for card, _ in known if (span := span_of(card)) is not None}
+        spans = {card.client: span for card, _ in known if (span := span_of(card, metric)) is not None}
         better = int((t < a).sum() if entry.lower else (t > a).sum())
         many = len(known) > figures.NAMED_ROWS
         side = "below" if entry.lower else "above"
@@ -61,7 +61,8 @@ def of_run(entry: Entry, cards: Sequence[Card]) -> dict[str, Picture]:
         f"{name}: average {written(p[0][0], metric)}, standard deviation {points_of(p[0][1], metric)}." for name, p in points.items()
     )
     text = f"{_DIRECTION[entry.lower]} {text}" + (" The line is the way there, round by round." if len(curves.rounds) > 1 else "")
-    found["plane"] = Picture("Average and evenness", text, lambda: figures.plane(points, metric, curves))
+    if len(curves.clients) > 1:  # one client is even by itself
+        found["plane"] = Picture("Average and evenness", text, lambda: figures.plane(points, metric, curves))
     return found | _maps(entry, curves)
 
 

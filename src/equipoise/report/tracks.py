@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from equipoise.metrics import Metric
 from equipoise.report.cards import Card
 
 
@@ -30,23 +32,29 @@ class Scale:
     high: float
     tracks: dict[str, Track]
 
+    @property
+    def spans(self) -> bool:
+        """Whether any interval is known."""
+        return any(track.span is not None for track in self.tracks.values())
 
-def span_of(card: Card) -> tuple[float, float] | None:
-    """Where the value together could lie: the interval of the gain, counted from what the client reaches alone.
 
-    >>> span_of(Card("a", 9, 0.7, 0.6, 0.1, -0.1, 0.3)), span_of(Card("a", 9, 2.0, 3.0, 1.0, 0.5, 1.5))
-    ((0.5, 0.9), (1.5, 2.5))
+def span_of(card: Card, metric: Metric) -> tuple[float, float] | None:
+    """Where the value together could lie: the interval of the gain, counted from what the client reaches alone; no share is above 100 %.
+
+    >>> from equipoise.metrics.registry import find
+    >>> span_of(Card("a", 9, 0.7, 0.6, 0.1, -0.1, 0.5), find("accuracy")), span_of(Card("a", 9, 2.0, 3.0, 1.0, 0.5, 1.5), find("rmse"))
+    ((0.5, 1.0), (1.5, 2.5))
     """
-    if card.alone is None or card.low is None or card.high is None or card.gain is None:
+    if card.alone is None or card.low is None or card.high is None:
         return None
-    lower_is_better = card.gain * (card.value - card.alone) < 0
-    ends = (card.alone - card.high, card.alone - card.low) if lower_is_better else (card.alone + card.low, card.alone + card.high)
-    return round(ends[0], 12), round(ends[1], 12)
+    ends = (-card.high, -card.low) if metric.lower_is_better else (card.low, card.high)
+    low, high = (round(card.alone + end, 12) for end in ends)
+    return (max(0.0, low), min(1.0, high)) if metric.unit == "%" else (low, high)
 
 
-def scale_of(cards: Sequence[Card]) -> Scale | None:
+def scale_of(cards: Sequence[Card], metric: Metric) -> Scale | None:
     """None where no client has a gain."""
-    known = [(card, card.alone, span_of(card)) for card in cards if card.gain is not None]
+    known = [(card, card.alone, span_of(card, metric)) for card in cards if card.gain is not None and math.isfinite(card.gain)]
     ends = [end for card, alone, span in known for end in (card.value, alone, *(span or ())) if end is not None]
     if not ends:
         return None
