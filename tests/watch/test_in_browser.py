@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import Browser, find_chromium
 
 import equipoise
 from equipoise.runs import Run
 from equipoise.watch.serving import Watcher
+from tests.helpers.browser import Browser, find_chromium
 
 ROUNDS = 6
 # Trains, and after every round waits until it may go on: so what the page shows of it does not depend on who is faster.
@@ -33,11 +33,6 @@ def wait(record):
 run(eq.Experiment(data={{"name": "digits", "clients": 4}}, method="fedavg", rounds={ROUNDS}, seed=1, workers=0, training={{"steps": 2}},
     faults={{"script": [{{"round": 2, "attempt": 0, "exchange": 1, "client": "3", "kind": "drop"}}]}}), folder / "run", Watcher(on_round=wait))
 """
-
-
-class Address(str):
-    def as_uri(self) -> str:
-        return str(self)
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +82,9 @@ def test_the_page_follows_a_run_that_trains(browser: Browser, training: Path, se
     def headings() -> list[str]:
         return list(browser.run("[...document.querySelectorAll('h2')].map(one => one.textContent)"))
 
-    browser.open(Address(server.address))  # type: ignore[arg-type]
+    browser.open(server.address)
     assert "1 going on" in words() and browser.run("document.querySelectorAll('.gallery li.going').length") == 1
-    browser.open(Address(server.address + browser.run("document.querySelector('.gallery a').getAttribute('href')")))  # type: ignore[arg-type]
+    browser.open(server.address + browser.run("document.querySelector('.gallery a').getAttribute('href')"))
     assert words().startswith(f"going on: round 1 of {ROUNDS}, about") and "Report card of every client" in headings()
     assert browser.complaints() == []
     # What a reload, or a part that is swapped without care, would lose.
@@ -126,7 +121,7 @@ def test_a_watcher_that_is_gone_is_noticed(browser: Browser, training: Path) -> 
     with Watcher(training / "run") as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
-        browser.open(Address(server.address))  # type: ignore[arg-type]
+        browser.open(server.address)
         server.shutdown()
         thread.join()
     for number in range(1, ROUNDS + 1):

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stores import made_up_run
 
 import equipoise
 from equipoise.comparison.table import Comparison, Failure, opened
@@ -30,6 +29,7 @@ from equipoise.watch import pages, serving
 from equipoise.watch.pages import Page, State
 from equipoise.watch.progress import progress_of
 from equipoise.watch.serving import AT_ONCE, Watcher
+from tests.helpers.stores import made_up_run
 
 
 @contextmanager
