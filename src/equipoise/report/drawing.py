@@ -28,6 +28,11 @@ THEME = {
 COLOURS = tuple(THEME)[:8]
 GAIN, LOSS, ALONE, INK, GRID, EDGE, PAPER = tuple(THEME)[8:]
 DARK, FAINT = COLOURS[6], COLOURS[5]
+IN_IMAGES = {
+    GAIN: "#179b76",
+    LOSS: "#dd6a42",
+    ALONE: "#868e96",
+}  # of points drawn as an image, which no theme reaches: seen on both grounds
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 LONGEST = 18  # signs of a name inside a figure; the middle of a longer one is left out

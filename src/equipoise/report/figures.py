@@ -17,6 +17,7 @@ from equipoise.report.drawing import (
     EDGE,
     FAINT,
     GAIN,
+    IN_IMAGES,
     LOSS,
     MARKERS,
     PAPER,
@@ -138,6 +139,7 @@ def alone_against_together(alone: np.ndarray, together: np.ndarray, metric: Metr
         (a == t, ALONE, "s", "equal"),
     ):
         if chosen.any():
+            colour = IN_IMAGES[colour] if len(a) > MANY_POINTS else colour
             points = axes.scatter(
                 a[chosen], t[chosen], s=26, color=colour, marker=marker, label=f"{word} ({chosen.sum()})", alpha=0.8, linewidths=0
             )
@@ -158,6 +160,7 @@ def gains_by_method(gains: Mapping[str, np.ndarray], metric: Metric) -> Figure:
         scaled = values * metric.scale
         rows = 0.26 * np.linspace(-1, 1, len(scaled)) if len(scaled) > 1 else np.zeros(1)
         for chosen, colour, marker in ((scaled < 0, LOSS, "v"), (scaled > 0, GAIN, "o"), (scaled == 0, ALONE, "s")):
+            colour = IN_IMAGES[colour] if len(scaled) > MANY_POINTS else colour
             points = axes.scatter(scaled[chosen], (place + rows)[chosen], s=13, color=colour, marker=marker, alpha=0.7, linewidths=0)
             points.set_rasterized(len(scaled) > MANY_POINTS)
         axes.plot([scaled.mean()] * 2, [place - 0.38, place + 0.38], color=DARK, linewidth=2)
