@@ -6,26 +6,24 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import yaml
-from markupsafe import Markup
 
-from equipoise import methods
 from equipoise.checked.names import nearest
 from equipoise.comparison import formats
-from equipoise.comparison.entries import Entry, is_going
-from equipoise.comparison.measures import Measure, in_unit_of, measures
-from equipoise.comparison.plan import ALONE
+from equipoise.comparison.entries import Entry
+from equipoise.comparison.measures import Measure
 from equipoise.comparison.table import Comparison, opened
 from equipoise.metrics import Metric
 from equipoise.report import drawing, pictures
 from equipoise.report.cards import Card, cards, doubt, headline, points, written
+from equipoise.report.parts import environment, facts, marked, metrics_of_one, metrics_of_several
 from equipoise.report.pictures import Picture
 from equipoise.report.render import Live, render
 from equipoise.report.tracks import scale_of
 from equipoise.report.verdict import best_in_words
 from equipoise.runs import Run
+from equipoise.runs.reference import ALONE
 from equipoise.runs.summary import best_round, notes
 from equipoise.storage.files import save_output
 from equipoise.storage.store import RunError
@@ -133,15 +131,15 @@ def _page_of_one(comparison: Comparison, found: list[Card], drawn: dict[str, Pic
         scale=scale_of(found, metric),
         total_rounds=run.last_round,
         tables=[],
-        metrics=[_metrics_of_one(entry)] if len(entry.run.by_metric) > 1 else [],
+        metrics=[metrics_of_one(entry)] if len(entry.run.by_metric) > 1 else [],
         pictures=_group(drawn, list(drawn)),
         more=[],
         notes=[],
         unit=metric.title,
         metric=metric,
-        facts=_facts(run),
+        facts=facts(run),
         configuration=[(str(entry.run.folder), yaml.safe_dump(run.config, sort_keys=False))],
-        environment=_environment(run),
+        environment=environment(run),
     )
 
 
@@ -150,7 +148,7 @@ def _page_of_several(comparison: Comparison, drawn: dict[str, Picture], live: Li
     run, metric = Run(entries[0].run.folder), comparison.metric
     tables, more = [], []
     for partition in comparison.partitions:
-        header, rows = formats.grid_of(comparison, partition, _mark)
+        header, rows = formats.grid_of(comparison, partition, marked)
         clients_header, clients = formats.clients_grid(comparison, partition, comparison.seeds[0])
         caption = f"Change against training alone by client ({metric.of_changes}; seed {comparison.seeds[0]}), most harmed first"
         tables.append({"partition": partition, "header": header, "rows": rows, "clients_header": clients_header, "clients": clients[:-1],
@@ -171,18 +169,18 @@ def _page_of_several(comparison: Comparison, drawn: dict[str, Picture], live: Li
         scale=None,
         total_rounds=0,
         tables=tables,
-        metrics=[_metrics_of_several(comparison, partition) for partition in comparison.partitions if len(comparison.metrics) > 1],
+        metrics=[metrics_of_several(comparison, partition) for partition in comparison.partitions if len(comparison.metrics) > 1],
         pictures=_group(drawn, shared),
         more=more,
         notes=formats.explanation(comparison),
         unit=metric.title,
         metric=metric,
-        facts=_facts(run, comparison),
+        facts=facts(run, comparison),
         configuration=[
-            (f"{e.label}, {e.run.place[0]}, seed {e.run.place[1]}: {e.run.folder}", yaml.safe_dump(e.run.config, sort_keys=False))
+            (f"{e.label}, {e.run.condition[0]}, seed {e.run.condition[1]}: {e.run.folder}", yaml.safe_dump(e.run.config, sort_keys=False))
             for e in _one_each(comparison)
         ],
-        environment=_environment(run),
+        environment=environment(run),
     )
 
 
@@ -190,11 +188,6 @@ def _group(drawn: dict[str, Picture], names: Sequence[str]) -> list[dict[str, st
     return [
         {"name": name, "title": drawn[name].title, "text": drawn[name].text, "uri": drawing.data_uri(drawn[name].draw)} for name in names
     ]
-
-
-def _mark(text: str, place: int | None) -> str:
-    escaped = Markup.escape(text)
-    return Markup(f"<strong>{escaped}</strong>") if place == 1 else Markup(f"<u>{escaped}</u>") if place == 2 else escaped
 
 
 def _was(entry: Entry, measure: str, write: Callable[[float, Metric], str] = written) -> str:
@@ -206,7 +199,7 @@ def _was(entry: Entry, measure: str, write: Callable[[float, Metric], str] = wri
 def _unfinished(run: Run) -> str:
     if run.status == "finished":
         return ""
-    doing = "is still going" if is_going(run) else f"was stopped; `equipoise resume {run.folder}` completes it"
+    doing = "is still going" if run.status == "running" else f"was stopped; `equipoise resume {run.folder}` completes it"
     return f"These numbers are not final: the run {doing} (round {run.last_round} of {run.config['rounds']})."
 
 
@@ -233,63 +226,6 @@ def _failed(comparison: Comparison) -> str:
     first = comparison.failures[0]
     reason = f"{first.method}, partition {first.partition}, seed {first.seed}: {first.reason}"
     return f"{count:,} of {whole:,} runs failed{f': {reason}' if count == 1 else f', the first: {reason}'}"
-
-
-def _metrics_of_one(entry: Entry) -> dict[str, Any]:
-    """All metrics side by side: over clients, and client by client."""
-    seen = {name: entry.seen_by(name) for name in entry.run.by_metric}
-    shown = ["average", "worst", "std", *(["change", "worst_change", "harmed", "cf"] if entry.reference else [])]
-    header = ["metric", *(measures(entry.metric)[name].title for name in shown)]
-    rows = []
-    for one in seen.values():
-        columns = measures(one.metric)
-        cells = [formats.figure(one.measured[0][name], columns[name], columns[name].signed) for name in shown]
-        rows.append([one.metric.title, *cells])
-    clients = list(dict.fromkeys(client for one in seen.values() for client in one.run.values))
-    each = [[c, *(formats.figure(one.run.values.get(c), in_unit_of(one.metric)) for one in seen.values())] for c in clients]
-    return {"title": "All metrics", "header": header, "rows": rows, "clients_header": ["client", *(o.metric.title for o in seen.values())], "clients": each}  # fmt: skip
-
-
-def _metrics_of_several(comparison: Comparison, partition: str) -> dict[str, Any]:
-    """All metrics side by side: average, worst client and harm of every method."""
-    shown = ("average", "worst", "harmed")
-    seen = [comparison.seen_by(name) for name in comparison.metrics]
-    header = ["method", *(f"{one.metric.title}: {one.measures[name].title}" for one in seen for name in shown)]
-    rows = []
-    for method in comparison.methods:
-        if comparison.row(partition, method, "average") is None:
-            continue
-        cells: list[str] = []
-        for one in seen:
-            for name in shown:
-                row = one.row(partition, method, name)
-                cells.append(_mark(formats.cell(one, partition, method, name), row["place"] if row else None))
-        rows.append([method, *cells])
-    return {"title": f"All metrics on {partition}", "header": header, "rows": rows, "clients_header": [], "clients": []}
-
-
-def _facts(run: Run, comparison: Comparison | None = None) -> list[tuple[str, str]]:
-    sizes = run.store.meta("sizes")["train"]
-    method = {key: value for key, value in run.config["method"].items() if key != "name"}
-    same = [("method", methods.shown(run.config["method"]["name"]) + (f" ({', '.join(f'{k}={v}' for k, v in method.items())})" if method else "")),
-            ("partition", run.config["data"]["partition"]), ("seed", str(run.config["seed"]))]  # fmt: skip
-    if comparison is not None:
-        same = [
-            ("methods", ", ".join(comparison.methods)),
-            ("partitions", ", ".join(comparison.partitions)),
-            ("seeds", ", ".join(map(str, comparison.seeds))),
-            ("baseline of the tests", comparison.baseline),
-            ("ranked by", f"{comparison.measures[comparison.measure].title} of {comparison.metric.name}"),
-        ]
-    samples = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
-    return [*same, ("clients", f"{len(run.clients):,}, with {samples} training samples"),
-            ("rounds", f"{run.last_round} of {run.config['rounds']}"), ("test data", "one set for all" if run.main_split == "shared" else "each client's own part")]  # fmt: skip
-
-
-def _environment(run: Run) -> list[tuple[str, str]]:
-    known = run.store.meta("environment")
-    return [("equipoise", run.store.meta("version")), *((key, str(value)) for key, value in known.items()),
-            ("created", run.store.meta("created")), ("fingerprint of data and partition", run.store.meta("fingerprint"))]  # fmt: skip
 
 
 def _first(comparison: Comparison, method: str, partition: str) -> Entry | None:
