@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib import rc_context
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -152,7 +153,7 @@ def same_curves(count: int, rounds: int = 12) -> dict[str, list[Curves]]:
 def test_curves_that_coincide_stay_visible_and_named() -> None:
     with rc_context(STYLE):
         figure = figures.learning_by_method(same_curves(5), ACCURACY)
-        figure.canvas.draw()
+        FigureCanvasAgg(figure).draw()
     axes = figure.axes[0]
     looks = {(to_hex(line.get_color()), str(line.get_linestyle()) + str(line._dash_pattern), line.get_marker()) for line in axes.lines}
     assert len(looks) == 5

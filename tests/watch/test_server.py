@@ -79,6 +79,19 @@ def test_only_who_knows_the_token_and_calls_us_by_our_name_is_answered(tmp_path:
             assert ask(server, Host=name)[0] == 403
         for path in ("../", "%2e%2e/", "run.db", "files/", "state/x", "0123456789abcdef/", "experiment.yaml", "//", "state?x=/../"):
             assert ask(server, path)[0] == (200 if path.startswith("state?") else 403), path
+        for line in (
+            b"GET x HTTP/1.0",
+            b"GET / HTTP/1.0",
+            b"GET //[ HTTP/1.0",
+            b"GET /?/ HTTP/1.0",
+            b"\x00\xff",
+            b"GET",
+            b"GET " + b"/" * 70000,
+        ):
+            with socket.create_connection(server.server_address[:2], timeout=30) as raw:
+                raw.sendall(line + b"\r\nHost: 127.0.0.1\r\n\r\n")
+                answer = raw.recv(100)
+                assert b" 403 " in answer or b" 400 " in answer or b" 414 " in answer, line[:20]
         for method in ("POST", "PUT", "DELETE", "OPTIONS"):
             assert ask(server, method=method)[0] == 501
 

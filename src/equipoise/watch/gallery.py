@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 from equipoise.comparison.entries import RESULT
 from equipoise.metrics.registry import find
@@ -20,6 +21,7 @@ from equipoise.watch.pages import Page, State, comparison_page, in_words, open_i
 from equipoise.watch.progress import progress_of
 
 LOOKED_INTO = 2000  # folders
+KEPT = 32  # pages of members that are kept; the oldest goes first
 SHOWN = 200  # runs and comparisons, the newest
 RUNS = "runs"  # where a comparison keeps its own
 
@@ -45,17 +47,20 @@ class Gallery:
         self._whole = 0
         self._told: dict[Path, tuple[object, Item]] = {}
         self._pages: dict[str, tuple[Path, Page]] = {}
+        self._guard = Lock()
 
     def member(self, address: str) -> Page | None:
         """The page of a member; an address that belongs to none leads nowhere, since it is looked up and never followed."""
-        if address not in self._pages:
-            known = {_address(folder, self.root): folder for folder in _members(self.root)}
-            if address not in known:
-                return None
-            folder = known[address]
-            page = comparison_page(folder, self.root, "../") if _is_file(folder / RESULT) else run_page(folder, "../")
-            self._pages[address] = folder, page
-        folder, page = self._pages[address]
+        with self._guard:
+            if address not in self._pages:
+                folder = next((folder for folder in _members(self.root) if _address(folder, self.root) == address), None)
+                if folder is None:
+                    return None
+                page = comparison_page(folder, self.root, "../") if _is_file(folder / RESULT) else run_page(folder, "../")
+                while len(self._pages) >= KEPT:
+                    self._pages.pop(next(iter(self._pages)))
+                self._pages[address] = folder, page
+            folder, page = self._pages[address]
         return page if folder.resolve() == folder else None  # a link may have taken its place
 
     def _look(self) -> State:

@@ -18,7 +18,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import BoundedSemaphore, Lock
 from typing import Any
-from urllib.parse import urlsplit
 
 from equipoise.storage.store import DATABASE, RunError
 from equipoise.watch.gallery import Gallery
@@ -61,7 +60,7 @@ class Watcher(ThreadingHTTPServer):
 
     def found(self, path: str) -> tuple[Page, str] | None:
         """The page that an address belongs to, and what of it is asked for; None without the token or for an address that we do not know."""
-        first, token, *rest = urlsplit(path).path.split("/")
+        first, token, *rest = path.partition("?")[0].split("/") if path.count("/") > 1 else (path, "")
         if first or not hmac.compare_digest(token.encode(), self.token.encode()):
             return None
         if len(rest) == 1:
