@@ -91,7 +91,7 @@ def test_only_who_knows_the_token_and_calls_us_by_our_name_is_answered(tmp_path:
             with socket.create_connection(server.server_address[:2], timeout=30) as raw:
                 raw.sendall(line + b"\r\nHost: 127.0.0.1\r\n\r\n")
                 answer = raw.recv(100)
-                assert b" 403 " in answer or b" 400 " in answer or b" 414 " in answer, line[:20]
+                assert answer and b" 200 " not in answer, line[:20]
         for method in ("POST", "PUT", "DELETE", "OPTIONS"):
             assert ask(server, method=method)[0] == 501
 
@@ -274,11 +274,11 @@ def test_a_page_is_not_drawn_more_often_than_its_run_can_bear(monkeypatch: pytes
 
     page = Page(look, make)
     first = page.html()
-    for _ in range(99):
+    for _ in range(39):
         clock[0] += 0.1
         page.state()
-        assert page.html() == first and made[0] == 1, "a page that took a second stands for ten"
-    assert looked[0] <= 26
+        assert page.html() == first and made[0] == 1, "a page that took a second stands for four"
+    assert looked[0] <= 11, "nor is the run looked at more often than every 0.4 seconds"
     clock[0] += 0.2
     assert page.state().version != first and page.html() != first
     status[0] = "finished"

@@ -111,6 +111,7 @@ def _figures_of_several(comparison: Comparison) -> dict[str, Picture]:
 def _page_of_one(comparison: Comparison, found: list[Card], drawn: dict[str, Picture], live: Live | None) -> str:
     entry = comparison.entries[0]
     run, metric = Run(entry.run.folder), entry.metric
+    run.store.db.execute("begin")  # one moment of a run that goes on: no two rounds in one text
     measured = entry.measured[0]
     worst = "highest" if entry.lower else "lowest"
     tiles = [(f"average {metric.name}", written(measured["average"], metric), _was(entry, "average")),

@@ -18,7 +18,7 @@ from equipoise.storage.store import RunError
 from equipoise.watch.progress import Progress, progress_of
 
 AT_LEAST = 2.0  # seconds between two makings of a page while a run goes on
-SHARE = 10  # or so many times what the last one took: at most a tenth of one core
+SHARE = 4  # or so many times what the last one took: at most a fifth of one core
 FRESH = 0.4  # seconds for which a look at a run is good enough
 
 _drawing = Lock()  # matplotlib's settings belong to the whole process
