@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from equipoise.cli import compare, data, export, methods, predict, report, resume, run, show, table
+from equipoise.cli import audit, compare, data, export, methods, predict, report, resume, run, show, table
 from equipoise.names import UnknownName, is_unicode, quoted
 from equipoise.text import shown
 
@@ -51,6 +51,7 @@ app.command("show")(show.show)
 app.command("table")(table.table)
 app.command("export")(export.export)
 app.command("predict")(predict.predict)
+app.command("audit")(audit.audit)
 app.command("methods")(methods.methods)
 app.add_typer(data.app, name="data")
 
