@@ -19,7 +19,7 @@ from equipoise.auditing.divergence import (
     label_distances,
     shrinkage,
 )
-from equipoise.shift import gaussian_kl
+from equipoise.data.shift import gaussian_kl
 
 
 def gaussian(m: int, seed: int, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:

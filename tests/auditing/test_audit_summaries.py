@@ -10,7 +10,7 @@ import equipoise as eq
 from equipoise.auditing import Audit, Findings
 from equipoise.auditing.summaries import BINS, WIDEST, Projection, counted, groups_of, labels_of, leading
 from equipoise.data import federate
-from equipoise.shift import gaussian_kl
+from equipoise.data.shift import gaussian_kl
 from equipoise.task import Task
 
 

@@ -14,11 +14,11 @@ from problems import assert_equal, server_state, trained
 import equipoise as eq
 from equipoise import simulate
 from equipoise.client import Client
+from equipoise.engine.exchange import ClientError, Watcher
 from equipoise.method import Cohort, Method, Ups, Weights
 from equipoise.records import Down, PerClient, State, Up
-from equipoise.runs.checkpoint import load_server
 from equipoise.server import Server
-from equipoise.transports.base import ClientError, Watcher
+from equipoise.storage.checkpoint import load_server
 
 
 @dataclass(frozen=True)

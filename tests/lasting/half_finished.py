@@ -60,7 +60,7 @@ def _make() -> None:
     from checks import everything
 
     import equipoise as eq
-    from equipoise.transports.base import Watcher
+    from equipoise.engine.exchange import Watcher
 
     expected: dict[str, Any] = {"processor": processor(), "methods": {}}
     for method in METHODS:

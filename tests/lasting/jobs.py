@@ -15,9 +15,9 @@ from checks import assert_same, everything, folder_of, settings, sites
 
 import equipoise
 from equipoise import simulate
+from equipoise.engine.exchange import Watcher
 from equipoise.experiment import experiment
 from equipoise.runs import Run
-from equipoise.transports.base import Watcher
 
 __all__ = ["assert_same", "config", "environment", "everything", "same_run", "stopped"]
 

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from jobs import config, same_run
 
-import equipoise.runs.checkpoint as checkpoint
-import equipoise.runs.store as store_module
-import equipoise.transports.states as states
+import equipoise.engine.states as states
+import equipoise.storage.checkpoint as checkpoint
+import equipoise.storage.store as store_module
 from equipoise import records, simulate
 from equipoise.experiment import experiment
 from equipoise.runs import Run

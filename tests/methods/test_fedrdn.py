@@ -25,14 +25,14 @@ from equipoise.methods.moon import MOON
 from equipoise.methods.standalone import Standalone
 from equipoise.models.network import Prepared
 from equipoise.records import Down
-from equipoise.runs.checkpoint import load_server
 from equipoise.runs.export import export, predictions
 from equipoise.runs.run import Run
-from equipoise.runs.store import RunError
 from equipoise.server import Server
 from equipoise.simulate import prepare
+from equipoise.storage.checkpoint import load_server
+from equipoise.storage.store import RunError
 from equipoise.task import Task
-from equipoise.workbench import Workbench
+from equipoise.training.workbench import Workbench
 
 Sites = Mapping[str, tuple[np.ndarray, np.ndarray]]
 SHIFTS = {"ada": (0.0, 1.0), "bo": (3.0, 0.5), "cy": (-2.0, 4.0), "di": (10.0, 2.0)}  # of each client's pixels: where, and how wide

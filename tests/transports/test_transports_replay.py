@@ -13,11 +13,11 @@ from checks import assert_same, everything, played, settings, sites
 from sides import separated
 
 from equipoise.client import Client
+from equipoise.engine.exchange import Reply
 from equipoise.experiment import experiment
 from equipoise.methods.fedekd import FedeKD
 from equipoise.records import Down, Up
 from equipoise.runs import Run
-from equipoise.transports.base import Reply
 from equipoise.transports.inprocess import InProcess
 
 EIGHT = sites({f"c{k}": 12 + k for k in range(8)})

@@ -14,13 +14,13 @@ from sides import named, same, separated, sites_given, stop_after
 
 from equipoise import simulate
 from equipoise.comparison.entries import open_runs
+from equipoise.engine.exchange import Reply, state_file, state_name
+from equipoise.engine.states import CarriedStates, FileStates, ServerStates, StateMissing, States
 from equipoise.records import Record, parse
 from equipoise.runs import Run
-from equipoise.runs.store import RunError, Store
 from equipoise.runs.summary import facts
-from equipoise.transports.base import Reply, state_file, state_name
+from equipoise.storage.store import RunError, Store
 from equipoise.transports.inprocess import Separated
-from equipoise.transports.states import CarriedStates, FileStates, ServerStates, StateMissing, States
 from equipoise.tree import Tree
 
 RECORD = Record(control=Tree({"w": torch.arange(3.0)}, "model"), rounds=2)

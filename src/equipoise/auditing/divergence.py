@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 from scipy.special import erf
 
-from equipoise.shift import kl_gaussian_fitted, kl_theorem22
+from equipoise.data.shift import kl_gaussian_fitted, kl_theorem22
 
 DRAWS = 400  # simulated clients of a size, where no formula knows what chance alone does
 

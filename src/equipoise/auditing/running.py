@@ -13,8 +13,8 @@ from equipoise.auditing.method import Audit
 from equipoise.data import Dataset
 from equipoise.data.pipeline import load as load_data
 from equipoise.experiment import Experiment, experiment, load
-from equipoise.imports import permitted
-from equipoise.runs.checkpoint import load_server
+from equipoise.checked.imports import permitted
+from equipoise.storage.checkpoint import load_server
 from equipoise.simulate import Connect, run
 from equipoise.transports.base import Watcher
 

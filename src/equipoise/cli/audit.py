@@ -52,9 +52,9 @@ def audit(
     from equipoise.auditing import audit as look
     from equipoise.cli import output
     from equipoise.experiment import experiment, load, with_settings
-    from equipoise.imports import FromFile, permitted
-    from equipoise.runs.form import read_configuration
-    from equipoise.runs.store import DATABASE
+    from equipoise.checked.imports import FromFile, permitted
+    from equipoise.storage.form import read_configuration
+    from equipoise.storage.store import DATABASE
 
     flags: dict[str, Any] = {
         "data.name": data, "data.partition": partition, "data.clients": clients, "data.label": label, "data.schema": schema, "seed": seed,
