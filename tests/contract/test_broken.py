@@ -10,7 +10,6 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from checks import CHECKS
 
 from equipoise.client import Client
 from equipoise.data.samples import Samples
@@ -20,6 +19,7 @@ from equipoise.models import Model
 from equipoise.records import Down, PerClient, State, Up
 from equipoise.server import Server
 from equipoise.tree import Tree
+from tests.helpers.checks import CHECKS
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from checks import played, settings, sites
-from jobs import assert_same, config, everything, same_run
 
 import equipoise as eq
 from equipoise import simulate
 from equipoise.client import Client, Inputs
 from equipoise.composition import compose
-from equipoise.engine.exchange import Watcher
 from equipoise.engine.rounds import Loop
 from equipoise.experiment import experiment
 from equipoise.method import Cohort
@@ -27,6 +24,8 @@ from equipoise.runs import Run
 from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
 from equipoise.storage.store import RunError, Store
+from equipoise.transports.base import Watcher
+from tests.helpers.runs import assert_same, config, everything, played, same_run, settings, sites
 
 ROUNDS = 2
 
