@@ -16,7 +16,7 @@ from equipoise.method import Cohort, Count, Method, Served, Ups
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.task import Task
-from equipoise.training.workbench import Model
+from equipoise.models import Model
 
 LOOKS = 2
 

@@ -52,7 +52,7 @@ def auditing_of(wanted: Experiment, dataset: Dataset, dimensions: int = 10) -> E
     return Experiment(
         data=data,
         dataset=dataset,
-        method=Audit(dimensions=dimensions),
+        method=Audit(dimensions=dimensions, samples="histories" if dataset.codes else "plain"),
         model={"name": "mlp", "hidden": [1]},  # nothing is trained, but an experiment has a model
         evaluation={"every": 0, "splits": []},
         rounds=1,
@@ -63,6 +63,7 @@ def auditing_of(wanted: Experiment, dataset: Dataset, dimensions: int = 10) -> E
 
 
 def _warnings(auditing: Experiment, dataset: Dataset) -> list[str]:
+    notes = list(dataset.notes)
     if not dataset.columns or auditing.data.normalise != "client":
-        return []
-    return ["columns are scaled by each client's own mean and deviation (normalise: client), which hides shifts; use normalise: pooled"]
+        return notes
+    return [*notes, "columns are scaled by each client's own mean and deviation (normalise: client), which hides shifts; use normalise: pooled"]

@@ -40,6 +40,7 @@ def federate(config: DataConfig, seed: int, dataset: Dataset | None = None) -> F
         "equal_samples": len(groups) - len(np.unique(groups)),
         "repeats": len(dealt.parts.index) - len(np.unique(dealt.parts.index)),
         "train_equal_to_shared_test": int(np.isin(groups[parts[0].index], groups[parts[3]]).sum()),
+        "notes": list(dataset.notes),
         **dealt.facts,
     }
     if dataset.task.classifies:
@@ -49,11 +50,14 @@ def federate(config: DataConfig, seed: int, dataset: Dataset | None = None) -> F
 
 def load(config: DataConfig) -> Dataset:
     """The data set that a `data:` section names: a registered one, or a path to a user's files."""
-    from equipoise.data import own, sets, tables
+    from equipoise.data import codes, histories, own, patients, sets, tables
 
     if not is_own(config):
         return sets.load(config.name)
     path = Path(config.name)
+    if patients.is_patients(path):
+        rule = codes.read_rule(config.codes) if config.codes else codes.PANCREATIC_CANCER
+        return histories.dataset_of(patients.read_patients(path, config.site, rule), path.name, config.events, source="own files")
     if path.is_file() or tables.site_files(path):
         return tables.from_tables(
             path, label=config.label, site=config.site, categorical=config.categorical, kind=config.task, schema=config.schema

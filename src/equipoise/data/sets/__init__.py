@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from equipoise.checked.names import did_you_mean
+from equipoise.data import synthetic_patients
 from equipoise.data.dataset import Dataset
 from equipoise.data.sets import common, digits, domains, hospitals, medical
 from equipoise.data.sets.entry import Entry
 from equipoise.data.sets.store import arrays_of, data_folder, fetch, import_files, prepared_copy
 
 JOINED = domains.JOINED
+BUILT_IN = {"digits": digits.load, synthetic_patients.NAME: synthetic_patients.synthetic_patients}
 ENTRIES = {e.name: e for e in (*common.ENTRIES, *medical.ENTRIES, *domains.ENTRIES, *hospitals.ENTRIES)}
 
 
 def names() -> list[str]:
     """Every name that `load` takes."""
-    return ["digits", *ENTRIES, *JOINED]
+    return [*BUILT_IN, *ENTRIES, *JOINED]
 
 
 def entry(name: str) -> Entry:
@@ -28,8 +30,8 @@ def entry(name: str) -> Entry:
 
 def load(name: str) -> Dataset:
     """A registered set, or several joined as domains: "mnist+usps"."""
-    if name == "digits":
-        return digits.load()
+    if name in BUILT_IN:
+        return BUILT_IN[name]()
     joined = JOINED.get(name, name)
     if "+" in joined:
         return domains.join(name, [load(single) for single in joined.split("+")])
@@ -41,4 +43,4 @@ def load(name: str) -> Dataset:
         raise ValueError(f"{prepared_copy(found)} cannot be taken as data set {name}: {error}") from error
 
 
-__all__ = ["ENTRIES", "JOINED", "Entry", "data_folder", "entry", "fetch", "import_files", "load", "names", "prepared_copy"]
+__all__ = ["BUILT_IN", "ENTRIES", "JOINED", "Entry", "data_folder", "entry", "fetch", "import_files", "load", "names", "prepared_copy"]
