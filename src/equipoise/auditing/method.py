@@ -13,10 +13,10 @@ from annotated_types import Ge
 from equipoise.auditing.summaries import DIRECT, Projection, leading, probed, summarised
 from equipoise.client import Client
 from equipoise.method import Cohort, Count, Method, Served, Ups
+from equipoise.models import Model
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.task import Task
-from equipoise.models import Model
 
 LOOKS = 2
 

@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 from equipoise.auditing.findings import Findings, findings
 from equipoise.auditing.method import Audit
+from equipoise.checked.imports import permitted
 from equipoise.data import Dataset
 from equipoise.data.pipeline import load as load_data
 from equipoise.experiment import Experiment, experiment, load
-from equipoise.checked.imports import permitted
-from equipoise.storage.checkpoint import load_server
 from equipoise.simulate import Connect, run
+from equipoise.storage.checkpoint import load_server
 from equipoise.transports.base import Watcher
 
 
@@ -66,4 +66,7 @@ def _warnings(auditing: Experiment, dataset: Dataset) -> list[str]:
     notes = list(dataset.notes)
     if not dataset.columns or auditing.data.normalise != "client":
         return notes
-    return [*notes, "columns are scaled by each client's own mean and deviation (normalise: client), which hides shifts; use normalise: pooled"]
+    return [
+        *notes,
+        "columns are scaled by each client's own mean and deviation (normalise: client), which hides shifts; use normalise: pooled",
+    ]

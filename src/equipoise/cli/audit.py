@@ -50,9 +50,9 @@ def audit(
     import json
 
     from equipoise.auditing import audit as look
+    from equipoise.checked.imports import FromFile, permitted
     from equipoise.cli import output
     from equipoise.experiment import experiment, load, with_settings
-    from equipoise.checked.imports import FromFile, permitted
     from equipoise.storage.form import read_configuration
     from equipoise.storage.store import DATABASE
 

@@ -31,7 +31,9 @@ def dataset_of(records: Records, name: str, events: int | None = None, vocabular
     fits = np.minimum(lengths, length)
     x[:, 0, 0], x[:, 0, 1], x[:, 0, 2] = records.sex, records.state, fits
     owner = np.repeat(np.arange(len(records)), lengths)
-    step = np.arange(len(owner)) - np.repeat(records.offsets[:-1] + np.maximum(0, lengths - length), lengths)  # below 0: not among the latest
+    step = np.arange(len(owner)) - np.repeat(
+        records.offsets[:-1] + np.maximum(0, lengths - length), lengths
+    )  # below 0: not among the latest
     chosen = step >= 0
     where = (owner[chosen], 1 + step[chosen])
     value = records.value[chosen]
@@ -41,9 +43,13 @@ def dataset_of(records: Records, name: str, events: int | None = None, vocabular
     x[(*where, 3)] = np.isnan(value)
     notes = list(records.notes)
     if not chosen.all():
-        notes.append(f"{int((~chosen).sum()):,} events of {int((lengths > length).sum()):,} patients were left out: each keeps the latest {length}")
+        notes.append(
+            f"{int((~chosen).sum()):,} events of {int((lengths > length).sum()):,} patients were left out: each keeps the latest {length}"
+        )
     if len(kept) < len(records.codes):
-        notes.append(f"{len(records.codes) - len(kept):,} rare codes count as unknown: the {len(kept):,} most frequent have a number of their own")
+        notes.append(
+            f"{len(records.codes) - len(kept):,} rare codes count as unknown: the {len(kept):,} most frequent have a number of their own"
+        )
     return Dataset(
         name, torch.from_numpy(x), torch.from_numpy(records.label), Task("classification", (1 + length, 4), 2, ("no", "yes")),
         site=records.site, site_names=records.site_names, codes=kept, notes=tuple(notes), **more,
@@ -89,4 +95,3 @@ def inputs_of(records: Records, recipe: dict[str, Any]) -> torch.Tensor:
     """New patients as inputs of a trained model."""
     made = dataset_of(records, "new patients", recipe["shape"][0] - 1, tuple(recipe["codes"]))
     return torch.from_numpy(apply(made.x.numpy(), recipe))
-

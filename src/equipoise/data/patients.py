@@ -218,7 +218,9 @@ class _Reader:
 
     def finished(self, notes: Notes) -> Records:
         if not self.rows:
-            raise ValueError("expected at least one patient with an id and a site; none is left" + "".join(f"; {one}" for one in notes.sentences()))
+            raise ValueError(
+                "expected at least one patient with an id and a site; none is left" + "".join(f"; {one}" for one in notes.sentences())
+            )
         sites, sex, state, told = (np.array(column) for column in zip(*self.rows, strict=True))
         names = tuple(sorted(set(sites.tolist())))
         events = np.concatenate(self.blocks) if self.blocks else np.empty(0)
@@ -234,7 +236,9 @@ class _Reader:
         without = [name for place, name in enumerate(names) if not records.label[records.site == place].any()]
         if without:
             shown = ", ".join(without[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
-            notes.more.append(f"{len(without)} of {len(names)} sites have no positive patient, so their own numbers say nothing of them: {shown}")
+            notes.more.append(
+                f"{len(without)} of {len(names)} sites have no positive patient, so their own numbers say nothing of them: {shown}"
+            )
         return Records(**{**vars(records), "notes": tuple(notes.sentences())})
 
 
@@ -249,7 +253,9 @@ def before_diagnosis(records: Records, owner: np.ndarray, when: np.ndarray, posi
     told = records.label
     against = np.flatnonzero((told >= 0) & ((told > 0) != diagnosed))
     if len(against):
-        notes.more.append(f"{len(against):,} patients have a label that their codes do not tell; the label was followed (the first is patient {against[0] + 1})")
+        notes.more.append(
+            f"{len(against):,} patients have a label that their codes do not tell; the label was followed (the first is patient {against[0] + 1})"
+        )
     kept = when < ends[owner]
     if not kept.all():
         notes.more.append(f"{int((~kept).sum()):,} events at or after the diagnosis of {int(diagnosed.sum()):,} patients were removed")
@@ -339,7 +345,9 @@ def _moment(cell: str) -> float:
     number = _number(cell)
     readers: tuple[Callable[[str], float], ...] = (
         lambda text: float(date.fromisoformat(text).toordinal()),
-        lambda text: (moment := datetime.fromisoformat(text)).toordinal() + (moment.hour * 3600 + moment.minute * 60 + moment.second) / 86400,
+        lambda text: (
+            (moment := datetime.fromisoformat(text)).toordinal() + (moment.hour * 3600 + moment.minute * 60 + moment.second) / 86400
+        ),
     )
     for read in readers if math.isnan(number) else ():
         try:

@@ -22,7 +22,7 @@ from equipoise.data.transforms import NORMALISATIONS, normalised, resized
 
 
 def prepared(
-    dataset: Dataset, config: DataConfig, ids: tuple[str, ...], parts: tuple[Parts, Parts, Parts, np.ndarray], facts: dict[str, Any]
+    dataset: Dataset, config: DataConfig, ids: tuple[str, ...], parts: tuple[Parts, Parts, Parts, np.ndarray], metadata: dict[str, Any]
 ) -> Federation:
     """A federation whose tensors hold only what some client or the shared test set needs."""
     make = _table if dataset.columns else _histories if dataset.codes else _array
@@ -35,7 +35,7 @@ def prepared(
         centre, scale = _centre_and_scale(dataset, np.unique(parts[0].index))
         task = replace(task, centre=centre, scale=scale)
         y = ((y.double() - centre) / scale).float()
-    return Federation(dataset.name, task, x, y, ids, train, validation, test, shared, config.augment, facts, recipe, rows)
+    return Federation(dataset.name, task, x, y, ids, train, validation, test, shared, config.augment, metadata, recipe, rows)
 
 
 def _centre_and_scale(dataset: Dataset, train: np.ndarray) -> tuple[float, float]:
@@ -71,7 +71,9 @@ def _histories(
 ) -> tuple[Tensor, np.ndarray, tuple[Parts, Parts, Parts, np.ndarray], dict[str, Any]]:
     """Patients' histories: values on the scale that all clients' training patients give their codes."""
     if config.normalise not in ("auto", "pooled") or config.augment:
-        raise ValueError(f"{dataset.name} holds patients' histories, which are scaled by code over all clients; leave normalise and augment out")
+        raise ValueError(
+            f"{dataset.name} holds patients' histories, which are scaled by code over all clients; leave normalise and augment out"
+        )
     train, validation, test, shared = parts
     rows = np.unique(np.concatenate([train.index, validation.index, test.index, shared]))
     place = np.full(len(dataset.x), -1)
@@ -140,7 +142,9 @@ def _of_patients(data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any])
         return histories.inputs_of(read_patients(data), recipe)
     values = np.asarray(data, np.float32)
     if list(values.shape[1:]) != recipe["shape"]:
-        raise ValueError(f"expected histories of shape {tuple(recipe['shape'])}, or the folder of patients.csv and events.csv, got {values.shape[1:]}")
+        raise ValueError(
+            f"expected histories of shape {tuple(recipe['shape'])}, or the folder of patients.csv and events.csv, got {values.shape[1:]}"
+        )
     return torch.from_numpy(histories.apply(values, recipe))
 
 

@@ -64,7 +64,10 @@ def write_patients(folder: Path | str, seed: int = SEED, share: float = 0.01, pe
         with open(folder / name / "patients.csv", "w", newline="", encoding="utf-8") as opened:
             writer = csv.writer(opened)
             writer.writerow(["patient", "sex", "postal_code", "state"])
-            writer.writerows([f"synthetic-{p}", "FM"[parts.sex[p]], _POSTAL[parts.site_names[parts.site[p]]], parts.site_names[parts.site[p]]] for p in patients)
+            writer.writerows(
+                [f"synthetic-{p}", "FM"[parts.sex[p]], _POSTAL[parts.site_names[parts.site[p]]], parts.site_names[parts.site[p]]]
+                for p in patients
+            )
         with open(folder / name / "events.csv", "w", newline="", encoding="utf-8") as opened:
             writer = csv.writer(opened)
             writer.writerow(["patient", "age", "system", "code", "value"])
@@ -126,8 +129,4 @@ def _drawn(seed: int, share: float) -> tuple[np.ndarray, np.ndarray, Records, np
     return whole["owner"], when, made, np.arange(len(codes)) >= len(codes) - 2
 
 
-_POSTAL = dict(zip(STATES, (
-    "99501 35203 72201 85001 90001 80202 06103 19801 33101 30303 96813 50309 83702 60601 46204 66101 40202 70112 02108 21201 04101 48226 55401 63101 "
-    "39201 59101 27601 58102 68102 03101 07102 87102 89101 10001 43215 73102 97201 19102 02903 29201 57104 37201 75201 84101 23219 05401 98101 53202 "
-    "25301 82001"
-).split(), strict=True))  # fmt: skip
+_POSTAL = dict(zip(STATES, ["99501", "35203", "72201", "85001", "90001", "80202", "06103", "19801", "33101", "30303", "96813", "50309", "83702", "60601", "46204", "66101", "40202", "70112", "02108", "21201", "04101", "48226", "55401", "63101", "39201", "59101", "27601", "58102", "68102", "03101", "07102", "87102", "89101", "10001", "43215", "73102", "97201", "19102", "02903", "29201", "57104", "37201", "75201", "84101", "23219", "05401", "98101", "53202", "25301", "82001"], strict=True))  # fmt: skip
