@@ -34,7 +34,7 @@ def audit(
     if isinstance(given, (str, Path)):
         given = load(given)
     wanted = given if isinstance(given, Experiment) else experiment(given, permitted(given, allow_imports))
-    dataset = wanted.dataset if wanted.dataset is not None else load_data(wanted.data)
+    dataset = wanted.dataset if wanted.dataset is not None else load_data(wanted.data, wanted.imports)
     auditing = auditing_of(wanted, dataset, dimensions)
     with tempfile.TemporaryDirectory(prefix="equipoise-audit-") as folder:
         finished = run(auditing, Path(folder) / "audit", watcher, transport)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,7 @@ NAMES = {
     "time": ("time", "date", "datetime"), "site": ("state", "site"),
 }  # fmt: skip
 ENDINGS = (".csv", ".parquet")
+EVENT = np.dtype([("patient", "i4"), ("when", "f8"), ("age", "f4"), ("value", "f4"), ("code", "i4"), ("row", "i4")])
 Block = tuple[int, dict[str, list[str]]]  # number of its first row, and cells by column
 
 
@@ -161,7 +163,6 @@ class _Reader:
 
     def events(self, file: Path, shown: str, patients: str, notes: Notes) -> None:
         wanted = {name: NAMES[name] for name in ("patient", "code", "value", "age", "system", "time")}
-        kind = np.dtype([("patient", "i4"), ("when", "f8"), ("age", "f4"), ("value", "f4"), ("code", "i4"), ("row", "i4")])
         last: dict[int, float] = {}
         for start, cells in blocks(file, wanted, ("patient", "code", "value", "age")):
             rows = []
@@ -194,7 +195,7 @@ class _Reader:
                     notes.add(shown, "events come after later ones of the same patient; events were put in the order of age", row)
                 last[place] = age
                 rows.append((place, when, age, value if math.isfinite(value) else math.nan, self._code(system, cells["code"][k]), row))
-            found = np.array(rows, kind)
+            found = np.array(rows, EVENT)
             self.blocks.append(found)
         self._check_order(shown, "time" in _header(file), notes)
 
@@ -202,7 +203,7 @@ class _Reader:
         """With times given, ages have to agree with them."""
         if not timed or not self.blocks:
             return
-        mine = np.concatenate(self.blocks)
+        mine: Any = np.concatenate(self.blocks)
         mine = mine[np.lexsort((mine["when"], mine["patient"]))]
         wrong = np.flatnonzero((np.diff(mine["age"]) < 0) & (np.diff(mine["patient"]) == 0))
         if len(wrong):
@@ -223,7 +224,7 @@ class _Reader:
             )
         sites, sex, state, told = (np.array(column) for column in zip(*self.rows, strict=True))
         names = tuple(sorted(set(sites.tolist())))
-        events = np.concatenate(self.blocks) if self.blocks else np.empty(0)
+        events: Any = np.concatenate([np.empty(0, EVENT), *self.blocks])
         self.blocks = []
         positive = np.array([self.positive[k] for k in range(len(self.codes))], bool)
         records = before_diagnosis(
@@ -317,7 +318,7 @@ def _parquet_blocks(file: Path, chosen: dict[str, str]) -> Iterator[dict[str, li
         yield {name: ["" if cell is None else str(cell) for cell in batch.column(column).to_pylist()] for name, column in chosen.items()}
 
 
-def _parquet(file: Path):  # type: ignore[no-untyped-def]
+def _parquet(file: Path) -> Any:
     try:
         from pyarrow import parquet
     except ImportError:
