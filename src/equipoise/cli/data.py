@@ -199,9 +199,9 @@ def _facts(name: str) -> dict[str, Any]:
             "status": "built in",
             "shape": [1, 8, 8],
         }
-    if name == synthetic_patients.NAME:
+    if name in (synthetic_patients.NAME, synthetic_patients.SMALL):
         return {
-            "name": name, "title": "synthetic patients in 50 states, drawn at random: nobody's records", "counts": "238,576", "licence": "free of rights",
+            "name": name, "title": "synthetic patients in 50 states, drawn at random: nobody's records", "counts": "238,576" if name == synthetic_patients.NAME else "about 7,160", "licence": "free of rights",
             "status": "built in", "shape": [61, 4], "classes": ["no", "yes"], "source": "equipoise.data.synthetic_patients", "note": synthetic_patients.NOTE,
         }  # fmt: skip
     if name in sets.JOINED:

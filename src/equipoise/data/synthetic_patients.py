@@ -16,7 +16,7 @@ from equipoise.data.histories import dataset_of
 from equipoise.data.patients import Notes, Records, before_diagnosis
 from equipoise.streams import stream
 
-NAME = "synthetic_patients"
+NAME, SMALL, SMALL_SHARE = "synthetic_patients", "synthetic_patients_small", 0.03
 NOTE = "these patients are synthetic: drawn at random, nobody's records; results say nothing of medicine"
 SEED = 2025
 # Table 7: patients and positives of each state (training and test).
@@ -49,7 +49,12 @@ def records(seed: int = SEED, share: float = 1.0) -> Records:
 
 def synthetic_patients(seed: int = SEED, share: float = 1.0) -> Dataset:
     """The data set `synthetic_patients`."""
-    return dataset_of(records(seed, share), NAME, licence="made by equipoise, free of rights", source="drawn at random: synthetic")
+    return dataset_of(
+        records(seed, share),
+        NAME if share == 1 else SMALL,
+        licence="made by equipoise, free of rights",
+        source="drawn at random: synthetic",
+    )
 
 
 def write_patients(folder: Path | str, seed: int = SEED, share: float = 0.01, per_site: bool = False) -> Path:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from equipoise.checked.names import did_you_mean
 from equipoise.data import synthetic_patients
 from equipoise.data.dataset import Dataset
@@ -10,7 +13,11 @@ from equipoise.data.sets.registered import RegisteredSet
 from equipoise.data.sets.store import arrays_of, data_folder, fetch, import_files, prepared_copy
 
 JOINED = domains.JOINED
-BUILT_IN = {"digits": digits.load, synthetic_patients.NAME: synthetic_patients.synthetic_patients}
+BUILT_IN: dict[str, Callable[[], Dataset]] = {
+    "digits": digits.load,
+    synthetic_patients.NAME: synthetic_patients.synthetic_patients,
+    synthetic_patients.SMALL: partial(synthetic_patients.synthetic_patients, share=synthetic_patients.SMALL_SHARE),
+}
 ENTRIES = {e.name: e for e in (*common.ENTRIES, *medical.ENTRIES, *domains.ENTRIES, *hospitals.ENTRIES)}
 
 

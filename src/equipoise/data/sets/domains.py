@@ -33,12 +33,16 @@ def _office(entry: RegisteredSet, arrays: Arrays) -> Dataset:
 
 
 def _pacs(entry: RegisteredSet, arrays: Arrays) -> Dataset:
-    """Four domains, each in the order of classes and names; of ten consecutive images the last two are for testing."""
+    """Four domains, each in the order of classes and names; of each class the last fifth, rounded up, is for testing."""
     from dataclasses import replace
 
     x = np.concatenate([wanted(entry, arrays, f"x_{name}") for name in archives.PACS_DOMAINS])
     labels = [wanted(entry, arrays, f"y_{name}") for name in archives.PACS_DOMAINS]
-    part = np.concatenate([np.where(np.arange(len(y)) % 10 <= 7, TRAIN, TEST) for y in labels])
+    part = np.full(len(x), TRAIN)
+    for start, y in zip(np.cumsum([0, *map(len, labels)]), labels, strict=False):
+        for kind in np.unique(y):
+            mine = start + np.flatnonzero(y == kind)
+            part[mine[len(mine) - -(-len(mine) // 5) :]] = TEST
     site = np.repeat(np.arange(len(labels)), [len(y) for y in labels])
     return replace(dataset(entry, x, np.concatenate(labels), part=part), site=site, site_names=archives.PACS_DOMAINS)
 
