@@ -61,14 +61,17 @@ def measured(config: DataConfig) -> list[tuple[str, int, float, float, float, fl
 
 def figure(rows: list[tuple[str, int, float, float, float, float, float]]) -> Figure:
     made, axes = new(3.6)
+    made.set_figwidth(5.6)
     order = sorted(rows, key=lambda row: -row[1])
     places = np.arange(len(order))
     for column, label, colour, style in (
         (2, "real KL", COLOURS[1], "o-"), (3, "Theorem 2.2, corrected", COLOURS[0], "s--"), (4, "as printed", COLOURS[3], "^:"),
         (5, "random subsample", COLOURS[2], "D-"),
     ):  # fmt: skip
-        axes.plot(places, np.maximum([row[column] for row in order], 1e-4), style, color=colour, label=label, markersize=4, linewidth=1.2)
-    axes.set_yscale("log")
+        axes.plot(places, [row[column] for row in order], style, color=colour, label=label, markersize=4, linewidth=1.2)
+    axes.set_yscale("symlog", linthresh=0.1)  # an expansion may be negative where a divergence is not
+    axes.set_yticks(ticks := [-10, -1, -0.1, 0, 0.1, 1, 10], [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
     axes.set_xticks(places, [f"{row[0]}\n{row[1]:,}" for row in order], fontsize=7)
     axes.set_xlabel("client, and its training samples")
     axes.set_ylabel("nats")

@@ -73,6 +73,9 @@ def test_a_file_and_a_run_can_be_audited(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "audit.json").exists()  # other settings than the run's own
     command(str(tmp_path / "run"))
     assert Findings.read(tmp_path / "run" / "audit.json").plain() == eq.audit({**CONFIG, "workers": 0}).plain()
+    told = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")], catch_exceptions=False)
+    page = (tmp_path / "page.html").read_text()
+    assert told.exit_code == 0 and "The clients differ mainly in their labels" in page and "Map of the clients" in page
 
 
 @pytest.mark.parametrize("clients", [1, 4, 60, 300])

@@ -130,7 +130,11 @@ def test_diabetic_retinopathy_with_grades_as_classes_or_numbers(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("lacking", "sentence"),
-    [("DR level", "task_labels/DR level.npy; some are not there"), ("val.txt", "some are not there"), ("000004", "names the image 000004, which has no pixels")],
+    [
+        ("DR level", "task_labels/DR level.npy; some are not there"),
+        ("val.txt", "some are not there"),
+        ("000004", "names the image 000004, which has no pixels"),
+    ],
 )
 def test_a_medimeta_archive_that_lacks_something(lacking: str, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=sentence):
@@ -148,7 +152,10 @@ def test_labels_that_carry_code_are_refused(tmp_path: Path) -> None:
 
 def test_members_that_are_too_large_and_files_that_are_no_archives_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archives, "MOST_BYTES", 1000)
-    for file in (zipped(tmp_path / "PACS.zip", {"PACS/photo/dog/a.jpg": b"0" * 2000}), tar(tmp_path / "PACS.tar", {"PACS/photo/dog/a.jpg": b"0" * 2000})):
+    for file in (
+        zipped(tmp_path / "PACS.zip", {"PACS/photo/dog/a.jpg": b"0" * 2000}),
+        tar(tmp_path / "PACS.tar", {"PACS/photo/dog/a.jpg": b"0" * 2000}),
+    ):
         with pytest.raises(ValueError, match="which is no part of the data set"):
             archives.pacs({"PACS.zip": file})
     (tmp_path / "PACS.zip").write_bytes(b"no archive")
@@ -159,9 +166,11 @@ def test_members_that_are_too_large_and_files_that_are_no_archives_are_refused(t
 @pytest.mark.parametrize("name", ["tissuemnist", "octmnist", "organamnist"])
 def test_medmnist_sets(name: str, folder: Path) -> None:
     folder.mkdir()
-    shape = sets.entry(name).shape
-    arrays = {f"{part}_images": RNG.integers(0, 256, (n, 28, 28, *shape[:1] if shape[0] > 1 else ()), dtype=np.uint8) for part, n in (("train", 8), ("val", 4), ("test", 4))}
-    arrays |= {f"{part}_labels": np.arange(len(arrays[f"{part}_images"]))[:, None] % len(sets.entry(name).class_names) for part in ("train", "val", "test")}
+    classes = len(sets.entry(name).class_names)
+    arrays = {}
+    for part, n in (("train", 8), ("val", 4), ("test", 4)):
+        arrays[f"{part}_images"] = RNG.integers(0, 256, (n, 28, 28), dtype=np.uint8)
+        arrays[f"{part}_labels"] = np.arange(n)[:, None] % classes
     np.savez(folder / f"{name}.npz", **arrays)
     assert len(sets.load(name).x) == 16
 
@@ -170,11 +179,15 @@ def test_chestmnist_is_any_finding_or_none(folder: Path) -> None:
     folder.mkdir()
     labels = np.zeros((3, 14), np.uint8)
     labels[1, 4] = labels[2, 0] = labels[2, 13] = 1
-    np.savez(folder / "chestmnist.npz", **{f"{p}_images": RNG.integers(0, 256, (3, 28, 28), dtype=np.uint8) for p in ("train", "val", "test")}, **{f"{p}_labels": labels for p in ("train", "val", "test")})
+    np.savez(
+        folder / "chestmnist.npz",
+        **{f"{p}_images": RNG.integers(0, 256, (3, 28, 28), dtype=np.uint8) for p in ("train", "val", "test")},
+        **{f"{p}_labels": labels for p in ("train", "val", "test")},
+    )
     assert sets.load("chestmnist").y.tolist() == [0, 1, 1] * 3
 
 
-MINE = '''
+MINE = """
 import numpy as np
 from os import getcwd
 from equipoise.data import from_sites
@@ -185,7 +198,7 @@ def hospitals():
 
 def nothing():
     return 3
-'''
+"""
 
 
 @pytest.fixture
