@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from matplotlib.transforms import Bbox
 from equipoise.auditing.divergence import chance
 from equipoise.auditing.findings import Findings
 from equipoise.report.figures import COLOURS, MANY_POINTS, new
+from equipoise.report.pictures import Picture
 
 NAMED = 30  # up to this many clients or classes carry their names on an axis; bubbles, too, are for so few
 LABELLED = 50  # up to this many clients are named beside their point, as far as there is room
@@ -47,6 +49,13 @@ def pictures(found: Findings) -> dict[str, tuple[str, str, Callable[[], Figure]]
             partial(kl_against_size, found),
         ),
     }
+
+
+def shown(found: Findings) -> dict[str, Picture]:
+    """The pictures as a report shows them, the verdict with the first."""
+    made = {f"audit-{name}": Picture(title, text, draw) for name, (title, text, draw) in pictures(found).items()}
+    first = next(iter(made))
+    return {**made, first: replace(made[first], text=f"{found.text} {made[first].text}")}
 
 
 def labels(found: Findings) -> Figure:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from equipoise.auditing.divergence import as_overlap
+from equipoise.auditing.divergence import as_overlap, imbalance
 
 # From which on a difference counts; chosen on other data than those of docs/results.md, see docs/audit.md.
 SIZE, LABELS, FEATURES = 0.15, 0.08, 0.25
@@ -38,8 +38,6 @@ class Measured:
     imbalance: float
 
     def of(self, places: np.ndarray) -> Measured:
-        from equipoise.auditing.divergence import imbalance
-
         return Measured(self.sizes[places], self.labels[places], self.features[places], self.beyond[places], imbalance(self.sizes[places]))
 
 

@@ -204,6 +204,14 @@ def _facts(name: str) -> dict[str, Any]:
             "name": name, "title": "synthetic patients in 50 states, drawn at random: nobody's records", "counts": "238,576" if name == synthetic_patients.NAME else "about 7,160", "licence": "free of rights",
             "status": "built in", "shape": [61, 4], "classes": ["no", "yes"], "source": "equipoise.data.synthetic_patients", "note": synthetic_patients.NOTE,
         }  # fmt: skip
+    if name == sets.synthetic.NAME:
+        return {
+            "name": name,
+            "title": "synthetic: normal clouds, no real data",
+            "counts": "any, data.synthetic.samples",
+            "licence": "none needed",
+            "status": "made on the spot",
+        }
     if name in sets.JOINED:
         members = sets.JOINED[name].split("+")
         here = all(sets.prepared_copy(sets.entry(member)) for member in members)

@@ -7,12 +7,9 @@ number of events and not the size of the text. Whatever is left out or changed i
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +18,8 @@ import numpy as np
 from equipoise.checked.names import checked_name, quoted
 from equipoise.data.codes import PANCREATIC_CANCER, STATES, SYSTEMS, LabelRule, state_of, system_of
 from equipoise.data.reading import is_missing
+from equipoise.data.record_files import blocks, column_among, header_of, moment_of, number_of
 
-BLOCK = 50_000  # rows of a file that are held as text at a time
 OLDEST = 130
 SEXES = {"f": 0, "female": 0, "w": 0, "m": 1, "male": 1}
 UNKNOWN_SEX = 2
@@ -33,7 +30,6 @@ NAMES = {
 }  # fmt: skip
 ENDINGS = (".csv", ".parquet")
 EVENT = np.dtype([("patient", "i4"), ("when", "f8"), ("age", "f4"), ("value", "f4"), ("code", "i4"), ("row", "i4")])
-Block = tuple[int, dict[str, list[str]]]  # number of its first row, and cells by column
 
 
 @dataclass
@@ -133,7 +129,7 @@ class _Reader:
 
     def patients(self, file: Path, shown: str, name: str, site: str | None, notes: Notes) -> None:
         self.prefix = name
-        by_column = site or _column(file, NAMES["site"])
+        by_column = site or column_among(file, NAMES["site"])
         wanted = {"patient": NAMES["patient"], "sex": NAMES["sex"], "postal_code": NAMES["postal_code"], "label": NAMES["label"]}
         if not name and by_column is not None:
             wanted["site"] = (by_column,)
@@ -177,18 +173,18 @@ class _Reader:
                     known = ", ".join(sorted(set(SYSTEMS.values())))
                     notes.add(shown, f"events have an unknown code system (known: {known}) and were left out", row, cells["system"][k])
                     continue
-                age = _number(cells["age"][k])
+                age = number_of(cells["age"][k])
                 if not 0 <= age <= OLDEST:
                     notes.add(shown, f"events have no age from 0 to {OLDEST} and were left out", row, cells["age"][k])
                     continue
-                when = _moment(cells["time"][k]) if "time" in cells else age
+                when = moment_of(cells["time"][k]) if "time" in cells else age
                 if math.isnan(when):
                     notes.add(shown, "events have a time that is none (2024-01-31, or a number) and were left out", row, cells["time"][k])
                     continue
                 if is_missing(cells["code"][k]):
                     notes.add(shown, "events without a code were left out", row)
                     continue
-                value = _number(cells["value"][k])
+                value = number_of(cells["value"][k])
                 if not math.isfinite(value) and not is_missing(cells["value"][k]):
                     notes.add(shown, "values are no numbers and count as missing", row, cells["value"][k])
                 if age < last.get(place, 0.0) and "time" not in cells:
@@ -197,7 +193,7 @@ class _Reader:
                 rows.append((place, when, age, value if math.isfinite(value) else math.nan, self._code(system, cells["code"][k]), row))
             found = np.array(rows, EVENT)
             self.blocks.append(found)
-        self._check_order(shown, "time" in _header(file), notes)
+        self._check_order(shown, "time" in header_of(file), notes)
 
     def _check_order(self, shown: str, timed: bool, notes: Notes) -> None:
         """With times given, ages have to agree with them."""
@@ -263,99 +259,6 @@ def before_diagnosis(records: Records, owner: np.ndarray, when: np.ndarray, posi
     offsets = np.concatenate([[0], np.cumsum(np.bincount(owner[kept], minlength=len(records)))]).astype(np.int64)
     values = {name: getattr(records, name)[order][kept] for name in ("code", "value", "age")}
     return Records(**{**vars(records), **values, "offsets": offsets, "label": np.where(told >= 0, told, diagnosed).astype(np.int64)})
-
-
-def blocks(file: Path, wanted: dict[str, tuple[str, ...]], needed: Sequence[str]) -> Iterator[Block]:
-    """The wanted columns of a file, some rows at a time; row numbers count the header as 1."""
-    header = _header(file)
-    columns = {name: next((h for h in header if h in also), None) for name, also in wanted.items()}
-    lacking = [name for name in needed if columns[name] is None]
-    if lacking:
-        raise ValueError(f"{file}: expected the columns {', '.join(needed)}, got {', '.join(header)}; {lacking[0]} is missing")
-    chosen = {name: column for name, column in columns.items() if column is not None}
-    number = 2
-    for rows in (_parquet_blocks if file.suffix == ".parquet" else _csv_blocks)(file, chosen):
-        yield number, rows
-        number += len(next(iter(rows.values())))
-
-
-def _header(file: Path) -> list[str]:
-    if file.suffix == ".parquet":
-        return [str(name) for name in _parquet(file).schema.names]
-    with open(file, encoding="utf-8-sig", newline="") as opened:
-        return [cell.strip().lower() for cell in next(csv.reader(opened, delimiter=_separator(file)), [])]
-
-
-def _separator(file: Path) -> str:
-    with open(file, encoding="utf-8-sig", newline="") as opened:
-        line = opened.readline(100_000)
-    return max(",;\t|", key=line.count)
-
-
-def _csv_blocks(file: Path, chosen: dict[str, str]) -> Iterator[dict[str, list[str]]]:
-    try:
-        with open(file, encoding="utf-8-sig", newline="") as opened:
-            reader = csv.reader(opened, delimiter=_separator(file), strict=True)
-            header = [cell.strip().lower() for cell in next(reader, [])]
-            places = {name: header.index(column) for name, column in chosen.items()}
-            held: dict[str, list[str]] = {name: [] for name in places}
-            for number, row in enumerate(reader, 2):
-                if len(row) != len(header):
-                    raise ValueError(f"{file}, row {number}: expected {len(header)} cells, got {len(row)}; mend that row")
-                for name, place in places.items():
-                    held[name].append(row[place])
-                if len(held["patient"]) == BLOCK:
-                    yield held
-                    held = {name: [] for name in places}
-            if held["patient"]:
-                yield held
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is damaged or not a CSV file in UTF-8 ({error})") from None
-
-
-def _parquet_blocks(file: Path, chosen: dict[str, str]) -> Iterator[dict[str, list[str]]]:
-    for batch in _parquet(file).iter_batches(BLOCK, columns=list(dict.fromkeys(chosen.values()))):
-        yield {name: ["" if cell is None else str(cell) for cell in batch.column(column).to_pylist()] for name, column in chosen.items()}
-
-
-def _parquet(file: Path) -> Any:
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise ValueError(f"reading {file} needs the package pyarrow; pip install 'equipoise[tables]'") from None
-    try:
-        return parquet.ParquetFile(file)
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{file} is damaged or not a Parquet file ({error})") from None
-
-
-def _column(file: Path, names: Sequence[str]) -> str | None:
-    header = _header(file)
-    return next((name for name in names if name in header), None)
-
-
-def _number(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return math.nan
-
-
-def _moment(cell: str) -> float:
-    """A time as days: a number, a day or a time of day."""
-    number = _number(cell)
-    readers: tuple[Callable[[str], float], ...] = (
-        lambda text: float(date.fromisoformat(text).toordinal()),
-        lambda text: (
-            (moment := datetime.fromisoformat(text)).toordinal() + (moment.hour * 3600 + moment.minute * 60 + moment.second) / 86400
-        ),
-    )
-    for read in readers if math.isnan(number) else ():
-        try:
-            return read(cell.strip())
-        except ValueError:
-            continue
-    return number if math.isfinite(number) else math.nan
 
 
 def _label(cell: str, shown: str, row: int) -> int:

@@ -35,13 +35,14 @@ def federate(config: DataConfig, seed: int, dataset: Dataset | None = None, impo
         pool = np.sort(stream(seed, "samples").choice(pool, config.samples, replace=False))
     dealt = _dealt(config, seed, dataset, pool)
     parts = _split(config, seed, dataset, dealt, groups, shared)
+    different = int(np.count_nonzero(np.bincount(dealt.parts.index)))
     metadata = {
         "licence": dataset.licence,
         "source": dataset.source,
         "samples": len(dataset.x),
-        "dealt": len(np.unique(dealt.parts.index)),
-        "equal_samples": len(groups) - len(np.unique(groups)),
-        "repeats": len(dealt.parts.index) - len(np.unique(dealt.parts.index)),
+        "dealt": different,
+        "equal_samples": len(groups) - int(np.count_nonzero(np.bincount(groups))),
+        "repeats": len(dealt.parts.index) - different,
         "train_equal_to_shared_test": int(np.isin(groups[parts[0].index], groups[parts[3]]).sum()),
         "notes": list(dataset.notes),
         **dealt.metadata,
@@ -55,6 +56,8 @@ def load(config: DataConfig, imports: Imports = OWN) -> Dataset:
     """The data set that a `data:` section names: a registered one, a path to a user's files, or package.module:function that makes one."""
     from equipoise.data import codes, histories, own, patients, sets, tables
 
+    if config.synthetic is not None:
+        return sets.synthetic.load(config.synthetic)
     if is_code(config):
         return _made(config.name, imports)
     if not is_own(config):
@@ -148,6 +151,11 @@ def _dealt(config: DataConfig, seed: int, dataset: Dataset, places: np.ndarray) 
         site_names=dataset.site_names,
         features=lambda: _features(dataset, places),
     )
+    if config.clients is not None and config.clients > len(places):
+        raise ValueError(
+            f"data.clients: expected at most {len(places)}, the number of samples that are dealt from {dataset.name}, got {config.clients}; "
+            "ask for fewer clients, or use more data"
+        )
     sites = 0 if site is None else len(np.unique(site))
     usual = {"natural": sites, "domains": 5 * sites, "cla": min(10, pool.classes)}.get(parse(partition)[0], 10)
     dealt = deal(partition, pool, config.clients or usual, seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from equipoise.comparison.measures import Measure, in_unit_of, measures
 from equipoise.comparison.table import Comparison, opened
 from equipoise.metrics import Metric
 from equipoise.report import figures, pictures
-from equipoise.report.cards import cards, doubt, headline, points, written
+from equipoise.report.cards import cards, doubt, extremes, headline, in_quantiles, points, written
 from equipoise.report.pictures import Picture
 from equipoise.report.verdict import best_in_words
 from equipoise.runs import Run
@@ -38,20 +38,21 @@ def report(
     against: str | Path | None = None,
     kinds: Sequence[str] = (),
     names: Sequence[str] = (),
+    more: Mapping[str, Picture] | None = None,
 ) -> list[Path]:
     """Write the report of a run, of several, or of a comparison; returns the files written, the page first.
 
-    `kinds` ("png", "pdf") also writes the figures as files beside the page, or those in `names` only.
+    `kinds` ("png", "pdf") also writes the figures as files beside the page, or those in `names` only. `more`: further figures, shown behind a run's own.
     """
     comparison = opened(runs, against)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # means over clients of which none has a value; the page says so in words
-        return _written(comparison, Path(out), kinds, names)
+        return _written(comparison, Path(out), kinds, names, more or {})
 
 
-def _written(comparison: Comparison, path: Path, kinds: Sequence[str], names: Sequence[str]) -> list[Path]:
+def _written(comparison: Comparison, path: Path, kinds: Sequence[str], names: Sequence[str], more: Mapping[str, Picture]) -> list[Path]:
     several = len(comparison.entries) > 1
-    drawn = _figures_of_several(comparison) if several else pictures.of_run(comparison.entries[0])
+    drawn = _figures_of_several(comparison) if several else {**pictures.of_run(comparison.entries[0]), **more}
     for name in names:
         if name not in drawn:
             raise nearest("figure", name, list(drawn))
@@ -100,9 +101,16 @@ def _page_of_one(comparison: Comparison, drawn: dict[str, Picture]) -> str:
     return _render(
         title=f"{entry.label} on {entry.run.data}",
         headline=headline(found, metric),
-        remarks=[doubt(found), *_remarks(entry, run), _unfinished(run), _no_reference(entry), _failed(comparison)],
+        remarks=[
+            in_quantiles(found, metric),
+            doubt(found),
+            *_remarks(entry, run),
+            _unfinished(run),
+            _no_reference(entry),
+            _failed(comparison),
+        ],
         tiles=tiles,
-        cards=found,
+        cards=extremes(found),
         largest=max((abs(card.gain) for card in found if card.gain is not None), default=0.0),
         total_rounds=run.last_round,
         tables=[],

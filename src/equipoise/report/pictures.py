@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -50,21 +49,7 @@ def of_run(entry: Entry) -> dict[str, Picture]:
         f"{name}: average {written(p[0][0], metric)}, standard deviation {points_of(p[0][1], metric)}." for name, p in points.items()
     )
     found["plane"] = Picture("Average and evenness", text, lambda: figures.plane(points, metric, curves))
-    return found | _maps(entry, curves) | _audited(entry.run.folder)
-
-
-def _audited(folder: Path) -> dict[str, Picture]:
-    """How different the clients are, if `equipoise audit` looked at this run."""
-    file = folder / "audit.json"
-    if not file.is_file():
-        return {}
-    from equipoise.auditing import Findings
-    from equipoise.auditing.pictures import pictures
-
-    found = Findings.read(file)
-    drawn = {f"audit-{name}": Picture(title, text, draw) for name, (title, text, draw) in pictures(found).items()}
-    first = next(iter(drawn))
-    return {**drawn, first: replace(drawn[first], text=f"{found.text} {drawn[first].text}")}
+    return found | _maps(entry, curves)
 
 
 def of_comparison(comparison: Comparison, partition: str) -> dict[str, Picture]:

@@ -8,13 +8,14 @@ from functools import partial
 from equipoise.checked.names import did_you_mean
 from equipoise.data import synthetic_patients
 from equipoise.data.dataset import Dataset
-from equipoise.data.sets import common, digits, domains, hospitals, medical
+from equipoise.data.sets import common, digits, domains, hospitals, medical, synthetic
 from equipoise.data.sets.registered import RegisteredSet
 from equipoise.data.sets.store import arrays_of, data_folder, fetch, import_files, prepared_copy
 
 JOINED = domains.JOINED
 BUILT_IN: dict[str, Callable[[], Dataset]] = {
     "digits": digits.load,
+    synthetic.NAME: lambda: synthetic.load(synthetic.Synthetic()),
     synthetic_patients.NAME: synthetic_patients.synthetic_patients,
     synthetic_patients.SMALL: partial(synthetic_patients.synthetic_patients, share=synthetic_patients.SMALL_SHARE),
 }
@@ -62,4 +63,5 @@ __all__ = [
     "load",
     "names",
     "prepared_copy",
+    "synthetic",
 ]

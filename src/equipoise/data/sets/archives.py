@@ -58,19 +58,20 @@ def _sorted(found: dict[str, np.ndarray]) -> np.ndarray:
 
 def cinic10(files: dict[str, Path]) -> Arrays:
     """CINIC-10.tar.gz: train, valid and test, in each ten folders of PNG files of 32x32 pixels."""
-    from equipoise.data.sets.common import CIFAR10
-
     (file,) = files.values()
     found: dict[str, dict[str, np.ndarray]] = {"train": {}, "valid": {}, "test": {}}
     for path, read in members(file):
         if path.suffix == ".png" and len(path.parts) >= 3 and path.parts[-3] in found:
             found[path.parts[-3]]["/".join(path.parts[-2:])] = _pixels(read(), 32)
+    kinds = sorted(
+        {name.partition("/")[0] for images in found.values() for name in images}
+    )  # the classes' own order is that of the alphabet
     arrays: Arrays = {}
     for theirs, ours in (("train", "train"), ("valid", "validation"), ("test", "test")):
         if not found[theirs]:
             raise ValueError(f"{file.name}: expected PNG files as {theirs}/CLASS/NAME.png, found none")
         arrays[f"x_{ours}"] = _sorted(found[theirs])
-        arrays[f"y_{ours}"] = np.array([CIFAR10.index(name.partition("/")[0]) for name in sorted(found[theirs])], np.uint8)
+        arrays[f"y_{ours}"] = np.array([kinds.index(name.partition("/")[0]) for name in sorted(found[theirs])], np.uint8)
     return arrays
 
 
