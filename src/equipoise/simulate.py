@@ -139,7 +139,7 @@ class Simulation:
             pool = _pool(wanted) if connect is None else None  # processes import torch while the data are prepared here
             if pool is not None:
                 on_failure.callback(pool.close)
-            federation = federate(wanted.data, wanted.seed, wanted.dataset)
+            federation = federate(wanted.data, wanted.seed, wanted.dataset, wanted.imports)
             on_failure.pop_all()
         self.transport: Simulated = Workers(pool, federation) if pool is not None else (connect or InProcess)(federation, wanted)
 

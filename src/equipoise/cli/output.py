@@ -90,7 +90,7 @@ def plan(wanted: Experiment) -> None:
     from equipoise.engine.evaluation import check_main
     from equipoise.experiment.preparing import prepare, try_precision
 
-    federation = federate(wanted.data, wanted.seed, wanted.dataset)
+    federation = federate(wanted.data, wanted.seed, wanted.dataset, wanted.imports)
     roster = roster_of(federation)
     try_precision(wanted)
     bench, _ = prepare(wanted, roster.task, roster.ids)
