@@ -265,7 +265,7 @@ def profile(run: Run) -> None:
     import statistics
 
     rounds = run.rounds()
-    phases = list(dict.fromkeys(phase for row in rounds for phase in row["seconds"]))
+    phases = list(dict.fromkeys(phase for row in rounds for phase in row["seconds"] if "@" not in phase))  # those are of a place
     medians = {phase: statistics.median(row["seconds"].get(phase, 0.0) for row in rounds) for phase in phases}
     total = sum(medians.values()) or 1.0
     table(["phase", "ms per round", "share"], [[phase, f"{value * 1000:.2f}", f"{value / total:.0%}"] for phase, value in medians.items()])

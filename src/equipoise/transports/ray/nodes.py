@@ -13,17 +13,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import equipoise
 from equipoise.data.sets.store import data_folder
 from equipoise.experiment import ConfigurationError
+from equipoise.transports.ray.looking import check_installed, is_loopback, look
 from equipoise.transports.workers.processes import HEAP, SINGLE
 
 PORT = 6379
-ANSWER_DEADLINE = 15.0  # seconds for a cluster to answer
 START_DEADLINE = 120.0
 STOP_DEADLINE = 15.0
 # Of every process of a node: no reports to Ray's makers, training not below other work, a dead node known within 2 s, and no state of a
@@ -45,23 +43,6 @@ if sys.argv[1] == "loopback":
 scripts.get_ray_client_dependency_error = lambda: "not used"
 sys.argv[:2] = ["ray"]
 scripts.main()
-"""
-# In a process of its own: Ray ends a process whose cluster does not answer.
-_LOOK = """
-import json, sys
-from ray._raylet import GcsClient
-from ray.exceptions import AuthenticationError
-try:
-    client = GcsClient(address=sys.argv[1])
-    facts = json.loads(client.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=10) or b"{}")
-    nodes = [
-        {"address": f"{node.node_manager_address}:{node.node_manager_port}", "resources": dict(node.resources_total),
-         "labels": dict(node.labels), "head": node.is_head_node}
-        for node in client.get_all_node_info(timeout=10).values() if not node.state
-    ]
-    print(json.dumps({"ray": facts.get("ray_version"), "python": facts.get("python_version"), "nodes": nodes}))
-except AuthenticationError:
-    print(json.dumps({"refused": True}))
 """
 
 
@@ -89,11 +70,6 @@ def folder() -> Path:
     return data_folder() / "cluster"
 
 
-def check_installed() -> None:
-    if find_spec("ray") is None:
-        raise ConfigurationError("a cluster needs Ray, which is not installed; `pip install equipoise[cluster]`")
-
-
 def here() -> list[Node]:
     """The nodes of this machine that we started and that run, the head first."""
     found = []
@@ -105,10 +81,6 @@ def here() -> list[Node]:
             else:
                 file.unlink(missing_ok=True)
     return sorted(found, key=lambda node: not node.head)
-
-
-def is_loopback(address: str) -> bool:
-    return address.startswith(("127.", "localhost"))
 
 
 def start(
@@ -144,7 +116,7 @@ def start(
     settings |= {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | dict(environment or {})
     settings.pop("RAY_AUTH_TOKEN", None)
     command = [sys.executable, "-P", "-c", _START, "loopback" if bind and is_loopback(bind) else "network", "start", "--block", *words]
-    log = folder() / "start.log"
+    log = folder() / f"start-{time.time_ns()}.log"
     with log.open("w") as output:
         # A session of its own: Ctrl-C and the end of this terminal do not reach it.
         process = subprocess.Popen(
@@ -157,6 +129,7 @@ def start(
     except BaseException:
         end(node)
         raise
+    log.unlink()
     return node
 
 
@@ -166,7 +139,7 @@ def _until_started(process: subprocess.Popen[bytes], log: Path, cluster: str) ->
         code = process.poll()
         if code is not None or time.monotonic() > due:
             said = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-            cause = "it was not ready within {START_DEADLINE:.0f} s" if code is None else f"it ended with code {code}"
+            cause = f"it was not ready within {START_DEADLINE:.0f} s" if code is None else f"it ended with code {code}"
             raise ConfigurationError(
                 f"no node of {cluster} could be started: {cause}; it said: {said[-1] if said else 'nothing'} (all of it in {log})"
             )
@@ -187,79 +160,12 @@ def end(node: Node) -> None:
     if node.alive:
         with suppress(ProcessLookupError):
             os.kill(node.pid, signal.SIGTERM)
-    while node.alive and time.monotonic() < due:
-        with suppress(ChildProcessError):  # ours, in a test: its end is to be fetched
-            os.waitpid(node.pid, os.WNOHANG)
-        time.sleep(0.05)
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(node.pid, signal.SIGKILL)
+            while node.alive and time.monotonic() < due:
+                time.sleep(0.05)
+            os.killpg(node.pid, signal.SIGKILL)  # a session of its own, see above
+    with suppress(ChildProcessError):  # if this very process started it
+        os.waitpid(node.pid, 0)
     node.file.unlink(missing_ok=True)
-
-
-def address_of(given: str) -> str:
-    """HOST:PORT of a cluster; `auto` is the one of this machine."""
-    if given != "auto":
-        host, _, port = given.rpartition(":")
-        if not host or not port.isdigit():
-            raise ConfigurationError(f"--cluster: expected HOST:PORT of a head such as 10.0.0.5:{PORT}, or auto, got {given!r}")
-        return given
-    known = [node.cluster for node in here()]
-    with suppress(OSError):
-        known += [os.environ.get("RAY_ADDRESS", "")] + [Path("/tmp/ray/ray_current_cluster").read_text().strip()]
-    found = next((address for address in known if ":" in address), None)
-    if found is None:
-        raise ConfigurationError("--cluster auto: no cluster runs on this machine; start one with `equipoise cluster start --head`")
-    return found
-
-
-def token_for(cluster: str) -> Path | None:
-    """The file of the token for a cluster: the one that the environment names, of a node here, or Ray's own."""
-    if os.environ.get("RAY_AUTH_TOKEN_PATH"):
-        return Path(os.environ["RAY_AUTH_TOKEN_PATH"])
-    own = next((Path(node.token) for node in here() if node.cluster == cluster), None)
-    usual = Path.home() / ".ray" / "auth_token"
-    return own or (usual if usual.exists() else None)
-
-
-def look(cluster: str, token: Path | None, trust: bool = False) -> dict[str, Any]:
-    """What a cluster says of itself. One that does not answer, that refuses the token, or that asks for none, is refused here."""
-    without = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")} | {"RAY_AUTH_MODE": "disabled"}
-    tokens = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)} if token is not None else {}
-    if "RAY_AUTH_TOKEN" in os.environ:
-        tokens = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": os.environ["RAY_AUTH_TOKEN"]}
-    command = [sys.executable, "-P", "-c", _LOOK, cluster]
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    asking = [
-        subprocess.Popen(command, env={**without, **more, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}, **pipes)  # type: ignore[call-overload]
-        for more in [{}, tokens][: 2 if tokens else 1]
-    ]
-    due = time.monotonic() + ANSWER_DEADLINE
-    try:
-        answers = [json.loads(process.communicate(timeout=max(0.1, due - time.monotonic()))[0] or b"{}") for process in asking]
-    except subprocess.TimeoutExpired:
-        answers = [{}]
-    finally:
-        for process in asking:
-            process.kill()
-            process.communicate()
-    if not all(answers):
-        raise ConfigurationError(
-            f"the cluster at {cluster} did not answer within {ANSWER_DEADLINE:.0f} s; see that its head runs and that its ports can be reached"
-        )
-    if "refused" not in answers[0]:
-        if not trust:
-            raise ConfigurationError(
-                f"the cluster at {cluster} asks for no token, so whoever reaches its ports runs code there; start it with `equipoise cluster start`, "
-                "or add --trust-network if only people you trust reach them"
-            )
-        return {**answers[0], "token": False}
-    if not tokens:
-        raise ConfigurationError(
-            f"the cluster at {cluster} asks for a token and there is none here; let RAY_AUTH_TOKEN_PATH name the file with it"
-        )
-    if "refused" in answers[1]:
-        raise ConfigurationError(f"the cluster at {cluster} refused the token; copy the file with its token from its head")
-    return {**answers[1], "token": True}
 
 
 def _new_token(port: int) -> Path:
