@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from equipoise.cli import compare, data, export, methods, predict, report, resume, run, show, table
+from equipoise.cli import cluster, compare, data, export, methods, predict, report, resume, run, show, table
 from equipoise.names import UnknownName, is_unicode, quoted
 from equipoise.text import shown
 
@@ -53,6 +53,7 @@ app.command("export")(export.export)
 app.command("predict")(predict.predict)
 app.command("methods")(methods.methods)
 app.add_typer(data.app, name="data")
+app.add_typer(cluster.app, name="cluster")
 
 
 def main() -> None:

@@ -110,8 +110,12 @@ class Watcher:
 class Transport(Protocol):
     """How the server reaches its clients."""
 
-    lanes: int  # clients at work at a time
     keeps: Literal["server", "client"]  # on whose disk committed client states lie
+
+    @property
+    def lanes(self) -> int:
+        """How many clients are at work at a time."""
+        ...
 
     def open(self, job: Job, files: Path, watcher: Watcher) -> Roster:
         """Start or connect; refuse in one sentence what cannot run. `files` is the run's folder of files, which may not exist yet."""

@@ -16,7 +16,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import equipoise
-from equipoise.data.sets.store import data_folder
 from equipoise.experiment import ConfigurationError
 from equipoise.transports.ray.looking import check_installed, is_loopback, look
 from equipoise.transports.workers.processes import HEAP, SINGLE
@@ -66,8 +65,8 @@ class Node:
 
 
 def folder() -> Path:
-    """Where tokens and the files of nodes lie."""
-    return data_folder() / "cluster"
+    """Where tokens and the files of nodes lie: the user's own, never shared."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "equipoise" / "cluster"
 
 
 def here() -> list[Node]:
@@ -89,8 +88,7 @@ def start(
 ) -> Node:  # fmt: skip
     """Start a head, or a node that joins one; returns when it is part of the cluster. `store`: megabytes of its object store."""
     check_installed()
-    folder().mkdir(parents=True, exist_ok=True)
-    folder().chmod(0o700)
+    folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     if join is None:
         bind = bind or "127.0.0.1"
         cluster, token = f"{bind}:{port}", token or _new_token(port)
