@@ -6,7 +6,9 @@ import os
 import re
 import signal
 import socket
+import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,8 +62,8 @@ def local(folder: Path, *cores: int, store: int = STORE) -> Iterator[Local]:
             patch.delenv(name, raising=False)
         found = Local(nodes.start(port=free_port(), cores=0, store=store), store)
         try:
-            for count in cores:
-                found.join(count)
+            with ThreadPoolExecutor() as together:
+                list(together.map(found.join, cores))
             yield found
         finally:
             found.end()
@@ -79,6 +81,14 @@ def processes(of: list[nodes.Node]) -> list[int]:
     return found
 
 
+def gone(of: list[nodes.Node], seconds: float = 10.0) -> bool:
+    """Whether the actors there end within this time: they are told to, and not waited for."""
+    due = time.monotonic() + seconds
+    while actors(of) and time.monotonic() < due:
+        time.sleep(0.1)
+    return not actors(of)
+
+
 def actors(of: list[nodes.Node]) -> list[int]:
     """The actors of ours among them."""
     return [pid for pid in processes(of) if "ray::Actor" in command(pid)]
@@ -90,21 +100,25 @@ def command(pid: int) -> str:
     return ""
 
 
-def abroad(pids: list[int]) -> list[str]:
-    """The sockets of these processes that listen or connect elsewhere than on this machine's loopback."""
+def sockets(pids: list[int]) -> list[tuple[str, str, str]]:
+    """Of every internet socket of these processes: here, there, and its state, as the kernel writes them."""
     inodes = set()
     for pid in pids:
         with suppress(OSError):
             for entry in Path(f"/proc/{pid}/fd").iterdir():
                 with suppress(OSError):
                     inodes |= set(re.findall(r"socket:\[(\d+)\]", os.readlink(entry)))
-    found = []
-    for kind in ("tcp", "tcp6", "udp", "udp6"):
-        for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]:
-            _, here, there, *rest = line.split()
-            if rest[6] in inodes and not (_is_loopback(here) and (_is_loopback(there) or set(there.partition(":")[0]) == {"0"})):
-                found.append(f"{kind} {here} {there}")
-    return found
+    lines = [line.split() for kind in ("tcp", "tcp6", "udp", "udp6") for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]]
+    return [(words[1], words[2], words[3]) for words in lines if words[9] in inodes]
+
+
+def abroad(pids: list[int]) -> list[tuple[str, str, str]]:
+    """Those that listen or connect elsewhere than on this machine's loopback."""
+    return [one for one in sockets(pids) if not (_is_loopback(one[0]) and (_is_loopback(one[1]) or not one[1].strip("0:")))]
+
+
+def listens(node: nodes.Node, port: int) -> bool:
+    return any(state == "0A" and int(here.partition(":")[2], 16) == port for here, _, state in sockets(processes([node])))
 
 
 def _is_loopback(address: str) -> bool:

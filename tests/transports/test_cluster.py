@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import played, settings
-from clusters import abroad, actors, local, processes, shared_memory
+from clusters import abroad, gone, local, processes, shared_memory
 from sides import same
 
 import equipoise as eq
@@ -38,7 +38,7 @@ def test_two_methods_run_alike_in_process_and_on_a_cluster_of_two_nodes(tmp_path
             told = [row["seconds"] for row in there.rounds()]
             assert sum(value for row in told for name, value in row.items() if name.startswith("clients@127.0.0.1:")) >= 11
             assert not abroad([os.getpid(), *processes([cluster.head, *cluster.nodes])])
-        assert not actors(cluster.nodes)
+        assert gone(cluster.nodes)
         everything = processes([cluster.head, *cluster.nodes])
         assert len(everything) > 5
     assert not processes([cluster.head, *cluster.nodes])

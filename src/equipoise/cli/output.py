@@ -160,13 +160,20 @@ def _bars(quiet: bool, main: str | None) -> Iterator[Watcher]:
 
     def work(step: str, done: int, total: int) -> None:
         doing = "measuring" if step in (MEASURE, OUTPUTS) else "training"
-        bars.update(clients, total=total, completed=done, note=doing)
+        places = {place.partition("@")[2]: count for place, count in watcher.by_place.items() if place.startswith("clients@")}
+        note = (
+            f"{doing}; this round by node: {', '.join(f'{place} {count:.0f}' for place, count in sorted(places.items()))}"
+            if places
+            else doing
+        )
+        bars.update(clients, total=total, completed=done, note=note)
 
     def finished(record: Any) -> None:
         bars.update(rounds, note=_headline(record, main), **({} if record.finish else {"completed": record.round}))
 
+    watcher = Watcher(on_start=start, on_clients=work, on_round=finished)
     try:
-        yield Watcher(on_start=start, on_clients=work, on_round=finished)
+        yield watcher
     finally:
         bars.stop()
 

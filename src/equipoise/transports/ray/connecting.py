@@ -51,14 +51,14 @@ def connected(given: str, trust_network: bool) -> tuple[Any, str, bool]:
     address = address_of(given)
     token = token_for(address)
     found = look(address, token, trust_network)
+    before = dict(os.environ)
     os.environ |= {"RAY_AUTH_MODE": "token" if found["token"] else "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
-    if token is not None:
-        os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
+    os.environ |= {"RAY_AUTH_TOKEN_PATH": str(token)} if token is not None else {}
     ray = import_module("ray")
-    raylet: Any = import_module("ray._raylet")
     import_module("ray.util.scheduling_strategies")
-    # Ray replaces loopback by the machine's own address, unless it believes that there are no other machines.
+    raylet: Any = import_module("ray._raylet")
     constants: Any = import_module("ray._private.ray_constants")
+    # Ray replaces loopback by the machine's own address, unless it believes that there are no other machines.
     constants.ENABLE_RAY_CLUSTER = not is_loopback(address)
     raylet.Config.initialize("")
     raylet.AuthenticationTokenLoader.instance().reset_cache()
@@ -71,4 +71,7 @@ def connected(given: str, trust_network: bool) -> tuple[Any, str, bool]:
             f"this machine cannot work with the cluster at {address} ({' '.join(str(error).split())[:200]}); it has to be one of its nodes: "
             f"`equipoise cluster start --join {address} --token FILE`"
         ) from error
+    finally:  # the next cluster may have another token
+        os.environ.clear()
+        os.environ |= before
     return ray, address, True
