@@ -12,10 +12,10 @@ import os
 import sys
 import time
 import warnings
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +32,7 @@ from equipoise.transports.base import Interrupted, Job, Reply, Request, Watcher,
 from equipoise.transports.ray.actor import kind, packed
 from equipoise.transports.ray.connecting import connected
 from equipoise.transports.ray.crew import FETCH_DEADLINE, LOOK, Call, Crew, Lane, Work
+from equipoise.transports.ray.going import Exchange
 from equipoise.transports.ray.references import References
 from equipoise.transports.workers.memory import taken_apart
 
@@ -43,23 +44,6 @@ START_DEADLINE = 120.0  # seconds for an actor to import, find the data and say 
 LOST_DEADLINE = 60.0  # seconds without any node, before the run stops
 PATIENCE = 2.0, 3.0  # seconds, and times the slowest client so far, before a free actor repeats what is outstanding
 STATES = 0.2  # of the smallest object store: for states that may be asked for again
-
-
-@dataclass
-class _Exchange:
-    """Requests on their way."""
-
-    pending: dict[int, Request]
-    waiting: deque[int]
-    weights: list[int]  # of the requests, for a fair share of work
-    together: int  # at most so many in a call
-    shared: dict[int, str]  # the trees that more than one request holds, see `wire`
-    trees: Any  # and the reference of them, packed
-    alone: set[int] = field(default_factory=set)  # those that were lost once travel alone
-    lost: dict[int, list[str]] = field(default_factory=dict)  # the nodes on which a request lost its actor
-    late: Counter[int] = field(default_factory=Counter)
-    replies: dict[int, Reply] = field(default_factory=dict)
-    slowest: float = 0.0
 
 
 class Cluster:
@@ -117,7 +101,7 @@ class Cluster:
 
     def _until_ready(self) -> None:
         """Wait for the actors of all nodes; once there are some, for those of slow nodes not for ever."""
-        nothing, first = _Exchange({}, deque(), [], 1, {}, None), 0.0
+        nothing, first = Exchange({}, deque(), [], 1, {}, None), 0.0
         while any(not lane.ready for lane in self._crew.lanes) and not (first and time.monotonic() - first > START_DEADLINE / 4):
             if self.watcher.interrupted():
                 raise Interrupted
@@ -152,7 +136,7 @@ class Cluster:
             self._turn(going, deadline)
         return [going.replies[number] for number in range(len(requests))]
 
-    def _going(self, requests: Sequence[Request]) -> _Exchange:
+    def _going(self, requests: Sequence[Request]) -> Exchange:
         """Large clients first, so that the last ones to finish are small; together as many as a small part of an object store holds."""
         smallest = min([self.store, *(node.store for node in self._crew.nodes.values())])
         self.states.limit = STATES * smallest
@@ -162,7 +146,7 @@ class Cluster:
         each = max(1, self.largest, size(requests[0].down))
         together = max(1, min(TOGETHER, int(smallest / TOGETHER / each)))
         put = self._put(packed(Record._trusted({"trees": trees}))) if trees else None
-        return _Exchange(dict(enumerate(requests)), deque(order), weights, together, shared, put)
+        return Exchange(dict(enumerate(requests)), deque(order), weights, together, shared, put)
 
     def _put(self, array: np.ndarray) -> Any:
         try:
@@ -173,34 +157,22 @@ class Cluster:
                 f"start its node with a larger --store, then {self._crew.resume}"
             ) from None
 
-    def _hand_out(self, going: _Exchange) -> None:
+    def _hand_out(self, going: Exchange) -> None:
         ready = [lane for lane in self._crew.lanes if lane.ready]
         # Small tasks are sent ahead, so that an actor never waits for the post; few large ones are given out one by one.
         for length in range(2 if len(going.pending) > 8 * self.lanes else 1):
             for lane in ready:
                 if len(lane.asked) == length and going.waiting:
-                    self._send(lane, self._share(going), going)
+                    self._send(lane, going.share(self.lanes), going)
         if not going.waiting:
             self._repeat(going, [lane for lane in ready if not lane.asked])
 
-    def _share(self, going: _Exchange) -> list[int]:
-        """The next that travel together: shares of the work left that become smaller towards the end."""
-        share = sum(going.weights[number] for number in going.waiting) / (2 * self.lanes)
-        taken = [going.waiting.popleft()]
-        weight = going.weights[taken[0]]
-        while going.waiting and len(taken) < going.together and not going.alone & {taken[0], going.waiting[0]}:
-            weight += going.weights[going.waiting[0]]
-            if weight > share:
-                break
-            taken.append(going.waiting.popleft())
-        return taken
-
-    def _repeat(self, going: _Exchange, free: list[Lane]) -> None:
+    def _repeat(self, going: Exchange, free: list[Lane]) -> None:
         """What has been outstanding for long may be swallowed by a dead node: a free actor does it too, of another node if there is one."""
         now, (least, times) = time.monotonic(), PATIENCE
         for lane in self._crew.lanes:
             for call in lane.asked:
-                missing = [number for number in call.numbers if number not in going.replies]
+                missing = going.missing(call.numbers)
                 old = now - call.began > least + times * going.slowest * len(call.numbers)
                 if free and old and missing and call.exchange == self.exchanges and not call.repeated:
                     other = max(free, key=lambda one: one.node is not lane.node)  # called at once
@@ -209,7 +181,7 @@ class Cluster:
                     self._forget(missing, going)
                     self._send(other, missing, going)
 
-    def _send(self, lane: Lane, numbers: list[int], going: _Exchange) -> None:
+    def _send(self, lane: Lane, numbers: list[int], going: Exchange) -> None:
         requests = [going.pending[number] for number in numbers]
         names, keeps = [request.state[0] for request in requests if request.state is not None], bool(requests[0].exchange)
         tasks = [{"request": wire.told(request), "down": wire.referring(request.down, going.shared)} for request in requests]
@@ -221,7 +193,7 @@ class Cluster:
         answer, *states = found if keeps else [found]
         lane.asked.append(Call(self.exchanges, numbers, answer, states, time.monotonic()))
 
-    def _turn(self, going: _Exchange, deadline: float | None) -> None:
+    def _turn(self, going: Exchange, deadline: float | None) -> None:
         """Take in what has arrived, and look at the clock."""
         crew = self._crew
         waited = {lane.asked[0].answer if lane.ready else lane.begun: lane for lane in crew.lanes if lane.asked or not lane.ready}
@@ -241,7 +213,7 @@ class Cluster:
         if not crew.lanes and going.pending:
             self._await_node()
 
-    def _take_in(self, lane: Lane, going: _Exchange) -> None:
+    def _take_in(self, lane: Lane, going: Exchange) -> None:
         """The first answer of an actor, or what it did with the oldest call to it."""
         errors = self.ray.exceptions
         try:
@@ -272,7 +244,7 @@ class Cluster:
                 if number not in going.replies:
                     self._accept(number, wire.reply_of(told["reply"], told["up"]), state, reference, lane, going)
 
-    def _accept(self, number: int, reply: Reply, state: Any, reference: Any, lane: Lane, going: _Exchange) -> None:
+    def _accept(self, number: int, reply: Reply, state: Any, reference: Any, lane: Lane, going: Exchange) -> None:
         request = going.pending[number]
         going.slowest = max(going.slowest, reply.seconds)
         self.largest = max(self.largest, reply.bytes, reply.state.bytes if reply.state is not None else 0)
@@ -283,7 +255,7 @@ class Cluster:
 
     # Losses.
 
-    def _lose(self, lane: Lane, going: _Exchange, cause: str, hung: float | None = None) -> None:
+    def _lose(self, lane: Lane, going: Exchange, cause: str, hung: float | None = None) -> None:
         """An actor is gone, or is ended because it hangs: what it had is asked of others."""
         if lane not in self._crew.lanes:
             return
@@ -299,11 +271,11 @@ class Cluster:
             self._ask_again(call, going, lane.node.id if not place and hung is None else None, cause)
         self._crew.look()
 
-    def _ask_again(self, call: Call, going: _Exchange, node: str | None, cause: str) -> None:
+    def _ask_again(self, call: Call, going: Exchange, node: str | None, cause: str) -> None:
         """The requests of a call that failed, one by one; one that lost its actor three times, and not with its node, ends the run."""
         if call.exchange != self.exchanges:
             return
-        missing = [number for number in call.numbers if number not in going.replies]
+        missing = going.missing(call.numbers)
         going.alone.update(missing)
         self._forget(missing, going)
         elsewhere = {
@@ -327,7 +299,7 @@ class Cluster:
         lost[:] = [node for node in lost if node in living]
         return len(lost) >= TRIES
 
-    def _forget(self, numbers: list[int], going: _Exchange) -> None:
+    def _forget(self, numbers: list[int], going: Exchange) -> None:
         """Their states are put again from the files: the references may be lost with a node."""
         for state in (going.pending[number].state for number in numbers):
             if state is not None:
