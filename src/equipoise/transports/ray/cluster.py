@@ -6,12 +6,8 @@ lost with an actor or a node is asked again, and what takes long is asked twice.
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import sys
 import time
-import warnings
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from equipoise.data import Federation
 from equipoise.data.roster import Roster, roster_of
@@ -29,12 +24,12 @@ from equipoise.records import Record, size, unpack
 from equipoise.runs.store import RunError
 from equipoise.transports import wire
 from equipoise.transports.base import Interrupted, Job, Reply, Request, Watcher, late, put_to_file
-from equipoise.transports.ray.actor import kind, packed
+from equipoise.transports.ray.actor import packed
 from equipoise.transports.ray.connecting import connected
-from equipoise.transports.ray.crew import FETCH_DEADLINE, LOOK, Call, Crew, Lane, Work
+from equipoise.transports.ray.crew import FETCH_DEADLINE, LOOK, Call, Crew, Lane
 from equipoise.transports.ray.going import Exchange
 from equipoise.transports.ray.references import References
-from equipoise.transports.workers.memory import taken_apart
+from equipoise.transports.ray.work import work_of
 
 log = logging.getLogger("equipoise")
 
@@ -78,26 +73,15 @@ class Cluster:
         self.states = References(self.ray, files)
         self.roster = roster_of(self.federation)
         resume = f"`equipoise resume {files.parent} --cluster ADDRESS`, or without --cluster on this machine alone"
-        self.crew = Crew(self.ray, self.address, self._work(job), watcher, resume)
+        here = self.ray.get_runtime_context().get_node_id()
+        self.store = next(node["Resources"].get("object_store_memory", 0.0) for node in self.ray.nodes() if node["NodeID"] == here)
+        work, self.federation = work_of(self.ray, self.wanted, job, self.federation, self.roster, self.store / 2)
+        self.crew = Crew(self.ray, self.address, work, watcher, resume)
         self.crew.look()
         if not self.crew.lanes:
             raise ConfigurationError(self.crew.reason())
         self._until_ready()
         return self.roster
-
-    def _work(self, job: Job) -> Work:
-        """The data go into the object store once, unless they would fill half of it."""
-        told, arrays = taken_apart(self.federation)
-        bytes, data = sum(array.nbytes for array in arrays.values()), None
-        here = self.ray.get_runtime_context().get_node_id()
-        self.store = next(node["Resources"].get("object_store_memory", 0.0) for node in self.ray.nodes() if node["NodeID"] == here)
-        if bytes <= self.store / 2:
-            data = self.ray.put(arrays)
-            x, y = _read_only(self.ray.get(data))
-            self.federation = replace(self.federation, x=x, y=y)  # this process, too, needs the data once only
-        path = [path or os.getcwd() for path in sys.path]
-        words = json.dumps({"kind": kind(), "job": job.text(), "path": path, "data": told}).encode()
-        return Work(words, data, bytes, self.wanted.dataset is None, self.roster.fingerprint)
 
     def _until_ready(self) -> None:
         """Wait for the actors of all nodes; once there are some, for those of slow nodes not for ever."""
@@ -318,13 +302,6 @@ class Cluster:
                 raise Interrupted
             time.sleep(0.5)
             self._crew.look()
-
-
-def _read_only(arrays: dict[str, np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The samples as they lie in the object store; nobody writes to data."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"])
 
 
 def _cause(error: Exception) -> str:

@@ -15,6 +15,7 @@ from equipoise.experiment import ConfigurationError
 from equipoise.runs.store import RunError
 from equipoise.transports.base import Watcher
 from equipoise.transports.ray.actor import Actor, kind
+from equipoise.transports.ray.work import Work
 
 log = logging.getLogger("equipoise")
 
@@ -63,20 +64,6 @@ class Lane:
     knows_trees: int = 0  # the last exchange whose trees it was sent
 
 
-@dataclass(frozen=True)
-class Work:
-    """What an actor is told at its start."""
-
-    told: bytes
-    data: Any  # the reference of the arrays, None: each node makes its own
-    bytes: int  # of the arrays
-    can_be_made: bool  # by a node, from its own data folder
-    fingerprint: str
-
-    def made_at(self, node: Node) -> bool:
-        return self.data is None or self.bytes > node.store / 2
-
-
 class Crew:
     """An actor on every core of every node that can do the work."""
 
@@ -119,7 +106,7 @@ class Crew:
         differing = [f"{name} {theirs} instead of {kind()[name]}" for name, theirs in said["kind"].items() if theirs != kind()[name]]
         if differing:
             self._leave_out(lane.node, f"it has {', '.join(differing)}")
-        elif "refused" in said and not self.work.made_at(lane.node):
+        elif "refused" in said and not self.work.made_at(lane.node.store):
             raise ConfigurationError(said["refused"])  # the same sentence as in process
         elif "refused" in said:
             self._leave_out(lane.node, f"it cannot make the data: {said['refused']}")
@@ -145,14 +132,14 @@ class Crew:
         if node.starts >= STARTS * node.cores:
             self._leave_out(node, f"its actors ended {node.starts} times while starting")
             return
-        if self.work.made_at(node) and not self.work.can_be_made:
+        if self.work.made_at(node.store) and not self.work.can_be_made:
             size, room = self.work.bytes / 2**20, node.store / 2**20
             self._leave_out(node, f"the data ({size:.0f} MB) exceed half of its object store ({room:.0f} MB) and cannot be made there")
             return
         node.starts += 1
         here = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.id, soft=False)
         handle = self.made.options(scheduling_strategy=here).remote()
-        data = None if self.work.made_at(node) else self.work.data
+        data = None if self.work.made_at(node.store) else self.work.data
         self.lanes.append(Lane(node, handle, handle.begin.remote(self.work.told, data), time.monotonic()))
 
     def _leave_out(self, node: Node, reason: str) -> None:
