@@ -10,19 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks import played, settings
-from clusters import abroad, gone, local, processes, shared_memory
-from sides import same
 
 import equipoise as eq
 from equipoise import simulate
 from equipoise.experiment import ConfigurationError
 from equipoise.records import Record, dump
-from equipoise.runs.files import digest_of
+from equipoise.storage.files import digest_of
 from equipoise.transports.base import Kept, Reply, state_file, state_name
 from equipoise.transports.ray import connecting, looking
 from equipoise.transports.ray.references import References
 from equipoise.transports.states import _parsed
+from tests.helpers.clusters import abroad, gone, local, processes, shared_memory
+from tests.helpers.runs import played, same_run, settings
 
 FAULTS = [{"round": 1, "client": "bo", "kind": "drop"}, {"round": 2, "client": "ada", "kind": "nan"}]
 
@@ -34,7 +33,7 @@ def test_two_methods_run_alike_in_process_and_on_a_cluster_of_two_nodes(tmp_path
         for method in ("fedavg", "scaffold"):
             wanted = settings(method, faults={"script": FAULTS})
             there = simulate.run(given(wanted), tmp_path / method, cluster=cluster.address)
-            same(played(wanted, tmp_path / f"{method}-here"), there)
+            same_run(played(wanted, tmp_path / f"{method}-here"), there)
             told = [row["seconds"] for row in there.rounds()]
             assert sum(value for row in told for name, value in row.items() if name.startswith("clients@127.0.0.1:")) >= 11
             assert not abroad([os.getpid(), *processes([cluster.head, *cluster.nodes])])
@@ -46,7 +45,7 @@ def test_two_methods_run_alike_in_process_and_on_a_cluster_of_two_nodes(tmp_path
 
 
 def given(config: dict[str, Any]) -> eq.Experiment:
-    from checks import sites
+    from tests.helpers.runs import sites
 
     return eq.Experiment(**config, dataset=eq.from_sites(sites()))
 

@@ -15,16 +15,15 @@ from typing import Any
 
 import pytest
 import yaml
-from checks import folder_of, settings, sites
-from clusters import Local, actors, gone, listens, local
-from sides import same
 
 from equipoise import simulate
 from equipoise.engine.cohort import Clients
 from equipoise.runs import Run
-from equipoise.runs.store import RunError
+from equipoise.storage.store import RunError
 from equipoise.transports.base import Watcher
 from equipoise.transports.ray import cluster as transport
+from tests.helpers.clusters import Local, actors, gone, listens, local
+from tests.helpers.runs import folder_of, same_run, settings, sites
 
 pytestmark = pytest.mark.slow
 SIZES = {f"c{place:02d}": 30 + place for place in range(16)}
@@ -81,7 +80,7 @@ class Watching(Watcher):
 def whole(cluster: Local, data: str, tmp_path: Path, watcher: Watcher, **more: Any) -> Run:
     """The run on the cluster, which equals the one in process."""
     there = simulate.run(config(data, **more), tmp_path / "there", watcher, cluster=cluster.address)
-    same(simulate.run(config(data, **more), tmp_path / "here"), there)
+    same_run(simulate.run(config(data, **more), tmp_path / "here"), there)
     assert gone(cluster.nodes)
     return there
 
@@ -182,7 +181,7 @@ def test_a_client_that_ends_its_actor_three_times_ends_the_run(
     monkeypatch.undo()
     assert gone(cluster.nodes)
     resumed = simulate.resume(tmp_path / "there", given=simulate.experiment(config(data)))  # on this machine
-    same(simulate.run(config(data), tmp_path / "here"), resumed)
+    same_run(simulate.run(config(data), tmp_path / "here"), resumed)
 
 
 def test_a_run_goes_from_process_to_cluster_and_back(cluster: Local, data: str, tmp_path: Path) -> None:
@@ -200,7 +199,7 @@ def test_a_run_goes_from_process_to_cluster_and_back(cluster: Local, data: str, 
 
     until(2, lambda: simulate.run(config(data), tmp_path / "run"))
     until(4, lambda: simulate.resume(tmp_path / "run", cluster=cluster.address))
-    same(simulate.run(config(data), tmp_path / "here"), simulate.resume(tmp_path / "run"))
+    same_run(simulate.run(config(data), tmp_path / "here"), simulate.resume(tmp_path / "run"))
 
 
 def test_without_any_node_the_run_waits_and_then_stops_with_a_sentence(
@@ -214,7 +213,7 @@ def test_without_any_node_the_run_waits_and_then_stops_with_a_sentence(
     ):
         simulate.run(config(data), tmp_path / "there", watcher, cluster=cluster.address)
     assert Run(tmp_path / "there").last_round == 1
-    same(simulate.run(config(data), tmp_path / "here"), simulate.resume(tmp_path / "there"))
+    same_run(simulate.run(config(data), tmp_path / "here"), simulate.resume(tmp_path / "there"))
 
 
 def test_a_node_comes_while_there_is_none(cluster: Local, data: str, tmp_path: Path) -> None:
@@ -235,7 +234,7 @@ def test_the_head_is_lost_and_the_run_can_be_resumed(data: str, tmp_path: Path) 
         ):
             simulate.run(config(data), tmp_path / "there", watcher, cluster=alone.address)
     with local(tmp_path / "other", 1) as other:
-        same(simulate.run(config(data), tmp_path / "here"), simulate.resume(tmp_path / "there", cluster=other.address))
+        same_run(simulate.run(config(data), tmp_path / "here"), simulate.resume(tmp_path / "there", cluster=other.address))
 
 
 COMMAND = [sys.executable, "-c", "from equipoise.cli import main; main()"]
@@ -277,7 +276,7 @@ def test_the_driver_is_killed_or_interrupted_and_goes_on_elsewhere(
         done = subprocess.run(command("resume", str(tmp_path / "run"), "--cluster", "auto"), capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         assert gone(other.nodes)
-    same(simulate.run(config(data, rounds=40), tmp_path / "here"), Run(tmp_path / "run"))
+    same_run(simulate.run(config(data, rounds=40), tmp_path / "here"), Run(tmp_path / "run"))
 
 
 def test_a_step_that_raises_leaves_no_actor_and_no_memory(

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checks import folder_of, settings, sites
-from clusters import Local, abroad, actors, free_port, gone, local, processes
-from sides import same, sites_given
 
 import equipoise as eq
 from equipoise import methods, simulate
 from equipoise.experiment import ConfigurationError
 from equipoise.transports.base import Watcher
 from equipoise.transports.ray import connecting, looking, nodes
+from tests.helpers.clusters import Local, abroad, actors, free_port, gone, local, processes
+from tests.helpers.runs import folder_of, same_run, settings, sites
+from tests.helpers.transports import sites_given
 
 pytestmark = pytest.mark.slow
 FAULTS = [
@@ -37,7 +37,7 @@ def several(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_every_method_runs_alike_on_one_two_and_five_nodes(method: str, several: Local, tmp_path: Path) -> None:
     wanted = settings(method, faults={"script": FAULTS})
     there = simulate.run(sites_given(wanted), tmp_path / "there", cluster=several.address)
-    same(simulate.run(sites_given(wanted), tmp_path / "here"), there)
+    same_run(simulate.run(sites_given(wanted), tmp_path / "here"), there)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_two_hundred_states_of_five_megabytes_in_an_object_store_of_a_hundred(tw
     there = simulate.run(config(data, "scaffold", **large), tmp_path / "there", cluster=two.address)
     (first, *_) = (file for file in there.store.current("client").values())
     assert first.bytes > 4.5e6
-    same(simulate.run(config(data, "scaffold", **large), tmp_path / "here"), there)
+    same_run(simulate.run(config(data, "scaffold", **large), tmp_path / "here"), there)
     assert gone(two.nodes)
     session = Path("/tmp/ray/session_latest")
     assert not [path for path in session.glob("**/*spill*") if path.is_file()]
@@ -81,7 +81,7 @@ def test_two_hundred_rounds_without_growth(two: Local, tmp_path: Path) -> None:
     watcher.on_round = after
     more = {"rounds": 200, "evaluation": {"every": 50}}
     there = simulate.run(sites_given(settings("scaffold", **more)), tmp_path / "there", watcher, cluster=two.address)
-    same(simulate.run(sites_given(settings("scaffold", **more)), tmp_path / "here"), there)
+    same_run(simulate.run(sites_given(settings("scaffold", **more)), tmp_path / "here"), there)
     print("MB of this process, the actors, the object stores:", seen)
     assert all(last - first < 8 for first, last in zip(seen[1], seen[3], strict=True))  # what is ever touched of a store stays mapped
 
@@ -164,7 +164,7 @@ def test_a_cluster_without_cores_and_data_that_are_too_large(tmp_path: Path) -> 
             simulate.run(eq.Experiment(**wanted, dataset=eq.from_sites(sites(rows))), tmp_path / "run", cluster=cluster.address)
         named = config(folder_of(tmp_path / "data", sites(rows)), "fedavg", rounds=1, training={"lr": 0.05, "batch": 5000, "epochs": 1})
         there = simulate.run(named, tmp_path / "made", cluster=cluster.address)  # made by the node itself
-        same(simulate.run(named, tmp_path / "here"), there)
+        same_run(simulate.run(named, tmp_path / "here"), there)
     assert not (tmp_path / "run").exists()
 
 
@@ -192,7 +192,7 @@ def test_a_node_that_differs_is_left_out_and_named(tmp_path: Path, caplog: pytes
         cluster.join()
         there = simulate.run(sites_given(settings("scaffold")), tmp_path / "run", cluster=cluster.address)
         assert "is left out: it has equipoise 0.0.0 instead of" in caplog.text
-        same(simulate.run(sites_given(settings("scaffold")), tmp_path / "here"), there)
+        same_run(simulate.run(sites_given(settings("scaffold")), tmp_path / "here"), there)
         assert any(name.startswith("left out@127.0.0.1") for row in there.rounds() for name in row["seconds"])
 
 
@@ -211,7 +211,7 @@ def test_the_commands_as_a_user_types_them(data: str, tmp_path: Path, monkeypatc
         assert "(head)" in status and "100 MB" in status and eq.__version__ in status
         done = command(*run_words(data, tmp_path, "--cluster", "auto", "--seed", "1"))
         assert done.returncode == 0, done.stderr
-        same(simulate.run(json_of(tmp_path / "run"), tmp_path / "here"), eq.Run(tmp_path / "run"))
+        same_run(simulate.run(json_of(tmp_path / "run"), tmp_path / "here"), eq.Run(tmp_path / "run"))
         compared = [
             "compare",
             "--data",
@@ -238,7 +238,7 @@ def test_the_commands_as_a_user_types_them(data: str, tmp_path: Path, monkeypatc
 
 
 def json_of(folder: Path) -> Any:
-    from equipoise.runs.form import read_configuration
+    from equipoise.storage.form import read_configuration
 
     return {**read_configuration(folder), "workers": 0}
 

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 import equipoise
+from equipoise.checked.imports import Imports
 from equipoise.data import federate
 from equipoise.data.roster import roster_of
 from equipoise.experiment import experiment
-from equipoise.imports import Imports
 from equipoise.records import Record, pack, unpack
 from equipoise.transports import wire
 from equipoise.transports.base import Job

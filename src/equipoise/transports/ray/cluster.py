@@ -21,7 +21,7 @@ from equipoise.data import Federation
 from equipoise.data.roster import Roster, roster_of
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.records import Record, size, unpack
-from equipoise.runs.store import RunError
+from equipoise.storage.store import RunError
 from equipoise.transports import wire
 from equipoise.transports.base import Interrupted, Job, Reply, Request, Watcher, late, put_to_file
 from equipoise.transports.ray.actor import packed

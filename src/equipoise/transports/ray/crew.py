@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from equipoise.experiment import ConfigurationError
-from equipoise.runs.store import RunError
+from equipoise.storage.store import RunError
 from equipoise.transports.base import Watcher
 from equipoise.transports.ray.actor import Actor, kind
 from equipoise.transports.ray.work import Work
