@@ -31,6 +31,7 @@ SMALL = {"name": "mlp", "hidden": [64]}  # 0.2 MB
 # 100 clients, all of them asked, one step each: what a client costs beside its training.
 STEP = Workload("step", "one step of 100 clients", "mlp", 100, 100, 2_000, 20, 1, 0.1, rounds=8)
 PORT = 26399
+RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
 def experiment(workload: Workload, images, rounds: int, workers: int | None, model=None) -> eq.Experiment:
@@ -92,20 +93,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--address", help="of a cluster that runs; default: two nodes of one core each, started here")
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--write", action="store_true", help="put the section into RESULTS.md, too")
     parser.add_argument("--workloads", nargs="*", default=["W2", "W3", "step", "state", "W4"])
     options = parser.parse_args()
     logging.disable(logging.WARNING)
     images = load()
-    print("## Cluster\n")
+    lines: list[str] = []
     with ExitStack() as stack:
         here: list[nodes.Node] = []
         if options.address is None:
             os.environ["XDG_STATE_HOME"] = stack.enter_context(tempfile.TemporaryDirectory())
             began = time.perf_counter()
-            here.append(nodes.start(port=PORT, cores=0, store=400))
+            here.append(nodes.start(port=PORT, cores=0, store=600))
             stack.callback(nodes.stop)
             options.address = here[0].cluster
-            here += [nodes.start(options.address, token=Path(here[0].token), cores=1, store=400) for _ in range(2)]
+            here += [nodes.start(options.address, token=Path(here[0].token), cores=1, store=600) for _ in range(2)]
             started = f"a cluster of a head and two nodes ready in {time.perf_counter() - began:.1f} s"
             where, workers = "2 nodes of 1 core each on this machine", 2
         else:
@@ -128,12 +130,12 @@ def main() -> None:
                     several.append(measured(wanted, options.address if kind == "cluster" else None, here))
             rows.append((name, workload.cohort, kinds))
             starts += [one["start"] for one in kinds["cluster"]]
-        print(f"{datetime.now(UTC).date()}, {os.cpu_count()} cores, load {load_before:.1f} before and {os.getloadavg()[0]:.1f} after; {where} against "
+        lines.append(f"{datetime.now(UTC).date()}, {os.cpu_count()} cores, load {load_before:.1f} before and {os.getloadavg()[0]:.1f} after; {where} against "
               f"worker processes{f' ({workers})' if workers else ''}, alternating, medians of {options.repetitions}.\n")  # fmt: skip
-        print(
+        lines.append(
             "| workload | workers s/round | cluster s/round | ratio | more wall ms per client | more CPU ms per client | driver MB more | each actor MB more |"
         )
-        print("|---|---|---|---|---|---|---|---|")
+        lines.append("|---|---|---|---|---|---|---|---|")
         for name, cohort, kinds in rows:
             pairs = list(zip(kinds["workers"], kinds["cluster"], strict=True))
 
@@ -144,9 +146,9 @@ def main() -> None:
                 return statistics.median(theirs[key] - own[key] for own, theirs in pairs)
 
             ratio = statistics.median(theirs["seconds"] / own["seconds"] for own, theirs in pairs)
-            print(f"| {name} | {median('seconds', 'workers'):.3f} | {median('seconds', 'cluster'):.3f} | {ratio:.2f} | {1000 * more('seconds') / cohort:.2f} | "
+            lines.append(f"| {name} | {median('seconds', 'workers'):.3f} | {median('seconds', 'cluster'):.3f} | {ratio:.2f} | {1000 * more('seconds') / cohort:.2f} | "
                   f"{1000 * more('cpu') / cohort:.2f} | {more('driver'):.0f} | {more('performing'):.0f} |")  # fmt: skip
-        print()
+        lines.append("")
         for line in [
             started,
             f"from the call of `run` to its first round, data prepared and actors ready: {statistics.median(starts):.1f} s"
@@ -155,7 +157,11 @@ def main() -> None:
             *memory,
         ]:
             if line:
-                print(f"- {line}")
+                lines.append(f"- {line}")
+    print("\n".join(["## Cluster", "", *lines]))
+    if options.write:
+        before = RESULTS.read_text().partition("\n## Cluster\n")[0]
+        RESULTS.write_text("\n".join([before.rstrip("\n"), "", "## Cluster", "", *lines, ""]))
 
 
 if __name__ == "__main__":
