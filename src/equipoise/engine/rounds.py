@@ -195,8 +195,10 @@ class Loop:
         else:
             record.files += [("client", client, file, digest) for client, file, _, digest in states]
         settle = save_server(self.store, state, record)
-        record.seconds |= {"store": time.perf_counter() - began, **self.watcher.by_place}
-        self.watcher.by_place.clear()
+        if record.round:  # what happened before round 1 belongs to it
+            record.seconds |= self.watcher.by_place
+            self.watcher.by_place.clear()
+        record.seconds["store"] = time.perf_counter() - began
         last = record.finish or (record.round == self.experiment.rounds and not self.finishes)
         self.store.commit(record, self.experiment.keep, "finished" if last else "running")
         self.store.remove(cohort.discarded)
