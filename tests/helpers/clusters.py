@@ -62,7 +62,7 @@ def local(folder: Path, *cores: int, store: int = STORE) -> Iterator[Local]:
             patch.delenv(name, raising=False)
         found = Local(nodes.start(port=free_port(), cores=0, store=store), store)
         try:
-            with ThreadPoolExecutor() as together:
+            with ThreadPoolExecutor(2) as together:
                 list(together.map(found.join, cores))
             yield found
         finally:
