@@ -15,7 +15,7 @@ from equipoise.auditing.pictures import pictures
 from equipoise.cli import app
 from equipoise.data import Federation
 from equipoise.experiment import Experiment
-from equipoise.report.figures import encoded
+from equipoise.report.drawing import encoded
 from equipoise.transports.inprocess import Separated
 
 CONFIG = {"data": {"name": "digits", "partition": "dirichlet:0.3", "clients": 5}, "seed": 4}
