@@ -20,7 +20,7 @@ from equipoise.comparison.measures import Measure, in_unit_of, measures
 from equipoise.comparison.table import Comparison, opened
 from equipoise.metrics import Metric
 from equipoise.report import figures, pictures
-from equipoise.report.cards import cards, doubt, extremes, headline, in_quantiles, points, written
+from equipoise.report.cards import MOST_LISTED, cards, doubt, extremes, headline, in_quantiles, points, written
 from equipoise.report.pictures import Picture
 from equipoise.report.verdict import best_in_words
 from equipoise.runs import Run
@@ -113,7 +113,7 @@ def _page_of_one(comparison: Comparison, drawn: dict[str, Picture]) -> str:
         largest=max((abs(card.gain) for card in found if card.gain is not None), default=0.0),
         total_rounds=run.last_round,
         tables=[],
-        metrics=[_metrics_of_one(entry)] if len(entry.run.by_metric) > 1 else [],
+        metrics=[_metrics_of_one(entry, [card.client for card in extremes(found)])] if len(entry.run.by_metric) > 1 else [],
         pictures=_group(drawn, list(drawn)),
         more=[],
         unit=metric.title,
@@ -233,8 +233,8 @@ def _failed(comparison: Comparison) -> str:
     return f"{count:,} of {whole:,} runs failed{f': {reason}' if count == 1 else f', the first: {reason}'}"
 
 
-def _metrics_of_one(entry: Entry) -> dict[str, Any]:
-    """All metrics side by side: over clients, and client by client."""
+def _metrics_of_one(entry: Entry, listed: list[str]) -> dict[str, Any]:
+    """All metrics side by side: over clients, and client by client; of very many only those that are listed anyhow."""
     seen = {name: entry.seen_by(name) for name in entry.run.by_metric}
     shown = ["average", "worst", "std", *(["change", "worst_change", "harmed", "cf"] if entry.reference else [])]
     header = ["metric", *(measures(entry.metric)[name].title for name in shown)]
@@ -244,6 +244,7 @@ def _metrics_of_one(entry: Entry) -> dict[str, Any]:
         cells = [formats.figure(one.measured[0][name], columns[name], columns[name].signed) for name in shown]
         rows.append([one.metric.title, *cells])
     clients = list(dict.fromkeys(client for one in seen.values() for client in one.run.values))
+    clients = clients if len(clients) <= MOST_LISTED else listed
     each = [[c, *(formats.figure(one.run.values.get(c), in_unit_of(one.metric)) for one in seen.values())] for c in clients]
     return {"title": "All metrics", "header": header, "rows": rows, "clients_header": ["client", *(o.metric.title for o in seen.values())], "clients": each}  # fmt: skip
 
