@@ -22,8 +22,8 @@ from equipoise.composition import parts
 from equipoise.data import DataConfig, Dataset
 from equipoise.experiment.files import ConfigurationError
 from equipoise.experiment.sections import Evaluation, Faults, Participation, Section
+from equipoise.experiment.specifications import method_from, method_spec, name_is_local, spec_of
 from equipoise.method import Method, mistake
-from equipoise.methods.specifications import method_from, method_spec, name_is_local, spec_of
 from equipoise.training import Training
 
 MOST_MISTAKES = 20  # that one error tells
@@ -72,7 +72,11 @@ class Experiment(Section):
     @field_validator("data", mode="before")
     @classmethod
     def _data(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, (str, Path)) else value
+        value = {"name": str(value)} if isinstance(value, (str, Path)) else value
+        name = value.get("name") if isinstance(value, Mapping) else getattr(value, "name", None)
+        if isinstance(name, str) and ":" in name and not Path(name).exists():
+            _permission.get().check(name, "data set")
+        return value
 
     @field_validator("method", mode="before")
     @classmethod
