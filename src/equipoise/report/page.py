@@ -17,7 +17,7 @@ from equipoise.comparison.table import Comparison, opened
 from equipoise.metrics import Metric
 from equipoise.report import drawing, pictures
 from equipoise.report.cards import Card, cards, doubt, extremes, headline, in_quantiles, points, written
-from equipoise.report.parts import environment, facts, marked, metrics_of_one, metrics_of_several
+from equipoise.report.parts import environment, marked, metadata, metrics_of_one, metrics_of_several
 from equipoise.report.pictures import Picture
 from equipoise.report.render import Live, render
 from equipoise.report.tracks import scale_of
@@ -147,7 +147,7 @@ def _page_of_one(comparison: Comparison, found: list[Card], drawn: dict[str, Pic
         notes=[],
         unit=metric.title,
         metric=metric,
-        facts=facts(run),
+        metadata=metadata(run),
         configuration=[(str(entry.run.folder), yaml.safe_dump(run.config, sort_keys=False))],
         environment=environment(run),
     )
@@ -185,7 +185,7 @@ def _page_of_several(comparison: Comparison, drawn: dict[str, Picture], live: Li
         notes=formats.explanation(comparison),
         unit=metric.title,
         metric=metric,
-        facts=facts(run, comparison),
+        metadata=metadata(run, comparison),
         configuration=[
             (f"{e.label}, {e.run.condition[0]}, seed {e.run.condition[1]}: {e.run.folder}", yaml.safe_dump(e.run.config, sort_keys=False))
             for e in _one_each(comparison)

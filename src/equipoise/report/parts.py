@@ -1,4 +1,4 @@
-"""Tables and facts of a page: all metrics side by side, what was run, and where."""
+"""Tables and metadata of a page: all metrics side by side, what was run, and where."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def metrics_of_several(comparison: Comparison, partition: str) -> dict[str, Any]
     return {"title": f"All metrics on {partition}", "header": header, "rows": rows, "clients_header": [], "clients": []}
 
 
-def facts(run: Run, comparison: Comparison | None = None) -> list[tuple[str, str]]:
+def metadata(run: Run, comparison: Comparison | None = None) -> list[tuple[str, str]]:
     sizes = run.store.meta("sizes")["train"]
     method = {key: value for key, value in run.config["method"].items() if key != "name"}
     same = [("method", methods.shown(run.config["method"]["name"]) + (f" ({', '.join(f'{k}={v}' for k, v in method.items())})" if method else "")),
