@@ -12,7 +12,8 @@ from equipoise.losses.terms import Batch, Outputs, frozen_features, supervised, 
 from equipoise.models.network import frozen
 from equipoise.tree import Tree
 from equipoise.workbench import EVALUATION_BATCH, Workbench
-from tests.helpers.problems import assert_equal, assert_near, bench_of
+from tests.helpers.plain import assert_equal, assert_near
+from tests.helpers.problems import bench_of
 from tests.helpers.runs import settings, sites
 
 

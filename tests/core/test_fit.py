@@ -13,7 +13,8 @@ from equipoise.client import Client, Done
 from equipoise.losses.terms import Batch, Loss, Outputs, supervised, term
 from equipoise.tree import Tree
 from equipoise.workbench import Workbench
-from tests.helpers.problems import assert_equal, assert_near, bench_of
+from tests.helpers.plain import assert_equal, assert_near
+from tests.helpers.problems import bench_of
 from tests.helpers.runs import settings, sites
 
 NORMED = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))  # cannot take a batch of one

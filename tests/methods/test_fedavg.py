@@ -13,7 +13,8 @@ import equipoise as eq
 from equipoise.client import Client
 from equipoise.streams import torch_stream
 from equipoise.workbench import Samples
-from tests.helpers.problems import WHOLE, assert_equal, assert_near, averaged, bench_of, client_states, first_replies, server_state, trained
+from tests.helpers.plain import assert_equal, assert_near
+from tests.helpers.problems import WHOLE, averaged, bench_of, client_states, first_replies, server_state, trained
 from tests.helpers.runs import settings, sites
 
 SHARES = {"size": lambda sizes: sizes, "uniform": lambda sizes: dict.fromkeys(sizes, 1)}

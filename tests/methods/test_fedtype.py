@@ -21,10 +21,10 @@ from equipoise.records import Down
 from equipoise.streams import number, torch_stream
 from equipoise.task import Task
 from tests.helpers.counting import counted
+from tests.helpers.digits import refused
 from tests.helpers.images import NETWORKS, SEED, at, bench, net_of, own, play, shared
-from tests.helpers.problems import assert_equal, assert_near
+from tests.helpers.plain import assert_equal, assert_near
 from tests.helpers.runs import played, settings, sites
-from tests.helpers.small import refused
 
 SIZES = {"ada": 60, "bo": 40, "cy": 50}
 DATA = sites(SIZES)

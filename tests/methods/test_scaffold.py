@@ -12,20 +12,8 @@ from torch import nn
 import equipoise as eq
 from equipoise.client import Client
 from equipoise.methods.scaffold import Scaffold
-from tests.helpers.problems import (
-    RATE,
-    assert_equal,
-    assert_near,
-    averaged,
-    bench_of,
-    client_states,
-    first_replies,
-    scalar,
-    server_of,
-    server_state,
-    trained,
-    weight,
-)
+from tests.helpers.plain import assert_equal, assert_near
+from tests.helpers.problems import RATE, averaged, bench_of, client_states, first_replies, scalar, server_of, server_state, trained, weight
 from tests.helpers.runs import settings, sites
 
 H, A = (1.0, 3.0), (-2.0, 2.0)
