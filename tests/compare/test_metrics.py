@@ -18,7 +18,7 @@ from equipoise.comparison import Comparison, formats, opened
 from equipoise.comparison.entries import Entry, Facts, aligned
 from equipoise.comparison.plan import plan
 from equipoise.runs import Run
-from equipoise.runs.store import RunError
+from equipoise.storage.store import RunError
 from tests.compare.test_table import facts
 from tests.helpers.runs import sites
 

@@ -8,10 +8,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from equipoise.client import Client, Inputs
-from equipoise.losses.terms import Batch, Outputs, frozen_features, supervised, term
+from equipoise.data.samples import EVALUATION_BATCH
+from equipoise.losses.terms import Batch, frozen_features, supervised, term
+from equipoise.models import Outputs
 from equipoise.models.network import frozen
+from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
-from equipoise.workbench import EVALUATION_BATCH, Workbench
 from tests.helpers.plain import assert_equal, assert_near
 from tests.helpers.problems import bench_of
 from tests.helpers.runs import settings, sites

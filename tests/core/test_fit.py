@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equipoise.client import Client, Done
-from equipoise.losses.terms import Batch, Loss, Outputs, supervised, term
+from equipoise.losses.terms import Batch, Loss, supervised, term
+from equipoise.models import Outputs
+from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
-from equipoise.workbench import Workbench
 from tests.helpers.plain import assert_equal, assert_near
 from tests.helpers.problems import bench_of
 from tests.helpers.runs import settings, sites

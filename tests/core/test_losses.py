@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equipoise.client import Client
 from equipoise.losses.terms import Batch, Loss, Outputs, distillation, frozen_logits, supervised, term
-from equipoise.workbench import Model
+from equipoise.models.model import Model
 from tests.helpers.problems import bench_of
 from tests.helpers.runs import settings, sites
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.methods.standalone import Standalone
 from equipoise.runs.export import export, predictions
-from equipoise.runs.store import RunError
+from equipoise.storage.store import RunError
 from equipoise.task import Task
 from equipoise.training import Training
-from equipoise.workbench import Workbench, factories, prefers_channels_last
+from equipoise.training.workbench import Workbench, factories, prefers_channels_last
 from tests.helpers.plain import assert_equal
 from tests.helpers.problems import client_states, server_state
 from tests.helpers.runs import folder_of, played, settings, sites

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import equipoise as eq
-from equipoise.runs.store import RunError
+from equipoise.storage.store import RunError
 from tests.helpers.terminal import Terminal, in_a_process
 
 SMALL = ("--rounds", "1", "--set", "model={name: mlp, hidden: [4]}")

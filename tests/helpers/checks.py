@@ -14,7 +14,7 @@ from equipoise import simulate
 from equipoise.data import Federation, Parts
 from equipoise.records import PerClient, read, write
 from equipoise.runs import Run
-from equipoise.runs.checkpoint import load_server
+from equipoise.storage.checkpoint import load_server
 from tests.helpers.runs import CLASSES, assert_same, collect, everything, federation_changed, finite, played, settings, sites
 
 # Adam steps by its rate even along a gradient that is zero but for rounding (a bias in front of a batch norm): a few rates of 1e-3.

@@ -22,13 +22,13 @@ from equipoise.data.federation import Parts
 from equipoise.method import Method, Ups, Weights
 from equipoise.models import Network, build
 from equipoise.records import State, Up
-from equipoise.runs.checkpoint import load_server
 from equipoise.runs.run import Run
 from equipoise.simulate import prepare
+from equipoise.storage.checkpoint import load_server
 from equipoise.streams import default_generator, torch_stream
 from equipoise.task import Task
+from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
-from equipoise.workbench import Workbench
 
 SEED = 5
 DIGITS = {"name": "digits", "partition": "dirichlet:0.5", "clients": 5}

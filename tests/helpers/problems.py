@@ -17,7 +17,7 @@ from equipoise.method import Method
 from equipoise.records import State, Up, read
 from equipoise.runs import Run
 from equipoise.server import Server
-from equipoise.workbench import Workbench
+from equipoise.training.workbench import Workbench
 from tests.helpers.plain import plain_mean
 from tests.helpers.runs import played, settings
 

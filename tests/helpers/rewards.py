@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.data.samples import Samples
 from equipoise.method import Ups
 from equipoise.records import Up
 from equipoise.server import Server, ServerData
 from equipoise.tree import Tree
-from equipoise.workbench import Samples
 from tests.helpers.images import at, bench
 
 IDS = ["a", "b", "c", "d", "e"]

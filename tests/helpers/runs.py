@@ -16,11 +16,11 @@ from torch import Tensor
 import equipoise as eq
 from equipoise import methods, simulate
 from equipoise.data import Federation
+from equipoise.engine.exchange import Watcher
 from equipoise.experiment import experiment
 from equipoise.records import PerClient, read
 from equipoise.runs import Run
-from equipoise.runs.checkpoint import load_server
-from equipoise.transports.base import Watcher
+from equipoise.storage.checkpoint import load_server
 from equipoise.tree import Tree
 
 CLASSES = 3

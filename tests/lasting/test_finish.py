@@ -14,6 +14,7 @@ import equipoise as eq
 from equipoise import simulate
 from equipoise.client import Client, Inputs
 from equipoise.composition import compose
+from equipoise.engine.exchange import Watcher
 from equipoise.engine.rounds import Loop
 from equipoise.experiment import experiment
 from equipoise.method import Cohort
@@ -21,10 +22,9 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.finetune import Finetune
 from equipoise.records import Down, State, Up, read
 from equipoise.runs import Run
-from equipoise.runs.checkpoint import load_server
-from equipoise.runs.store import RunError, Store
 from equipoise.server import Server
-from equipoise.transports.base import Watcher
+from equipoise.storage.checkpoint import load_server
+from equipoise.storage.store import RunError, Store
 from tests.helpers.runs import assert_same, config, everything, played, same_run, settings, sites
 
 ROUNDS = 2

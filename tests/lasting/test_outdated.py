@@ -13,9 +13,9 @@ import yaml
 
 import equipoise as eq
 from equipoise.runs import Run
-from equipoise.runs.outdated import outdated
-from equipoise.runs.store import RunError
 from equipoise.runs.summary import facts
+from equipoise.storage.outdated import outdated
+from equipoise.storage.store import RunError
 from tests.helpers import half_finished
 
 IMAGES, TABLE = {"shape": [1, 28, 28]}, {"shape": [12]}

@@ -10,8 +10,8 @@ import torch
 from equipoise import simulate
 from equipoise.experiment import experiment
 from equipoise.records import read
-from equipoise.runs.checkpoint import load_server
-from equipoise.runs.store import RunError
+from equipoise.storage.checkpoint import load_server
+from equipoise.storage.store import RunError
 from equipoise.tree import Tree, combine
 from tests.helpers.runs import config, everything, played, settings, sites
 

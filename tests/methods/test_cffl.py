@@ -16,8 +16,8 @@ from equipoise.composition import Unsound, compose
 from equipoise.methods.cffl import CFFL
 from equipoise.methods.fedavg import FedAvg
 from equipoise.records import Down, PerClient, State
-from equipoise.runs.checkpoint import load_server
 from equipoise.server import Server
+from equipoise.storage.checkpoint import load_server
 from tests.helpers.counting import counted
 from tests.helpers.digits import refused, updates
 from tests.helpers.images import NETWORKS, at, bench, net_of, own, passes_of, plain_fit, play, shared

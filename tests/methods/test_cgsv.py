@@ -14,8 +14,8 @@ from equipoise.composition import Unsound, compose
 from equipoise.methods.cgsv import CGSV
 from equipoise.methods.fedavg import FedAvg
 from equipoise.records import Down, PerClient, State
-from equipoise.runs.checkpoint import load_server
 from equipoise.server import Server
+from equipoise.storage.checkpoint import load_server
 from tests.helpers.digits import updates
 from tests.helpers.images import NETWORKS, at, bench, net_of, passes_of, plain_fit, play, shared
 from tests.helpers.plain import assert_equal, assert_near

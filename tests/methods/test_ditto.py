@@ -15,8 +15,8 @@ from equipoise.methods.ditto import Ditto
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.streams import torch_stream
+from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
-from equipoise.workbench import Workbench
 from tests.helpers.images import NETWORKS, at, bench, net_of, own, passes_of, plain_fit, play, shared
 from tests.helpers.plain import assert_equal, assert_near
 from tests.helpers.problems import scalar, weight

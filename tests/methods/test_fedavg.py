@@ -11,8 +11,8 @@ import torch.nn.functional as F
 
 import equipoise as eq
 from equipoise.client import Client
+from equipoise.data.samples import Samples
 from equipoise.streams import torch_stream
-from equipoise.workbench import Samples
 from tests.helpers.plain import assert_equal, assert_near
 from tests.helpers.problems import WHOLE, averaged, bench_of, client_states, first_replies, server_state, trained
 from tests.helpers.runs import settings, sites

@@ -18,8 +18,8 @@ from equipoise.client import Client
 from equipoise.methods.fedcog import FedCOG, allocated, disagreement
 from equipoise.records import Down
 from equipoise.streams import number, torch_stream
+from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
-from equipoise.workbench import Workbench
 from tests.helpers.counting import counted
 from tests.helpers.digits import refused
 from tests.helpers.images import NETWORKS, SEED, at, bench, net_of, own, play, shared

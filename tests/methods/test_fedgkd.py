@@ -16,8 +16,8 @@ from equipoise.method import Ups, Weights
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedgkd import FedGKD
 from equipoise.records import Down, State, Up
-from equipoise.runs.checkpoint import load_server
 from equipoise.server import Server
+from equipoise.storage.checkpoint import load_server
 from equipoise.tree import Tree
 from tests.helpers.counting import counted
 from tests.helpers.digits import NETWORKS, batches_of, bench_for, few, finished, plain_epoch, plain_net, samples_of

@@ -15,7 +15,7 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedheal import FedHEAL
 from equipoise.methods.fedprox import FedProx
 from equipoise.records import PerClient, State
-from equipoise.runs.checkpoint import load_server
+from equipoise.storage.checkpoint import load_server
 from tests.helpers.counting import counted
 from tests.helpers.digits import NETWORKS, experiment, flat, model_of, refused, replies, samples, server, updates, vector
 from tests.helpers.plain import same

@@ -12,13 +12,14 @@ import torch
 import equipoise as eq
 from equipoise import methods
 from equipoise.client import Client
-from equipoise.losses.terms import Batch, Outputs
+from equipoise.losses.terms import Batch
 from equipoise.method import Ups
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedproto import FedProto, _distance
+from equipoise.models import Outputs
 from equipoise.records import Down, State, Up
-from equipoise.runs.checkpoint import load_server
 from equipoise.server import Server
+from equipoise.storage.checkpoint import load_server
 from tests.helpers.counting import counted
 from tests.helpers.digits import NETWORKS, batches_of, bench_for, few, finished, plain_epoch, plain_net, samples_of
 from tests.helpers.plain import assert_near, plain_mean, same

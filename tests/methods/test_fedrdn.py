@@ -23,14 +23,14 @@ from equipoise.methods.moon import MOON
 from equipoise.methods.standalone import Standalone
 from equipoise.models.network import Prepared
 from equipoise.records import Down
-from equipoise.runs.checkpoint import load_server
 from equipoise.runs.export import export, predictions
 from equipoise.runs.run import Run
-from equipoise.runs.store import RunError
 from equipoise.server import Server
 from equipoise.simulate import prepare
+from equipoise.storage.checkpoint import load_server
+from equipoise.storage.store import RunError
 from equipoise.task import Task
-from equipoise.workbench import Workbench
+from equipoise.training.workbench import Workbench
 from tests.helpers.counting import counted
 from tests.helpers.digits import NETWORKS, few
 from tests.helpers.plain import assert_near, same

@@ -17,7 +17,7 @@ from equipoise.losses import model_contrast
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.moon import MOON
 from equipoise.records import Down
-from equipoise.runs.checkpoint import load_server
+from equipoise.storage.checkpoint import load_server
 from tests.helpers.counting import counted
 from tests.helpers.digits import NETWORKS, batches_of, bench_for, few, finished, plain_epoch, plain_net, samples_of
 from tests.helpers.plain import assert_near, plain_mean, same

@@ -12,13 +12,13 @@ import pytest
 from equipoise import methods, simulate
 from equipoise.data import Federation
 from equipoise.data.roster import Roster
+from equipoise.data.samples import Samples
 from equipoise.engine.cohort import Clients
 from equipoise.engine.evaluation import HANDED, OUTPUTS
+from equipoise.engine.exchange import Reply, reply_file
 from equipoise.server import ServerData
-from equipoise.transports.base import Reply, reply_file
 from equipoise.transports.inprocess import Separated
 from equipoise.transports.workers.processes import Pool
-from equipoise.workbench import Samples
 from tests.helpers.runs import played, same_run, settings
 from tests.helpers.transports import named, over, separated
 

@@ -18,11 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from equipoise.checked.imports import Imports
+from equipoise.engine.exchange import Watcher
 from equipoise.experiment import Experiment, experiment
-from equipoise.imports import Imports
-from equipoise.runs.store import DATABASE
 from equipoise.simulate import resume, run
-from equipoise.transports.base import Watcher
+from equipoise.storage.store import DATABASE
 
 SIGN_OF_LIFE = 1.0  # seconds between two signs of life inside a round
 Tell = Callable[..., None]

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from equipoise.checked.names import checked_name
 from equipoise.data.federation import Federation
-from equipoise.names import checked_name
 from equipoise.task import Task
 
 PARTS = ("train", "validation", "test")

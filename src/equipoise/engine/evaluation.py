@@ -14,13 +14,14 @@ from torch import Tensor
 from equipoise.client import Client
 from equipoise.data import Federation
 from equipoise.data.roster import SHARED
+from equipoise.data.samples import Samples
 from equipoise.experiment import Evaluation
 from equipoise.method import Method, Served, Ups
 from equipoise.metrics import parameter_distances, registry
+from equipoise.models import Model
 from equipoise.records import Down, Record, State, Up
 from equipoise.server import Server
 from equipoise.task import Task
-from equipoise.workbench import Model, Samples
 
 SHARED_CHUNK = 1024  # samples of the shared test set per request: fixed, a multiple of the evaluation batch
 Row = tuple[str, str, str, str, float]  # client, model, split, metric, value
