@@ -52,7 +52,9 @@ def skewed(**changes: Any) -> dict[str, Any]:
 
 def ends(run: Run) -> dict[str, Any]:
     """What the clients remember at the end."""
-    return client_states(run, END + 5)
+    found = client_states(run, END + 5)
+    assert set(found) == set(run.clients)
+    return found
 
 
 def prior_of(run: Run) -> np.ndarray:

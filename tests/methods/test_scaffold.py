@@ -114,6 +114,7 @@ def test_one_full_batch_makes_the_control_the_exact_gradient(tmp_path: Path) -> 
     bench, _ = bench_of(config, data)
     for number in (1, 2, 3):
         received = server_state(run, number - 1).model
+        assert set(controls(run, number)) == set(data)
         for client, control in controls(run, number).items():
             worker = Client(bench, client, number, 3, {})
             assert_near(control, dict(worker.gradient(worker.load(received))), 1e-4)
