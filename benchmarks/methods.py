@@ -23,13 +23,13 @@ import equipoise as eq
 import plain_methods
 from bench import CORES, HERE, machine
 from equipoise.data import Federation, federate
-from equipoise.engine.exchange import Watcher
 from equipoise.engine.rounds import Loop
 from equipoise.models import Generator, build, shape_after
 from equipoise.simulate import prepare
 from equipoise.storage.store import Store
 from equipoise.streams import default_generator, torch_stream
 from equipoise.training.workbench import one_thread, prefers_channels_last
+from equipoise.transports.base import Watcher
 from equipoise.transports.inprocess import InProcess
 from measure import machine_seconds
 

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 import equipoise as eq
-from equipoise.engine.exchange import Watcher
 from equipoise.engine.rounds import Loop
 from equipoise.methods.fedavg import FedAvg
 from equipoise.simulate import run
 from equipoise.storage.store import RoundRecord
 from equipoise.task import Task
+from equipoise.transports.base import Watcher
 from measure import Meter, arguments
 from networks import network
 from workloads import Workload, cohorts, load, partition

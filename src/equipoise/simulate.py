@@ -26,7 +26,6 @@ from equipoise.data import Dataset, Federation, federate
 from equipoise.data.roster import Roster, old_fingerprint
 from equipoise.data.samples import Samples
 from equipoise.engine.evaluation import PRESENT, check_main
-from equipoise.engine.exchange import Interrupted, Job, Request, Transport, Watcher, state_of
 from equipoise.engine.preparing import prepare
 from equipoise.engine.rounds import Loop
 from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment, load, spec_of
@@ -39,6 +38,7 @@ from equipoise.storage.form import check_facts, read_configuration
 from equipoise.storage.outdated import outdated
 from equipoise.storage.store import RunError, Store
 from equipoise.training.workbench import Workbench, one_thread
+from equipoise.transports.base import Interrupted, Job, Request, Transport, Watcher, state_of
 from equipoise.transports.inprocess import InProcess, Loopback
 from equipoise.transports.workers.pool import Workers
 from equipoise.transports.workers.processes import Pool

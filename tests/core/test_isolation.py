@@ -20,12 +20,12 @@ import torch
 import equipoise as eq
 from equipoise import simulate
 from equipoise.client import Client
-from equipoise.engine.exchange import ClientError
-from equipoise.engine.isolation import Late, can_interrupt, settings_kept, time_limit
 from equipoise.method import Method, Ups
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.storage.store import RunError
+from equipoise.transports.base import ClientError
+from equipoise.transports.isolation import Late, can_interrupt, settings_kept, time_limit
 from tests.helpers.runs import assert_same, everything, played, settings, sites
 
 

@@ -17,7 +17,6 @@ from equipoise import simulate
 from equipoise.client import Client
 from equipoise.data import federate
 from equipoise.engine.evaluation import SHARED_CHUNK
-from equipoise.engine.exchange import Watcher
 from equipoise.engine.preparing import _try_bfloat16
 from equipoise.losses.terms import Batch, supervised, term
 from equipoise.method import Cohort
@@ -27,6 +26,7 @@ from equipoise.records import Down, State, Up
 from equipoise.runs import Run
 from equipoise.server import Server
 from equipoise.storage.store import RunError
+from equipoise.transports.base import Watcher
 from tests.helpers.problems import bench_of, client_states
 from tests.helpers.runs import everything, played, settings, sites
 

@@ -12,11 +12,11 @@ import torch
 import equipoise as eq
 from equipoise import simulate
 from equipoise.client import Client
-from equipoise.engine.exchange import ClientError, Watcher
 from equipoise.method import Cohort, Method, Ups, Weights
 from equipoise.records import Down, PerClient, State, Up
 from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
+from equipoise.transports.base import ClientError, Watcher
 from tests.helpers.plain import assert_equal
 from tests.helpers.problems import server_state, trained
 from tests.helpers.runs import assert_same, everything, played, settings, sites

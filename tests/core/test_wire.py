@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from equipoise.engine.exchange import Kept, Reply, Request
 from equipoise.records import Down, Record, Up, pack, unpack
 from equipoise.transports import wire
+from equipoise.transports.base import Kept, Reply, Request
 from equipoise.transports.workers import sockets
 from equipoise.tree import Tree
 

@@ -17,10 +17,10 @@ from torch import nn
 
 import equipoise as eq
 from equipoise.checked.imports import FromFile, Imports, permitted
-from equipoise.engine.exchange import Watcher
 from equipoise.experiment import ConfigurationError, experiment, load
 from equipoise.simulate import Simulation, job_of
 from equipoise.storage.store import RunError
+from equipoise.transports.base import Watcher
 from tests.helpers.runs import folder_of, sites
 from tests.helpers.terminal import Terminal
 

@@ -14,14 +14,14 @@ import pytest
 import equipoise as eq
 from equipoise import simulate
 from equipoise.data import Federation
-from equipoise.engine.exchange import Watcher
 from equipoise.experiment import experiment
 from equipoise.runs import Run
 from equipoise.testing import small
-from equipoise.testing.small import CLASSES, assert_same, everything, finite, played, sites
+from equipoise.testing.small import CLASSES, SIZES, assert_same, everything, finite, played, sites
+from equipoise.transports.base import Watcher
 
 __all__ = [
-    "CLASSES", "LOOSE", "QUICK", "assert_same", "config", "environment", "everything", "federation_changed", "finite", "folder_of", "played",
+    "CLASSES", "LOOSE", "QUICK", "SIZES", "assert_same", "config", "environment", "everything", "federation_changed", "finite", "folder_of", "played",
     "same_run", "settings", "sites", "stopped",
 ]  # fmt: skip
 

@@ -11,10 +11,10 @@ import equipoise as eq
 from equipoise import simulate
 from equipoise.data import Federation
 from equipoise.engine.cohort import Clients
-from equipoise.engine.exchange import Reply
 from equipoise.experiment import Experiment
 from equipoise.simulate import Connect
 from equipoise.storage.store import DATABASE, RunError
+from equipoise.transports.base import Reply
 from equipoise.transports.inprocess import Separated
 from equipoise.transports.workers.pool import Workers
 from equipoise.transports.workers.processes import Pool

@@ -13,13 +13,13 @@ import torch
 
 import equipoise as eq
 from equipoise import simulate
-from equipoise.engine.exchange import state_file, state_name
 from equipoise.experiment import experiment
 from equipoise.runs import Run
 from equipoise.runs.export import export, predictions
 from equipoise.storage import store as store_module
 from equipoise.storage.files import digest
 from equipoise.storage.store import RunError, Store
+from equipoise.transports.base import state_file, state_name
 from tests.helpers import half_finished
 from tests.helpers.runs import SIZES, config, same_run, stopped
 

@@ -14,7 +14,6 @@ import equipoise as eq
 from equipoise import simulate
 from equipoise.client import Client, Inputs
 from equipoise.composition import compose
-from equipoise.engine.exchange import Watcher
 from equipoise.engine.rounds import Loop
 from equipoise.experiment import experiment
 from equipoise.method import Cohort
@@ -25,6 +24,7 @@ from equipoise.runs import Run
 from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
 from equipoise.storage.store import RunError, Store
+from equipoise.transports.base import Watcher
 from tests.helpers.runs import assert_same, config, everything, played, same_run, settings, sites
 
 ROUNDS = 2

@@ -16,9 +16,9 @@ import pytest
 import yaml
 
 from equipoise import simulate
-from equipoise.engine.performing import Performer
 from equipoise.experiment import experiment
 from equipoise.storage.store import FORMAT, RunError, Store
+from equipoise.transports.performing import Performer
 from tests.helpers.runs import config, environment, same_run, stopped
 
 

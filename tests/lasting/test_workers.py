@@ -19,11 +19,11 @@ import pytest
 
 import equipoise as eq
 from equipoise import simulate
-from equipoise.engine.exchange import ClientError
 from equipoise.experiment import ConfigurationError, experiment
 from equipoise.runs import Run
 from equipoise.storage.checkpoint import load_server
 from equipoise.storage.store import RunError
+from equipoise.transports.base import ClientError
 from equipoise.transports.workers import pool as workers
 from equipoise.transports.workers import processes
 from tests.helpers.runs import assert_same, config, environment, everything, same_run

@@ -16,12 +16,12 @@ import pytest
 import equipoise as eq
 from equipoise import methods
 from equipoise.engine.cohort import RoundCohort
-from equipoise.engine.exchange import Watcher
 from equipoise.engine.preparing import prepare
 from equipoise.experiment import ConfigurationError
 from equipoise.method import FAMILIES, NEEDS, NOTIONS, Method
 from equipoise.methods.fedekd import FedeKD
 from equipoise.task import Task
+from equipoise.transports.base import Watcher
 from tests.helpers.counting import counted
 from tests.helpers.runs import settings, sites
 

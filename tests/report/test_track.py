@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.engine.exchange import Watcher
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.runs import Run
 from equipoise.runs.track import numbers, parameters, tracking
 from equipoise.simulate import run
 from equipoise.storage.store import RoundRecord
+from equipoise.transports.base import Watcher
 
 WANTED = Experiment(data={"name": "digits", "clients": 3}, rounds=2, training={"steps": 2}, workers=0)
 

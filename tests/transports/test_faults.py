@@ -16,8 +16,6 @@ import equipoise as eq
 from equipoise import simulate
 from equipoise.client import Client
 from equipoise.engine.checking import odd
-from equipoise.engine.exchange import ClientError, Kept, Reply, Request, state_file, state_name
-from equipoise.engine.states import FileStates
 from equipoise.experiment import ConfigurationError, experiment
 from equipoise.method import Cohort, Method
 from equipoise.methods.fedekd import FedeKD
@@ -25,7 +23,9 @@ from equipoise.records import CannotSave, Down, Record, State, Up
 from equipoise.runs import Run
 from equipoise.server import Server
 from equipoise.storage.store import RunError
+from equipoise.transports.base import ClientError, Kept, Reply, Request, state_file, state_name
 from equipoise.transports.inprocess import InProcess, Separated
+from equipoise.transports.states import FileStates
 from equipoise.transports.workers import pool as workers
 from equipoise.transports.workers.processes import Pool
 from tests.helpers.runs import assert_same, everything, played, same_run, settings, sites
@@ -253,7 +253,7 @@ def test_a_disk_that_is_full_ends_the_run_with_a_sentence(kind: str, tmp_path: P
 
 def test_a_site_has_a_state_on_its_disk_before_the_server_hears_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
-    monkeypatch.setattr("equipoise.engine.states.sync", lambda paths: synced.extend(path.name for path in paths))
+    monkeypatch.setattr("equipoise.transports.states.sync", lambda paths: synced.extend(path.name for path in paths))
     FileStates(tmp_path / "own").write("0123-r1a0x1", Record(a=1))
     assert [name.partition(".safetensors")[0] for name in synced] == ["client-0123-r1a0x1", "own"]
 

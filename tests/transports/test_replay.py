@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from equipoise.client import Client
-from equipoise.engine.exchange import Reply
 from equipoise.experiment import experiment
 from equipoise.methods.fedekd import FedeKD
 from equipoise.records import Down, Up
 from equipoise.runs import Run
+from equipoise.transports.base import Reply
 from equipoise.transports.inprocess import InProcess
 from tests.helpers.runs import assert_same, everything, played, settings, sites
 from tests.helpers.transports import separated

@@ -18,13 +18,13 @@ import equipoise as eq
 from equipoise import simulate
 from equipoise.data import Federation, Parts, federate
 from equipoise.data.roster import PARTS, Roster, fingerprint, roster_of
-from equipoise.engine.exchange import PROTOCOL, Watcher
 from equipoise.engine.preparing import prepare
 from equipoise.engine.rounds import Loop
 from equipoise.experiment import experiment
 from equipoise.records import Record, pack, unpack
 from equipoise.storage.store import Store
 from equipoise.task import Task
+from equipoise.transports.base import PROTOCOL, Watcher
 from equipoise.transports.inprocess import InProcess, Loopback, Separated
 from equipoise.transports.workers.processes import Pool
 from tests.helpers.runs import federation_changed, folder_of, played, settings, sites

@@ -11,13 +11,13 @@ import torch
 
 from equipoise import simulate
 from equipoise.comparison.entries import open_runs
-from equipoise.engine.exchange import Reply, state_file, state_name
-from equipoise.engine.states import CarriedStates, FileStates, ServerStates, StateMissing, States
 from equipoise.records import Record, parse
 from equipoise.runs import Run
 from equipoise.runs.summary import facts
 from equipoise.storage.store import RunError, Store
+from equipoise.transports.base import Reply, state_file, state_name
 from equipoise.transports.inprocess import Separated
+from equipoise.transports.states import CarriedStates, FileStates, ServerStates, StateMissing, States
 from equipoise.tree import Tree
 from tests.helpers import half_finished
 from tests.helpers.runs import assert_same, played, same_run, settings, sites

@@ -24,13 +24,13 @@ from equipoise.checked.text import shown
 from equipoise.comparison.formats import figure
 from equipoise.comparison.measures import in_unit_of
 from equipoise.engine.evaluation import MEASURE, OUTPUTS
-from equipoise.engine.exchange import Watcher
-from equipoise.engine.isolation import UNKEPT, can_interrupt
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.metrics.registry import find, main_of, measured
 from equipoise.runs import Run
 from equipoise.runs.summary import baseline_of, facts, of_main
 from equipoise.storage.store import DATABASE, RoundRecord, RunError
+from equipoise.transports.base import Watcher
+from equipoise.transports.isolation import UNKEPT, can_interrupt
 
 console = Console()
 

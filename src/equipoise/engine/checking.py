@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
-from equipoise.engine.exchange import Reply, Request, state_name
 from equipoise.method import Method
 from equipoise.models.model import mismatch
 from equipoise.records import State, Up, finite, tensors_of
 from equipoise.server import Server
+from equipoise.transports.base import Reply, Request, state_name
 from equipoise.tree import Tree
 
 

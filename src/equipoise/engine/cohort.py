@@ -11,13 +11,13 @@ from typing import Any
 from equipoise.composition import step_name
 from equipoise.data.roster import Roster
 from equipoise.engine.checking import odd, refusal
-from equipoise.engine.exchange import ClientError, Kept, Reply, Request, Transport, reply_file, state_file
 from equipoise.engine.faults import FaultPlan
 from equipoise.experiment import Experiment
 from equipoise.method import Cohort, Method, Ups, Weights
 from equipoise.records import Down, Record, Up, size
 from equipoise.server import Server
 from equipoise.storage.store import RoundRecord, RunError
+from equipoise.transports.base import ClientError, Kept, Reply, Request, Transport, reply_file, state_file
 
 log = logging.getLogger("equipoise")
 

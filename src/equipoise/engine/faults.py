@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from equipoise.engine.exchange import Reply
 from equipoise.experiment import Faults
 from equipoise.records import Up
 from equipoise.streams import stream
 from equipoise.training import Training
+from equipoise.transports.base import Reply
 from equipoise.tree import Tree
 
 

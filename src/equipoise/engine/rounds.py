@@ -15,7 +15,6 @@ from equipoise.data.roster import Roster
 from equipoise.engine.checking import not_finite
 from equipoise.engine.cohort import Clients, GivenUp, RoundCohort
 from equipoise.engine.evaluation import Measuring
-from equipoise.engine.exchange import Kept, Transport, Watcher, state_file, state_of
 from equipoise.experiment import Experiment
 from equipoise.method import Method
 from equipoise.metrics.registry import measured
@@ -25,6 +24,7 @@ from equipoise.storage.checkpoint import load_server, save_server
 from equipoise.storage.store import RoundRecord, RunError, Store
 from equipoise.streams import stream
 from equipoise.training.workbench import Workbench
+from equipoise.transports.base import Kept, Transport, Watcher, state_file, state_of
 
 
 @dataclass

@@ -17,10 +17,10 @@ from typing import Any
 
 from equipoise.checked.names import nearest
 from equipoise.comparison.labels import flat
-from equipoise.engine.exchange import Watcher
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.runs.summary import of_main
 from equipoise.storage.store import DATABASE, RoundRecord
+from equipoise.transports.base import Watcher
 
 Send = Callable[[int, Mapping[str, float]], None]
 MLFLOW_BATCH, MLFLOW_VALUE = 1000, 500  # most metrics in one request, most characters of a parameter's value

@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 from equipoise.data import Federation
 from equipoise.data.roster import Roster
-from equipoise.engine.exchange import ClientError, Interrupted, Job, Kept, Reply, Request, Watcher, late, put_to_file, with_file
-from equipoise.engine.isolation import UNKEPT, Late, can_interrupt
-from equipoise.engine.performing import Performer
-from equipoise.engine.states import FileStates, ServerStates, States
 from equipoise.experiment import Experiment
 from equipoise.records import CannotSave, Record, pack, unpack
+from equipoise.transports.base import ClientError, Interrupted, Job, Kept, Reply, Request, Watcher, late, put_to_file, with_file
+from equipoise.transports.isolation import UNKEPT, Late, can_interrupt
+from equipoise.transports.performing import Performer
+from equipoise.transports.states import FileStates, ServerStates, States
 
 log = logging.getLogger("equipoise")
 

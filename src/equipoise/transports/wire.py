@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
-from equipoise.engine.exchange import Kept, Reply, Request
 from equipoise.records import Record
+from equipoise.transports.base import Kept, Reply, Request
 from equipoise.tree import Tree
 
 _REFERENCE = "$shared "  # in place of a model's name, where no method can put it: this tree was sent before

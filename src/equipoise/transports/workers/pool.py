@@ -20,11 +20,11 @@ from typing import Literal
 
 from equipoise.data import Federation
 from equipoise.data.roster import Roster, roster_of
-from equipoise.engine.exchange import Interrupted, Job, Reply, Request, Watcher, late, with_file
 from equipoise.experiment import ConfigurationError
 from equipoise.records import Record
 from equipoise.storage.store import RunError
 from equipoise.transports import wire
+from equipoise.transports.base import Interrupted, Job, Reply, Request, Watcher, late, with_file
 from equipoise.transports.workers import processes
 from equipoise.transports.workers.memory import attach, share
 from equipoise.transports.workers.sockets import Receiver, Sender

@@ -21,9 +21,9 @@ import torch
 
 def main(connection_number: int, data_number: int) -> None:
     torch.set_num_threads(1)
-    from equipoise.engine.performing import Performer
     from equipoise.records import Record
     from equipoise.transports import wire
+    from equipoise.transports.performing import Performer
     from equipoise.transports.workers.sockets import Receiver, Sender
 
     connection = socket.socket(fileno=connection_number)
@@ -68,9 +68,9 @@ def main(connection_number: int, data_number: int) -> None:
 
 def _begun(message: Any, data_number: int) -> tuple[Any, str]:
     """Who performs this job; or why it cannot be done here, in a sentence."""
-    from equipoise.engine.exchange import Job
-    from equipoise.engine.performing import Performer
-    from equipoise.engine.states import ServerStates
+    from equipoise.transports.base import Job
+    from equipoise.transports.performing import Performer
+    from equipoise.transports.states import ServerStates
     from equipoise.transports.workers.memory import attach
 
     sys.path[:0] = [path for path in message["path"] if path not in sys.path]

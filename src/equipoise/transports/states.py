@@ -7,9 +7,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
-from equipoise.engine.exchange import Kept, state_file, state_name
 from equipoise.records import CannotSave, Record, dump, parse
 from equipoise.storage.files import digest_of, sync
+from equipoise.transports.base import Kept, state_file, state_name
 
 
 class StateMissing(LookupError):

@@ -13,13 +13,13 @@ from equipoise.composition import guest_named, parts
 from equipoise.data import Federation
 from equipoise.data.roster import Roster, roster_of
 from equipoise.engine import evaluation
-from equipoise.engine.exchange import Job, Reply, Request, reply_file, round_of, state_name
-from equipoise.engine.isolation import settings_kept, time_limit
 from equipoise.engine.preparing import prepare, try_precision
-from equipoise.engine.states import StateMissing, States
 from equipoise.experiment import Experiment, experiment
 from equipoise.method import Method
 from equipoise.records import CannotSave, Down, Record, Up, finite, size, tensors_of, write
+from equipoise.transports.base import Job, Reply, Request, reply_file, round_of, state_name
+from equipoise.transports.isolation import settings_kept, time_limit
+from equipoise.transports.states import StateMissing, States
 from equipoise.tree import Tree
 
 
