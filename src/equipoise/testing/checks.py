@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from equipoise import simulate
+from equipoise.client import Client
 from equipoise.data import Federation, Parts, federate, from_sites
 from equipoise.experiment import Experiment
 from equipoise.method import Method
@@ -18,6 +19,7 @@ from equipoise.records import PerClient, read, write
 from equipoise.runs import Run
 from equipoise.simulate import Connect
 from equipoise.storage.checkpoint import load_server
+from equipoise.testing.reaching import holds, probing, reachable
 from equipoise.testing.small import CLASSES, Broken, Sites, assert_same, everything, finite, flat, played, settings, sites
 from equipoise.transports.inprocess import InProcess
 
@@ -99,8 +101,8 @@ def order_of_clients(case: Case) -> None:
     """The order in which clients are listed changes nothing but last bits: sums over another order round otherwise, and training multiplies that a little."""
 
     def reversed_clients(federation: Federation) -> Federation:
-        parts = {name: Parts.of(list(getattr(federation, name))[::-1]) for name in ("train", "validation", "test")}
-        return replace(federation, ids=federation.ids[::-1], **parts)
+        train, validation, test = (Parts.of(list(part)[::-1]) for part in (federation.train, federation.validation, federation.test))
+        return replace(federation, ids=federation.ids[::-1], train=train, validation=validation, test=test)
 
     first = everything(case.run("first", rounds=2))
     second = everything(case.run("second", rounds=2, transport=_changed(reversed_clients)))
@@ -119,6 +121,30 @@ def unseen_test_data(case: Case) -> None:
         return federation
 
     assert_same(everything(case.run("clean")), everything(case.run("dirty", transport=_changed(corrupted))))
+
+
+def no_foreign_data(case: Case) -> None:
+    """No attribute of what a slot is given, also no private one, leads to a sample of another client or of a test; no sample reaches the server."""
+    config, dataset = settings(case.method, case.network, rounds=2), from_sites(sites())
+    wanted = Experiment(**config, dataset=dataset)
+    federation = federate(wanted.data, wanted.seed, dataset)
+    rows = federation.x.flatten(1).numpy()
+    own = {client: {*federation.train[k].tolist(), *federation.validation[k].tolist()} for k, client in enumerate(federation.ids)}
+    judged = set(federation.server_validation.tolist()) if case.method.needs_validation else set()
+    looked: set[str | None] = set()
+
+    def look(given: Mapping[str, Any]) -> None:
+        who = next((one.id for one in given.values() if isinstance(one, Client)), None)
+        foreign = rows[sorted(set(range(len(rows))) - (judged if who is None else own[who]))]
+        for path, found in reachable(given):
+            if holds(found, foreign):
+                whose = "the server" if who is None else f"client {who!r}"
+                raise Broken(f"{whose} reaches a sample that is not its own through {path}")
+        looked.add(who)
+
+    simulate.run(Experiment(**{**config, "method": probing(case.method, look)}, dataset=dataset), case.folder / "run")
+    if looked != {None, *federation.ids}:
+        raise Broken(f"only {looked} were looked at: some slot was not called with the server or a client")
 
 
 def _changed(change: Callable[[Federation], Federation]) -> Connect:
@@ -155,6 +181,6 @@ def shared_test_set(case: Case) -> None:
 CHECKS: dict[str, Callable[[Case], None]] = {
     check.__name__: check
     for check in (
-        state_round_trips, payload_travels, one_client, one_class, one_sample, missing_reply, nan_reply, order_of_clients, unseen_test_data, repeats, shared_test_set,
+        state_round_trips, payload_travels, one_client, one_class, one_sample, missing_reply, nan_reply, order_of_clients, unseen_test_data, no_foreign_data, repeats, shared_test_set,
     )
 }  # fmt: skip
