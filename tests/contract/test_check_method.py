@@ -105,7 +105,8 @@ def test_parameters_and_compositions() -> None:
     with pytest.raises(TypeError, match=r"Parametrised cannot be made without parameters .*check_method\(Parametrised\(...\)\)"):
         check_method(Parametrised)
     for method in (Parametrised(0.1), compose(FedAvg(), weights=FedEquilibria())):
-        assert [one.outcome for one in check_method(method, checks=["one_sample"], networks=["mlp"])] == ["passed"]
+        results = check_method(method, checks=["one_sample", "no_foreign_data"], networks=["mlp"])
+        assert [result.outcome for result in results] == ["passed", "passed"]
 
 
 def test_what_is_no_method_and_what_is_no_check_is_refused() -> None:

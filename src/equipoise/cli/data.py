@@ -26,7 +26,7 @@ def list_sets(as_json: Json = False) -> None:
     """List the data sets and which of them are at hand."""
     from equipoise.data import sets
 
-    rows = [_facts(name) for name in sets.names()]
+    rows = [_metadata(name) for name in sets.names()]
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
@@ -39,11 +39,11 @@ def list_sets(as_json: Json = False) -> None:
 @app.command()
 def show(name: Name, as_json: Json = False) -> None:
     """Show what is known of a data set."""
-    facts = _facts(name)
+    metadata = _metadata(name)
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
+        typer.echo(json.dumps(metadata, indent=2))
         return
-    for key, value in facts.items():
+    for key, value in metadata.items():
         typer.echo(f"{key + ':':<14}{', '.join(map(str, value)) if isinstance(value, list) else value}")
 
 
@@ -172,7 +172,7 @@ def _plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word}s"
 
 
-def _facts(name: str) -> dict[str, Any]:
+def _metadata(name: str) -> dict[str, Any]:
     from equipoise.data import sets
 
     if name == "digits":
@@ -183,6 +183,14 @@ def _facts(name: str) -> dict[str, Any]:
             "licence": "CC BY 4.0",
             "status": "built in",
             "shape": [1, 8, 8],
+        }
+    if name == sets.synthetic.NAME:
+        return {
+            "name": name,
+            "title": "synthetic: normal clouds, no real data",
+            "counts": "any, data.synthetic.samples",
+            "licence": "none needed",
+            "status": "made on the spot",
         }
     if name in sets.JOINED:
         members = sets.JOINED[name].split("+")

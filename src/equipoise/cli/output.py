@@ -6,11 +6,12 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -34,6 +35,8 @@ from equipoise.transports.isolation import UNKEPT, can_interrupt
 from equipoise.transports.measuring import MEASURE, OUTPUTS
 
 console = Console()
+MOST_LISTED, AT_EACH_END = 50, 10  # clients of a run that a terminal shows
+SHARES = (1, 10, 25, 50, 75, 90, 99)
 
 
 class Styled(str):
@@ -212,7 +215,7 @@ def show(found: dict[str, Any]) -> None:
     known = any("gain" in row for row in rows.values())
     header = ["client", "samples", *(["alone"] if known else []), found["model"], *(["gain", ""] if known else [])]
     lines = []
-    for client, row in list(rows.items())[:50]:
+    for client, row in _extremes(rows, metric.lower_is_better) if len(rows) > MOST_LISTED else rows.items():
         gain = row.get("gain")
         verdict = (
             []
@@ -234,8 +237,14 @@ def show(found: dict[str, Any]) -> None:
             ]
         )
     table(header, lines, f"{metric.title} of the {found['model']} model on {found['split']} data")
-    if len(rows) > 50:
-        say(f"... and {len(rows) - 50} more clients: equipoise show {found['run']} --json")
+    if len(rows) > MOST_LISTED:
+        shares = np.quantile([row["value"] for row in rows.values()], [share / 100 for share in SHARES])
+        quantiles = ", ".join(f"{share} % {number(float(value))}" for share, value in zip(SHARES, shares, strict=True))
+        say(
+            f"the {AT_EACH_END} worst and the {AT_EACH_END} best of {len(rows):,} clients; all: equipoise show {found['run']} --json",
+            wrap=False,
+        )
+        say(f"quantiles over clients: {quantiles}", wrap=False)
     noise = (
         f" ({number(found['std without test noise'])} without the noise of finite test sets)" if "std without test noise" in found else ""
     )
@@ -253,6 +262,12 @@ def show(found: dict[str, Any]) -> None:
             f"against training alone ({found['against']}): {found['gained']} of {len(rows)} clients gain, {found['lost']} lose, average gain {number(found['average gain'], True)}",
             wrap=False,
         )
+
+
+def _extremes(rows: Mapping[str, dict[str, Any]], lower: bool) -> list[tuple[str, dict[str, Any]]]:
+    """The worst clients and the best; a model that has diverged is the worst there is."""
+    order = sorted(rows.items(), key=lambda item: (not math.isnan(item[1]["value"]), -item[1]["value"] if lower else item[1]["value"]))
+    return [*order[:AT_EACH_END], *order[-AT_EACH_END:]]
 
 
 def plain(found: Any) -> Any:

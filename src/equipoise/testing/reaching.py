@@ -14,7 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.client import Client
+from equipoise.data.samples import Samples
 from equipoise.method import SLOTS, Method, Ups, overridden
+from equipoise.server import Server
 
 
 def probing(method: Method, look: Callable[[Mapping[str, Any]], None]) -> Any:
@@ -56,6 +59,8 @@ def reachable(given: Mapping[str, Any]) -> Iterator[tuple[str, Tensor | np.ndarr
         if id(one) in seen or isinstance(one, (str, int, float, type(None), type, ModuleType, FunctionType, torch.Generator)):
             continue
         seen[id(one)] = one  # also what a property made: its number must not be given to another
+        if len(seen) > 100_000:
+            raise RuntimeError(f"{path} leads on without an end")
         if isinstance(one, Tensor) or (isinstance(one, np.ndarray) and one.dtype != object):
             yield path, one
         elif isinstance(one, Mapping):
@@ -71,7 +76,9 @@ def _attributes(one: Any) -> Iterator[tuple[str, Any]]:
     yield from ((name, getattr(one, name)) for name in ("__self__", "func", "args", "keywords") if hasattr(one, name))
     for kind in type(one).__mro__:
         for name, value in vars(kind).items():
-            if isinstance(value, property) or name in getattr(kind, "__slots__", ()):
+            # Properties of others are not followed: the parameters of a tree are a tree, whose parameters are a tree, and so on.
+            given = isinstance(value, property) and isinstance(one, (Client, Server, Samples, Method))
+            if given or name in getattr(kind, "__slots__", ()):
                 with suppress(Exception):  # a property that has nothing to give says so
                     yield name, getattr(one, name)
             elif isinstance(one, Method) and not name.startswith("__") and not callable(value):
