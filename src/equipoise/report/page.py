@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,14 +35,15 @@ def report(
     against: str | Path | None = None,
     kinds: Sequence[str] = (),
     names: Sequence[str] = (),
+    more: Mapping[str, Picture] | None = None,
 ) -> list[Path]:
     """Write the report of a run, of several, or of a comparison; returns the files written, the page first.
 
-    `kinds` ("png", "pdf") also writes the figures as files beside the page, or those in `names` only.
+    `kinds` ("png", "pdf") also writes the figures as files beside the page, or those in `names` only. `more`: further figures, shown behind a run's own.
     """
     comparison = opened(runs, against)
     with _without_warnings():
-        return _written(comparison, Path(out), kinds, names)
+        return _written(comparison, Path(out), kinds, names, more or {})
 
 
 def page_of(comparison: Comparison, live: Live | None = None) -> str:
@@ -59,8 +60,9 @@ def _without_warnings() -> Iterator[None]:
         yield
 
 
-def _written(comparison: Comparison, path: Path, kinds: Sequence[str], names: Sequence[str]) -> list[Path]:
+def _written(comparison: Comparison, path: Path, kinds: Sequence[str], names: Sequence[str], more: Mapping[str, Picture]) -> list[Path]:
     found, drawn = _drawn(comparison)
+    drawn |= more
     for name in names:
         if name not in drawn:
             raise nearest("figure", name, list(drawn))
