@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import equipoise as eq
 from equipoise.cli import app
+from equipoise.comparison.formats import explanation
 from equipoise.data import DataConfig, federate, inputs_from, load
 from equipoise.data.check import understood
 from equipoise.data.codes import PANCREATIC_CANCER, STATES, read_rule, state_of, system_of
@@ -302,10 +303,23 @@ def test_synthetic_patients_say_so_wherever_they_appear(tmp_path: Path) -> None:
     )
     assert NOTE in run.store.meta("facts")["notes"] and run.store.meta("data") == "synthetic_patients"
     run.store.close()
-    for words in (["show"], ["report"]):
-        out = CliRunner().invoke(app, [*words, str(tmp_path / "run")])
-        assert out.exit_code == 0, out.output
-    assert "synthetic_patients" in CliRunner().invoke(app, ["show", str(tmp_path / "run")]).output
+    told = CliRunner().invoke(app, ["show", str(tmp_path / "run")], catch_exceptions=False).output
+    assert "synthetic_patients" in told and "nobody's records" in told
+    assert (
+        CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")], catch_exceptions=False).exit_code
+        == 0
+    )
+    page = (tmp_path / "page.html").read_text()
+    assert "synthetic_patients" in page and "drawn at random" in page
+    config = {
+        "dataset": data,
+        "data": {"name": "synthetic_patients"},
+        "model": {"name": "gru", "hidden": 4, "embedding": 4},
+        "rounds": 1,
+        "workers": 0,
+    }
+    table = eq.compare(config, ["fedavg"], seeds=[0], out=tmp_path / "table")
+    assert any("are synthetic" in line for line in explanation(table))
 
 
 def test_the_network_takes_patients(tmp_path: Path) -> None:

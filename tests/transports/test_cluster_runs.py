@@ -182,7 +182,7 @@ def test_a_cluster_without_a_token_is_taken_only_by_who_trusts_the_network(tmp_p
 def test_a_node_that_differs_is_left_out_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    (other / "sitecustomize.py").write_text("import equipoise\nequipoise.__version__ = '0.0.0'\n")
+    (other / "sitecustomize.py").write_text("import equipoise.version\nequipoise.version.__version__ = '0.0.0'\n")
     false = {"PYTHONPATH": os.pathsep.join([str(other), *filter(None, sys.path)])}
     with local(tmp_path / "state") as cluster:
         cluster.join(1, false)

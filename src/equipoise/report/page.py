@@ -141,7 +141,7 @@ def _page_of_one(comparison: Comparison, found: list[Card], drawn: dict[str, Pic
         scale=scale_of(found, metric),
         total_rounds=run.last_round,
         tables=[],
-        metrics=[metrics_of_one(entry)] if len(entry.run.by_metric) > 1 else [],
+        metrics=[metrics_of_one(entry, [card.client for card in extremes(found)])] if len(entry.run.by_metric) > 1 else [],
         pictures=_group(drawn, list(drawn)),
         more=[],
         notes=[],

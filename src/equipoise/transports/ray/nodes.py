@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import equipoise
 from equipoise.experiment import ConfigurationError
 from equipoise.transports.ray.looking import check_installed, is_loopback, look
 from equipoise.transports.workers.processes import HEAP, SINGLE
+from equipoise.version import __version__
 
 PORT = 6379
 START_DEADLINE = 120.0
@@ -108,7 +108,7 @@ def start(
             )
         bind = bind or ("127.0.0.1" if is_loopback(join) else None)
     _check_token(token)
-    labels = {"equipoise": equipoise.__version__, "torch": _version("torch")}
+    labels = {"equipoise": __version__, "torch": _version("torch")}
     words += ["--include-log-monitor=false", "--labels", ",".join(f"{name}={_plain(value)}" for name, value in labels.items())]
     words += ["--node-ip-address", bind] if bind else []
     words += ["--num-cpus", str(cores)] if cores is not None else []
