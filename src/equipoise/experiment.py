@@ -19,9 +19,11 @@ from torch import nn
 from equipoise import methods, plainyaml
 from equipoise.composition import SLOTS, compose, parts
 from equipoise.data import DataConfig, Dataset
+from equipoise.data.objects import with_own_data
 from equipoise.imports import OWN, FromFile, Imports, NotAllowed, permitted
 from equipoise.method import Method, mistake
 from equipoise.metrics import registry
+from equipoise.models.registry import AUTO, chosen
 from equipoise.names import checked_name, quoted
 from equipoise.training import Training
 
@@ -101,6 +103,10 @@ class Evaluation(Section):
         None, description="the metric that results are about; default: accuracy or rmse, else the first of `metrics` that is not loss"
     )
     after_local: bool = Field(False, description="measure each client's model right after its local training, too")
+    curves: bool = Field(
+        True, description="counts of scores at the end, from clients with at least 30 test samples: for ROC and calibration curves"
+    )
+    no_curves: tuple[str, ...] = Field((), description="clients that send no counts of scores; a site may also set EQUIPOISE_CURVES=no")
     distances: bool = Field(False, description="angle and Manhattan distance between each client's model and the new global one")
 
     @field_validator("metrics", "main")
@@ -115,7 +121,9 @@ class Experiment(Section):
     """Data + partition + model(s) + method + schedule + seed."""
 
     data: DataConfig = DataConfig()
-    model: Any = Field("mlp", description="a model's name, or a mapping with its name and options, or a module of yours")
+    model: Any = Field(
+        "auto", description="a model's name, or a mapping with its name and options, or a module of yours; auto: cnn for images, else mlp"
+    )
     models: dict[str, Any] = Field(
         default_factory=dict, max_length=100, description="several models by name (private, proxy), for methods that need them"
     )
@@ -140,6 +148,11 @@ class Experiment(Section):
             found = error.errors()
             more = [f"... and {len(found) - MOST_MISTAKES} more mistakes"] if len(found) > MOST_MISTAKES else []
             raise ConfigurationError("\n".join([*map(_explain, found[:MOST_MISTAKES]), *more])) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_data(cls, values: Any) -> Any:
+        return with_own_data(values)
 
     @field_validator("device")
     @classmethod
@@ -210,6 +223,10 @@ class Experiment(Section):
     def architectures(self) -> dict[str, Any]:
         """Model name -> specification; a single model is called `model`."""
         return dict(self.models) if self.models else {"model": self.model}
+
+    def with_model(self, shape: tuple[int, ...]) -> Experiment:
+        """The same with the name of the model that `auto` stands for, so that its file says what was trained."""
+        return self if self.models or self.model != AUTO else self.model_copy(update={"model": chosen(shape)})
 
     @property
     def local(self) -> str | None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from equipoise.cli import compare, data, export, methods, predict, report, resume, run, show, table
+from equipoise.cli import compare, data, export, methods, models, predict, report, resume, run, show, table
 from equipoise.names import UnknownName, is_unicode, quoted
 from equipoise.text import shown
 
@@ -52,6 +52,7 @@ app.command("table")(table.table)
 app.command("export")(export.export)
 app.command("predict")(predict.predict)
 app.command("methods")(methods.methods)
+app.command("models")(models.models)
 app.add_typer(data.app, name="data")
 
 

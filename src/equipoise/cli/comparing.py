@@ -52,7 +52,7 @@ def understood(missing: Sequence[Cell]) -> None:
     """How the user's own data are understood, once for all runs; data that cannot be read are a failure of each run."""
     if missing and missing[0].experiment.dataset is None:
         with suppress(ValueError, OSError):
-            before_training(missing[0].experiment.data)
+            before_training(missing[0].experiment)
 
 
 def parse_grid(words: Sequence[str]) -> dict[str, list[Any]]:

@@ -86,7 +86,7 @@ def plan(wanted: Experiment) -> None:
     from equipoise.preparing import prepare, try_precision
 
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
-    roster = roster_of(federation)
+    roster, wanted = roster_of(federation), wanted.with_model(federation.task.shape)
     try_precision(wanted)
     bench, _ = prepare(wanted, roster.task, roster.ids)
     check_main(wanted.evaluation, federation)

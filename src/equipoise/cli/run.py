@@ -80,7 +80,7 @@ def run(
     wanted = experiment(config, permitted(config, allow_import or []))
     if dry_run:
         output.plan(wanted)
-        before_training(wanted.data)
+        before_training(wanted)
         return
     if overwrite and out is not None:
         output.remove_run(out)
@@ -95,7 +95,7 @@ def run(
 
         def begins(first: int, rounds: int) -> None:  # all is checked: a mistake has had its sentence alone
             if not quiet:
-                before_training(wanted.data)
+                before_training(wanted)
             begin(first, rounds)
 
         watcher.on_start = begins

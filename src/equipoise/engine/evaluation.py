@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from equipoise.client import Client
 from equipoise.data import Federation
+from equipoise.engine import curves
 from equipoise.experiment import Evaluation
 from equipoise.method import Method, Served, Ups
 from equipoise.metrics import parameter_distances, registry
@@ -77,25 +78,45 @@ def _samples(client: Client, split: str) -> Samples:
 
 def measure(client: Client, models: Mapping[str, Model], splits: Sequence[str], metrics: Sequence[str]) -> list[dict[str, Any]]:
     """Rows (model, split, metric, value) of a client's models on its own data."""
-    rows = []
-    for split in splits:
-        samples = _samples(client, split)
-        y = samples.y
-        for name, model in models.items():
-            for metric, value in score(client.task, client.predict(model, samples), y, metrics).items():
-                rows.append({"model": name, "split": split, "metric": metric, "value": value})
-    return rows
+    return [
+        row
+        for split in splits
+        for name, outputs, y in _predicted(client, models, split)
+        for row in _rows(client, name, split, outputs, y, metrics)
+    ]
+
+
+def _predicted(client: Client, models: Mapping[str, Model], split: str) -> Iterator[tuple[str, Tensor, Tensor]]:
+    samples = _samples(client, split)
+    for name, model in models.items():
+        yield name, client.predict(model, samples), samples.y
+
+
+def _rows(client: Client, model: str, split: str, outputs: Tensor, y: Tensor, metrics: Sequence[str]) -> list[dict[str, Any]]:
+    found = score(client.task, outputs, y, metrics)
+    return [{"model": model, "split": split, "metric": metric, "value": value} for metric, value in found.items()]
 
 
 def _measured(method: Method, client: Client, asked: Record) -> tuple[Up, list[dict[str, Any]]]:
-    """The client's models on its own data, and on the shared test set those that are its own; the reply says which are the same for all."""
+    """The client's models on its own data, and on the shared test set those that are its own; the reply says which are the same for all.
+
+    At the last measurement it also says how frequent its most frequent class is and, if it may, counts of scores.
+    """
     models = served(method, client, asked["down"])
     common = {name for name, one in models.items() if one.same_for_all and asked["alike"]}
     rows = []
+    counts: dict[str, Tensor] = {}
+    tested = "shared" if "shared" in asked["splits"] else "test"
     for split in asked["splits"]:
         wanted = {name: one.model for name, one in models.items() if split != "shared" or name not in common}
-        rows += measure(client, wanted, [split], asked["metrics"])
-    return Up(served={name: {"common": name in common, "main": one.main} for name, one in models.items()}), rows
+        for name, outputs, y in _predicted(client, wanted, split):
+            rows += _rows(client, name, split, outputs, y, asked["metrics"])
+            if asked.get("curves") and split == tested and curves.allowed():
+                counts |= curves.of(client.task, outputs, y, name)
+    up = Up(served={name: {"common": name in common, "main": one.main} for name, one in models.items()})
+    if asked.get("ending") and client.task.classifies and "test" in asked["splits"]:
+        up = Up({**up, "majority": curves.majority(_samples(client, "test").y)})
+    return (Up({**up, "curves": counts}) if counts else up), rows
 
 
 def _outputs(method: Method, client: Client, asked: Record) -> tuple[Up, list[dict[str, Any]]]:
@@ -146,6 +167,10 @@ class Measuring:
     ]  # step, who is sent what -> client, up, rows
     shared: int  # samples of the shared test set that performing sides hold
     own: Samples | None  # the shared test set, where the server has its labels
+    ending: bool = False  # the last measurement of the run
+    curves: Container[str] = ()  # the clients that are asked for counts of scores then
+    counts: list[tuple[str, str, str, Tensor]] = field(default_factory=list)  # client, model, split, table of counts
+    majority: list[tuple[str, str, float]] = field(default_factory=list)  # client, split, share of the most frequent class
 
     def clients(self, state: State, clients: Sequence[str]) -> tuple[list[Row], str]:
         """Every served model of these clients; and the name of the one that the method is for."""
@@ -169,13 +194,27 @@ class Measuring:
         # Without parts of their own to measure, one client tells whether anything is left for the others.
         while waiting and (self.splits or not known or not all(scope["common"] for scope in known.values())):
             asked, waiting = (waiting, []) if self.splits or known else (waiting[:1], waiting[1:])
-            orders = [(client, Record(down=downs[client], splits=splits, metrics=list(self.metrics), alike=same)) for client in asked]
+            orders = [(client, self._order(client, downs[client], splits, same)) for client in asked]
             for client, up, measured in self.ask(MEASURE, orders):
+                self._take(client, up)
                 for name, scope in up["served"].items():
                     before = known.setdefault(name, dict(scope))
                     before["common"] = before["common"] and scope["common"]
                 rows += [(client, row["model"], row["split"], row["metric"], row["value"]) for row in measured]
         return rows, known
+
+    def _order(self, client: str, down: Down, splits: list[str], same: bool) -> Record:
+        extra = {"ending": True, "curves": client in self.curves} if self.ending else {}
+        return Record(down=down, splits=splits, metrics=list(self.metrics), alike=same, **extra)
+
+    def _take(self, client: str, up: Up) -> None:
+        """What a reply at the last measurement says beside the values; it may come from a stranger."""
+        split = "shared" if self.shared else "test"
+        share = up.get("majority")
+        if isinstance(share, float) and 0 < share <= 1:
+            self.majority.append((client, "test", share))
+        for model, table in up.get("curves", {}).items():
+            self.counts.append((client, model, split, curves.checked(table, self.server.task, client)))
 
     def _common(self, downs: Mapping[str, Down], names: Sequence[str]) -> list[Row]:
         """Models that are the same for all, once, on the one test set for all; its slices go to whoever is free."""
@@ -195,6 +234,12 @@ class Measuring:
                     logits = self.server.predict(self.server.load(up.model), self.own)
             found = score(self.server.task, logits, self.own.y, self.metrics)
             rows += [("all", name, "shared", metric, value) for metric, value in found.items()]
+            if self.ending and "all" in self.curves:
+                self.counts += [
+                    ("all", model, "shared", table) for model, table in curves.of(self.server.task, logits, self.own.y, name).items()
+                ]
+        if self.ending and self.server.task.classifies and len(self.own.y):
+            self.majority.append(("all", "shared", curves.majority(self.own.y)))
         return rows
 
     def distances(self, ups: Ups, state: State) -> list[tuple[str, str, str, float]]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from equipoise.composition import finishes
 from equipoise.data.roster import Roster
+from equipoise.engine import curves
 from equipoise.engine.checking import not_finite
 from equipoise.engine.cohort import Clients, GivenUp, RoundCohort
 from equipoise.engine.evaluation import Measuring
@@ -168,7 +169,7 @@ class Loop:
         began = time.perf_counter()
         measuring = Measuring(
             self.method, self.server, self.metrics, settings.splits, partial(self.clients.measure, cohort=cohort), self.roster.shared,
-            self.data.shared,
+            self.data.shared, ending=record.finish or (last and not self.finishes), curves=self._curved(),
         )  # fmt: skip
         if settings.distances and "model" in state and cohort.uploads is not None:
             record.measurements += [
@@ -182,7 +183,15 @@ class Loop:
             record.measurements += [
                 (client, model, phase, split, metric, value) for client, model, split, metric, value in rows for phase in phases
             ]
+            record.measurements += [
+                (client, "majority", "reference", split, "accuracy", share) for client, split, share in measuring.majority
+            ]
+            record.curves = [row for table in measuring.counts for row in curves.rows(*table)]
         record.seconds["evaluation"] = time.perf_counter() - began
+
+    def _curved(self) -> set[str]:
+        settings = self.experiment.evaluation
+        return {*self.server.ids, "all"} - set(settings.no_curves) if settings.curves else set()
 
     def _commit(self, state: State, cohort: RoundCohort) -> State:
         began, record = time.perf_counter(), cohort.record

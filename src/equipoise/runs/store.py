@@ -26,7 +26,7 @@ from equipoise.runs.form import check_pages, check_tables, damaged, parsed
 
 __all__ = ["CONFIGURATION", "DATABASE", "FILES", "FORMAT", "LOCK", "RoundRecord", "RunError", "Store"]
 
-FORMAT = 3  # 1 (version 0.1) had neither digests nor the index of seconds
+FORMAT = 4  # 1 (version 0.1) had neither digests nor the index of seconds
 
 _TABLES = """
 create table meta (key text primary key not null, value text not null);
@@ -48,8 +48,13 @@ create index timed on seconds (round);
 """
 # Format 3: on whose disk a file lies, the server's or its client's.
 _SINCE_3 = "alter table files add column kept_at text not null default 'server';\n"
-_ADDED = {2: _SINCE_2, 3: _SINCE_3}
-_BY_ROUND = ("rounds", "measurements", "weights", "seconds", "rejected", "files")
+# Format 4: counts of scores at the end. Of a class and a score in whole per cent: samples of the class, all others, and of both those that were named so.
+_SINCE_4 = (
+    "create table curves (round integer not null, client text not null, model text not null, split text not null, class integer not null, "
+    "score integer not null, positives integer not null, negatives integer not null, found integer not null, mistaken integer not null);\n"
+)
+_ADDED = {2: _SINCE_2, 3: _SINCE_3, 4: _SINCE_4}
+_BY_ROUND = ("rounds", "measurements", "curves", "weights", "seconds", "rejected", "files")
 
 
 @dataclass
@@ -66,6 +71,8 @@ class RoundRecord:
     skipped: int = 0
     virtual_seconds: float | None = None
     measurements: list[tuple[str, str, str, str, str, float]] = field(default_factory=list)  # client, model, phase, split, metric, value
+    # client, model, split, class, score, positives, negatives, found, mistaken
+    curves: list[tuple[str, str, str, int, int, int, int, int, int]] = field(default_factory=list)
     weights: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     rejected: list[tuple[int, int, str, str]] = field(default_factory=list)  # attempt, exchange, client, reason
@@ -221,6 +228,11 @@ class Store:
         except sqlite3.DatabaseError as error:
             raise damaged(self.folder, f"its {DATABASE} cannot be read ({error})") from error
 
+    def counts(self) -> list[dict[str, Any]]:
+        """The rows of counts of scores; a run of a format before 4 has none."""
+        known = self.rows("select name from sqlite_master where type = 'table' and name = 'curves'")
+        return self.rows("select * from curves order by rowid") if known else []
+
     def last_round(self) -> int:
         """The last committed round; 0 is the state before round 1, None-like -1 if not even that."""
         found = self.rows("select max(round) as round from rounds")[0]["round"]
@@ -258,8 +270,13 @@ class Store:
             )  # fmt: skip
             if record.finish:  # a client that had missed the end has new final values
                 measured = {row[0] for row in record.measurements}
-                self.db.executemany("delete from measurements where phase = 'final' and client = ?", [(client,) for client in measured])
+                self.db.executemany(
+                    "delete from measurements where phase in ('final', 'reference') and round < ? and client = ?",
+                    [(number, client) for client in measured],
+                )
+                self.db.executemany("delete from curves where client = ?", [(client,) for client in measured])
             self.db.executemany("insert into measurements values (?, ?, ?, ?, ?, ?, ?)", [(number, *row) for row in record.measurements])
+            self.db.executemany("insert into curves values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [(number, *row) for row in record.curves])
             self.db.executemany("insert into weights values (?, ?, ?)", [(number, *row) for row in record.weights.items()])
             self.db.executemany("insert into seconds values (?, ?, ?)", [(number, *row) for row in record.seconds.items()])
             self.db.executemany("insert into rejected values (?, ?, ?, ?, ?)", [(number, *row) for row in record.rejected])
