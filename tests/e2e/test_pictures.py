@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from terminal import Terminal
 
 import equipoise as eq
+from tests.helpers.terminal import Terminal
 
 
 @pytest.fixture

@@ -9,14 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from terminal import Terminal
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "report"))
-from stores import made_up_run
 
 from equipoise.comparison import formats
 from equipoise.comparison.entries import open_runs
 from equipoise.comparison.table import Comparison
+from tests.helpers.stores import made_up_run
+from tests.helpers.terminal import Terminal
 
 STRANGE = ["[bold]x", "[red]", ":smile:", "\\[a]", "[link=x]y", "a\\"]
 

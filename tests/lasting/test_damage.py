@@ -7,22 +7,21 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-import half_finished
 import numpy as np
 import pytest
 import torch
-from checks import SIZES
-from jobs import config, same_run, stopped
 
 import equipoise as eq
 from equipoise import simulate
 from equipoise.experiment import experiment
 from equipoise.runs import Run
-from equipoise.runs import store as store_module
 from equipoise.runs.export import export, predictions
-from equipoise.runs.files import digest
-from equipoise.runs.store import RunError, Store
+from equipoise.storage import store as store_module
+from equipoise.storage.files import digest
+from equipoise.storage.store import RunError, Store
 from equipoise.transports.base import state_file, state_name
+from tests.helpers import half_finished
+from tests.helpers.runs import SIZES, config, same_run, stopped
 
 
 def flip(path: Path, place: int = -9) -> None:

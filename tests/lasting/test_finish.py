@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from checks import played, settings, sites
-from jobs import assert_same, config, everything, same_run
 
 import equipoise as eq
 from equipoise import simulate
@@ -23,10 +21,11 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.finetune import Finetune
 from equipoise.records import Down, State, Up, read
 from equipoise.runs import Run
-from equipoise.runs.checkpoint import load_server
-from equipoise.runs.store import RunError, Store
 from equipoise.server import Server
+from equipoise.storage.checkpoint import load_server
+from equipoise.storage.store import RunError, Store
 from equipoise.transports.base import Watcher
+from tests.helpers.runs import assert_same, config, everything, played, same_run, settings, sites
 
 ROUNDS = 2
 

@@ -8,15 +8,15 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-import half_finished
 import pytest
 import yaml
 
 import equipoise as eq
 from equipoise.runs import Run
-from equipoise.runs.outdated import outdated
-from equipoise.runs.store import RunError
 from equipoise.runs.summary import facts
+from equipoise.storage.outdated import outdated
+from equipoise.storage.store import RunError
+from tests.helpers import half_finished
 
 IMAGES, TABLE = {"shape": [1, 28, 28]}, {"shape": [12]}
 ADAM, MOMENTUM, PLAIN = {"optimiser": "adam"}, {"optimiser": "sgd", "momentum": 0.9}, {"optimiser": "sgd", "momentum": 0.0}

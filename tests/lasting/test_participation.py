@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from checks import played, settings, sites
-from jobs import config, everything
 
 from equipoise import simulate
 from equipoise.experiment import experiment
 from equipoise.records import read
-from equipoise.runs.checkpoint import load_server
-from equipoise.runs.store import RunError
+from equipoise.storage.checkpoint import load_server
+from equipoise.storage.store import RunError
 from equipoise.tree import Tree, combine
+from tests.helpers.runs import config, everything, played, settings, sites
 
 EIGHT = {f"c{k}": 12 + k for k in range(8)}
 

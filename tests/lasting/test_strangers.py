@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import config, stopped
 
 from equipoise import simulate
 from equipoise.cli import main
@@ -19,9 +18,10 @@ from equipoise.experiment import experiment
 from equipoise.report import report
 from equipoise.runs import Run
 from equipoise.runs.export import export
-from equipoise.runs.files import is_ours
-from equipoise.runs.store import RunError, Store
+from equipoise.storage.files import is_ours
+from equipoise.storage.store import RunError, Store
 from equipoise.transports import inprocess
+from tests.helpers.runs import config, stopped
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +234,7 @@ def without_record(folder: Path) -> None:
     import torch
     from safetensors.torch import save_file
 
-    from equipoise.runs.files import digest
+    from equipoise.storage.files import digest
 
     path = folder / "files" / "server-r2a0.safetensors"
     save_file({"0": torch.zeros(3)}, path)

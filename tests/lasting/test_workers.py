@@ -16,17 +16,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from jobs import assert_same, config, environment, everything, same_run
 
 import equipoise as eq
 from equipoise import simulate
 from equipoise.experiment import ConfigurationError, experiment
 from equipoise.runs import Run
-from equipoise.runs.checkpoint import load_server
-from equipoise.runs.store import RunError
+from equipoise.storage.checkpoint import load_server
+from equipoise.storage.store import RunError
 from equipoise.transports.base import ClientError
 from equipoise.transports.workers import pool as workers
 from equipoise.transports.workers import processes
+from tests.helpers.runs import assert_same, config, environment, everything, same_run
 
 FAULTS = {
     "script": [

@@ -9,9 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from alike import NETWORKS, at, bench, net_of, own, passes_of, plain_fit, play, shared
-from checks import sites
-from problems import assert_equal, assert_near, server_of
 from torch import nn
 
 import equipoise as eq
@@ -23,6 +20,9 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.models.network import Network
 from equipoise.records import Down, State, Up
 from equipoise.tree import Tree
+from tests.helpers.images import NETWORKS, at, bench, net_of, own, passes_of, plain_fit, play, shared
+from tests.helpers.problems import assert_equal, assert_near, server_of
+from tests.helpers.runs import sites
 
 
 @dataclass(frozen=True)

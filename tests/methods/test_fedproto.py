@@ -8,19 +8,32 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from counting import counted
-from trials import NETWORKS, assert_near, batches_of, bench_for, experiment, finished, plain_fit, plain_mean, plain_net, same, samples_of
 
 import equipoise as eq
 from equipoise import methods
 from equipoise.client import Client
-from equipoise.losses.terms import Batch, Outputs
+from equipoise.losses.terms import Batch
 from equipoise.method import Ups
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedproto import FedProto, _distance
+from equipoise.models import Outputs
 from equipoise.records import Down, State, Up
-from equipoise.runs.checkpoint import load_server
 from equipoise.server import Server
+from equipoise.storage.checkpoint import load_server
+from tests.helpers.counting import counted
+from tests.helpers.trials import (
+    NETWORKS,
+    assert_near,
+    batches_of,
+    bench_for,
+    experiment,
+    finished,
+    plain_fit,
+    plain_mean,
+    plain_net,
+    same,
+    samples_of,
+)
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counting import counted
-from small import NETWORKS, experiment, flat, model_of, plain_losses, refused, replies, same, samples, server, updates
 
 import equipoise as eq
 from equipoise import methods
@@ -21,6 +19,8 @@ from equipoise.methods.fedprox import FedProx
 from equipoise.methods.pa3fed import Pa3Fed
 from equipoise.records import PerClient, State
 from equipoise.runs.summary import facts
+from tests.helpers.counting import counted
+from tests.helpers.small import NETWORKS, experiment, flat, model_of, plain_losses, refused, replies, same, samples, server, updates
 
 
 def state(movement: float = 1.0, **last: float) -> State:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from equipoise.metrics import counts
 from equipoise.metrics.performance import softmax
-from equipoise.runs.files import RunError
+from equipoise.storage.files import RunError
 from equipoise.task import Task
 
 FEWEST = 30  # test samples below which counts would say too much of single ones, and nothing that is sure

@@ -9,8 +9,8 @@ import numpy as np
 
 from equipoise.metrics import counts
 from equipoise.metrics.intervals import Interval
-from equipoise.runs.form import damaged
 from equipoise.runs.run import Run
+from equipoise.storage.form import damaged
 
 UNEQUAL = 1.2  # times its even share: from there on the most frequent class makes accuracy shine
 DRAWS_SEED = 0  # the same run says the same

@@ -1,0 +1,85 @@
+"""The server's state on disk: one file for what always changes, one per client for what is kept by client."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from equipoise.records import PerClient, Record, Saved, State, read, write
+from equipoise.storage.files import digest
+from equipoise.storage.store import RoundRecord, Store
+from equipoise.tree import Tree
+
+_PLACEHOLDER = "@perclient"
+
+
+def save_server(store: Store, state: State, record: RoundRecord) -> Callable[[], State]:
+    """Write the state to new files and name them in the round's record; returns a function that gives the settled state once it is committed."""
+    found: dict[str, PerClient] = {}
+    state = _held(state)
+    written = State(_lifted(dict(state), "", found))
+    name = f"server-r{record.round}a{record.attempt}.safetensors"
+    write(written, store.files / name)
+    record.files.append(("server", "", name, digest(store.files / name)))
+    saved: dict[str, dict[str, Path]] = {path: paths_of(mapping) for path, mapping in found.items()}
+    for path, mapping in found.items():
+        stem = hashlib.blake2b(path.encode(), digest_size=4).hexdigest()
+        for client, value in mapping.changed.items():
+            own = hashlib.blake2b(client.encode(), digest_size=8).hexdigest()
+            file = f"perclient-{stem}-{own}-r{record.round}a{record.attempt}.safetensors"
+            write(Record(value=value), store.files / file)
+            record.files.append(("perclient", f"{path}\x1f{client}", file, digest(store.files / file)))
+            saved[path][client] = store.files / file
+    return lambda: State(_settled(dict(state), "", saved))
+
+
+def paths_of(mapping: PerClient) -> dict[str, Path]:
+    """Client -> the file of its saved value."""
+    return dict(mapping.saved.paths) if isinstance(mapping.saved, Saved) else {}
+
+
+def _held(value: Any) -> Any:
+    """A value without trees that are read from files: those of large replies end with the round."""
+    if isinstance(value, Tree):
+        return value.held()
+    if isinstance(value, Record):
+        return type(value)({name: _held(item) for name, item in value.items()})
+    if type(value) is dict:
+        return {name: _held(item) for name, item in value.items()}
+    return [_held(item) for item in value] if isinstance(value, list) else value
+
+
+def load_server(store: Store) -> State:
+    """The state of the last committed round."""
+    path, saved = store.current("server")[""].path, {}  # type: ignore[var-annotated]
+    for key, file in store.current("perclient").items():
+        owner, _, client = key.partition("\x1f")
+        saved.setdefault(owner, {})[client] = file.path
+    return State(_settled(dict(read(path, lazy=False)), "", saved))
+
+
+def _lifted(values: Mapping[str, Any], prefix: str, found: dict[str, PerClient]) -> dict[str, Any]:
+    result = {}
+    for name, value in values.items():
+        path = f"{prefix}{name}"
+        if isinstance(value, PerClient):
+            found[path] = value
+            value = {_PLACEHOLDER: path}
+        elif isinstance(value, Mapping) and type(value) is dict:
+            value = _lifted(value, f"{path}/", found)
+        result[name] = value
+    return result
+
+
+def _settled(values: Mapping[str, Any], prefix: str, saved: Mapping[str, Mapping[str, Path]]) -> dict[str, Any]:
+    result = {}
+    for name, value in values.items():
+        path = f"{prefix}{name}"
+        if isinstance(value, PerClient) or (type(value) is dict and _PLACEHOLDER in value):
+            value = PerClient(Saved(saved.get(path, {})))
+        elif type(value) is dict:
+            value = _settled(value, f"{path}/", saved)
+        result[name] = value
+    return result

@@ -1,0 +1,122 @@
+"""Whether what lies in a run's folder has the form of a run: a folder may be damaged, or come from anyone."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from equipoise.checked.imports import FromFile
+from equipoise.storage.files import CONFIGURATION, RunError
+
+if TYPE_CHECKING:
+    from equipoise.storage.store import Store
+
+_WORDS = {int: "a whole number", str: "a text", list: "a list", dict: "a mapping"}
+_FACTS: dict[str, Any] = {
+    "status": str, "created": str, "version": str, "environment": {"torch": str}, "data": str, "clients": [str],
+    "task": {"kind": str, "shape": [int], "outputs": int, "class_names": [str]},
+    "sizes": {"train": [int], "validation": [int], "test": [int]},
+    "shared test": int, "facts": dict, "recipe": dict, "fingerprint": str, "method": {"name": str},
+}  # fmt: skip
+_CONFIGURATION: dict[str, Any] = {
+    "data": {"name": str, "partition": str}, "method": {"name": str}, "training": dict, "rounds": int, "seed": int, "model": object,
+    "models": dict, "evaluation": {"metrics": [str], "splits": [str], "clients": str},
+}  # fmt: skip
+
+
+def damaged(folder: Path, what: str) -> RunError:
+    return RunError(f"{folder} is damaged or not a run of Equipoise: {what}; restore it from a copy or run anew")
+
+
+def check_tables(folder: Path, db: sqlite3.Connection, tables: str) -> None:
+    """Refuse a database whose tables are not those that `tables` makes, down to the type of every value."""
+    with sqlite3.connect(":memory:") as own:
+        own.executescript(tables)
+        known = own.execute("select name from sqlite_master where type = 'table'").fetchall()
+        columns = {
+            name: own.execute(f"select name, lower(type), \"notnull\" from pragma_table_info('{name}')").fetchall() for (name,) in known
+        }
+    own.close()
+    stranger = db.execute("select type, name from sqlite_master where type in ('trigger', 'view')").fetchone()
+    if stranger is not None:
+        raise damaged(folder, f"its database has a {stranger[0]} named {stranger[1]!r}, which no run has")
+    for table, wanted in columns.items():
+        found = {row[0] for row in db.execute("select name from pragma_table_info(?)", (table,))}
+        missing = [name for name, _, _ in wanted if name not in found]
+        if missing:
+            raise damaged(folder, f"its database has no {missing[0]!r} in the table {table!r}")
+        # SQLite keeps any type in any column.
+        fits = [f"typeof({name}) = '{kind}'" + ("" if filled else f" or {name} is null") for name, kind, filled in wanted]
+        wrong = db.execute(f"select rowid from {table} where not (({') and ('.join(fits)})) limit 1").fetchone()
+        if wrong is not None:
+            raise damaged(folder, f"row {wrong[0]} of the table {table!r} holds a value of the wrong type")
+    for cohort, joined in db.execute("select cohort, joined from rounds"):
+        for text in (cohort, joined):
+            wrong = misfit(parsed(text, folder), [str], "a round's clients")
+            if wrong is not None:
+                raise damaged(folder, wrong)
+
+
+def check_pages(folder: Path, db: sqlite3.Connection) -> None:
+    """Refuse a database of which SQLite itself says that it is broken."""
+    said = db.execute("pragma quick_check(1)").fetchone()[0]
+    if said != "ok":
+        raise damaged(folder, f"its database says: {' '.join(said.split())}")
+
+
+def parsed(text: str, folder: Path) -> Any:
+    """JSON from the store."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise damaged(folder, f"{text[:40]!r} in its database is not JSON") from None
+
+
+def check_facts(store: Store) -> None:
+    """Refuse a run that does not say what it is."""
+    facts = {key: value for key in _FACTS if (value := store.meta(key)) is not None}
+    wrong = misfit(facts, _FACTS, "its database")
+    if wrong is None and len({len(facts["clients"]), *(len(facts["sizes"][part]) for part in _FACTS["sizes"])}) != 1:
+        wrong = "its database counts clients and sizes of clients differently"
+    unit = [] if wrong is not None else [facts["task"].get(key, 1.0) for key in ("centre", "scale")]  # runs of older versions have none
+    if any(type(number) not in (int, float) or not math.isfinite(number) for number in unit):
+        wrong = f"centre and scale of its task are {str(unit)[:40]}, not numbers"
+    if wrong is None and not facts["clients"]:
+        wrong = "its database names no client"
+    if wrong is not None:
+        raise damaged(store.folder, wrong)
+
+
+def read_configuration(folder: Path) -> FromFile:
+    """The resolved configuration of a run: enough to repeat it. What it names is a file's, not the user's."""
+    from equipoise.experiment import load
+
+    if not (folder / CONFIGURATION).is_file():  # a pipe would be waited for
+        raise damaged(folder, f"its {CONFIGURATION} is not a file" if (folder / CONFIGURATION).exists() else f"it has no {CONFIGURATION}")
+    try:
+        found = load(folder / CONFIGURATION)
+    except (ValueError, OSError, RecursionError) as error:
+        raise damaged(folder, f"its {CONFIGURATION} cannot be read ({str(error).splitlines()[0]})") from None
+    wrong = misfit(found, _CONFIGURATION, CONFIGURATION)
+    if wrong is not None:
+        raise damaged(folder, wrong)
+    return found
+
+
+def misfit(value: Any, shape: Any, where: str) -> str | None:
+    """What is wrong with a value: `shape` is a type, a list with the shape of every item, or a mapping from key to shape.
+
+    >>> misfit({"sizes": [1, "many"]}, {"sizes": [int]}, "the file")
+    "an entry of 'sizes' of the file is 'many', not a whole number"
+    """
+    if isinstance(shape, list):
+        wrong = misfit(value, list, where)
+        return wrong or next((wrong for item in value if (wrong := misfit(item, shape[0], f"an entry of {where}"))), None)
+    if isinstance(shape, dict):
+        wrong = misfit(value, dict, where) or next((f"{where} has no {key!r}" for key in shape if key not in value), None)
+        return wrong or next((wrong for key, one in shape.items() if (wrong := misfit(value[key], one, f"{key!r} of {where}"))), None)
+    fits = isinstance(value, shape) and not (shape is int and isinstance(value, bool))
+    return None if fits else f"{where} is {str(value)[:40]!r}, not {_WORDS[shape]}"

@@ -1,0 +1,427 @@
+"""The store of a run: an SQLite file beside a folder of safetensors files.
+
+The SQLite transaction is the only commit point. Trees go to new files that no one overwrites; a file counts once a committed row names it, and
+files that no row names are removed after a commit and on resume. The files of a round are on the disk before the transaction that names them,
+and that is on the disk before anything is removed. So a process may be killed, or the power lost, at any moment: the last committed round
+stands whole. Each row keeps the digest of its file, so damage that comes later is found, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from filelock import FileLock, Timeout
+
+from equipoise.storage.files import (
+    CONFIGURATION,
+    DATABASE,
+    FILES,
+    LOCK,
+    RunError,
+    digest,
+    is_left_over,
+    is_ours,
+    refuse_links,
+    sync,
+    unlink,
+)
+from equipoise.storage.form import check_pages, check_tables, damaged, parsed
+
+__all__ = ["CONFIGURATION", "DATABASE", "FILES", "FORMAT", "LOCK", "RoundRecord", "RunError", "Store"]
+
+FORMAT = 4  # 1 (version 0.1) had neither digests nor the index of seconds
+
+_TABLES = """
+create table meta (key text primary key not null, value text not null);
+create table rounds (round integer primary key not null, attempt integer not null, cohort text not null, joined text not null,
+                     bytes_down integer not null, bytes_up integer not null, steps integer not null, skipped integer not null, virtual_seconds real);
+create table measurements (round integer not null, client text not null, model text not null, phase text not null, split text not null,
+                           metric text not null, value real);
+create table weights (round integer not null, client text not null, share real not null);
+create table seconds (round integer not null, phase text not null, seconds real not null);
+create table rejected (round integer not null, attempt integer not null, exchange integer not null, client text not null, reason text not null);
+create table files (kind text not null, key text not null, round integer not null, name text not null, bytes integer not null,
+                    primary key (kind, key, round));
+create index measured on measurements (round, client);
+"""
+# What format 2 adds; a file whose digest is not known has an empty one.
+_SINCE_2 = """
+alter table files add column digest text not null default '';
+create index timed on seconds (round);
+"""
+# Format 3: on whose disk a file lies, the server's or its client's.
+_SINCE_3 = "alter table files add column kept_at text not null default 'server';\n"
+# Format 4: counts of scores at the end. Of a class and a score in whole per cent: samples of the class, all others, and of both those that were named so.
+_SINCE_4 = (
+    "create table curves (round integer not null, client text not null, model text not null, split text not null, class integer not null, "
+    "score integer not null, positives integer not null, negatives integer not null, found integer not null, mistaken integer not null);\n"
+)
+_ADDED = {2: _SINCE_2, 3: _SINCE_3, 4: _SINCE_4}
+_BY_ROUND = ("rounds", "measurements", "curves", "weights", "seconds", "rejected", "files")
+
+
+@dataclass
+class RoundRecord:
+    """All that one round adds to the store."""
+
+    round: int
+    attempt: int
+    cohort: list[str]
+    joined: list[str]
+    bytes_down: int = 0
+    bytes_up: int = 0
+    steps: int = 0
+    skipped: int = 0
+    virtual_seconds: float | None = None
+    measurements: list[tuple[str, str, str, str, str, float]] = field(default_factory=list)  # client, model, phase, split, metric, value
+    # client, model, split, class, score, positives, negatives, found, mistaken
+    curves: list[tuple[str, str, str, int, int, int, int, int, int]] = field(default_factory=list)
+    weights: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    rejected: list[tuple[int, int, str, str]] = field(default_factory=list)  # attempt, exchange, client, reason
+    files: list[tuple[str, str, str, str]] = field(default_factory=list)  # kind, key, name, digest
+    elsewhere: list[tuple[str, str, int, str]] = field(default_factory=list)  # client, name, bytes, digest of states on the clients' disks
+    finish: bool = False  # the exchanges after the last round
+    main: str = ""  # the served model that the method is for, as the clients said
+
+
+class Stored(NamedTuple):
+    """A file of a run."""
+
+    path: Path  # where it would lie here
+    bytes: int
+    digest: str
+    kept_at: str  # server, or client: on whose disk it lies
+
+
+class Store:
+    """One run on disk. Writers hold its lock; readers need none."""
+
+    def __init__(self, folder: Path, writing: bool = False) -> None:
+        self.folder = folder
+        self.files = folder / FILES
+        self._lock: FileLock | None = None
+        database = folder / DATABASE
+        if not database.exists():
+            raise RunError(f"{folder} is not a run: it has no {DATABASE}; give the folder that `equipoise run` named at its end")
+        refuse_links(folder)
+        if writing:
+            self._acquire()
+        try:
+            address = database if writing else f"{database.absolute().as_uri()}?mode=ro"
+            self.db = sqlite3.connect(address, uri=not writing, isolation_level=None, timeout=10)
+            self.db.execute("pragma synchronous = full")
+            self.db.execute("pragma trusted_schema = off")  # nothing in a stranger's file is to be called
+            if writing:
+                check_pages(folder, self.db)
+            self._check()
+            if writing:
+                self._migrate()
+        except sqlite3.DatabaseError as error:
+            self.close()
+            raise damaged(folder, f"its {DATABASE} cannot be read ({error})") from error
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def create(cls, folder: Path, configuration: str, meta: Mapping[str, Any]) -> Store:
+        """A new run; the folder must not hold one already."""
+        try:
+            refuse_links(folder)
+            (folder / FILES).mkdir(parents=True, exist_ok=True)
+            if (folder / DATABASE).exists():
+                raise RunError(
+                    f"{folder} holds a run already; resume it with `equipoise resume {folder}`, choose another --out, or remove it with --overwrite"
+                )
+            (folder / CONFIGURATION).write_text(configuration)
+            fresh = folder / f"{DATABASE}.new"
+            fresh.unlink(missing_ok=True)
+            db = sqlite3.connect(fresh, isolation_level=None)
+            db.execute("pragma journal_mode = wal")
+            db.executescript(f"begin; {_TABLES} {''.join(_ADDED.values())} commit;")
+            rows = [(key, json.dumps(value)) for key, value in {"format": FORMAT, "status": "running", **meta}.items()]
+            db.executemany("insert into meta values (?, ?)", rows)
+            db.close()
+            sync([folder / CONFIGURATION, fresh, folder])
+            fresh.rename(folder / DATABASE)  # a folder with a database is a whole run, even one killed in its first instant
+            sync([folder, folder.parent])
+        except OSError as error:
+            raise RunError(
+                f"cannot write a run to {folder}: {error.strerror or error}; choose a folder that can be written with --out"
+            ) from error
+        return cls(folder, writing=True)
+
+    def _check(self) -> None:
+        """Refuse what a newer version wrote, and what no version would write."""
+        version = self.meta("format")
+        if type(version) is not int or version < 1:
+            raise damaged(self.folder, f"its format is {version!r}")
+        if version > FORMAT:
+            raise RunError(
+                f"{self.folder} was written by a newer version (format {version}, this one reads up to {FORMAT}); upgrade equipoise to open it"
+            )
+        check_tables(self.folder, self.db, _TABLES + "".join(text for since, text in _ADDED.items() if version >= since))
+        self._digest = "digest" if version > 1 else "''"
+        self._kept_at = "kept_at" if version > 2 else "'server'"
+        for (name,) in self.db.execute("select name from files"):
+            self.file(name)
+
+    def _migrate(self) -> None:
+        """Bring the store of an older version to this format, whole or not at all."""
+        version = self.meta("format")
+        if version == FORMAT:
+            return
+        self.db.execute("begin immediate")
+        try:
+            for since, text in _ADDED.items():
+                for statement in text.strip().splitlines() if version < since else ():
+                    self.db.execute(statement)
+            for name, size in self.db.execute("select name, bytes from files where digest = ''").fetchall():
+                if self._wrong(name, size, "") is None:
+                    self.db.execute("update files set digest = ? where name = ?", (digest(self.file(name)), name))
+            self.set_meta("format", FORMAT)
+            self.db.execute("commit")
+        except BaseException:
+            with suppress(sqlite3.Error):
+                self.db.execute("rollback")
+            raise
+        self._digest, self._kept_at = "digest", "kept_at"
+
+    def _acquire(self) -> None:
+        lock = FileLock(self.folder / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise RunError(f"{self.folder} is being run by another process; wait for it to end, or stop it") from None
+        except OSError as error:
+            raise RunError(f"cannot lock {self.folder}: {error.strerror or error}; it must be writable to go on with the run") from error
+        self._lock = lock
+
+    def busy(self) -> bool:
+        """Whether some process holds the run's lock."""
+        if not os.access(self.folder, os.W_OK):
+            return False
+        lock = FileLock(self.folder / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return True
+        lock.release()
+        return False
+
+    def close(self) -> None:
+        with suppress(AttributeError):
+            self.db.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    def meta(self, key: str) -> Any:
+        rows = self.rows("select value from meta where key = ?", (key,))
+        return parsed(rows[0]["value"], self.folder) if rows else None
+
+    def set_meta(self, key: str, value: Any) -> None:
+        self.db.execute("insert or replace into meta values (?, ?)", (key, json.dumps(value)))
+
+    def rows(self, query: str, parameters: Iterable[Any] = ()) -> list[dict[str, Any]]:
+        try:
+            cursor = self.db.execute(query, tuple(parameters))
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+        except sqlite3.DatabaseError as error:
+            raise damaged(self.folder, f"its {DATABASE} cannot be read ({error})") from error
+
+    def counts(self) -> list[dict[str, Any]]:
+        """The rows of counts of scores; a run of a format before 4 has none."""
+        known = self.rows("select name from sqlite_master where type = 'table' and name = 'curves'")
+        return self.rows("select * from curves order by rowid") if known else []
+
+    def last_round(self) -> int:
+        """The last committed round; 0 is the state before round 1, None-like -1 if not even that."""
+        found = self.rows("select max(round) as round from rounds")[0]["round"]
+        return -1 if found is None else int(found)
+
+    def missed(self, rounds: int) -> list[str] | None:
+        """The clients that were asked after the last of so many rounds and have not answered since; None if that was not yet."""
+        rows = self.rows("select cohort, joined from rounds where round > ? order by round", (rounds,))
+        if not rows:
+            return None
+        joined = {client for row in rows for client in parsed(row["joined"], self.folder)}
+        return [client for client in parsed(rows[0]["cohort"], self.folder) if client not in joined]
+
+    def commit(self, record: RoundRecord, keep: int, status: str = "running") -> None:
+        """Make a round part of the run, whole or not at all; then remove the files that nothing names any more."""
+        number = record.round
+        try:
+            if not (self.folder / DATABASE).exists():
+                raise FileNotFoundError(f"its {DATABASE} is gone")  # SQLite would go on with a file that has no name any more
+            began = time.perf_counter()
+            paths = [self.file(name) for _, _, name, _ in record.files]
+            sync([*paths, self.files])
+            if "store" in record.seconds:
+                record.seconds["store"] += time.perf_counter() - began
+            files = [
+                (kind, key, number, name, path.stat().st_size, known, "server")
+                for path, (kind, key, name, known) in zip(paths, record.files, strict=True)
+            ]
+            files += [("client", client, number, name, size, known, "client") for client, name, size, known in record.elsewhere]
+            self.db.execute("begin immediate")
+            self.db.execute(
+                "insert into rounds values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (number, record.attempt, json.dumps(record.cohort), json.dumps(record.joined), record.bytes_down, record.bytes_up,
+                 record.steps, record.skipped, record.virtual_seconds),
+            )  # fmt: skip
+            if record.finish:  # a client that had missed the end has new final values
+                measured = {row[0] for row in record.measurements}
+                self.db.executemany(
+                    "delete from measurements where phase in ('final', 'reference') and round < ? and client = ?",
+                    [(number, client) for client in measured],
+                )
+                self.db.executemany("delete from curves where client = ?", [(client,) for client in measured])
+            self.db.executemany("insert into measurements values (?, ?, ?, ?, ?, ?, ?)", [(number, *row) for row in record.measurements])
+            self.db.executemany("insert into curves values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [(number, *row) for row in record.curves])
+            self.db.executemany("insert into weights values (?, ?, ?)", [(number, *row) for row in record.weights.items()])
+            self.db.executemany("insert into seconds values (?, ?, ?)", [(number, *row) for row in record.seconds.items()])
+            self.db.executemany("insert into rejected values (?, ?, ?, ?, ?)", [(number, *row) for row in record.rejected])
+            self.db.executemany("insert into files (kind, key, round, name, bytes, digest, kept_at) values (?, ?, ?, ?, ?, ?, ?)", files)
+            # A version is needed while it is what some kept round would find: the newest at or before it.
+            oldest = number - keep + 1
+            old = """from files as f where round < ? and exists
+                     (select 1 from files as g where g.kind = f.kind and g.key = f.key and g.round > f.round and g.round <= ?)"""
+            gone = [row[0] for row in self.db.execute(f"select name {old}", (oldest, oldest))]
+            self.db.execute(f"delete from files where rowid in (select f.rowid {old})", (oldest, oldest))
+            self.db.execute("insert or replace into meta values ('status', ?)", (json.dumps(status),))
+            if record.main:
+                self.db.execute("insert or replace into meta values ('main model', ?)", (json.dumps(record.main),))
+            self.db.execute("commit")
+        except (sqlite3.OperationalError, OSError) as error:
+            with suppress(sqlite3.Error):
+                self.db.execute("rollback")
+            raise RunError(
+                f"round {number} could not be saved to {self.folder}: {error}; make room or permit writing, then `equipoise resume {self.folder}`"
+            ) from error
+        self.remove(gone)
+
+    def file(self, name: str) -> Path:
+        """Where a file of this run lies; a name that no run gives is refused, wherever it would lead."""
+        if not is_ours(name):
+            raise damaged(self.folder, f"its database names a file {str(name)[:80]!r}, which no run writes")
+        return self.files / name
+
+    def remove(self, names: Iterable[str]) -> None:
+        unlink(
+            [self.file(name) for name in names]
+        )  # what cannot be removed now is no part of the run any more, and is tried again at resume
+
+    def sweep(self) -> None:
+        """Remove every file of a run that no committed row names."""
+        known = {row[0] for row in self.db.execute("select name from files")}
+        try:
+            self.files.mkdir(exist_ok=True)
+            unlink([path for path in self.files.iterdir() if path.name not in known and is_left_over(path.name)])
+        except OSError as error:
+            raise RunError(f"cannot write to {self.files}: {error.strerror or error}; it must be a folder that can be written") from error
+
+    def current(self, kind: str, key: str | None = None, at: int | None = None) -> dict[str, Stored]:
+        """Key -> the newest version of this kind, or the newest at or before a round."""
+        rows = self.rows(
+            f"""select key, name, max(round) as round, bytes, {self._digest} as digest, {self._kept_at} as kept_at from files
+                where kind = ? and (? is null or key = ?) and (? is null or round <= ?) group by key""",
+            (kind, key, key, at, at),
+        )
+        return {row["key"]: Stored(self.file(row["name"]), row["bytes"], row["digest"], row["kept_at"]) for row in rows}
+
+    def checkpoints(self) -> list[int]:
+        """The rounds whose checkpoints are kept, newest first: the server's state is written in every round, and goes with the round's others."""
+        return [row["round"] for row in self.rows("select distinct round from files where kind = 'server' order by round desc")]
+
+    def flaw(self, number: int, client: str | None = None) -> str | None:
+        """What is wrong with the checkpoint of a round, or with what of it concerns one client; None if all is as it was written."""
+        if number not in self.checkpoints():
+            return "the server's state is missing"
+        rows = self._files_of(number, client)
+        return next(
+            (f"{row['name']} {wrong}" for row in rows if (wrong := self._wrong(row["name"], row["bytes"], row["digest"])) is not None), None
+        )
+
+    def _files_of(self, number: int, client: str | None = None) -> list[dict[str, Any]]:
+        """Name, size and digest of every file in the checkpoint of a round: the newest version at or before it."""
+        return self.rows(
+            f"""select name, bytes, {self._digest} as digest, max(round) from files
+                where round <= ? and {self._kept_at} = 'server' and (kind != 'client' or ? is null or key = ?)
+                group by kind, key order by name""",
+            (number, client, client),
+        )
+
+    def _wrong(self, name: str, size: int, known: str) -> str | None:
+        from equipoise.records import read  # torch comes with it, which most who look at runs do without
+
+        path = self.file(name)
+        try:
+            found = path.lstat()
+            if not stat.S_ISREG(found.st_mode):
+                return "is not a file"
+            if found.st_size != size:
+                return "is cut off" if found.st_size < size else "is longer than it was written"
+            if known and digest(path) != known:
+                return "is not as it was written"
+            read(path, lazy=False)
+        except FileNotFoundError:
+            return "is missing"
+        except Exception as error:  # whatever a stranger's bytes may lead to
+            return f"cannot be read ({str(error).splitlines()[0][:200] if str(error) else type(error).__name__})"
+        return None
+
+    def check_files(self, client: str | None = None) -> None:
+        """Refuse a run whose newest checkpoint is damaged, and say from which older one it can go on."""
+        last = self.last_round()
+        wrong = self.flaw(last, client) if last >= 0 else None
+        if wrong is None:
+            return
+        older = next((number for number in self.checkpoints() if number < last and self.flaw(number) is None), None)
+        raise RunError(
+            f"the newest checkpoint of {self.folder}, of round {last}, is damaged: {wrong}; "
+            + (
+                "no older one is whole: restore the folder from a copy, or run the experiment anew from its experiment.yaml"
+                if older is None
+                else f"`equipoise resume {self.folder} --from-round {older}` goes on from the one of round {older}, to the same result"
+            )
+        )
+
+    def go_back(self, number: int) -> None:
+        """Make an older checkpoint the newest: the rounds after it leave the run, all or none."""
+        kept = self.checkpoints()
+        if number not in kept:
+            raise RunError(
+                f"{self.folder} holds no checkpoint of round {number}, but of {', '.join(map(str, kept)) or 'none'}; choose one of these"
+            )
+        wrong = self.flaw(number)
+        if wrong is not None:
+            raise RunError(f"the checkpoint of round {number} of {self.folder} is damaged, too: {wrong}; restore the folder from a copy")
+        try:
+            self.db.execute("begin immediate")
+            for table in _BY_ROUND:
+                self.db.execute(f"delete from {table} where round > ?", (number,))
+            self.set_meta("status", "running")
+            self.db.execute("commit")
+        except sqlite3.OperationalError as error:
+            with suppress(sqlite3.Error):
+                self.db.execute("rollback")
+            raise RunError(f"cannot write to {self.folder}: {error}; make room or permit writing") from error
+
+    def lost(self) -> str | None:
+        """What of a run that is going on was taken away from it; None if all its files are there."""
+        if not (self.folder / DATABASE).exists() or not self.files.is_dir():
+            what = self.folder if not self.folder.exists() else self.folder / DATABASE if self.files.is_dir() else self.files
+            return f"{what} was removed or moved while the run was going on; bring it back and resume the run, or run anew"
+        gone = next((row["name"] for row in self._files_of(self.last_round()) if not self.file(row["name"]).exists()), None)
+        return None if gone is None else f"{gone} was removed from {self.folder} while the run was going on; resume the run, or run anew"

@@ -1,0 +1,125 @@
+"""The optimisers, and the one step that everything minimised here goes through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from equipoise.training.settings import Training
+
+GradientHook = Callable[[str, Tensor], Tensor]
+
+
+def backward(loss: Tensor) -> None:
+    """As `loss.backward()`, straight into torch's engine."""
+    torch.autograd.Variable._execution_engine.run_backward((loss,), (torch.ones_like(loss),), False, False, (), True, True)
+
+
+class Stepper:
+    """An optimiser over named tensors: backward, hook, clip, step, always in this order.
+
+    The steps are torch's own fused kernels, called without `torch.optim`: that package imports a compiler on first use (over a second per
+    process) and costs more per step of a small model than the step itself. What `Tensor.backward` does before it calls the engine
+    costs, too. Tests hold both to torch's own, number by number.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        training: Training,
+        lr: float,
+        state: Mapping[str, Any] | None = None,
+        hook: GradientHook | None = None,
+    ) -> None:
+        self.names = list(tensors)
+        self.tensors = list(tensors.values())
+        self.training, self.lr, self.hook = training, lr, hook
+        # Per tensor what the rule remembers: SGD a momentum (if it has one), Adam two moments and a count of steps.
+        self.memory: dict[str, list[Tensor]] = {
+            slot: [_remembered(state, name, slot, tensor) for name, tensor in tensors.items()] for slot in _SLOTS[training.optimiser]
+        }
+        if training.optimiser == "sgd" and not training.momentum:
+            self.memory = {}
+
+    def step(self, loss: Tensor) -> None:
+        for tensor in self.tensors:
+            tensor.grad = None
+        backward(loss)
+        self.apply()
+
+    @torch.no_grad()
+    def apply(self) -> None:
+        """Step along the gradients that stand in the tensors; a tensor without one stays."""
+        if self.hook is not None:
+            for name, tensor in zip(self.names, self.tensors, strict=True):
+                if tensor.grad is not None:
+                    tensor.grad = _laid_out(self.hook(name, tensor.grad), tensor)
+        if self.training.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.tensors, self.training.clip)
+        moving = [place for place, tensor in enumerate(self.tensors) if tensor.grad is not None]
+        if not moving:
+            return
+        tensors = [self.tensors[place] for place in moving]
+        gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
+        memory = {slot: [values[place] for place in moving] for slot, values in self.memory.items()}
+        settings = self.training
+        if settings.optimiser == "sgd":
+            torch._fused_sgd_(
+                tensors, gradients, memory.get("momentum", []), weight_decay=settings.weight_decay, momentum=settings.momentum, lr=self.lr,
+                dampening=0.0, nesterov=settings.nesterov, maximize=False, is_first_step=False,
+            )  # fmt: skip
+            return
+        torch._foreach_add_(memory["steps"], 1)
+        kernel = torch._fused_adam_ if settings.optimiser == "adam" else torch._fused_adamw_
+        kernel(
+            tensors, gradients, memory["mean"], memory["square"], [], memory["steps"], lr=self.lr, beta1=settings.betas[0], beta2=settings.betas[1],
+            weight_decay=settings.weight_decay, eps=settings.eps, amsgrad=False, maximize=False,
+        )  # fmt: skip
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """The optimiser's memory as plain data, by name of the tensor."""
+        return {
+            name: {slot: values[place].detach().cpu().clone(memory_format=torch.contiguous_format) for slot, values in self.memory.items()}
+            for place, name in enumerate(self.names)
+            if self.memory
+        }
+
+
+_SLOTS = {"sgd": ("momentum",), "adam": ("mean", "square", "steps"), "adamw": ("mean", "square", "steps")}
+
+
+def _remembered(state: Mapping[str, Any] | None, name: str, slot: str, tensor: Tensor) -> Tensor:
+    if state and slot in state.get(name, {}):
+        saved: Tensor = state[name][slot].to(tensor.device)
+        return saved.clone() if slot == "steps" else _laid_out(saved.clone(), tensor)
+    return torch.zeros((), device=tensor.device) if slot == "steps" else torch.zeros_like(tensor)
+
+
+def _laid_out(values: Tensor, tensor: Tensor) -> Tensor:
+    """The values in the memory layout of the tensor that they move: the fused kernels pair raw memory, not indices."""
+    if values.stride() == tensor.stride():
+        return values
+    return torch.empty_like(tensor).copy_(values)
+
+
+def minimise(
+    tensors: Mapping[str, Tensor] | Iterable[Tensor],
+    loss: Callable[[int], Tensor],
+    steps: int,
+    *,
+    lr: float,
+    optimiser: Literal["sgd", "adam", "adamw"] = "adam",
+    **options: Any,
+) -> list[float]:
+    """Minimise `loss(step)` over tensors in place (a generator, anchors, pixels); returns the loss at every step."""
+    named = dict(tensors) if isinstance(tensors, Mapping) else {str(place): tensor for place, tensor in enumerate(tensors)}
+    stepper = Stepper(named, Training(optimiser=optimiser, lr=lr, **options), lr)
+    losses = []
+    for step in range(steps):
+        value = loss(step)
+        stepper.step(value)
+        losses.append(float(value.detach()))
+    return losses

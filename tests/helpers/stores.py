@@ -1,0 +1,54 @@
+"""Runs made up without training: the store of a run with numbers that a test chooses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from equipoise.experiment import Experiment
+from equipoise.storage.store import RoundRecord, Store
+
+
+def made_up_run(
+    folder: Path,
+    method: str = "fedavg",
+    clients: int | list[str] = 4,
+    rounds: int = 3,
+    finished: bool = True,
+    level: float = 0.6,
+    regression: bool = False,
+    shared_test: int = 0,
+    fingerprint: str = "data",
+    **settings: Any,
+) -> Path:
+    """A run whose numbers follow from its arguments: client k has level + k/100, rising by round; 50 test samples each."""
+    ids = [str(k) for k in range(clients)] if isinstance(clients, int) else clients
+    config = Experiment(method=method, rounds=rounds, **settings)
+    draw = np.random.default_rng([config.seed, len(method), len(ids)])
+    count = len(ids)
+    store = Store.create(folder, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), {
+        "created": "2026-01-01T00:00:00+00:00", "version": "0.1.0", "environment": {"python": "3.11", "torch": "2", "cpu": "AVX2"},
+        "task": {"kind": "regression" if regression else "classification", "shape": [3], "outputs": 1 if regression else 2, "class_names": []},
+        "data": config.data.name, "clients": ids, "sizes": {"train": [100 + k for k in range(count)], "validation": [10] * count, "test": [50] * count},
+        "shared test": shared_test, "facts": {}, "recipe": {}, "fingerprint": f"{fingerprint}-{config.seed}-{config.data.partition}",
+        "method": config.model_dump(mode="json")["method"], "not portable": None,
+    })  # fmt: skip
+    model, metric = "personal" if method == "standalone" else "global", "rmse" if regression else "accuracy"
+    split = "shared" if shared_test else "test"
+    store.commit(RoundRecord(0, 0, [], []), 2)
+    for number in range(1, rounds + 1 if finished else rounds):
+        record = RoundRecord(number, 0, list(ids), list(ids), bytes_down=1000, bytes_up=500)
+        values = np.round(50 * np.clip(level + 0.3 * draw.random(count) - 0.1 * (rounds - number), 0, 1)) / 50
+        named = {"all": float(values[0])} if shared_test and model == "global" else dict(zip(ids, values.tolist(), strict=True))
+        record.measurements = [
+            (client, model, "received", part, metric, value) for client, value in named.items() for part in ("validation", split)
+        ]
+        if method != "standalone":
+            record.weights = dict.fromkeys(ids, 1 / count)
+        record.seconds = {"clients": 0.5, "transport": 0.1, "aggregation": 0.1}
+        store.commit(record, 2, "finished" if number == rounds else "running")
+    store.close()
+    return folder
