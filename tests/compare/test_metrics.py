@@ -15,7 +15,7 @@ import pytest
 import equipoise as eq
 import equipoise.comparison.run as choosing
 from equipoise.comparison import Comparison, formats, opened
-from equipoise.comparison.entries import Entry, Facts, aligned
+from equipoise.comparison.entries import Entry, RunResult, aligned
 from equipoise.comparison.plan import plan
 from equipoise.runs import Run
 from equipoise.storage.store import RunError
@@ -78,7 +78,7 @@ def test_several_metrics_stand_side_by_side(tmp_path: Path) -> None:
             worst = max(values) if metric == "loss" else min(values)
             assert float(found[metric, entry.label, "worst"]["value"]) == worst
     averages = {entry.label: entry.measured[0]["average"] for entry in result.entries}
-    assert found["loss", min(averages, key=lambda name: averages[name]), "average"]["place"] == "1", "the lowest loss is best"
+    assert found["loss", min(averages, key=lambda name: averages[name]), "average"]["position"] == "1", "the lowest loss is best"
     alone, together = (Run(entry.run.folder).final("loss") for entry in result.entries)
     harmed = np.mean([together[client] > alone[client] for client in alone])
     assert float(found["loss", "fedavg", "harmed"]["value"]) == harmed
@@ -118,9 +118,9 @@ def test_all_runs_keep_their_optimiser_or_none_does() -> None:
         plan(BASE, ["fedavg"], grid={"evaluation.main": ["accuracy", "auroc"]})
 
 
-def several(method: str, **by_metric: dict[str, float]) -> Facts:
+def several(method: str, **by_metric: dict[str, float]) -> RunResult:
     made = facts(method, 1, [0.5, 0.6], next(iter(by_metric)))
-    return Facts(made.folder, made.config, made.data, made.task, made.fingerprint, made.metric, by_metric, made.cost)
+    return RunResult(made.folder, made.config, made.data, made.task, made.fingerprint, made.metric, by_metric, made.cost)
 
 
 def test_clients_that_have_no_value_in_some_run_are_left_out_of_all() -> None:

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from equipoise.comparison import Comparison, formats, open_runs
-from equipoise.comparison.entries import Entry, Facts
+from equipoise.comparison.entries import Entry, RunResult
 from equipoise.comparison.table import Failure
 from equipoise.metrics import collaborative_fairness, over_seeds, paired_p
 from equipoise.task import Task
 
 
-def facts(method: str, seed: int, values: list[float], metric: str = "accuracy", partition: str = "iid") -> Facts:
+def facts(method: str, seed: int, values: list[float], metric: str = "accuracy", partition: str = "iid") -> RunResult:
     config = {"method": {"name": method}, "seed": seed, "data": {"name": "digits", "partition": partition}}
     by_client = {str(k): value for k, value in enumerate(values)}
-    return Facts(Path(f"{method}-{seed}"), config, "digits", Task("classification", (3,), 2), f"print-{seed}", metric, {metric: by_client}, {"megabytes": 1.0, "seconds": 2.0})  # fmt: skip
+    return RunResult(Path(f"{method}-{seed}"), config, "digits", Task("classification", (3,), 2), f"print-{seed}", metric, {metric: by_client}, {"megabytes": 1.0, "seconds": 2.0})  # fmt: skip
 
 
 def made_up(seeds: int = 5, metric: str = "accuracy") -> Comparison:
@@ -58,16 +58,20 @@ def test_below_five_seeds_there_is_no_p_value_but_a_word():
 def test_standalone_says_nothing_about_itself():
     comparison = made_up()
     assert math.isnan(comparison.row("iid", "standalone", "harmed")["value"])
-    assert comparison.row("iid", "standalone", "harmed")["place"] is None
+    assert comparison.row("iid", "standalone", "harmed")["position"] is None
 
 
 def test_best_and_second_best_follow_the_direction_of_the_measure():
     comparison = made_up()
-    assert {m: comparison.row("iid", m, "average")["place"] for m in comparison.methods} == {"standalone": None, "fedavg": 2, "fedakd": 1}
+    assert {m: comparison.row("iid", m, "average")["position"] for m in comparison.methods} == {
+        "standalone": None,
+        "fedavg": 2,
+        "fedakd": 1,
+    }
     spreads = {m: comparison.row("iid", m, "std")["value"] for m in comparison.methods}
-    assert comparison.row("iid", min(spreads, key=lambda m: spreads[m]), "std")["place"] == 1, "even is better, whatever the metric"
+    assert comparison.row("iid", min(spreads, key=lambda m: spreads[m]), "std")["position"] == 1, "even is better, whatever the metric"
     errors = made_up(metric="rmse")
-    assert {m: errors.row("iid", m, "average")["place"] for m in errors.methods} == {"standalone": 1, "fedavg": 2, "fedakd": None}
+    assert {m: errors.row("iid", m, "average")["position"] for m in errors.methods} == {"standalone": 1, "fedavg": 2, "fedakd": None}
 
 
 def test_the_sign_of_a_gain_and_of_harm_for_accuracy_and_for_errors():
@@ -91,7 +95,7 @@ def test_an_undefined_measure_carries_its_reason():
 def test_a_missing_run_leaves_a_gap_and_the_failure_is_told():
     whole = made_up()
     broken = Comparison(
-        [e for e in whole.entries if (e.label, e.run.place[1]) != ("fedakd", 2)], "fedavg", [Failure("fedakd", "iid", 2, "it broke")]
+        [e for e in whole.entries if (e.label, e.run.condition[1]) != ("fedakd", 2)], "fedavg", [Failure("fedakd", "iid", 2, "it broke")]
     )
     assert broken.row("iid", "fedakd", "average")["seeds"] == 4
     assert broken.row("iid", "fedakd", "average")["note"] == "too few seeds"
@@ -109,7 +113,7 @@ def test_every_format_says_the_same():
     assert not any(sign in line for line in latex.splitlines() if not line.startswith("%") for sign in "±†–_")
     rows = list(csv.DictReader(io.StringIO(formats.csv_text(comparison))))
     found = next(row for row in rows if (row["method"], row["measure"]) == ("fedakd", "average"))
-    assert float(found["value"]) == value and found["place"] == "1"
+    assert float(found["value"]) == value and found["position"] == "1"
     plain = json.loads(formats.json_text(comparison))
     assert next(row for row in plain["table"] if (row["method"], row["measure"]) == ("fedakd", "average"))["value"] == value
     assert next(row for row in plain["table"] if (row["method"], row["measure"]) == ("standalone", "cf"))["value"] is None

@@ -172,7 +172,7 @@ def test_the_initial_model_follows_from_seed_and_architecture_alone() -> None:
 
 def test_wrong_trees_and_names_are_refused_with_what_differs() -> None:
     client = Client(bench(), "ada", 1, 1, {})
-    tree = client.bench.initial("model")
+    tree = client.initial("model")
     short = Tree({name: value for name, value in tree.items() if name != "head.bias"})
     with pytest.raises(ValueError, match=r"missing \['head.bias'\], unknown none"):
         client.load(short)
@@ -196,7 +196,7 @@ def test_a_model_of_the_users_that_holds_frozen_weights_never_moves_them() -> No
     client = Client(bench(models={"model": net}), "ada", 1, 1, {})
     model = client.load(None)
     client.fit(model)
-    start, tree = client.bench.initial("model"), model.tree()
+    start, tree = client.initial("model"), model.tree()
     assert tree.untrained == {"features.1.weight"}
     assert torch.equal(tree["features.1.weight"], start["features.1.weight"])
     assert not torch.equal(tree["features.2.weight"], start["features.2.weight"])

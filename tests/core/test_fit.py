@@ -58,7 +58,7 @@ def test_an_epoch_visits_every_sample_once_in_batches_with_a_short_last_one() ->
     client, seen = worker(bench()), []
     done = client.fit(client.load(None), watched(seen), epochs=2)
     assert [len(batch.indices) for batch in seen] == [5, 5, 5, 2] * 2
-    assert [(batch.epoch, batch.step, batch.place) for batch in seen] == [(e, 4 * e + p, p) for e in (0, 1) for p in range(4)]
+    assert [(batch.epoch, batch.step, batch.position) for batch in seen] == [(e, 4 * e + p, p) for e in (0, 1) for p in range(4)]
     for epoch in (seen[:4], seen[4:]):
         assert sorted(torch.cat([batch.indices for batch in epoch]).tolist()) == list(range(17))
     assert (done.steps, done.skipped, client.steps) == (8, 0, 8)
@@ -98,7 +98,7 @@ def test_an_empty_subset_changes_nothing() -> None:
     client = worker(bench())
     tree, done = end(client, on=torch.zeros(17, dtype=torch.bool), epochs=3)
     assert (done.steps, done.loss, done.skipped) == (0, 0.0, 0)
-    assert_equal(tree, client.bench.initial("model"))
+    assert_equal(tree, client.initial("model"))
 
 
 def test_a_batch_of_one_that_batch_norm_cannot_take_is_skipped_and_counted() -> None:
@@ -112,7 +112,7 @@ def test_training_ends_when_every_batch_is_skipped() -> None:
     client = worker(bench(NORMED, size=1))
     tree, done = end(client, steps=1000)
     assert (done.steps, done.skipped) == (0, 1)
-    assert_equal(tree, client.bench.initial("model"))
+    assert_equal(tree, client.initial("model"))
 
 
 def test_several_models_step_on_the_same_batches_each_with_its_own_loss() -> None:
@@ -136,8 +136,8 @@ def test_models_on_one_batch_see_each_others_outputs_and_detached_ones_carry_no_
         return F.mse_loss(outputs.logits, outputs.peers[0].logits.detach() + 1)
 
     client.fit([first, second], [0 * supervised, term(towards_first)])
-    assert_equal(first.tree(), client.bench.initial("model"))
-    assert not torch.equal(second.tree()["head.weight"], client.bench.initial("model")["head.weight"])
+    assert_equal(first.tree(), client.initial("model"))
+    assert not torch.equal(second.tree()["head.weight"], client.initial("model")["head.weight"])
 
 
 @pytest.mark.parametrize("models", [1, 2])
@@ -167,7 +167,7 @@ def test_the_gradient_hook_replaces_each_gradient_by_name() -> None:
         names.add(name)
         return gradient if name.startswith("head") else torch.zeros_like(gradient)
 
-    tree, start = end(client, gradient=only_head)[0], client.bench.initial("model")
+    tree, start = end(client, gradient=only_head)[0], client.initial("model")
     assert names == set(start.trained)
     moved = {name for name in start if not torch.equal(tree[name], start[name])}
     assert moved == {"head.weight", "head.bias"}
@@ -176,7 +176,7 @@ def test_the_gradient_hook_replaces_each_gradient_by_name() -> None:
 def test_clipping_bounds_a_step() -> None:
     client = worker(bench())
     tree, _ = end(client, steps=1, clip=0.01, lr=1.0)
-    assert (tree - client.bench.initial("model")).norm() == pytest.approx(0.01, rel=1e-3)
+    assert (tree - client.initial("model")).norm() == pytest.approx(0.01, rel=1e-3)
 
 
 def test_the_learning_rate_decays_by_round_and_can_be_overridden() -> None:

@@ -77,8 +77,8 @@ def by_torch(
     client: Client, optimiser: Callable[..., torch.optim.Optimizer], hook: Callable[[str, Tensor], Tensor] | None
 ) -> dict[str, Tensor]:
     """The same steps in one uninterrupted training: a plain loop with torch's own optimiser, which pairs entries and not memory."""
-    net = client.bench._factory("model")()
-    net.load_state_dict(dict(client.bench.initial("model")))
+    net = client._bench._factory("model")()
+    net.load_state_dict(dict(client.initial("model")))
     net = _as_trained(net, client)
     steps = optimiser([p for p in net.parameters() if p.requires_grad])
     x, y = client.train.x, client.train.y
@@ -116,7 +116,7 @@ def assert_as_torch(found: dict[str, Tensor], expected: dict[str, Tensor], start
 def test_fit_save_load_fit_is_one_uninterrupted_training(model: str, optimiser: str, tmp_path: Path) -> None:
     training, reference = OPTIMISERS[optimiser]
     client = at_work(Dropped() if model == "dropout" else model, training)
-    assert_as_torch(twice(client, tmp_path), by_torch(client, reference, None), client.bench.initial("model"))
+    assert_as_torch(twice(client, tmp_path), by_torch(client, reference, None), client.initial("model"))
 
 
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
@@ -125,14 +125,12 @@ def test_a_hook_may_add_in_any_order(order: str, optimiser: str, tmp_path: Path)
     """A tree's entries are contiguous and gradients of convolutions are not: whichever stands first decides the layout of their sum."""
     training, reference = OPTIMISERS[optimiser]
     client = at_work("cnn", training)
-    z = client.bench.initial("model").apply(lambda tensor: torch.linspace(-0.3, 0.3, tensor.numel()).reshape(tensor.shape))
+    z = client.initial("model").apply(lambda tensor: torch.linspace(-0.3, 0.3, tensor.numel()).reshape(tensor.shape))
     hooks: dict[str, Callable[[str, Tensor], Tensor]] = {
         "gradient first": lambda name, g: g + z[name],
         "own first": lambda name, g: z[name] + g,
     }
-    assert_as_torch(
-        twice(client, tmp_path, gradient=hooks[order]), by_torch(client, reference, hooks[order]), client.bench.initial("model")
-    )
+    assert_as_torch(twice(client, tmp_path, gradient=hooks[order]), by_torch(client, reference, hooks[order]), client.initial("model"))
 
 
 def test_fedekd_on_convolutions_trains_its_private_model_as_torch_does(tmp_path: Path) -> None:

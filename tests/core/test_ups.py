@@ -67,14 +67,14 @@ def test_some_of_the_replies() -> None:
     some = REPLIES.of(["di", "bo", "ada"])
     assert some.ids == ["ada", "di"], "the order of the cohort"
     assert some.mean("x", [1, 3]) == 7 / 4
-    assert [client for client, _ in some.places] == ["ada", "bo", "cy", "di"]
+    assert [client for client, _ in some.positions] == ["ada", "bo", "cy", "di"]
 
 
 def test_a_missing_reply_does_not_shift_the_blocks_of_a_sum() -> None:
     """A sum over the same replies has the same bits, whether the others left or were set aside."""
     draw = np.random.Generator(np.random.PCG64(0))
     all_of_them = Ups([(str(k), Up(v=torch.from_numpy(draw.standard_normal(20) * 10.0 ** (k % 4)))) for k in range(40)])
-    left = Ups([(client, None if client in ("2", "17") else reply) for client, reply in all_of_them.places])
+    left = Ups([(client, None if client in ("2", "17") else reply) for client, reply in all_of_them.positions])
     kept = all_of_them.of([client for client in all_of_them.ids if client not in ("2", "17")])
     weights = draw.random(38)
     assert torch.equal(left.mean("v", weights), kept.mean("v", weights))

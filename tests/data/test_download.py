@@ -15,7 +15,7 @@ import pytest
 from equipoise.data import sets
 from equipoise.data.sets import store
 from equipoise.data.sets.download import download
-from equipoise.data.sets.entry import Entry, Remote, images
+from equipoise.data.sets.registered import RegisteredSet, Remote, images
 
 CONTENT = bytes(range(256)) * 4000
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -114,7 +114,7 @@ def test_fetch_keeps_the_prepared_copy_only(server: Server, tmp_path: Path, monk
     np.savez(tmp_path / "made.npz", x_train=x, y_train=[0, 1, 0, 1], x_test=x[:1], y_test=[0])
     server.content = (tmp_path / "made.npz").read_bytes()
     remote = Remote("tiny.npz", hashlib.md5(server.content).hexdigest(), (server.url + "/tiny.npz",))
-    entry = Entry("tiny", "made here", (1, 5, 5), ("a", "b"), "4 / 1", "none", "here", images, (remote,))
+    entry = RegisteredSet("tiny", "made here", (1, 5, 5), ("a", "b"), "4 / 1", "none", "here", images, (remote,))
     assert store.fetch(entry) == tmp_path / "data" / "tiny.npz"
     assert [p.name for p in (tmp_path / "data").iterdir()] == ["tiny.npz"]
     monkeypatch.setitem(sets.ENTRIES, "tiny", entry)

@@ -38,7 +38,7 @@ def test_digits_arrive_whole_scaled_and_split() -> None:
     everything = np.concatenate([federation.train.index, federation.validation.index, federation.test.index])
     assert np.array_equal(np.sort(everything), np.arange(1797))
     assert len(federation.shared_test) == 0
-    json.dumps([federation.facts, federation.recipe])
+    json.dumps([federation.metadata, federation.recipe])
 
 
 def test_the_same_seed_gives_the_same_federation_and_another_does_not() -> None:
@@ -83,7 +83,7 @@ def test_sites_can_be_tested_on_their_own_official_test_part() -> None:
     part = np.tile([0, 0, 0, 2], 10)
     data = from_arrays(rng.integers(0, 256, (40, 6, 6), dtype=np.uint8), np.arange(40) % 2, sites=["a"] * 20 + ["b"] * 20, part=part)
     federation = federate(DataConfig(partition="domains", clients=4, test="site", split=(1, 0, 0)), 1, data)
-    for domain, test in zip(federation.facts["domains"], federation.test, strict=True):
+    for domain, test in zip(federation.metadata["domains"], federation.test, strict=True):
         wanted = np.flatnonzero(part == 2)
         assert federation.source[test].tolist() == [i for i in wanted if (i < 20) == (domain == "a")]
     with pytest.raises(ValueError, match="official test parts of sites"):
@@ -105,7 +105,7 @@ def test_equal_pictures_stay_on_one_side_even_across_clients() -> None:
     train, test = ({federation.x[i].numpy().tobytes() for i in part.index} for part in (federation.train, federation.test))
     assert not train & test
     assert len(test) > 10
-    assert federation.facts["equal_samples"] == 40
+    assert federation.metadata["equal_samples"] == 40
     apart = federate(DataConfig(clients=4, split=(0.5, 0.0, 0.5), duplicates="separate"), 1, data)
     assert apart.test.sizes.tolist() == [10] * 4
 
@@ -141,7 +141,7 @@ def test_grades_can_be_numbers() -> None:
     assert federation.task.kind == "regression"
     assert federation.task.outputs == 1
     assert federation.y.dtype == torch.float32
-    assert "label_distance" not in federation.facts
+    assert "label_distance" not in federation.metadata
 
 
 def test_images_are_resized_and_normalised_and_new_ones_go_the_same_way() -> None:

@@ -89,7 +89,7 @@ def test_dirichlet_bins_keeps_clusters_apart() -> None:
     x = np.concatenate([np.zeros((50, 2)), np.full((50, 2), 100.0)]) + np.random.default_rng(0).normal(size=(100, 2))
     pool = Pool(np.linspace(0, 1, 100, dtype=np.float32), 0, features=lambda: x)
     dealt = deal("dirichlet_bins:0.05,bins=2,min_size=1", pool, 2, 1)
-    assert dealt.facts["bin_sizes"] == [50, 50]
+    assert dealt.metadata["bin_sizes"] == [50, 50]
     # at so small an alpha one client takes almost all of a bin, far from the even 25
     low = np.array([(part < 50).sum() for part in dealt.parts])
     assert max(low.max(), (dealt.parts.sizes - low).max()) >= 45
@@ -106,13 +106,13 @@ def test_cla_client_k_has_the_first_k_classes_in_equal_numbers() -> None:
         assert counts[k - 1] == 100 // k + 100 % k
         assert not counts[k:].any()
     assert len(np.unique(dealt.parts.index)) == 1000  # 2.93 * 100 of class 0 fit into 400: nobody shares
-    assert dealt.facts["reused_classes"] == []
+    assert dealt.metadata["reused_classes"] == []
 
 
 def test_cla_shares_a_class_across_clients_only_where_it_is_too_small() -> None:
     pool = labels_pool(200)
     dealt = deal("cla:100", pool, 10, 1)
-    assert dealt.facts["reused_classes"] == [0]
+    assert dealt.metadata["reused_classes"] == [0]
     for part in dealt.parts:
         assert len(np.unique(part)) == len(part) == 100
 
@@ -128,12 +128,12 @@ def test_partitions_by_label_fit_exactly() -> None:
     """Neither is a sample shared where each client can have its own, nor is refused what just fits."""
     # Client 1 wants 12 of class 0, client 2 has 6 + 6, client 3 has 4 + 4 + 4: 22 of class 0, 10 of class 1, 4 of class 2.
     exact = deal("cla:12", Pool(np.repeat([0, 1, 2], [22, 10, 4]), 3), 3, 1)
-    assert exact.facts["reused_classes"] == [] and sorted(exact.parts.index) == list(range(36))
+    assert exact.metadata["reused_classes"] == [] and sorted(exact.parts.index) == list(range(36))
     short = deal("cla:12", Pool(np.repeat([0, 1, 2], [21, 10, 4]), 3), 3, 1)
-    assert short.facts["reused_classes"] == [0]
+    assert short.metadata["reused_classes"] == [0]
     # The most that one client wants of a class is all of it.
     least = deal("cla:12", Pool(np.repeat([0, 1, 2], [12, 6, 4]), 3), 3, 1)
-    assert least.facts["reused_classes"] == [0, 1] and least.parts.sizes.tolist() == [12] * 3
+    assert least.metadata["reused_classes"] == [0, 1] and least.parts.sizes.tolist() == [12] * 3
     with pytest.raises(ValueError, match="class 0 has 11 samples"):
         deal("cla:12", Pool(np.repeat([0, 1, 2], [11, 6, 4]), 3), 3, 1)
     # As many clients as samples: one sample per client in the whole set, in a class, of a size.
@@ -174,9 +174,9 @@ def domain_pool() -> Pool:
 def test_domains_gives_each_client_a_fraction_of_one_domain() -> None:
     pool = domain_pool()
     dealt = deal("domains:0.1", pool, 6, 1)
-    assert sorted(dealt.facts["domains"]) == ["large"] * 3 + ["small"] * 3
+    assert sorted(dealt.metadata["domains"]) == ["large"] * 3 + ["small"] * 3
     assert pool.site is not None
-    for name, part in zip(dealt.facts["domains"], dealt.parts, strict=True):
+    for name, part in zip(dealt.metadata["domains"], dealt.parts, strict=True):
         assert {pool.site_names[s] for s in pool.site[part]} == {name}
         assert len(part) == {"large": 60, "small": 30}[name]
     assert len(np.unique(dealt.parts.index)) == len(dealt.parts.index)
@@ -218,14 +218,14 @@ def test_shifts_have_exactly_the_length_asked_for() -> None:
 
 
 def test_realised_shift_grows_with_the_shift_asked_for() -> None:
-    means = [np.mean(deal(f"ics:{c},q=4", gaussian_pool(), 5, 1).facts["realised_shift"]) for c in (0, 1, 4)]
+    means = [np.mean(deal(f"ics:{c},q=4", gaussian_pool(), 5, 1).metadata["realised_shift"]) for c in (0, 1, 4)]
     assert means[0] < 0.1 < means[1] < means[2]
 
 
 def test_no_shift_means_uniform_sampling() -> None:
     # with c = 0 the chosen half must not depend on the inputs: its mean is that of the whole within sampling error
     dealt = deal("bcs:0,q=4", gaussian_pool(), 1, 1)
-    assert dealt.facts["realised_shift"][0] < 4 * 4 / 2000
+    assert dealt.metadata["realised_shift"][0] < 4 * 4 / 2000
 
 
 def test_tilting_reaches_the_shift_and_density_weights_half_of_it() -> None:
@@ -242,12 +242,12 @@ def test_tilting_reaches_the_shift_and_density_weights_half_of_it() -> None:
 
 def test_the_literal_form_repeats_samples_and_says_so() -> None:
     dealt = deal("ics_literal:5,q=4", gaussian_pool(), 5, 1)
-    assert dealt.facts["repeat_rate"][0] > 0
+    assert dealt.metadata["repeat_rate"][0] > 0
     assert len(np.unique(dealt.parts[0])) < len(dealt.parts[0])
 
 
 def test_covariate_facts_stay_plain_for_clients_too_small_for_a_covariance() -> None:
-    facts = deal("ics:2,q=4,fraction=0.02", gaussian_pool(1000), 5, 1).facts
+    facts = deal("ics:2,q=4,fraction=0.02", gaussian_pool(1000), 5, 1).metadata
     assert facts["gaussian_kl"][-1] is None
 
 

@@ -43,14 +43,14 @@ def pool(fashion: Dataset, scores: np.ndarray, monkeypatch: pytest.MonkeyPatch) 
 def test_ics_realises_the_expected_shift(pool: Pool, c: int, shift: float, distance: float) -> None:
     dealt = [deal(f"ics:{c}", pool, 10, seed) for seed in range(5)]
     # one seed's mean varies by 0.2 (c = 2) to 0.5 (c = 10), so that of five by up to 0.23
-    assert np.mean([d.facts["realised_shift"] for d in dealt]) == pytest.approx(shift, abs=0.5)
+    assert np.mean([d.metadata["realised_shift"] for d in dealt]) == pytest.approx(shift, abs=0.5)
     assert np.mean([label_distance(pool.y, d.parts, np.arange(len(pool)), 10) for d in dealt]) == pytest.approx(distance, abs=0.06)
     assert dealt[0].parts.sizes.tolist() == [11950, 5975, 3984, 2988, 2390, 1992, 1707, 1493, 1327, 1194]
 
 
 @needs("fashion_mnist")
 def test_the_literal_form_repeats_a_tenth_to_a_fifth_and_reaches_about_half(pool: Pool) -> None:
-    facts = [deal("ics_literal:5", pool, 10, seed).facts for seed in range(5)]
+    facts = [deal("ics_literal:5", pool, 10, seed).metadata for seed in range(5)]
     assert np.mean([f["realised_shift"] for f in facts]) == pytest.approx(1.56, abs=0.5)
     assert 0.08 < np.mean([f["repeat_rate"] for f in facts]) < 0.2
 
@@ -89,7 +89,7 @@ def test_office_has_the_published_test_sets_and_client_sizes() -> None:
     config = DataConfig(name="office_caltech10", partition="domains:0.1,all_classes=1", test="site", split=(1, 0, 0), image_size=32)
     federation = federate(config, 1)
     train, test = {"amazon": 76, "caltech": 89, "webcam": 23, "dslr": 12}, {"amazon": 190, "caltech": 224, "webcam": 58, "dslr": 30}
-    for k, domain in enumerate(federation.facts["domains"]):
+    for k, domain in enumerate(federation.metadata["domains"]):
         assert (len(federation.train[k]), len(federation.test[k])) == (train[domain], test[domain])
         assert len(np.unique(federation.y.numpy()[federation.train[k]])) == 10
 

@@ -17,8 +17,8 @@ from PIL import Image
 from scipy.io import savemat
 
 from equipoise.data import DataConfig, federate, sets
-from equipoise.data.sets.entry import Entry
 from equipoise.data.sets.files import cifar_sheets
+from equipoise.data.sets.registered import RegisteredSet
 from equipoise.data.sets.stored import plain
 
 RNG = np.random.default_rng(0)
@@ -31,10 +31,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Entry]:
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], RegisteredSet]:
     """An entry whose official checksums are forgotten, so that files made here can stand in for the official ones."""
 
-    def entry(name: str) -> Entry:
+    def entry(name: str) -> RegisteredSet:
         from dataclasses import replace
 
         found = sets.entry(name)
@@ -62,7 +62,7 @@ def mnist_files(n: int = 30, m: int = 10) -> tuple[dict[str, bytes], np.ndarray,
     return dict(zip(names, map(idx, (x[:n], y[:n], x[n:], y[n:])), strict=True)), x, y
 
 
-def test_mnist_format_from_import_to_federation(tmp_path: Path, folder: Path, unchecked: Callable[[str], Entry]) -> None:
+def test_mnist_format_from_import_to_federation(tmp_path: Path, folder: Path, unchecked: Callable[[str], RegisteredSet]) -> None:
     files, x, y = mnist_files()
     copy = sets.import_files(unchecked("fashion_mnist"), write(tmp_path, files))
     assert copy == folder / "fashion_mnist.npz"
@@ -85,7 +85,7 @@ def test_a_wrong_checksum_is_refused_and_nothing_is_kept(tmp_path: Path, folder:
     "damage", [lambda b: b[: len(b) // 2], lambda b: b"rubbish", lambda b: gzip.compress(gzip.decompress(b)[:-5]), lambda b: b""]
 )
 def test_damaged_files_are_refused_and_nothing_is_kept(
-    tmp_path: Path, folder: Path, unchecked: Callable[[str], Entry], damage: Callable[[bytes], bytes]
+    tmp_path: Path, folder: Path, unchecked: Callable[[str], RegisteredSet], damage: Callable[[bytes], bytes]
 ) -> None:
     files, _, _ = mnist_files()
     files["train-images-idx3-ubyte.gz"] = damage(files["train-images-idx3-ubyte.gz"])
@@ -94,7 +94,7 @@ def test_damaged_files_are_refused_and_nothing_is_kept(
     assert not folder.exists()
 
 
-def test_missing_parts_of_a_set_are_named(tmp_path: Path, unchecked: Callable[[str], Entry]) -> None:
+def test_missing_parts_of_a_set_are_named(tmp_path: Path, unchecked: Callable[[str], RegisteredSet]) -> None:
     files, _, _ = mnist_files()
     given = write(tmp_path, files)
     with pytest.raises(ValueError, match=r"also needed: t10k-labels-idx1-ubyte\.gz"):
@@ -103,7 +103,7 @@ def test_missing_parts_of_a_set_are_named(tmp_path: Path, unchecked: Callable[[s
         sets.import_files(sets.entry("mnist"), [tmp_path / "absent"])
 
 
-def test_usps_format(tmp_path: Path, unchecked: Callable[[str], Entry]) -> None:
+def test_usps_format(tmp_path: Path, unchecked: Callable[[str], RegisteredSet]) -> None:
     values = np.linspace(-1, 1, 256)
     line = "10 " + " ".join(f"{i + 1}:{v:.6f}" for i, v in enumerate(values)) + "\n1 1:-1\n"
     given = write(tmp_path, {"usps.bz2": bz2.compress(line.encode()), "usps.t.bz2": bz2.compress(line.encode())})
@@ -114,7 +114,9 @@ def test_usps_format(tmp_path: Path, unchecked: Callable[[str], Entry]) -> None:
     assert data.y.tolist() == [9, 0, 9, 0]
 
 
-def test_svhn_format_turns_label_ten_into_zero_and_the_channels_to_the_front(tmp_path: Path, unchecked: Callable[[str], Entry]) -> None:
+def test_svhn_format_turns_label_ten_into_zero_and_the_channels_to_the_front(
+    tmp_path: Path, unchecked: Callable[[str], RegisteredSet]
+) -> None:
     x = RNG.integers(0, 256, (32, 32, 3, 5), dtype=np.uint8)
     for name in ("train_32x32.mat", "test_32x32.mat"):
         savemat(tmp_path / name, {"X": x, "y": np.array([[10], [1], [2], [9], [10]], np.uint8)})
@@ -138,7 +140,7 @@ def cifar_parts() -> tuple[np.ndarray, np.ndarray]:
     return RNG.integers(0, 256, (12, 3072), dtype=np.uint8), np.arange(12, dtype=np.uint8) % 10
 
 
-def test_cifar10_binary_and_python_archives_give_the_same(tmp_path: Path, unchecked: Callable[[str], Entry]) -> None:
+def test_cifar10_binary_and_python_archives_give_the_same(tmp_path: Path, unchecked: Callable[[str], RegisteredSet]) -> None:
     x, y = cifar_parts()
     names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
     pieces = [slice(2 * i, 2 * i + 2) for i in range(6)]
@@ -157,7 +159,7 @@ def test_cifar10_binary_and_python_archives_give_the_same(tmp_path: Path, unchec
         assert data.part.tolist() == [0] * 10 + [2] * 2
 
 
-def test_cifar100_uses_the_fine_label_and_its_names(tmp_path: Path, unchecked: Callable[[str], Entry]) -> None:
+def test_cifar100_uses_the_fine_label_and_its_names(tmp_path: Path, unchecked: Callable[[str], RegisteredSet]) -> None:
     x, y = cifar_parts()
     records = np.column_stack([y * 0 + 7, y, x]).tobytes()
     names = "\n".join(f"kind{i}" for i in range(100)).encode()
@@ -168,7 +170,9 @@ def test_cifar100_uses_the_fine_label_and_its_names(tmp_path: Path, unchecked: C
     assert data.task.class_names[99] == "kind99"
 
 
-def test_an_archive_with_paths_outside_writes_nothing_there(tmp_path: Path, folder: Path, unchecked: Callable[[str], Entry]) -> None:
+def test_an_archive_with_paths_outside_writes_nothing_there(
+    tmp_path: Path, folder: Path, unchecked: Callable[[str], RegisteredSet]
+) -> None:
     hostile = archive({"../../escaped": b"x", str(tmp_path / "escaped"): b"x"})
     with pytest.raises(ValueError, match="cannot be taken as data set cifar10"):
         sets.import_files(unchecked("cifar10"), write(tmp_path, {"cifar-10-binary.tar.gz": hostile}))
@@ -302,7 +306,7 @@ def test_a_prepared_copy_of_another_set_or_a_damaged_one_is_refused(tmp_path: Pa
         sets.load("mnist")
 
 
-def test_a_folder_marked_read_only_is_respected(tmp_path: Path, folder: Path, unchecked: Callable[[str], Entry]) -> None:
+def test_a_folder_marked_read_only_is_respected(tmp_path: Path, folder: Path, unchecked: Callable[[str], RegisteredSet]) -> None:
     folder.mkdir(mode=0o555)
     with pytest.raises(OSError, match="is read-only; set EQUIPOISE_DATA"):
         sets.import_files(unchecked("mnist"), write(tmp_path, mnist_files()[0]))

@@ -160,7 +160,7 @@ def test_inputs_are_scaled_as_asked_where_sites_differ(normalise: str, test: str
 def test_a_row_held_by_two_clients_is_prepared_by_each() -> None:
     data = raw_table(200)
     federation = federate(DataConfig(partition="ics_literal:2,q=2", clients=3, duplicates="separate"), 1, data)
-    assert federation.facts["repeats"] > 0
+    assert federation.metadata["repeats"] > 0
     for k in range(3):
         assert federation.x[federation.train[k], 0].mean().item() == pytest.approx(0, abs=1e-5)
 

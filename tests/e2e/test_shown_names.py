@@ -55,9 +55,9 @@ def test_a_comparison_escapes_its_labels_everywhere(equipoise: Terminal, tmp_pat
     )
     row = next(line for line in formats.markdown(found).splitlines() if line.startswith("| a"))
     assert r"\|\<i>" in row and row.replace(r"\|", "").count("|") == formats.markdown(found).splitlines()[2].count("|")
-    from equipoise.cli import comparing
+    from equipoise.cli import comparison_output
 
-    comparing.show(found, 5)
+    comparison_output.show(found, 5)
     assert label in equipoise.capture.readouterr().out
     assert equipoise("report", folder).code == 0
     assert "<i>" not in (folder / "report.html").read_text().partition("<main")[2].replace("&lt;i&gt;", "")

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import fields, replace
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 import equipoise as eq
 from equipoise import simulate
+from equipoise.client import Client
 from equipoise.data import Federation, Parts
+from equipoise.method import SLOTS, Method, Ups, overridden
 from equipoise.records import PerClient, read, write
 from equipoise.runs import Run
 from equipoise.storage.checkpoint import load_server
@@ -126,9 +134,92 @@ def shared_test_set(method: Any, model: str, tmp: Path) -> None:
             assert abs(rows.get(client, rows.get("all")) - float(right.double().mean())) < 1e-9, (name, client, rows)
 
 
+def no_foreign_data(method: Any, model: str, tmp: Path) -> None:
+    """No attribute of what a slot is given, also no private one, leads to a sample of another client or of a test; no sample reaches the server."""
+    config, dataset = settings(method, model, rounds=2), eq.from_sites(dict(sites()))
+    wanted = eq.Experiment(**config, dataset=dataset)
+    federation, inner = simulate.federate(wanted.data, wanted.seed, dataset), wanted.build_method()
+    rows = federation.x.flatten(1).numpy()
+    own = {client: {*federation.train[k].tolist(), *federation.validation[k].tolist()} for k, client in enumerate(federation.ids)}
+    judged = set(federation.server_validation.tolist()) if inner.needs_validation else set()
+    looked: set[str | None] = set()
+
+    def look(given: Mapping[str, Any]) -> None:
+        who = next((one.id for one in given.values() if isinstance(one, Client)), None)
+        foreign = rows[sorted(set(range(len(rows))) - (judged if who is None else own[who]))]
+        for path, found in _reachable(given):
+            whose = "the server" if who is None else f"client {who!r}"
+            assert not _holds(found, foreign), f"{whose} reaches a sample that is not its own through {path}"
+        looked.add(who)
+
+    simulate.run(eq.Experiment(**{**config, "method": _probing(inner, look)}, dataset=dataset), tmp / "run")
+    assert looked == {None, *federation.ids}, f"only {looked} were looked at"
+
+
+def _probing(method: Method, look: Callable[[Mapping[str, Any]], None]) -> Any:
+    """The same method with a look at what its slots are given."""
+    kind: Any = type(method)
+
+    def watched(slot: str) -> Callable[..., Any]:
+        original = getattr(kind, slot)
+        names = list(inspect.signature(original).parameters)
+
+        @functools.wraps(original)
+        def probe(*given: Any) -> Any:
+            look(dict(zip(["method", *names[1:]], given, strict=True)))
+            return original(*given)
+
+        return probe
+
+    always = ("start", "client", "update", "round")
+    slots = {slot: watched(slot) for slot in SLOTS if slot in always or (overridden(method, slot) and slot not in ("check", "models"))}
+    values = {field.name: getattr(method, field.name) for field in fields(method) if field.init}
+    return type(kind.__name__, (kind,), {"__module__": "__main__", **slots})(**values)
+
+
+def _holds(found: Tensor | np.ndarray, rows: np.ndarray) -> bool:
+    """Whether one of these rows stands anywhere in the memory of a tensor: a slice leads to the whole."""
+    tensor = found if isinstance(found, Tensor) else torch.from_numpy(np.array(found))
+    if tensor.dtype != torch.float32:
+        return False
+    memory = torch.empty(0).set_(tensor.detach().untyped_storage()).numpy()
+    starts = [start for start in np.flatnonzero(np.isin(memory, rows[:, 0])) if start + rows.shape[1] <= len(memory)]
+    return any((rows == memory[start : start + rows.shape[1]]).all(1).any() for start in starts)
+
+
+def _reachable(given: Mapping[str, Any]) -> Iterator[tuple[str, Tensor | np.ndarray]]:
+    """The tensors and arrays that attributes, properties and items lead to, with their paths; what a function encloses is its own."""
+    waiting, seen = list(given.items()), {}
+    while waiting:
+        path, one = waiting.pop()
+        if id(one) in seen or isinstance(one, (str, int, float, type(None), type, ModuleType, FunctionType, torch.Generator)):
+            continue
+        seen[id(one)] = one  # also what a property made: its number must not be given to another
+        if isinstance(one, Tensor) or (isinstance(one, np.ndarray) and one.dtype != object):
+            yield path, one
+        elif isinstance(one, Mapping):
+            waiting += [(f"{path}[{key!r}]", one[key]) for key in one]
+        elif isinstance(one, (list, tuple, set, frozenset, Ups)):
+            waiting += [(f"{path}[{place}]", item) for place, item in enumerate(one)]
+        if not isinstance(one, Tensor):
+            waiting += [(f"{path}.{name}", value) for name, value in _attributes(one)]
+
+
+def _attributes(one: Any) -> Iterator[tuple[str, Any]]:
+    yield from getattr(one, "__dict__", {}).items()
+    yield from ((name, getattr(one, name)) for name in ("__self__", "func", "args", "keywords") if hasattr(one, name))
+    for kind in type(one).__mro__:
+        for name, value in vars(kind).items():
+            if isinstance(value, property) or name in getattr(kind, "__slots__", ()):
+                with suppress(Exception):  # a property that has nothing to give says so
+                    yield name, getattr(one, name)
+            elif isinstance(one, Method) and not name.startswith("__") and not callable(value):
+                yield name, value
+
+
 CHECKS = {
     check.__name__: check
     for check in (
-        state_round_trips, payload_travels, one_client, one_class, one_sample, missing_reply, nan_reply, order_of_clients, unseen_test_data, repeats, shared_test_set,
+        state_round_trips, payload_travels, one_client, one_class, one_sample, missing_reply, nan_reply, order_of_clients, unseen_test_data, no_foreign_data, repeats, shared_test_set,
     )
 }  # fmt: skip

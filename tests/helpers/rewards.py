@@ -15,7 +15,7 @@ from equipoise.method import Ups
 from equipoise.records import Up
 from equipoise.server import Server, ServerData
 from equipoise.tree import Tree
-from tests.helpers.images import at, bench
+from tests.helpers.images import bench
 
 IDS = ["a", "b", "c", "d", "e"]
 
@@ -46,8 +46,8 @@ def ceilings(share: float, tree: Mapping[str, Tensor]) -> dict[str, int]:
 def server_for(method: Any, ids: Sequence[str] = IDS, sizes: Mapping[str, int] | None = None, network: str = "mlp") -> Server:
     """A server in round 1 with clients of these sizes, and validation data."""
     workbench, _ = bench(method, network)
-    data = at(workbench, "ada").train
-    validation = Samples(data.source_x, data.source_y, torch.arange(0, 60, 2))
+    assert workbench.federation is not None
+    validation = Samples.of(workbench.federation, np.arange(0, 60, 2))
     return Server(workbench, list(ids), dict(sizes or dict.fromkeys(ids, 10)), 3, 1, data=ServerData(validation))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 import equipoise as eq
-from equipoise.client import Client
+from equipoise.client import Client, ClientState
 from equipoise.composition import compose
 from equipoise.method import Method, Ups
 from equipoise.methods.fedas import FedAS
@@ -133,7 +134,9 @@ def test_features_equal_to_their_prototypes_move_nothing(network: Any) -> None:
 
 
 def client_of(client: Client) -> Client:
-    return Client(client.bench, client.id, client.round, client.rounds, dict(client.state))
+    found = copy.copy(client)
+    found.state = ClientState(client.state)
+    return found
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -78,7 +78,7 @@ def test_a_buffer_of_equal_models_is_that_model() -> None:
 def test_a_buffer_of_one_is_the_model_itself_and_is_sent_once(rounds: int) -> None:
     server, models, state = after_rounds(FedGKD(buffer=1), rounds)
     assert set(FedGKD(buffer=1).deliver(server, state, "0")) == {"model"} and "teacher" not in state and not state.past
-    client, down = Client(server.bench, "0", 1, 9, {}), Down(model=models[-1])
+    client, down = Client(server._bench, "0", 1, 9, {}), Down(model=models[-1])
     assert same(FedGKD(buffer=1).client(client, down).model, FedGKD().client(client, down.with_(teacher=models[-1])).model)
 
 

@@ -16,8 +16,8 @@ import pytest
 import equipoise as eq
 from equipoise import methods
 from equipoise.engine.cohort import RoundCohort
-from equipoise.engine.preparing import prepare
 from equipoise.experiment import ConfigurationError
+from equipoise.experiment.preparing import prepare
 from equipoise.method import FAMILIES, NEEDS, NOTIONS, Method
 from equipoise.methods.fedekd import FedeKD
 from equipoise.task import Task

@@ -16,7 +16,7 @@ from equipoise.comparison.measures import cost_of
 from equipoise.data import DataConfig, Federation, federate
 from equipoise.metrics.registry import METRICS
 from equipoise.runs import Run
-from equipoise.runs.summary import facts, undefined
+from equipoise.runs.summary import summarise, undefined
 from tests.helpers.runs import played, settings, sites
 
 OPTIONAL = tuple(dict.fromkeys(metric.name for metric in METRICS if metric.needs != "values"))
@@ -124,7 +124,7 @@ def test_rmse_mae_and_loss_of_values(tmp_path: Path) -> None:
         assert run.final("rmse")[client] == run.final()[client] == pytest.approx(square**0.5, rel=1e-6)  # float32 of the last step
         assert run.final("loss")[client] == pytest.approx(square / run.task.scale**2, rel=1e-6)  # what is minimised: standardised
         assert run.final("mae")[client] == pytest.approx(sum(map(abs, errors)) / len(errors), rel=1e-6)
-    found = facts(run)
+    found = summarise(run)
     assert (found["worst"], found["best"]) == (max(run.final().values()), min(run.final().values()))
     curve = {n: np.mean([row["value"] for row in run.table(phase="received", split="test", metric="rmse", round=n)]) for n in (1, 2)}
     assert found["best round"] == min(curve, key=lambda n: curve[n])
@@ -164,4 +164,4 @@ def test_a_run_without_the_key_is_about_accuracy_as_it_was(tmp_path: Path) -> No
     del config["evaluation"]["main"]
     file.write_text(yaml.safe_dump(config))
     old = Run(run.folder)
-    assert old.main_metric == "accuracy" and old.final() == run.final("accuracy") and facts(old)["metric"] == "accuracy"
+    assert old.main_metric == "accuracy" and old.final() == run.final("accuracy") and summarise(old)["metric"] == "accuracy"

@@ -13,14 +13,14 @@ import torch
 
 import equipoise as eq
 from equipoise.comparison import formats
-from equipoise.engine.evaluation import score
 from equipoise.experiment import ConfigurationError, experiment
 from equipoise.metrics import registry
 from equipoise.metrics.registry import METRICS, Metric, find, main_of, measured, why_main
 from equipoise.report import report
-from equipoise.runs.summary import facts
+from equipoise.runs.summary import summarise
 from equipoise.server import Server, ServerData
 from equipoise.task import Task
+from equipoise.transports.measuring import score
 from tests.helpers.runs import played, settings, sites
 
 CLASSES, VALUES = Task("classification", (4,), 3), Task("regression", (4,), 1)
@@ -122,12 +122,12 @@ def test_adding_a_metric_is_one_entry(tmp_path: Path, monkeypatch: pytest.Monkey
     result = eq.compare({key: value for key, value in base.items() if key != "method"}, ["fedavg"], seeds=[7], out=tmp_path)
     run = eq.Run(result.entries[1].run.folder)
     assert run.main_metric == "dullness" and set(run.final()) == {"ada", "bo", "cy", "di"}
-    assert facts(run)["worst"] == max(run.final().values()) and facts(run, metric="accuracy")["worst"] == min(
+    assert summarise(run)["worst"] == max(run.final().values()) and summarise(run, metric="accuracy")["worst"] == min(
         run.final("accuracy").values()
     )
     rows = list(csv.DictReader(io.StringIO(formats.csv_text(result))))
     assert list(dict.fromkeys(row["metric"] for row in rows)) == ["dullness", "accuracy", "loss"]
-    best = next(row for row in rows if row["metric"] == "dullness" and row["measure"] == "average" and row["place"] == "1")
+    best = next(row for row in rows if row["metric"] == "dullness" and row["measure"] == "average" and row["position"] == "1")
     assert float(best["value"]) == min(np.mean(list(entry.run.values.values())) for entry in result.entries)
     page = report([tmp_path], tmp_path / "r.html")[0].read_text()
     assert "dullness in %: average" in page and "dullness in % on test data, lower is better" in page
@@ -157,7 +157,7 @@ def test_scoring_warns_of_nothing(recwarn: pytest.WarningsRecorder) -> None:
 def test_the_server_counts_as_runs_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """One definition of accuracy: a row that is not a number is wrong, a class masked by -inf is no harm."""
     logits, y = torch.tensor([[float("nan"), 1.0], [float("-inf"), 1.0], [2.0, 1.0], [float("inf"), 1.0]]), torch.tensor([0, 1, 1, 0])
-    server = Server(bench=None, ids=[], sizes={}, rounds=1, data=ServerData(SimpleNamespace(y=y)))  # type: ignore[arg-type]
+    server = Server(None, ids=[], sizes={}, rounds=1, data=ServerData(SimpleNamespace(y=y)))  # type: ignore[arg-type]
     monkeypatch.setattr(Server, "predict", lambda self, model: logits)
     assert server.accuracy(None) == score(Task("classification", (4,), 2), logits, y, ["accuracy"])["accuracy"] == 0.25  # type: ignore[arg-type]
 

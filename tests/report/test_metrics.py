@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equipoise.comparison import Comparison, opened
-from equipoise.comparison.entries import Entry, Facts
+from equipoise.comparison import Comparison, formats, opened
+from equipoise.comparison.entries import Entry, RunResult
 from equipoise.comparison.table import Failure
 from equipoise.metrics.registry import find
 from equipoise.report import figures, report
@@ -21,7 +21,7 @@ from equipoise.report.cards import cards, points, written
 from equipoise.report.curves import read_curves
 from equipoise.report.verdict import best_in_words
 from equipoise.runs import Run
-from equipoise.runs.summary import facts as shown
+from equipoise.runs.summary import summarise as shown
 from equipoise.runs.summary import undefined
 from equipoise.task import Task
 from tests.helpers.stores import made_up_run
@@ -36,7 +36,7 @@ def made_up(averages: dict[str, list[float]], metric: str = "accuracy", partitio
                 continue
             config = {"method": {"name": method}, "seed": seed, "data": {"name": "digits", "partition": partition}}
             found = {metric: {"low": value - 0.1, "high": value + 0.1}}
-            run = Facts(Path(f"{method}-{seed}"), config, "digits", Task("classification", (3,), 2), "x", metric, found, {"megabytes": 1.0, "seconds": 2.0})  # fmt: skip
+            run = RunResult(Path(f"{method}-{seed}"), config, "digits", Task("classification", (3,), 2), "x", metric, found, {"megabytes": 1.0, "seconds": 2.0})  # fmt: skip
             config = {**config, "method": {"name": "standalone"}}
             alone = replace(run, folder=Path(f"alone-{seed}"), config=config, by_metric={metric: {"low": 0.5, "high": 0.7}})
             entries.append(Entry(method, run, alone))
@@ -167,10 +167,10 @@ def test_the_page_of_a_comparison_uses_what_it_was_asked(tmp_path: Path) -> None
         for seed in range(5)
     }
     entries = opened(list(folders.values())).entries
-    alone = {entry.run.place: entry.run for entry in entries if entry.label == "standalone"}
-    entries = [replace(entry, alone=alone[entry.run.place]) for entry in entries]
+    alone = {entry.run.condition: entry.run for entry in entries if entry.label == "standalone"}
+    entries = [replace(entry, alone=alone[entry.run.condition]) for entry in entries]
     failure = Failure("fedakd", "dirichlet:0.5", 3, "the oven is on fire")
-    Comparison(entries, "fedprox", [failure], tmp_path, level=0.5, measure="worst").save()
+    formats.save(Comparison(entries, "fedprox", [failure], tmp_path, level=0.5, measure="worst"))
     page = report([tmp_path], tmp_path / "r.html")[0].read_text()
     assert "†: differs from fedprox" in page and "<dt>baseline of the tests</dt><dd>fedprox</dd>" in page
     assert "50% interval over 5 seeds" in page and "rank: by worst client" in page
@@ -182,7 +182,7 @@ def test_the_page_of_a_comparison_uses_what_it_was_asked(tmp_path: Path) -> None
 
 def test_a_comparison_of_one_run_names_what_failed(tmp_path: Path) -> None:
     entries = opened([made_up_run(tmp_path / "runs" / "standalone", "standalone")]).entries
-    Comparison(entries, "fedavg", [Failure("fedavg", "iid", 0, "no patience left")], tmp_path).save()
+    formats.save(Comparison(entries, "fedavg", [Failure("fedavg", "iid", 0, "no patience left")], tmp_path))
     page = report([tmp_path], tmp_path / "r.html")[0].read_text()
     assert "1 of 2 runs failed: fedavg, partition iid, seed 0: no patience left" in page
 

@@ -13,7 +13,7 @@ from equipoise import simulate
 from equipoise.comparison.entries import open_runs
 from equipoise.records import Record, parse
 from equipoise.runs import Run
-from equipoise.runs.summary import facts
+from equipoise.runs.summary import summarise
 from equipoise.storage.store import RunError, Store
 from equipoise.transports.base import Reply, state_file, state_name
 from equipoise.transports.inprocess import Separated
@@ -184,9 +184,9 @@ def test_an_older_run_cannot_be_matched_with_a_new_one_and_that_is_what_is_said(
     with pytest.raises(RunError, match=sentence):
         open_runs([tmp_path / "old"], against=tmp_path / "alone")
     with pytest.raises(RunError, match=sentence):
-        facts(Run(tmp_path / "old"), Run(tmp_path / "alone"))
+        summarise(Run(tmp_path / "old"), Run(tmp_path / "alone"))
     with pytest.raises(RunError, match=sentence):
-        facts(Run(tmp_path / "alone"), Run(tmp_path / "old"))
+        summarise(Run(tmp_path / "alone"), Run(tmp_path / "old"))
     (entry,) = open_runs([tmp_path / "old"])
     assert entry.alone is None  # a baseline beside it is none of its own
     other = {name: (x + 1, y) for name, (x, y) in sites().items()}
@@ -198,5 +198,5 @@ def test_an_older_run_cannot_be_matched_with_a_new_one_and_that_is_what_is_said(
 def test_committed_runs_of_format_1_are_old_and_match_each_other() -> None:
     folders = [half_finished.FOLDER / method for method in half_finished.METHODS[:2]]
     first, second = (Run(folder) for folder in folders)
-    assert facts(first)["round"] == 2
-    facts(first, second)
+    assert summarise(first)["round"] == 2
+    summarise(first, second)

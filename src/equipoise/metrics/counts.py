@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from equipoise.metrics.arrays import Array, array
+from equipoise.checked.arrays import Array, float64
 from equipoise.metrics.intervals import Interval, percentile_interval
 from equipoise.metrics.performance import classified
 from equipoise.streams import stream
@@ -71,7 +71,7 @@ def measures(table: ArrayLike) -> dict[str, Array]:
     >>> {name: round(float(value), 4) for name, value in found.items() if name != "calibration_error"}
     {'auroc': 0.75, 'auprc': 0.8333, 'balanced_accuracy': 0.5, 'sensitivity_at_specificity': 0.5}
     """
-    n = array(table)
+    n = float64(table)
     classes = n.shape[-3]
     chosen = [1] if classes == 2 else range(classes)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -90,7 +90,7 @@ def resolution(table: ArrayLike) -> float:
     >>> resolution(counted([[0.2, 0.8], [0.201, 0.799]], [1, 0]))
     0.5
     """
-    n = array(table)
+    n = float64(table)
     chosen = [1] if len(n) == 2 else range(len(n))
     pairs = [(n[c, POSITIVES], n[c, NEGATIVES]) for c in chosen]
     halves = [float(p @ q / (2 * p.sum() * q.sum())) for p, q in pairs if p.sum() and q.sum()]
@@ -142,12 +142,12 @@ def roc(positives: ArrayLike, negatives: ArrayLike) -> tuple[Array, Array]:
     >>> [values.tolist() for values in (x[[0, 1, 51, 101]] for x in roc(*counted([[0.5, 0.5], [0, 1]], [0, 1])[1, :2]))]
     [[0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 1.0, 1.0]]
     """
-    return tuple(np.append(0.0, _falling(n)) / max(1.0, float(array(n).sum())) for n in (negatives, positives))  # type: ignore[return-value]
+    return tuple(np.append(0.0, _falling(n)) / max(1.0, float(float64(n).sum())) for n in (negatives, positives))  # type: ignore[return-value]
 
 
 def calibration(positives: ArrayLike, negatives: ArrayLike, groups: int = 10) -> list[tuple[float, float, int]]:
     """For every tenth of the scores that occurs: the mean score, the share of positives, and how many samples it is of."""
-    p, n, score = array(positives), array(negatives), np.arange(BINS) / 100
+    p, n, score = float64(positives), float64(negatives), np.arange(BINS) / 100
     group = np.minimum(np.arange(BINS) * groups // 100, groups - 1)
     found = []
     for g in range(groups):
@@ -160,7 +160,7 @@ def calibration(positives: ArrayLike, negatives: ArrayLike, groups: int = 10) ->
 
 def at_threshold(positives: ArrayLike, negatives: ArrayLike, percent: int) -> dict[str, float]:
     """What calling a sample positive from this score on would give: sensitivity, specificity, PPV and NPV; NaN where nothing is called so."""
-    p, n = array(positives), array(negatives)
+    p, n = float64(positives), float64(negatives)
     true, false = float(p[percent:].sum()), float(n[percent:].sum())
     missed, cleared = float(p[:percent].sum()), float(n[:percent].sum())
     ratios = {
@@ -174,7 +174,7 @@ def at_threshold(positives: ArrayLike, negatives: ArrayLike, percent: int) -> di
 
 def _falling(counts: ArrayLike) -> Array:
     """How many samples have at least a score, from the highest score down."""
-    return np.asarray(np.cumsum(array(counts)[..., ::-1], axis=-1), dtype=np.float64)
+    return np.asarray(np.cumsum(float64(counts)[..., ::-1], axis=-1), dtype=np.float64)
 
 
 def _of_ranks(positives: Array, negatives: Array) -> dict[str, Array]:

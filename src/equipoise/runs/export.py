@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
+from equipoise.data import inputs_from
 from equipoise.data.samples import EVALUATION_BATCH
 from equipoise.models.mixture import Mixture
 from equipoise.models.network import Prepared
@@ -84,7 +85,6 @@ def predictions(
 
     Of images the file says which it is. A folder with one table per site, as in training, is predicted as its sites unless `client` is given.
     """
-    from equipoise.data import inputs_from
     from equipoise.data.preparation import new_images
     from equipoise.data.tables import site_files
 

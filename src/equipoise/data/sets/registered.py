@@ -26,7 +26,7 @@ class Remote:
 
 
 @dataclass(frozen=True)
-class Entry:
+class RegisteredSet:
     """A registered set. `files` are official files that `prepare` turns into the arrays that `read` understands."""
 
     name: str
@@ -36,7 +36,7 @@ class Entry:
     counts: str
     licence: str
     cited: str  # where addresses and checksums were taken from, or where to get the files by hand
-    read: Callable[[Entry, Arrays], Dataset]
+    read: Callable[[RegisteredSet, Arrays], Dataset]
     remotes: tuple[Remote, ...] = ()  # empty: import-only
     also: tuple[Remote, ...] = ()  # official files in another format that `prepare` takes too
     files: tuple[str, ...] = ()  # of an import-only set, in the order `prepare` names them
@@ -49,7 +49,7 @@ class Entry:
         return tuple(remote.file for remote in self.remotes) or self.files
 
 
-def images(entry: Entry, arrays: Arrays) -> Dataset:
+def images(entry: RegisteredSet, arrays: Arrays) -> Dataset:
     """Arrays x_train, y_train, x_test, y_test (and x_validation, y_validation if there is such a part)."""
     parts = [("train", TRAIN), ("validation", VALIDATION), ("test", TEST)]
     found = [(name, mark) for name, mark in parts if f"x_{name}" in arrays or name != "validation"]
@@ -59,7 +59,7 @@ def images(entry: Entry, arrays: Arrays) -> Dataset:
     return dataset(entry, x, y, part=part)
 
 
-def dataset(entry: Entry, x: np.ndarray, y: np.ndarray, *, part: np.ndarray | None = None) -> Dataset:
+def dataset(entry: RegisteredSet, x: np.ndarray, y: np.ndarray, *, part: np.ndarray | None = None) -> Dataset:
     """A Dataset with the entry's task; samples of another shape or type are refused."""
     if x.dtype != np.uint8 or x.shape[1:] != entry.shape:
         raise ValueError(f"data set {entry.name}: expected uint8 images of shape {entry.shape}, got {x.dtype} of shape {x.shape[1:]}")
@@ -70,7 +70,7 @@ def dataset(entry: Entry, x: np.ndarray, y: np.ndarray, *, part: np.ndarray | No
     )
 
 
-def wanted(entry: Entry, arrays: Arrays, name: str) -> np.ndarray:
+def wanted(entry: RegisteredSet, arrays: Arrays, name: str) -> np.ndarray:
     """An array of the file, or an error that says what the file should hold."""
     if name not in arrays:
         raise ValueError(f"data set {entry.name}: the file has no array {name}; it has {', '.join(arrays) or 'none'}")

@@ -72,7 +72,7 @@ def carry_out(wanted: Experiment, folder: Path, tell: Tell) -> None:
 
 
 def _in_one_line(error: Exception) -> str:
-    """The message, or for an error inside a method the place and the last line of its traceback."""
+    """The message, or for an error inside a method where it was and the last line of its traceback."""
     lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1].strip()}"
 

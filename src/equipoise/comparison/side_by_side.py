@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.comparison.plan import Cell
-from equipoise.experiment import spec_of
 from equipoise.runs import Run
 from equipoise.storage.store import DATABASE
 
@@ -68,7 +67,7 @@ def finished(folder: Path) -> bool:
 
 
 def _here(cell: Cell, folder: Path, progress: Progress) -> str | None:
-    from equipoise.comparison.child import carry_out
+    from equipoise.comparison.run_process import carry_out
 
     def tell(kind: str, round: int = 0) -> None:
         if kind == "round":
@@ -113,7 +112,7 @@ def _start() -> subprocess.Popen[bytes]:
     # One thread each: as many processes as cores fill the machine, and results must not depend on the number of threads.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     # -P: what lies in the current folder, a stranger's perhaps, is not imported in place of a library.
-    command = [sys.executable, "-P", "-m", "equipoise.comparison.child"]
+    command = [sys.executable, "-P", "-m", "equipoise.comparison.run_process"]
     # A session of its own: Ctrl-C reaches this process only, which then ends its children in order.
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True)
 
@@ -144,10 +143,9 @@ def _in_child(child: subprocess.Popen[bytes], cell: Cell, folder: Path, progress
 
 
 def _send(child: subprocess.Popen[bytes], cell: Cell, folder: Path, log: Path) -> None:
-    plain = cell.experiment.model_dump(mode="json") | {"method": spec_of(cell.experiment.build_method())}
     imports = cell.experiment.imports.plain()
     path = [path or os.getcwd() for path in sys.path]
-    job = {"experiment": plain, "imports": imports, "folder": str(folder), "log": str(log), "path": path}
+    job = {"experiment": cell.experiment.as_names(), "imports": imports, "folder": str(folder), "log": str(log), "path": path}
     assert child.stdin is not None
     child.stdin.write(json.dumps(job).encode() + b"\n")
     child.stdin.flush()

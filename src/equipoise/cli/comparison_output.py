@@ -18,8 +18,8 @@ from equipoise.checked.text import shown
 from equipoise.cli import output
 from equipoise.cli.data import before_training
 from equipoise.comparison import formats
-from equipoise.comparison.children import Progress as Watching
 from equipoise.comparison.plan import Cell
+from equipoise.comparison.side_by_side import Progress as Watching
 from equipoise.comparison.table import Comparison
 from equipoise.experiment import ConfigurationError
 
@@ -161,23 +161,23 @@ def _coloured(change: str) -> str:
     return output.styled(change, "red" if change.startswith("-") else "green" if change.startswith("+") else "")
 
 
-def _mark(text: str, place: int | None) -> str:
-    return output.styled(text, "bold" if place == 1 else "underline" if place == 2 else "")
+def _mark(text: str, position: int | None) -> str:
+    return output.styled(text, "bold" if position == 1 else "underline" if position == 2 else "")
 
 
 def _wide_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table, broken into several under each other where the terminal is too narrow; the first column is repeated."""
-    widths = [max(output.as_text(line[place]).cell_len for line in [header, *rows]) + 2 for place in range(len(header))]
+    widths = [max(output.as_text(line[position]).cell_len for line in [header, *rows]) + 2 for position in range(len(header))]
     blocks: list[list[int]] = [[]]
-    for place in range(1, len(header)):
-        if blocks[-1] and widths[0] + sum(widths[p] for p in blocks[-1]) + widths[place] > output.console.width:
+    for position in range(1, len(header)):
+        if blocks[-1] and widths[0] + sum(widths[p] for p in blocks[-1]) + widths[position] > output.console.width:
             blocks.append([])
-        blocks[-1].append(place)
+        blocks[-1].append(position)
     for block in blocks:
         grid = Table(box=None, pad_edge=False, header_style="bold")
         grid.add_column(output.as_text(header[0]))
-        for place in block:
-            grid.add_column(output.as_text(header[place]), justify="right", no_wrap=True)
+        for position in block:
+            grid.add_column(output.as_text(header[position]), justify="right", no_wrap=True)
         for row in rows:
-            grid.add_row(*(output.as_text(row[place]) for place in (0, *block)))
+            grid.add_row(*(output.as_text(row[position]) for position in (0, *block)))
         output.console.print(grid)
