@@ -41,6 +41,15 @@ def parse_seeds(text: str) -> list[int]:
     return found
 
 
+def words(text: str | None) -> list[str]:
+    """Names separated by commas.
+
+    >>> words("fedavg, fedprox,")
+    ['fedavg', 'fedprox']
+    """
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
 def ask_about_seeds(text: str) -> None:
     """One number may have been meant as how many."""
     word = text.strip()

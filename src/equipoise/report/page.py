@@ -19,7 +19,7 @@ from equipoise.comparison.entries import Entry
 from equipoise.comparison.measures import Measure, in_unit_of, measures
 from equipoise.comparison.table import Comparison, opened
 from equipoise.metrics import Metric
-from equipoise.report import figures, pictures
+from equipoise.report import clinical, figures, pictures
 from equipoise.report.cards import cards, doubt, headline, points, written
 from equipoise.report.pictures import Picture
 from equipoise.report.verdict import best_in_words
@@ -106,7 +106,7 @@ def _page_of_one(comparison: Comparison, drawn: dict[str, Picture]) -> str:
         largest=max((abs(card.gain) for card in found if card.gain is not None), default=0.0),
         total_rounds=run.last_round,
         tables=[],
-        metrics=[_metrics_of_one(entry)] if len(entry.run.by_metric) > 1 else [],
+        metrics=[*([_metrics_of_one(entry)] if len(entry.run.by_metric) > 1 else []), *clinical.tables_of(run)],
         pictures=_group(drawn, list(drawn)),
         more=[],
         unit=metric.title,
@@ -128,10 +128,9 @@ def _page_of_several(comparison: Comparison, drawn: dict[str, Picture]) -> str:
         tables.append({"partition": partition, "header": header, "rows": rows, "clients_header": clients_header, "clients": clients[:-1],
                        "losers": clients[-1] if clients else [], "caption": caption})  # fmt: skip
     for method in comparison.methods:
-        wanted = [name for name in drawn if name.startswith((f"heatmap-{_file_part(method)}", f"weights-{_file_part(method)}"))]
-        own = [name for name in wanted if _owner(name, comparison.methods) == method]
+        own = [name for name in drawn if _of_one(name) and _owner(name, comparison.methods) == method]
         more.append({"title": method, "pictures": _group(drawn, own)})
-    shared = [name for name in drawn if not name.startswith(("heatmap-", "weights-"))]
+    shared = [name for name in drawn if not _of_one(name)]
     return _render(
         title=f"{len(comparison.methods)} methods on {entries[0].run.data}",
         headline=best_in_words(comparison),
@@ -293,6 +292,11 @@ def _one_each(comparison: Comparison) -> list[Entry]:
 
 def _file_part(label: str) -> str:
     return "".join(sign if sign.isalnum() or sign in "._=" else "-" for sign in label).strip("-")
+
+
+def _of_one(name: str) -> bool:
+    """Whether a figure is about one method of several."""
+    return name.startswith(("heatmap-", "weights-", "roc", "calibration"))
 
 
 def _owner(name: str, methods: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from equipoise.comparison.entries import Entry
 from equipoise.comparison.measures import pairs
 from equipoise.comparison.table import Comparison
-from equipoise.report import figures
+from equipoise.report import clinical, figures
 from equipoise.report.cards import points as points_of
 from equipoise.report.cards import written
 from equipoise.report.curves import Curves, read_curves, read_weights
@@ -49,7 +49,7 @@ def of_run(entry: Entry) -> dict[str, Picture]:
         f"{name}: average {written(p[0][0], metric)}, standard deviation {points_of(p[0][1], metric)}." for name, p in points.items()
     )
     found["plane"] = Picture("Average and evenness", text, lambda: figures.plane(points, metric, curves))
-    return found | _maps(entry, curves)
+    return found | _clinical(entry) | _maps(entry, curves)
 
 
 def of_comparison(comparison: Comparison, partition: str) -> dict[str, Picture]:
@@ -84,7 +84,15 @@ def of_comparison(comparison: Comparison, partition: str) -> dict[str, Picture]:
 
 def of_method(entry: Entry) -> dict[str, Picture]:
     """The heat map and the weights of one run, for a page about several."""
-    return _maps(entry, _curves(entry))
+    return _maps(entry, _curves(entry)) | _clinical(entry)
+
+
+def _clinical(entry: Entry) -> dict[str, Picture]:
+    run = Run(entry.run.folder)
+    try:
+        return {name: Picture(*one) for name, one in clinical.curves_of(run).items()}
+    finally:
+        run.store.close()
 
 
 def _maps(entry: Entry, curves: Curves) -> dict[str, Picture]:
