@@ -28,7 +28,7 @@ import equipoise as eq
 from equipoise.transports.base import Watcher
 
 HERE = Path(__file__).parent
-RATES, EPOCHS, ROUNDS, SEEDS, METHODS = (0.02, 0.05, 0.1, 0.2), (1, 2, 5), (20, 50), (1, 2), ("fedavg", "standalone")
+RATES, EPOCHS, ROUNDS, SEEDS, METHODS = (0.05, 0.1, 0.2), (1, 2, 4), (20, 50), (1, 2), ("fedavg", "standalone")
 
 
 def sets() -> dict[str, dict[str, Any]]:

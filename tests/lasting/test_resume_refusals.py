@@ -167,3 +167,15 @@ def test_ctrl_c_ends_after_the_current_client_and_says_how_to_resume(tmp_path: P
     assert process.returncode == 130
     assert "stopped after round" in said and f"equipoise resume {tmp_path / 'run'}" in said and "Traceback" not in said
     assert simulate.Run(tmp_path / "run").status == "stopped"
+
+
+def test_a_table_run_from_before_there_were_schemas_is_told_so(tmp_path: Path) -> None:
+    """Not that its data have changed: they have not."""
+    folder = stopped(tmp_path)
+    store = Store(folder, writing=True)
+    store.set_meta("recipe", {"kind": "table", "columns": []})
+    store.set_meta("fingerprint", "of other inputs")
+    store.set_meta("version", "0.1.0")
+    store.close()
+    with pytest.raises(RunError, match=r"begun by a version \(0\.1\.0\) that read tables in another way .*run the experiment anew"):
+        simulate.resume(folder)
