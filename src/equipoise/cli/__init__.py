@@ -10,7 +10,7 @@ import typer
 
 from equipoise.checked.names import UnknownName, is_unicode, quoted
 from equipoise.checked.text import shown
-from equipoise.cli import compare, data, export, methods, models, predict, report, resume, run, show, table
+from equipoise.cli import compare, data, export, methods, models, predict, report, resume, run, show, table, watch
 from equipoise.version import __version__
 
 app = typer.Typer(
@@ -46,6 +46,7 @@ app.command("run")(run.run)
 app.command("resume")(resume.resume)
 app.command("compare")(compare.compare)
 app.command("report")(report.report)
+app.command("watch")(watch.watch)
 app.command("show")(show.show)
 app.command("table")(table.table)
 app.command("export")(export.export)

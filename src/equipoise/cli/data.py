@@ -195,6 +195,14 @@ def _facts(name: str) -> dict[str, Any]:
             "status": "built in",
             "shape": [1, 8, 8],
         }
+    if name == sets.synthetic.NAME:
+        return {
+            "name": name,
+            "title": "synthetic: normal clouds, no real data",
+            "counts": "any, data.synthetic.samples",
+            "licence": "none needed",
+            "status": "made on the spot",
+        }
     if name in sets.JOINED:
         members = sets.JOINED[name].split("+")
         here = all(sets.prepared_copy(sets.entry(member)) for member in members)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -34,6 +35,8 @@ from equipoise.transports.isolation import UNKEPT, can_interrupt
 from equipoise.transports.measuring import MEASURE, OUTPUTS
 
 console = Console()
+MOST_LISTED, AT_EACH_END = 50, 10  # clients of a run that a terminal shows
+SHARES = (1, 10, 25, 50, 75, 90, 99)
 
 
 class Styled(str):
@@ -214,7 +217,7 @@ def show(found: dict[str, Any]) -> None:
     header = ["client", "samples", *(["alone"] if known else []), found["model"]]
     header += [*(["majority class"] if beside else []), *(["gain", ""] if known else [])]
     lines = []
-    for client, row in list(rows.items())[:50]:
+    for client, row in _extremes(rows, metric.lower_is_better) if len(rows) > MOST_LISTED else rows.items():
         gain = row.get("gain")
         verdict = (
             []
@@ -237,8 +240,14 @@ def show(found: dict[str, Any]) -> None:
             ]
         )
     table(header, lines, f"{metric.title} of the {found['model']} model on {found['split']} data")
-    if len(rows) > 50:
-        say(f"... and {len(rows) - 50} more clients: equipoise show {found['run']} --json")
+    if len(rows) > MOST_LISTED:
+        shares = np.quantile([row["value"] for row in rows.values()], [share / 100 for share in SHARES])
+        quantiles = ", ".join(f"{share} % {number(float(value))}" for share, value in zip(SHARES, shares, strict=True))
+        say(
+            f"the {AT_EACH_END} worst and the {AT_EACH_END} best of {len(rows):,} clients; all: equipoise show {found['run']} --json",
+            wrap=False,
+        )
+        say(f"quantiles over clients: {quantiles}", wrap=False)
     noise = (
         f" ({number(found['std without test noise'])} without the noise of finite test sets)" if "std without test noise" in found else ""
     )
@@ -276,6 +285,12 @@ def _show_clinical(clinical: Mapping[str, Any], most: int = 20) -> None:
     table(["client", *(shown.get(name, name.replace("_", " ")) for name in names)], rows, title)
     if len(clinical) > most:
         say(f"... and {len(clinical) - most} more clients")
+
+
+def _extremes(rows: Mapping[str, dict[str, Any]], lower: bool) -> list[tuple[str, dict[str, Any]]]:
+    """The worst clients and the best; a model that has diverged is the worst there is."""
+    order = sorted(rows.items(), key=lambda item: (not math.isnan(item[1]["value"]), -item[1]["value"] if lower else item[1]["value"]))
+    return [*order[:AT_EACH_END], *order[-AT_EACH_END:]]
 
 
 def plain(found: Any) -> Any:

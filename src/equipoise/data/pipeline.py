@@ -32,13 +32,14 @@ def federate(config: DataConfig, seed: int, dataset: Dataset | None = None) -> F
         pool = np.sort(stream(seed, "samples").choice(pool, config.samples, replace=False))
     dealt = _dealt(config, seed, dataset, pool)
     parts = _split(config, seed, dataset, dealt, groups, shared)
+    different = int(np.count_nonzero(np.bincount(dealt.parts.index)))
     metadata = {
         "licence": dataset.licence,
         "source": dataset.source,
         "samples": len(dataset.x),
-        "dealt": len(np.unique(dealt.parts.index)),
-        "equal_samples": len(groups) - len(np.unique(groups)),
-        "repeats": len(dealt.parts.index) - len(np.unique(dealt.parts.index)),
+        "dealt": different,
+        "equal_samples": len(groups) - int(np.count_nonzero(np.bincount(groups))),
+        "repeats": len(dealt.parts.index) - different,
         "train_equal_to_shared_test": int(np.isin(groups[parts[0].index], groups[parts[3]]).sum()),
         **dealt.metadata,
     }
@@ -51,6 +52,8 @@ def load(config: DataConfig) -> Dataset:
     """The data set that a `data:` section names: a registered one, or a path to a user's files."""
     from equipoise.data import own, sets, tables
 
+    if config.synthetic is not None:
+        return sets.synthetic.load(config.synthetic)
     if not is_own(config):
         return sets.load(config.name)
     path = Path(config.name)
@@ -127,6 +130,11 @@ def _dealt(config: DataConfig, seed: int, dataset: Dataset, places: np.ndarray) 
         site_names=dataset.site_names,
         features=lambda: _features(dataset, places),
     )
+    if config.clients is not None and config.clients > len(places):
+        raise ValueError(
+            f"data.clients: expected at most {len(places)}, the number of samples that are dealt from {dataset.name}, got {config.clients}; "
+            "ask for fewer clients, or use more data"
+        )
     sites = 0 if site is None else len(np.unique(site))
     usual = {"natural": sites, "domains": 5 * sites, "cla": min(10, pool.classes)}.get(parse(partition)[0], 10)
     dealt = deal(partition, pool, config.clients or usual, seed)

@@ -57,7 +57,10 @@ def _array(
     if config.augment and not dataset.image:
         raise ValueError(f"augment: {', '.join(config.augment)} is for images and {dataset.name} holds none")
     train, validation, test, shared = parts
-    rows = np.unique(np.concatenate([train.index, validation.index, test.index, shared]))
+    held = np.zeros(len(dataset.x), dtype=bool)
+    for index in (train.index, validation.index, test.index, shared):
+        held[index] = True
+    rows = np.flatnonzero(held)
     place = np.full(len(dataset.x), -1)
     place[rows] = np.arange(len(rows))
     x = normalised(dataset.x if len(rows) == len(dataset.x) else dataset.x[rows], name)

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from equipoise.metrics import counts
-from equipoise.report import figures
+from equipoise.report import drawing
 from equipoise.runs import Run
 from equipoise.runs.clinical import classes_of, clinical, thresholds, unequal
 
@@ -61,26 +61,41 @@ def tables_of(run: Run) -> list[dict[str, Any]]:
 
 
 def roc(lines: Mapping[str, counts.Counts], of: int) -> Figure:
-    figure, axes = figures.new()
+    figure, axes = drawing.new()
     for place, (site, table) in enumerate(lines.items()):
         x, y = counts.roc(table[of, counts.POSITIVES], table[of, counts.NEGATIVES])
         style = ("-", "--", "-.", ":")[place % 4]
-        axes.plot(100 * x, 100 * y, style, color=figures.COLOURS[place % len(figures.COLOURS)], linewidth=1.6, label=_legend(site))
-    axes.plot([0, 100], [0, 100], color=figures.ALONE, linewidth=0.8)
+        axes.plot(
+            100 * x,
+            100 * y,
+            style,
+            color=drawing.COLOURS[place % len(drawing.COLOURS)],
+            linewidth=1.6,
+            label=drawing.in_legend(drawing.short(site)),
+        )
+    axes.plot([0, 100], [0, 100], color=drawing.ALONE, linewidth=0.8)
     axes.set(xlabel="100 - specificity in %", ylabel="sensitivity in %", xlim=(-1, 101), ylim=(-1, 101))
     axes.legend(loc="lower right")
     return figure
 
 
 def calibration(lines: Mapping[str, counts.Counts], of: int) -> Figure:
-    figure, axes = figures.new()
+    figure, axes = drawing.new()
     most = max(n for table in lines.values() for _, _, n in counts.calibration(table[of, 0], table[of, 1]))
     for place, (site, table) in enumerate(lines.items()):
         score, share, sizes = np.array(counts.calibration(table[of, counts.POSITIVES], table[of, counts.NEGATIVES])).T
-        colour, marker = figures.COLOURS[place % len(figures.COLOURS)], figures.MARKERS[place % len(figures.MARKERS)]
+        colour, marker = drawing.COLOURS[place % len(drawing.COLOURS)], drawing.MARKERS[place % len(drawing.MARKERS)]
         axes.plot(100 * score, 100 * share, color=colour, linewidth=1, alpha=0.8)
-        axes.scatter(100 * score, 100 * share, s=6 + 60 * sizes / most, color=colour, marker=marker, linewidths=0, label=_legend(site))
-    axes.plot([0, 100], [0, 100], color=figures.ALONE, linewidth=0.8)
+        axes.scatter(
+            100 * score,
+            100 * share,
+            s=6 + 60 * sizes / most,
+            color=colour,
+            marker=marker,
+            linewidths=0,
+            label=drawing.in_legend(drawing.short(site)),
+        )
+    axes.plot([0, 100], [0, 100], color=drawing.ALONE, linewidth=0.8)
     axes.set(xlabel="score in %", ylabel="share that has the class in %", xlim=(-1, 101), ylim=(-1, 101))
     axes.legend(loc="upper left")
     return figure
@@ -107,8 +122,3 @@ def _cell(value: float, low: float | None, high: float | None) -> str:
 
 def _percent(value: float) -> str:
     return "–" if np.isnan(value) else f"{100 * value:.1f}"
-
-
-def _legend(name: str) -> str:
-    """matplotlib leaves out of a legend what begins with an underscore."""
-    return f" {name}" if name.startswith("_") else name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from equipoise.checked.names import did_you_mean
 from equipoise.data.dataset import Dataset
-from equipoise.data.sets import common, digits, domains, hospitals, medical
+from equipoise.data.sets import common, digits, domains, hospitals, medical, synthetic
 from equipoise.data.sets.registered import RegisteredSet
 from equipoise.data.sets.store import arrays_of, data_folder, fetch, import_files, prepared_copy
 
@@ -14,7 +14,7 @@ ENTRIES = {e.name: e for e in (*common.ENTRIES, *medical.ENTRIES, *domains.ENTRI
 
 def names() -> list[str]:
     """Every name that `load` takes."""
-    return ["digits", *ENTRIES, *JOINED]
+    return ["digits", synthetic.NAME, *ENTRIES, *JOINED]
 
 
 def entry(name: str) -> RegisteredSet:
@@ -30,6 +30,8 @@ def load(name: str) -> Dataset:
     """A registered set, or several joined as domains: "mnist+usps"."""
     if name == "digits":
         return digits.load()
+    if name == synthetic.NAME:
+        return synthetic.load(synthetic.Synthetic())
     joined = JOINED.get(name, name)
     if "+" in joined:
         return domains.join(name, [load(single) for single in joined.split("+")])
@@ -41,4 +43,16 @@ def load(name: str) -> Dataset:
         raise ValueError(f"{prepared_copy(found)} cannot be taken as data set {name}: {error}") from error
 
 
-__all__ = ["ENTRIES", "JOINED", "RegisteredSet", "data_folder", "entry", "fetch", "import_files", "load", "names", "prepared_copy"]
+__all__ = [
+    "ENTRIES",
+    "JOINED",
+    "RegisteredSet",
+    "data_folder",
+    "entry",
+    "fetch",
+    "import_files",
+    "load",
+    "names",
+    "prepared_copy",
+    "synthetic",
+]
