@@ -175,3 +175,12 @@ def test_a_run_from_python_says_how_data_were_understood(hospitals: Path, capsys
     said = capsys.readouterr().err
     assert "hospitals: 620 rows, classification, label disease" in said
     assert "sites (rows): boston (320), lyon (240), wien (60)" in said and "warning: fewer than 30 test rows in wien (12)" in said
+
+
+def test_the_majority_class_is_on_the_page_and_on_a_models_card(hospitals: Path, equipoise: Terminal) -> None:
+    equipoise("run", "--data", "hospitals", "--label", "disease", *SMALL, "--workers", "0", "--quiet", "--out", "run")
+    equipoise("report", "run", "--out", "page.html")
+    assert "what always naming it would reach" in Path("page.html").read_text()
+    equipoise("export", "run", "--out", "model.safetensors")
+    shares = eq.Run("run").majority()
+    assert all(f"(majority class {share:.4f})" in Path("model.md").read_text() for share in shares.values())

@@ -117,6 +117,8 @@ def _page_of_one(comparison: Comparison, found: list[Card], drawn: dict[str, Pic
     tiles = [(f"average {metric.name}", written(measured["average"], metric), _was(entry, "average")),
              (f"{worst} client", written(measured["worst"], metric), _was(entry, "worst")),
              ("standard deviation over clients", points(measured["std"], metric), _was(entry, "std", points))]  # fmt: skip
+    if entry.run.majority and metric.name == "accuracy":
+        tiles.insert(1, ("majority class", written(measured["majority"], metric), "what always naming it would reach"))
     if entry.reference:
         average = measured["change"] * (-1 if entry.lower else 1)
         tiles += [("average gain", f"{'+' if average > 0 else ''}{points(average, metric)}", f"{100 * measured['harmed']:.0f} % of the clients lose"),

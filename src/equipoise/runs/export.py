@@ -52,7 +52,9 @@ def _card(run: Run, name: str, client: str | None, net: torch.nn.Module) -> str:
     values = run.final(model=name) if name in run.models() else {}
     own = {client: values[client]} if client in values else values
     config, task = run.config, run.task
-    measured = ", ".join(f"{who}: {value:.4f}" for who, value in list(own.items())[:50]) or "not measured"
+    majority = run.majority() if run.main_metric == "accuracy" else {}
+    beside = {who: f" (majority class {majority[who]:.4f})" if who in majority else "" for who in own}
+    measured = ", ".join(f"{who}: {value:.4f}{beside[who]}" for who, value in list(own.items())[:50]) or "not measured"
     return f"""# {name}{f" of client {client}" if client else ""}
 
 - method: {config["method"]}
