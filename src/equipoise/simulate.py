@@ -209,7 +209,7 @@ def tell(wanted: Experiment, shape: tuple[int, ...], asked: Any) -> None:
     lines = []
     if wanted.dataset is not None or is_own(wanted.data):
         lines = in_words(understood(wanted.data, wanted.dataset))
-    if asked == AUTO and not wanted.models and len(shape) == 3:
+    if asked == AUTO and wanted.model == "cnn" and not wanted.models:
         lines.append(model_in_words(wanted.model, shape))
     for line in lines:
         print(line, file=sys.stderr)

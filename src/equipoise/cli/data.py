@@ -172,11 +172,14 @@ def before_training(wanted: Experiment) -> None:
         found = understood(data)
         show_understood(found, sys.stderr, most=30)
         shape = found.schema.shape
-    elif data.name in sets.names() and data.name != "digits" and data.name not in sets.JOINED:
+    elif data.name in sets.JOINED or "+" in data.name:
+        shape = (3, 32, 32)  # what domains are brought to
+    elif data.name in sets.names() and data.name != "digits":
         shape = sets.entry(data.name).shape
     if wanted.model == AUTO and not wanted.models and shape is not None and len(shape) == 3:
         shape = (shape[0], *(data.image_size or side for side in shape[1:]))
-        print(model_in_words(chosen(shape), shape), file=sys.stderr)
+        if chosen(shape) == "cnn":
+            print(model_in_words("cnn", shape), file=sys.stderr)
 
 
 def _plural(word: str, count: int) -> str:
