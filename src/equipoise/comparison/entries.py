@@ -11,7 +11,7 @@ from typing import Any
 
 from equipoise.checked.names import closest
 from equipoise.comparison.labels import labels
-from equipoise.comparison.measures import NAN, NO_TARGET, cost_of, distances_of, for_each, measure_run, values_by_client
+from equipoise.comparison.measures import DISTANCES, NAN, NO_TARGET, cost_of, distances_of, for_each, measure_run, values_by_client
 from equipoise.experiment import flat
 from equipoise.metrics.registry import Metric, find
 from equipoise.runs import Run
@@ -91,7 +91,7 @@ class Entry:
         if self.run.metric == "accuracy":
             shares = [self.run.majority[client] for client in self.run.values if client in self.run.majority]
             found["majority"] = sum(shares) / len(shares) if shares else NAN
-        return found | self.run.cost, reasons
+        return dict.fromkeys(DISTANCES, NAN) | found | self.run.cost, reasons
 
     def seen_by(self, metric: str) -> Entry:
         """The same run looked at through another of its metrics."""
