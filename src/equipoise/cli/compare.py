@@ -59,6 +59,13 @@ def compare(
         typer.Option(metavar="PACKAGE", help="import code of this package if the file names it; repeat the option for several"),
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="runs at a time; default one per core")] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="one run after another on a Ray cluster: HOST:PORT of its head, or auto for the one of this machine"
+        ),
+    ] = None,
+    trust_network: Annotated[bool, typer.Option("--trust-network", help="take a cluster that asks for no token")] = False,
     output_format: Annotated[
         Literal["terminal", "markdown", "latex", "csv", "json"],
         typer.Option("--format", help="what is printed; files of all kinds are saved"),
@@ -104,7 +111,8 @@ def compare(
         + (["rounds_to_target"] if target is not None and "rounds_to_target" not in (measures or "") else []),
         "target": target,
     }
-    compared(given, typed, out, jobs, allow_import or [], dry_run, quiet, output_format)
+    where = {"cluster": cluster, "trust_network": trust_network}
+    compared(given, typed, out, jobs, allow_import or [], dry_run, quiet, output_format, where)
 
 
 def compared(
@@ -116,6 +124,7 @@ def compared(
     dry_run: bool,
     quiet: bool,
     output_format: str,
+    where: dict[str, Any],
 ) -> None:
     """Carry out a comparison, or show its plan; `typed` stands in place of what the file says."""
     from equipoise.checked.imports import permitted
@@ -133,7 +142,7 @@ def compared(
         return
     try:
         with comparison_output.progress(quiet) as watching:
-            result = start(given, **typed, out=out, jobs=jobs, progress=watching, allow_imports=allowed)
+            result = start(given, **typed, out=out, jobs=jobs, progress=watching, allow_imports=allowed, **where)
     except KeyboardInterrupt:
         print("stopped; finished rounds are kept, and the same command goes on from there", file=sys.stderr)
         raise typer.Exit(130) from None

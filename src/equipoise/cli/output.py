@@ -90,7 +90,7 @@ def plan(wanted: Experiment) -> None:
     from equipoise.engine.evaluation import check_main
     from equipoise.experiment.preparing import prepare, try_precision
 
-    federation = federate(wanted.data, wanted.seed, wanted.dataset)
+    federation = federate(wanted.data, wanted.seed, wanted.dataset, wanted.imports)
     roster, wanted = roster_of(federation), wanted.with_model(federation.task.shape)
     try_precision(wanted)
     bench, _ = prepare(wanted, roster.task, roster.ids)
@@ -165,13 +165,20 @@ def _bars(quiet: bool, main: str | None) -> Iterator[Watcher]:
 
     def work(step: str, done: int, total: int) -> None:
         doing = "measuring" if step in (MEASURE, OUTPUTS) else "training"
-        bars.update(clients, total=total, completed=done, note=doing)
+        places = {place.partition("@")[2]: count for place, count in watcher.by_place.items() if place.startswith("clients@")}
+        note = (
+            f"{doing}; this round by node: {', '.join(f'{place} {count:.0f}' for place, count in sorted(places.items()))}"
+            if places
+            else doing
+        )
+        bars.update(clients, total=total, completed=done, note=note)
 
     def finished(record: Any) -> None:
         bars.update(rounds, note=_headline(record, main), **({} if record.finish else {"completed": record.round}))
 
+    watcher = Watcher(on_start=start, on_clients=work, on_round=finished)
     try:
-        yield Watcher(on_start=start, on_clients=work, on_round=finished)
+        yield watcher
     finally:
         bars.stop()
 
@@ -305,7 +312,7 @@ def profile(run: Run) -> None:
     import statistics
 
     rounds = run.rounds()
-    phases = list(dict.fromkeys(phase for row in rounds for phase in row["seconds"]))
+    phases = list(dict.fromkeys(phase for row in rounds for phase in row["seconds"] if "@" not in phase))  # those are of a place
     medians = {phase: statistics.median(row["seconds"].get(phase, 0.0) for row in rounds) for phase in phases}
     total = sum(medians.values()) or 1.0
     table(["phase", "ms per round", "share"], [[phase, f"{value * 1000:.2f}", f"{value / total:.0%}"] for phase, value in medians.items()])

@@ -38,6 +38,13 @@ def run(
     seed: Annotated[int | None, typer.Option(help="the same seed gives the same bits")] = None,
     fraction: Annotated[float | None, typer.Option(help="share of the clients asked in each round")] = None,
     workers: Annotated[int | None, typer.Option(help="worker processes; default one per core; 0: in this process")] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="do the clients' work on a Ray cluster: HOST:PORT of its head, or auto for the one of this machine"
+        ),
+    ] = None,
+    trust_network: Annotated[bool, typer.Option("--trust-network", help="take a cluster that asks for no token")] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda")] = None,
     settings: Annotated[
         list[str] | None,
@@ -69,7 +76,7 @@ def run(
     from equipoise.checked.imports import FromFile, permitted
     from equipoise.cli import output
     from equipoise.cli.data import before_training
-    from equipoise.experiment import experiment, load, with_settings
+    from equipoise.experiment import ConfigurationError, experiment, load, with_settings
     from equipoise.simulate import fresh_folder
     from equipoise.simulate import run as start
 
@@ -78,6 +85,10 @@ def run(
         "method.weights": weights, "method.inputs": inputs, "method.beside": beside, "rounds": rounds, "seed": seed,
         "participation.fraction": fraction, "workers": workers, "device": device,
     }  # fmt: skip
+    if cluster is not None and workers is not None:
+        raise ConfigurationError(
+            f"--cluster: expected no --workers beside it, got {workers}; the nodes of a cluster offer their cores themselves"
+        )
     if method is not None and file is not None:
         flags["method"] = flags.pop("method.name")  # another method: the file's hyper-parameters belong to the old one
     given = {key: value for key, value in flags.items() if value is not None}
@@ -85,7 +96,8 @@ def run(
     config = with_settings(config, output.parse_settings(settings or []))
     if against_alone:
         asked = {"--overwrite": overwrite, "--profile": profile, "--track": track is not None}
-        _against_alone(config, out, allow_import or [], dry_run, quiet, [name for name, given in asked.items() if given])
+        where = {"cluster": cluster, "trust_network": trust_network}
+        _against_alone(config, out, allow_import or [], dry_run, quiet, where, [name for name, given in asked.items() if given])
         return
     wanted = experiment(config, permitted(config, allow_import or []))
     if dry_run:
@@ -109,13 +121,15 @@ def run(
             begin(first, rounds)
 
         watcher.on_start = begins
-        finished = start(wanted, out, watcher)
+        finished = start(wanted, out, watcher, cluster=cluster, trust_network=trust_network)
     output.summary(finished)
     if profile:
         output.profile(finished)
 
 
-def _against_alone(config: FromFile, out: Path | None, allowed: list[str], dry_run: bool, quiet: bool, unfit: list[str]) -> None:
+def _against_alone(
+    config: FromFile, out: Path | None, allowed: list[str], dry_run: bool, quiet: bool, where: dict[str, Any], unfit: list[str]
+) -> None:
     """`equipoise compare` with one method and one seed: its folder, its table, its page."""
     from equipoise.cli.compare import compared
     from equipoise.experiment import ConfigurationError
@@ -126,4 +140,4 @@ def _against_alone(config: FromFile, out: Path | None, allowed: list[str], dry_r
     # As lists of the file, not as typed: what of it came from a file may be imported only if that was allowed.
     lists = {"methods": [method], "seeds": [seed]}
     rest = config.changed({key: value for key, value in config.items() if key not in ("method", "seed")} | lists)
-    compared(rest, {key: [] for key in lists}, out, None, allowed, dry_run, quiet, "terminal")
+    compared(rest, {key: [] for key in lists}, out, None, allowed, dry_run, quiet, "terminal", where)

@@ -16,6 +16,7 @@ from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Dataset
 from equipoise.data.deciding import is_date, schema_of, with_schema
 from equipoise.data.own import common_size, image_files, image_shape
+from equipoise.data.patients import is_patients
 from equipoise.data.pipeline import is_own, load
 from equipoise.data.reading import cells_as_text, column_of, is_missing
 from equipoise.data.schema import INPUTS, ColumnSchema, Schema
@@ -66,7 +67,7 @@ def understood(config: DataConfig, dataset: Dataset | None = None) -> Understand
     path = Path(config.name)
     if dataset is not None:
         return _of_dataset(with_schema(dataset.as_task(config.task), config.schema), config)
-    if not is_own(config):
+    if not is_own(config) or is_patients(path):
         return _of_dataset(with_schema(load(config).as_task(config.task), config.schema), config)
     if path.is_dir() and not site_files(path):
         return _of_images(path, config)
@@ -111,7 +112,7 @@ def _of_dataset(dataset: Dataset, config: DataConfig) -> Understanding:
     places = {column.name: place for place, column in enumerate(dataset.columns)}
     cells = {name: dataset.x.numpy()[:, place] for name, place in places.items()}
     seen = tuple(_seen(column, [cells[column.name]], config) for column in schema.inputs)
-    warnings = _of_sites(sites, dataset.task.class_names, config) if dataset.site is not None else []
+    warnings = [*dataset.notes, *(_of_sites(sites, dataset.task.class_names, config) if dataset.site is not None else [])]
     return Understanding(dataset.name, dataset.task.kind, None, False, sites, seen, {}, tuple(warnings), schema)
 
 

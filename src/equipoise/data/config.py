@@ -40,6 +40,8 @@ class DataConfig(BaseModel):
     synthetic: Synthetic | None = Field(None, description="samples, features, classes and seed of a synthetic set, in place of a name")
     label: str | None = Field(None, description="the label column of a table")
     site: str | None = Field(None, description="the column that names the site, when all sites share one file")
+    codes: str | None = Field(None, description="of patients' records: a file of the codes that make a label; none: pancreatic cancer")
+    events: int | None = Field(None, ge=1, le=10_000, description="of patients' records: how many events are kept of each, the latest")
     categorical: tuple[str, ...] = Field((), description="columns of a table whose numbers are categories")
     normalise: str = Field(
         "auto", description="images: none, half, imagenet, ...; tables: client, pooled, none; auto: none for images, client for tables"

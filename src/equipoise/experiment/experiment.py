@@ -81,7 +81,11 @@ class Experiment(Section):
     @field_validator("data", mode="before")
     @classmethod
     def _data(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, (str, Path)) else value
+        value = {"name": str(value)} if isinstance(value, (str, Path)) else value
+        name = value.get("name") if isinstance(value, Mapping) else getattr(value, "name", None)
+        if isinstance(name, str) and ":" in name and not Path(name).exists():
+            _permission.get().check(name, "data set")
+        return value
 
     @field_validator("method", mode="before")
     @classmethod
