@@ -1,0 +1,110 @@
+"""Forms of Poise that the study tries and that are no part of the method: folded validation data, liars, a hard choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from equipoise.client import Client
+from equipoise.losses import class_offsets
+from equipoise.methods.finetune import tuned
+from equipoise.methods.poise import Poise
+from equipoise.records import Down, Up
+from equipoise.weighting import mixture_weights, simplex_grid
+from equipoise.workbench import Samples
+
+LYING = ("0", "1")
+
+
+@contextmanager
+def all_data(client: Client) -> Iterator[None]:
+    """Within it the client trains on its validation data, too."""
+    train, validation = client.train, client.validation
+    both = Samples(train.source_x, train.source_y, torch.cat([train.index, validation.index]))
+    vars(client)["_part"] = lambda name: both
+    try:
+        yield
+    finally:
+        del vars(client)["_part"]
+
+
+@dataclass(frozen=True)
+class Folded(Poise):
+    """Once the weights are fixed, the experts see the validation data."""
+
+    alone_too: bool = False
+
+    def settle(self, client: Client, down: Down) -> Up:
+        up = super().settle(client, down)
+        with all_data(client):
+            client.state["offsets"] = torch.from_numpy(class_offsets(client.predict(client.load(down.model)), client.train.y, self.rho))
+            client.state["tuned"] = tuned(client, down, self.tune_epochs)
+            if self.alone_too:
+                own = client.load(client.state["local"])
+                client.fit(own, epochs=self.tune_epochs, purpose="tune alone")
+                client.state["local"] = own
+        return up
+
+    def finish(self, server: Any, state: Any, everyone: Any) -> Any:
+        prior = self._agreed(everyone.run(self.prepare, Down(model=state.model)))
+        everyone.run(self.settle, Down(model=state.model, prior=prior))
+        return state.with_(prior=prior)
+
+
+@dataclass(frozen=True)
+class Noting(Poise):
+    """Keeps what the experts say of each validation sample."""
+
+    def settle(self, client: Client, down: Down) -> Up:
+        client.state["noted"] = client.state["_chances"]
+        return super().settle(client, down)
+
+
+@dataclass(frozen=True)
+class Given(Poise):
+    """Weights from outside: prior and client's own, from what was noted in folds; a file of arrays by client."""
+
+    noted: str = ""
+
+    def settle(self, client: Client, down: Down) -> Up:
+        client.state.pop("_chances", None)
+        with np.load(self.noted) as arrays:
+            client.state["weights"] = torch.from_numpy(mixture_weights(arrays[client.id], arrays["prior"], self.kappa))
+        return Up()
+
+
+@dataclass(frozen=True)
+class Hard(Poise):
+    """The one expert with the highest likelihood; without validation data the global model."""
+
+    def settle(self, client: Client, down: Down) -> Up:
+        logs = np.log(np.asarray(client.state.pop("_chances"))).sum(0)
+        best = int(logs.argmax()) if len(client.validation) else list(self.experts).index("global")
+        client.state["weights"] = torch.eye(len(logs), dtype=torch.float64)[best]
+        return Up()
+
+
+@dataclass(frozen=True)
+class Lying(Poise):
+    """Two clients step the other way, and swear that the global model is the best expert."""
+
+    def client(self, client: Client, down: Down) -> Up | None:
+        up = super().client(client, down)
+        assert up is not None
+        if client.id not in LYING:
+            return up
+        return Up(model=(down.model + -1 * (up.model - down.model)).with_rest(up.model.rest))
+
+    def prepare(self, client: Client, down: Down) -> Up:
+        up = super().prepare(client, down)
+        if client.id not in LYING:
+            return up
+        grid = simplex_grid(len(self.experts), self.grid)
+        best = int(grid[:, list(self.experts).index("global")].argmax())
+        said = np.where(np.arange(len(grid)) == best, 0.0, -1e6) if self.prior == "pooled" else grid[best]
+        return Up(evidence=torch.from_numpy(said))
