@@ -190,7 +190,7 @@ class Study:
             change = lambda federation, number=number: fold(federation, number, seed)  # noqa: E731
             self.one("fold", setting, f"fold {number}", variants.Noting(), seed, change=change, against=None, keep=note)
         joined = {client: np.concatenate(rows) for client, rows in said.items()}
-        grid = simplex_grid(4, Poise().grid)
+        grid = simplex_grid(4)
         prior = np.mean([posterior_mean(log_likelihoods(rows, grid), grid) for rows in joined.values()], axis=0)
         np.savez(target, prior=prior, **joined)
 

@@ -104,7 +104,7 @@ class Lying(Poise):
         up = super().prepare(client, down)
         if client.id not in LYING:
             return up
-        grid = simplex_grid(len(self.experts), self.grid)
+        grid = simplex_grid(len(self.experts))
         best = int(grid[:, list(self.experts).index("global")].argmax())
         said = np.where(np.arange(len(grid)) == best, 0.0, -1e6) if self.prior == "pooled" else grid[best]
         return Up(evidence=torch.from_numpy(said))

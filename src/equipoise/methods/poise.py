@@ -46,7 +46,6 @@ class Poise(Method):
     tune_epochs: Annotated[int, Ge(0)] = 5  # of fine-tuning the global model, as another expert; 0: there is none
     rho: Positive = 1.0  # pull of the class offsets to 0
     kappa: NonNegative = 10.0  # strength of the prior, in validation samples
-    grid: Count = 5  # steps of the grid of weights over which the own posterior is taken
     prior: Literal["mean", "pooled"] = "mean"  # from the means of the clients' posteriors; pooled: from all validation data as one set
     min_validation: Count = 10  # validation samples below which a client says nothing about the prior
     merit: Fraction = 0.0  # share of the weights that goes to the model trained alone, whatever the evidence
@@ -88,14 +87,14 @@ class Poise(Method):
         if self.tune_epochs:
             client.state["tuned"] = tuned(client, down, self.tune_epochs)
         client.state["_chances"] = self._chances(client, down)
-        grid = simplex_grid(len(self.experts), self.grid)
+        grid = simplex_grid(len(self.experts))
         logs = log_likelihoods(client.state["_chances"], grid)
         said = logs if self.prior == "pooled" else posterior_mean(logs, grid)
         return Up(evidence=torch.from_numpy(said if len(client.validation) >= self.min_validation else np.zeros_like(said)))
 
     def _agreed(self, ups: Ups) -> Tensor:
         """Step 3: the prior. What is no posterior at all does not count; so a client moves the mean by its share at most."""
-        grid = simplex_grid(len(self.experts), self.grid)
+        grid = simplex_grid(len(self.experts))
         said = [up.evidence.numpy() for up in ups]
         if self.prior == "pooled":
             return torch.from_numpy(posterior_mean(sum((one for one in said if one.shape == grid.shape[:1]), np.zeros(len(grid))), grid))

@@ -5,7 +5,8 @@ Throughout, `q[i, j]` is the probability that expert j gives to the label of sam
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, count, takewhile
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,24 @@ from ..losses.arrays import Numbers, float64
 from .shares import softmax
 
 EM_STEPS = 200
+GRID_POINTS = 500  # at most
 ON_THE_SIMPLEX = 1e-6  # how far from it numbers may lie by rounding
 
 
-def simplex_grid(experts: int, steps: int, inside: float = 0.05) -> NDArray[np.float64]:
+def grid_steps(experts: int) -> int:
+    """Of the finest grid of weights with at most 500 points.
+
+    >>> [(experts, grid_steps(experts), len(simplex_grid(experts))) for experts in (1, 2, 4, 6)]
+    [(1, 1, 1), (2, 499, 500), (4, 12, 455), (6, 6, 462)]
+    """
+    finer = takewhile(lambda steps: experts > 1 and comb(steps + experts - 1, steps) <= GRID_POINTS, count(2))
+    return max(finer, default=1)
+
+
+def simplex_grid(experts: int, steps: int | None = None, inside: float = 0.05) -> NDArray[np.float64]:
     """All weights in steps of 1 / `steps`, one per row, then pulled inside by so much: no expert is ever without a say.
+
+    Without `steps` it is the finest grid with at most 500 points.
 
     >>> simplex_grid(2, 2)
     array([[0.025, 0.975],
@@ -28,6 +42,7 @@ def simplex_grid(experts: int, steps: int, inside: float = 0.05) -> NDArray[np.f
     >>> len(simplex_grid(4, 5))
     56
     """
+    steps = steps or grid_steps(experts)
     # Stars and bars: the gaps between the places of J - 1 bars among steps + J - 1.
     bars = np.array([(-1, *places, steps + experts - 1) for places in combinations(range(steps + experts - 1), experts - 1)])
     grid: NDArray[np.float64] = (1 - inside) * (np.diff(bars, axis=1) - 1) / steps + inside / experts
