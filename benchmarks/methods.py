@@ -25,12 +25,12 @@ from bench import CORES, HERE, machine
 from equipoise.data import Federation, federate
 from equipoise.engine.rounds import Loop
 from equipoise.models import Generator, build, shape_after
-from equipoise.runs.store import Store
 from equipoise.simulate import prepare
+from equipoise.storage.store import Store
 from equipoise.streams import default_generator, torch_stream
+from equipoise.training.workbench import one_thread, prefers_channels_last
 from equipoise.transports.base import Watcher
 from equipoise.transports.inprocess import InProcess
-from equipoise.workbench import one_thread, prefers_channels_last
 from measure import machine_seconds
 
 CLIENTS, BATCH, RATE, SEED = 10, 32, 0.05, 0

@@ -13,8 +13,8 @@ import torch
 import equipoise as eq
 from equipoise.engine.rounds import Loop
 from equipoise.methods.fedavg import FedAvg
-from equipoise.runs.store import RoundRecord
 from equipoise.simulate import run
+from equipoise.storage.store import RoundRecord
 from equipoise.task import Task
 from equipoise.transports.base import Watcher
 from measure import Meter, arguments

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+from equipoise.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from equipoise.comparison import compare as compare

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.losses.terms import Batch, Loss, Outputs, supervised
+from equipoise.data.samples import Samples
+from equipoise.losses.terms import Batch, Loss, supervised
+from equipoise.models import Model, Outputs
 from equipoise.records import plain
 from equipoise.streams import Turn, default_generator, number, torch_stream
 from equipoise.training import GradientHook, Stepper, backward, minimise
+from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
-from equipoise.workbench import Model, Samples, Workbench
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from equipoise.checked.names import nearest
 from equipoise.client import Client, Inputs
 from equipoise.method import SLOTS as METHOD_SLOTS
 from equipoise.method import Cohort, Method, Served, Ups, Weights, overridden
-from equipoise.names import nearest
+from equipoise.models import Model
 from equipoise.records import Down, Record, State, Up
 from equipoise.server import Server
+from equipoise.training.workbench import Factory
 from equipoise.tree import Tree
-from equipoise.workbench import Factory, Model
 
 if TYPE_CHECKING:
     from equipoise.task import Task

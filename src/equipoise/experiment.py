@@ -16,13 +16,14 @@ from typing import Any, Literal, get_args, overload
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_serializer, field_validator, model_validator
 from torch import nn
 
-from equipoise import methods, plainyaml
+from equipoise import methods
+from equipoise.checked import plainyaml
+from equipoise.checked.imports import OWN, FromFile, Imports, NotAllowed, permitted
+from equipoise.checked.names import checked_name, quoted
 from equipoise.composition import SLOTS, compose, parts
 from equipoise.data import DataConfig, Dataset
-from equipoise.imports import OWN, FromFile, Imports, NotAllowed, permitted
 from equipoise.method import Method, mistake
 from equipoise.metrics import registry
-from equipoise.names import checked_name, quoted
 from equipoise.training import Training
 
 MOST_MISTAKES = 20  # that one error tells

@@ -23,9 +23,9 @@ from equipoise.tree import Tree, combine, gram
 
 if TYPE_CHECKING:
     from equipoise.client import Client, Inputs
+    from equipoise.models import Model
     from equipoise.server import Server
     from equipoise.task import Task
-    from equipoise.workbench import Model
 
 NonNegative = Annotated[float, Ge(0)]
 Positive = Annotated[float, Gt(0)]

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 
 import torch
 
+from equipoise.data.samples import Samples
 from equipoise.metrics import accuracy
+from equipoise.models import Model
 from equipoise.streams import number, torch_stream
 from equipoise.task import Task
 from equipoise.training import Training, minimise
+from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
-from equipoise.workbench import Model, Samples, Workbench
 
 
 @dataclass(frozen=True)

@@ -20,28 +20,29 @@ from typing import Any, Literal, Protocol
 import torch
 import yaml
 
-import equipoise
-from equipoise import plainyaml
+from equipoise.checked import plainyaml
+from equipoise.checked.imports import Imports, permitted
 from equipoise.data import Dataset, Federation, federate
 from equipoise.data.roster import Roster, old_fingerprint
+from equipoise.data.samples import Samples
 from equipoise.engine.evaluation import PRESENT, check_main
+from equipoise.engine.preparing import prepare
 from equipoise.engine.rounds import Loop
 from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment, load, spec_of
-from equipoise.imports import Imports, permitted
 from equipoise.method import Method
-from equipoise.preparing import prepare
 from equipoise.records import Record
-from equipoise.runs.files import FILES
-from equipoise.runs.form import check_facts, read_configuration
-from equipoise.runs.outdated import outdated
 from equipoise.runs.run import Run
-from equipoise.runs.store import RunError, Store
 from equipoise.server import ServerData
+from equipoise.storage.files import FILES
+from equipoise.storage.form import check_facts, read_configuration
+from equipoise.storage.outdated import outdated
+from equipoise.storage.store import RunError, Store
+from equipoise.training.workbench import Workbench, one_thread
 from equipoise.transports.base import Interrupted, Job, Request, Transport, Watcher, state_of
 from equipoise.transports.inprocess import InProcess, Loopback
 from equipoise.transports.workers.pool import Workers
 from equipoise.transports.workers.processes import Pool
-from equipoise.workbench import Samples, Workbench, one_thread
+from equipoise.version import __version__
 
 
 class Simulated(Transport, Protocol):
@@ -192,7 +193,7 @@ class Simulation:
 def job_of(wanted: Experiment, run: str) -> Job:
     """What performing sides are told: the experiment as names, and what they may import."""
     names = wanted.model_dump(mode="json") | {"method": spec_of(wanted.build_method())}
-    return Job(run, names, wanted.imports.plain(), version=equipoise.__version__)
+    return Job(run, names, wanted.imports.plain(), version=__version__)
 
 
 def configuration(wanted: Experiment) -> str:
@@ -263,7 +264,7 @@ def _metadata(wanted: Experiment, job: Job, roster: Roster, simulation: Simulati
     federation = simulation.federation
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "version": equipoise.__version__,
+        "version": __version__,
         "environment": {"python": platform.python_version(), "torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability()},
         "run": job.run,
         "task": asdict(roster.task),

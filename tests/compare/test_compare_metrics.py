@@ -20,7 +20,7 @@ from equipoise.comparison import Comparison, formats, opened
 from equipoise.comparison.entries import Entry, Facts, aligned
 from equipoise.comparison.plan import plan
 from equipoise.runs import Run
-from equipoise.runs.store import RunError
+from equipoise.storage.store import RunError
 
 SITES = {"ada": 40, "bo": 30, "cy": 40, "di": 30}
 ONE_CLASS = {"bo": [1]}

@@ -16,7 +16,7 @@ from equipoise.comparison.plan import Cell
 from equipoise.comparison.run import compare
 from equipoise.data import from_arrays
 from equipoise.runs import Run
-from equipoise.runs.store import RunError, Store
+from equipoise.storage.store import RunError, Store
 
 BASE = {"data": {"name": "digits", "clients": 3, "partition": "dirichlet:0.5"}, "rounds": 2, "training": {"steps": 3, "lr": 0.1}}
 

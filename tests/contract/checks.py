@@ -17,7 +17,7 @@ from equipoise import methods, simulate
 from equipoise.data import Federation, Parts
 from equipoise.records import PerClient, read, write
 from equipoise.runs import Run
-from equipoise.runs.checkpoint import load_server
+from equipoise.storage.checkpoint import load_server
 from equipoise.tree import Tree
 
 CLASSES = 3

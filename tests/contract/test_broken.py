@@ -13,12 +13,13 @@ import torch
 from checks import CHECKS
 
 from equipoise.client import Client
+from equipoise.data.samples import Samples
 from equipoise.losses.terms import supervised, term
 from equipoise.method import Method, Served, Ups, Weights
+from equipoise.models import Model
 from equipoise.records import Down, PerClient, State, Up
 from equipoise.server import Server
 from equipoise.tree import Tree
-from equipoise.workbench import Model, Samples
 
 
 @dataclass(frozen=True)

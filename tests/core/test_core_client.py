@@ -10,10 +10,12 @@ from problems import assert_equal, assert_near, bench_of
 from torch import nn
 
 from equipoise.client import Client, Inputs
-from equipoise.losses.terms import Batch, Outputs, frozen_features, supervised, term
+from equipoise.data.samples import EVALUATION_BATCH
+from equipoise.losses.terms import Batch, frozen_features, supervised, term
+from equipoise.models import Outputs
 from equipoise.models.network import frozen
+from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
-from equipoise.workbench import EVALUATION_BATCH, Workbench
 
 
 def bench(model: str = "mlp", size: int = 24, **changes: object) -> Workbench:

@@ -20,10 +20,10 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedprox import FedProx
 from equipoise.methods.scaffold import Scaffold
 from equipoise.methods.standalone import Standalone
+from equipoise.models import Model
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.tree import Tree
-from equipoise.workbench import Model
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ from problems import assert_equal, assert_near, bench_of
 from torch import Tensor, nn
 
 from equipoise.client import Client, Done
-from equipoise.losses.terms import Batch, Loss, Outputs, supervised, term
+from equipoise.losses.terms import Batch, Loss, supervised, term
+from equipoise.models import Outputs
+from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
-from equipoise.workbench import Workbench
 
 NORMED = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))  # cannot take a batch of one
 

@@ -23,8 +23,8 @@ from equipoise import simulate
 from equipoise.client import Client
 from equipoise.method import Method, Ups
 from equipoise.records import Down, State, Up
-from equipoise.runs.store import RunError
 from equipoise.server import Server
+from equipoise.storage.store import RunError
 from equipoise.transports.base import ClientError
 from equipoise.transports.isolation import Late, can_interrupt, settings_kept, time_limit
 

@@ -10,8 +10,8 @@ from problems import bench_of
 from torch import Tensor
 
 from equipoise.client import Client
-from equipoise.losses.terms import Batch, Loss, Outputs, distillation, frozen_logits, supervised, term
-from equipoise.workbench import Model
+from equipoise.losses.terms import Batch, Loss, distillation, frozen_logits, supervised, term
+from equipoise.models import Model, Outputs
 
 
 def scene(model: str = "mlp") -> tuple[Client, Model, Outputs, Batch]:

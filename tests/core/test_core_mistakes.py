@@ -16,8 +16,8 @@ import equipoise as eq
 from equipoise.client import Client
 from equipoise.method import Cohort, Method, Ups, Weights
 from equipoise.records import Down, PerClient, State, Up
-from equipoise.runs.store import RunError
 from equipoise.server import Server
+from equipoise.storage.store import RunError
 from equipoise.tree import Tree
 
 

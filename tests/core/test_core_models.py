@@ -16,10 +16,10 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.methods.standalone import Standalone
 from equipoise.runs.export import export, predictions
-from equipoise.runs.store import RunError
+from equipoise.storage.store import RunError
 from equipoise.task import Task
 from equipoise.training import Training
-from equipoise.workbench import Workbench, factories, prefers_channels_last
+from equipoise.training.workbench import Workbench, factories, prefers_channels_last
 
 
 class TwoParts(nn.Module):

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import equipoise as eq
-from equipoise import text
-from equipoise.names import checked_name, is_unicode, nearest, quoted
+from equipoise.checked import text
+from equipoise.checked.names import checked_name, is_unicode, nearest, quoted
+from equipoise.storage.store import RunError
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "report"))
 from stores import made_up_run
@@ -57,7 +58,7 @@ def test_others_are_refused_at_every_door_and_quoted_safely(name: str, tmp_path:
     if is_unicode(name):  # SQLite takes no other text
         doors.append(lambda: eq.Run(made_up_run(tmp_path / "run", clients=["a", name])).clients)
     for door in doors:
-        with pytest.raises((ValueError, eq.runs.store.RunError)) as caught:
+        with pytest.raises((ValueError, RunError)) as caught:
             door()
         assert "expected 1 to 64 printable characters without /" in str(caught.value)
         assert str(caught.value).isprintable() and len(str(caught.value)) < 400

@@ -19,14 +19,15 @@ from equipoise import simulate
 from equipoise.client import Client
 from equipoise.data import federate
 from equipoise.engine.evaluation import SHARED_CHUNK
-from equipoise.losses.terms import Batch, Outputs, supervised, term
+from equipoise.engine.preparing import _try_bfloat16
+from equipoise.losses.terms import Batch, supervised, term
 from equipoise.method import Cohort
 from equipoise.methods.fedavg import FedAvg
-from equipoise.preparing import _try_bfloat16
+from equipoise.models import Outputs
 from equipoise.records import Down, State, Up
 from equipoise.runs import Run
-from equipoise.runs.store import RunError
 from equipoise.server import Server
+from equipoise.storage.store import RunError
 from equipoise.transports.base import Watcher
 
 # The shared test set.

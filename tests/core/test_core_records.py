@@ -16,11 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from equipoise import records
 from equipoise.client import ClientState
-from equipoise.records import Down, PerClient, Record, State, Up, pack, read, size, tensors_of, unpack, write
+from equipoise.models import Model
+from equipoise.records import Down, PerClient, Record, Saved, State, Up, files, pack, read, size, tensors_of, unpack, write
 from equipoise.tree import Tree
-from equipoise.workbench import Model
 
 
 def there_and_back(record: Record) -> Any:
@@ -289,14 +288,14 @@ def test_numbers_and_tensors_are_found_with_their_paths() -> None:
 def saved(folder: Path, **values: Any) -> PerClient:
     for client, value in values.items():
         write(Record(value=value), folder / f"{client}.safetensors")
-    return PerClient({client: folder / f"{client}.safetensors" for client in values})
+    return PerClient(Saved({client: folder / f"{client}.safetensors" for client in values}))
 
 
 def test_values_by_client_are_read_only_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mapping = saved(tmp_path, ada=1, bo=2, cy=3)
     asked: list[str] = []
-    original = records.read
-    monkeypatch.setattr(records, "read", lambda path: asked.append(path.stem) or original(path))
+    original = files.read
+    monkeypatch.setattr(files, "read", lambda path: asked.append(path.stem) or original(path))
     assert len(mapping) == 3 and "bo" in mapping and "di" not in mapping and list(mapping) == ["ada", "bo", "cy"]
     assert asked == []
     assert mapping["bo"] == 2 and asked == ["bo"]

@@ -16,8 +16,8 @@ from equipoise import simulate
 from equipoise.client import Client
 from equipoise.method import Cohort, Method, Ups, Weights
 from equipoise.records import Down, PerClient, State, Up
-from equipoise.runs.checkpoint import load_server
 from equipoise.server import Server
+from equipoise.storage.checkpoint import load_server
 from equipoise.transports.base import ClientError, Watcher
 
 

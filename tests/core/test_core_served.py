@@ -16,11 +16,11 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.client import Client, Inputs
 from equipoise.method import Cohort, Method, Served
+from equipoise.models import Model
 from equipoise.records import Down, State, Up
 from equipoise.runs.export import export
-from equipoise.runs.store import RunError
 from equipoise.server import Server
-from equipoise.workbench import Model
+from equipoise.storage.store import RunError
 
 DATA = {"name": "digits", "partition": "iid", "clients": 4, "test": "global"}
 
@@ -185,7 +185,7 @@ class DeliversNetworks(Method):
 
 
 def test_networks_taken_while_delivering_for_measurements_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from equipoise.workbench import Workbench
+    from equipoise.training.workbench import Workbench
 
     built: list[str] = []
     build = Workbench._build
@@ -206,7 +206,7 @@ class RatesSeen(Method):
 
 
 def test_the_learning_rate_of_the_setup_is_that_of_round_1(tmp_path: Path) -> None:
-    from equipoise.runs.checkpoint import load_server
+    from equipoise.storage.checkpoint import load_server
 
     run = eq.run(experiment(RatesSeen(), training={"lr": 0.1, "lr_decay": 0.5}), tmp_path / "run")
     assert load_server(run.store).rates == [[0.1, [0.1] * 4]]
@@ -235,7 +235,7 @@ class NeedsValidation(Method):
 
 def test_the_server_measures_on_its_validation_data(tmp_path: Path) -> None:
     from equipoise.data import federate
-    from equipoise.runs.checkpoint import load_server
+    from equipoise.storage.checkpoint import load_server
 
     wanted = experiment(NeedsValidation(), data={**DATA, "clients": 1}, rounds=1)
     run = eq.run(wanted, tmp_path / "run")

@@ -12,7 +12,7 @@ import torch
 from equipoise.data import DataConfig, Dataset, federate, sets
 from equipoise.data.partitions import Pool, covariate, deal
 from equipoise.data.partitions.covariate import whitened
-from equipoise.shift import label_distance
+from equipoise.data.shift import label_distance
 
 
 def needs(name: str) -> pytest.MarkDecorator:

@@ -16,7 +16,7 @@ import equipoise as eq
 from equipoise.data import Dataset, federate, from_arrays
 from equipoise.data.config import DataConfig
 from equipoise.runs.export import export
-from equipoise.runs.outdated import outdated
+from equipoise.storage.outdated import outdated
 
 
 def diabetes() -> Dataset:

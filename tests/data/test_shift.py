@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from equipoise.shift import kl_gaussian_exact, kl_gaussian_fitted, kl_theorem22
+from equipoise.data.shift import kl_gaussian_exact, kl_gaussian_fitted, kl_theorem22
 
 
 def example(m: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -18,10 +18,10 @@ from terminal import Terminal
 from torch import nn
 
 import equipoise as eq
+from equipoise.checked.imports import FromFile, Imports, permitted
 from equipoise.experiment import ConfigurationError, experiment, load
-from equipoise.imports import FromFile, Imports, permitted
-from equipoise.runs.store import RunError
 from equipoise.simulate import Simulation, job_of
+from equipoise.storage.store import RunError
 from equipoise.transports.base import Watcher
 
 # A package whose import leaves a trace, with a model, a method and things that a file must not reach through it.
@@ -284,7 +284,7 @@ def test_options_that_do_not_fit_are_a_sentence(equipoise: Terminal, place: Path
 @pytest.mark.parametrize("group", ["equipoise.models", "equipoise.methods", "equipoise.datasets"])
 def test_a_package_with_an_entry_point_is_allowed(place: Path, monkeypatch: pytest.MonkeyPatch, group: str) -> None:
     points = {group: [EntryPoint("net", "strange_package:Net", group)]}
-    monkeypatch.setattr("equipoise.imports.entry_points", lambda group: points.get(group, []))
+    monkeypatch.setattr("equipoise.checked.imports.entry_points", lambda group: points.get(group, []))
     assert experiment(load(_write(place / "e.yaml", method="strange_package:Own"))).build_method()
     with pytest.raises(ConfigurationError, match="is named by a file"):
         experiment(load(_write(place / "e.yaml", model="os:system")))

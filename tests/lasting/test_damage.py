@@ -18,10 +18,10 @@ import equipoise as eq
 from equipoise import simulate
 from equipoise.experiment import experiment
 from equipoise.runs import Run
-from equipoise.runs import store as store_module
 from equipoise.runs.export import export, predictions
-from equipoise.runs.files import digest
-from equipoise.runs.store import RunError, Store
+from equipoise.storage import store as store_module
+from equipoise.storage.files import digest
+from equipoise.storage.store import RunError, Store
 from equipoise.transports.base import state_file, state_name
 
 

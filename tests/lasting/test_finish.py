@@ -23,9 +23,9 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.finetune import Finetune
 from equipoise.records import Down, State, Up, read
 from equipoise.runs import Run
-from equipoise.runs.checkpoint import load_server
-from equipoise.runs.store import RunError, Store
 from equipoise.server import Server
+from equipoise.storage.checkpoint import load_server
+from equipoise.storage.store import RunError, Store
 from equipoise.transports.base import Watcher
 
 ROUNDS = 2

@@ -46,7 +46,7 @@ def work(run: Run) -> tuple[int, int]:
 
 @pytest.mark.parametrize("migrated", [False, True], ids=["format 1", "format 2"])
 def test_the_rounds_of_a_run_are_one_query_whose_work_grows_with_their_number(migrated: bool, tmp_path: Path) -> None:
-    from equipoise.runs.store import Store
+    from equipoise.storage.store import Store
 
     runs = []
     for rounds in (500, 4000):

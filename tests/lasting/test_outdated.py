@@ -14,9 +14,9 @@ import yaml
 
 import equipoise as eq
 from equipoise.runs import Run
-from equipoise.runs.outdated import outdated
-from equipoise.runs.store import RunError
 from equipoise.runs.summary import facts
+from equipoise.storage.outdated import outdated
+from equipoise.storage.store import RunError
 
 IMAGES, TABLE = {"shape": [1, 28, 28]}, {"shape": [12]}
 ADAM, MOMENTUM, PLAIN = {"optimiser": "adam"}, {"optimiser": "sgd", "momentum": 0.9}, {"optimiser": "sgd", "momentum": 0.0}

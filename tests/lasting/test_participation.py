@@ -12,8 +12,8 @@ from jobs import config, everything
 from equipoise import simulate
 from equipoise.experiment import experiment
 from equipoise.records import read
-from equipoise.runs.checkpoint import load_server
-from equipoise.runs.store import RunError
+from equipoise.storage.checkpoint import load_server
+from equipoise.storage.store import RunError
 from equipoise.tree import Tree, combine
 
 EIGHT = {f"c{k}": 12 + k for k in range(8)}

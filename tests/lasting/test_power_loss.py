@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from jobs import config, same_run
 
-import equipoise.runs.checkpoint as checkpoint
-import equipoise.runs.store as store_module
+import equipoise.storage.checkpoint as checkpoint
+import equipoise.storage.store as store_module
 import equipoise.transports.states as states
 from equipoise import records, simulate
 from equipoise.experiment import experiment

@@ -18,7 +18,7 @@ from jobs import config, environment, same_run, stopped
 
 from equipoise import simulate
 from equipoise.experiment import experiment
-from equipoise.runs.store import FORMAT, RunError, Store
+from equipoise.storage.store import FORMAT, RunError, Store
 from equipoise.transports.performing import Performer
 
 

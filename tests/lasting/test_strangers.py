@@ -19,8 +19,8 @@ from equipoise.experiment import experiment
 from equipoise.report import report
 from equipoise.runs import Run
 from equipoise.runs.export import export
-from equipoise.runs.files import is_ours
-from equipoise.runs.store import RunError, Store
+from equipoise.storage.files import is_ours
+from equipoise.storage.store import RunError, Store
 from equipoise.transports import inprocess
 
 
@@ -234,7 +234,7 @@ def without_record(folder: Path) -> None:
     import torch
     from safetensors.torch import save_file
 
-    from equipoise.runs.files import digest
+    from equipoise.storage.files import digest
 
     path = folder / "files" / "server-r2a0.safetensors"
     save_file({"0": torch.zeros(3)}, path)

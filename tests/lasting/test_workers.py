@@ -22,8 +22,8 @@ import equipoise as eq
 from equipoise import simulate
 from equipoise.experiment import ConfigurationError, experiment
 from equipoise.runs import Run
-from equipoise.runs.checkpoint import load_server
-from equipoise.runs.store import RunError
+from equipoise.storage.checkpoint import load_server
+from equipoise.storage.store import RunError
 from equipoise.transports.base import ClientError
 from equipoise.transports.workers import pool as workers
 from equipoise.transports.workers import processes

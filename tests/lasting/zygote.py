@@ -15,8 +15,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import equipoise.runs.checkpoint as checkpoint
-import equipoise.runs.store as store
+import equipoise.storage.checkpoint as checkpoint
+import equipoise.storage.store as store
 import equipoise.transports.states as states
 from equipoise import records, simulate
 from equipoise.experiment import experiment

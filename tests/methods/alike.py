@@ -14,11 +14,12 @@ from problems import bench_of, client_states, server_state, trained
 from torch import Tensor, nn
 
 from equipoise.client import Client
+from equipoise.data.samples import Samples
 from equipoise.models.network import Network
 from equipoise.runs import Run
 from equipoise.streams import number, torch_stream
+from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
-from equipoise.workbench import Samples, Workbench
 
 
 def dropping() -> Network:

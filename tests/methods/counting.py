@@ -11,7 +11,8 @@ from unittest.mock import patch
 import torch
 
 from equipoise.transports import performing
-from equipoise.workbench import Model, Workbench
+from equipoise.models import Model
+from equipoise.training.workbench import Workbench
 
 
 class Passes(Counter[tuple[str, str]]):

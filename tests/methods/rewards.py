@@ -11,11 +11,11 @@ import torch
 from alike import at, bench
 from torch import Tensor
 
+from equipoise.data.samples import Samples
 from equipoise.method import Ups
 from equipoise.records import Up
 from equipoise.server import Server, ServerData
 from equipoise.tree import Tree
-from equipoise.workbench import Samples
 
 IDS = ["a", "b", "c", "d", "e"]
 

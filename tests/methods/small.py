@@ -22,9 +22,9 @@ from equipoise.data.federation import Parts
 from equipoise.method import Method, Ups, Weights
 from equipoise.models import Network, build
 from equipoise.records import State, Up
-from equipoise.runs.checkpoint import load_server
 from equipoise.runs.run import Run
 from equipoise.simulate import prepare
+from equipoise.storage.checkpoint import load_server
 from equipoise.streams import default_generator
 from equipoise.task import Task
 from equipoise.tree import Tree

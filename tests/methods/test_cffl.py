@@ -22,8 +22,8 @@ from equipoise.composition import Unsound, compose
 from equipoise.methods.cffl import CFFL
 from equipoise.methods.fedavg import FedAvg
 from equipoise.records import Down, PerClient, State
-from equipoise.runs.checkpoint import load_server
 from equipoise.server import Server
+from equipoise.storage.checkpoint import load_server
 
 OPEN = {"upload": 1.0, "clip": math.inf, "threshold": 0.0}
 

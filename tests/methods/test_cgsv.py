@@ -19,8 +19,8 @@ from equipoise.composition import Unsound, compose
 from equipoise.methods.cgsv import CGSV
 from equipoise.methods.fedavg import FedAvg
 from equipoise.records import Down, PerClient, State
-from equipoise.runs.checkpoint import load_server
 from equipoise.server import Server
+from equipoise.storage.checkpoint import load_server
 
 
 class Plain:

@@ -18,8 +18,8 @@ from equipoise.methods.ditto import Ditto
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.streams import torch_stream
+from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
-from equipoise.workbench import Workbench
 
 
 @pytest.mark.parametrize("network", NETWORKS)

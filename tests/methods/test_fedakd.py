@@ -24,8 +24,8 @@ from equipoise.server import Server
 from equipoise.simulate import prepare
 from equipoise.streams import torch_stream
 from equipoise.task import Task
+from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
-from equipoise.workbench import Workbench
 
 CNN = {"name": "cnn", "width": 4, "hidden": 8}  # has batch norm
 LINEAR = {"name": "mlp", "hidden": []}

@@ -22,11 +22,11 @@ from equipoise.composition import Unsound, compose
 from equipoise.methods.fedave import FedAVE
 from equipoise.methods.fedavg import FedAvg
 from equipoise.records import Down, PerClient, State
-from equipoise.runs.checkpoint import load_server
 from equipoise.server import Server
+from equipoise.storage.checkpoint import load_server
+from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
 from equipoise.weighting import batch_losses, loss_divergence
-from equipoise.workbench import Workbench
 
 
 def judged(workbench: Workbench) -> tuple[Tensor, Tensor]:

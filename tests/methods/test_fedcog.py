@@ -23,8 +23,8 @@ from equipoise.client import Client
 from equipoise.methods.fedcog import FedCOG, allocated, disagreement
 from equipoise.records import Down
 from equipoise.streams import number, torch_stream
+from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
-from equipoise.workbench import Workbench
 
 QUICK: dict[str, Any] = {"start_round": 1, "steps": 3, "images": 20}
 SKEWED = sites(labels={"ada": [0, 0, 0, 1], "bo": [2], "cy": [0, 1, 1, 2], "di": [0, 2]})

@@ -14,15 +14,16 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.client import Client
 from equipoise.data import federate
-from equipoise.losses.terms import Batch, Outputs
+from equipoise.losses.terms import Batch
 from equipoise.methods.fedekd import FedeKD
+from equipoise.models import Model, Outputs
 from equipoise.records import Down, size, tensors_of
 from equipoise.runs.run import Run
 from equipoise.simulate import prepare
 from equipoise.streams import torch_stream
+from equipoise.training.workbench import Workbench
 from equipoise.transports.inprocess import InProcess
 from equipoise.tree import Tree
-from equipoise.workbench import Model, Workbench
 
 LINEAR = {"name": "mlp", "hidden": []}
 TWO = {"private": {"name": "mlp", "hidden": [12, 6]}, "proxy": {"name": "mlp", "hidden": [5]}}

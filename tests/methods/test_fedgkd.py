@@ -18,8 +18,8 @@ from equipoise.method import Ups, Weights
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedgkd import FedGKD
 from equipoise.records import Down, State, Up
-from equipoise.runs.checkpoint import load_server
 from equipoise.server import Server
+from equipoise.storage.checkpoint import load_server
 from equipoise.tree import Tree
 
 

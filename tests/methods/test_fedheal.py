@@ -17,7 +17,7 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedheal import FedHEAL
 from equipoise.methods.fedprox import FedProx
 from equipoise.records import PerClient, State
-from equipoise.runs.checkpoint import load_server
+from equipoise.storage.checkpoint import load_server
 
 
 def played(method: FedHEAL, start: list[float], *rounds: list[list[float]], sizes: tuple[int, ...] = (1, 50, 9)) -> list[np.ndarray]:

@@ -23,7 +23,7 @@ from torch import nn
 import equipoise as eq
 from equipoise.methods.fedmdfg import FedMDFG
 from equipoise.records import Down, PerClient, State
-from equipoise.runs.checkpoint import load_server
+from equipoise.storage.checkpoint import load_server
 from equipoise.tree import Tree
 from equipoise.weighting.guidance import Direction, descent, evenness
 

@@ -19,7 +19,7 @@ from equipoise.client import Client
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedmpr import FedMPR, pruned
 from equipoise.records import Down
-from equipoise.runs.checkpoint import load_server
+from equipoise.storage.checkpoint import load_server
 from equipoise.streams import number
 from equipoise.task import Task
 from equipoise.tree import Tree

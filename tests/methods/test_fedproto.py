@@ -14,13 +14,14 @@ from trials import NETWORKS, assert_near, batches_of, bench_for, experiment, fin
 import equipoise as eq
 from equipoise import methods
 from equipoise.client import Client
-from equipoise.losses.terms import Batch, Outputs
+from equipoise.losses.terms import Batch
 from equipoise.method import Ups
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedproto import FedProto, _distance
+from equipoise.models import Outputs
 from equipoise.records import Down, State, Up
-from equipoise.runs.checkpoint import load_server
 from equipoise.server import Server
+from equipoise.storage.checkpoint import load_server
 
 
 @pytest.mark.parametrize("network", NETWORKS)

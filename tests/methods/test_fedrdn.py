@@ -25,14 +25,14 @@ from equipoise.methods.moon import MOON
 from equipoise.methods.standalone import Standalone
 from equipoise.models.network import Prepared
 from equipoise.records import Down
-from equipoise.runs.checkpoint import load_server
 from equipoise.runs.export import export, predictions
 from equipoise.runs.run import Run
-from equipoise.runs.store import RunError
 from equipoise.server import Server
 from equipoise.simulate import prepare
+from equipoise.storage.checkpoint import load_server
+from equipoise.storage.store import RunError
 from equipoise.task import Task
-from equipoise.workbench import Workbench
+from equipoise.training.workbench import Workbench
 
 Sites = Mapping[str, tuple[np.ndarray, np.ndarray]]
 SHIFTS = {"ada": (0.0, 1.0), "bo": (3.0, 0.5), "cy": (-2.0, 4.0), "di": (10.0, 2.0)}  # of each client's pixels: where, and how wide
@@ -175,6 +175,18 @@ def test_own_statistics_outside_training_without_any_draw(tmp_path: Path) -> Non
         )
         assert torch.equal(inputs.other(x), inputs.other(x))
     assert not inputs_of(method, state.pool[:1], state.pool[0]).random, "with one pair samples can be cached"
+
+
+def test_distances_of_features_are_those_of_standardised_images(tmp_path: Path) -> None:
+    """The same change of brightness and contrast at every client vanishes when images are standardised, and so must its trace in what is measured."""
+
+    def distances(name: str, data: Sites) -> dict[tuple[str, str], float]:
+        run = eq.run(setting(data=data, network="cnn", rounds=1, evaluation={"distances": True}), tmp_path / name)
+        return {(row["client"], row["metric"]): row["value"] for row in run.table(phase="after_local", split="embedding")}
+
+    plain, brighter = distances("plain", sites()), distances("brighter", {name: (5 * x + 20, y) for name, (x, y) in sites().items()})
+    assert len(plain) == 2 * len(SHIFTS)
+    assert brighter == pytest.approx(plain, rel=1e-2)
 
 
 def test_constant_images_stay_finite(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from equipoise.methods.fedsac import FedSAC
 from equipoise.models.network import Network
 from equipoise.models.units import unit_counts, with_units
 from equipoise.records import Down, PerClient, State, Up
-from equipoise.runs.checkpoint import load_server
 from equipoise.server import Server
+from equipoise.storage.checkpoint import load_server
 from equipoise.tree import Tree
 
 QUICK = {"alone": 2}

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.losses.conformal import Conformal, calibrated
-from equipoise.losses.terms import Batch, Outputs, supervised
+from equipoise.losses.terms import Batch, supervised
 from equipoise.methods.fedtype import FedType
-from equipoise.models import build
+from equipoise.models import Outputs, build
 from equipoise.records import Down
 from equipoise.streams import number, torch_stream
 from equipoise.task import Task

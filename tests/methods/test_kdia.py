@@ -18,21 +18,21 @@ import equipoise as eq
 from equipoise.client import Client
 from equipoise.composition import compose
 from equipoise.data import federate
-from equipoise.losses.terms import Batch, Outputs
+from equipoise.losses.terms import Batch
 from equipoise.method import Ups, Weights
 from equipoise.methods import make
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.kdia import KDIA, diversity_loss, heads, label_pool
-from equipoise.models import Generator, Network, build
+from equipoise.models import Generator, Model, Network, Outputs, build
 from equipoise.records import Down, State, Up
-from equipoise.runs.checkpoint import load_server
 from equipoise.runs.run import Run
 from equipoise.server import Server
 from equipoise.simulate import prepare
+from equipoise.storage.checkpoint import load_server
 from equipoise.streams import torch_stream
 from equipoise.task import Task
+from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
-from equipoise.workbench import Model, Workbench
 
 MLP = {"name": "mlp", "hidden": [8]}
 CNN = {"name": "cnn", "width": 4, "hidden": 8}

@@ -18,10 +18,10 @@ from counting import counted
 import equipoise as eq
 from equipoise import methods
 from equipoise.engine.cohort import RoundCohort
+from equipoise.engine.preparing import prepare
 from equipoise.experiment import ConfigurationError
 from equipoise.method import FAMILIES, NEEDS, NOTIONS, Method
 from equipoise.methods.fedekd import FedeKD
-from equipoise.preparing import prepare
 from equipoise.task import Task
 from equipoise.transports.base import Watcher
 

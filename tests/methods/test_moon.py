@@ -19,7 +19,7 @@ from equipoise.losses import model_contrast
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.moon import MOON
 from equipoise.records import Down
-from equipoise.runs.checkpoint import load_server
+from equipoise.storage.checkpoint import load_server
 
 
 @pytest.mark.parametrize("network", NETWORKS)

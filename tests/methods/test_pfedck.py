@@ -18,8 +18,8 @@ from equipoise.method import Ups
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.pfedck import PFedCK
 from equipoise.records import Down, State, Up
-from equipoise.runs.checkpoint import load_server
 from equipoise.server import Server
+from equipoise.storage.checkpoint import load_server
 from equipoise.streams import number, torch_stream
 from equipoise.tree import Tree
 

@@ -16,10 +16,10 @@ from equipoise.client import Client
 from equipoise.data import federate
 from equipoise.models import Network
 from equipoise.records import State
-from equipoise.runs.checkpoint import load_server
 from equipoise.simulate import prepare
+from equipoise.storage.checkpoint import load_server
 from equipoise.streams import torch_stream
-from equipoise.workbench import Workbench
+from equipoise.training.workbench import Workbench
 
 SEED = 3
 

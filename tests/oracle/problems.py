@@ -19,7 +19,7 @@ from equipoise.method import Method
 from equipoise.records import State, Up, read
 from equipoise.runs import Run
 from equipoise.server import Server
-from equipoise.workbench import Workbench
+from equipoise.training.workbench import Workbench
 
 WHOLE = {"split": (1.0, 0.0, 0.0), "partition": "natural", "duplicates": "separate"}  # every sample is trained on
 RATE = 0.05

@@ -13,8 +13,8 @@ from problems import WHOLE, assert_equal, assert_near, averaged, bench_of, clien
 
 import equipoise as eq
 from equipoise.client import Client
+from equipoise.data.samples import Samples
 from equipoise.streams import torch_stream
-from equipoise.workbench import Samples
 
 SHARES = {"size": lambda sizes: sizes, "uniform": lambda sizes: dict.fromkeys(sizes, 1)}
 

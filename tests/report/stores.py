@@ -9,7 +9,7 @@ import numpy as np
 import yaml
 
 from equipoise.experiment import Experiment
-from equipoise.runs.store import RoundRecord, Store
+from equipoise.storage.store import RoundRecord, Store
 
 
 def made_up_run(

@@ -18,7 +18,7 @@ from equipoise.report import report
 from equipoise.report.cards import Card, cards, doubt, headline
 from equipoise.report.curves import read_curves, read_weights
 from equipoise.runs import Run
-from equipoise.runs.store import LOCK, RunError, Store
+from equipoise.storage.store import LOCK, RunError, Store
 
 
 def pair(folder: Path, **settings: object) -> Path:

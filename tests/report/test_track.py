@@ -8,9 +8,9 @@ import pytest
 
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.runs import Run
-from equipoise.runs.store import RoundRecord
+from equipoise.runs.track import numbers, parameters, tracking
 from equipoise.simulate import run
-from equipoise.track import numbers, parameters, tracking
+from equipoise.storage.store import RoundRecord
 from equipoise.transports.base import Watcher
 
 WANTED = Experiment(data={"name": "digits", "clients": 3}, rounds=2, training={"steps": 2}, workers=0)

@@ -14,8 +14,8 @@ from equipoise.data import Federation
 from equipoise.engine.cohort import Clients
 from equipoise.experiment import Experiment
 from equipoise.runs import Run
-from equipoise.runs.store import DATABASE, RunError
 from equipoise.simulate import Connect
+from equipoise.storage.store import DATABASE, RunError
 from equipoise.transports.base import Reply
 from equipoise.transports.inprocess import Separated
 from equipoise.transports.workers.pool import Workers

@@ -14,13 +14,13 @@ from sides import named, over, same, separated
 from equipoise import methods, simulate
 from equipoise.data import Federation
 from equipoise.data.roster import Roster
+from equipoise.data.samples import Samples
 from equipoise.engine.cohort import Clients
 from equipoise.engine.evaluation import HANDED, OUTPUTS
 from equipoise.server import ServerData
 from equipoise.transports.base import Reply, reply_file
 from equipoise.transports.inprocess import Separated
 from equipoise.transports.workers.processes import Pool
-from equipoise.workbench import Samples
 
 DROP_AND_NAN = [{"round": 1, "client": "bo", "kind": "drop"}, {"round": 2, "client": "ada", "kind": "nan"}]
 KILL = [{"round": 2, "client": "di", "kind": "kill"}]

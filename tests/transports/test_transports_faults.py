@@ -23,8 +23,8 @@ from equipoise.method import Cohort, Method
 from equipoise.methods.fedekd import FedeKD
 from equipoise.records import CannotSave, Down, Record, State, Up
 from equipoise.runs import Run
-from equipoise.runs.store import RunError
 from equipoise.server import Server
+from equipoise.storage.store import RunError
 from equipoise.transports.base import ClientError, Kept, Reply, Request, state_file, state_name
 from equipoise.transports.inprocess import InProcess, Separated
 from equipoise.transports.states import FileStates

@@ -20,11 +20,11 @@ import equipoise as eq
 from equipoise import simulate
 from equipoise.data import Federation, Parts, federate
 from equipoise.data.roster import PARTS, Roster, fingerprint, roster_of
+from equipoise.engine.preparing import prepare
 from equipoise.engine.rounds import Loop
 from equipoise.experiment import experiment
-from equipoise.preparing import prepare
 from equipoise.records import Record, pack, unpack
-from equipoise.runs.store import Store
+from equipoise.storage.store import Store
 from equipoise.task import Task
 from equipoise.transports.base import PROTOCOL, Watcher
 from equipoise.transports.inprocess import InProcess, Loopback, Separated
@@ -80,6 +80,7 @@ def test_the_order_of_clients_and_the_shared_test_set_belong_to_the_fingerprint(
 
 BAD: dict[str, tuple[Any, str]] = {
     "equal ids": (lambda f: replace(f, ids=("ada", "bo", "bo", "ada")), "the client ids 'ada', 'bo' were given more than once"),
+    "the name of all": (lambda f: replace(f, ids=("ada", "all", "cy", "di")), "client id .all.: measurements on a shared test set are kept under this name"),
     "a slash": (lambda f: replace(f, ids=("ada", "../bo", "cy", "di")), "client id '../bo': expected 1 to 64 printable characters without /"),
     "a control character": (lambda f: replace(f, ids=("ada", "bo\x1b[2J", "cy", "di")), "client id 'bo.*: expected 1 to 64 printable"),
     "too long": (lambda f: replace(f, ids=("ada", "b" * 65, "cy", "di")), "client id 'bbb.*: expected 1 to 64"),

@@ -16,8 +16,8 @@ from equipoise import simulate
 from equipoise.comparison.entries import open_runs
 from equipoise.records import Record, parse
 from equipoise.runs import Run
-from equipoise.runs.store import RunError, Store
 from equipoise.runs.summary import facts
+from equipoise.storage.store import RunError, Store
 from equipoise.transports.base import Reply, state_file, state_name
 from equipoise.transports.inprocess import Separated
 from equipoise.transports.states import CarriedStates, FileStates, ServerStates, StateMissing, States

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from equipoise.checked.names import UnknownName, is_unicode, quoted
+from equipoise.checked.text import shown
 from equipoise.cli import compare, data, export, methods, predict, report, resume, run, show, table
-from equipoise.names import UnknownName, is_unicode, quoted
-from equipoise.text import shown
 
 app = typer.Typer(
     name="equipoise",

@@ -62,12 +62,12 @@ def compare(
 
       equipoise compare --data digits --partition dirichlet:0.3 --methods fedavg,fedakd,fedprox --seeds 1-5 --grid method.mu=0.01,0.1
     """
+    from equipoise.checked.imports import FromFile, permitted
     from equipoise.cli import comparing, output
     from equipoise.comparison import compare as start
     from equipoise.comparison import formats
     from equipoise.comparison.plan import from_file, plan
     from equipoise.experiment import load, with_settings
-    from equipoise.imports import FromFile, permitted
 
     flags = {
         "data.name": data,

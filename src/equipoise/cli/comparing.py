@@ -12,7 +12,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 from rich.text import Text
 
-from equipoise import plainyaml
+from equipoise.checked import plainyaml
+from equipoise.checked.names import quoted
+from equipoise.checked.text import shown
 from equipoise.cli import output
 from equipoise.cli.data import before_training
 from equipoise.comparison import formats
@@ -20,8 +22,6 @@ from equipoise.comparison.children import Progress as Watching
 from equipoise.comparison.plan import Cell
 from equipoise.comparison.table import Comparison
 from equipoise.experiment import ConfigurationError
-from equipoise.names import quoted
-from equipoise.text import shown
 
 MOST_SEEDS = 1000
 

@@ -17,17 +17,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from equipoise import methods, plainyaml
+from equipoise import methods
+from equipoise.checked import plainyaml
+from equipoise.checked.names import quoted
+from equipoise.checked.text import shown
 from equipoise.comparison.formats import figure
 from equipoise.comparison.measures import in_unit_of
 from equipoise.engine.evaluation import MEASURE, OUTPUTS
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.metrics.registry import find, main_of, measured
-from equipoise.names import quoted
 from equipoise.runs import Run
-from equipoise.runs.store import DATABASE, RoundRecord, RunError
 from equipoise.runs.summary import baseline_of, facts, of_main
-from equipoise.text import shown
+from equipoise.storage.store import DATABASE, RoundRecord, RunError
 from equipoise.transports.base import Watcher
 from equipoise.transports.isolation import UNKEPT, can_interrupt
 
@@ -83,7 +84,7 @@ def plan(wanted: Experiment) -> None:
     from equipoise.data import federate
     from equipoise.data.roster import roster_of
     from equipoise.engine.evaluation import check_main
-    from equipoise.preparing import prepare, try_precision
+    from equipoise.engine.preparing import prepare, try_precision
 
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
     roster = roster_of(federation)
@@ -111,7 +112,7 @@ def remove_run(folder: Path) -> None:
         return
     if not (folder / DATABASE).exists():
         raise RunError(f"--overwrite: {folder} exists but is not a run; remove it yourself or choose another --out")
-    from equipoise.runs.store import Store
+    from equipoise.storage.store import Store
 
     Store(folder, writing=True).close()  # refuses a run that is going on
     shutil.rmtree(folder)

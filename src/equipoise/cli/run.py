@@ -60,10 +60,10 @@ def run(
       equipoise run experiment.yaml --set training.lr=0.01 --dry-run
     """
     processes.this_process_is_plain()
+    from equipoise.checked.imports import FromFile, permitted
     from equipoise.cli import output
     from equipoise.cli.data import before_training
     from equipoise.experiment import experiment, load, with_settings
-    from equipoise.imports import FromFile, permitted
     from equipoise.simulate import fresh_folder
     from equipoise.simulate import run as start
 
@@ -87,7 +87,7 @@ def run(
     with ExitStack() as stack:
         watcher = stack.enter_context(output.progress(quiet, wanted.evaluation.main))
         if track is not None:
-            from equipoise.track import tracking
+            from equipoise.runs.track import tracking
 
             out = out or fresh_folder(wanted)
             watcher = stack.enter_context(tracking(track, wanted, out, watcher))

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from equipoise.checked.imports import Imports
 from equipoise.experiment import Experiment, experiment
-from equipoise.imports import Imports
-from equipoise.runs.store import DATABASE
 from equipoise.simulate import resume, run
+from equipoise.storage.store import DATABASE
 from equipoise.transports.base import Watcher
 
 SIGN_OF_LIFE = 1.0  # seconds between two signs of life inside a round

@@ -19,7 +19,7 @@ from typing import Any
 from equipoise.comparison.plan import Cell
 from equipoise.experiment import spec_of
 from equipoise.runs import Run
-from equipoise.runs.store import DATABASE
+from equipoise.storage.store import DATABASE
 
 LAST_SECONDS = 10.0  # for a process that was told to end
 

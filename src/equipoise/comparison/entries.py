@@ -17,8 +17,8 @@ from equipoise.comparison.measures import cost_of, measure_run, values_by_client
 from equipoise.comparison.plan import ALONE
 from equipoise.metrics.registry import Metric, find
 from equipoise.runs import Run
-from equipoise.runs.store import DATABASE, LOCK, RunError
 from equipoise.runs.summary import baseline_of, is_old, metrics_of, one_class, runs_in, undefined, unmatched
+from equipoise.storage.store import DATABASE, LOCK, RunError
 from equipoise.task import Task
 
 RESULT, FORMAT = "comparison.json", 1

@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Callable
 
-from equipoise import text as words
+from equipoise.checked import text as words
 from equipoise.comparison.measures import COST, Measure
 from equipoise.comparison.table import Comparison
 from equipoise.metrics.comparison import FEWEST_SEEDS, TOO_FEW

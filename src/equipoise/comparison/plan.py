@@ -12,12 +12,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from equipoise.checked.imports import OWN, FromFile, Imports
+from equipoise.checked.names import nearest, quoted
 from equipoise.comparison.labels import flat, labels
 from equipoise.composition import compose, parts
 from equipoise.experiment import ConfigurationError, Experiment, experiment, method_from, method_spec, name_is_local, spec_of, with_settings
-from equipoise.imports import OWN, FromFile, Imports
 from equipoise.method import Method
-from equipoise.names import nearest, quoted
 
 ALONE = "standalone"
 OPERATIONAL = ("workers", "keep", "memory")  # change how a run is carried out, never what comes out

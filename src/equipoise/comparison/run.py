@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from equipoise.checked.imports import FromFile, permitted
+from equipoise.checked.names import nearest
 from equipoise.comparison.children import Progress, cores, execute
 from equipoise.comparison.entries import Entry, Facts, aligned, check_same_data, read_facts
 from equipoise.comparison.measures import RANKED, values_by_client
 from equipoise.comparison.plan import Cell, Setting, default_baseline, default_folder, from_file, plan
 from equipoise.comparison.table import Comparison, Failure
 from equipoise.experiment import ConfigurationError, Experiment, load
-from equipoise.imports import FromFile, permitted
 from equipoise.metrics.registry import find
-from equipoise.names import nearest
 from equipoise.runs import Run
-from equipoise.runs.store import RunError
+from equipoise.storage.store import RunError
 
 VALIDATION = "validation"
 

@@ -16,7 +16,7 @@ from equipoise.comparison.measures import COST, NAN, Measure, measures
 from equipoise.comparison.plan import default_baseline
 from equipoise.metrics import Metric, PartialMetric, UndefinedMetric, against_baseline, average_ranks, over_seeds
 from equipoise.metrics.registry import find
-from equipoise.runs.files import RunError, save_output
+from equipoise.storage.files import RunError, save_output
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from equipoise.checked.names import quoted
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Dataset
 from equipoise.data.deciding import is_date, schema_of, with_schema
@@ -19,7 +20,6 @@ from equipoise.data.pipeline import is_own, load
 from equipoise.data.reading import cells_as_text, column_of, is_missing
 from equipoise.data.schema import INPUTS, ColumnSchema, Schema
 from equipoise.data.tables import LARGEST, Sites, dataset_of, label_column, read_sites, site_files
-from equipoise.names import quoted
 
 FEW_TESTS = 30  # test rows of a site below which a difference of some percent is noise
 _NAMED = 5

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.checked.names import checked_name
 from equipoise.data.schema import Schema
-from equipoise.names import checked_name
 from equipoise.task import Task
 
 TRAIN, VALIDATION, TEST = 0, 1, 2

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib import format as npy
 
-from equipoise.names import quoted
+from equipoise.checked.names import quoted
 
 MOST_SWOLLEN, SMALL = 200, 2**28  # how many times larger than its file the content may be, if it has more bytes than SMALL
 KINDS = "biufUS"  # booleans, numbers, text

@@ -12,8 +12,8 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from equipoise.checked.names import quoted
 from equipoise.data.dataset import Column, Dataset
-from equipoise.names import quoted
 from equipoise.task import Task
 
 if TYPE_CHECKING:

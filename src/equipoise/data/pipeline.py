@@ -13,9 +13,9 @@ from equipoise.data.deciding import with_schema
 from equipoise.data.federation import Federation, Parts
 from equipoise.data.partitions import Deal, Pool, deal, parse
 from equipoise.data.preparation import prepared
+from equipoise.data.shift import label_distance
 from equipoise.data.splits import equal_samples, split
 from equipoise.data.transforms import resized
-from equipoise.shift import label_distance
 from equipoise.streams import stream
 
 Split = tuple[Parts, Parts, Parts, np.ndarray]  # training, validation, test, shared test

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from equipoise.checked.names import checked_name
 from equipoise.data.federation import Federation
-from equipoise.names import checked_name
 from equipoise.task import Task
 
 PARTS = ("train", "validation", "test")
+SHARED = "all"  # whose measurements those of a model for all on a test set for all are
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,8 @@ class Roster:
         """The same roster, or a sentence about what no run can begin with."""
         for client in self.ids:
             checked_name(client, "client id")
+        if SHARED in self.ids:
+            raise ValueError(f"client id {SHARED!r}: measurements on a shared test set are kept under this name; rename the client")
         twice = sorted(client for client, count in Counter(self.ids).items() if count > 1)
         if twice:
             raise ValueError(f"the client ids {_some(twice)} were given more than once; every client needs an id of its own")

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from equipoise import plainyaml
-from equipoise.names import nearest, quoted
+from equipoise.checked import plainyaml
+from equipoise.checked.names import nearest, quoted
 
 Kind = Literal["number", "category", "date", "text", "identifier"]
 INPUTS = ("number", "category", "date")  # kinds that a network sees

@@ -9,11 +9,11 @@ from typing import Any
 from torch import Tensor
 
 from equipoise.method import Method
+from equipoise.models.model import mismatch
 from equipoise.records import State, Up, finite, tensors_of
 from equipoise.server import Server
 from equipoise.transports.base import Reply, Request, state_name
 from equipoise.tree import Tree
-from equipoise.workbench import mismatch
 
 
 def refusal(up: Up | None, majority: frozenset[str], server: Server, method: Method, step: str) -> str | None:

@@ -15,8 +15,8 @@ from equipoise.engine.faults import FaultPlan
 from equipoise.experiment import Experiment
 from equipoise.method import Cohort, Method, Ups, Weights
 from equipoise.records import Down, Record, Up, size
-from equipoise.runs.store import RoundRecord, RunError
 from equipoise.server import Server
+from equipoise.storage.store import RoundRecord, RunError
 from equipoise.transports.base import ClientError, Kept, Reply, Request, Transport, reply_file, state_file
 
 log = logging.getLogger("equipoise")

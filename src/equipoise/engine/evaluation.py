@@ -13,13 +13,15 @@ from torch import Tensor
 
 from equipoise.client import Client
 from equipoise.data import Federation
+from equipoise.data.roster import SHARED
+from equipoise.data.samples import Samples
 from equipoise.experiment import Evaluation
 from equipoise.method import Method, Served, Ups
 from equipoise.metrics import parameter_distances, registry
+from equipoise.models import Model
 from equipoise.records import Down, Record, State, Up
 from equipoise.server import Server
 from equipoise.task import Task
-from equipoise.workbench import Model, Samples
 
 SHARED_CHUNK = 1024  # samples of the shared test set per request: fixed, a multiple of the evaluation batch
 Row = tuple[str, str, str, str, float]  # client, model, split, metric, value
@@ -114,6 +116,7 @@ def _distance(method: Method, client: Client, asked: Record) -> tuple[Up, list[d
     """Angle and Manhattan distance between the mean features of the client's data under its own and under the new global model."""
     if not len(client.train):
         return Up(), []
+    client.inputs = method.inputs(client, asked["down"])
     local, new = (client.features(client.load(asked[name])).flatten(1).double().mean(0).numpy() for name in ("local", "new"))
     return Up(parameter_distances(local, new)), []
 
@@ -194,12 +197,16 @@ class Measuring:
                 with self.server.bench.lending():
                     logits = self.server.predict(self.server.load(up.model), self.own)
             found = score(self.server.task, logits, self.own.y, self.metrics)
-            rows += [("all", name, "shared", metric, value) for metric, value in found.items()]
+            rows += [(SHARED, name, "shared", metric, value) for metric, value in found.items()]
         return rows
 
     def distances(self, ups: Ups, state: State) -> list[tuple[str, str, str, float]]:
         """How far each client's model is from the new global one, in parameters and in mean features: client, space, measure, value."""
-        answers = self.ask(DISTANCE, [(client, Record(local=up.model, new=state.model)) for client, up in zip(ups.ids, ups, strict=True)])
+        orders = [
+            (client, Record(down=self._delivered(state, client), local=up.model, new=state.model))
+            for client, up in zip(ups.ids, ups, strict=True)
+        ]
+        answers = self.ask(DISTANCE, orders)
         rows = []
         for up, (client, embedding, _) in zip(ups, answers, strict=True):
             found = {"parameters": parameter_distances(up.model.params, state.model.params), "embedding": dict(embedding)}

@@ -19,12 +19,12 @@ from equipoise.experiment import Experiment
 from equipoise.method import Method
 from equipoise.metrics.registry import measured
 from equipoise.records import State
-from equipoise.runs.checkpoint import load_server, save_server
-from equipoise.runs.store import RoundRecord, RunError, Store
 from equipoise.server import Server, ServerData
+from equipoise.storage.checkpoint import load_server, save_server
+from equipoise.storage.store import RoundRecord, RunError, Store
 from equipoise.streams import stream
+from equipoise.training.workbench import Workbench
 from equipoise.transports.base import Kept, Transport, Watcher, state_file, state_of
-from equipoise.workbench import Workbench
 
 
 @dataclass

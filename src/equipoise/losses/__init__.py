@@ -1,12 +1,12 @@
 """What clients minimise and measure, as pure functions: arrays or tensors in, the same out."""
 
-from .contrast import model_contrast
-from .distillation import distillation_loss, focal_loss, kl_divergence
-from .embeddings import alignment, cohort_contrast, embedding_contrast, embedding_target, mean_direction, refined_alignment
-from .energies import energy, trust
-from .fisher import fisher_diagonal
-from .offsets import class_offsets
-from .prototypes import class_means
+from equipoise.losses.contrast import model_contrast
+from equipoise.losses.distillation import distillation_loss, focal_loss, kl_divergence
+from equipoise.losses.embeddings import alignment, cohort_contrast, embedding_contrast, embedding_target, mean_direction, refined_alignment
+from equipoise.losses.energies import energy, trust
+from equipoise.losses.fisher import fisher_diagonal
+from equipoise.losses.offsets import class_offsets
+from equipoise.losses.prototypes import class_means
 
 __all__ = [
     "alignment",

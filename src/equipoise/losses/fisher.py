@@ -11,9 +11,9 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from ..models.network import evaluating
-from .arrays import Numbers, Values, like, tensor
-from .fisher_hooks import squares_by_hooks
+from equipoise.losses.arrays import Numbers, Values, like, tensor
+from equipoise.losses.fisher_hooks import squares_by_hooks
+from equipoise.models.network import evaluating
 
 Squares = dict[str, torch.Tensor]
 PASSED_NUMBERS = 1 << 17  # inputs passed at once: 42 colour images of 32 x 32, whose activations take some 200 MB in a ResNet-10

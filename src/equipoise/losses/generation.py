@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
-from equipoise.models import Network
+from equipoise.models import Model, Network
 from equipoise.tree import Tree
-
-if TYPE_CHECKING:
-    from equipoise.workbench import Model
 
 
 def label_pool(samples: int, classes: int, epochs: int, small: bool, generator: torch.Generator) -> Tensor:

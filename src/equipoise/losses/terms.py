@@ -8,26 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from equipoise.models import Model, Outputs
 from equipoise.models.network import Network, evaluating
 from equipoise.tree import Tree
-
-if TYPE_CHECKING:
-    from equipoise.workbench import Model
-
-
-@dataclass
-class Outputs:
-    """One forward pass of one model over one batch."""
-
-    model: Model
-    features: Tensor
-    logits: Tensor
-    peers: tuple[Outputs, ...] = ()  # the passes of all models stepped on this batch, this one included
 
 
 @dataclass

@@ -12,9 +12,9 @@ from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from equipoise.imports import OWN, Imports
+from equipoise.checked.imports import OWN, Imports
+from equipoise.checked.names import UnknownName, nearest, quoted
 from equipoise.method import FAMILIES, NEEDS, Method
-from equipoise.names import UnknownName, nearest, quoted
 
 _own: dict[str, type[Method]] = {}
 

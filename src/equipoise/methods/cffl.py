@@ -14,11 +14,11 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from equipoise.client import Client
 from equipoise.method import Fraction, Method, Positive, Served, Ups, Weights
+from equipoise.models import Model
 from equipoise.records import Down, PerClient, State, Up
 from equipoise.server import Server
 from equipoise.tree import Tree
 from equipoise.weighting import largest
-from equipoise.workbench import Model
 
 LEAST = 1e-9  # of a reputation: exactly 0 is that of a client that was expelled
 

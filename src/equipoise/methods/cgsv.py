@@ -12,11 +12,11 @@ import numpy as np
 
 from equipoise.client import Client
 from equipoise.method import Fraction, Method, Positive, Served, Ups, Weights
+from equipoise.models import Model
 from equipoise.records import Down, PerClient, State, Up
 from equipoise.server import Server
 from equipoise.tree import Tree
 from equipoise.weighting import cosines, largest
-from equipoise.workbench import Model
 
 LEAST = 1e-3  # a reputation never falls to zero: whoever turns useful can come back
 

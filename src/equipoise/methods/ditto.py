@@ -14,9 +14,9 @@ import numpy as np
 from equipoise.client import Client
 from equipoise.losses.terms import proximity, supervised
 from equipoise.method import Method, NonNegative, Served, Ups, Weights
+from equipoise.models import Model
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
-from equipoise.workbench import Model
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ import numpy as np
 from equipoise.client import Client
 from equipoise.losses.terms import distillation, supervised
 from equipoise.method import Method, NonNegative, Positive, Served, Ups, Weights
+from equipoise.models import Model
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.task import Task
-from equipoise.workbench import Model
 
 
 @dataclass(frozen=True)

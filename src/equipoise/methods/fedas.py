@@ -14,12 +14,12 @@ from torch import Tensor
 
 from equipoise.client import Client
 from equipoise.losses.fisher import summed_loss
-from equipoise.losses.terms import Batch, Loss, Outputs, term
+from equipoise.losses.terms import Batch, Loss, term
 from equipoise.method import Method, NonNegative, Served, Ups, Weights
+from equipoise.models import Model, Outputs
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.tree import Tree
-from equipoise.workbench import Model
 
 PLAIN: dict[str, Any] = {"optimiser": "sgd", "momentum": 0.0, "nesterov": False, "weight_decay": 0.0, "clip": None}
 

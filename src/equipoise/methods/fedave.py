@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from equipoise.client import Client
 from equipoise.method import Count, Fraction, Method, Positive, Served, Ups, Weights
+from equipoise.models import Model
 from equipoise.records import Down, PerClient, State, Up
 from equipoise.server import Server
 from equipoise.tree import Tree
 from equipoise.weighting import batch_losses, largest, loss_divergence
-from equipoise.workbench import Model
 
 LEAST = 1e-3  # a reputation never falls to zero
 

@@ -17,8 +17,9 @@ from torch.nn.functional import cross_entropy
 
 from equipoise.client import Client
 from equipoise.losses import distillation_loss
-from equipoise.losses.terms import Batch, Loss, Outputs, supervised, term
+from equipoise.losses.terms import Batch, Loss, supervised, term
 from equipoise.method import Count, Method, NonNegative, Positive
+from equipoise.models import Outputs
 from equipoise.models.network import evaluating, frozen
 from equipoise.records import Down, State, Up
 from equipoise.server import Server

@@ -17,14 +17,13 @@ from torch import Tensor, nn
 from equipoise.client import Client, Done
 from equipoise.losses import energy, kl_divergence, trust
 from equipoise.losses.energies import OF_CLASSES
-from equipoise.losses.terms import Batch, Loss, Outputs, distillation, frozen_logits, supervised, term
+from equipoise.losses.terms import Batch, Loss, distillation, frozen_logits, supervised, term
 from equipoise.method import Cohort, Method, NonNegative, Served, Ups, Weights
-from equipoise.models import shape_after
+from equipoise.models import Model, Outputs, shape_after
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.streams import torch_stream
 from equipoise.task import Task
-from equipoise.workbench import Model
 
 
 @dataclass(frozen=True)

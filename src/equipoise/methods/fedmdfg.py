@@ -17,11 +17,11 @@ from annotated_types import Ge, Le
 
 from equipoise.client import Client
 from equipoise.method import Cohort, Method, Ups
+from equipoise.models import Model
 from equipoise.records import Down, PerClient, State, Up
 from equipoise.server import Server
 from equipoise.tree import Tree, combine
 from equipoise.weighting.guidance import STILL, Direction, descent, evenness
-from equipoise.workbench import Model
 
 HUGE = 1e30  # stands for a trial loss that is not finite: a reply has to be
 ARMIJO = 1e-4  # share of the expected descent that a step has to reach

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from equipoise.client import Client
 from equipoise.losses import class_means
-from equipoise.losses.terms import Batch, Loss, Outputs, supervised, term
+from equipoise.losses.terms import Batch, Loss, supervised, term
 from equipoise.method import Method, NonNegative, Ups
+from equipoise.models import Outputs
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.tree import Tree

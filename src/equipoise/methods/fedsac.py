@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from equipoise.client import Client
 from equipoise.method import Cohort, Count, Method, NonNegative, Served, Ups, Weights
+from equipoise.models import Model
 from equipoise.models.units import hidden_units, unit_counts, unit_rows, with_units
 from equipoise.records import Down, PerClient, State, Up
 from equipoise.server import Server
 from equipoise.task import Task
 from equipoise.tree import Tree
-from equipoise.workbench import Model
 
 ALL = 100.0  # the sum of all importance, and the reputation that buys it
 TO_SPARE = 1e-9  # sums of importance are rounded

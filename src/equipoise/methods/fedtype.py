@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from equipoise.client import Client
 from equipoise.losses.conformal import Conformal, calibrated, consensus, ranking_loss
-from equipoise.losses.terms import Batch, Loss, Outputs, distillation, frozen_logits, proximity, supervised, term
+from equipoise.losses.terms import Batch, Loss, distillation, frozen_logits, proximity, supervised, term
 from equipoise.method import Count, Method, NonNegative, Served, Ups, Weights
+from equipoise.models import Model, Outputs
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.task import Task
-from equipoise.workbench import Model
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from equipoise.client import Client
 from equipoise.method import Cohort, Count, Served
 from equipoise.methods.fedavg import FedAvg
+from equipoise.models import Model
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
-from equipoise.workbench import Model
 
 
 @dataclass(frozen=True)

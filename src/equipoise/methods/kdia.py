@@ -20,16 +20,15 @@ from torch.nn.functional import cross_entropy
 from equipoise.client import Client
 from equipoise.losses import kl_divergence
 from equipoise.losses.generation import diversity_loss, heads, label_pool
-from equipoise.losses.terms import Batch, Loss, Outputs, frozen_logits, supervised, term
+from equipoise.losses.terms import Batch, Loss, frozen_logits, supervised, term
 from equipoise.method import Count, Method, NonNegative, Positive, Served, Ups, Weights
-from equipoise.models import Generator, Network, shape_after
+from equipoise.models import Generator, Model, Network, Outputs, shape_after
 from equipoise.models.network import evaluating
 from equipoise.records import Down, PerClient, State, Up
 from equipoise.server import Server
 from equipoise.task import Task
 from equipoise.tree import Tree, combine
 from equipoise.weighting import trifreqs
-from equipoise.workbench import Model
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from equipoise.client import Client
 from equipoise.losses import model_contrast
-from equipoise.losses.terms import Batch, Loss, Outputs, frozen_features, supervised, term
+from equipoise.losses.terms import Batch, Loss, frozen_features, supervised, term
 from equipoise.method import Method, NonNegative, Positive
+from equipoise.models import Model, Outputs
 from equipoise.records import Down, Up
-from equipoise.workbench import Model
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from equipoise.client import Client
 from equipoise.losses import distillation_loss
 from equipoise.losses.terms import Loss, supervised, term
 from equipoise.method import Count, Method, NonNegative, Positive, Served, Ups, Weights
+from equipoise.models import Model
 from equipoise.records import Down, PerClient, State, Up
 from equipoise.server import Server
 from equipoise.tree import Tree, combine, gram
 from equipoise.weighting import clusters, cosines
-from equipoise.workbench import Model
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ from equipoise.losses import class_offsets
 from equipoise.method import Cohort, Count, Fraction, Method, NonNegative, Positive, Served, Ups
 from equipoise.methods.finetune import tuned
 from equipoise.methods.standalone import Standalone
+from equipoise.models import Model
 from equipoise.models.mixture import Mixture
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.task import Task
 from equipoise.weighting import log_likelihoods, mixture_weights, on_simplex, posterior_mean, simplex_grid
-from equipoise.workbench import Model
 
 NEVER_ZERO = 1e-12  # added to probabilities, whose logarithms are taken
 

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from equipoise.client import Client
 from equipoise.method import Cohort, Method
+from equipoise.models import Model
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
-from equipoise.workbench import Model
 
 
 @dataclass(frozen=True)

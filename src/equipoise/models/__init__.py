@@ -1,8 +1,9 @@
 """Models, each split into features and head, by name."""
 
-from .generator import Generator
-from .mixture import Mixture
-from .network import Network, shape_after, wrap
-from .registry import build, describe, names
+from equipoise.models.generator import Generator
+from equipoise.models.mixture import Mixture
+from equipoise.models.model import Model, Outputs
+from equipoise.models.network import Network, shape_after, wrap
+from equipoise.models.registry import build, describe, names
 
-__all__ = ["Generator", "Mixture", "Network", "build", "describe", "names", "shape_after", "wrap"]
+__all__ = ["Generator", "Mixture", "Model", "Network", "Outputs", "build", "describe", "names", "shape_after", "wrap"]

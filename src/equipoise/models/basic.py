@@ -6,9 +6,9 @@ import math
 
 from torch import nn
 
-from ..task import Task
-from .network import Network
-from .parts import Count, convolutional, dense, image_shape, pooled_relu
+from equipoise.models.network import Network
+from equipoise.models.parts import Count, convolutional, dense, image_shape, pooled_relu
+from equipoise.task import Task
 
 
 def mlp(task: Task, *, hidden: tuple[Count, ...] = (200, 200)) -> Network:

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from ..task import Task
-from .network import Network
-from .parts import Count, Probability
+from equipoise.models.network import Network
+from equipoise.models.parts import Count, Probability
+from equipoise.task import Task
 
 
 class History(nn.Module):

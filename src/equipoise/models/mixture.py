@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from .network import Network
+from equipoise.models.network import Network
 
 
 class Mixture(Network):

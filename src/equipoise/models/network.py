@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from ..task import Task
+from equipoise.task import Task
 
 
 class Network(nn.Module):

@@ -6,9 +6,9 @@ from typing import Literal
 
 from torch import nn
 
-from ..task import Task
-from .network import Network
-from .parts import Probability, convolutional, dense, image_shape, pooled_relu, size_after
+from equipoise.models.network import Network
+from equipoise.models.parts import Probability, convolutional, dense, image_shape, pooled_relu, size_after
+from equipoise.task import Task
 
 
 def corefed_cnn(task: Task, *, dropout: tuple[Probability, Probability] = (0.2, 0.5)) -> Network:

@@ -9,8 +9,8 @@ from typing import Annotated
 from pydantic import Field
 from torch import nn
 
-from ..task import Task
-from .network import Network, shape_after
+from equipoise.models.network import Network, shape_after
+from equipoise.task import Task
 
 Count = Annotated[int, Field(strict=True, ge=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]

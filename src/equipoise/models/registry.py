@@ -11,14 +11,14 @@ import torch
 from pydantic import ConfigDict, ValidationError, validate_call
 from torch import nn
 
-from ..imports import OWN, Imports
-from ..names import quoted
-from ..task import Task
-from .basic import cnn, mlp, simple_cnn
-from .gru import gru
-from .network import Network, trial, wrap
-from .papers import bench_cnn, corefed_cnn, fedave_cifar, fedave_mnist, lenet, moon_cnn, private_cnn, proxy_cnn
-from .resnet import resnet10, resnet12
+from equipoise.checked.imports import OWN, Imports
+from equipoise.checked.names import quoted
+from equipoise.models.basic import cnn, mlp, simple_cnn
+from equipoise.models.gru import gru
+from equipoise.models.network import Network, trial, wrap
+from equipoise.models.papers import bench_cnn, corefed_cnn, fedave_cifar, fedave_mnist, lenet, moon_cnn, private_cnn, proxy_cnn
+from equipoise.models.resnet import resnet10, resnet12
+from equipoise.task import Task
 
 _FACTORIES: list[Callable[..., Network]] = [
     *(mlp, cnn, simple_cnn, corefed_cnn, fedave_mnist, fedave_cifar, lenet, bench_cnn, moon_cnn, private_cnn, proxy_cnn),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ..task import Task
-from .network import Network
-from .parts import Count, image_shape
+from equipoise.models.network import Network
+from equipoise.models.parts import Count, image_shape
+from equipoise.task import Task
 
 
 class Residual(nn.Module):

@@ -13,21 +13,21 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from equipoise import methods
+from equipoise.checked.names import nearest
 from equipoise.comparison import formats
 from equipoise.comparison.entries import Entry, is_going
 from equipoise.comparison.measures import Measure, in_unit_of, measures
 from equipoise.comparison.plan import ALONE
 from equipoise.comparison.table import Comparison, opened
 from equipoise.metrics import Metric
-from equipoise.names import nearest
 from equipoise.report import figures, pictures
 from equipoise.report.cards import cards, doubt, headline, points, written
 from equipoise.report.pictures import Picture
 from equipoise.report.verdict import best_in_words
 from equipoise.runs import Run
-from equipoise.runs.files import save_output
-from equipoise.runs.store import RunError
 from equipoise.runs.summary import best_round, notes
+from equipoise.storage.files import save_output
+from equipoise.storage.store import RunError
 
 SHOWN_CLIENTS = 50  # rows of the client table that are shown at first; a button shows the rest
 

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
+from equipoise.data.samples import EVALUATION_BATCH
 from equipoise.models.mixture import Mixture
 from equipoise.models.network import Prepared
-from equipoise.runs.files import save_output
 from equipoise.runs.run import Run
-from equipoise.runs.store import RunError
-from equipoise.workbench import EVALUATION_BATCH
+from equipoise.storage.files import save_output
+from equipoise.storage.store import RunError
 
 
 def export(

@@ -8,12 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from equipoise.imports import Imports, permitted
+from equipoise.checked.imports import Imports, permitted
+from equipoise.checked.names import checked_name
 from equipoise.metrics import registry
-from equipoise.names import checked_name
-from equipoise.runs.form import check_facts, read_configuration
-from equipoise.runs.outdated import outdated
-from equipoise.runs.store import RunError, Store
+from equipoise.storage.form import check_facts, read_configuration
+from equipoise.storage.outdated import outdated
+from equipoise.storage.store import RunError, Store
 from equipoise.task import Task
 
 
@@ -177,12 +177,12 @@ class Run:
         """
         from equipoise.client import Client
         from equipoise.engine import evaluation
+        from equipoise.engine.preparing import prepare
         from equipoise.experiment import experiment
         from equipoise.models.network import Prepared, in_unit
-        from equipoise.preparing import prepare
         from equipoise.records import read
-        from equipoise.runs.checkpoint import load_server
         from equipoise.server import Server
+        from equipoise.storage.checkpoint import load_server
 
         if self.store.last_round() < 0:
             raise RunError(f"{self.folder} has no checkpoint yet; wait for its first round")

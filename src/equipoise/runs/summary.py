@@ -13,7 +13,7 @@ import numpy as np
 from equipoise.metrics import accuracy_variance, best_and_last, between_client_variance
 from equipoise.metrics.registry import Metric, find, main_of, measured, names, why_main
 from equipoise.runs.run import Run
-from equipoise.runs.store import DATABASE, RoundRecord, RunError
+from equipoise.storage.store import DATABASE, RoundRecord, RunError
 
 NAMED = 12  # clients that a sentence names
 

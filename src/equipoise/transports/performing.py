@@ -7,15 +7,15 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from equipoise.checked.imports import Imports
 from equipoise.client import Client
 from equipoise.composition import guest_named, parts
 from equipoise.data import Federation
 from equipoise.data.roster import Roster, roster_of
 from equipoise.engine import evaluation
+from equipoise.engine.preparing import prepare, try_precision
 from equipoise.experiment import Experiment, experiment
-from equipoise.imports import Imports
 from equipoise.method import Method
-from equipoise.preparing import prepare, try_precision
 from equipoise.records import CannotSave, Down, Record, Up, finite, size, tensors_of, write
 from equipoise.transports.base import Job, Reply, Request, reply_file, round_of, state_name
 from equipoise.transports.isolation import settings_kept, time_limit

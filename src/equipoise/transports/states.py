@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from equipoise.records import CannotSave, Record, dump, parse
-from equipoise.runs.files import digest_of, sync
+from equipoise.storage.files import digest_of, sync
 from equipoise.transports.base import Kept, state_file, state_name
 
 

@@ -1,12 +1,12 @@
 """Rules that turn numbers about clients into their shares of an average."""
 
-from .clusters import clusters
-from .largest import largest
-from .likeness import batch_losses, loss_divergence
-from .mixtures import log_likelihoods, mixture_weights, on_simplex, posterior_mean, simplex_grid
-from .participation import participation_alignment, participation_frequency, participation_window
-from .shares import drift_shares, hybrid, trifreqs
-from .simplex import cosines, min_norm, min_norm_box
+from equipoise.weighting.clusters import clusters
+from equipoise.weighting.largest import largest
+from equipoise.weighting.likeness import batch_losses, loss_divergence
+from equipoise.weighting.mixtures import log_likelihoods, mixture_weights, on_simplex, posterior_mean, simplex_grid
+from equipoise.weighting.participation import participation_alignment, participation_frequency, participation_window
+from equipoise.weighting.shares import drift_shares, hybrid, trifreqs
+from equipoise.weighting.simplex import cosines, min_norm, min_norm_box
 
 __all__ = [
     "batch_losses",

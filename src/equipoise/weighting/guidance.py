@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .simplex import min_norm
+from equipoise.weighting.simplex import min_norm
 
 STILL = 1e-6  # a shorter gradient has no direction; nor has a guide, or a common direction in units of the gradients' mean length
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..tree import Tree
+from equipoise.tree import Tree
 
 TO_SPARE = 1e-9  # 0.07 of 100 numbers are 7, though 0.07 * 100 is a little more in floating point
 

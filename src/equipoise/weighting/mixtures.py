@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..losses.arrays import Numbers, float64
-from .shares import softmax
+from equipoise.losses.arrays import Numbers, float64
+from equipoise.weighting.shares import softmax
 
 EM_STEPS = 200
 GRID_POINTS = 500  # at most

@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..losses.arrays import Numbers, Values, float64, like
-from .shares import softmax
+from equipoise.losses.arrays import Numbers, Values, float64, like
+from equipoise.weighting.shares import softmax
 
 
 def participation_alignment(frequency: Values, alignment: Numbers, gamma: float = 0.5, k: float = 2.0) -> Values:

@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from equipoise.checked.names import did_you_mean, quoted
 from equipoise.data.partitions import covariate, dirichlet, labels, sites, sizes
 from equipoise.data.partitions.pool import Deal, Pool
-from equipoise.names import did_you_mean, quoted
 
 PARTITIONS: dict[str, Callable[..., Deal]] = {
     function.__name__: function

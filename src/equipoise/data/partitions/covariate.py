@@ -13,7 +13,7 @@ import numpy as np
 from equipoise.data.federation import Parts
 from equipoise.data.partitions.pool import Deal, Pool
 from equipoise.data.partitions.sizes import equal_sizes, fraction_sizes, power_sizes
-from equipoise.shift import kl_gaussian_exact, realised_shift
+from equipoise.data.shift import kl_gaussian_exact, realised_shift
 from equipoise.streams import stream
 
 BLOCK = 4096

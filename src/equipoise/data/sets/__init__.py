@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from equipoise.checked.names import did_you_mean
 from equipoise.data.dataset import Dataset
 from equipoise.data.sets import common, digits, domains, hospitals, medical
 from equipoise.data.sets.entry import Entry
 from equipoise.data.sets.store import arrays_of, data_folder, fetch, import_files, prepared_copy
-from equipoise.names import did_you_mean
 
 JOINED = domains.JOINED
 ENTRIES = {e.name: e for e in (*common.ENTRIES, *medical.ENTRIES, *domains.ENTRIES, *hospitals.ENTRIES)}

@@ -22,7 +22,7 @@ from equipoise.data import Federation
 from equipoise.data.roster import Roster, roster_of
 from equipoise.experiment import ConfigurationError
 from equipoise.records import Record
-from equipoise.runs.store import RunError
+from equipoise.storage.store import RunError
 from equipoise.transports import wire
 from equipoise.transports.base import Interrupted, Job, Reply, Request, Watcher, late, with_file
 from equipoise.transports.workers import processes

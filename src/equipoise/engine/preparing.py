@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
+from equipoise.checked.names import nearest
 from equipoise.data import Federation
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.method import Method
 from equipoise.metrics import registry
-from equipoise.names import nearest
 from equipoise.task import Task
-from equipoise.workbench import Factory, Workbench, factories
+from equipoise.training.workbench import Factory, Workbench, factories
 
 
 def prepare(wanted: Experiment, task: Task, ids: Sequence[str], federation: Federation | None = None) -> tuple[Workbench, Method]:

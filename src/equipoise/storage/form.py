@@ -8,11 +8,11 @@ import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from equipoise.imports import FromFile
-from equipoise.runs.files import CONFIGURATION, RunError
+from equipoise.checked.imports import FromFile
+from equipoise.storage.files import CONFIGURATION, RunError
 
 if TYPE_CHECKING:
-    from equipoise.runs.store import Store
+    from equipoise.storage.store import Store
 
 _WORDS = {int: "a whole number", str: "a text", list: "a list", dict: "a mapping"}
 _FACTS: dict[str, Any] = {

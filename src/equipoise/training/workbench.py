@@ -6,116 +6,27 @@ ends. What lasts between steps are trees.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equipoise.imports import OWN, Imports
-from equipoise.losses.terms import Outputs
+from equipoise.checked.imports import OWN, Imports
+from equipoise.data import Federation
+from equipoise.data.samples import Samples
+from equipoise.models import Model, build, wrap
 from equipoise.streams import default_generator
 from equipoise.task import Task
-from equipoise.training import Training
+from equipoise.training.settings import Training
 from equipoise.tree import Tree
 
-if TYPE_CHECKING:
-    from equipoise.data import Federation
-
 Factory = Callable[[], nn.Module]
-EVALUATION_BATCH = 256  # fixed: batch boundaries of evaluation, selection and cached logits follow from the data alone
-
-
-class Model:
-    """A network at work, with the name under which its trees travel."""
-
-    def __init__(self, net: nn.Module, name: str) -> None:
-        self.net, self.name = net, name
-        self.trained: dict[str, nn.Parameter] = {key: p for key, p in net.named_parameters() if p.requires_grad}
-        self._entries: dict[str, Tensor] = dict(net.state_dict(keep_vars=True))
-        self._tensors = [entry.detach() for entry in self._entries.values()]
-        self.untrained = frozenset(self._entries.keys() - self.trained.keys())
-        self.takes_single = True  # whether it can train on a batch of one
-
-    def tree(self) -> Tree:
-        """A copy of its parameters and buffers as plain data."""
-        return Tree(
-            {
-                name: tensor.cpu().clone(memory_format=torch.contiguous_format)
-                for name, tensor in zip(self._entries, self._tensors, strict=True)
-            },
-            self.name,
-            self.untrained,
-        )
-
-    def put(self, tree: Tree) -> Model:
-        """Take on the weights of a tree."""
-        try:
-            torch._foreach_copy_(self._tensors, [tree[name] for name in self._entries])
-        except (KeyError, RuntimeError) as error:
-            raise ValueError(
-                f"a tree of {tree.model!r} does not fit the model {self.name!r}: {mismatch(tree, self.tree()) or error}"
-            ) from error
-        return self
-
-    def __call__(self, x: Tensor) -> Outputs:
-        features = self.net.features(x)  # type: ignore[operator]
-        return Outputs(self, features, self.net.head(features))  # type: ignore[operator]
-
-
-def mismatch(tree: Tree, template: Tree) -> str | None:
-    """How a tree differs from what its model has, in words; None if it fits (trained entries alone fit too)."""
-    names, expected = set(tree), set(template)
-    if names not in (expected, set(template.trained), set(template.untrained)):
-        missing, unknown = sorted(set(template.trained) - names), sorted(names - expected)
-        return f"expected the entries of {template.model!r}; missing {missing[:3] or 'none'}, unknown {unknown[:3] or 'none'}"
-    for name in tree:
-        if tree[name].shape != template[name].shape:
-            return f"{name}: expected shape {tuple(template[name].shape)}, got {tuple(tree[name].shape)}"
-        if tree[name].dtype != template[name].dtype:
-            return f"{name}: expected {template[name].dtype}, got {tree[name].dtype}"
-    return None
-
-
-@dataclass
-class Samples:
-    """Some samples of the federation, by index: data are shared by all clients and never copied per client."""
-
-    source_x: Tensor
-    source_y: Tensor
-    index: Tensor
-
-    @classmethod
-    def of(cls, federation: Federation, index: np.ndarray) -> Samples:
-        return cls(federation.x, federation.y, torch.from_numpy(np.array(index, dtype=np.int64)))
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    @property
-    def x(self) -> Tensor:
-        return self.source_x.index_select(0, self.index)
-
-    @property
-    def y(self) -> Tensor:
-        return self.source_y.index_select(0, self.index)
-
-    def at(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        chosen = self.index[places]
-        return self.source_x.index_select(0, chosen), self.source_y.index_select(0, chosen)
-
-    def some(self, places: Tensor) -> Samples:
-        """Those at these places."""
-        return Samples(self.source_x, self.source_y, self.index[places])
-
-    def chunks(self) -> Iterator[Tensor]:
-        """The places of all samples in order, in batches that follow from the data alone."""
-        return iter(torch.split(torch.arange(len(self)), EVALUATION_BATCH)) if len(self) else iter(())
 
 
 @dataclass
@@ -238,9 +149,6 @@ def prefers_channels_last(net: nn.Module, task: Task) -> bool:
 
 def factories(specs: Mapping[str, Any], task: Task, imports: Imports = OWN) -> dict[str, Factory]:
     """Specifications (a registered name, options, or a module of the user's) as functions that build a network."""
-    import copy
-
-    from equipoise.models import build, wrap
 
     def factory(spec: Any) -> Factory:
         if isinstance(spec, nn.Module):

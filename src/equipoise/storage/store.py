@@ -21,8 +21,20 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from equipoise.runs.files import CONFIGURATION, DATABASE, FILES, LOCK, RunError, digest, is_left_over, is_ours, refuse_links, sync, unlink
-from equipoise.runs.form import check_pages, check_tables, damaged, parsed
+from equipoise.storage.files import (
+    CONFIGURATION,
+    DATABASE,
+    FILES,
+    LOCK,
+    RunError,
+    digest,
+    is_left_over,
+    is_ours,
+    refuse_links,
+    sync,
+    unlink,
+)
+from equipoise.storage.form import check_pages, check_tables, damaged, parsed
 
 __all__ = ["CONFIGURATION", "DATABASE", "FILES", "FORMAT", "LOCK", "RoundRecord", "RunError", "Store"]
 

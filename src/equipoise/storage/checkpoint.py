@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from equipoise.records import PerClient, Record, State, read, write
-from equipoise.runs.files import digest
-from equipoise.runs.store import RoundRecord, Store
+from equipoise.records import PerClient, Record, Saved, State, read, write
+from equipoise.storage.files import digest
+from equipoise.storage.store import RoundRecord, Store
 from equipoise.tree import Tree
 
 _PLACEHOLDER = "@perclient"
@@ -23,7 +23,7 @@ def save_server(store: Store, state: State, record: RoundRecord) -> Callable[[],
     name = f"server-r{record.round}a{record.attempt}.safetensors"
     write(written, store.files / name)
     record.files.append(("server", "", name, digest(store.files / name)))
-    saved: dict[str, dict[str, Path]] = {path: dict(mapping.saved) for path, mapping in found.items()}
+    saved: dict[str, dict[str, Path]] = {path: paths_of(mapping) for path, mapping in found.items()}
     for path, mapping in found.items():
         stem = hashlib.blake2b(path.encode(), digest_size=4).hexdigest()
         for client, value in mapping.changed.items():
@@ -33,6 +33,11 @@ def save_server(store: Store, state: State, record: RoundRecord) -> Callable[[],
             record.files.append(("perclient", f"{path}\x1f{client}", file, digest(store.files / file)))
             saved[path][client] = store.files / file
     return lambda: State(_settled(dict(state), "", saved))
+
+
+def paths_of(mapping: PerClient) -> dict[str, Path]:
+    """Client -> the file of its saved value."""
+    return dict(mapping.saved.paths) if isinstance(mapping.saved, Saved) else {}
 
 
 def _held(value: Any) -> Any:
@@ -73,7 +78,7 @@ def _settled(values: Mapping[str, Any], prefix: str, saved: Mapping[str, Mapping
     for name, value in values.items():
         path = f"{prefix}{name}"
         if isinstance(value, PerClient) or (type(value) is dict and _PLACEHOLDER in value):
-            value = PerClient(saved.get(path, {}))
+            value = PerClient(Saved(saved.get(path, {})))
         elif type(value) is dict:
             value = _settled(value, f"{path}/", saved)
         result[name] = value

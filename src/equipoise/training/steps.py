@@ -1,4 +1,4 @@
-"""How a client trains: the settings, the optimisers, and the one step that everything minimised here goes through."""
+"""The optimisers, and the one step that everything minimised here goes through."""
 
 from __future__ import annotations
 
@@ -6,60 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
+from equipoise.training.settings import Training
+
 GradientHook = Callable[[str, Tensor], Tensor]
-
-
-class Training(BaseModel):
-    """Local training of one client in one round."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: float = Field(0.05, gt=0, description="learning rate of round 1")
-    lr_decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rate per round")
-    momentum: float = Field(0.0, ge=0, lt=1, description="of sgd")
-    nesterov: bool = False
-    betas: tuple[float, float] = Field((0.9, 0.999), description="of adam and adamw")
-    eps: float = Field(1e-8, gt=0, description="of adam and adamw")
-    weight_decay: float = Field(0.0, ge=0)
-    batch: int = Field(32, ge=1)
-    epochs: int = Field(1, ge=1)
-    steps: int | None = Field(None, ge=1, description="a number of steps in place of epochs")
-    clip: float | None = Field(None, gt=0, description="largest norm of a gradient")
-    keep_optimiser: bool = Field(False, description="Standalone keeps its optimiser state between rounds: one uninterrupted training")
-    precision: Literal["float32", "bfloat16"] = Field(
-        "float32", description="of the networks in training; bfloat16 is tried in a child process first"
-    )
-    loss: Literal["default", "focal"] = Field("default", description="default: cross-entropy, or squared error in regression")
-    focal_gamma: float = Field(2.0, ge=0)
-
-    @model_validator(mode="after")
-    def _options_fit(self) -> Training:
-        if self.optimiser != "sgd" and (self.momentum or self.nesterov):
-            raise ValueError(f"momentum and nesterov belong to sgd, but optimiser is {self.optimiser}; drop them or choose sgd")
-        if self.nesterov and not self.momentum:
-            raise ValueError("nesterov needs momentum above 0, got 0; set training.momentum=0.9, say")
-        return self
-
-    def changed(self, changes: Mapping[str, Any]) -> Training:
-        """These settings with some changed and all checked again; epochs that are asked for stand in place of steps."""
-        unknown = [name for name in changes if name not in Training.model_fields]
-        if unknown:
-            raise TypeError(f"unknown training setting {unknown[0]!r}; expected some of {', '.join(Training.model_fields)}")
-        by_epochs = {"steps": None} if "epochs" in changes else {}
-        return Training(**{**dict(self), **by_epochs, **changes})
-
-    def rate(self, round: int) -> float:
-        """The learning rate of a round, counted from 1; that of `setup` is round 1's."""
-        return float(self.lr * self.lr_decay ** (max(1, round) - 1))  # round 0, the setup, trains as round 1 does
-
-    @property
-    def plain_sgd(self) -> bool:
-        """Whether an update is exactly the learning rate times a gradient: what SCAFFOLD, FedDC and q-FedAvg rest on."""
-        return self.optimiser == "sgd" and not self.momentum and not self.weight_decay and self.clip is None
 
 
 def backward(loss: Tensor) -> None:

@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from equipoise.checked.names import nearest
 from equipoise.comparison.labels import flat
 from equipoise.experiment import ConfigurationError, Experiment
-from equipoise.names import nearest
-from equipoise.runs.store import DATABASE, RoundRecord
 from equipoise.runs.summary import of_main
+from equipoise.storage.store import DATABASE, RoundRecord
 from equipoise.transports.base import Watcher
 
 Send = Callable[[int, Mapping[str, float]], None]

@@ -1,0 +1,71 @@
+"""A network at work: what is lent to a step, and what one forward pass of it gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.tree import Tree
+
+
+class Model:
+    """A network at work, with the name under which its trees travel."""
+
+    def __init__(self, net: nn.Module, name: str) -> None:
+        self.net, self.name = net, name
+        self.trained: dict[str, nn.Parameter] = {key: p for key, p in net.named_parameters() if p.requires_grad}
+        self._entries: dict[str, Tensor] = dict(net.state_dict(keep_vars=True))
+        self._tensors = [entry.detach() for entry in self._entries.values()]
+        self.untrained = frozenset(self._entries.keys() - self.trained.keys())
+        self.takes_single = True  # whether it can train on a batch of one
+
+    def tree(self) -> Tree:
+        """A copy of its parameters and buffers as plain data."""
+        return Tree(
+            {
+                name: tensor.cpu().clone(memory_format=torch.contiguous_format)
+                for name, tensor in zip(self._entries, self._tensors, strict=True)
+            },
+            self.name,
+            self.untrained,
+        )
+
+    def put(self, tree: Tree) -> Model:
+        """Take on the weights of a tree."""
+        try:
+            torch._foreach_copy_(self._tensors, [tree[name] for name in self._entries])
+        except (KeyError, RuntimeError) as error:
+            raise ValueError(
+                f"a tree of {tree.model!r} does not fit the model {self.name!r}: {mismatch(tree, self.tree()) or error}"
+            ) from error
+        return self
+
+    def __call__(self, x: Tensor) -> Outputs:
+        features = self.net.features(x)  # type: ignore[operator]
+        return Outputs(self, features, self.net.head(features))  # type: ignore[operator]
+
+
+def mismatch(tree: Tree, template: Tree) -> str | None:
+    """How a tree differs from what its model has, in words; None if it fits (trained entries alone fit too)."""
+    names, expected = set(tree), set(template)
+    if names not in (expected, set(template.trained), set(template.untrained)):
+        missing, unknown = sorted(set(template.trained) - names), sorted(names - expected)
+        return f"expected the entries of {template.model!r}; missing {missing[:3] or 'none'}, unknown {unknown[:3] or 'none'}"
+    for name in tree:
+        if tree[name].shape != template[name].shape:
+            return f"{name}: expected shape {tuple(template[name].shape)}, got {tuple(tree[name].shape)}"
+        if tree[name].dtype != template[name].dtype:
+            return f"{name}: expected {template[name].dtype}, got {tree[name].dtype}"
+    return None
+
+
+@dataclass
+class Outputs:
+    """One forward pass of one model over one batch."""
+
+    model: Model
+    features: Tensor
+    logits: Tensor
+    peers: tuple[Outputs, ...] = ()  # the passes of all models stepped on this batch, this one included

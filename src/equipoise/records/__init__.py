@@ -1,0 +1,16 @@
+"""Records: what a method remembers and what travels between server and clients, as plain data.
+
+A record maps names to trees, tensors, numbers, strings, lists and mappings with string keys; anything else is refused by
+name, when the record is made. So checkpointing, resuming, sending and comparing need no code in any method, nothing that is loaded can
+run, and a record is the same whether it stays in this process or travels.
+"""
+
+from equipoise.records.contents import finite, size, tensors_of
+from equipoise.records.files import CannotSave, Saved, dump, parse, read, write
+from equipoise.records.packing import pack, unpack
+from equipoise.records.record import Down, PerClient, Record, State, Up, plain
+
+__all__ = [
+    "CannotSave", "Down", "PerClient", "Record", "Saved", "State", "Up",
+    "dump", "finite", "pack", "parse", "plain", "read", "size", "tensors_of", "unpack", "write",
+]  # fmt: skip

@@ -1,0 +1,117 @@
+"""Records in safetensors files."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load, save, save_file
+from torch import Tensor
+
+from equipoise.records.coding import decode, encode
+from equipoise.records.record import Record
+from equipoise.tree import FileTensors
+
+
+class CannotSave(RuntimeError):
+    """A file could not be written: a full disk, a folder that is gone or not writable."""
+
+
+def _entries(record: Record) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a record by their place, and its structure as metadata."""
+    tensors: list[Tensor] = []
+    structure = encode(record, tensors)
+    # safetensors refuses tensors that share memory (a tree put in twice): those are copied.
+    seen: set[int] = set()
+    entries: dict[str, Tensor] = {}
+    for place, tensor in enumerate(tensors):
+        own = tensor.detach().contiguous()
+        if own.untyped_storage().data_ptr() in seen or own.untyped_storage().nbytes() != own.numel() * own.element_size():
+            own = own.clone()
+        seen.add(own.untyped_storage().data_ptr())
+        entries[str(place)] = own
+    return entries, {"record": json.dumps(structure)}
+
+
+def dump(record: Record) -> bytes:
+    """A record as the bytes of a safetensors file."""
+    return save(*_entries(record))
+
+
+def parse(data: bytes) -> Any:
+    """The record that `dump` gave, ValueError if these bytes are none."""
+    try:
+        (length,) = struct.unpack_from("<Q", data)
+        structure = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["record"])
+        tensors = load(data)
+        record = decode(
+            structure,
+            lambda place: tensors.pop(str(place)),
+            lambda entries: {name: tensors.pop(str(place)) for name, place in entries.items()},
+        )
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError, struct.error) as error:
+        raise ValueError(f"{len(data)} bytes that hold no whole record: {error or type(error).__name__}") from error
+    if not isinstance(record, Record) or tensors:
+        raise ValueError(f"{len(data)} bytes that hold {'tensors that belong to no entry' if tensors else 'no record'}")
+    return record
+
+
+def write(record: Record, path: Path) -> int:
+    """Save a record as a safetensors file; returns its size. The caller names a new file: none is ever overwritten."""
+    entries, metadata = _entries(record)
+    try:
+        save_file(entries, path, metadata=metadata)
+        return path.stat().st_size
+    except (OSError, SafetensorError) as error:
+        raise CannotSave(
+            f"cannot write {path}: {error}; make room or permit writing there, then `equipoise resume {path.parent.parent}`"
+        ) from error
+
+
+def read(path: Path, lazy: bool = True) -> Any:
+    """The record that `write` saved, ValueError if the file holds none. Lazy: its trees read their tensors from the file when asked."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            left = set(file.keys())
+
+            def take(place: int) -> Tensor:
+                left.remove(str(place))
+                tensor: Tensor = file.get_tensor(str(place))
+                return tensor
+
+            def take_all(entries: dict[str, int]) -> Mapping[str, Tensor]:
+                if not lazy:
+                    return {name: take(place) for name, place in entries.items()}
+                for place in entries.values():
+                    left.remove(str(place))
+                return FileTensors(path, {name: str(place) for name, place in entries.items()})
+
+            record = decode(json.loads((file.metadata() or {})["record"]), take, take_all)
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} holds no whole record: {error or type(error).__name__}") from error
+    if not isinstance(record, Record) or left:
+        raise ValueError(f"{path} holds {'tensors that belong to no entry' if left else 'no record'}")
+    return record
+
+
+class Saved(Mapping[str, Any]):
+    """Values that lie in files, one per client: read when asked."""
+
+    def __init__(self, paths: Mapping[str, Path]) -> None:
+        self.paths = dict(paths)
+
+    def __getitem__(self, client: str) -> Any:
+        return read(self.paths[client])["value"]
+
+    def __contains__(self, client: object) -> bool:
+        return client in self.paths
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.paths)
+
+    def __len__(self) -> int:
+        return len(self.paths)
