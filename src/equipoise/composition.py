@@ -25,16 +25,26 @@ from equipoise.tree import Tree
 if TYPE_CHECKING:
     from equipoise.task import Task
 
-SLOTS = ("weights", "inputs", "beside")
+SLOTS = ("weights", "inputs", "beside", "finish")
 
 
 class Unsound(ValueError):
     """A composition that would not do what it says."""
 
 
-def compose(base: Method, *, weights: Method | None = None, inputs: Method | None = None, beside: Method | None = None) -> Method:
-    """A method that trains as `base`, weighs replies by the rule of `weights`, changes inputs as `inputs` does, and lets `beside` remember and serve."""
-    guests = {slot: guest for slot, guest in (("weights", weights), ("inputs", inputs), ("beside", beside)) if guest is not None}
+def compose(
+    base: Method,
+    *,
+    weights: Method | None = None,
+    inputs: Method | None = None,
+    beside: Method | None = None,
+    finish: Method | None = None,
+) -> Method:
+    """A method that trains as `base`, weighs replies by the rule of `weights`, changes inputs as `inputs` does, lets `beside` remember and serve,
+    and ends as `finish` does: what clients end up using is then made from the models that the base serves.
+    """
+    given = (("weights", weights), ("inputs", inputs), ("beside", beside), ("finish", finish))
+    guests = {slot: guest for slot, guest in given if guest is not None}
     return Composed(base, guests) if guests else base
 
 
@@ -52,6 +62,7 @@ class Composed(Method):
 
     weighs = property(lambda self: self.base.weighs)
     uploads_model = property(lambda self: self.base.uploads_model)
+    shares_model = property(lambda self: self.base.shares_model)
     trains = property(lambda self: self.base.trains)
     needs_plain_sgd = property(lambda self: any(part.needs_plain_sgd for part in (self.base, *self.guests.values())))
     needs_validation = property(lambda self: any(part.needs_validation for part in (self.base, *self.guests.values())))
@@ -61,6 +72,8 @@ class Composed(Method):
         _check(self.base, self.guests)
         # Copies: a guest's steps are told from those of the base by whose they are, also where one object was given twice.
         object.__setattr__(self, "guests", {slot: copy(self.guests[slot]) for slot in SLOTS if slot in self.guests})
+        if "finish" in self.guests:  # what it is given to end with, in place of a model of its own: shadowed in the instance, as in `flow`
+            vars(self.guests["finish"])["given"] = self._given
 
     @property
     def title(self) -> str:
@@ -78,7 +91,7 @@ class Composed(Method):
     def models(self, task: Task, others: Mapping[str, Factory]) -> Mapping[str, Factory]:
         found = dict(self.base.models(task, others))
         for _, guest in self._in(*SLOTS):
-            brought = guest.models(task, others)
+            brought = guest.models(task, {**others, **found})
             for name in brought.keys() & (others.keys() | found.keys()):
                 raise Unsound(
                     f"{guest.title} brings a model {name!r}, which would replace the one of that name that {self.base.title} trains with; "
@@ -89,6 +102,10 @@ class Composed(Method):
 
     def start(self, server: Server) -> State:
         state = self.base.start(server)
+        if "finish" in self.guests and "model" not in state:
+            raise Unsound(
+                f"finish={self.guests['finish'].title}() on {self.base.title}(): its server has no model that clients could end with"
+            )
         # A guest that starts from "the model" means the one that is trained here, whatever it is called.
         seen = replace(server, main=state.model.model) if "model" in state else server
         return state.with_(**{name: _without_model(guest.start(seen)) for name, guest in self._in(*SLOTS)})
@@ -103,8 +120,24 @@ class Composed(Method):
         accompanied = _Accompanied(everyone, lambda client, down: self._delivered(server, state, client, down, "inputs"))
         state = self._kept(state, self.base.finish(server, state, accompanied))
         for name, guest in self._in(*SLOTS):
-            state = _put(state, name, guest.finish(server, _seen_by(state, name), everyone))
+            state = _put(state, name, guest.finish(server, _seen_by(state, name), self._carried(server, state, everyone)))
         return state
+
+    def _given(self, client: Client, down: Down) -> Mapping[str, Model | Served]:
+        """What the base serves, as a guest that finishes asks for it."""
+        with client.as_a_whole():
+            return self.base.serves(client, down)
+
+    def _carried(self, server: Server, state: State, cohort: Cohort) -> Cohort:
+        """For a guest's own exchanges: with a model go all things that the base delivers with it, and always what inputs follow from."""
+
+        def add(client: str, down: Down) -> Down:
+            if "model" in down or overridden(self.base, "inputs"):
+                sent = self.base.deliver(server, state, client)
+                down = Down({**(sent if "model" in down else _without_model(sent)), **down})
+            return self._delivered(server, state, client, down, "inputs")
+
+        return _Accompanied(cohort, add)
 
     def inputs(self, client: Client, down: Down) -> Inputs | None:
         for name, guest in self._in("inputs"):
@@ -146,20 +179,30 @@ class Composed(Method):
         return self._kept(state, self.base.update(server, state, ups, weights))
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
-        return self._delivered(server, state, client_id, self.base.deliver(server, state, client_id), "inputs", "beside")
+        return self._delivered(server, state, client_id, self.base.deliver(server, state, client_id), "inputs", "beside", "finish")
 
     def serves(self, client: Client, down: Down) -> Mapping[str, Model | Served]:
         served = dict(self.base.serves(client, down))
         for name, guest in self._in("beside"):
             with client.owned_by(name):
                 for key, one in guest.serves(client, Down({**down, **down[name]})).items():
-                    served.setdefault(key, replace(one, main=False) if isinstance(one, Served) else one)
+                    served.setdefault(key, _minor(one))
+        for name, guest in self._in("finish"):
+            served = {key: _minor(one) for key, one in served.items()}
+            with client.owned_by(name):
+                for key, one in guest.serves(client, Down({**down, **down[name]})).items():
+                    main = isinstance(one, Served) and one.main
+                    # Under its own name where the base has a model of that name: what all end with must not be taken for another.
+                    served.setdefault(name.removeprefix("@") if main and key in served else key, one if main else _minor(one))
         return served
 
     def round(self, server: Server, state: State, cohort: Cohort) -> State:
         # An exchange of the base's own, with another Down than `deliver` gives, changes inputs like any other.
         accompanied = _Accompanied(cohort, lambda client, down: self._delivered(server, state, client, down, "inputs"))
-        return self._kept(state, self.flow.round(server, state, accompanied))
+        state = self._kept(state, self.flow.round(server, state, accompanied))
+        for name, guest in self._in("finish"):
+            state = _put(state, name, guest.alongside(server, _seen_by(state, name), self._carried(server, state, cohort)))
+        return state
 
     @cached_property
     def flow(self) -> Method:
@@ -273,6 +316,13 @@ def _refusal(base: Method, slot: str, guest: Method, guests: Mapping[str, Method
         needed = [name for name in ("before", "after") if overridden(guest, name)]
         if needed and guests.get("weights") != guest:
             return f"it remembers what its {' and '.join(needed)} measured, which only the slot weights asks for; give it as weights, too"
+    if slot == "finish":
+        if not guest.composable_finish:
+            return "it has no end that stands on the rounds of another method; take one that has, such as Poise or Finetune"
+        if not base.shares_model:
+            return "its clients share nothing, so there is no model that could be made one's own"
+        if type(base) is type(guest):
+            return "it ends so already; set its own parameters"
     return None
 
 
@@ -286,6 +336,11 @@ def _no_rule(guest: Method) -> str | None:
     if "composable_weights" not in vars(rule):
         return "only the class it inherits from says that its rule stands alone; if its own does too, write composable_weights = True in it"
     return None
+
+
+def _minor(one: Model | Served) -> Model | Served:
+    """A served model that is not the one the composition is for."""
+    return replace(one, main=False) if isinstance(one, Served) else one
 
 
 def _without_model(record: Record) -> dict[str, Any]:

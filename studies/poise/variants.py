@@ -15,10 +15,11 @@ from equipoise.losses import class_offsets
 from equipoise.methods.finetune import tuned
 from equipoise.methods.poise import Poise
 from equipoise.records import Down, Up
+from equipoise.training import Samples
 from equipoise.weighting import mixture_weights, simplex_grid
-from equipoise.workbench import Samples
 
 LYING = ("0", "1")
+ORDER = ("alone", "global", "offsets", "tuned")
 
 
 @contextmanager
@@ -43,7 +44,7 @@ class Folded(Poise):
         up = super().settle(client, down)
         with all_data(client):
             client.state["offsets"] = torch.from_numpy(class_offsets(client.predict(client.load(down.model)), client.train.y, self.rho))
-            client.state["tuned"] = tuned(client, down, self.tune_epochs)
+            client.state["tuned"] = tuned(client, down.model, self.tune_epochs)
             if self.alone_too:
                 own = client.load(client.state["local"])
                 client.fit(own, epochs=self.tune_epochs, purpose="tune alone")
@@ -84,7 +85,7 @@ class Hard(Poise):
 
     def settle(self, client: Client, down: Down) -> Up:
         logs = np.log(np.asarray(client.state.pop("_chances"))).sum(0)
-        best = int(logs.argmax()) if len(client.validation) else list(self.experts).index("global")
+        best = int(logs.argmax()) if len(client.validation) else ORDER.index("global")
         client.state["weights"] = torch.eye(len(logs), dtype=torch.float64)[best]
         return Up()
 
@@ -104,7 +105,7 @@ class Lying(Poise):
         up = super().prepare(client, down)
         if client.id not in LYING:
             return up
-        grid = simplex_grid(len(self.experts))
-        best = int(grid[:, list(self.experts).index("global")].argmax())
+        grid = simplex_grid(len(ORDER))
+        best = int(grid[:, ORDER.index("global")].argmax())
         said = np.where(np.arange(len(grid)) == best, 0.0, -1e6) if self.prior == "pooled" else grid[best]
         return Up(evidence=torch.from_numpy(said))

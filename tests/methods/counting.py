@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 import torch
 
-from equipoise.transports import performing
 from equipoise.models import Model
 from equipoise.training.workbench import Workbench
+from equipoise.transports import performing
 
 
 class Passes(Counter[tuple[str, str]]):

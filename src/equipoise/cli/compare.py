@@ -25,6 +25,9 @@ def compare(
     schema: Annotated[str | None, typer.Option(help="what the columns are: a YAML file that `equipoise data check --save` wrote")] = None,
     model: Annotated[str | None, typer.Option(help="a model's name, or package.module:name for one of yours")] = None,
     methods: Annotated[str | None, typer.Option(help="methods separated by commas, default fedavg; training alone is always added")] = None,
+    finish: Annotated[
+        str | None, typer.Option(help="run every method a second time with this one at its end, which makes each client's own model: poise")
+    ] = None,
     seeds: Annotated[str | None, typer.Option(help="seeds separated by commas, or a range such as 1-5")] = None,
     grid: Annotated[
         list[str] | None,
@@ -94,6 +97,8 @@ def compare(
         "level": level,
         "measure": measure,
     }
+    if finish is not None:
+        typed["methods"] = comparing.also_finished(typed["methods"] or given.get("methods") or [given["method"]], finish)
     if dry_run:
         base, wanted = from_file(given, **typed)
         wanted = {key: value for key, value in wanted.items() if key not in ("baseline", "level", "measure")}

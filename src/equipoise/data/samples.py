@@ -45,6 +45,10 @@ class Samples:
         """Those at these places."""
         return Samples(self.source_x, self.source_y, self.index[places])
 
+    def with_(self, others: Samples) -> Samples:
+        """These and others of the same federation, behind them."""
+        return Samples(self.source_x, self.source_y, torch.cat([self.index, others.index]))
+
     def chunks(self) -> Iterator[Tensor]:
         """The places of all samples in order, in batches that follow from the data alone."""
         return iter(torch.split(torch.arange(len(self)), EVALUATION_BATCH)) if len(self) else iter(())
