@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise.data import augment
 from equipoise.data.samples import Samples
 from equipoise.losses.terms import Batch, Loss, supervised
 from equipoise.models import Model, Outputs
@@ -73,8 +74,9 @@ class Client:
     """One data holder at work on one request."""
 
     def __init__(self, bench: Workbench, id: str, round: int, rounds: int, state: Mapping[str, Any], attempt: int = 0) -> None:
-        self.bench, self.id, self.round, self.rounds = bench, id, round, rounds
-        self.attempt = attempt
+        self.id, self.round, self.rounds, self.attempt = id, round, rounds, attempt
+        self._bench = bench.without_data()
+        self._own = {name: bench.part(id, name) for name in ("train", "validation")} if bench.federation is not None else {}
         self.task, self.training = bench.task, bench.training
         self.lr = bench.training.rate(min(round, rounds))  # what comes after the last round trains as it did
         self.state = ClientState(state)
@@ -85,7 +87,7 @@ class Client:
 
     @property
     def device(self) -> str:
-        return self.bench.device
+        return self._bench.device
 
     @property
     def train(self) -> Samples:
@@ -96,10 +98,9 @@ class Client:
         return self._part("validation")
 
     def _part(self, name: str) -> Samples:
-        federation = self.bench.federation
-        if federation is None:
+        if name not in self._own:
             raise RuntimeError(f"client {self.id} was asked for its {name} data, but this process has none loaded")
-        return Samples.of(federation, getattr(federation, name)[self.bench.position[self.id]])
+        return self._own[name]
 
     @contextmanager
     def training_on_all(self) -> Iterator[None]:
@@ -137,14 +138,22 @@ class Client:
 
     def stream(self, purpose: str) -> torch.Generator:
         """The random numbers of this client, in this round, for this purpose."""
-        return torch_stream(self.bench.seed, *self._names(purpose))
+        return torch_stream(self._bench.seed, *self._names(purpose))
 
     def seed(self, purpose: str) -> int:
-        return number(self.bench.seed, *self._names(purpose))
+        return number(self._bench.seed, *self._names(purpose))
+
+    def common_stream(self, *purpose: str | int) -> torch.Generator:
+        """Random numbers that are the same at every client and in every round of the run."""
+        return torch_stream(self._bench.seed, *purpose)
+
+    def initial(self, model: str = "model") -> Tree:
+        """The named model as it was initialised, of this client's own architecture where it has one."""
+        return self._bench.initial(self._bench.key(model, self.id))
 
     def load(self, tree: Tree | None, model: str = "model") -> Model:
         """The tree's weights in a network of the tree's architecture; without a tree, the named model as it was initialised."""
-        return self.bench.take(tree.model, tree) if tree is not None else self.bench.take(self.bench.key(model, self.id))
+        return self._bench.take(tree.model, tree) if tree is not None else self._bench.take(self._bench.key(model, self.id))
 
     def fit(
         self,
@@ -159,7 +168,7 @@ class Client:
     ) -> Done:
         """Train one model, or several on the same batches, each with its own loss.
 
-        `on`: a mask or the places of the samples to use. `gradient(name, g)` replaces each gradient before clipping. `memory`: the optimiser's,
+        `on`: a mask or the positions of the samples to use. `gradient(name, g)` replaces each gradient before clipping. `memory`: the optimiser's,
         as an earlier fit returned it. `purpose` names the stream of the batch order: two fits of one purpose see the same batches. Other
         keywords (`optimiser`, `lr`, `batch`, `epochs`, `steps`, `clip`, ...) change the experiment's training settings for this fit.
         """
@@ -168,9 +177,9 @@ class Client:
         training = self.training.changed(changes) if changes else self.training
         lr = changes.get("lr", self.lr)
         samples = self.train
-        places = torch.arange(len(samples)) if on is None else on.nonzero().squeeze(1) if on.dtype == torch.bool else on
+        positions = torch.arange(len(samples)) if on is None else on.nonzero().squeeze(1) if on.dtype == torch.bool else on
         order, noise = self.stream(purpose), self.stream(f"{purpose} inputs")
-        single = len(places) and all(m.takes_single for m in models)
+        single = len(positions) and all(m.takes_single for m in models)
         steppers = [
             Stepper(m.trained, training, lr, memory if len(models) == 1 else (memory or {}).get(str(k)), gradient)
             for k, m in enumerate(models)
@@ -178,17 +187,17 @@ class Client:
         total, seen, steps, skipped, epoch = 0.0, 0, 0, 0, 0
         for m in models:
             m.net.train()
-        with default_generator(self.bench.seed, *self._names(f"{purpose} torch")):
+        with default_generator(self._bench.seed, *self._names(f"{purpose} torch")):
             turns = [Turn() for _ in models]  # dropout: each model draws the numbers that it would draw alone
-            while len(places) and (steps < training.steps if training.steps else epoch < training.epochs):
+            while len(positions) and (steps < training.steps if training.steps else epoch < training.epochs):
                 before = steps
-                for place, chosen in enumerate(torch.split(places[torch.randperm(len(places), generator=order)], training.batch)):
+                for position, chosen in enumerate(torch.split(positions[torch.randperm(len(positions), generator=order)], training.batch)):
                     if len(chosen) == 1 and not single:
                         skipped += 1
                         continue
                     x, y = samples.at(chosen)
-                    x = self._training_inputs(x.to(self.bench.device), noise)
-                    batch = Batch(x, y.to(self.bench.device), chosen, self.bench.supervise, epoch, steps, place, noise)
+                    x = self._training_inputs(x.to(self._bench.device), noise)
+                    batch = Batch(x, y.to(self._bench.device), chosen, self._bench.supervise, epoch, steps, position, noise)
                     value = self._step(models, losses, steppers, turns, batch)
                     total += value * len(chosen)
                     seen, steps = seen + len(chosen), steps + 1
@@ -233,16 +242,14 @@ class Client:
         return values[0].item()
 
     def _training_inputs(self, x: Tensor, noise: torch.Generator) -> Tensor:
-        if self.bench.augment:
-            from equipoise.data import augment
-
-            x = augment(x, self.bench.augment, noise)
+        if self._bench.augment:
+            x = augment(x, self._bench.augment, noise)
         return self.inputs.train(x, noise) if self.inputs is not None else x
 
     @property
     def random_inputs(self) -> bool:
         """Whether the network sees a sample differently at every visit: then nothing by sample can be cached."""
-        return bool(self.bench.augment) or (self.inputs is not None and self.inputs.random)
+        return bool(self._bench.augment) or (self.inputs is not None and self.inputs.random)
 
     @property
     def _other(self) -> Callable[[Tensor], Tensor] | None:
@@ -250,10 +257,10 @@ class Client:
 
     def predict(self, model: Model, on: Samples | None = None) -> Tensor:
         """The model's logits on the training data (or others), in evaluation mode."""
-        return self.bench.outputs(model, self.train if on is None else on, self._other)
+        return self._bench.outputs(model, self.train if on is None else on, self._other)
 
     def features(self, model: Model, on: Samples | None = None) -> Tensor:
-        return self.bench.outputs(model, self.train if on is None else on, self._other, features=True)
+        return self._bench.outputs(model, self.train if on is None else on, self._other, features=True)
 
     def teacher(self, model: Model) -> Tensor | Model:
         """A frozen model as a teacher: its logits computed once, or the model itself where inputs are random."""
@@ -266,17 +273,22 @@ class Client:
     def batches(self, size: int | None = None) -> Iterator[Batch]:
         """The training data in order, as the network sees them outside training."""
         samples = self.train
-        for place, chosen in enumerate(torch.split(torch.arange(len(samples)), size or self.training.batch)):
+        for position, chosen in enumerate(torch.split(torch.arange(len(samples)), size or self.training.batch)):
             x, y = samples.at(chosen)
-            x = x.to(self.bench.device)
+            x = x.to(self._bench.device)
             yield Batch(
-                x if self._other is None else self._other(x), y.to(self.bench.device), chosen, self.bench.supervise, place=place, step=place
+                x if self._other is None else self._other(x),
+                y.to(self._bench.device),
+                chosen,
+                self._bench.supervise,
+                position=position,
+                step=position,
             )
 
     def loss(self, model: Model) -> float:
         """The task's loss over the training data, in evaluation mode."""
         logits = self.predict(model)
-        return float(self.bench.supervise(logits, self.train.y)) if len(logits) else 0.0
+        return float(self._bench.supervise(logits, self.train.y)) if len(logits) else 0.0
 
     def gradient(self, model: Model) -> Tree:
         """The gradient of the loss over all training data, in evaluation mode."""

@@ -289,7 +289,7 @@ def _check(base: Method, guests: Mapping[str, Method]) -> None:
 
 
 def _refusal(base: Method, slot: str, guest: Method, guests: Mapping[str, Method]) -> str | None:
-    elsewhere = [other for place, other in guests.items() if place != slot]
+    elsewhere = [other for where, other in guests.items() if where != slot]
     if slot == "weights":
         if not base.weighs:
             return "its round never weighs replies, so a rule would be ignored"
@@ -357,4 +357,4 @@ def _put(state: State, name: str, own: State) -> State:
 
 
 def _ups_of(ups: Ups, name: str) -> Ups:
-    return Ups([(client, None if up is None else Up({**up, **up.get(name, {})})) for client, up in ups.places])
+    return Ups([(client, None if up is None else Up({**up, **up.get(name, {})})) for client, up in ups.positions])

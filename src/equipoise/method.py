@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
@@ -18,6 +17,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 
+from equipoise.checked.names import closest
 from equipoise.records import Down, State, Up
 from equipoise.tree import Tree, combine, gram
 
@@ -97,24 +97,24 @@ def shared_of(given: Mapping[str, Model | Served]) -> tuple[str, Model]:
 class Ups(Sequence[Up]):
     """The accepted replies of one exchange, in the order of the cohort."""
 
-    def __init__(self, places: Sequence[tuple[str, Up | None]]) -> None:
-        self.places = list(places)  # the whole cohort; None where a reply is missing
-        self._present = [(client, up) for client, up in self.places if up is not None]
+    def __init__(self, positions: Sequence[tuple[str, Up | None]]) -> None:
+        self.positions = list(positions)  # the whole cohort; None where a reply is missing
+        self._present = [(client, up) for client, up in self.positions if up is not None]
         self.ids = [client for client, _ in self._present]
 
     def __len__(self) -> int:
         return len(self._present)
 
-    def __getitem__(self, place: Any) -> Any:
-        return [up for _, up in self._present[place]] if isinstance(place, slice) else self._present[place][1]
+    def __getitem__(self, position: Any) -> Any:
+        return [up for _, up in self._present[position]] if isinstance(position, slice) else self._present[position][1]
 
     def __iter__(self) -> Iterator[Up]:
         return (up for _, up in self._present)
 
     def of(self, ids: Sequence[str]) -> Ups:
-        """The replies of some clients only; the others' places stay empty."""
+        """The replies of some clients only; the others' positions stay empty."""
         wanted = set(ids)
-        return Ups([(client, up if client in wanted else None) for client, up in self.places])
+        return Ups([(client, up if client in wanted else None) for client, up in self.positions])
 
     def values(self, name: str) -> list[Any]:
         return [up[name] for up in self]
@@ -146,8 +146,8 @@ class Ups(Sequence[Up]):
         if len(coefficients) != len(self):
             raise ValueError(f"{name}: expected {len(self)} coefficients, one per reply, got {len(coefficients)}")
         given = iter(np.asarray(coefficients, dtype=np.float64).tolist())
-        placed = [0.0 if up is None else next(given) for _, up in self.places]
-        values = [None if up is None else up[name] for _, up in self.places]
+        placed = [0.0 if up is None else next(given) for _, up in self.positions]
+        values = [None if up is None else up[name] for _, up in self.positions]
         first = next(value for value in values if value is not None)
         if isinstance(first, Tree):
             return combine(values, placed, divide)
@@ -289,9 +289,9 @@ def mistake(kind: type[Method]) -> str | None:
         if fields and "__dataclass_fields__" not in vars(base):
             return f"{base.__name__} has the parameter {fields[0]!r} but is no dataclass, so it would be ignored; write @dataclass(frozen=True) above the class"
         for name, found in vars(base).items():
-            close = get_close_matches(name, SLOTS, 1, 0.85)
+            close = closest(name, SLOTS, 0.85)
             if inspect.isfunction(found) and close and name not in SLOTS:
-                return f"{base.__name__}.{name} is asked by nothing; did you mean {close[0]}? (A step of your own needs another name.)"
+                return f"{base.__name__}.{name} is asked by nothing; did you mean {close}? (A step of your own needs another name.)"
     return None
 
 

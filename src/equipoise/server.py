@@ -29,7 +29,7 @@ class ServerData:
 class Server:
     """Round, clients and data of the server at one moment of a run."""
 
-    bench: Workbench
+    _bench: Workbench
     ids: Sequence[str]  # all clients
     sizes: Mapping[str, int]  # training samples of each
     rounds: int
@@ -42,28 +42,28 @@ class Server:
     @property
     def lr(self) -> float:
         """The clients' learning rate of this round."""
-        return self.bench.training.rate(min(self.round, self.rounds))
+        return self._bench.training.rate(min(self.round, self.rounds))
 
     def load(self, tree: Tree | None, model: str | None = None) -> Model:
         """As `client.load`: the tree's weights in its network; without a tree, the named model as it was initialised."""
-        return self.bench.take(tree.model if tree is not None else model or self.main, tree)
+        return self._bench.take(tree.model if tree is not None else model or self.main, tree)
 
     @property
     def task(self) -> Task:
-        return self.bench.task
+        return self._bench.task
 
     @property
     def device(self) -> str:
-        return self.bench.device
+        return self._bench.device
 
     @property
     def training(self) -> Training:
         """The clients' training settings."""
-        return self.bench.training
+        return self._bench.training
 
     def initial(self, model: str | None = None) -> Tree:
         """The named model as it was initialised."""
-        return self.bench.initial(model or self.main)
+        return self._bench.initial(model or self.main)
 
     @property
     def validation(self) -> Samples:
@@ -74,7 +74,7 @@ class Server:
 
     def predict(self, model: Model, on: Samples | None = None) -> torch.Tensor:
         """The model's logits on the validation data (or others), in evaluation mode."""
-        return self.bench.outputs(model, self.validation if on is None else on)
+        return self._bench.outputs(model, self.validation if on is None else on)
 
     def accuracy(self, model: Model) -> float:
         """On the validation data; a model whose logits are not finite gets nothing right."""
@@ -82,16 +82,16 @@ class Server:
 
     def loss(self, model: Model) -> float:
         """The task's loss on the validation data."""
-        return float(self.bench.supervise(self.predict(model), self.validation.y))
+        return float(self._bench.supervise(self.predict(model), self.validation.y))
 
     def _names(self, purpose: str) -> tuple[str | int, ...]:
         return ("server", self.round, *((f"attempt {self.attempt}",) if self.attempt else ()), purpose)
 
     def stream(self, purpose: str) -> torch.Generator:
         """The server's random numbers of this round for this purpose."""
-        return torch_stream(self.bench.seed, *self._names(purpose))
+        return torch_stream(self._bench.seed, *self._names(purpose))
 
     def seed(self, purpose: str) -> int:
-        return number(self.bench.seed, *self._names(purpose))
+        return number(self._bench.seed, *self._names(purpose))
 
     minimise = staticmethod(minimise)

@@ -25,21 +25,22 @@ from equipoise.checked.imports import Imports, permitted
 from equipoise.data import Dataset, Federation, federate
 from equipoise.data.roster import Roster, old_fingerprint
 from equipoise.data.samples import Samples
-from equipoise.engine.evaluation import PRESENT, check_main
-from equipoise.engine.preparing import prepare
+from equipoise.engine.evaluation import check_main
 from equipoise.engine.rounds import Loop
-from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment, load, spec_of
+from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment, load
+from equipoise.experiment.preparing import prepare
 from equipoise.method import Method
 from equipoise.records import Record
 from equipoise.runs.run import Run
 from equipoise.server import ServerData
 from equipoise.storage.files import FILES
-from equipoise.storage.form import check_facts, read_configuration
+from equipoise.storage.form import check_metadata, read_configuration
 from equipoise.storage.outdated import outdated
 from equipoise.storage.store import RunError, Store
 from equipoise.training.workbench import Workbench, one_thread
 from equipoise.transports.base import Interrupted, Job, Request, Transport, Watcher, state_of
 from equipoise.transports.inprocess import InProcess, Loopback
+from equipoise.transports.measuring import PRESENT
 from equipoise.transports.workers.pool import Workers
 from equipoise.transports.workers.processes import Pool
 from equipoise.version import __version__
@@ -97,7 +98,7 @@ def resume(
     with ExitStack() as on_failure:
         store = Store(Path(folder), writing=True)
         on_failure.callback(store.close)
-        check_facts(store)
+        check_metadata(store.folder, store.meta)
         saved = read_configuration(Path(folder))
         # Of a finished run nothing is given up, unless its last checkpoint is damaged; clients that missed its end are asked again.
         done = not store.missed(saved["rounds"]) if from_round is None else store.flaw(store.last_round()) is None
@@ -192,8 +193,7 @@ class Simulation:
 
 def job_of(wanted: Experiment, run: str) -> Job:
     """What performing sides are told: the experiment as names, and what they may import."""
-    names = wanted.model_dump(mode="json") | {"method": spec_of(wanted.build_method())}
-    return Job(run, names, wanted.imports.plain(), version=__version__)
+    return Job(run, wanted.as_names(), wanted.imports.plain(), version=__version__)
 
 
 def configuration(wanted: Experiment) -> str:
@@ -272,7 +272,7 @@ def _metadata(wanted: Experiment, job: Job, roster: Roster, simulation: Simulati
         "clients": list(roster.ids),
         "sizes": {part: list(sizes.values()) for part, sizes in roster.sizes.items()},
         "shared test": roster.shared,
-        "facts": federation.facts,
+        "facts": federation.metadata,
         "recipe": federation.recipe,
         "fingerprint": roster.fingerprint,
         "fingerprint of": "clients",  # runs of formats 1 and 2 have one of the whole federation
@@ -285,8 +285,8 @@ def fresh_folder(wanted: Experiment) -> Path:
     """A new folder under runs/, named by time, method, data and seed."""
     method = wanted.model_dump(mode="json")["method"]["name"].rpartition(":")[2]
     stem = f"{datetime.now().strftime('%Y%m%d-%H%M%S')}-{method}-{Path(wanted.data.name).name}-s{wanted.seed}"
-    folder, place = Path("runs") / stem, 1
+    folder, count = Path("runs") / stem, 1
     while folder.exists():
-        place += 1
-        folder = Path("runs") / f"{stem}-{place}"
+        count += 1
+        folder = Path("runs") / f"{stem}-{count}"
     return folder

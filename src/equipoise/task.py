@@ -21,15 +21,15 @@ class Task:
     scale: float = field(default=1.0, compare=False)
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Task:
+    def of(cls, given: Mapping[str, Any]) -> Task:
         """From plain data; runs of older versions have neither centre nor scale, and were trained without."""
         return cls(
-            facts["kind"],
-            tuple(facts["shape"]),
-            facts["outputs"],
-            tuple(facts["class_names"]),
-            facts.get("centre", 0.0),
-            facts.get("scale", 1.0),
+            given["kind"],
+            tuple(given["shape"]),
+            given["outputs"],
+            tuple(given["class_names"]),
+            given.get("centre", 0.0),
+            given.get("scale", 1.0),
         )
 
     @property

@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-BLOCK = 16  # places of a cohort summed together; fixed, so that sums do not depend on how the work was spread
+BLOCK = 16  # positions of a cohort summed together; fixed, so that sums do not depend on how the work was spread
 _GRAM_ELEMENTS = 8_000_000  # of a stacked block in float64: 64 MB
 
 
@@ -165,7 +165,7 @@ class FileTensors(Mapping[str, Tensor]):
 def combine(trees: Sequence[Tree | None], coefficients: Sequence[float], divide: float = 1.0) -> Tree:
     """`sum_k coefficients[k] * trees[k] / divide`, entry by entry in float64; integer entries take the maximum.
 
-    Places are summed in blocks of 16 and a missing tree (None) leaves its place empty: so a result depends neither
+    Positions are summed in blocks of 16 and a missing tree (None) leaves its position empty: so a result depends neither
     on the number of workers nor, in its other terms, on who is missing.
 
     >>> a, b = Tree({"w": torch.tensor([1.0])}), Tree({"w": torch.tensor([4.0])})

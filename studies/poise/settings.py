@@ -70,13 +70,14 @@ GRID: dict[str, dict[str, list[Any]]] = {  # the first value is the default
     "fedekd": {"method.lambda_kd": [1.0, 0.3]},
     "feddc": {"training.lr": [0.05, 0.1]},
 }
+_PLAIN = {"name": "poise", "fold": False}
 ABLATIONS: dict[str, dict[str, Any]] = {
-    "without alone": {"name": "poise", "alone": False},
-    "without offsets": {"name": "poise", "offsets": False},
-    "without tuned": {"name": "poise", "tune_epochs": 0},
-    "without the federated prior": {"name": "poise", "min_validation": 10**9},
-    "equal weights": {"name": "poise", "min_validation": 10**9, "kappa": 1e12},
-    "merit 0.5": {"name": "poise", "merit": 0.5},
+    "without alone": {**_PLAIN, "alone": False},
+    "without offsets": {**_PLAIN, "offsets": False},
+    "without tuned": {**_PLAIN, "tune_epochs": 0},
+    "without the federated prior": {**_PLAIN, "min_validation": 10**9},
+    "equal weights": {**_PLAIN, "min_validation": 10**9, "kappa": 1e12},
+    "merit 0.5": {**_PLAIN, "merit": 0.5},
 }  # and the hard choice, which is a method of the study's own
 
 

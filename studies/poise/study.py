@@ -24,9 +24,10 @@ import settings
 import variants
 from equipoise import simulate
 from equipoise.data import DataConfig, Federation, Parts, federate
-from equipoise.experiment import Experiment, method_from
+from equipoise.experiment import Experiment
 from equipoise.method import Method
 from equipoise.methods.poise import Poise
+from equipoise.methods.specifications import method_from
 from equipoise.runs import Run
 from equipoise.streams import stream
 from equipoise.weighting import log_likelihoods, posterior_mean, simplex_grid
@@ -166,14 +167,14 @@ class Study:
         for seed in settings.TUNING:
             for setting in ("pow", "dirichlet-0.1", "dirichlet-0.5"):
                 alone = {"against": "standalone + validation"}
-                self.one("fold", setting, "plain", Poise(), seed, **alone)
+                self.one("fold", setting, "plain", Poise(fold=False), seed, **alone)
                 self.one("fold", setting, "folded", variants.Folded(), seed, **alone)
-                self.one("fold", setting, "folded-all", variants.Folded(alone_too=True), seed, **alone)
+                self.one("fold", setting, "folded-all", Poise(), seed, **alone)
                 if ("fold", "mlp", setting, "crossed", seed) not in self.done:
                     with tempfile.TemporaryDirectory() as folder:
                         noted = str(Path(folder) / "noted.npz")
                         self.cross(setting, seed, noted)
-                        self.one("fold", setting, "crossed", variants.Given(noted=noted), seed, change=with_validation, **alone)
+                        self.one("fold", setting, "crossed", variants.Given(fold=False, noted=noted), seed, change=with_validation, **alone)
 
     def cross(self, setting: str, seed: int, target: str) -> None:
         """What experts trained without a sample's fold say of it, of all folds together, and the prior that follows."""
@@ -188,7 +189,7 @@ class Study:
 
         for number in range(FOLDS):
             change = lambda federation, number=number: fold(federation, number, seed)  # noqa: E731
-            self.one("fold", setting, f"fold {number}", variants.Noting(), seed, change=change, against=None, keep=note)
+            self.one("fold", setting, f"fold {number}", variants.Noting(fold=False), seed, change=change, against=None, keep=note)
         joined = {client: np.concatenate(rows) for client, rows in said.items()}
         grid = simplex_grid(4)
         prior = np.mean([posterior_mean(log_likelihoods(rows, grid), grid) for rows in joined.values()], axis=0)
@@ -198,8 +199,8 @@ class Study:
         for seed in settings.LIARS:
             for setting in ("dirichlet-0.5", "ics-5"):
                 for prior in ("mean", "pooled"):
-                    self.one("prior", setting, f"{prior}, nobody lies", Poise(prior=prior), seed)
-                    self.one("prior", setting, f"{prior}, two lie", variants.Lying(prior=prior), seed)
+                    self.one("prior", setting, f"{prior}, nobody lies", Poise(fold=False, prior=prior), seed)
+                    self.one("prior", setting, f"{prior}, two lie", variants.Lying(fold=False, prior=prior), seed)
 
     def report(self, model: str = "mlp") -> None:
         seeds = range(10) if model == "mlp" else range(3)
@@ -224,7 +225,7 @@ class Study:
     def ablations(self) -> None:
         for seed in settings.REPORT:
             for setting in ("dirichlet-0.5", "ics-5"):
-                for label, method in {"plain": Poise(), **settings.ABLATIONS, "hard choice": variants.Hard()}.items():
+                for label, method in {"plain": Poise(fold=False), **settings.ABLATIONS, "hard choice": variants.Hard(fold=False)}.items():
                     self.one("ablations", setting, label, method, seed)
 
 
@@ -269,7 +270,7 @@ def kept() -> str:
 
 def poise(label: str) -> Poise:
     """Poise as the decisions made it; one that was crossed would need its folds, and is not run here."""
-    forms: dict[str, Poise] = {"plain": Poise(), "folded": variants.Folded(), "folded-all": variants.Folded(alone_too=True)}
+    forms: dict[str, Poise] = {"plain": Poise(fold=False), "folded": variants.Folded(), "folded-all": Poise()}
     return forms[label]
 
 

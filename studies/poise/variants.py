@@ -2,59 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from equipoise.client import Client
-from equipoise.losses import class_offsets
-from equipoise.methods.finetune import tuned
 from equipoise.methods.poise import Poise
 from equipoise.records import Down, Up
-from equipoise.training import Samples
 from equipoise.weighting import mixture_weights, simplex_grid
 
 LYING = ("0", "1")
 ORDER = ("alone", "global", "offsets", "tuned")
 
 
-@contextmanager
-def all_data(client: Client) -> Iterator[None]:
-    """Within it the client trains on its validation data, too."""
-    train, validation = client.train, client.validation
-    both = Samples(train.source_x, train.source_y, torch.cat([train.index, validation.index]))
-    vars(client)["_part"] = lambda name: both
-    try:
-        yield
-    finally:
-        del vars(client)["_part"]
-
-
 @dataclass(frozen=True)
 class Folded(Poise):
-    """Once the weights are fixed, the experts see the validation data."""
+    """Offsets and fine-tuning see the validation data once they have judged, but the model trained alone never does."""
 
-    alone_too: bool = False
-
-    def settle(self, client: Client, down: Down) -> Up:
-        up = super().settle(client, down)
-        with all_data(client):
-            client.state["offsets"] = torch.from_numpy(class_offsets(client.predict(client.load(down.model)), client.train.y, self.rho))
-            client.state["tuned"] = tuned(client, down.model, self.tune_epochs)
-            if self.alone_too:
-                own = client.load(client.state["local"])
-                client.fit(own, epochs=self.tune_epochs, purpose="tune alone")
-                client.state["local"] = own
+    def prepare(self, client: Client, down: Down) -> Up:
+        up = super().prepare(client, down)
+        client.state.pop("alone", None)
         return up
-
-    def finish(self, server: Any, state: Any, everyone: Any) -> Any:
-        prior = self._agreed(everyone.run(self.prepare, Down(model=state.model)))
-        everyone.run(self.settle, Down(model=state.model, prior=prior))
-        return state.with_(prior=prior)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +11,15 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from checks import CHECKS
 
 from equipoise.client import Client
-from equipoise.data.samples import Samples
 from equipoise.losses.terms import supervised, term
 from equipoise.method import Method, Served, Ups, Weights
 from equipoise.models import Model
 from equipoise.records import Down, PerClient, State, Up
 from equipoise.server import Server
 from equipoise.tree import Tree
+from tests.helpers.checks import CHECKS
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class OwnMemory(Method):
     """Counts a client's rounds outside of its state, so that a refused reply still counts."""
 
     def client(self, client: Client, down: Down) -> Up:
-        calls: Counter[str] = client.bench.__dict__.setdefault("calls", Counter())
+        calls: Counter[str] = client._bench._free.setdefault("calls", Counter())  # type: ignore[arg-type, assignment]
         calls[client.id] += 1
         model = client.load(down.model)
         client.fit(model, lr=0.05 / calls[client.id])
@@ -117,15 +117,32 @@ class FirstCountsMore(Method):
 
 @dataclass(frozen=True)
 class TrainsOnTestData(Method):
-    """Reaches past the client into the federation and adds a term over its test part."""
+    """Opens the functions behind its samples and adds a term over all data, those of tests among them."""
 
     def client(self, client: Client, down: Down) -> Up:
-        federation = client.bench.federation
-        assert federation is not None
-        leaked = Samples.of(federation, federation.test[client.bench.position[client.id]])
+        x, y = inspect.getclosurevars(client.train._x).nonlocals["x"], inspect.getclosurevars(client.train._y).nonlocals["y"]
         model = client.load(down.model)
-        client.fit(model, supervised + term(lambda outputs, batch: batch.supervise(outputs.model(leaked.x).logits, leaked.y)))
+        client.fit(model, supervised + term(lambda outputs, batch: batch.supervise(outputs.model(x).logits, y)))
         return Up(model=model)
+
+
+@dataclass(frozen=True)
+class KeepsSamples(Method):
+    """Keeps every client's samples on the class, where the next client and the server find them."""
+
+    kept: ClassVar[list[torch.Tensor]] = []
+
+    def client(self, client: Client, down: Down) -> Up:
+        self.kept.append(client.train.x)
+        return Up(model=client.load(down.model))
+
+
+@dataclass(frozen=True)
+class SendsSamples(Method):
+    """Sends what it trains on."""
+
+    def client(self, client: Client, down: Down) -> Up:
+        return Up(model=client.load(down.model), inputs=client.train.x[:2])
 
 
 @dataclass(frozen=True)
@@ -172,6 +189,8 @@ BROKEN: list[tuple[str, Method, str]] = [
     ("nan_reply", OwnMemory(), "differs by"),
     ("order_of_clients", FirstCountsMore(), "not close"),
     ("unseen_test_data", TrainsOnTestData(), "differs by"),
+    ("no_foreign_data", KeepsSamples(), "client 'bo' reaches a sample that is not its own through method.kept"),
+    ("no_foreign_data", SendsSamples(), "the server reaches a sample that is not its own through ups"),
     ("repeats", StateOnTheClass(), "differs by"),
     ("repeats", UnnamedRandomness(), "differs by"),
     ("shared_test_set", ClaimsToBeCommon(), "global"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from checks import assert_same, everything, finite, played, settings
 
 from equipoise import methods
 from equipoise.composition import Unsound, compose
+from tests.helpers.runs import assert_same, everything, finite, played, settings
 
 BASES = ["fedavg", "fedprox", "fedavgm", "fedakd", "kdia", "corefed", "fedequilibria", "fedekd", "ditto", "fedas"]
 BASES += ["moon", "fedgkd", "fedproto", "fedmpr", "fedrdn", "feddisco", "qfedavg", "pa3fed", "fedlsa", "fedtype"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from checks import CHECKS
 
 from equipoise import methods
+from tests.helpers.checks import CHECKS
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)

@@ -1,6 +1,1 @@
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent / "contract"))  # its small sites serve here, too
-from terminal import equipoise as equipoise
+from tests.helpers.terminal import equipoise as equipoise

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from checks import folder_of, sites
 from safetensors.torch import load_file
-from terminal import QUICK, Terminal, in_a_process
 
 import equipoise as eq
 from equipoise import methods
 from equipoise.cli import main
+from tests.helpers.runs import folder_of, sites
+from tests.helpers.terminal import QUICK, Terminal, in_a_process
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from terminal import Terminal, in_a_process
 
 import equipoise as eq
 from equipoise.storage.store import RunError
+from tests.helpers.terminal import Terminal, in_a_process
 
 SMALL = ("--rounds", "1", "--set", "model={name: mlp, hidden: [4]}")
 WRITTEN = {"boston": (",", ".", "utf-8", "{0}-{1:02}-{2:02}"), "lyon": ("\t", ".", "utf-16", "{2:02}/{1:02}/{0}"), "wien": (";", ",", "cp1252", "{2}.{1}.{0}")}  # fmt: skip

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 import yaml
-from checks import folder_of, sites
-from terminal import Terminal
 from torch import nn
 
 import equipoise as eq
@@ -23,6 +21,8 @@ from equipoise.experiment import ConfigurationError, experiment, load
 from equipoise.simulate import Simulation, job_of
 from equipoise.storage.store import RunError
 from equipoise.transports.base import Watcher
+from tests.helpers.runs import folder_of, sites
+from tests.helpers.terminal import Terminal
 
 # A package whose import leaves a trace, with a model, a method and things that a file must not reach through it.
 PACKAGE = """

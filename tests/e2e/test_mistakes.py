@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks import folder_of, sites
-from terminal import Terminal
 
 import equipoise as eq
 from equipoise.experiment import load
+from tests.helpers.runs import folder_of, sites
+from tests.helpers.terminal import Terminal
 
 Words = list[Any]
 CASES: dict[str, tuple[Callable[[Path], Words], str]] = {}

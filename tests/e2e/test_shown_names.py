@@ -9,14 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from terminal import Terminal
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "report"))
-from stores import made_up_run
 
 from equipoise.comparison import formats
 from equipoise.comparison.entries import open_runs
 from equipoise.comparison.table import Comparison
+from tests.helpers.stores import made_up_run
+from tests.helpers.terminal import Terminal
 
 STRANGE = ["[bold]x", "[red]", ":smile:", "\\[a]", "[link=x]y", "a\\"]
 
@@ -57,9 +55,9 @@ def test_a_comparison_escapes_its_labels_everywhere(equipoise: Terminal, tmp_pat
     )
     row = next(line for line in formats.markdown(found).splitlines() if line.startswith("| a"))
     assert r"\|\<i>" in row and row.replace(r"\|", "").count("|") == formats.markdown(found).splitlines()[2].count("|")
-    from equipoise.cli import comparing
+    from equipoise.cli import comparison_output
 
-    comparing.show(found, 5)
+    comparison_output.show(found, 5)
     assert label in equipoise.capture.readouterr().out
     assert equipoise("report", folder).code == 0
     assert "<i>" not in (folder / "report.html").read_text().partition("<main")[2].replace("&lt;i&gt;", "")

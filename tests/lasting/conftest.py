@@ -4,15 +4,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from jobs import environment
-
 from equipoise.transports.workers import processes
+from tests.helpers.runs import environment
 
 
 @pytest.fixture(autouse=True)
@@ -24,9 +21,8 @@ def not_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def play() -> Iterator[Callable[..., dict[str, Any]]]:
     """Play or resume a run in a child process that may be killed; says whether it was, and what it said."""
-    script = Path(__file__).parent / "zygote.py"
     with subprocess.Popen(
-        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
+        [sys.executable, "-m", "tests.helpers.zygote"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
     ) as process:
         assert process.stdin is not None and process.stdout is not None
 

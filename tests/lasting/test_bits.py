@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import bits
 import pytest
-from half_finished import processor
 
 from equipoise import methods
+from tests.helpers import bits
 
 EXPECTED = json.loads(bits.EXPECTED.read_text())
 
@@ -23,6 +22,6 @@ def test_every_method_has_its_digests() -> None:
 def test_the_final_state_is_that_of_the_commit_that_recorded_it(method: str, network: str, tmp_path: Path) -> None:
     expected, found = EXPECTED["methods"][method][network], bits.found(method, network, tmp_path / "run")
     assert found["norm"] == pytest.approx(expected["norm"], rel=0.02)  # on any processor, but for rounding
-    if processor() != EXPECTED["processor"]:
+    if bits.processor() != EXPECTED["processor"]:
         pytest.skip(f"the digests belong to {EXPECTED['processor']}; the norm agrees")
     assert found["digest"] == expected["digest"]

@@ -7,12 +7,9 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-import half_finished
 import numpy as np
 import pytest
 import torch
-from checks import SIZES
-from jobs import config, same_run, stopped
 
 import equipoise as eq
 from equipoise import simulate
@@ -23,6 +20,8 @@ from equipoise.storage import store as store_module
 from equipoise.storage.files import digest
 from equipoise.storage.store import RunError, Store
 from equipoise.transports.base import state_file, state_name
+from tests.helpers import half_finished
+from tests.helpers.runs import SIZES, config, same_run, stopped
 
 
 def flip(path: Path, place: int = -9) -> None:

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from checks import played, settings, sites
-from jobs import assert_same, config, everything, same_run
 
 import equipoise as eq
 from equipoise import simulate
@@ -27,6 +25,7 @@ from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
 from equipoise.storage.store import RunError, Store
 from equipoise.transports.base import Watcher
+from tests.helpers.runs import assert_same, config, everything, played, same_run, settings, sites
 
 ROUNDS = 2
 

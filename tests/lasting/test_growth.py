@@ -6,10 +6,10 @@ import shutil
 import sqlite3
 from pathlib import Path
 
-import half_finished
 import pytest
 
 from equipoise.runs import Run
+from tests.helpers import half_finished
 
 PHASES = ("clients", "transport", "aggregation", "evaluation", "store")
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import sys
 from pathlib import Path
 
-import half_finished
 import pytest
 
 import equipoise as eq
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "contract"))
-from checks import everything
+from tests.helpers import bits, half_finished
+from tests.helpers.runs import everything
 
 EXPECTED = json.loads(half_finished.EXPECTED.read_text())
 
@@ -25,10 +22,10 @@ def test_a_run_of_format_1_is_resumed_to_the_same_bits(method: str, tmp_path: Pa
     assert eq.Run(tmp_path / "run").last_round == 2
     run = eq.resume(tmp_path / "run")
     expected, values = EXPECTED["methods"][method], everything(run)
-    assert half_finished.norms(values) == pytest.approx(expected["norms"], rel=1e-3)
-    if half_finished.processor() != EXPECTED["processor"]:
+    assert bits.norms(values) == pytest.approx(expected["norms"], rel=1e-3)
+    if bits.processor() != EXPECTED["processor"]:
         pytest.skip(f"the digests belong to {EXPECTED['processor']}; the norms agree")
-    assert half_finished.digest(values) == expected["digest"]
+    assert bits.digest(values) == expected["digest"]
     # To nine decimals: a metric's own formula may round otherwise than it did in version 0.1.
     rows = [(r["round"], r["client"], r["model"], r["phase"], r["split"], r["metric"], round(r["value"], 9)) for r in run.table()]
     assert hashlib.sha256(repr(rows).encode()).hexdigest() == expected["table"]

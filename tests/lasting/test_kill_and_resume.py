@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import assert_same, config, everything, same_run, stopped
 
 from equipoise.runs import Run
+from tests.helpers.runs import assert_same, config, everything, same_run, stopped
 
 METHODS = ["fedavg", "scaffold", "kdia"]  # without client state, with it, and with one value per client at the server
 

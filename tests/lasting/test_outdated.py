@@ -8,15 +8,15 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-import half_finished
 import pytest
 import yaml
 
 import equipoise as eq
 from equipoise.runs import Run
-from equipoise.runs.summary import facts
+from equipoise.runs.summary import summarise
 from equipoise.storage.outdated import outdated
 from equipoise.storage.store import RunError
+from tests.helpers import half_finished
 
 IMAGES, TABLE = {"shape": [1, 28, 28]}, {"shape": [12]}
 ADAM, MOMENTUM, PLAIN = {"optimiser": "adam"}, {"optimiser": "sgd", "momentum": 0.9}, {"optimiser": "sgd", "momentum": 0.0}
@@ -80,13 +80,13 @@ def test_show_marks_it(old: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     from equipoise.cli import output
 
     monkeypatch.setattr(output.console, "width", 300)
-    found = facts(Run(old))
+    found = summarise(Run(old))
     assert "version 0.1.0" in found["outdated"] and json.loads(json.dumps(found)) == found
     output.show(found)
     assert "outdated: begun by version 0.1.0, whose FedeKD" in capsys.readouterr().out
     with sqlite3.connect(old / "run.db") as db:
         db.execute("update meta set value = '\"0.2.0\"' where key = 'version'")
     db.close()
-    assert facts(Run(old))["outdated"] is None
-    output.show(facts(Run(old)))
+    assert summarise(Run(old))["outdated"] is None
+    output.show(summarise(Run(old)))
     assert "outdated" not in capsys.readouterr().out

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from checks import played, settings, sites
-from jobs import config, everything
 
 from equipoise import simulate
 from equipoise.experiment import experiment
@@ -15,6 +13,7 @@ from equipoise.records import read
 from equipoise.storage.checkpoint import load_server
 from equipoise.storage.store import RunError
 from equipoise.tree import Tree, combine
+from tests.helpers.runs import config, everything, played, settings, sites
 
 EIGHT = {f"c{k}": 12 + k for k in range(8)}
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import config, same_run
 
 import equipoise.storage.checkpoint as checkpoint
 import equipoise.storage.store as store_module
@@ -22,6 +21,7 @@ import equipoise.transports.states as states
 from equipoise import records, simulate
 from equipoise.experiment import experiment
 from equipoise.runs import Run
+from tests.helpers.runs import config, same_run
 
 Image = tuple[tuple[str, bytes], ...]
 UNSYNCED = b""  # what a file holds whose name reached the disk before its content

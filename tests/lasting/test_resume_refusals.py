@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from jobs import config, environment, same_run, stopped
 
 from equipoise import simulate
 from equipoise.experiment import experiment
 from equipoise.storage.store import FORMAT, RunError, Store
 from equipoise.transports.performing import Performer
+from tests.helpers.runs import config, environment, same_run, stopped
 
 
 def test_an_interrupted_run_is_resumed_to_the_same_end(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import config, stopped
 
 from equipoise import simulate
 from equipoise.cli import main
@@ -22,6 +21,7 @@ from equipoise.runs.export import export
 from equipoise.storage.files import is_ours
 from equipoise.storage.store import RunError, Store
 from equipoise.transports import inprocess
+from tests.helpers.runs import config, stopped
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from jobs import assert_same, config, environment, everything, same_run
 
 import equipoise as eq
 from equipoise import simulate
@@ -27,6 +26,7 @@ from equipoise.storage.store import RunError
 from equipoise.transports.base import ClientError
 from equipoise.transports.workers import pool as workers
 from equipoise.transports.workers import processes
+from tests.helpers.runs import assert_same, config, environment, everything, same_run
 
 FAULTS = {
     "script": [

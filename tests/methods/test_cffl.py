@@ -9,12 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from alike import NETWORKS, at, bench, net_of, own, passes_of, plain_fit, play, shared
-from checks import sites
-from counting import counted
-from problems import assert_equal, assert_near
-from rewards import IDS, assert_largest, drawn, replies, server_for, vectors
-from small import refused, updates
 from torch.nn.functional import cross_entropy
 
 import equipoise as eq
@@ -24,6 +18,12 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.records import Down, PerClient, State
 from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
+from tests.helpers.counting import counted
+from tests.helpers.images import NETWORKS, at, bench, net_of, own, passes_of, plain_fit, play, shared
+from tests.helpers.problems import assert_equal, assert_near
+from tests.helpers.rewards import IDS, assert_largest, drawn, replies, server_for, vectors
+from tests.helpers.runs import sites
+from tests.helpers.small import refused, updates
 
 OPEN = {"upload": 1.0, "clip": math.inf, "threshold": 0.0}
 

@@ -233,7 +233,7 @@ def test_local_training_of_the_client_reading_matches_a_plain_reference() -> Non
     client = client_of(experiment(method), number=3)
     draw = torch.Generator().manual_seed(0)
     cohort = {id: torch.rand(6, generator=draw) for id in ("0", "4", "5")}
-    start = client.bench.initial("model")
+    start = client.initial("model")
     up = method.client(client, Down(model=start, cohort=cohort))
     w1, b1, w2, b2 = (start[name].double().clone().requires_grad_() for name in start)
     x, y = client.train.x.flatten(1).double(), client.train.y
@@ -275,7 +275,7 @@ def test_one_client_alone(tmp_path: Path, seen: Seen) -> None:
 @pytest.mark.parametrize("preset", ["paper", "released"])
 def test_a_client_without_data_has_an_embedding_of_zeros(preset: Any) -> None:
     client = client_of(experiment("corefed"), empty=True)
-    tree = client.bench.initial("model")
+    tree = client.initial("model")
     assert CoReFed(preset=preset).after(client, tree, tree).embedding.tolist() == [0.0] * 6
 
 

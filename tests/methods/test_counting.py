@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from counting import counted
-
 import equipoise as eq
+from tests.helpers.counting import counted
 
 
 def test_fedavg_passes_every_training_sample_once_per_epoch(tmp_path: Path) -> None:

@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from alike import NETWORKS, at, bench, net_of, own, passes_of, plain_fit, play, shared
-from checks import sites
-from problems import assert_equal, assert_near, scalar, weight
 
 import equipoise as eq
 from equipoise.method import Ups
@@ -20,6 +17,9 @@ from equipoise.server import Server
 from equipoise.streams import torch_stream
 from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
+from tests.helpers.images import NETWORKS, at, bench, net_of, own, passes_of, plain_fit, play, shared
+from tests.helpers.problems import assert_equal, assert_near, scalar, weight
+from tests.helpers.runs import sites
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from alike import NETWORKS, at, bench, net_of, own, passes_of, plain_fit, play, shared
-from checks import sites
-from problems import assert_equal, assert_near, server_of
 from torch import nn
 
 import equipoise as eq
-from equipoise.client import Client
+from equipoise.client import Client, ClientState
 from equipoise.composition import compose
 from equipoise.method import Method, Ups
 from equipoise.methods.fedas import FedAS
@@ -23,6 +21,9 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.models.network import Network
 from equipoise.records import Down, State, Up
 from equipoise.tree import Tree
+from tests.helpers.images import NETWORKS, at, bench, net_of, own, passes_of, plain_fit, play, shared
+from tests.helpers.problems import assert_equal, assert_near, server_of
+from tests.helpers.runs import sites
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,9 @@ def test_features_equal_to_their_prototypes_move_nothing(network: Any) -> None:
 
 
 def client_of(client: Client) -> Client:
-    return Client(client.bench, client.id, client.round, client.rounds, dict(client.state))
+    found = copy.copy(client)
+    found.state = ClientState(client.state)
+    return found
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -10,11 +10,6 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from alike import NETWORKS, at, bench, net_of, own, plain_fit, play, shared
-from counting import counted
-from problems import assert_equal, assert_near
-from rewards import IDS, assert_largest, ceilings, drawn, replies, server_for, vectors
-from small import refused, updates
 from torch import Tensor, nn
 
 import equipoise as eq
@@ -27,6 +22,11 @@ from equipoise.storage.checkpoint import load_server
 from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
 from equipoise.weighting import batch_losses, loss_divergence
+from tests.helpers.counting import counted
+from tests.helpers.images import NETWORKS, at, bench, net_of, own, plain_fit, play, shared
+from tests.helpers.problems import assert_equal, assert_near
+from tests.helpers.rewards import IDS, assert_largest, ceilings, drawn, replies, server_for, vectors
+from tests.helpers.small import refused, updates
 
 
 def judged(workbench: Workbench) -> tuple[Tensor, Tensor]:

@@ -9,9 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from alike import NETWORKS, at, bench, net_of, own, passes_of, plain_fit, play, shared
-from checks import sites
-from problems import assert_equal, assert_near, scalar, server_of, server_state, weight
 from torch import nn
 
 import equipoise as eq
@@ -21,6 +18,9 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.feddc import FedDC
 from equipoise.methods.fedprox import FedProx
 from equipoise.records import Down
+from tests.helpers.images import NETWORKS, at, bench, net_of, own, passes_of, plain_fit, play, shared
+from tests.helpers.problems import assert_equal, assert_near, scalar, server_of, server_state, weight
+from tests.helpers.runs import sites
 
 H, A = (1.0, 3.0), (-2.0, 2.0)
 

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
-from counting import counted
-from small import NETWORKS, client_of, experiment, flat, model_of, refused, replies, same, samples, server, updates
 
 import equipoise as eq
 from equipoise.composition import compose
@@ -18,6 +16,8 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.feddisco import FedDisco, _discrepancy
 from equipoise.methods.fedprox import FedProx
 from equipoise.records import State
+from tests.helpers.counting import counted
+from tests.helpers.small import NETWORKS, client_of, experiment, flat, model_of, refused, replies, same, samples, server, updates
 
 
 def weights(method: FedDisco, sizes: list[float], discrepancy: list[float]) -> np.ndarray:

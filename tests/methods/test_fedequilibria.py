@@ -219,7 +219,7 @@ def test_without_any_profile_or_drift_weights_are_equal() -> None:
 
 def test_a_client_without_data_has_no_profile() -> None:
     client = client_of(experiment("fedequilibria"), empty=True)
-    tree = client.bench.initial("model")
+    tree = client.initial("model")
     up = FedEquilibria(fim_norm="none").after(client, tree, tree)
     assert up.length == 0 and up.drift == 0 and up.fisher.norm() == 0 and set(up.fisher) == set(tree)
 
@@ -243,7 +243,7 @@ def test_buffers_take_the_same_weights_and_profiles_cover_batch_norm(tmp_path: P
 def test_the_batch_approximation_is_exact_for_single_samples() -> None:
     one = client_of(experiment("fedequilibria", training={"batch": 1}))
     many = client_of(experiment("fedequilibria"))
-    tree = one.bench.initial("model")
+    tree = one.initial("model")
     exact, single, batched = (
         method.after(client, tree, tree).fisher.flat()
         for method, client in ((FedEquilibria(), many), (FedEquilibria(fisher="batch"), one), (FedEquilibria(fisher="batch"), many))
@@ -254,7 +254,7 @@ def test_the_batch_approximation_is_exact_for_single_samples() -> None:
 
 def test_labels_of_the_model_are_drawn_from_a_stream() -> None:
     client = client_of(experiment("fedequilibria"))
-    tree = client.bench.initial("model")
+    tree = client.initial("model")
     first, again = (FedEquilibria(labels="model").after(client, tree, tree).fisher for _ in range(2))
     assert same(first, again) and not same(first, FedEquilibria().after(client, tree, tree).fisher)
 
@@ -265,7 +265,7 @@ def test_regression_has_a_profile_too(tmp_path: Path) -> None:
     data = eq.from_arrays(x, x @ np.array([1.0, -2.0, 0.5]) + 0.1, kind="regression")
     wanted = experiment(FedEquilibria(), data={"partition": "iid", "clients": 2}, dataset=data)
     client = client_of(wanted)
-    tree = client.bench.initial("model")
+    tree = client.initial("model")
     found = FedEquilibria().after(client, tree, tree).fisher
     residuals = client.predict(client.load(tree)).squeeze(1) - client.train.y
     torch.testing.assert_close(found["head.bias"], (2 * residuals).square().mean().reshape(1))

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from counting import counted
-from trials import NETWORKS, assert_near, batches_of, bench_for, experiment, finished, plain_fit, plain_mean, plain_net, same, samples_of
 
 import equipoise as eq
 from equipoise import methods
@@ -21,6 +19,20 @@ from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
 from equipoise.tree import Tree
+from tests.helpers.counting import counted
+from tests.helpers.trials import (
+    NETWORKS,
+    assert_near,
+    batches_of,
+    bench_for,
+    experiment,
+    finished,
+    plain_fit,
+    plain_mean,
+    plain_net,
+    same,
+    samples_of,
+)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -66,7 +78,7 @@ def test_a_buffer_of_equal_models_is_that_model() -> None:
 def test_a_buffer_of_one_is_the_model_itself_and_is_sent_once(rounds: int) -> None:
     server, models, state = after_rounds(FedGKD(buffer=1), rounds)
     assert set(FedGKD(buffer=1).deliver(server, state, "0")) == {"model"} and "teacher" not in state and not state.past
-    client, down = Client(server.bench, "0", 1, 9, {}), Down(model=models[-1])
+    client, down = Client(server._bench, "0", 1, 9, {}), Down(model=models[-1])
     assert same(FedGKD(buffer=1).client(client, down).model, FedGKD().client(client, down.with_(teacher=models[-1])).model)
 
 

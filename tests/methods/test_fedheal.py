@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from counting import counted
-from small import NETWORKS, experiment, flat, model_of, refused, replies, same, samples, server, updates, vector
 
 import equipoise as eq
 from equipoise.composition import Unsound, compose
@@ -18,6 +16,8 @@ from equipoise.methods.fedheal import FedHEAL
 from equipoise.methods.fedprox import FedProx
 from equipoise.records import PerClient, State
 from equipoise.storage.checkpoint import load_server
+from tests.helpers.counting import counted
+from tests.helpers.small import NETWORKS, experiment, flat, model_of, refused, replies, same, samples, server, updates, vector
 
 
 def played(method: FedHEAL, start: list[float], *rounds: list[list[float]], sizes: tuple[int, ...] = (1, 50, 9)) -> list[np.ndarray]:

@@ -12,10 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from alike import NETWORKS, at, bench, dropping, net_of, passes_of, plain_fit, play, shared
-from checks import sites
-from problems import assert_equal, assert_near, server_of, server_state
-from small import refused
 from torch import Tensor, nn
 
 import equipoise as eq
@@ -23,6 +19,10 @@ from equipoise.methods.fedlsa import Anchors, FedLsa, separation
 from equipoise.models import Network, build
 from equipoise.records import Down
 from equipoise.task import Task
+from tests.helpers.images import NETWORKS, at, bench, dropping, net_of, passes_of, plain_fit, play, shared
+from tests.helpers.problems import assert_equal, assert_near, server_of, server_state
+from tests.helpers.runs import sites
+from tests.helpers.small import refused
 
 TASK = Task("classification", (1, 8, 8), 3)
 

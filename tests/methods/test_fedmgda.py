@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from counting import counted
 from scipy.optimize import minimize
-from small import NETWORKS, experiment, flat, refused, replies, same, samples, server, updates, vector
 
 import equipoise as eq
 from equipoise.composition import Unsound, compose
@@ -18,6 +16,8 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedmgda import FedMGDA
 from equipoise.records import State
 from equipoise.tree import FileTensors
+from tests.helpers.counting import counted
+from tests.helpers.small import NETWORKS, experiment, flat, refused, replies, same, samples, server, updates, vector
 
 
 def stepped(method: FedMGDA, steps: list[list[float]], sizes: list[float] | None = None, **asked: Any) -> tuple[np.ndarray, np.ndarray]:

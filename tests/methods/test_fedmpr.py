@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from counting import counted
 from torch import nn
 from torch.nn import functional
-from trials import NETWORKS, SEED, assert_near, batches_of, bench_for, experiment, finished, plain_mean, same
 
 import equipoise as eq
 from equipoise import methods
@@ -23,6 +21,8 @@ from equipoise.storage.checkpoint import load_server
 from equipoise.streams import number
 from equipoise.task import Task
 from equipoise.tree import Tree
+from tests.helpers.counting import counted
+from tests.helpers.trials import NETWORKS, SEED, assert_near, batches_of, bench_for, experiment, finished, plain_mean, same
 
 OFF = FedMPR(rho=0, dropout=0, noise=0, weight_decay=0)
 

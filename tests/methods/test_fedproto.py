@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from counting import counted
-from trials import NETWORKS, assert_near, batches_of, bench_for, experiment, finished, plain_fit, plain_mean, plain_net, same, samples_of
 
 import equipoise as eq
 from equipoise import methods
@@ -22,6 +20,20 @@ from equipoise.models import Outputs
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
+from tests.helpers.counting import counted
+from tests.helpers.trials import (
+    NETWORKS,
+    assert_near,
+    batches_of,
+    bench_for,
+    experiment,
+    finished,
+    plain_fit,
+    plain_mean,
+    plain_net,
+    same,
+    samples_of,
+)
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from counting import counted
 from safetensors.torch import load_file
-from trials import NETWORKS, assert_near, experiment, same
 
 import equipoise as eq
 from equipoise.client import Client, Inputs
@@ -33,6 +31,8 @@ from equipoise.storage.checkpoint import load_server
 from equipoise.storage.store import RunError
 from equipoise.task import Task
 from equipoise.training.workbench import Workbench
+from tests.helpers.counting import counted
+from tests.helpers.trials import NETWORKS, assert_near, experiment, same
 
 Sites = Mapping[str, tuple[np.ndarray, np.ndarray]]
 SHIFTS = {"ada": (0.0, 1.0), "bo": (3.0, 0.5), "cy": (-2.0, 4.0), "di": (10.0, 2.0)}  # of each client's pixels: where, and how wide

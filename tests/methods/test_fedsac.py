@@ -10,11 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from alike import NETWORKS, at, bench, net_of, plain_fit, play, shared
-from checks import sites
-from counting import counted
-from problems import assert_equal, assert_near, server_state
-from small import refused, updates
 from torch import nn
 
 import equipoise as eq
@@ -28,6 +23,11 @@ from equipoise.records import Down, PerClient, State, Up
 from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
 from equipoise.tree import Tree
+from tests.helpers.counting import counted
+from tests.helpers.images import NETWORKS, at, bench, net_of, plain_fit, play, shared
+from tests.helpers.problems import assert_equal, assert_near, server_state
+from tests.helpers.runs import sites
+from tests.helpers.small import refused, updates
 
 QUICK = {"alone": 2}
 BY_HAND = {  # entries with a row per hidden unit, written out for the networks of these tests

@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from alike import NETWORKS, SEED, at, bench, net_of, own, play, shared
-from checks import played, settings, sites
-from counting import counted
-from problems import assert_equal, assert_near
 from scipy.special import softmax
-from small import refused
 from torch import Tensor, nn
 
 import equipoise as eq
@@ -25,6 +20,11 @@ from equipoise.models import Outputs, build
 from equipoise.records import Down
 from equipoise.streams import number, torch_stream
 from equipoise.task import Task
+from tests.helpers.counting import counted
+from tests.helpers.images import NETWORKS, SEED, at, bench, net_of, own, play, shared
+from tests.helpers.problems import assert_equal, assert_near
+from tests.helpers.runs import played, settings, sites
+from tests.helpers.small import refused
 
 SIZES = {"ada": 60, "bo": 40, "cy": 50}
 DATA = sites(SIZES)

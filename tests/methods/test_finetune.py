@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from alike import NETWORKS, at, bench, net_of, own, plain_fit, play, shared
-from checks import settings, sites
-from counting import counted
-from problems import assert_equal, assert_near
 
 import equipoise as eq
 from equipoise import simulate
 from equipoise.methods.finetune import Finetune
+from tests.helpers.counting import counted
+from tests.helpers.images import NETWORKS, at, bench, net_of, own, plain_fit, play, shared
+from tests.helpers.problems import assert_equal, assert_near
+from tests.helpers.runs import settings, sites
 
 TRAINING = {"lr": 0.05, "batch": 5, "epochs": 1, "lr_decay": 0.5}
 

@@ -116,7 +116,7 @@ def observed(method: KDIA, sizes: dict[str, int], joined: list[list[str]]) -> tu
 
 
 def uploaded(server: Server, client: str) -> Tree:
-    return moved(server.bench.initial("model"), int(client))
+    return moved(server.initial("model"), int(client))
 
 
 def test_everyone_in_every_round_counts_by_the_cube_root_of_its_size() -> None:
@@ -146,7 +146,7 @@ KINDS = {"interval": INTERVAL, "count": [1, 2, 0], "size": [10, 30, 60], "arithm
 def test_other_teacher_weights_take_the_initial_model_for_clients_never_seen(kind: Any, weights: list[float]) -> None:
     method = KDIA(lambda_kd=0, lambda_gen=0, teacher_weights=kind)
     server, state, _ = observed(method, {"0": 10, "1": 30, "2": 60}, [["0", "1"], ["1"]])
-    assert near(state.teacher, averaged([uploaded(server, "0"), uploaded(server, "1"), server.bench.initial("model")], weights))
+    assert near(state.teacher, averaged([uploaded(server, "0"), uploaded(server, "1"), server.initial("model")], weights))
 
 
 def test_without_both_losses_the_student_is_fedavg(tmp_path: Path) -> None:
@@ -173,13 +173,13 @@ def test_every_part_matters(tmp_path: Path) -> None:
 
 def batch_of(client: Client, count: int) -> Batch:
     x, y = client.train.at(torch.arange(count))
-    return Batch(x, y, torch.arange(count), client.bench.supervise)
+    return Batch(x, y, torch.arange(count), client._bench.supervise)
 
 
 @pytest.mark.parametrize("direction", ["teacher_student", "student_teacher"])
 def test_distillation_has_no_factor_and_the_direction_asked_for_and_is_nothing_from_itself(direction: Any) -> None:
     client = Client(bench_for(), "0", 1, 3, {})
-    teacher, student = client.load(moved(client.bench.initial("model"), 1)), client.load(moved(client.bench.initial("model"), 2))
+    teacher, student = client.load(moved(client.initial("model"), 1)), client.load(moved(client.initial("model"), 2))
     batch = batch_of(client, 6)
     method = KDIA(kd_direction=direction, temperature=2.0)
     value = method._distilled(client.teacher(teacher))(student(batch.x), batch)
@@ -317,7 +317,7 @@ def test_the_generator_matches_a_plain_reference() -> None:
     done = method.update(server, state, ups, Weights(np.array([1.0, 3.0])))
     streams = {purpose: torch_stream(3, "server", 1, purpose) for purpose in ("kdia noise", "kdia labels")}
     labels = label_pool(16, 10, 2, False, streams["kdia labels"]).flatten()
-    net = cast(Generator, copy.deepcopy(server.bench.take("generator").net)).double().train()
+    net = cast(Generator, copy.deepcopy(server._bench.take("generator").net)).double().train()
     memory = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in net.named_parameters()}
     for step in range(1, 4):
         z, y = torch.randn(8, 100, generator=streams["kdia noise"]).double(), labels[8 * (step - 1) : 8 * step]
@@ -335,8 +335,8 @@ def test_the_generator_matches_a_plain_reference() -> None:
                 p -= 0.01 * mean / (square.sqrt() + 1e-8)
     z, y = torch.randn(32, 100, generator=torch.Generator().manual_seed(0)), torch.arange(32) % 10
     # What batch norm takes away (biases before it) moves by rounding alone, so what the two make is compared.
-    trees = (done.generator, server.bench.initial("generator"))
-    trained, untrained = (server.bench.take("generator", tree).net.train()(z, y).detach() for tree in trees)
+    trees = (done.generator, server.initial("generator"))
+    trained, untrained = (server._bench.take("generator", tree).net.train()(z, y).detach() for tree in trees)
     torch.testing.assert_close(trained, net(z.double(), y).float(), atol=2e-4, rtol=0)
     assert (trained - untrained).abs().max() > 0.02
 

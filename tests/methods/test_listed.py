@@ -12,18 +12,18 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from checks import settings, sites
-from counting import counted
 
 import equipoise as eq
 from equipoise import methods
 from equipoise.engine.cohort import RoundCohort
-from equipoise.engine.preparing import prepare
 from equipoise.experiment import ConfigurationError
+from equipoise.experiment.preparing import prepare
 from equipoise.method import FAMILIES, NEEDS, NOTIONS, Method
 from equipoise.methods.fedekd import FedeKD
 from equipoise.task import Task
 from equipoise.transports.base import Watcher
+from tests.helpers.counting import counted
+from tests.helpers.runs import settings, sites
 
 EPOCHS, CLIENTS = 3, 4
 # Whose passes are no plain sum: made samples, calibration sets, hidden units, trials of a line search. Their own tests count them.

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from counting import counted
 from torch.nn import functional
-from trials import NETWORKS, assert_near, batches_of, bench_for, experiment, finished, plain_fit, plain_mean, plain_net, same, samples_of
 
 import equipoise as eq
 from equipoise import methods
@@ -20,6 +18,20 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.moon import MOON
 from equipoise.records import Down
 from equipoise.storage.checkpoint import load_server
+from tests.helpers.counting import counted
+from tests.helpers.trials import (
+    NETWORKS,
+    assert_near,
+    batches_of,
+    bench_for,
+    experiment,
+    finished,
+    plain_fit,
+    plain_mean,
+    plain_net,
+    same,
+    samples_of,
+)
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counting import counted
-from small import NETWORKS, experiment, flat, model_of, plain_losses, refused, replies, same, samples, server, updates
 
 import equipoise as eq
 from equipoise import methods
@@ -20,7 +18,9 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedprox import FedProx
 from equipoise.methods.pa3fed import Pa3Fed
 from equipoise.records import PerClient, State
-from equipoise.runs.summary import facts
+from equipoise.runs.summary import summarise
+from tests.helpers.counting import counted
+from tests.helpers.small import NETWORKS, experiment, flat, model_of, plain_losses, refused, replies, same, samples, server, updates
 
 
 def state(movement: float = 1.0, **last: float) -> State:
@@ -144,7 +144,7 @@ def test_every_table_says_that_it_is_a_reconstruction(tmp_path: Path, capsys: py
     specs = [{"name": "pa3fed"}, {"name": "fedavg", "weights": {"name": "pa3fed"}}, {"name": "fedavg"}, {"name": "mine:Pa3Fed"}]
     found = labels([{"method": spec} for spec in specs])
     assert found == ["pa3fed (reconstruction)", "fedavg + weights=pa3fed (reconstruction)", "fedavg", "pa3fed"]
-    output.show(facts(eq.run(experiment("pa3fed", rounds=1), out=tmp_path / "run"), None))
+    output.show(summarise(eq.run(experiment("pa3fed", rounds=1), out=tmp_path / "run"), None))
     assert "pa3fed (reconstruction)" in capsys.readouterr().out
     assert "reconstruction" in methods.describe("pa3fed")["summary"]
 

@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from alike import NETWORKS, SEED, at, bench, net_of, own, passes_of, play, shared
-from checks import sites
-from problems import assert_equal, assert_near, scalar, server_of, server_state
 from torch.nn import functional
 
 import equipoise as eq
@@ -22,6 +19,9 @@ from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
 from equipoise.streams import number, torch_stream
 from equipoise.tree import Tree
+from tests.helpers.images import NETWORKS, SEED, at, bench, net_of, own, passes_of, play, shared
+from tests.helpers.problems import assert_equal, assert_near, scalar, server_of, server_state
+from tests.helpers.runs import sites
 
 FREE = {"lambda_p": 0.0, "lambda_f": 0.0}
 

@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from alike import NETWORKS, play, shared
-from checks import CLASSES, assert_same, everything, federation_changed, played, settings, sites
-from counting import counted
-from problems import assert_equal, bench_of, client_states, server_state
 from safetensors.torch import load_file
-from small import refused
 from torch import Tensor
 
 import equipoise as eq
@@ -30,6 +25,11 @@ from equipoise.records import Down, Up
 from equipoise.runs import Run
 from equipoise.runs.export import export
 from equipoise.weighting import log_likelihoods, mixture_weights, on_simplex, posterior_mean, simplex_grid
+from tests.helpers.counting import counted
+from tests.helpers.images import NETWORKS, play, shared
+from tests.helpers.problems import assert_equal, bench_of, client_states, server_state
+from tests.helpers.runs import CLASSES, assert_same, everything, federation_changed, played, settings, sites
+from tests.helpers.small import refused
 
 END = 4  # the record of what follows three rounds
 MANY = {"ada": 90, "bo": 80, "cy": 100, "di": 70}  # validation parts of ten and more

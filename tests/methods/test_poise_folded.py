@@ -9,9 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from alike import NETWORKS, play
-from checks import CLASSES, settings, sites
-from problems import assert_equal, client_states, server_state
 
 import equipoise as eq
 from equipoise import simulate
@@ -20,6 +17,9 @@ from equipoise.data import Federation, Parts
 from equipoise.methods.poise import Poise
 from equipoise.runs import Run
 from equipoise.weighting import mixture_weights, simplex_grid
+from tests.helpers.checks import CLASSES, settings, sites
+from tests.helpers.images import NETWORKS, play
+from tests.helpers.problems import assert_equal, client_states, server_state
 
 MANY = {"ada": 90, "bo": 80, "cy": 100, "di": 70}
 END = 4

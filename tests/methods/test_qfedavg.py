@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from counting import counted
-from small import NETWORKS, experiment, flat, model_of, plain_losses, refused, replies, same, samples, server, updates, vector
 
 import equipoise as eq
 from equipoise.composition import compose
@@ -17,6 +15,8 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedprox import FedProx
 from equipoise.methods.qfedavg import QFedAvg
 from equipoise.records import State
+from tests.helpers.counting import counted
+from tests.helpers.small import NETWORKS, experiment, flat, model_of, plain_losses, refused, replies, same, samples, server, updates, vector
 
 LR = 0.1
 

@@ -47,14 +47,19 @@ def quoted(value: object, most: int = 120) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
 
 
+def closest(name: str, known: Iterable[str], alike: float = 0.5) -> str | None:
+    """The known name that is most like this one, if any is like enough."""
+    return next(iter(get_close_matches(str(name)[:200], list(known), 1, alike)), None)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a sentence that offers the nearest known name, empty if none is near.
 
     >>> did_you_mean("dirichlt", ["iid", "dirichlet"])
     "; did you mean 'dirichlet'?"
     """
-    close = get_close_matches(str(name)[:200], list(known), 1, 0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    close = closest(name, known)
+    return f"; did you mean {close!r}?" if close else ""
 
 
 def nearest(kind: str, name: str, valid: list[str]) -> UnknownName:

@@ -11,6 +11,7 @@ import typer
 from equipoise.checked.names import UnknownName, is_unicode, quoted
 from equipoise.checked.text import shown
 from equipoise.cli import compare, data, export, methods, predict, report, resume, run, show, table
+from equipoise.version import __version__
 
 app = typer.Typer(
     name="equipoise",
@@ -30,8 +31,6 @@ then [bold]equipoise show[/] the folder that it names. [bold]equipoise methods[/
 
 def _version(asked: bool) -> None:
     if asked:
-        from equipoise import __version__
-
         print(f"equipoise {__version__}")
         raise typer.Exit
 

@@ -66,7 +66,7 @@ def compare(
       equipoise compare --data digits --partition dirichlet:0.3 --methods fedavg,fedakd,fedprox --seeds 1-5 --grid method.mu=0.01,0.1
     """
     from equipoise.checked.imports import FromFile, permitted
-    from equipoise.cli import comparing, output
+    from equipoise.cli import comparison_output, output
     from equipoise.comparison import compare as start
     from equipoise.comparison import formats
     from equipoise.comparison.plan import from_file, plan
@@ -85,35 +85,35 @@ def compare(
     given = with_settings(given, {key: value for key, value in flags.items() if value is not None})
     given = with_settings(given, output.parse_settings(settings or []))
     if seeds is not None and not quiet:
-        comparing.ask_about_seeds(seeds)
+        comparison_output.ask_about_seeds(seeds)
     if methods is None and not {"methods", "method"} & given.keys():
         methods = "fedavg"  # beside training alone, which is always added
     typed: dict[str, Any] = {
         "methods": [name.strip() for name in methods.split(",") if name.strip()] if methods is not None else [],
-        "seeds": comparing.parse_seeds(seeds) if seeds is not None else [],
+        "seeds": comparison_output.parse_seeds(seeds) if seeds is not None else [],
         "partitions": partition or [],
-        "grid": comparing.parse_grid(grid) if grid else {},
+        "grid": comparison_output.parse_grid(grid) if grid else {},
         "baseline": baseline,
         "level": level,
         "measure": measure,
     }
     if finish is not None:
-        typed["methods"] = comparing.also_finished(typed["methods"] or given.get("methods") or [given["method"]], finish)
+        typed["methods"] = comparison_output.also_finished(typed["methods"] or given.get("methods") or [given["method"]], finish)
     if dry_run:
         base, wanted = from_file(given, **typed)
         wanted = {key: value for key, value in wanted.items() if key not in ("baseline", "level", "measure")}
         cells = plan(base, **wanted, imports=permitted(base, allow_import or []))
-        comparing.show_plan(cells)
-        comparing.understood(cells)
+        comparison_output.show_plan(cells)
+        comparison_output.understood(cells)
         return
     try:
-        with comparing.progress(quiet) as watching:
+        with comparison_output.progress(quiet) as watching:
             result = start(given, **typed, out=out, jobs=jobs, progress=watching, allow_imports=allow_import or [])
     except KeyboardInterrupt:
         print("stopped; finished rounds are kept, and the same command goes on from there", file=sys.stderr)
         raise typer.Exit(130) from None
     if output_format == "terminal":
-        comparing.show(result, SHOWN_CLIENTS)
+        comparison_output.show(result, SHOWN_CLIENTS)
     else:
         texts = {"markdown": formats.markdown, "latex": formats.latex, "csv": formats.csv_text, "json": formats.json_text}
         print(texts[output_format](result), end="")

@@ -23,14 +23,15 @@ from equipoise.checked.names import quoted
 from equipoise.checked.text import shown
 from equipoise.comparison.formats import figure
 from equipoise.comparison.measures import in_unit_of
-from equipoise.engine.evaluation import MEASURE, OUTPUTS
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.metrics.registry import find, main_of, measured
 from equipoise.runs import Run
-from equipoise.runs.summary import baseline_of, facts, of_main
+from equipoise.runs.reference import reference_of
+from equipoise.runs.summary import of_main, summarise
 from equipoise.storage.store import DATABASE, RoundRecord, RunError
 from equipoise.transports.base import Watcher
 from equipoise.transports.isolation import UNKEPT, can_interrupt
+from equipoise.transports.measuring import MEASURE, OUTPUTS
 
 console = Console()
 
@@ -84,7 +85,7 @@ def plan(wanted: Experiment) -> None:
     from equipoise.data import federate
     from equipoise.data.roster import roster_of
     from equipoise.engine.evaluation import check_main
-    from equipoise.engine.preparing import prepare, try_precision
+    from equipoise.experiment.preparing import prepare, try_precision
 
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
     roster = roster_of(federation)
@@ -182,7 +183,7 @@ def _headline(record: RoundRecord, main: str | None) -> str:
 
 def summary(run: Run) -> None:
     """What is printed at the end of a run."""
-    show(facts(run, baseline_of(run)))
+    show(summarise(run, reference_of(run)))
     say("saved in ", styled(str(run.folder), "bold"), f"; look again with: equipoise show {run.folder}", wrap=False)
 
 

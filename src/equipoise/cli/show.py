@@ -23,11 +23,12 @@ def show(
 
     from equipoise.cli import output
     from equipoise.runs import Run
-    from equipoise.runs.summary import baseline_of, facts
+    from equipoise.runs.reference import reference_of
+    from equipoise.runs.summary import summarise
 
     opened = Run(run)
-    alone = Run(against) if against is not None else baseline_of(opened)
-    found = facts(opened, alone, model, metric)
+    alone = Run(against) if against is not None else reference_of(opened)
+    found = summarise(opened, alone, model, metric)
     if as_json:
         print(json.dumps(output.plain(found), indent=2, allow_nan=False))
         return

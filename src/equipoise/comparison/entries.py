@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -10,22 +9,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from equipoise.comparison.labels import flat, labels
+from equipoise.checked.names import closest
+from equipoise.comparison.labels import labels
 from equipoise.comparison.measures import cost_of, measure_run, values_by_client
-from equipoise.comparison.plan import ALONE
+from equipoise.experiment import flat
 from equipoise.metrics.registry import Metric, find
 from equipoise.runs import Run
-from equipoise.runs.summary import baseline_of, is_old, metrics_of, one_class, runs_in, undefined, unmatched
-from equipoise.storage.store import DATABASE, LOCK, RunError
+from equipoise.runs.reference import ALONE, is_old, judges, reference_of, runs_in, unmatched
+from equipoise.runs.summary import metrics_of, one_class, undefined
+from equipoise.storage.store import DATABASE, RunError
 from equipoise.task import Task
 
 RESULT, FORMAT = "comparison.json", 1
 
 
 @dataclass(frozen=True)
-class Facts:
+class RunResult:
     """What a table needs to know of a run, read once: hundreds of runs need not be open at a time."""
 
     folder: Path
@@ -48,7 +47,8 @@ class Facts:
         return bool(self.config["method"]["name"] == ALONE)
 
     @property
-    def place(self) -> tuple[str, int]:
+    def condition(self) -> tuple[str, int]:
+        """Partition and seed: within them runs are compared."""
         return str(self.config["data"]["partition"]), int(self.config["seed"])
 
 
@@ -57,8 +57,8 @@ class Entry:
     """One run in a table, with the run of training alone that it is judged against."""
 
     label: str
-    run: Facts
-    alone: Facts | None
+    run: RunResult
+    alone: RunResult | None
     setting: tuple[tuple[str, Any], ...] = ()
 
     @property
@@ -101,9 +101,9 @@ def open_runs(paths: Sequence[Path | str], against: Path | str | None = None) ->
     folders = list(dict.fromkeys(map(Path, paths)))
     if len(folders) == 1 and (folders[0] / RESULT).exists():
         return open_comparison(folders[0])[0]
-    runs = [read_facts(folder, whole=len(folders) > 1) for folder in folders]
+    runs = [read_result(folder, whole=len(folders) > 1) for folder in folders]
     check_same_data(runs)
-    standalone = [run for run in ([read_facts(Path(against))] if against is not None else runs) if run.is_alone]
+    standalone = [run for run in ([read_result(Path(against))] if against is not None else runs) if run.is_alone]
     if against is not None and not standalone:
         raise RunError(f"{against} is not a run of {ALONE}; gains are counted against what clients reach alone")
     names = labels([run.config for run in runs])
@@ -126,7 +126,7 @@ def open_comparison(folder: Path) -> tuple[list[Entry], dict[str, Any]]:
         )
     if not rows:
         raise RunError(f"{folder} holds no finished run: every run of the comparison failed; {RESULT} says why")
-    known = {name: read_facts(folder / name) for _, run, alone, _ in rows for name in (run, alone) if name}
+    known = {name: read_result(folder / name) for _, run, alone, _ in rows for name in (run, alone) if name}
     check_same_data(list(known.values()))
     return aligned([Entry(method, known[run], known.get(alone), setting) for method, run, alone, setting in rows]), saved
 
@@ -153,9 +153,9 @@ def aligned(entries: Sequence[Entry]) -> list[Entry]:
                 f"{run.folder} did not measure {first.metric}, which {first.folder} is judged by; it has {', '.join(run.by_metric)}: run it anew with evaluation.main={first.metric}"
             )
     shared = [metric for metric in first.by_metric if all(metric in run.by_metric for run in runs.values())]
-    same: dict[Path, Facts] = {}
-    for place in {run.place for run in runs.values()}:
-        here = [run for run in runs.values() if run.place == place]
+    same: dict[Path, RunResult] = {}
+    for condition in {run.condition for run in runs.values()}:
+        here = [run for run in runs.values() if run.condition == condition]
         values: dict[str, list[dict[str, float]]] = {metric: [run.by_metric[metric] for run in here] for metric in shared}
         common = {metric: [client for client in found[0] if all(client in other for other in found)] for metric, found in values.items()}
         measured = {metric: [c for run in here for c in (*run.undefined.get(metric, ()), *run.by_metric[metric])] for metric in shared}
@@ -166,7 +166,7 @@ def aligned(entries: Sequence[Entry]) -> list[Entry]:
     return [replace(entry, run=same[entry.run.folder], alone=entry.alone and same[entry.alone.folder]) for entry in entries]
 
 
-def read_facts(folder: Path, whole: bool = True) -> Facts:
+def read_result(folder: Path, whole: bool = True) -> RunResult:
     """What a table needs of a run; `whole` refuses one that is not finished, and one without any measurement always is."""
     run = open_run(folder)
     try:
@@ -174,7 +174,7 @@ def read_facts(folder: Path, whole: bool = True) -> Facts:
             at = f"round {run.last_round} of {run.config['rounds']}"
             raise RunError(
                 f"{folder} is still going ({at}); wait for it to end"
-                if is_going(run)
+                if run.status == "running"
                 else f"{folder} was stopped after {at}; complete it with `equipoise resume {folder}`"
             )
         main = run.main_metric
@@ -187,7 +187,7 @@ def read_facts(folder: Path, whole: bool = True) -> Facts:
                 if on_its_own and missing[main]
                 else f"{folder} has no {main} on {run.main_split} data; measure it: evaluation.splits must name {run.main_split}"
             )
-        return Facts(
+        return RunResult(
             folder, run.config, run.store.meta("data"), run.task, run.store.meta("fingerprint"), main, by_metric, cost_of(run), missing,
             is_old(run),
         )  # fmt: skip
@@ -199,8 +199,8 @@ def open_run(folder: Path) -> Run:
     """A run, or a sentence that says what is there instead."""
     if not folder.exists():
         beside = [path.name for path in folder.parent.iterdir()] if folder.parent.is_dir() else []
-        near = difflib.get_close_matches(folder.name, beside, 1)
-        hint = f"did you mean {folder.parent / near[0]}?" if near else "`equipoise run` names the folder of a run at its end"
+        near = closest(folder.name, beside, 0.6)
+        hint = f"did you mean {folder.parent / near}?" if near else "`equipoise run` names the folder of a run at its end"
         raise RunError(f"no folder {folder}; {hint}")
     if folder.is_dir() and not (folder / DATABASE).exists():
         inside = [path.name for path in runs_in(folder)]
@@ -212,24 +212,9 @@ def open_run(folder: Path) -> Run:
     return Run(folder)
 
 
-def is_going(run: Run) -> bool:
-    """Whether a process is at work on this run."""
-    lock = FileLock(run.folder / LOCK)
-    if run.status == "finished" or not Path(lock.lock_file).exists():
-        return False
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return True
-    except OSError:  # a folder that cannot be written cannot be run either
-        return False
-    lock.release()
-    return False
-
-
-def check_same_data(runs: Sequence[Facts]) -> None:
+def check_same_data(runs: Sequence[RunResult]) -> None:
     """Refuse runs whose numbers do not belong in one table."""
-    first, known = runs[0], {first.place: first for first in reversed(runs)}
+    first, known = runs[0], {first.condition: first for first in reversed(runs)}
     for run in runs:
         ours, theirs = flat({"data": first.config["data"]}), flat({"data": run.config["data"]})
         differing = [key for key in ours if key != "data.partition" and ours[key] != theirs.get(key)]
@@ -237,7 +222,7 @@ def check_same_data(runs: Sequence[Facts]) -> None:
             key = differing[0] if differing else ""
             what = f"{key} is {ours[key]!r} in one and {theirs.get(key)!r} in the other" if differing else "their data sets differ"
             raise RunError(f"{first.folder} and {run.folder} cannot be compared: {what}; compare runs of the same data")
-        twin = known[run.place]
+        twin = known[run.condition]
         _check_age(twin, run)
         if twin.fingerprint != run.fingerprint:
             raise RunError(
@@ -245,7 +230,7 @@ def check_same_data(runs: Sequence[Facts]) -> None:
             )
 
 
-def _check_age(one: Facts, other: Facts) -> None:
+def _check_age(one: RunResult, other: RunResult) -> None:
     if one.old != other.old:
         raise unmatched((one if one.old else other).folder)
 
@@ -253,17 +238,15 @@ def _check_age(one: Facts, other: Facts) -> None:
 def check_distinct(entries: Sequence[Entry]) -> None:
     seen: dict[tuple[str, tuple[str, int]], Entry] = {}
     for entry in entries:
-        twin = seen.setdefault((entry.label, entry.run.place), entry)
+        twin = seen.setdefault((entry.label, entry.run.condition), entry)
         if twin is not entry:
             raise RunError(f"{twin.run.folder} and {entry.run.folder} are the same experiment; name one of them")
 
 
-def _alone_of(run: Facts, standalone: Sequence[Facts], insist: bool) -> Facts | None:
+def _alone_of(run: RunResult, standalone: Sequence[RunResult], insist: bool) -> RunResult | None:
     """The run of training alone with the same data and schedule."""
     for other in standalone:
-        if other.fingerprint == run.fingerprint and all(
-            other.config[key] == run.config[key] for key in ("rounds", "seed", "training", "model", "models")
-        ):
+        if judges(other.config, other.fingerprint, run.config, run.fingerprint):
             return other if run.metric in other.by_metric or insist else None
     if insist:
         _check_age(run, standalone[0])
@@ -271,6 +254,6 @@ def _alone_of(run: Facts, standalone: Sequence[Facts], insist: bool) -> Facts | 
             f"{run.folder} cannot be judged against {standalone[0].folder}: their data, seed, rounds, training or model differ; "
             f"run {ALONE} with the settings of the run"
         )
-    beside = baseline_of(Run(run.folder))
-    found = None if beside is None else read_facts(beside.folder)
+    beside = reference_of(Run(run.folder))
+    found = None if beside is None else read_result(beside.folder)
     return found if found is not None and run.metric in found.by_metric else None

@@ -9,11 +9,13 @@ import math
 from collections.abc import Callable
 
 from equipoise.checked import text as words
+from equipoise.comparison.entries import RESULT
 from equipoise.comparison.measures import COST, Measure
 from equipoise.comparison.table import Comparison
 from equipoise.metrics.comparison import FEWEST_SEEDS, TOO_FEW
 from equipoise.metrics.registry import find, measured, why_main
 from equipoise.runs.summary import one_class
+from equipoise.storage.files import save_output
 
 NOTHING = "–"
 SIGNIFICANT = 0.05
@@ -43,7 +45,7 @@ def cell(comparison: Comparison, partition: str, method: str, name: str) -> str:
 
 
 def grid_of(comparison: Comparison, partition: str, mark: Mark, with_cost: bool = True) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of one partition's table, every cell marked by its place."""
+    """Header and rows of one partition's table, every cell marked by its position."""
     shown = {name: measure for name, measure in comparison.measures.items() if with_cost or name not in COST}
     header = ["method", "rank", *(measure.title for measure in shown.values())]
     rows = []
@@ -54,7 +56,7 @@ def grid_of(comparison: Comparison, partition: str, mark: Mark, with_cost: bool 
         cells = []
         for name in shown:
             row = comparison.row(partition, method, name)
-            cells.append(mark(cell(comparison, partition, method, name), row["place"] if row else None))
+            cells.append(mark(cell(comparison, partition, method, name), row["position"] if row else None))
         rank = first["rank"]
         rows.append([method, NOTHING if rank is None or math.isnan(rank) else f"{rank:.1f}", *cells])
     return header, rows
@@ -98,10 +100,10 @@ def _about_metrics(comparison: Comparison) -> list[str]:
     asked = first.config.get("evaluation", {})
     lines = [why_main(measured(first.task, asked.get("metrics", ()), asked.get("main")), asked.get("main"))]
     for metric in comparison.metrics:
-        by_place = {
-            entry.run.place: (entry.run.undefined.get(metric, []), len(entry.run.by_metric[metric])) for entry in comparison.entries
+        by_condition = {
+            entry.run.condition: (entry.run.undefined.get(metric, []), len(entry.run.by_metric[metric])) for entry in comparison.entries
         }
-        for (partition, seed), (missing, others) in by_place.items():
+        for (partition, seed), (missing, others) in by_condition.items():
             if missing:
                 lines.append(f"{partition}, seed {seed}: {one_class(metric, missing, others)}")
         if find(metric).needs == "two classes" and first.task.outputs > 2:
@@ -112,8 +114,8 @@ def _about_metrics(comparison: Comparison) -> list[str]:
 def markdown(comparison: Comparison) -> str:
     """Tables for a README or an issue."""
 
-    def mark(text: str, place: int | None) -> str:
-        return f"**{text}**" if place == 1 else f"<u>{text}</u>" if place == 2 else text
+    def mark(text: str, position: int | None) -> str:
+        return f"**{text}**" if position == 1 else f"<u>{text}</u>" if position == 2 else text
 
     parts = []
     for partition in comparison.partitions:
@@ -127,10 +129,10 @@ def markdown(comparison: Comparison) -> str:
 def latex(comparison: Comparison) -> str:
     """Tables for a paper; needs the package booktabs."""
 
-    def mark(text: str, place: int | None) -> str:
+    def mark(text: str, position: int | None) -> str:
         number = words.latex(text).replace("±", r"\pm").replace("†", r"^{\dagger}").replace("–", r"\text{--}")
         bare = f"${number}$"
-        return rf"\textbf{{\boldmath {bare}}}" if place == 1 else rf"\underline{{{bare}}}" if place == 2 else bare
+        return rf"\textbf{{\boldmath {bare}}}" if position == 1 else rf"\underline{{{bare}}}" if position == 2 else bare
 
     parts = [r"% \usepackage{amsmath,booktabs}; bold: best, underlined: second best"]
     for partition in comparison.partitions:
@@ -163,6 +165,19 @@ def csv_text(comparison: Comparison) -> str:
 
 def json_text(comparison: Comparison) -> str:
     return json.dumps(comparison.as_plain(), indent=1, allow_nan=False) + "\n"
+
+
+def save(comparison: Comparison) -> None:
+    """Write the result into the comparison's folder: JSON, Markdown, LaTeX and CSV."""
+    assert comparison.folder is not None
+    written = {
+        RESULT: json_text(comparison),
+        "table.md": markdown(comparison),
+        "table.tex": latex(comparison),
+        "table.csv": csv_text(comparison),
+    }
+    for name, text in written.items():
+        save_output(comparison.folder / name, text)
 
 
 def clients_grid(comparison: Comparison, partition: str, seed: int) -> tuple[list[str], list[list[str]]]:

@@ -7,23 +7,9 @@ from typing import Any
 
 from equipoise import methods
 from equipoise.composition import SLOTS
+from equipoise.experiment import flat
 
 NOT_A_NAME = ("seed", "data.partition", "workers", "keep", "memory", "method.name")
-
-
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one with dotted keys.
-
-    >>> flat({"method": {"name": "fedprox", "mu": 0.1}, "rounds": 5})
-    {'method.name': 'fedprox', 'method.mu': 0.1, 'rounds': 5}
-    """
-    found: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
 
 
 def labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:

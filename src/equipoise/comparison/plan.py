@@ -14,12 +14,13 @@ from pydantic import BaseModel
 
 from equipoise.checked.imports import OWN, FromFile, Imports
 from equipoise.checked.names import nearest, quoted
-from equipoise.comparison.labels import flat, labels
+from equipoise.comparison.labels import labels
 from equipoise.composition import compose, parts
-from equipoise.experiment import ConfigurationError, Experiment, experiment, method_from, method_spec, name_is_local, spec_of, with_settings
+from equipoise.experiment import ConfigurationError, Experiment, experiment, flat, with_settings
 from equipoise.method import Method
+from equipoise.methods.specifications import method_from, method_spec, name_is_local, spec_of
+from equipoise.runs.reference import ALONE
 
-ALONE = "standalone"
 OPERATIONAL = ("workers", "keep", "memory")  # change how a run is carried out, never what comes out
 Setting = tuple[tuple[str, Any], ...]
 
@@ -65,9 +66,9 @@ def plan(
     cells = []
     for partition, seed, (label, method) in itertools.product(dealt, seeds, zip(names, listed, strict=True)):
         for setting in _settings(grid or {}, method):
-            place = {"data.partition": partition, "seed": seed, "workers": 0} | {k: v for k, v in setting if not _of_method(k)}
+            fixed = {"data.partition": partition, "seed": seed, "workers": 0} | {k: v for k, v in setting if not _of_method(k)}
             tuned = _tuned(method, {key.removeprefix("method."): value for key, value in setting if _of_method(key)})
-            wanted = experiment({**with_settings(config, place), "method": tuned}, imports)
+            wanted = experiment({**with_settings(config, fixed), "method": tuned}, imports)
             alone = folder_name(experiment({**dict(wanted), "method": reference}, imports))
             cells.append(Cell(label, partition, seed, wanted, folder_name(wanted), alone, setting))
     if len({cell.experiment.training.keep_optimiser for cell in cells}) > 1:
@@ -117,8 +118,9 @@ def as_method(given: Any, imports: Imports = OWN) -> Any:
 
 def content(wanted: Experiment) -> dict[str, Any]:
     """All that the result of a run depends on, as plain data."""
-    plain = wanted.model_dump(mode="json") | {"method": spec_of(wanted.build_method())}
-    found: dict[str, Any] = json.loads(json.dumps({key: value for key, value in plain.items() if key not in OPERATIONAL}, default=str))
+    found: dict[str, Any] = json.loads(
+        json.dumps({key: value for key, value in wanted.as_names().items() if key not in OPERATIONAL}, default=str)
+    )
     if wanted.dataset is not None:
         digest = hashlib.blake2b(digest_size=8)
         for tensor in (wanted.dataset.x, wanted.dataset.y):

@@ -10,10 +10,11 @@ import numpy as np
 
 from equipoise.checked.imports import FromFile, permitted
 from equipoise.checked.names import nearest
-from equipoise.comparison.children import Progress, cores, execute
-from equipoise.comparison.entries import Entry, Facts, aligned, check_same_data, read_facts
+from equipoise.comparison import formats
+from equipoise.comparison.entries import Entry, RunResult, aligned, check_same_data, read_result
 from equipoise.comparison.measures import RANKED, values_by_client
 from equipoise.comparison.plan import Cell, Setting, default_baseline, default_folder, from_file, plan
+from equipoise.comparison.side_by_side import Progress, cores, execute
 from equipoise.comparison.table import Comparison, Failure
 from equipoise.experiment import ConfigurationError, Experiment, load
 from equipoise.metrics.registry import find
@@ -70,15 +71,17 @@ def compare(
     folder = Path(out) if out is not None else default_folder(base, imports)
     runs = _writable(folder) / "runs"
     reasons = execute(cells, runs, jobs or cores(), progress or Progress())
-    facts = {cell.name: read_facts(runs / cell.name) for cell in cells if cell.name not in reasons}
-    if facts:
-        check_same_data(list(facts.values()))
+    results = {cell.name: read_result(runs / cell.name) for cell in cells if cell.name not in reasons}
+    if results:
+        check_same_data(list(results.values()))
     entries = [
-        Entry(cell.label, facts[cell.name], facts.get(cell.alone), cell.setting) for cell in _chosen(cells, facts) if cell.name in facts
+        Entry(cell.label, results[cell.name], results.get(cell.alone), cell.setting)
+        for cell in _chosen(cells, results)
+        if cell.name in results
     ]
     failures = [Failure(cell.label, cell.partition, cell.seed, reasons[cell.name]) for cell in cells if cell.name in reasons]
     result = Comparison(aligned(entries) if entries else [], baseline, failures, folder, level=level, measure=measure)
-    result.save()
+    formats.save(result)
     return result
 
 
@@ -90,27 +93,27 @@ def _writable(folder: Path) -> Path:
     return folder
 
 
-def _chosen(cells: Sequence[Cell], facts: Mapping[str, Facts]) -> list[Cell]:
+def _chosen(cells: Sequence[Cell], results: Mapping[str, RunResult]) -> list[Cell]:
     """For every method and partition the cells of the grid point that is best on validation data, over all seeds."""
     groups: dict[tuple[str, str], dict[Setting, list[Cell]]] = {}
     for cell in cells:
         groups.setdefault((cell.label, cell.partition), {}).setdefault(cell.setting, []).append(cell)
-    return [cell for settings in groups.values() for cell in _best(settings, facts)]
+    return [cell for settings in groups.values() for cell in _best(settings, results)]
 
 
-def _best(settings: Mapping[Setting, list[Cell]], facts: Mapping[str, Facts]) -> list[Cell]:
+def _best(settings: Mapping[Setting, list[Cell]], results: Mapping[str, RunResult]) -> list[Cell]:
     if len(settings) == 1:
         return next(iter(settings.values()))
     # Settings are judged by the same seeds: one that failed in some seed gives way to one that did not.
-    done = {setting: [cell for cell in cells if cell.name in facts] for setting, cells in settings.items()}
+    done = {setting: [cell for cell in cells if cell.name in results] for setting, cells in settings.items()}
     most = max(map(len, done.values()))
-    scores = _on_validation({setting: cells for setting, cells in done.items() if len(cells) == most}, facts)
+    scores = _on_validation({setting: cells for setting, cells in done.items() if len(cells) == most}, results)
     return settings[max(scores, key=lambda setting: scores[setting])]
 
 
-def _on_validation(settings: Mapping[Setting, list[Cell]], facts: Mapping[str, Facts]) -> dict[Setting, float]:
+def _on_validation(settings: Mapping[Setting, list[Cell]], results: Mapping[str, RunResult]) -> dict[Setting, float]:
     """The mean over seeds and clients on validation data, higher being better; a diverged run counts as worst."""
-    values = {cell.name: _validation(facts[cell.name]) for cells in settings.values() for cell in cells}
+    values = {cell.name: _validation(results[cell.name]) for cells in settings.values() for cell in cells}
     scores = {}
     for setting, cells in settings.items():
         means = []
@@ -119,17 +122,17 @@ def _on_validation(settings: Mapping[Setting, list[Cell]], facts: Mapping[str, F
             common = [client for client in values[cell.name] if all(client in rival for rival in rivals)]
             means.append(float(np.mean([values[cell.name][client] for client in common])) if common else np.nan)
         score = float(np.mean(means)) if means else np.nan
-        better = -score if cells and find(facts[cells[0].name].metric).lower_is_better else score
+        better = -score if cells and find(results[cells[0].name].metric).lower_is_better else score
         scores[setting] = -np.inf if np.isnan(score) else better
     return scores
 
 
-def _validation(facts: Facts) -> dict[str, float]:
-    run = Run(facts.folder)
+def _validation(result: RunResult) -> dict[str, float]:
+    run = Run(result.folder)
     found = values_by_client(run, split=VALIDATION)
     run.store.close()
     if not found:
         raise RunError(
-            f"{run.folder} has no {facts.metric} on validation data to choose a setting by; give them a share with data.split, such as [0.7, 0.1, 0.2]"
+            f"{run.folder} has no {result.metric} on validation data to choose a setting by; give them a share with data.split, such as [0.7, 0.1, 0.2]"
         )
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from equipoise.comparison.measures import COST, NAN, Measure, measures
 from equipoise.comparison.plan import default_baseline
 from equipoise.metrics import Metric, PartialMetric, UndefinedMetric, against_baseline, average_ranks, over_seeds
 from equipoise.metrics.registry import find
-from equipoise.storage.files import RunError, save_output
+from equipoise.storage.files import RunError
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Comparison:
 
     @property
     def partitions(self) -> list[str]:
-        return list(dict.fromkeys(entry.run.place[0] for entry in self.entries))
+        return list(dict.fromkeys(entry.run.condition[0] for entry in self.entries))
 
     @property
     def methods(self) -> list[str]:
@@ -68,14 +67,14 @@ class Comparison:
 
     @property
     def seeds(self) -> list[int]:
-        return sorted({entry.run.place[1] for entry in self.entries})
+        return sorted({entry.run.condition[1] for entry in self.entries})
 
     @cached_property
-    def _by_place(self) -> dict[tuple[str, str, int], Entry]:
-        return {(entry.label, *entry.run.place): entry for entry in self.entries}
+    def _by_condition(self) -> dict[tuple[str, str, int], Entry]:
+        return {(entry.label, *entry.run.condition): entry for entry in self.entries}
 
     def entry(self, method: str, partition: str, seed: int) -> Entry | None:
-        return self._by_place.get((method, partition, seed))
+        return self._by_condition.get((method, partition, seed))
 
     def per_seed(self, partition: str, measure: str) -> dict[str, list[float]]:
         """Method -> one value per seed, NaN where a run is missing or the number does not exist."""
@@ -90,7 +89,7 @@ class Comparison:
     def rows(self) -> list[dict[str, Any]]:
         """One record per metric, partition, measure and method; `pandas.DataFrame(comparison.rows)` takes it as it is.
 
-        The table's own metric comes first, and only it has rows of cost, which is the same for all. `place` is 1 for the best method and 2 for
+        The table's own metric comes first, and only it has rows of cost, which is the same for all. `position` is 1 for the best method and 2 for
         the second best; `p` is adjusted by Holm's method over all methods compared.
         """
         others = (row for metric in self.metrics[1:] for row in self.seen_by(metric).own_rows if row["measure"] not in COST)
@@ -110,13 +109,13 @@ class Comparison:
             means = {method: over_seeds(numbers, self.level) for method, numbers in values.items()}
             tests = against_baseline(known, self.baseline) if self.baseline in known and measure.lower is not None else {}
             ranks = average_ranks(known, measure.lower) if measure.lower is not None else {}
-        places = _places({method: means[method].value for method in known}, measure.lower)
+        positions = _positions({method: means[method].value for method in known}, measure.lower)
         rows = []
         for method, mean in means.items():
             test = tests.get(method)
             rows.append({
                 "metric": self.metric.name, "partition": partition, "method": method, "measure": name, "value": mean.value, "low": mean.low, "high": mean.high, "std": mean.std,
-                "seeds": mean.count, "undefined": mean.undefined, "place": places.get(method), "rank": ranks.get(method),
+                "seeds": mean.count, "undefined": mean.undefined, "position": positions.get(method), "rank": ranks.get(method),
                 "difference": test.difference if test else None, "p": test.adjusted if test else None,
                 "note": test.note if test and test.note else self._reason(method, partition, name),
             })  # fmt: skip
@@ -135,7 +134,7 @@ class Comparison:
 
     def settings(self) -> dict[tuple[str, str], Mapping[str, Any]]:
         """(method, partition) -> the grid point that was chosen on validation data."""
-        return {(entry.label, entry.run.place[0]): dict(entry.setting) for entry in self.entries if entry.setting}
+        return {(entry.label, entry.run.condition[0]): dict(entry.setting) for entry in self.entries if entry.setting}
 
     def as_plain(self) -> dict[str, Any]:
         """All of it as plain data; numbers that do not exist are null."""
@@ -152,8 +151,8 @@ class Comparison:
             "entries": [
                 {
                     "method": entry.label,
-                    "partition": entry.run.place[0],
-                    "seed": entry.run.place[1],
+                    "partition": entry.run.condition[0],
+                    "seed": entry.run.condition[1],
                     "setting": dict(entry.setting),
                     "run": _inside(entry.run.folder, here),
                     "alone": _inside(entry.alone.folder, here) if entry.alone is not None else None,
@@ -169,20 +168,6 @@ class Comparison:
             "table": [{key: _number(value) for key, value in row.items()} for row in self.rows],
             "failures": [asdict(failure) for failure in self.failures],
         }
-
-    def save(self) -> None:
-        """Write the result into the comparison's folder: JSON, Markdown, LaTeX and CSV."""
-        from equipoise.comparison import formats
-
-        assert self.folder is not None
-        written = {
-            RESULT: json.dumps(self.as_plain(), indent=1, allow_nan=False),
-            "table.md": formats.markdown(self),
-            "table.tex": formats.latex(self),
-            "table.csv": formats.csv_text(self),
-        }
-        for name, text in written.items():
-            save_output(self.folder / name, text)
 
 
 def opened(paths: Sequence[Path | str], against: Path | str | None = None) -> Comparison:
@@ -207,10 +192,10 @@ def opened(paths: Sequence[Path | str], against: Path | str | None = None) -> Co
     return found
 
 
-def _places(values: Mapping[str, float], lower: bool | None) -> dict[str, int]:
+def _positions(values: Mapping[str, float], lower: bool | None) -> dict[str, int]:
     """1 for the best and 2 for the second best, equal values sharing; nothing where there is nothing to choose from.
 
-    >>> _places({"a": 0.7, "b": 0.9, "c": 0.9, "d": 0.8}, lower=False)
+    >>> _positions({"a": 0.7, "b": 0.9, "c": 0.9, "d": 0.8}, lower=False)
     {'b': 1, 'c': 1, 'd': 2}
     """
     if lower is None or len(values) < 2:

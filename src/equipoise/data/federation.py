@@ -1,4 +1,4 @@
-"""What a run consumes: prepared tensors, and for each client the places of its samples in them."""
+"""What a run consumes: prepared tensors, and for each client the positions of its samples in them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from equipoise.task import Task
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """One array of places per client, kept as a single flat array, so that 10,000 clients cost what 10 do."""
+    """One array of positions per client, kept as a single flat array, so that 10,000 clients cost what 10 do."""
 
     index: np.ndarray
     offsets: np.ndarray
@@ -31,7 +31,7 @@ class Parts:
 
     @classmethod
     def by_owner(cls, owner: np.ndarray, clients: int) -> Parts:
-        """From the owner of every place; -1 means nobody's.
+        """From the owner of every position; -1 means nobody's.
 
         >>> list(Parts.by_owner(np.array([1, 0, -1, 1]), clients=2))
         [array([1]), array([0, 3])]
@@ -52,7 +52,7 @@ class Parts:
 
     def __getitem__(self, k: int) -> np.ndarray:
         if not 0 <= k < len(self):
-            raise IndexError(f"client place {k} is outside 0..{len(self) - 1}")
+            raise IndexError(f"client position {k} is outside 0..{len(self) - 1}")
         return self.index[self.offsets[k] : self.offsets[k + 1]]
 
     def __iter__(self) -> Iterator[np.ndarray]:
@@ -71,9 +71,9 @@ class Parts:
         """Only the entries of `index` that a mask keeps."""
         return self._sized(self.index[keep], np.bincount(self.owners[keep], minlength=len(self)))
 
-    def through(self, places: np.ndarray) -> Parts:
-        """The same clients with every entry i replaced by places[i]."""
-        return self._sized(places[self.index], self.sizes)
+    def through(self, positions: np.ndarray) -> Parts:
+        """The same clients with every entry i replaced by positions[i]."""
+        return self._sized(positions[self.index], self.sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +90,7 @@ class Federation:
     test: Parts
     shared_test: np.ndarray
     augment: tuple[str, ...] = ()
-    facts: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
     recipe: dict[str, Any] = field(default_factory=dict)
     source: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # where each row of x stood in the data set
 

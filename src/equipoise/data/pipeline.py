@@ -32,7 +32,7 @@ def federate(config: DataConfig, seed: int, dataset: Dataset | None = None) -> F
         pool = np.sort(stream(seed, "samples").choice(pool, config.samples, replace=False))
     dealt = _dealt(config, seed, dataset, pool)
     parts = _split(config, seed, dataset, dealt, groups, shared)
-    facts = {
+    metadata = {
         "licence": dataset.licence,
         "source": dataset.source,
         "samples": len(dataset.x),
@@ -40,11 +40,11 @@ def federate(config: DataConfig, seed: int, dataset: Dataset | None = None) -> F
         "equal_samples": len(groups) - len(np.unique(groups)),
         "repeats": len(dealt.parts.index) - len(np.unique(dealt.parts.index)),
         "train_equal_to_shared_test": int(np.isin(groups[parts[0].index], groups[parts[3]]).sum()),
-        **dealt.facts,
+        **dealt.metadata,
     }
     if dataset.task.classifies:
-        facts["label_distance"] = label_distance(dataset.y.numpy(), dealt.parts, pool, dataset.task.outputs).round(6).tolist()
-    return prepared(dataset, config, dealt.ids, parts, facts)
+        metadata["label_distance"] = label_distance(dataset.y.numpy(), dealt.parts, pool, dataset.task.outputs).round(6).tolist()
+    return prepared(dataset, config, dealt.ids, parts, metadata)
 
 
 def load(config: DataConfig) -> Dataset:

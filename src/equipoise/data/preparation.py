@@ -22,7 +22,7 @@ from equipoise.data.transforms import NORMALISATIONS, normalised, resized
 
 
 def prepared(
-    dataset: Dataset, config: DataConfig, ids: tuple[str, ...], parts: tuple[Parts, Parts, Parts, np.ndarray], facts: dict[str, Any]
+    dataset: Dataset, config: DataConfig, ids: tuple[str, ...], parts: tuple[Parts, Parts, Parts, np.ndarray], metadata: dict[str, Any]
 ) -> Federation:
     """A federation whose tensors hold only what some client or the shared test set needs."""
     make = _table if dataset.columns else _array
@@ -35,7 +35,7 @@ def prepared(
         centre, scale = _centre_and_scale(dataset, np.unique(parts[0].index))
         task = replace(task, centre=centre, scale=scale)
         y = ((y.double() - centre) / scale).float()
-    return Federation(dataset.name, task, x, y, ids, train, validation, test, shared, config.augment, facts, recipe, rows)
+    return Federation(dataset.name, task, x, y, ids, train, validation, test, shared, config.augment, metadata, recipe, rows)
 
 
 def _centre_and_scale(dataset: Dataset, train: np.ndarray) -> tuple[float, float]:

@@ -58,10 +58,10 @@ class Clients:
     def ask(self, requests: Sequence[Request]) -> list[Reply]:
         """One exchange; a step that raised ends the run with its traceback, and a reply that no performing side would send is a failure."""
         replies = self.transport.exchange(requests, self.experiment.participation.deadline)
-        for place, (request, reply) in enumerate(zip(requests, replies, strict=True)):
+        for position, (request, reply) in enumerate(zip(requests, replies, strict=True)):
             wrong = odd(request, reply)
             if wrong is not None:
-                replies[place] = Reply(request.client, failure=wrong)
+                replies[position] = Reply(request.client, failure=wrong)
                 continue
             if reply.stop is not None:
                 raise RunError(reply.stop)
@@ -96,7 +96,7 @@ class RoundCohort(Cohort):
         self.provisional: dict[str, Kept] = {}  # client -> its state after its last accepted exchange
         self.discarded: set[str] = set()  # names of files that no one will read again
         self.banned: set[str] = set()
-        self.busy = self.waited = 0.0
+        self.began, self.busy, self.waited = time.perf_counter(), 0.0, 0.0
         self.uploads: Ups | None = None  # the last replies that brought models
 
     def run(
@@ -139,6 +139,33 @@ class RoundCohort(Cohort):
         shares = {**dict(zip(ids, map(float, weights.shares), strict=True)), **weights.absent}
         total = sum(shares.values())
         self.record.weights = {client: share / total for client, share in shares.items()} if total else {}
+
+    def close(self) -> None:
+        """All exchanges are done: who counted, and where the time went."""
+        wall, busy = time.perf_counter() - self.began, self.busy / max(1, self.clients.transport.lanes)
+        self.record.seconds |= {
+            "clients": busy, "transport": max(0.0, self.waited - busy), "aggregation": max(0.0, wall - self.waited),
+        }  # fmt: skip
+        self.record.joined = list(self.joined)
+
+    def left_over(self) -> set[str]:
+        """The files of an attempt that was given up."""
+        return self.discarded | {state_file(kept.name) for kept in self.provisional.values()}
+
+    def door(self) -> Cohort:
+        """What a method is given: functions, from which no attribute leads to the transport and the data behind it."""
+        cohort = self
+
+        class Door(Cohort):
+            ids = self.ids
+
+            def run(self, *given: Any, **more: Any) -> Ups:
+                return cohort.run(*given, **more)
+
+            def weighed(self, ids: Sequence[str], weights: Weights) -> None:
+                cohort.weighed(ids, weights)
+
+        return Door()
 
     def _received(self, step: str, downs: Mapping[str, Down]) -> list[Reply]:
         """One reply per client: what arrived, or why nothing did."""

@@ -1,9 +1,10 @@
-"""All measuring: what a client does when it is asked, and what the server asks. Test data are touched here and nowhere else."""
+"""What is measured in a run: what the server asks for, and what it makes of the answers."""
 
 from __future__ import annotations
 
-import warnings
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,37 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.client import Client
 from equipoise.data import Federation
 from equipoise.data.roster import SHARED
 from equipoise.data.samples import Samples
+from equipoise.engine.cohort import RoundCohort
 from equipoise.experiment import Evaluation
-from equipoise.method import Method, Served, Ups
+from equipoise.method import Method, Ups
 from equipoise.metrics import parameter_distances, registry
-from equipoise.models import Model
 from equipoise.records import Down, Record, State, Up
 from equipoise.server import Server
-from equipoise.task import Task
+from equipoise.transports.measuring import DISTANCE, HANDED, MEASURE, OUTPUTS, score
 
 SHARED_CHUNK = 1024  # samples of the shared test set per request: fixed, a multiple of the evaluation batch
 Row = tuple[str, str, str, str, float]  # client, model, split, metric, value
-
-
-def score(task: Task, outputs: Tensor, y: Tensor, metrics: Sequence[str]) -> dict[str, float]:
-    """The value of each metric over some samples; nothing for a metric that does not exist for them, such as AUROC of one class.
-
-    NaN is the value of a model that has diverged: it must not vanish from an average.
-    """
-    if not len(y):
-        return {}
-    values, truth = outputs.double().numpy(), y.double().numpy()
-    own = (values, truth) if task.classifies else (values * task.scale + task.centre, truth * task.scale + task.centre)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what does not exist has no row, and whoever prints results names the clients
-        # Errors are told in the target's own unit; the loss is what training minimises.
-        found = {name: registry.find(name, task).function(*((values, truth) if name == "loss" else own)) for name in metrics}
-    diverged = not np.isfinite(values).all()
-    return {name: value for name, value in found.items() if diverged or not np.isnan(value)}
 
 
 def check_main(settings: Evaluation, federation: Federation) -> None:
@@ -57,85 +40,6 @@ def check_main(settings: Evaluation, federation: Federation) -> None:
         )
 
 
-# At a client.
-
-
-def served(method: Method, client: Client, down: Down) -> dict[str, Served]:
-    """What a client serves, by name; exactly one model is the main one. A model that sees inputs changed for this client is its own."""
-    client.inputs = method.inputs(client, down)
-    given = {name: one if isinstance(one, Served) else Served(one) for name, one in method.serves(client, down).items()}
-    main = next((name for name, one in given.items() if one.main), next(iter(given), None))
-    return {name: Served(one.model, one.same_for_all and client.inputs is None, name == main) for name, one in given.items()}
-
-
-def _samples(client: Client, split: str) -> Samples:
-    """A part of a client's data, or the shared test set: not to be had through a client, so that no method trains on it."""
-    federation = client.bench.federation
-    assert federation is not None
-    return Samples.of(
-        federation, federation.shared_test if split == "shared" else getattr(federation, split)[client.bench.position[client.id]]
-    )
-
-
-def measure(client: Client, models: Mapping[str, Model], splits: Sequence[str], metrics: Sequence[str]) -> list[dict[str, Any]]:
-    """Rows (model, split, metric, value) of a client's models on its own data."""
-    rows = []
-    for split in splits:
-        samples = _samples(client, split)
-        y = samples.y
-        for name, model in models.items():
-            for metric, value in score(client.task, client.predict(model, samples), y, metrics).items():
-                rows.append({"model": name, "split": split, "metric": metric, "value": value})
-    return rows
-
-
-def _measured(method: Method, client: Client, asked: Record) -> tuple[Up, list[dict[str, Any]]]:
-    """The client's models on its own data, and on the shared test set those that are its own; the reply says which are the same for all."""
-    models = served(method, client, asked["down"])
-    common = {name for name, one in models.items() if one.same_for_all and asked["alike"]}
-    rows = []
-    for split in asked["splits"]:
-        wanted = {name: one.model for name, one in models.items() if split != "shared" or name not in common}
-        rows += measure(client, wanted, [split], asked["metrics"])
-    return Up(served={name: {"common": name in common, "main": one.main} for name, one in models.items()}), rows
-
-
-def _outputs(method: Method, client: Client, asked: Record) -> tuple[Up, list[dict[str, Any]]]:
-    """Logits of a model that is the same for all, on a slice of the shared test set."""
-    model = served(method, client, asked["down"])[asked["model"]].model
-    chosen = torch.arange(asked["start"], asked["stop"])
-    return Up(logits=client.predict(model, _samples(client, "shared").some(chosen))), []
-
-
-def _handed(method: Method, client: Client, asked: Record) -> tuple[Up, list[dict[str, Any]]]:
-    """A model that is the same for all, for a server that holds the shared test set itself."""
-    return Up(model=served(method, client, asked["down"])[asked["model"]].model), []
-
-
-def _distance(method: Method, client: Client, asked: Record) -> tuple[Up, list[dict[str, Any]]]:
-    """Angle and Manhattan distance between the mean features of the client's data under its own and under the new global model."""
-    if not len(client.train):
-        return Up(), []
-    client.inputs = method.inputs(client, asked["down"])
-    local, new = (client.features(client.load(asked[name])).flatten(1).double().mean(0).numpy() for name in ("local", "new"))
-    return Up(parameter_distances(local, new)), []
-
-
-def _present(method: Method, client: Client, asked: Record) -> tuple[Up, list[dict[str, Any]]]:
-    """Nothing but its state, which was read before."""
-    return Up(), []
-
-
-# Steps of the engine's own, beside a method's.
-MEASURE, OUTPUTS, HANDED, DISTANCE, PRESENT = "@measure", "@outputs", "@handed", "@distance", "@present"
-STEPS: dict[str, Callable[[Method, Client, Record], tuple[Up, list[dict[str, Any]]]]] = {
-    MEASURE: _measured, OUTPUTS: _outputs, HANDED: _handed, DISTANCE: _distance, PRESENT: _present,
-}  # fmt: skip
-
-
-# At the server.
-
-
 @dataclass
 class Measuring:
     """One measurement: after a round, with the clients' states as that round left them."""
@@ -143,12 +47,31 @@ class Measuring:
     method: Method
     server: Server
     metrics: Sequence[str]
-    splits: Sequence[str]
+    settings: Evaluation
     ask: Callable[
         [str, Sequence[tuple[str, Record]]], list[tuple[str, Up, list[dict[str, Any]]]]
     ]  # step, who is sent what -> client, up, rows
+    lending: Callable[[], AbstractContextManager[None]]  # networks that are taken within it come back at its end
     shared: int  # samples of the shared test set that performing sides hold
     own: Samples | None  # the shared test set, where the server has its labels
+
+    def record(self, state: State, cohort: RoundCohort, finishes: bool) -> None:
+        """Put into the cohort's record what the settings ask for; the last round is always measured."""
+        settings, record, began = self.settings, cohort.record, time.perf_counter()
+        last = record.round >= self.server.rounds
+        if settings.distances and "model" in state and cohort.uploads is not None:
+            record.measurements += [
+                (client, "local", "after_local", space, measure, value)
+                for client, space, measure, value in self.distances(cohort.uploads, state)
+            ]
+        if last or (settings.every and record.round % settings.every == 0):
+            everyone = record.cohort if record.finish else self.server.ids  # who came late is measured, and nobody else again
+            rows, record.main = self.clients(state, everyone if settings.clients == "all" else cohort.joined)
+            phases = (["final"] if record.finish else ["received"]) + (["final"] if last and not finishes else [])
+            record.measurements += [
+                (client, model, phase, split, metric, value) for client, model, split, metric, value in rows for phase in phases
+            ]
+        record.seconds["evaluation"] = time.perf_counter() - began
 
     def clients(self, state: State, clients: Sequence[str]) -> tuple[list[Row], str]:
         """Every served model of these clients; and the name of the one that the method is for."""
@@ -160,18 +83,18 @@ class Measuring:
         return rows, next((name for name, scope in known.items() if scope["main"]), "")
 
     def _delivered(self, state: State, client: str) -> Down:
-        with self.server.bench.lending():
+        with self.lending():
             return self.method.deliver(self.server, state, client)
 
     def _theirs(self, downs: Mapping[str, Down]) -> tuple[list[Row], dict[str, dict[str, bool]]]:
         """Each client's models on its own data and, those that are its own, on the shared test set; and what the clients said they serve."""
-        splits, same = [*self.splits, *(["shared"] if self.shared else [])], alike(downs.values())
+        splits, same = [*self.settings.splits, *(["shared"] if self.shared else [])], alike(downs.values())
         rows: list[Row] = []
         known: dict[str, dict[str, bool]] = {}
         waiting = list(downs)
         # Without parts of their own to measure, one client tells whether anything is left for the others.
-        while waiting and (self.splits or not known or not all(scope["common"] for scope in known.values())):
-            asked, waiting = (waiting, []) if self.splits or known else (waiting[:1], waiting[1:])
+        while waiting and (self.settings.splits or not known or not all(scope["common"] for scope in known.values())):
+            asked, waiting = (waiting, []) if self.settings.splits or known else (waiting[:1], waiting[1:])
             orders = [(client, Record(down=downs[client], splits=splits, metrics=list(self.metrics), alike=same)) for client in asked]
             for client, up, measured in self.ask(MEASURE, orders):
                 for name, scope in up["served"].items():
@@ -194,7 +117,7 @@ class Measuring:
                 logits = torch.cat([up.logits for _, up, _ in self.ask(OUTPUTS, [(someone, one) for one in slices])])
             else:
                 ((_, up, _),) = self.ask(HANDED, [(someone, Record(down=downs[someone], model=name))])
-                with self.server.bench.lending():
+                with self.lending():
                     logits = self.server.predict(self.server.load(up.model), self.own)
             found = score(self.server.task, logits, self.own.y, self.metrics)
             rows += [(SHARED, name, "shared", metric, value) for metric, value in found.items()]

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from equipoise.losses.arrays import Numbers, Values, like, tensor
+from equipoise.checked.arrays import Numbers, Values, like, tensor
 
 FEWEST = 10  # samples that a threshold can be told from
 COLDEST, HOTTEST = 0.1, 10.0  # temperatures: labels that are all predicted right, or all wrong, would have it run away

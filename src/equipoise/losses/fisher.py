@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from equipoise.losses.arrays import Numbers, Values, like, tensor
+from equipoise.checked.arrays import Numbers, Values, like, tensor
 from equipoise.losses.fisher_hooks import squares_by_hooks
 from equipoise.models.network import evaluating
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.losses.arrays import Numbers, float64
+from equipoise.checked.arrays import Numbers, float64
 
 LONGEST = 2.0  # step in any entry: far from the optimum the quadratic model of the loss promises too much
 STEPS, CLOSE = 200, 1e-9

@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from equipoise.losses.distillation import distillation_loss
 from equipoise.models import Model, Outputs
 from equipoise.models.network import Network, evaluating
 from equipoise.tree import Tree
@@ -24,11 +25,11 @@ class Batch:
 
     x: Tensor
     y: Tensor
-    indices: Tensor  # their places in the client's training data
+    indices: Tensor  # their positions in the client's training data
     supervise: Callable[[Tensor, Tensor], Tensor]  # the task's own loss
     epoch: int = 0
     step: int = 0  # counted over the whole fit
-    place: int = 0  # counted within the epoch
+    position: int = 0  # counted within the epoch
     noise: torch.Generator | None = None  # for terms that draw random numbers
 
 
@@ -88,7 +89,6 @@ def _answered(net: nn.Module, batch: Batch) -> Tensor:
 
 def distillation(teacher: Tensor | Model, temperature: float = 1.0) -> Loss:
     """tau^2 times the batch mean of KL(teacher || student); squared error for a single output. `teacher`: see `client.teacher`."""
-    from equipoise.losses import distillation_loss
 
     def value(outputs: Outputs, batch: Batch) -> Tensor:
         target = frozen_logits(teacher, batch)

@@ -22,7 +22,6 @@ from equipoise.method import Cohort, Method, NonNegative, Served, Ups, Weights
 from equipoise.models import Model, Outputs, shape_after
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
-from equipoise.streams import torch_stream
 from equipoise.task import Task
 
 
@@ -124,4 +123,4 @@ def _for(epochs: int) -> dict[str, Any]:
 def _random_map(client: Client, private: Model, proxy: Model) -> Tensor:
     """A fixed linear map from private to proxy features: the same for all clients whose features have these sizes."""
     sizes = [int(np.prod(shape_after(model.net.features, client.task.shape))) for model in (private, proxy)]  # type: ignore[arg-type]
-    return torch.randn(*sizes, generator=torch_stream(client.bench.seed, "fedekd projection", *sizes)).div(sizes[0] ** 0.5)
+    return torch.randn(*sizes, generator=client.common_stream("fedekd projection", *sizes)).div(sizes[0] ** 0.5)

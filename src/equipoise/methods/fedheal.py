@@ -51,7 +51,7 @@ class FedHEAL(Method):
         drift = np.array([_length(update) for update in kept]) if self.masks else ups.numbers("drift")
         importance = {}
         for client, share in zip(ups.ids, drift_shares(drift).tolist(), strict=True):
-            old = state.importance.get(client, {"q": 1 / len(ups.places), "step": 0.0})
+            old = state.importance.get(client, {"q": 1 / len(ups.positions), "step": 0.0})
             step = (1 - self.beta) * old["step"] + self.beta * share  # delta q_k
             importance[client] = {"q": old["q"] + step, "step": step}
         return state.with_(importance=state.importance.put(importance))

@@ -104,7 +104,7 @@ class KDIA(Method):
         generator.net.eval()
 
         def value(outputs: Outputs, batch: Batch) -> Tensor:
-            labels = batch.y if self.labels == "real" else pool[batch.epoch, batch.place * size :][: len(batch.y)].to(batch.y.device)
+            labels = batch.y if self.labels == "real" else pool[batch.epoch, batch.position * size :][: len(batch.y)].to(batch.y.device)
             head = cast(Network, outputs.model.net).head
             with torch.no_grad():
                 features = generator.net(torch.randn(len(labels), self.noise, generator=noise).to(labels.device), labels)

@@ -3,9 +3,8 @@
 Where a number does not exist the result is NaN with an `UndefinedMetric` warning that says why; wrong input is refused.
 """
 
-from equipoise.metrics.arrays import PartialMetric, UndefinedMetric
 from equipoise.metrics.clinical import auprc, auroc, balanced_accuracy, calibration_error, f1, sensitivity_at_specificity
-from equipoise.metrics.comparison import Comparison, against_baseline, average_ranks, holm, paired_p
+from equipoise.metrics.comparison import PairedTest, against_baseline, average_ranks, holm, paired_p
 from equipoise.metrics.convergence import best_and_last, rounds_to, speed_up
 from equipoise.metrics.cost import cost
 from equipoise.metrics.fairness import angle, collaborative_fairness, effective_clients, gini, jain, spread
@@ -23,12 +22,13 @@ from equipoise.metrics.performance import accuracy, log_loss, mae, rmse, softmax
 from equipoise.metrics.registry import METRICS, Metric
 from equipoise.metrics.representation import angle_between, divergence, manhattan, parameter_distances
 from equipoise.metrics.transfer import negative_transfer
+from equipoise.metrics.undefined import PartialMetric, UndefinedMetric
 
 __all__ = [
     "METRICS",
-    "Comparison",
     "Interval",
     "Metric",
+    "PairedTest",
     "PartialMetric",
     "UndefinedMetric",
     "accuracy",

@@ -16,8 +16,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from equipoise.metrics.arrays import Array, PartialMetric, array, undefined, vector
+from equipoise.checked.arrays import Array, float64, vector
 from equipoise.metrics.performance import classified, hits
+from equipoise.metrics.undefined import PartialMetric, undefined
 
 Labels = NDArray[np.int64]
 
@@ -125,7 +126,7 @@ def calibration_error(probabilities: ArrayLike, labels: ArrayLike, bins: int = 1
 
 def _by_class(probabilities: ArrayLike, labels: ArrayLike) -> tuple[Array, Labels]:
     """Probabilities as (samples, classes), checked: logits would give other, wrong numbers without a word."""
-    p = array(probabilities)
+    p = float64(probabilities)
     if p.ndim == 1 or p.shape[1:] == (1,):
         p = np.stack([1 - vector(p), vector(p)], axis=1)
     p, y = classified(p, labels, "probabilities")
@@ -140,7 +141,7 @@ def _by_class(probabilities: ArrayLike, labels: ArrayLike) -> tuple[Array, Label
 def _against_the_rest(
     name: str, measure: Callable[[Array, NDArray[np.bool_]], float], probabilities: ArrayLike, labels: ArrayLike
 ) -> float:
-    ranking = array(probabilities)
+    ranking = float64(probabilities)
     if ranking.ndim == 1:  # only the order counts, so any score of class 1 will do
         p, y = classified(np.stack([-ranking, ranking], axis=1), labels, "probabilities")
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,14 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from equipoise.metrics.arrays import Array, PartialMetric, ranks, undefined, vector, vectors
+from equipoise.checked.arrays import Array, ranks, vector, vectors
+from equipoise.checked.names import nearest
+from equipoise.metrics.undefined import PartialMetric, undefined
 
 FEWEST_SEEDS = 5
 TOO_FEW = "too few seeds"
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedTest:
     """A method against the baseline over the seeds both have; without a p-value, `note` says why."""
 
     difference: float  # mean of method minus baseline
@@ -70,7 +71,7 @@ def holm(p_values: ArrayLike) -> Array:
     return adjusted
 
 
-def against_baseline(results: Mapping[str, ArrayLike], baseline: str) -> dict[str, Comparison]:
+def against_baseline(results: Mapping[str, ArrayLike], baseline: str) -> dict[str, PairedTest]:
     """Every other method against the baseline; `results` has one value per seed, in the same order, NaN where a run is missing.
 
     >>> table = {"fedavg": [0.80, 0.80, 0.81, 0.82, 0.80], "fedakd": [0.82, 0.81, 0.84, 0.83, 0.82]}
@@ -79,8 +80,7 @@ def against_baseline(results: Mapping[str, ArrayLike], baseline: str) -> dict[st
     (0.018, 0.0086)
     """
     if baseline not in results:
-        near = difflib.get_close_matches(baseline, results, n=1) or sorted(results)[:1]
-        raise ValueError(f"expected the baseline among the methods, got {baseline!r}; did you mean {', '.join(map(repr, near))}?")
+        raise nearest("baseline", baseline, sorted(results))
     others = [name for name in results if name != baseline]
     tests = {name: paired_p(results[name], results[baseline]) for name in others}
     tested = {name: p for name, (p, _) in tests.items() if p is not None}
@@ -90,7 +90,7 @@ def against_baseline(results: Mapping[str, ArrayLike], baseline: str) -> dict[st
         a, b = _known_pairs(results[name], results[baseline])
         difference = float(np.mean(a - b)) if len(a) else float("nan")
         p, note = tests[name]
-        compared[name] = Comparison(difference, len(a), p, adjusted.get(name), note)
+        compared[name] = PairedTest(difference, len(a), p, adjusted.get(name), note)
     return compared
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from equipoise.metrics.arrays import undefined, vector
+from equipoise.checked.arrays import vector
+from equipoise.metrics.undefined import undefined
 
 
 def rounds_to(curve: ArrayLike, target: float, lower_is_better: bool = False) -> int | None:

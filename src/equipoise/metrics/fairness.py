@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from equipoise.metrics.arrays import is_constant, ranks, undefined, vector, vectors, what_is_missing
+from equipoise.checked.arrays import is_constant, ranks, vector, vectors
+from equipoise.metrics.undefined import undefined, what_is_missing
 
 
 def spread(values: ArrayLike, lower_is_better: bool = False) -> dict[str, float]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from equipoise.metrics.arrays import Array, UndefinedMetric, array, undefined, vector, vectors, what_is_missing
+from equipoise.checked.arrays import Array, float64, vector, vectors
+from equipoise.metrics.undefined import UndefinedMetric, undefined, what_is_missing
 from equipoise.streams import stream
 
 Statistic = Callable[..., Mapping[str, float]]
@@ -148,7 +149,7 @@ def accuracy_variance(accuracies: ArrayLike, totals: ArrayLike) -> Array:
 
 def _table(place: int, rows: Iterable[ArrayLike]) -> Array:
     """One client's test samples as rows, with a column per model."""
-    columns = [array(row).ravel() for row in rows]
+    columns = [float64(row).ravel() for row in rows]
     sizes = {len(column) for column in columns}
     if len(sizes) != 1 or 0 in sizes:
         raise ValueError(

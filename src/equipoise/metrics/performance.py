@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 
-from equipoise.metrics.arrays import Array, array, undefined, vector, vectors
+from equipoise.checked.arrays import Array, float64, vector, vectors
+from equipoise.metrics.undefined import undefined
 
 
 def accuracy(logits: ArrayLike, labels: ArrayLike) -> float:
@@ -47,7 +48,7 @@ def softmax(logits: ArrayLike) -> Array:
     >>> softmax([[0, 0], [1000, 0]]).tolist()
     [[0.5, 0.5], [1.0, 0.0]]
     """
-    z = array(logits)
+    z = float64(logits)
     e = np.exp(z - z.max(-1, keepdims=True))
     return np.asarray(e / e.sum(-1, keepdims=True), dtype=np.float64)
 
@@ -83,7 +84,7 @@ def mae(outputs: ArrayLike, targets: ArrayLike) -> float:
 
 def classified(scores: ArrayLike, labels: ArrayLike, name: str) -> tuple[Array, NDArray[np.int64]]:
     """Checked rows of one score per class, and labels that fit them."""
-    z, y = array(scores), vector(labels, "labels")
+    z, y = float64(scores), vector(labels, "labels")
     if z.ndim != 2 or len(z) != len(y):
         raise ValueError(f"{name}: expected shape (samples, classes) with {len(y)} rows, one per label, got {z.shape}")
     whole = y.astype(np.int64)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from equipoise.checked.arrays import Array
 from equipoise.checked.names import nearest
 from equipoise.metrics import clinical, performance
-from equipoise.metrics.arrays import Array
 from equipoise.task import Task
 
 Function = Callable[[Array, Array], float]

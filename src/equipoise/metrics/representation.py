@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from equipoise.metrics.arrays import Array, array, undefined
+from equipoise.checked.arrays import Array, float64
+from equipoise.metrics.undefined import undefined
 
 Point = ArrayLike | Mapping[str, ArrayLike]
 
@@ -75,7 +76,7 @@ def _flat(first: Point, second: Point) -> tuple[Array, Array]:
             raise ValueError(f"expected the same names in both, but {unmatched} are in one only; compare models of one architecture")
         pairs = [_flat(first[name], second[name]) for name in first]
         return np.concatenate([a for a, _ in pairs] or [np.empty(0)]), np.concatenate([b for _, b in pairs] or [np.empty(0)])
-    a, b = array(first), array(second)  # type: ignore[arg-type]
+    a, b = float64(first), float64(second)  # type: ignore[arg-type]
     if a.shape != b.shape:
         raise ValueError(f"expected arrays of one shape, got {a.shape} and {b.shape}; compare models of one architecture")
     return a.ravel(), b.ravel()

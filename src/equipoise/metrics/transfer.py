@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from equipoise.metrics.arrays import undefined, vectors, what_is_missing
+from equipoise.checked.arrays import vectors
+from equipoise.metrics.undefined import undefined, what_is_missing
 
 
 def negative_transfer(alone: ArrayLike, together: ArrayLike, lower_is_better: bool = False) -> dict[str, float]:

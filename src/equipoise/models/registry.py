@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from pydantic import ConfigDict, ValidationError, validate_call
 from torch import nn
 
 from equipoise.checked.imports import OWN, Imports
-from equipoise.checked.names import quoted
+from equipoise.checked.names import nearest, quoted
 from equipoise.models.basic import cnn, mlp, simple_cnn
 from equipoise.models.gru import gru
 from equipoise.models.network import Network, trial, wrap
@@ -70,11 +69,9 @@ def _options(factory: Callable[..., Network]) -> dict[str, Any]:
 
 
 def _known(name: str, valid: list[str], what: str) -> str:
-    if name in valid:
-        return name
-    nearest = "".join(f" Did you mean {one!r}?" for one in get_close_matches(str(name)[:200], valid, 1, 0))
-    choice = f"It has to be one of: {', '.join(valid)}." if valid else "There are none."
-    raise ValueError(f"unknown {what}: {quoted(name)}.{nearest} {choice}")
+    if name not in valid:
+        raise nearest(what, name, valid)
+    return name
 
 
 def _own(path: str, options: dict[str, Any], task: Task, imports: Imports) -> Network:

@@ -48,8 +48,8 @@ def decode(value: Any, take: Callable[[int], Tensor], take_all: Callable[[dict[s
     if level >= LEVELS + _ENVELOPES:
         raise ValueError(f"more than {LEVELS} levels of records, lists and mappings")
     if isinstance(value, list):
-        for place, item in enumerate(value):
-            value[place] = decode(item, take, take_all, level + 1)
+        for position, item in enumerate(value):
+            value[position] = decode(item, take, take_all, level + 1)
         return value
     mark = None
     for name in value:
@@ -82,7 +82,7 @@ def decode(value: Any, take: Callable[[int], Tensor], take_all: Callable[[dict[s
 
 
 def _places(entries: dict[str, Any]) -> dict[str, int]:
-    for place in entries.values():
-        if type(place) is not int:
-            raise ValueError("a tensor whose place is no integer")
+    for position in entries.values():
+        if type(position) is not int:
+            raise ValueError("a tensor whose position is no integer")
     return entries

@@ -22,8 +22,8 @@ def tensors_of(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         for key, item in (value.changed if isinstance(value, PerClient) else value).items():
             yield from tensors_of(item, f"{name}.{key}" if name else key)
     elif isinstance(value, list):
-        for place, item in enumerate(value):
-            yield from tensors_of(item, f"{name}[{place}]")
+        for position, item in enumerate(value):
+            yield from tensors_of(item, f"{name}[{position}]")
 
 
 def finite(value: Any) -> bool:

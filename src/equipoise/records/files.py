@@ -22,18 +22,18 @@ class CannotSave(RuntimeError):
 
 
 def _entries(record: Record) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a record by their place, and its structure as metadata."""
+    """The tensors of a record by their position, and its structure as metadata."""
     tensors: list[Tensor] = []
     structure = encode(record, tensors)
     # safetensors refuses tensors that share memory (a tree put in twice): those are copied.
     seen: set[int] = set()
     entries: dict[str, Tensor] = {}
-    for place, tensor in enumerate(tensors):
+    for position, tensor in enumerate(tensors):
         own = tensor.detach().contiguous()
         if own.untyped_storage().data_ptr() in seen or own.untyped_storage().nbytes() != own.numel() * own.element_size():
             own = own.clone()
         seen.add(own.untyped_storage().data_ptr())
-        entries[str(place)] = own
+        entries[str(position)] = own
     return entries, {"record": json.dumps(structure)}
 
 
@@ -50,8 +50,8 @@ def parse(data: bytes) -> Any:
         tensors = load(data)
         record = decode(
             structure,
-            lambda place: tensors.pop(str(place)),
-            lambda entries: {name: tensors.pop(str(place)) for name, place in entries.items()},
+            lambda position: tensors.pop(str(position)),
+            lambda entries: {name: tensors.pop(str(position)) for name, position in entries.items()},
         )
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError, struct.error) as error:
         raise ValueError(f"{len(data)} bytes that hold no whole record: {error or type(error).__name__}") from error
@@ -78,17 +78,17 @@ def read(path: Path, lazy: bool = True) -> Any:
         with safe_open(path, framework="pt") as file:
             left = set(file.keys())
 
-            def take(place: int) -> Tensor:
-                left.remove(str(place))
-                tensor: Tensor = file.get_tensor(str(place))
+            def take(position: int) -> Tensor:
+                left.remove(str(position))
+                tensor: Tensor = file.get_tensor(str(position))
                 return tensor
 
             def take_all(entries: dict[str, int]) -> Mapping[str, Tensor]:
                 if not lazy:
-                    return {name: take(place) for name, place in entries.items()}
-                for place in entries.values():
-                    left.remove(str(place))
-                return FileTensors(path, {name: str(place) for name, place in entries.items()})
+                    return {name: take(position) for name, position in entries.items()}
+                for position in entries.values():
+                    left.remove(str(position))
+                return FileTensors(path, {name: str(position) for name, position in entries.items()})
 
             record = decode(json.loads((file.metadata() or {})["record"]), take, take_all)
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:

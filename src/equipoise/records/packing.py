@@ -53,7 +53,7 @@ def _unpacked(data: bytearray | memoryview) -> Record:
     if type(header) is not dict or header.keys() != {"value", "tensors"} or type(header["tensors"]) is not list or offset % _ALIGNMENT:
         raise ValueError("a header of another form")
     tensors: dict[int, Tensor] = {}
-    for place, (dtype_name, shape) in enumerate(header["tensors"]):
+    for position, (dtype_name, shape) in enumerate(header["tensors"]):
         dtype = DTYPES[dtype_name]
         if type(shape) is not list or len(shape) > DIMENSIONS:
             raise ValueError("a tensor with an impossible shape")
@@ -67,14 +67,14 @@ def _unpacked(data: bytearray | memoryview) -> Record:
             raise ValueError(f"a tensor of {size} bytes was cut off on its way")
         if count:
             flat = torch.frombuffer(data, dtype=dtype, count=count, offset=offset)
-            tensors[place] = flat if len(shape) == 1 else flat.view(shape)
+            tensors[position] = flat if len(shape) == 1 else flat.view(shape)
         else:
-            tensors[place] = _empty(shape, dtype)
+            tensors[position] = _empty(shape, dtype)
         offset += size + -size % _ALIGNMENT
     if offset != end:
         raise ValueError(f"{offset} bytes were announced; what travels was cut off or grew on its way")
     take = tensors.pop
-    record = decode(header["value"], take, lambda entries: {name: take(place) for name, place in entries.items()})
+    record = decode(header["value"], take, lambda entries: {name: take(position) for name, position in entries.items()})
     if not isinstance(record, Record) or tensors:
         raise ValueError("tensors that belong to no entry" if tensors else "no record")
     return record

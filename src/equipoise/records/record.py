@@ -145,7 +145,7 @@ def plain(value: Any, name: str = "value", level: int = 1, keeps: bool = False) 
         if isinstance(value, Mapping):
             _check_keys(value, name)
             return {key: plain(item, f"{name}.{key}", level + 1, keeps) for key, item in value.items()}
-        return [plain(item, f"{name}[{place}]", level + 1) for place, item in enumerate(value)]
+        return [plain(item, f"{name}[{position}]", level + 1) for position, item in enumerate(value)]
     if callable(getattr(value, "tree", None)):
         return plain(value.tree(), name, level)
     raise TypeError(

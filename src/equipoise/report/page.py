@@ -15,9 +15,8 @@ from markupsafe import Markup
 from equipoise import methods
 from equipoise.checked.names import nearest
 from equipoise.comparison import formats
-from equipoise.comparison.entries import Entry, is_going
+from equipoise.comparison.entries import Entry
 from equipoise.comparison.measures import Measure, in_unit_of, measures
-from equipoise.comparison.plan import ALONE
 from equipoise.comparison.table import Comparison, opened
 from equipoise.metrics import Metric
 from equipoise.report import figures, pictures
@@ -25,6 +24,7 @@ from equipoise.report.cards import cards, doubt, headline, points, written
 from equipoise.report.pictures import Picture
 from equipoise.report.verdict import best_in_words
 from equipoise.runs import Run
+from equipoise.runs.reference import ALONE
 from equipoise.runs.summary import best_round, notes
 from equipoise.storage.files import save_output
 from equipoise.storage.store import RunError
@@ -149,7 +149,7 @@ def _page_of_several(comparison: Comparison, drawn: dict[str, Picture]) -> str:
         metric=metric,
         facts=_facts(run, comparison),
         configuration=[
-            (f"{e.label}, {e.run.place[0]}, seed {e.run.place[1]}: {e.run.folder}", yaml.safe_dump(e.run.config, sort_keys=False))
+            (f"{e.label}, {e.run.condition[0]}, seed {e.run.condition[1]}: {e.run.folder}", yaml.safe_dump(e.run.config, sort_keys=False))
             for e in _one_each(comparison)
         ],
         environment=_environment(run),
@@ -183,9 +183,9 @@ def _group(drawn: dict[str, Picture], names: Sequence[str]) -> list[dict[str, st
     ]
 
 
-def _mark(text: str, place: int | None) -> str:
+def _mark(text: str, position: int | None) -> str:
     escaped = Markup.escape(text)
-    return Markup(f"<strong>{escaped}</strong>") if place == 1 else Markup(f"<u>{escaped}</u>") if place == 2 else escaped
+    return Markup(f"<strong>{escaped}</strong>") if position == 1 else Markup(f"<u>{escaped}</u>") if position == 2 else escaped
 
 
 def _was(entry: Entry, measure: str, write: Callable[[float, Metric], str] = written) -> str:
@@ -197,7 +197,7 @@ def _was(entry: Entry, measure: str, write: Callable[[float, Metric], str] = wri
 def _unfinished(run: Run) -> str:
     if run.status == "finished":
         return ""
-    doing = "is still going" if is_going(run) else f"was stopped; `equipoise resume {run.folder}` completes it"
+    doing = "is still going" if run.status == "running" else f"was stopped; `equipoise resume {run.folder}` completes it"
     return f"These numbers are not final: the run {doing} (round {run.last_round} of {run.config['rounds']})."
 
 
@@ -254,7 +254,7 @@ def _metrics_of_several(comparison: Comparison, partition: str) -> dict[str, Any
         for one in seen:
             for name in shown:
                 row = one.row(partition, method, name)
-                cells.append(_mark(formats.cell(one, partition, method, name), row["place"] if row else None))
+                cells.append(_mark(formats.cell(one, partition, method, name), row["position"] if row else None))
         rows.append([method, *cells])
     return {"title": f"All metrics on {partition}", "header": header, "rows": rows, "clients_header": [], "clients": []}
 

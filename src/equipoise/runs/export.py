@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
+from equipoise.data import inputs_from
 from equipoise.data.samples import EVALUATION_BATCH
 from equipoise.models.mixture import Head
 from equipoise.models.network import Prepared
@@ -81,8 +82,6 @@ def predictions(
     run: Run, data: Path, model: str | None = None, client: str | None = None, allow_imports: Iterable[str] = ()
 ) -> tuple[list[str], list[list[Any]]]:
     """A header and one row per sample: the predicted class and the probabilities, or the predicted number."""
-    from equipoise.data import inputs_from
-
     if not data.exists():
         raise RunError(f"no file {data}; give a CSV or NPZ file with samples in the form of the training data")
     name = model or run.main_model
@@ -91,11 +90,11 @@ def predictions(
     with torch.no_grad():
         outputs = torch.cat([net(part) for part in torch.split(x, EVALUATION_BATCH)]) if len(x) else torch.zeros(0, run.task.outputs)
     if not run.task.classifies:
-        return ["sample", "prediction"], [[place, value] for place, value in enumerate(outputs.squeeze(-1).tolist())]
+        return ["sample", "prediction"], [[position, value] for position, value in enumerate(outputs.squeeze(-1).tolist())]
     names = list(run.task.class_names) or [str(k) for k in range(run.task.outputs)]
     shares = outputs.softmax(1)
     rows = [
-        [place, names[int(k)], *(round(p, 6) for p in row)]
-        for place, (k, row) in enumerate(zip(shares.argmax(1), shares.tolist(), strict=True))
+        [position, names[int(k)], *(round(p, 6) for p in row)]
+        for position, (k, row) in enumerate(zip(shares.argmax(1), shares.tolist(), strict=True))
     ]
     return ["sample", "prediction", *(f"p({name})" for name in names)], rows

@@ -11,7 +11,8 @@ from typing import Any
 from equipoise.checked.imports import Imports, permitted
 from equipoise.checked.names import checked_name
 from equipoise.metrics import registry
-from equipoise.storage.form import check_facts, read_configuration
+from equipoise.storage.form import check_metadata, read_configuration
+from equipoise.storage.lock import is_held
 from equipoise.storage.outdated import outdated
 from equipoise.storage.store import RunError, Store
 from equipoise.task import Task
@@ -24,7 +25,7 @@ class Run:
         """Open a run; `imports` is what its configuration may import, if this process gave the experiment itself."""
         self.folder = Path(folder)
         self.store = Store(self.folder)
-        check_facts(self.store)
+        check_metadata(self.folder, self.store.meta)
         self._imports = imports or Imports()
 
     def __repr__(self) -> str:
@@ -39,7 +40,7 @@ class Run:
     def status(self) -> str:
         """finished; running while a process works on it; stopped if none does and rounds are missing."""
         found = str(self.store.meta("status"))
-        return "stopped" if found == "running" and not self.store.busy() else found
+        return "stopped" if found == "running" and not is_held(self.folder) else found
 
     @property
     def outdated(self) -> str | None:
@@ -119,9 +120,9 @@ class Run:
         plan = FaultPlan(Faults(**faults), Training(**config["training"]), config["seed"])
         lost = []
         for row in self.rejected():
-            place = {key: row[key] for key in ("round", "attempt", "exchange", "client")}
-            if row["attempt"] == counted[row["round"]]["attempt"] and plan.missing(**place, samples=sizes[row["client"]])[0] is None:
-                lost.append({**place, "kind": "drop"})
+            when = {key: row[key] for key in ("round", "attempt", "exchange", "client")}
+            if row["attempt"] == counted[row["round"]]["attempt"] and plan.missing(**when, samples=sizes[row["client"]])[0] is None:
+                lost.append({**when, "kind": "drop"})
         participation = config.get("participation", {})
         return {
             **config,
@@ -176,13 +177,14 @@ class Run:
         file names is imported from the packages in `allow_imports` only.
         """
         from equipoise.client import Client
-        from equipoise.engine import evaluation
-        from equipoise.engine.preparing import prepare
+        from equipoise.engine.evaluation import alike
         from equipoise.experiment import experiment
+        from equipoise.experiment.preparing import prepare
         from equipoise.models.network import Prepared, in_unit
         from equipoise.records import read
         from equipoise.server import Server
         from equipoise.storage.checkpoint import load_server
+        from equipoise.transports.measuring import served
 
         if self.store.last_round() < 0:
             raise RunError(f"{self.folder} has no checkpoint yet; wait for its first round")
@@ -209,18 +211,18 @@ class Run:
         someone = Client(bench, who, round, self.config["rounds"], state)
         saved_state = load_server(self.store)
         try:
-            served = evaluation.served(method, someone, method.deliver(server, saved_state, who))
+            models = served(method, someone, method.deliver(server, saved_state, who))
         except Exception:  # whatever a method does without the state
             if not away:
                 raise
-            served = {}
-        if away and not (name in served and served[name].same_for_all):
+            models = {}
+        if away and not (name in models and models[name].same_for_all):
             raise RunError(f"model {name!r} of client {who!r} follows from a state that lies on that client's own disk; ask for it there")
-        if name not in served:
-            raise RunError(f"no model {name!r} in {self.folder}; its method serves {', '.join(served)}")
+        if name not in models:
+            raise RunError(f"no model {name!r} in {self.folder}; its method serves {', '.join(models)}")
         if client is None and not (
-            served[name].same_for_all and evaluation.alike(method.deliver(server, saved_state, other) for other in self.clients)
+            models[name].same_for_all and alike(method.deliver(server, saved_state, other) for other in self.clients)
         ):
             raise RunError(f"model {name!r} belongs to a client; say which with --client (in Python client=), {self.clients[0]!r}, say")
-        net = in_unit(served[name].model.net, self.task).eval()
+        net = in_unit(models[name].model.net, self.task).eval()
         return net if someone.inputs is None else Prepared(someone.inputs.other, net).eval()

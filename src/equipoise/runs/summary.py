@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import sqlite3
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from equipoise.metrics import accuracy_variance, best_and_last, between_client_variance
 from equipoise.metrics.registry import Metric, find, main_of, measured, names, why_main
+from equipoise.runs.reference import check_comparable
 from equipoise.runs.run import Run
-from equipoise.storage.store import DATABASE, RoundRecord, RunError
+from equipoise.storage.store import RoundRecord, RunError
 
 NAMED = 12  # clients that a sentence names
 
 
-def facts(run: Run, alone: Run | None = None, model: str | None = None, metric: str | None = None) -> dict[str, Any]:
+def summarise(run: Run, alone: Run | None = None, model: str | None = None, metric: str | None = None) -> dict[str, Any]:
     """What `equipoise show` prints."""
     name, known = model or run.main_model, metrics_of(run)
     if metric is not None and metric not in known:
@@ -51,7 +49,7 @@ def facts(run: Run, alone: Run | None = None, model: str | None = None, metric: 
         found |= over_clients(values, metric) | best_round(run, metric, name) | _without_noise(run, metric, values)
     rows: dict[str, dict[str, Any]] = {client: {"samples": sizes.get(client), "value": value} for client, value in values.items()}
     if alone is not None:
-        _comparable(run, alone)
+        check_comparable(run, alone)
         reference = alone.final(metric)
         for client, row in rows.items():
             if client in reference:
@@ -188,49 +186,3 @@ def _without_noise(run: Run, metric: str, values: dict[str, float]) -> dict[str,
     numbers = list(values.values())
     noise = accuracy_variance(numbers, [totals[client] for client in values])
     return {"std without test noise": float(np.sqrt(between_client_variance(numbers, noise)["debiased"]))}
-
-
-def is_old(run: Run) -> bool:
-    """Whether the fingerprint of its data is of the kind that older versions wrote: the two kinds cannot be matched."""
-    return run.store.meta("fingerprint of") is None
-
-
-def unmatched(older: Path) -> RunError:
-    return RunError(f"{older} was written by an older version and cannot be matched with runs of this one; run it anew")
-
-
-def _comparable(run: Run, alone: Run) -> None:
-    if is_old(run) != is_old(alone):
-        raise unmatched(run.folder if is_old(run) else alone.folder)
-    if run.store.meta("fingerprint") != alone.store.meta("fingerprint"):
-        raise RunError(
-            f"{run.folder} and {alone.folder} cannot be compared: their data or partition differ; use runs of the same data, partition and seed"
-        )
-
-
-def baseline_of(run: Run) -> Run | None:
-    """A finished Standalone run beside this one, of the same data and schedule; None if there is none."""
-    if run.config["method"]["name"] == "standalone":
-        return None
-    for folder in runs_in(run.folder.parent):
-        if folder == run.folder:
-            continue
-        try:
-            other = Run(folder)
-            same = all(
-                other.config[key] == run.config[key] for key in ("rounds", "seed", "training", "model", "models")
-            ) and other.store.meta("fingerprint") == run.store.meta("fingerprint")
-            if same and other.config["method"]["name"] == "standalone" and other.status == "finished":
-                return other
-        except (RunError, OSError, KeyError, TypeError, ValueError, sqlite3.Error):  # another's folder, in whatever state it is
-            continue
-    return None
-
-
-def runs_in(folder: Path) -> list[Path]:
-    """The folders inside that hold a run; what may not be read is passed over."""
-    try:
-        found = sorted(folder.iterdir())
-    except OSError:
-        return []
-    return [path for path in found if os.path.exists(path / DATABASE)]  # unlike Path.exists it takes no permission for an answer

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.checked.names import nearest
-from equipoise.comparison.labels import flat
-from equipoise.experiment import ConfigurationError, Experiment
+from equipoise.experiment import ConfigurationError, Experiment, flat
 from equipoise.runs.summary import of_main
 from equipoise.storage.store import DATABASE, RoundRecord
 from equipoise.transports.base import Watcher

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -76,6 +77,26 @@ def digest(path: Path) -> str:
     """SHA-256 of a file's bytes; processors have instructions for it."""
     with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_flaw(path: Path, size: int, known: str) -> str | None:
+    """What is wrong with a file of so many bytes and this digest (unknown if empty); None if it is a record as it was written."""
+    from equipoise.records import read  # torch comes with it, which most who look at runs do without
+
+    try:
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode):
+            return "is not a file"
+        if found.st_size != size:
+            return "is cut off" if found.st_size < size else "is longer than it was written"
+        if known and digest(path) != known:
+            return "is not as it was written"
+        read(path, lazy=False)
+    except FileNotFoundError:
+        return "is missing"
+    except Exception as error:  # whatever a stranger's bytes may lead to
+        return f"cannot be read ({str(error).splitlines()[0][:200] if str(error) else type(error).__name__})"
+    return None
 
 
 def sync(paths: Iterable[Path]) -> None:

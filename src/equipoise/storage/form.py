@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from equipoise.checked.imports import FromFile
 from equipoise.storage.files import CONFIGURATION, RunError
 
-if TYPE_CHECKING:
-    from equipoise.storage.store import Store
-
 _WORDS = {int: "a whole number", str: "a text", list: "a list", dict: "a mapping"}
-_FACTS: dict[str, Any] = {
+_METADATA: dict[str, Any] = {
     "status": str, "created": str, "version": str, "environment": {"torch": str}, "data": str, "clients": [str],
     "task": {"kind": str, "shape": [int], "outputs": int, "class_names": [str]},
     "sizes": {"train": [int], "validation": [int], "test": [int]},
@@ -75,19 +73,19 @@ def parsed(text: str, folder: Path) -> Any:
         raise damaged(folder, f"{text[:40]!r} in its database is not JSON") from None
 
 
-def check_facts(store: Store) -> None:
+def check_metadata(folder: Path, meta: Callable[[str], Any]) -> None:
     """Refuse a run that does not say what it is."""
-    facts = {key: value for key in _FACTS if (value := store.meta(key)) is not None}
-    wrong = misfit(facts, _FACTS, "its database")
-    if wrong is None and len({len(facts["clients"]), *(len(facts["sizes"][part]) for part in _FACTS["sizes"])}) != 1:
+    metadata = {key: value for key in _METADATA if (value := meta(key)) is not None}
+    wrong = misfit(metadata, _METADATA, "its database")
+    if wrong is None and len({len(metadata["clients"]), *(len(metadata["sizes"][part]) for part in _METADATA["sizes"])}) != 1:
         wrong = "its database counts clients and sizes of clients differently"
-    unit = [] if wrong is not None else [facts["task"].get(key, 1.0) for key in ("centre", "scale")]  # runs of older versions have none
+    unit = [] if wrong is not None else [metadata["task"].get(key, 1.0) for key in ("centre", "scale")]  # runs of older versions have none
     if any(type(number) not in (int, float) or not math.isfinite(number) for number in unit):
         wrong = f"centre and scale of its task are {str(unit)[:40]}, not numbers"
-    if wrong is None and not facts["clients"]:
+    if wrong is None and not metadata["clients"]:
         wrong = "its database names no client"
     if wrong is not None:
-        raise damaged(store.folder, wrong)
+        raise damaged(folder, wrong)
 
 
 def read_configuration(folder: Path) -> FromFile:

@@ -9,17 +9,14 @@ stands whole. Each row keeps the digest of its file, so damage that comes later 
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-import stat
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from equipoise.storage.files import (
     CONFIGURATION,
@@ -28,6 +25,7 @@ from equipoise.storage.files import (
     LOCK,
     RunError,
     digest,
+    file_flaw,
     is_left_over,
     is_ours,
     refuse_links,
@@ -35,65 +33,10 @@ from equipoise.storage.files import (
     unlink,
 )
 from equipoise.storage.form import check_pages, check_tables, damaged, parsed
+from equipoise.storage.lock import acquire
+from equipoise.storage.tables import ADDED, BY_ROUND, FORMAT, TABLES, RoundRecord, Stored
 
 __all__ = ["CONFIGURATION", "DATABASE", "FILES", "FORMAT", "LOCK", "RoundRecord", "RunError", "Store"]
-
-FORMAT = 3  # 1 (version 0.1) had neither digests nor the index of seconds
-
-_TABLES = """
-create table meta (key text primary key not null, value text not null);
-create table rounds (round integer primary key not null, attempt integer not null, cohort text not null, joined text not null,
-                     bytes_down integer not null, bytes_up integer not null, steps integer not null, skipped integer not null, virtual_seconds real);
-create table measurements (round integer not null, client text not null, model text not null, phase text not null, split text not null,
-                           metric text not null, value real);
-create table weights (round integer not null, client text not null, share real not null);
-create table seconds (round integer not null, phase text not null, seconds real not null);
-create table rejected (round integer not null, attempt integer not null, exchange integer not null, client text not null, reason text not null);
-create table files (kind text not null, key text not null, round integer not null, name text not null, bytes integer not null,
-                    primary key (kind, key, round));
-create index measured on measurements (round, client);
-"""
-# What format 2 adds; a file whose digest is not known has an empty one.
-_SINCE_2 = """
-alter table files add column digest text not null default '';
-create index timed on seconds (round);
-"""
-# Format 3: on whose disk a file lies, the server's or its client's.
-_SINCE_3 = "alter table files add column kept_at text not null default 'server';\n"
-_ADDED = {2: _SINCE_2, 3: _SINCE_3}
-_BY_ROUND = ("rounds", "measurements", "weights", "seconds", "rejected", "files")
-
-
-@dataclass
-class RoundRecord:
-    """All that one round adds to the store."""
-
-    round: int
-    attempt: int
-    cohort: list[str]
-    joined: list[str]
-    bytes_down: int = 0
-    bytes_up: int = 0
-    steps: int = 0
-    skipped: int = 0
-    virtual_seconds: float | None = None
-    measurements: list[tuple[str, str, str, str, str, float]] = field(default_factory=list)  # client, model, phase, split, metric, value
-    weights: dict[str, float] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    rejected: list[tuple[int, int, str, str]] = field(default_factory=list)  # attempt, exchange, client, reason
-    files: list[tuple[str, str, str, str]] = field(default_factory=list)  # kind, key, name, digest
-    elsewhere: list[tuple[str, str, int, str]] = field(default_factory=list)  # client, name, bytes, digest of states on the clients' disks
-    finish: bool = False  # the exchanges after the last round
-    main: str = ""  # the served model that the method is for, as the clients said
-
-
-class Stored(NamedTuple):
-    """A file of a run."""
-
-    path: Path  # where it would lie here
-    bytes: int
-    digest: str
-    kept_at: str  # server, or client: on whose disk it lies
 
 
 class Store:
@@ -108,7 +51,7 @@ class Store:
             raise RunError(f"{folder} is not a run: it has no {DATABASE}; give the folder that `equipoise run` named at its end")
         refuse_links(folder)
         if writing:
-            self._acquire()
+            self._lock = acquire(folder)
         try:
             address = database if writing else f"{database.absolute().as_uri()}?mode=ro"
             self.db = sqlite3.connect(address, uri=not writing, isolation_level=None, timeout=10)
@@ -141,7 +84,7 @@ class Store:
             fresh.unlink(missing_ok=True)
             db = sqlite3.connect(fresh, isolation_level=None)
             db.execute("pragma journal_mode = wal")
-            db.executescript(f"begin; {_TABLES} {''.join(_ADDED.values())} commit;")
+            db.executescript(f"begin; {TABLES} {''.join(ADDED.values())} commit;")
             rows = [(key, json.dumps(value)) for key, value in {"format": FORMAT, "status": "running", **meta}.items()]
             db.executemany("insert into meta values (?, ?)", rows)
             db.close()
@@ -163,7 +106,7 @@ class Store:
             raise RunError(
                 f"{self.folder} was written by a newer version (format {version}, this one reads up to {FORMAT}); upgrade equipoise to open it"
             )
-        check_tables(self.folder, self.db, _TABLES + "".join(text for since, text in _ADDED.items() if version >= since))
+        check_tables(self.folder, self.db, TABLES + "".join(text for since, text in ADDED.items() if version >= since))
         self._digest = "digest" if version > 1 else "''"
         self._kept_at = "kept_at" if version > 2 else "'server'"
         for (name,) in self.db.execute("select name from files"):
@@ -176,11 +119,11 @@ class Store:
             return
         self.db.execute("begin immediate")
         try:
-            for since, text in _ADDED.items():
+            for since, text in ADDED.items():
                 for statement in text.strip().splitlines() if version < since else ():
                     self.db.execute(statement)
             for name, size in self.db.execute("select name, bytes from files where digest = ''").fetchall():
-                if self._wrong(name, size, "") is None:
+                if file_flaw(self.file(name), size, "") is None:
                     self.db.execute("update files set digest = ? where name = ?", (digest(self.file(name)), name))
             self.set_meta("format", FORMAT)
             self.db.execute("commit")
@@ -189,28 +132,6 @@ class Store:
                 self.db.execute("rollback")
             raise
         self._digest, self._kept_at = "digest", "kept_at"
-
-    def _acquire(self) -> None:
-        lock = FileLock(self.folder / LOCK)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise RunError(f"{self.folder} is being run by another process; wait for it to end, or stop it") from None
-        except OSError as error:
-            raise RunError(f"cannot lock {self.folder}: {error.strerror or error}; it must be writable to go on with the run") from error
-        self._lock = lock
-
-    def busy(self) -> bool:
-        """Whether some process holds the run's lock."""
-        if not os.access(self.folder, os.W_OK):
-            return False
-        lock = FileLock(self.folder / LOCK)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            return True
-        lock.release()
-        return False
 
     def close(self) -> None:
         with suppress(AttributeError):
@@ -333,7 +254,12 @@ class Store:
             return "the server's state is missing"
         rows = self._files_of(number, client)
         return next(
-            (f"{row['name']} {wrong}" for row in rows if (wrong := self._wrong(row["name"], row["bytes"], row["digest"])) is not None), None
+            (
+                f"{row['name']} {wrong}"
+                for row in rows
+                if (wrong := file_flaw(self.file(row["name"]), row["bytes"], row["digest"])) is not None
+            ),
+            None,
         )
 
     def _files_of(self, number: int, client: str | None = None) -> list[dict[str, Any]]:
@@ -344,25 +270,6 @@ class Store:
                 group by kind, key order by name""",
             (number, client, client),
         )
-
-    def _wrong(self, name: str, size: int, known: str) -> str | None:
-        from equipoise.records import read  # torch comes with it, which most who look at runs do without
-
-        path = self.file(name)
-        try:
-            found = path.lstat()
-            if not stat.S_ISREG(found.st_mode):
-                return "is not a file"
-            if found.st_size != size:
-                return "is cut off" if found.st_size < size else "is longer than it was written"
-            if known and digest(path) != known:
-                return "is not as it was written"
-            read(path, lazy=False)
-        except FileNotFoundError:
-            return "is missing"
-        except Exception as error:  # whatever a stranger's bytes may lead to
-            return f"cannot be read ({str(error).splitlines()[0][:200] if str(error) else type(error).__name__})"
-        return None
 
     def check_files(self, client: str | None = None) -> None:
         """Refuse a run whose newest checkpoint is damaged, and say from which older one it can go on."""
@@ -392,7 +299,7 @@ class Store:
             raise RunError(f"the checkpoint of round {number} of {self.folder} is damaged, too: {wrong}; restore the folder from a copy")
         try:
             self.db.execute("begin immediate")
-            for table in _BY_ROUND:
+            for table in BY_ROUND:
                 self.db.execute(f"delete from {table} where round > ?", (number,))
             self.set_meta("status", "running")
             self.db.execute("commit")

@@ -59,12 +59,12 @@ class Stepper:
                     tensor.grad = _laid_out(self.hook(name, tensor.grad), tensor)
         if self.training.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.tensors, self.training.clip)
-        moving = [place for place, tensor in enumerate(self.tensors) if tensor.grad is not None]
+        moving = [position for position, tensor in enumerate(self.tensors) if tensor.grad is not None]
         if not moving:
             return
-        tensors = [self.tensors[place] for place in moving]
+        tensors = [self.tensors[position] for position in moving]
         gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
-        memory = {slot: [values[place] for place in moving] for slot, values in self.memory.items()}
+        memory = {slot: [values[position] for position in moving] for slot, values in self.memory.items()}
         settings = self.training
         if settings.optimiser == "sgd":
             torch._fused_sgd_(
@@ -82,8 +82,10 @@ class Stepper:
     def state(self) -> dict[str, dict[str, Tensor]]:
         """The optimiser's memory as plain data, by name of the tensor."""
         return {
-            name: {slot: values[place].detach().cpu().clone(memory_format=torch.contiguous_format) for slot, values in self.memory.items()}
-            for place, name in enumerate(self.names)
+            name: {
+                slot: values[position].detach().cpu().clone(memory_format=torch.contiguous_format) for slot, values in self.memory.items()
+            }
+            for position, name in enumerate(self.names)
             if self.memory
         }
 
@@ -115,7 +117,7 @@ def minimise(
     **options: Any,
 ) -> list[float]:
     """Minimise `loss(step)` over tensors in place (a generator, anchors, pixels); returns the loss at every step."""
-    named = dict(tensors) if isinstance(tensors, Mapping) else {str(place): tensor for place, tensor in enumerate(tensors)}
+    named = dict(tensors) if isinstance(tensors, Mapping) else {str(position): tensor for position, tensor in enumerate(tensors)}
     stepper = Stepper(named, Training(optimiser=optimiser, lr=lr, **options), lr)
     losses = []
     for step in range(steps):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from equipoise.checked.imports import OWN, Imports
 from equipoise.data import Federation
 from equipoise.data.samples import Samples
+from equipoise.losses.distillation import focal_loss
 from equipoise.models import Model, build, wrap
 from equipoise.streams import default_generator
 from equipoise.task import Task
@@ -47,8 +48,18 @@ class Workbench:
 
     @cached_property
     def position(self) -> dict[str, int]:
-        """Client id -> its place in the federation."""
-        return {} if self.federation is None else {client: place for place, client in enumerate(self.federation.ids)}
+        """Client id -> its position in the federation."""
+        return {} if self.federation is None else {client: position for position, client in enumerate(self.federation.ids)}
+
+    def part(self, client: str, name: str) -> Samples:
+        """A part of a client's data (train, validation, test), or the test set that all share."""
+        assert self.federation is not None
+        part = self.federation.shared_test if name == "shared" else getattr(self.federation, name)[self.position[client]]
+        return Samples.of(self.federation, part)
+
+    def without_data(self) -> Workbench:
+        """The same bench, as far as a method may reach: networks and settings, and no way to the data."""
+        return replace(self, federation=None)
 
     def key(self, model: str, client: str | None) -> str:
         """The name of a model's architecture at a client: its own where it has one."""
@@ -104,22 +115,20 @@ class Workbench:
     @contextmanager
     def lending(self) -> Iterator[None]:
         """Modules taken inside come back at the end."""
-        before, self._lent = self._lent, []
+        before = len(self._lent)
         try:
             yield
         finally:
-            for model in self._lent:
+            for model in self._lent[before:]:
                 model.net.zero_grad(set_to_none=True)
                 self._free.setdefault(model.name, []).append(model)
-            self._lent = before
+            del self._lent[before:]
 
     def supervise(self, logits: Tensor, y: Tensor) -> Tensor:
         """The task's own loss: cross-entropy, focal loss, or squared error."""
         if not self.task.classifies:
             return F.mse_loss(logits.squeeze(-1), y)
         if self.training.loss == "focal":
-            from equipoise.losses import focal_loss
-
             value: Tensor = focal_loss(logits, y, self.training.focal_gamma)
             return value
         return F.cross_entropy(logits, y)
@@ -131,8 +140,8 @@ class Workbench:
         model.net.eval()
         parts: list[Tensor] = []
         with torch.no_grad():
-            for places in samples.chunks():
-                x = samples.at(places)[0].to(self.device)
+            for positions in samples.chunks():
+                x = samples.at(positions)[0].to(self.device)
                 out = model(x if transform is None else transform(x))
                 parts.append((out.features if features else out.logits).cpu())
         if parts:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-_NUMPY_STATE = 2500  # bytes of numpy's Mersenne Twister: 624 numbers and a place
+_NUMPY_STATE = 2500  # bytes of numpy's Mersenne Twister: 624 numbers and a position
 _AGAIN = 1.0  # seconds after which a step that caught the alarm is interrupted again
 
 

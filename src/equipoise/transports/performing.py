@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ from equipoise.client import Client
 from equipoise.composition import guest_named, parts
 from equipoise.data import Federation
 from equipoise.data.roster import Roster, roster_of
-from equipoise.engine import evaluation
-from equipoise.engine.preparing import prepare, try_precision
 from equipoise.experiment import Experiment, experiment
+from equipoise.experiment.preparing import prepare, try_precision
 from equipoise.method import Method
 from equipoise.records import CannotSave, Down, Record, Up, finite, size, tensors_of, write
+from equipoise.transports import measuring
 from equipoise.transports.base import Job, Reply, Request, reply_file, round_of, state_name
 from equipoise.transports.isolation import settings_kept, time_limit
 from equipoise.transports.states import StateMissing, States
@@ -47,14 +48,15 @@ class Performer:
             state = self._state(request)
         except StateMissing as error:
             return Reply(request.client, failure=str(error))
+        part = partial(self.bench.part, request.client)
         client = Client(self.bench, request.client, request.round, request.rounds, state, request.attempt)
         with settings_kept(), self.bench.lending(), time_limit(deadline):
-            if request.step in evaluation.STEPS:
-                up, measured = evaluation.STEPS[request.step](self.method, client, request.down)
+            if request.step in measuring.STEPS:
+                up, measured = measuring.STEPS[request.step](self.method, client, request.down, part)
             else:
                 up, measured = _step(self.method, client, request), []
                 if request.after and "model" in up:
-                    measured = evaluation.measure(client, {"global": client.load(up.model)}, **request.after)
+                    measured = measuring.measure(client, {"global": client.load(up.model)}, part=part, **request.after)
         if client.state.changed:
             broken = next((name for name, value in tensors_of(dict(client.state)) if not finite(value)), None)
             if broken is not None:

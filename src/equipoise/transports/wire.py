@@ -52,8 +52,8 @@ def shared_trees(requests: Sequence[Request]) -> tuple[dict[int, str], dict[str,
         for tree in trees_in(request.down):
             found[id(tree)] = tree
             counts[id(tree)] += 1
-    shared = {place: str(number) for number, place in enumerate(place for place, count in counts.items() if count > 1)}
-    return shared, {key: found[place] for place, key in shared.items()}
+    shared = {position: str(number) for number, position in enumerate(position for position, count in counts.items() if count > 1)}
+    return shared, {key: found[position] for position, key in shared.items()}
 
 
 def referring(down: Record, shared: Mapping[int, str]) -> Any:

@@ -118,13 +118,13 @@ def _shifted(pool: Pool, sizes: np.ndarray, seed: int, name: str, c: float, q: i
     shifts = directions(len(sizes), z.shape[1], c, rng)
     chosen = (density_weighted if literal else tilted)(z, shifts, sizes, rng)
     parts = Parts.of(chosen)
-    facts = {
+    metadata = {
         "asked_shift": c,
         "realised_shift": realised_shift(z, parts).round(6).tolist(),
         "gaussian_kl": [_kl(z[rows]) for rows in chosen],
         "repeat_rate": [round(1 - len(np.unique(rows)) / len(rows), 6) for rows in chosen],
     }
-    return Deal(parts, facts)
+    return Deal(parts, metadata)
 
 
 def _kl(scores: np.ndarray) -> float | None:

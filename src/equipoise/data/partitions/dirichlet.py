@@ -33,7 +33,7 @@ def dirichlet_bins(pool: Pool, clients: int, seed: int, *, alpha: float, bins: i
     with threadpool_limits(1):
         clusters = KMeans(bins, n_init=10, random_state=number(seed, "partition", "bins") % 2**32).fit_predict(pool.inputs())
     deal = _deal(clusters.astype(np.int64), clients, seed, "dirichlet_bins", alpha, min_size)
-    return Deal(deal.parts, {**deal.facts, "bin_sizes": np.bincount(clusters, minlength=bins).tolist()})
+    return Deal(deal.parts, {**deal.metadata, "bin_sizes": np.bincount(clusters, minlength=bins).tolist()})
 
 
 def _deal(

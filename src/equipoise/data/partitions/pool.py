@@ -48,5 +48,5 @@ class Deal:
     """Who gets what, and what is worth recording about it."""
 
     parts: Parts
-    facts: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
     ids: tuple[str, ...] = ()  # empty: "0", "1", ...

@@ -1,11 +1,11 @@
-"""The registered data sets. To add one, write an Entry in a file of its family."""
+"""The registered data sets. To add one, write a RegisteredSet in a file of its family."""
 
 from __future__ import annotations
 
 from equipoise.checked.names import did_you_mean
 from equipoise.data.dataset import Dataset
 from equipoise.data.sets import common, digits, domains, hospitals, medical
-from equipoise.data.sets.entry import Entry
+from equipoise.data.sets.registered import RegisteredSet
 from equipoise.data.sets.store import arrays_of, data_folder, fetch, import_files, prepared_copy
 
 JOINED = domains.JOINED
@@ -17,7 +17,7 @@ def names() -> list[str]:
     return ["digits", *ENTRIES, *JOINED]
 
 
-def entry(name: str) -> Entry:
+def entry(name: str) -> RegisteredSet:
     """What is known of a set that can be fetched or imported."""
     if name not in ENTRIES:
         raise ValueError(
@@ -41,4 +41,4 @@ def load(name: str) -> Dataset:
         raise ValueError(f"{prepared_copy(found)} cannot be taken as data set {name}: {error}") from error
 
 
-__all__ = ["ENTRIES", "JOINED", "Entry", "data_folder", "entry", "fetch", "import_files", "load", "names", "prepared_copy"]
+__all__ = ["ENTRIES", "JOINED", "RegisteredSet", "data_folder", "entry", "fetch", "import_files", "load", "names", "prepared_copy"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from equipoise.data.dataset import Dataset
 from equipoise.data.sets import files
-from equipoise.data.sets.entry import Arrays, Entry, Remote, images
+from equipoise.data.sets.registered import Arrays, RegisteredSet, Remote, images
 
 DIGITS = tuple(str(digit) for digit in range(10))
 FASHION = ("T-shirt or top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
@@ -18,11 +18,11 @@ def _idx(mirrors: tuple[str, ...], md5s: tuple[str, str, str, str]) -> tuple[Rem
     return tuple(Remote(name, md5, tuple(mirror + name for mirror in mirrors)) for name, md5 in zip(names, md5s, strict=True))
 
 
-def _cifar10(entry: Entry, arrays: Arrays) -> Dataset:
+def _cifar10(entry: RegisteredSet, arrays: Arrays) -> Dataset:
     return images(entry, files.cifar_sheets(arrays) if "webp_train" in arrays else arrays)
 
 
-def _cifar100(entry: Entry, arrays: Arrays) -> Dataset:
+def _cifar100(entry: RegisteredSet, arrays: Arrays) -> Dataset:
     from dataclasses import replace
 
     named = tuple(str(name) for name in arrays["class_names"]) if "class_names" in arrays else entry.class_names
@@ -30,7 +30,7 @@ def _cifar100(entry: Entry, arrays: Arrays) -> Dataset:
 
 
 ENTRIES = (
-    Entry(
+    RegisteredSet(
         "fashion_mnist",
         "Fashion-MNIST: articles of clothing",
         (1, 28, 28),
@@ -50,7 +50,7 @@ ENTRIES = (
         ),
         prepare=files.mnist,
     ),
-    Entry(
+    RegisteredSet(
         "mnist",
         "MNIST: handwritten digits",
         (1, 28, 28),
@@ -70,7 +70,7 @@ ENTRIES = (
         ),
         prepare=files.mnist,
     ),
-    Entry(
+    RegisteredSet(
         "usps",
         "USPS: digits from envelopes",
         (1, 16, 16),
@@ -85,7 +85,7 @@ ENTRIES = (
         ),
         prepare=files.usps,
     ),
-    Entry(
+    RegisteredSet(
         "svhn",
         "SVHN: house numbers, cropped digits",
         (3, 32, 32),
@@ -103,7 +103,7 @@ ENTRIES = (
         ),
         prepare=files.svhn,
     ),
-    Entry(
+    RegisteredSet(
         "svhn_subset",
         "SVHN, a subset with crops rebuilt from the full photographs",
         (3, 32, 32),
@@ -114,7 +114,7 @@ ENTRIES = (
         images,
         note="close to the official crops, not equal to them: report it by this name",
     ),
-    Entry(
+    RegisteredSet(
         "syn",
         "SYN: synthetic digits",
         (3, 32, 32),
@@ -126,7 +126,7 @@ ENTRIES = (
         files=("synth_train_32x32.mat", "synth_test_32x32.mat"),
         prepare=files.svhn,
     ),
-    Entry(
+    RegisteredSet(
         "mnist_m",
         "MNIST-M: digits blended with photographs",
         (3, 28, 28),
@@ -136,7 +136,7 @@ ENTRIES = (
         "import-only, no checksum was found: an NPZ file with x_train, y_train, x_test, y_test",
         images,
     ),
-    Entry(
+    RegisteredSet(
         "mnist_m_regenerated_subset",
         "MNIST-M, a subset made anew by the published recipe",
         (3, 28, 28),
@@ -147,7 +147,7 @@ ENTRIES = (
         images,
         note="not the official images: report it by this name",
     ),
-    Entry(
+    RegisteredSet(
         "cifar10",
         "CIFAR-10: small photographs of ten kinds of things",
         (3, 32, 32),
@@ -166,7 +166,7 @@ ENTRIES = (
         packed="cifar10_webp",
         note="the binary version is fetched; cifar-10-python.tar.gz can be imported too",
     ),
-    Entry(
+    RegisteredSet(
         "cifar100",
         "CIFAR-100: small photographs of a hundred kinds of things",
         (3, 32, 32),

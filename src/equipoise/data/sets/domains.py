@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise.data.dataset import TEST, TRAIN, Dataset
-from equipoise.data.sets.entry import Arrays, Entry, dataset, wanted
+from equipoise.data.sets.registered import Arrays, RegisteredSet, dataset, wanted
 from equipoise.data.transforms import resized
 from equipoise.task import Task
 
@@ -20,7 +20,7 @@ JOINED = {
 }
 
 
-def _office(entry: Entry, arrays: Arrays) -> Dataset:
+def _office(entry: RegisteredSet, arrays: Arrays) -> Dataset:
     """Four domains, each sorted by class; of ten consecutive images the last two are for testing (FedHEAL's rule)."""
     from dataclasses import replace
 
@@ -57,7 +57,7 @@ def _colour(x: Tensor) -> Tensor:
 
 
 ENTRIES = (
-    Entry(
+    RegisteredSet(
         "office_caltech10",
         "Office-Caltech10: ten kinds of objects in four domains, 64x64",
         (3, 64, 64),

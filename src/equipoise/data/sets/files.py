@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.data.sets.entry import Arrays
+from equipoise.data.sets.registered import Arrays
 
 MOST_BYTES = 2**28  # of one file inside; the largest official one has 47 million
 DAMAGED = (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError, IndexError, tarfile.TarError)

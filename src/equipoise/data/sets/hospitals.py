@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from equipoise.data.dataset import Column, Dataset
-from equipoise.data.sets.entry import Arrays, Entry, wanted
+from equipoise.data.sets.registered import Arrays, RegisteredSet, wanted
 from equipoise.task import Task
 
 SITES = {
@@ -33,7 +33,7 @@ def _prepare(files: dict[str, Path]) -> Arrays:
     return arrays
 
 
-def _read(entry: Entry, arrays: Arrays) -> Dataset:
+def _read(entry: RegisteredSet, arrays: Arrays) -> Dataset:
     """All four tables; a cholesterol or blood pressure of 0 is impossible and means that it was not measured."""
     x = np.concatenate([wanted(entry, arrays, f"x_{site}") for site in SITES]).astype(np.float32)
     if x.shape[1:] != entry.shape:
@@ -63,7 +63,7 @@ def _read(entry: Entry, arrays: Arrays) -> Dataset:
 
 
 ENTRIES = (
-    Entry(
+    RegisteredSet(
         "uci_heart_disease",
         "UCI heart disease: 13 findings of 920 patients in four hospitals, disease or none",
         (13,),

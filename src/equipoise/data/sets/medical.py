@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from equipoise.data.dataset import Dataset
-from equipoise.data.sets.entry import Arrays, Entry, Remote, images, wanted
+from equipoise.data.sets.registered import Arrays, RegisteredSet, Remote, images, wanted
 
 ORGANS = (
     "bladder",
@@ -42,7 +42,7 @@ _TISSUE = (
 _RETINA_LAYERS = ("choroidal neovascularization", "diabetic macular edema", "drusen", "normal")
 
 
-def _read(entry: Entry, arrays: Arrays) -> Dataset:
+def _read(entry: RegisteredSet, arrays: Arrays) -> Dataset:
     """The official file: train_images, train_labels, val_images, ..."""
     named = {"train": "train", "val": "validation", "test": "test"}
     found = {f"x_{ours}": wanted(entry, arrays, f"{theirs}_images") for theirs, ours in named.items()}
@@ -51,10 +51,10 @@ def _read(entry: Entry, arrays: Arrays) -> Dataset:
 
 def _entry(
     name: str, title: str, md5: str, channels: int, classes: tuple[str, ...], counts: str, licence: str = "CC BY 4.0", note: str = ""
-) -> Entry:
+) -> RegisteredSet:
     remote = Remote(f"{name}.npz", md5, (f"https://zenodo.org/records/10519652/files/{name}.npz?download=1",))
     cited = "address and checksum from medmnist 3.0.2, info.py"
-    return Entry(name, title, (channels, 28, 28), classes, counts, licence, cited, _read, (remote,), note=note)
+    return RegisteredSet(name, title, (channels, 28, 28), classes, counts, licence, cited, _read, (remote,), note=note)
 
 
 ENTRIES = (

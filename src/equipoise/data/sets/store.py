@@ -13,8 +13,8 @@ import numpy as np
 
 from equipoise.data.npz import read_npz
 from equipoise.data.sets.download import Progress, download, md5_of
-from equipoise.data.sets.entry import Arrays, Entry
 from equipoise.data.sets.files import DAMAGED
+from equipoise.data.sets.registered import Arrays, RegisteredSet
 
 
 def data_folder() -> Path:
@@ -30,13 +30,13 @@ def data_folder() -> Path:
     return base / "equipoise"
 
 
-def prepared_copy(entry: Entry) -> Path | None:
+def prepared_copy(entry: RegisteredSet) -> Path | None:
     """The prepared copy of a set in the data folder, if there is one."""
     names = [entry.name] + ([entry.packed] if entry.packed else [])
     return next((file for name in names if (file := data_folder() / f"{name}.npz").is_file()), None)
 
 
-def arrays_of(entry: Entry) -> Arrays:
+def arrays_of(entry: RegisteredSet) -> Arrays:
     """The prepared arrays of a set, or an error that says how to get them."""
     file = prepared_copy(entry)
     if file is None:
@@ -48,7 +48,7 @@ def arrays_of(entry: Entry) -> Arrays:
     return read_npz(file)
 
 
-def fetch(entry: Entry, progress: Progress | None = None) -> Path:
+def fetch(entry: RegisteredSet, progress: Progress | None = None) -> Path:
     """Download the official files, check them, and keep a prepared copy; the files themselves are removed afterwards."""
     if not entry.remotes:
         raise ValueError(f"data set {entry.name} is import-only: equipoise data import {entry.name} FILE ({entry.cited})")
@@ -60,7 +60,7 @@ def fetch(entry: Entry, progress: Progress | None = None) -> Path:
     return copy
 
 
-def import_files(entry: Entry, given: Sequence[Path]) -> Path:
+def import_files(entry: RegisteredSet, given: Sequence[Path]) -> Path:
     """Check files got by hand (the official ones, or a prepared NPZ file) and keep a prepared copy."""
     missing = [str(file) for file in given if not file.is_file()]
     if missing:
@@ -75,7 +75,7 @@ def import_files(entry: Entry, given: Sequence[Path]) -> Path:
     return _save(entry, _checked(entry, by_name))
 
 
-def _checked(entry: Entry, files: dict[str, Path]) -> Arrays:
+def _checked(entry: RegisteredSet, files: dict[str, Path]) -> Arrays:
     """The arrays of the files, once they have been read as the data set they are meant to be."""
     try:
         arrays = _arrays(entry, files)
@@ -85,7 +85,7 @@ def _checked(entry: Entry, files: dict[str, Path]) -> Arrays:
     return arrays
 
 
-def _arrays(entry: Entry, files: dict[str, Path]) -> Arrays:
+def _arrays(entry: RegisteredSet, files: dict[str, Path]) -> Arrays:
     only = next(iter(files.values()))
     if len(files) == 1 and (only.suffix == ".npz" or entry.prepare is None):
         return read_npz(only)
@@ -95,7 +95,7 @@ def _arrays(entry: Entry, files: dict[str, Path]) -> Arrays:
     return entry.prepare({name: files[name] for name in entry.official})
 
 
-def _save(entry: Entry, arrays: Arrays) -> Path:
+def _save(entry: RegisteredSet, arrays: Arrays) -> Path:
     """Write to a temporary file first, so that a prepared copy is whole or absent."""
     folder = _writable(data_folder())
     handle, name = tempfile.mkstemp(suffix=".npz", dir=folder)

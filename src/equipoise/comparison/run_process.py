@@ -1,0 +1,87 @@
+"""A process that carries out runs of a comparison, one after another.
+
+Each line of its standard input is a job, {"experiment", "imports", "folder", "log", "path"}; it answers with one line of JSON for every event, the last of
+a job being "done" or "failed". When the input ends, whoever started it is gone or wants no more: it ends at once. Nothing is lost, since a
+round counts once its transaction is committed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from equipoise.checked.imports import Imports
+from equipoise.experiment import Experiment, experiment
+from equipoise.simulate import resume, run
+from equipoise.storage.store import DATABASE
+from equipoise.transports.base import Watcher
+
+SIGN_OF_LIFE = 1.0  # seconds between two signs of life inside a round
+Tell = Callable[..., None]
+
+
+def main() -> None:
+    jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(jobs,), daemon=True).start()
+    events = os.fdopen(os.dup(1), "w", buffering=1)
+
+    def tell(kind: str, **facts: Any) -> None:
+        events.write(json.dumps({"event": kind, **facts}) + "\n")
+
+    while True:  # until the input ends
+        job = json.loads(jobs.get())
+        sys.path[:] = job["path"]
+        with open(job["log"], "w") as log:
+            for output in (1, 2):  # what a method prints must not pass for an event
+                os.dup2(log.fileno(), output)
+        try:
+            carry_out(experiment(job["experiment"], Imports.of_job(job["imports"])), Path(job["folder"]), tell)
+            tell("done")
+        except Exception as error:
+            traceback.print_exc()
+            tell("failed", reason=_in_one_line(error))
+
+
+def carry_out(wanted: Experiment, folder: Path, tell: Tell) -> None:
+    """Run an experiment, or go on where an earlier process stopped; tells of every round."""
+    last = time.monotonic()
+
+    def alive(step: str, done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > SIGN_OF_LIFE:
+            last = time.monotonic()
+            tell("alive")
+
+    watcher = Watcher(
+        on_start=lambda first, rounds: tell("round", round=first - 1),
+        on_clients=alive,
+        on_round=lambda record: None if record.finish else tell("round", round=record.round),
+    )
+    if (folder / DATABASE).exists():
+        resume(folder, watcher, given=wanted)
+    else:
+        run(wanted, folder, watcher)
+
+
+def _in_one_line(error: Exception) -> str:
+    """The message, or for an error inside a method where it was and the last line of its traceback."""
+    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1].strip()}"
+
+
+def _read(jobs: queue.SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        jobs.put(line)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

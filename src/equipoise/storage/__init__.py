@@ -1,0 +1,1 @@
+"""A run on disk: its tables and files, and why a kill loses nothing."""

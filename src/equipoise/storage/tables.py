@@ -1,0 +1,64 @@
+"""The tables of a run's database, what each format added to them, and what one round adds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+FORMAT = 3  # 1 (version 0.1) had neither digests nor the index of seconds
+
+TABLES = """
+create table meta (key text primary key not null, value text not null);
+create table rounds (round integer primary key not null, attempt integer not null, cohort text not null, joined text not null,
+                     bytes_down integer not null, bytes_up integer not null, steps integer not null, skipped integer not null, virtual_seconds real);
+create table measurements (round integer not null, client text not null, model text not null, phase text not null, split text not null,
+                           metric text not null, value real);
+create table weights (round integer not null, client text not null, share real not null);
+create table seconds (round integer not null, phase text not null, seconds real not null);
+create table rejected (round integer not null, attempt integer not null, exchange integer not null, client text not null, reason text not null);
+create table files (kind text not null, key text not null, round integer not null, name text not null, bytes integer not null,
+                    primary key (kind, key, round));
+create index measured on measurements (round, client);
+"""
+# What format 2 adds; a file whose digest is not known has an empty one.
+_SINCE_2 = """
+alter table files add column digest text not null default '';
+create index timed on seconds (round);
+"""
+# Format 3: on whose disk a file lies, the server's or its client's.
+_SINCE_3 = "alter table files add column kept_at text not null default 'server';\n"
+ADDED = {2: _SINCE_2, 3: _SINCE_3}
+BY_ROUND = ("rounds", "measurements", "weights", "seconds", "rejected", "files")
+
+
+@dataclass
+class RoundRecord:
+    """All that one round adds to the store."""
+
+    round: int
+    attempt: int
+    cohort: list[str]
+    joined: list[str]
+    bytes_down: int = 0
+    bytes_up: int = 0
+    steps: int = 0
+    skipped: int = 0
+    virtual_seconds: float | None = None
+    measurements: list[tuple[str, str, str, str, str, float]] = field(default_factory=list)  # client, model, phase, split, metric, value
+    weights: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    rejected: list[tuple[int, int, str, str]] = field(default_factory=list)  # attempt, exchange, client, reason
+    files: list[tuple[str, str, str, str]] = field(default_factory=list)  # kind, key, name, digest
+    elsewhere: list[tuple[str, str, int, str]] = field(default_factory=list)  # client, name, bytes, digest of states on the clients' disks
+    finish: bool = False  # the exchanges after the last round
+    main: str = ""  # the served model that the method is for, as the clients said
+
+
+class Stored(NamedTuple):
+    """A file of a run."""
+
+    path: Path  # where it would lie here
+    bytes: int
+    digest: str
+    kept_at: str  # server, or client: on whose disk it lies

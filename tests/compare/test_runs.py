@@ -1,0 +1,134 @@
+"""Comparisons that really run: small, on built-in digits."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import equipoise as eq
+from equipoise.comparison.plan import Cell
+from equipoise.comparison.run import compare
+from equipoise.comparison.side_by_side import Progress
+from equipoise.data import from_arrays
+from equipoise.runs import Run
+from equipoise.storage.store import RunError, Store
+
+BASE = {"data": {"name": "digits", "clients": 3, "partition": "dirichlet:0.5"}, "rounds": 2, "training": {"steps": 3, "lr": 0.1}}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("comparison")
+    return eq.compare(BASE, ["fedavg", "fedprox"], seeds=[1], grid={"method.mu": [0.0, 10.0]}, out=folder, jobs=2)
+
+
+def watching(started: list[str]) -> Progress:
+    return Progress(on_plan=lambda missing, finished: started.extend(cell.name for cell in missing))
+
+
+def change(folder: Path, *statements: str) -> None:
+    """Alter the store of a run behind its back."""
+    db = sqlite3.connect(folder / "run.db")
+    for statement in statements:
+        db.execute(statement)
+    db.commit()
+    db.close()
+
+
+def test_all_cells_share_data_and_the_numbers_are_those_of_the_runs(whole):
+    assert not whole.failures and [entry.label for entry in whole.entries] == ["standalone", "fedavg", "fedprox"]
+    assert len({entry.run.fingerprint for entry in whole.entries}) == 1
+    for entry in whole.entries:
+        assert entry.run.values == Run(entry.run.folder).final()
+
+
+def test_the_grid_point_is_chosen_on_validation_data(whole):
+    candidates = [Run(path) for path in (whole.folder / "runs").iterdir() if path.name.startswith("fedprox")]
+    scores = {run.config["method"]["mu"]: np.mean(list(run.final(split="validation").values())) for run in candidates}
+    assert len(scores) == 2
+    assert dict(whole.entries[2].setting)["method.mu"] == max(sorted(scores), key=lambda mu: scores[mu])
+
+
+def test_mu_zero_is_fedavg_bit_for_bit_in_children_too(whole):
+    zero = next(Run(p) for p in (whole.folder / "runs").iterdir() if p.name.startswith("fedprox") and Run(p).config["method"]["mu"] == 0)
+    assert zero.final() == whole.entries[1].run.values
+
+
+def test_a_rerun_does_nothing(whole):
+    started: list[str] = []
+    again = compare(BASE, ["fedavg"], seeds=[1], out=whole.folder, progress=watching(started))
+    assert started == [] and again.entries[1].run.values == whole.entries[1].run.values
+
+
+def test_what_is_missing_runs_and_what_was_killed_resumes_to_the_same_numbers(whole):
+    cut = whole.entries[1].run
+    before = Run(cut.folder).table()
+    tables = ("rounds", "measurements", "weights", "seconds", "files")
+    change(
+        cut.folder,
+        *(f"delete from {table} where round = 2" for table in tables),
+        "update meta set value = '\"running\"' where key = 'status'",
+    )
+    started: list[str] = []
+    completed = compare(BASE, ["fedavg", "fedavgm"], seeds=[1], out=whole.folder, jobs=1, progress=watching(started))
+    assert sorted(started) == sorted([cut.folder.name, completed.entries[2].run.folder.name]) and not completed.failures
+    assert Run(cut.folder).table() == before
+
+
+def test_an_interrupted_comparison_leaves_no_process_and_is_completed_by_the_next_call(whole, tmp_path: Path):
+    def interrupt(cell: Cell, number: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compare(BASE, ["fedavg"], seeds=[1], out=tmp_path, jobs=1, progress=Progress(on_round=interrupt))
+    for folder in (tmp_path / "runs").iterdir():
+        Store(folder, writing=True).close()  # refuses while a process holds the run
+    completed = compare(BASE, ["fedavg"], seeds=[1], out=tmp_path, jobs=1)
+    assert [entry.run.values for entry in completed.entries] == [entry.run.values for entry in whole.entries[:2]]
+
+
+def test_failures_are_reported_with_their_reason_and_do_not_stop_the_others(tmp_path: Path):
+    result = compare(BASE, ["tests.helpers.broken:Dying", "tests.helpers.broken:Raising", "fedavg"], seeds=[1], out=tmp_path, jobs=1)
+    assert [entry.label for entry in result.entries] == ["standalone", "fedavg"]
+    reasons = {failure.method: failure.reason for failure in result.failures}
+    assert "signal 9" in reasons["dying"]
+    assert "round 1" in reasons["raising"] and "no patience left" in reasons["raising"]
+    log = Path(reasons["raising"].split("details in ")[1].rstrip(")"))
+    assert "Traceback" in log.read_text()
+    assert {row["method"] for row in json.loads((tmp_path / "comparison.json").read_text())["failures"]} == {"dying", "raising"}
+
+
+def test_python_objects_are_compared_in_this_process(tmp_path: Path):
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(90, 4)).astype(np.float32)
+    data = from_arrays(x, (x[:, 0] > 0).astype(np.int64))
+    result = eq.compare(
+        {"dataset": data, "rounds": 1, "data": {"clients": 3}, "model": torch.nn.Linear(4, 2)}, ["fedavg"], seeds=[1], out=tmp_path
+    )
+    assert not result.failures and len(result.entries) == 2
+
+
+def test_changed_data_are_refused(whole):
+    folder, key = whole.entries[0].run.folder, "where key = 'fingerprint'"
+    change(folder, f"update meta set value = '\"other\"' {key}")
+    try:
+        with pytest.raises(RunError, match="same settings, other data"):
+            compare(BASE, ["fedavg"], seeds=[1], out=whole.folder)
+    finally:
+        change(folder, f"update meta set value = '\"{whole.entries[0].run.fingerprint}\"' {key}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [({"baseline": "fedavgg"}, "did you mean 'fedavg'"), ({"jobs": 0}, "at least 1 run at a time"),
+     ({"base": {**BASE, "evaluation": {"splits": ["test"]}}, "grid": {"training.lr": [0.1, 0.2]}}, "chosen on validation data")],
+)  # fmt: skip
+def test_bad_comparisons_are_refused_before_anything_runs(settings: dict[str, object], sentence: str, tmp_path: Path):
+    with pytest.raises(ValueError, match=sentence):
+        compare(**({"base": BASE, "methods": ["fedavg"], "seeds": [1], "out": tmp_path} | settings))
+    assert not any(tmp_path.iterdir())

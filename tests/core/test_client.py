@@ -1,0 +1,202 @@
+"""What a client sees and measures: its data, its state, its models."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from equipoise.client import Client, Inputs
+from equipoise.data.samples import EVALUATION_BATCH
+from equipoise.losses.terms import Batch, frozen_features, supervised, term
+from equipoise.models import Outputs
+from equipoise.models.network import frozen
+from equipoise.training.workbench import Workbench
+from equipoise.tree import Tree
+from tests.helpers.problems import assert_equal, assert_near, bench_of
+from tests.helpers.runs import settings, sites
+
+
+def bench(model: str = "mlp", size: int = 24, **changes: object) -> Workbench:
+    return bench_of(settings("fedavg", model, **changes), sites({"ada": size, "bo": 13}))[0]
+
+
+def test_data_are_the_clients_own_and_training_is_apart_from_validation() -> None:
+    shop = bench()
+    ada, bo = Client(shop, "ada", 1, 1, {}), Client(shop, "bo", 1, 1, {})
+    parts = [set(samples.index.tolist()) for samples in (ada.train, ada.validation, bo.train, bo.validation)]
+    assert all(parts) and sum(map(len, parts)) == len(set.union(*parts))
+    assert torch.equal(ada.train.x, shop.federation.x[ada.train.index]) and len(ada.train.y) == len(ada.train)
+
+
+def test_measurements_are_in_evaluation_mode_and_in_order() -> None:
+    """More samples than one evaluation batch, and a batch norm that would show a wrong mode."""
+    client = Client(bench("cnn", size=400), "ada", 1, 1, {})
+    model = client.load(None)
+    client.fit(model)
+    before = model.tree()
+    logits = client.predict(model)
+    assert len(client.train) > EVALUATION_BATCH
+    model.net.eval()
+    torch.testing.assert_close(logits, model.net(client.train.x).detach())
+    assert client.features(model).shape == (len(client.train), 64)
+    assert client.loss(model) == pytest.approx(float(F.cross_entropy(logits, client.train.y)))
+    assert len(client.predict(model, client.validation)) == len(client.validation)
+    assert_equal(before, model.tree())
+
+
+def test_the_gradient_is_that_of_the_mean_loss_over_all_samples() -> None:
+    client = Client(bench("cnn"), "ada", 1, 1, {})
+    model = client.load(None)
+    found = client.gradient(model)
+    F.cross_entropy(model.net.eval()(client.train.x), client.train.y).backward()
+    assert_near(found, {name: parameter.grad for name, parameter in model.net.named_parameters()}, 1e-5)
+
+
+def test_inputs_of_a_method_are_seen_by_everything_but_the_raw_data() -> None:
+    client = Client(bench(), "ada", 1, 1, {})
+    raw = client.train.x.clone()
+    client.inputs = Inputs(train=lambda x, noise: x + 100, other=lambda x: 0 * x, random=False)
+    model = client.load(None)
+    assert torch.equal(client.train.x, raw)
+    flat = model.net.eval()(torch.zeros(1, 1, 8, 8)).detach()
+    torch.testing.assert_close(client.predict(model), flat.expand(len(client.train), -1))
+    assert client.loss(model) == pytest.approx(float(F.cross_entropy(flat.expand(len(raw), -1), client.train.y)))
+    assert all(not batch.x.any() for batch in client.batches())
+    seen: list[torch.Tensor] = []
+    client.fit(model, supervised + term(lambda outputs, batch: seen.append(batch.x) or outputs.logits.sum() * 0))
+    assert min(float(x.min()) for x in seen) > 50
+
+
+def test_a_teacher_is_cached_only_where_inputs_are_fixed() -> None:
+    client = Client(bench(), "ada", 1, 1, {})
+    model = client.load(None)
+    assert torch.equal(client.teacher(model), client.predict(model))
+    client.inputs = Inputs(train=lambda x, noise: x, other=lambda x: x)
+    assert client.teacher(model) is model
+    assert Client(bench(data={"augment": ["flip"], "partition": "natural"}), "ada", 1, 1, {}).random_inputs
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_frozen_features_are_those_of_evaluation_and_change_nothing(random: bool) -> None:
+    client = Client(bench("cnn"), "ada", 1, 1, {})
+    teacher, student = client.load(None), client.load(None)
+    client.inputs = Inputs(train=lambda x, noise: x, other=lambda x: x, random=random)
+    wanted, before = client.features(teacher).flatten(1), teacher.tree()
+    given = client.feature_teacher(teacher)
+    assert (given is teacher) == random
+    teacher.net.train()
+    teacher.net.features[1].eval()
+    gaps: list[float] = []
+
+    def gap(outputs: Outputs, batch: Batch) -> torch.Tensor:
+        found = frozen_features(given, batch)
+        assert found.shape == (len(batch.y), 64) and not found.requires_grad
+        gaps.append(float((found - wanted[batch.indices]).abs().max()))
+        return outputs.logits.sum() * 0
+
+    client.fit(student, supervised + term(gap))
+    assert gaps and max(gaps) < 1e-5
+    assert_equal(before, teacher.tree())
+    assert teacher.net.training and not teacher.net.features[1].training, "every part is in the mode it was in"
+
+
+def test_frozen_weights_pass_a_gradient_on_and_get_none() -> None:
+    net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
+    net[2].bias.requires_grad_(False)
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    with frozen(net):
+        loss = net(x).square().sum()
+    loss.backward()
+    assert x.grad is not None and x.grad.any()
+    assert all(parameter.grad is None for parameter in net.parameters())
+    assert [parameter.requires_grad for parameter in net.parameters()] == [True] * 5 + [False], "what was frozen before stays so"
+    with pytest.raises(RuntimeError, match="inside"), frozen(net):
+        raise RuntimeError("inside")
+    assert net[0].weight.requires_grad
+
+
+def test_batches_are_the_training_data_in_order() -> None:
+    client = Client(bench(), "ada", 1, 1, {})
+    batches = list(client.batches(7))
+    assert torch.equal(torch.cat([batch.x for batch in batches]), client.train.x)
+    assert torch.cat([batch.indices for batch in batches]).tolist() == list(range(len(client.train)))
+    assert [len(batch.y) for batch in batches][:-1] == [7] * (len(batches) - 1)
+
+
+def test_state_is_plain_and_notes_changes() -> None:
+    client = Client(bench(), "ada", 1, 1, {"old": 1})
+    assert client.state["old"] == 1 and not client.state.changed
+    client.state["model"] = client.load(None)
+    assert isinstance(client.state["model"], Tree) and client.state.changed
+    with pytest.raises(TypeError, match=r"client.state\['x'\]: expected a tree"):
+        client.state["x"] = object()
+    del client.state["old"]
+    assert set(client.state) == {"model"}
+
+
+def test_a_guest_works_on_its_own_branch_of_the_state() -> None:
+    client = Client(bench(), "ada", 1, 1, {"mine": 1, "@guest": {"mine": 2}})
+    with client.owned_by("@guest"):
+        assert dict(client.state) == {"mine": 2}
+        client.state["mine"] = 3
+    assert dict(client.state) == {"mine": 1, "@guest": {"mine": 3}}
+    with client.owned_by("@reader"):
+        assert not client.state
+    assert "@reader" not in client.state
+
+
+def test_models_are_lent_apart_and_come_back_as_they_were() -> None:
+    shop = bench()
+    client = Client(shop, "ada", 1, 1, {})
+    with shop.lending():
+        first, second = client.load(None), client.load(None)
+        client.fit(first)
+        assert_equal(second.tree(), shop.initial("model"))
+    with shop.lending():
+        for again in (client.load(None), client.load(None)):
+            assert again in (first, second)
+            assert_equal(again.tree(), shop.initial("model"))
+            assert all(parameter.grad is None for parameter in again.net.parameters())
+
+
+def test_the_initial_model_follows_from_seed_and_architecture_alone() -> None:
+    torch.manual_seed(1)
+    first = bench().initial("model")
+    torch.manual_seed(2)
+    assert_equal(first, bench().initial("model"))
+    assert_equal(first, bench().initial("private"))
+    assert not torch.equal(first["head.weight"], bench(seed=8).initial("model")["head.weight"])
+
+
+def test_wrong_trees_and_names_are_refused_with_what_differs() -> None:
+    client = Client(bench(), "ada", 1, 1, {})
+    tree = client.initial("model")
+    short = Tree({name: value for name, value in tree.items() if name != "head.bias"})
+    with pytest.raises(ValueError, match=r"missing \['head.bias'\], unknown none"):
+        client.load(short)
+    wide = Tree({**tree, "head.bias": torch.zeros(9)})
+    with pytest.raises(ValueError, match=r"head.bias: expected shape \(3,\), got \(9,\)"):
+        client.load(wide)
+    with pytest.raises(KeyError, match="no model 'teacher': this experiment has"):
+        client.load(None, model="teacher")
+
+
+def test_a_process_without_data_says_so() -> None:
+    shop = bench()
+    shop.federation = None
+    with pytest.raises(RuntimeError, match="client ada was asked for its train data"):
+        _ = Client(shop, "ada", 1, 1, {}).train
+
+
+def test_a_model_of_the_users_that_holds_frozen_weights_never_moves_them() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Linear(4, 3))
+    net[1].weight.requires_grad_(False)
+    client = Client(bench(models={"model": net}), "ada", 1, 1, {})
+    model = client.load(None)
+    client.fit(model)
+    start, tree = client.initial("model"), model.tree()
+    assert tree.untrained == {"features.1.weight"}
+    assert torch.equal(tree["features.1.weight"], start["features.1.weight"])
+    assert not torch.equal(tree["features.2.weight"], start["features.2.weight"])

@@ -1,0 +1,202 @@
+"""Slots of one method filled by others: names that cannot clash, and refusals that say why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import equipoise as eq
+from equipoise.client import Client, Inputs
+from equipoise.composition import Unsound, compose
+from equipoise.method import Cohort, Method, Ups, Weights
+from equipoise.methods.fedavg import FedAvg
+from equipoise.methods.fedprox import FedProx
+from equipoise.methods.scaffold import Scaffold
+from equipoise.methods.specifications import method_from, spec_of
+from equipoise.methods.standalone import Standalone
+from equipoise.models import Model
+from equipoise.records import Down, State, Up
+from equipoise.server import Server
+from equipoise.tree import Tree
+from tests.helpers.problems import assert_equal, client_states, server_state, trained
+from tests.helpers.runs import everything, played, settings
+
+
+@dataclass(frozen=True)
+class ByLoss(Method):
+    """Weighs by the loss of the received model; `loss`, `visits` and `seen` are names that the base uses, too."""
+
+    composable_weights: ClassVar[bool] = True
+
+    power: float = 1.0  # of the loss
+
+    def start(self, server: Server) -> State:
+        return super().start(server).with_(visits=0)
+
+    def before(self, client: Client, received: Tree | None) -> Up:
+        assert received is not None
+        client.state["seen"] = client.state.get("seen", 0) + 1
+        return Up(loss=client.loss(client.load(received)))
+
+    def after(self, client: Client, received: Tree | None, uploaded: Tree | None) -> Up:
+        assert received is not None and uploaded is not None
+        return Up(moved=(uploaded - received).norm())
+
+    def observe(self, server: Server, state: State, ups: Ups) -> State:
+        assert min(ups.numbers("moved")) > 0
+        return state.with_(visits=state.visits + len(ups), model_seen=state.model.norm())
+
+    def weights(self, server: Server, state: State, ups: Ups) -> Weights:
+        return Weights(ups.numbers("loss") ** self.power)
+
+
+@dataclass(frozen=True)
+class Chatty(FedAvg):
+    """Keeps and sends entries of the same names as its guests."""
+
+    def start(self, server: Server) -> State:
+        return super().start(server).with_(visits="base", past="base")
+
+    def client(self, client: Client, down: Down) -> Up:
+        client.state["seen"] = "base"
+        model = client.load(down.model)
+        client.fit(model)
+        return Up(model=model, loss="base")
+
+    def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
+        assert set(ups.values("loss")) == {"base"}
+        return super().update(server, state, ups, weights)
+
+
+@dataclass(frozen=True)
+class Slow(Method):
+    """Stands beside: remembers the mean of all models so far, and serves it."""
+
+    def start(self, server: Server) -> State:
+        state = super().start(server)
+        return state.with_(past=state.model, rounds=1)
+
+    def observe(self, server: Server, state: State, ups: Ups) -> State:
+        total = state.past * state.rounds + ups.mean("model", np.ones(len(ups))).params
+        return state.with_(past=(total / (state.rounds + 1)).with_rest(state.past.rest), rounds=state.rounds + 1)
+
+    def deliver(self, server: Server, state: State, client_id: str) -> Down:
+        return Down(model=state.model, past=state.past)
+
+    def serves(self, client: Client, down: Down) -> dict[str, Model]:
+        return {"global": client.load(down.past), "teacher": client.load(down.past)}
+
+
+@dataclass(frozen=True)
+class Shifted(Method):
+    """Changes inputs by what clients measured before round 1."""
+
+    def setup(self, server: Server, state: State, everyone: Cohort) -> State:
+        return state.with_(shift=everyone.run(self.centre).mean("centre", np.ones(len(server.ids))))
+
+    def centre(self, client: Client, down: Down) -> Up:
+        client.state["asked"] = True
+        return Up(centre=float(client.train.x.mean()))
+
+    def deliver(self, server: Server, state: State, client_id: str) -> Down:
+        return Down(shift=state.shift)
+
+    def inputs(self, client: Client, down: Down) -> Inputs:
+        return Inputs(train=lambda x, noise: x - down.shift, other=lambda x: x - down.shift, random=False)
+
+
+def test_a_weight_rule_weighs_and_keeps_its_names_apart(tmp_path: Path) -> None:
+    run = trained(compose(Chatty(), weights=ByLoss(power=2.0)), tmp_path / "run", "mlp", rounds=2)
+    state = server_state(run)
+    assert (state.visits, state.past, state["@byloss"]["visits"]) == ("base", "base", 8)
+    assert set(state["@byloss"]) == {"visits", "model_seen"}, "a guest has no model of its own"
+    for own in client_states(run).values():
+        assert (own["seen"], own["@byloss"]) == ("base", {"seen": 2})
+    assert len({row["share"] for row in run.weights()}) > 4
+
+
+def test_composed_weights_are_those_of_the_rule_alone(tmp_path: Path) -> None:
+    alone, guest = trained(ByLoss(), tmp_path / "a", "mlp"), trained(compose(FedProx(mu=0), weights=ByLoss()), tmp_path / "b", "mlp")
+    plain = trained("fedavg", tmp_path / "c", "mlp")
+    assert alone.weights() == guest.weights() != plain.weights()
+    assert_equal(server_state(alone).model, server_state(guest).model)
+
+
+def test_what_stands_beside_serves_and_changes_nothing(tmp_path: Path) -> None:
+    plain = played(settings("fedavg"), tmp_path / "plain")
+    both = played(settings(compose(FedAvg(), beside=Slow())), tmp_path / "both")
+    assert_equal(server_state(plain).model, server_state(both).model)
+    assert plain.table(model="global") == both.table(model="global"), "the base's own model keeps its name"
+    assert set(both.models()) == {"teacher", "global"} and plain.models() == ["global"]
+    own = trained(Slow(), tmp_path / "own", "mlp")
+    assert_equal(server_state(both)["@slow"]["past"], server_state(own).past)
+
+
+@pytest.mark.parametrize("base", [FedAvg(), Standalone()])
+def test_inputs_are_changed_for_any_base(tmp_path: Path, base: Method) -> None:
+    plain = played(settings(base), tmp_path / "plain")
+    shifted = played(settings(compose(base, inputs=Shifted())), tmp_path / "shifted")
+    assert plain.final("loss") != shifted.final("loss")
+    for own in client_states(shifted).values():
+        assert own["@shifted"] == {"asked": True}
+    assert "shift" not in server_state(shifted) and server_state(shifted)["@shifted"]["shift"] != 0
+
+
+def test_a_composition_travels_as_plain_data(tmp_path: Path) -> None:
+    config = settings(compose(Chatty(average="uniform"), weights=ByLoss(power=2.0), beside=Slow()))
+    direct, packed = played(config, tmp_path / "direct"), played(config, tmp_path / "packed", transport="loopback")
+    first, second = everything(direct), everything(packed)
+    assert first.keys() == second.keys() and direct.table() == packed.table()
+    spec = spec_of(config["method"])
+    assert spec["weights"] == {"name": f"{__name__}:ByLoss", "power": 2.0} and spec["average"] == "uniform"
+    again = method_from(spec)
+    assert spec_of(again) == spec and again == config["method"]
+
+
+def test_a_method_in_two_slots_remembers_once(tmp_path: Path) -> None:
+    run = trained(compose(FedAvg(), weights=ByLoss(), beside=ByLoss()), tmp_path / "run", "mlp", rounds=1)
+    assert server_state(run)["@byloss"]["visits"] == 4
+    with pytest.raises(Unsound, match="two slots with different settings"):
+        compose(FedAvg(), weights=ByLoss(), beside=ByLoss(power=2.0))
+
+
+@dataclass(frozen=True)
+class NoModel(Method):
+    uploads_model: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class OwnUpdate(Method):
+    def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
+        return state
+
+
+@pytest.mark.parametrize(
+    ("base", "guests", "reason"),
+    [
+        (Standalone(), {"weights": ByLoss()}, "its round never weighs replies"),
+        (NoModel(), {"weights": ByLoss()}, "the rule measures the uploaded model, but this method uploads none"),
+        (OwnUpdate(), {"weights": ByLoss()}, "its update is derived for its own weights"),
+        (FedAvg(), {"weights": Scaffold()}, "it has no weight rule"),
+        (FedAvg(), {"weights": Slow()}, "it has no weight rule"),
+        (FedAvg(), {"inputs": FedProx()}, "it does not change inputs"),
+        (FedAvg(), {"beside": FedProx()}, "it remembers nothing"),
+        (NoModel(), {"beside": Slow()}, "uploads none"),
+    ],
+)
+def test_an_unsound_composition_is_refused_with_the_reason(base: Method, guests: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Unsound, match=reason) as caught:
+        compose(base, **guests)
+    assert type(base).__name__ in str(caught.value) and type(next(iter(guests.values()))).__name__ in str(caught.value)
+
+
+def test_slots_are_given_at_once() -> None:
+    assert compose(base := FedAvg()) is base
+    with pytest.raises(Unsound, match="a composition already"):
+        compose(compose(FedAvg(), weights=ByLoss()), beside=Slow())
+    with pytest.raises(ValueError, match="it does not change inputs"):
+        eq.Experiment(method={"name": "fedavg", "inputs": "fedprox"})

@@ -1,0 +1,66 @@
+"""Runs over any transport."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import equipoise as eq
+from equipoise import simulate
+from equipoise.data import Federation
+from equipoise.engine.cohort import Clients
+from equipoise.experiment import Experiment
+from equipoise.simulate import Connect
+from equipoise.storage.store import DATABASE, RunError
+from equipoise.transports.base import Reply
+from equipoise.transports.inprocess import Separated
+from equipoise.transports.workers.pool import Workers
+from equipoise.transports.workers.processes import Pool
+from tests.helpers.runs import played, sites
+
+
+class Lasting(Workers):
+    """Workers that stay for the next run."""
+
+    def close(self, keep: bool = True) -> None:
+        super().close(keep=True)
+
+
+def over(pool: Pool) -> Connect:
+    return lambda federation, wanted: Lasting(pool, federation)
+
+
+def separated(disk: Path) -> Connect:
+    """Nothing but the job tells the performing side what to do, and states lie on its own disk."""
+
+    def connect(federation: Federation, wanted: Experiment) -> Separated:
+        return Separated(federation, disk)
+
+    return connect
+
+
+def named(disk: Path) -> set[str]:
+    return {path.name for path in disk.iterdir()}
+
+
+def sites_given(config: dict[str, Any]) -> Experiment:
+    return eq.Experiment(**config, dataset=eq.from_sites(sites()))
+
+
+def stop_after(rounds: int, config: dict[str, Any], out: Path, transport: Connect | None) -> None:
+    """Begin a run, or go on with it, until so many rounds are done, as if it had been stopped then."""
+    ask = Clients.ask
+
+    def limited(self: Clients, requests: Any) -> list[Reply]:
+        if requests and requests[0].round > rounds:
+            raise RunError("stopped")
+        return ask(self, requests)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(RunError, match="stopped"):
+        patch.setattr(Clients, "ask", limited)
+        if (out / DATABASE).exists():
+            simulate.resume(out, given=sites_given(config), transport=transport)
+        else:
+            played(config, out, transport=transport)

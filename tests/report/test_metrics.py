@@ -1,0 +1,218 @@
+"""Reports about other metrics than accuracy, and headlines that say no more than the statistics."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from equipoise.comparison import Comparison, formats, opened
+from equipoise.comparison.entries import Entry, RunResult
+from equipoise.comparison.table import Failure
+from equipoise.metrics.registry import find
+from equipoise.report import figures, report
+from equipoise.report.cards import cards, points, written
+from equipoise.report.curves import read_curves
+from equipoise.report.verdict import best_in_words
+from equipoise.runs import Run
+from equipoise.runs.summary import summarise as shown
+from equipoise.runs.summary import undefined
+from equipoise.task import Task
+from tests.helpers.stores import made_up_run
+
+
+def made_up(averages: dict[str, list[float]], metric: str = "accuracy", partition: str = "iid", **more: object) -> Comparison:
+    """Methods with these averages by seed; client `low` is a tenth below, client `high` a tenth above. Alone they have 0.5 and 0.7."""
+    entries = []
+    for method, values in averages.items():
+        for seed, value in enumerate(values):
+            if math.isnan(value):
+                continue
+            config = {"method": {"name": method}, "seed": seed, "data": {"name": "digits", "partition": partition}}
+            found = {metric: {"low": value - 0.1, "high": value + 0.1}}
+            run = RunResult(Path(f"{method}-{seed}"), config, "digits", Task("classification", (3,), 2), "x", metric, found, {"megabytes": 1.0, "seconds": 2.0})  # fmt: skip
+            config = {**config, "method": {"name": "standalone"}}
+            alone = replace(run, folder=Path(f"alone-{seed}"), config=config, by_metric={metric: {"low": 0.5, "high": 0.7}})
+            entries.append(Entry(method, run, alone))
+    return Comparison(entries, "fedavg", **more)  # type: ignore[arg-type]
+
+
+def test_one_seed_speaks_of_one_run() -> None:
+    said = best_in_words(made_up({"fedavg": [0.7], "fedakd": [0.8]}))
+    assert (
+        said
+        == "fedakd has the best average (80.0 %) in this one run per method. fedavg and fedakd harmed nobody in this one run per method."
+    )
+    errors = best_in_words(made_up({"fedavg": [0.7], "fedakd": [0.8]}, "rmse"))
+    assert errors.startswith(
+        "fedavg has the best average (0.7000) in this one run per method. fedavg and fedakd harmed the fewest clients (100.0 %)"
+    )
+
+
+def test_several_seeds_are_told_apart_by_their_intervals() -> None:
+    clear = made_up({"fedavg": [0.70, 0.71, 0.72], "fedakd": [0.80, 0.81, 0.82]})
+    assert best_in_words(clear).startswith("fedakd has the best average (81.0 %), over 3 seeds.")
+    close = made_up({"fedavg": [0.70, 0.75, 0.80], "fedakd": [0.71, 0.76, 0.81], "fedprox": [0.2, 0.21, 0.2]})
+    assert best_in_words(close).startswith(
+        "Which method has the best average cannot be told: the 95% intervals of fedakd and fedavg overlap."
+    )
+    assert best_in_words(replace(close, level=0.1)).startswith("fedakd has the best average (76.0 %), over 3 seeds.")
+    same = made_up({"fedavg": [0.70, 0.75], "fedakd": [0.70, 0.75]})
+    assert best_in_words(same).startswith(
+        "Which method has the best average cannot be told: the 95% intervals of fedavg and fedakd overlap."
+    )
+    single = made_up({"fedavg": [0.70, 0.71, 0.72], "fedakd": [math.nan, 0.9, math.nan]})
+    assert best_in_words(single).startswith("Which method has the best average cannot be told: fedakd finished in one seed only.")
+
+
+def test_harm_is_judged_alike_and_so_is_another_measure() -> None:
+    harming = made_up({"fedavg": [0.55, 0.55, 0.62], "fedakd": [0.55, 0.62, 0.62]})
+    assert best_in_words(harming).endswith("Who harms the fewest clients cannot be told: the 95% intervals of fedakd and fedavg overlap.")
+    by_worst = best_in_words(made_up({"fedavg": [0.70, 0.71, 0.72], "fedakd": [0.80, 0.81, 0.82]}, measure="worst"))
+    assert by_worst == "fedakd has the best worst client (71.0 %), over 3 seeds. fedavg and fedakd harmed nobody in 3 seeds."
+    assert best_in_words(made_up({"fedavg": [0.5, 0.5], "fedakd": [0.9, 0.9]}, measure="harmed")) == "fedakd harmed nobody in 2 seeds."
+
+
+def test_every_partition_has_a_verdict_of_its_own() -> None:
+    first, second = made_up({"fedavg": [0.7], "fedakd": [0.8]}), made_up({"fedavg": [0.9], "fedakd": [0.8]}, partition="sharded")
+    both = best_in_words(Comparison([*first.entries, *second.entries], "fedavg"))
+    assert re.match(r"On iid: fedakd has the best average.* On sharded: fedavg has the best average", both)
+
+
+def test_numbers_are_written_in_the_unit_of_their_metric() -> None:
+    assert [written(0.8534, find(name)) for name in ("accuracy", "auroc", "rmse", "loss")] == ["85.3 %", "85.3 %", "0.8534", "0.8534"]
+    assert [points(0.02, find(name)) for name in ("auroc", "mae")] == ["2.0 points", "0.0200"] and written(math.nan, find("auroc")) == "–"
+
+
+def change(folder: Path, *statements: str) -> None:
+    db = sqlite3.connect(folder / "run.db")
+    for statement in statements:
+        db.execute(statement)
+    db.commit()
+    db.close()
+
+
+def pair(folder: Path, *statements: str, **evaluation: object) -> tuple[Path, Path]:
+    """Runs of 4 clients that measured accuracy and, with the same numbers, AUROC; altered as the statements say."""
+    copy = "insert into measurements select round, client, model, phase, split, 'auroc', value - 0.1 from measurements where metric = 'accuracy'"
+    runs = [
+        made_up_run(folder / method, method, level=level, evaluation=evaluation)
+        for method, level in (("standalone", 0.55), ("fedavg", 0.6))
+    ]
+    for run in runs:
+        change(run, copy, *statements)
+    return runs[0], runs[1]
+
+
+def test_a_page_about_auroc_has_all_metrics_and_names_clients_without_a_value(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    gone = "delete from measurements where metric = 'auroc' and client = '2'"
+    _, run = pair(tmp_path, gone, metrics=["accuracy", "auroc"], main="auroc")
+    assert Run(run).main_metric == "auroc" and undefined(Run(run), "auroc", "global") == ["2"]
+    entry = opened([run]).entries[0]
+    assert {card.client for card in cards(entry, Run(run))} == {"0", "1", "3"}
+    page = report([run], tmp_path / "r.html")[0].read_text()
+    assert "Auroc is undefined for client 2: its test data have one class; averages are over the other 3." in page
+    assert "In this one run" in page and "average auroc" in page
+    table = page[page.index("All metrics") :]
+    average = np.mean(list(Run(run).final("auroc").values()))
+    assert re.search(rf'<th scope="row">auroc in %</th><td>{100 * average:.1f}</td>', table)
+    assert re.search(r'<th scope="row">2</th><td>–</td><td>\d', table), "client by client, auroc and accuracy"
+    assert not recwarn.list
+
+
+def test_a_client_without_a_value_in_one_of_two_runs_counts_in_neither(tmp_path: Path) -> None:
+    alone, run = pair(tmp_path, metrics=["accuracy", "auroc"], main="auroc")
+    change(run, "delete from measurements where metric = 'auroc' and client = '2'")
+    both = opened([alone, run])
+    assert all(entry.run.values.keys() == {"0", "1", "3"} for entry in both.entries)
+    one = opened([run]).entries[0]
+    assert one.alone is not None and one.alone.values.keys() == {"0", "1", "3"}
+    curve = read_curves(Run(alone), "auroc", without=["2"])
+    assert curve.mean[-1] == pytest.approx(np.mean(list(both.entries[0].run.values.values())))
+
+
+def test_a_diverged_client_is_named_and_the_average_is_not_that_of_the_others(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    _, run = pair(tmp_path, metrics=["accuracy", "auroc"], main="auroc")
+    change(run, "update measurements set value = null where metric = 'auroc' and client = '2' and round > 1")
+    page = report([run], tmp_path / "r.html")[0].read_text()
+    assert "Auroc of client 2 is not a number: the outputs of the model are not finite." in page
+    assert math.isnan(opened([run]).entries[0].measured[0]["average"]) and math.isnan(shown(Run(run))["average"])
+    assert np.isnan(read_curves(Run(run), "auroc").mean).tolist() == [False, True, True]
+    broken = next(card for card in cards(opened([run]).entries[0], Run(run)) if card.client == "2")
+    assert broken.gain is None and broken.verdict == "" and '<tr class="" data-client="2">' in page
+    change(run, "update measurements set value = null where metric = 'auroc'")
+    assert report([run], tmp_path / "r.html")
+    assert report([tmp_path / "standalone", run], tmp_path / "r.html")
+    assert not recwarn.list
+
+
+def test_without_a_reference_for_this_metric_the_page_says_so(tmp_path: Path) -> None:
+    _, run = pair(tmp_path / "other", metrics=["accuracy", "auroc"], main="auroc")
+    run = run.rename(tmp_path / "fedavg")
+    alone = made_up_run(tmp_path / "standalone", "standalone")
+    assert "No run of training alone is known" in report([run], tmp_path / "r.html")[0].read_text()
+    assert any("has no auroc of these clients" in note for note in shown(Run(run), Run(alone))["notes"])
+
+
+def test_the_page_of_a_comparison_uses_what_it_was_asked(tmp_path: Path) -> None:
+    folders = {
+        (method, seed): made_up_run(tmp_path / "runs" / f"{method}-{seed}", method, seed=seed, level=level)
+        for method, level in (("standalone", 0.55), ("fedavg", 0.6), ("fedprox", 0.7))
+        for seed in range(5)
+    }
+    entries = opened(list(folders.values())).entries
+    alone = {entry.run.condition: entry.run for entry in entries if entry.label == "standalone"}
+    entries = [replace(entry, alone=alone[entry.run.condition]) for entry in entries]
+    failure = Failure("fedakd", "dirichlet:0.5", 3, "the oven is on fire")
+    formats.save(Comparison(entries, "fedprox", [failure], tmp_path, level=0.5, measure="worst"))
+    page = report([tmp_path], tmp_path / "r.html")[0].read_text()
+    assert "†: differs from fedprox" in page and "<dt>baseline of the tests</dt><dd>fedprox</dd>" in page
+    assert "50% interval over 5 seeds" in page and "rank: by worst client" in page
+    assert "1 of 16 runs failed: fedakd, partition dirichlet:0.5, seed 3: the oven is on fire" in page
+    assert "best worst client" in re.search(r'class="headline">([^<]*)', page).group(1)  # type: ignore[union-attr]
+    saved = json.loads((tmp_path / "comparison.json").read_text())
+    assert (saved["baseline"], saved["level"], saved["measure"], saved["failures"][0]["seed"]) == ("fedprox", 0.5, "worst", 3)
+
+
+def test_a_comparison_of_one_run_names_what_failed(tmp_path: Path) -> None:
+    entries = opened([made_up_run(tmp_path / "runs" / "standalone", "standalone")]).entries
+    formats.save(Comparison(entries, "fedavg", [Failure("fedavg", "iid", 0, "no patience left")], tmp_path))
+    page = report([tmp_path], tmp_path / "r.html")[0].read_text()
+    assert "1 of 2 runs failed: fedavg, partition iid, seed 0: no patience left" in page
+
+
+def test_points_beyond_the_line_are_those_that_gain() -> None:
+    alone, together = np.array([1.0, 2.0, 3.0, math.nan]), np.array([0.5, 1.5, 4.0, 1.0])
+    for metric, expected in (("rmse", ["gains (2)", "loses (1)"]), ("auroc", ["gains (1)", "loses (2)"])):
+        axes = figures.alone_against_together(alone, together, find(metric)).axes[0]
+        assert [text.get_text() for text in axes.get_legend().get_texts()] == expected
+
+
+def test_a_client_without_test_samples_is_not_called_undefined(tmp_path: Path) -> None:
+    run = Run(made_up_run(tmp_path / "run"))
+    change(run.folder, "delete from measurements where client in ('1', '2')")
+    change(
+        run.folder,
+        """update meta set value = '{"train": [9, 9, 9, 9], "validation": [1, 1, 1, 1], "test": [9, 0, 9, 9]}' where key = 'sizes'""",
+    )
+    assert undefined(run, "accuracy", "global") == ["2"]
+    config = run.config | {"evaluation": run.config["evaluation"] | {"clients": "cohort"}}
+    change(run.folder, """update rounds set joined = '["0", "3"]'""")
+    run.__dict__["config"] = config
+    assert undefined(run, "accuracy", "global") == [], "only those asked in the last round were measured"
+
+
+def test_the_main_metric_decides_the_best_round(tmp_path: Path) -> None:
+    _, run = pair(tmp_path, "update measurements set value = 10 - round where metric = 'auroc'", metrics=["accuracy", "auroc"])
+    assert shown(Run(run))["best round"] == 3, "accuracy rises"
+    assert shown(Run(run), metric="auroc")["best round"] == 1
+    loss = made_up_run(tmp_path / "loss", evaluation={"main": "loss"})
+    change(loss, "update measurements set metric = 'loss'")
+    found = shown(Run(loss))
+    assert found["best round"] == 1 and found["worst"] == max(Run(loss).final().values()) and found["metric"] == "loss"
