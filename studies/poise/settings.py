@@ -39,6 +39,24 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "cifar": {"data": {"name": "cifar10", "samples": 26800, "split": (0.15, 0.03, 0.82), "clients": 10, "partition": "dirichlet:0.5"}},
 }
+REGRESSION: dict[str, dict[str, Any]] = {
+    "diabetes": {
+        "data": {"name": "diabetes", "partition": "dirichlet_bins:0.5", "clients": 5, "split": (0.5, 0.2, 0.3), "normalise": "pooled"},
+        "training": {**_TRAINING, "lr": 0.003, "batch": 16, "epochs": 2},
+        "rounds": 30,
+    },
+    "retina": {
+        "data": {
+            "name": "retinamnist",
+            "task": "regression",
+            "partition": "dirichlet_bins:0.5",
+            "clients": 5,
+            "split": (0.5, 0.15, 0.35),
+            "pool": "all",
+        }
+    },
+}
+NUMBERS = ("standalone", "standalone, other numbers", "fedavg", "finetune", "poise", "poise, plain")
 WITH_LENET = ("dirichlet-0.5", "ics-5", "digits", "cifar")
 WITH_MLP = tuple(name for name in SETTINGS if name != "cifar")
 
@@ -83,7 +101,9 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 
 def config(setting: str, method: Any, seed: int, model: str = "mlp", **changes: Any) -> dict[str, Any]:
     """An experiment; `changes` have dotted keys."""
-    found = {**_COMMON, **SETTINGS[setting], "method": method, "seed": seed}
+    found = {**_COMMON, **(SETTINGS | REGRESSION)[setting], "method": method, "seed": seed}
+    if setting in REGRESSION:
+        found["evaluation"] = {**found["evaluation"], "metrics": ["rmse"]}
     if model != "mlp":
         found["model"] = model
     for key, value in changes.items():

@@ -1,6 +1,6 @@
 """The study of Poise: runs what PROTOCOL.md names, one line of JSON for each run as it ends.
 
-    python studies/poise/study.py tune|fold|prior|report|ablations|lenet ...
+    python studies/poise/study.py tune|fold|prior|report|ablations|regression|lenet ...
 
 What results.jsonl holds already is not run again. The sets must be at hand (EQUIPOISE_DATA).
 """
@@ -23,7 +23,7 @@ import torch
 import settings
 import variants
 from equipoise import simulate
-from equipoise.data import DataConfig, Federation, Parts, federate
+from equipoise.data import DataConfig, Dataset, Federation, Parts, federate, from_arrays
 from equipoise.experiment import Experiment
 from equipoise.method import Method
 from equipoise.methods.poise import Poise
@@ -113,10 +113,7 @@ class Study:
             if keep is not None:
                 keep(run, federation)
         if key not in self.done:
-            with RESULTS.open("a") as file:
-                file.write(json.dumps(record) + "\n")
-            self.done[key] = record
-            print(*key, f"{100 * np.mean(record['accuracy']):.2f}", record["seconds"], flush=True)
+            self.keep(record)
         return record
 
     def record(self, run: Run, wanted: Experiment, federation: Federation, key: tuple[Any, ...], against: str | None) -> dict[str, Any]:
@@ -219,6 +216,32 @@ class Study:
         other = OTHER if label.endswith("other numbers") else 0
         self.one("report", setting, label, method, seed, model=model, change=change, other=other, **changes)
 
+    def regression(self) -> None:
+        for seed in range(10):
+            for setting in settings.REGRESSION:
+                for label in settings.NUMBERS if seed in settings.REPORT or setting == "diabetes" else ():
+                    self.number(setting, label, seed)
+
+    def number(self, setting: str, label: str, seed: int) -> None:
+        """A run of a regression; only its errors are kept."""
+        key = ("regression", "mlp", setting, label, seed)
+        if key in self.done:
+            return
+        method = Poise(fold=not label.endswith("plain")) if label.startswith("poise") else tuned_to(label.partition(",")[0], {})[0]
+        config = settings.config(setting, method, seed + (OTHER if label.endswith("other numbers") else 0))
+        wanted = Experiment(**config, dataset=diabetes() if setting == "diabetes" else None)
+        federation = federate(wanted.data, seed, wanted.dataset)
+        with tempfile.TemporaryDirectory() as folder, dealt(federation):
+            found = simulate.run(wanted, Path(folder) / "run").final()
+        record = dict(zip(("part", "model", "setting", "method", "seed"), key, strict=True))
+        self.keep({**record, "rmse": [round(found[client], 6) for client in federation.ids], "tests": list(map(len, federation.test))})
+
+    def keep(self, record: dict[str, Any]) -> None:
+        with RESULTS.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        self.done[key_of(record)] = record
+        print(*key_of(record), f"{np.mean(record.get('accuracy', record.get('rmse'))):.4f}", flush=True)
+
     def lenet(self) -> None:
         self.report("lenet")
 
@@ -227,6 +250,14 @@ class Study:
             for setting in ("dirichlet-0.5", "ics-5"):
                 for label, method in {"plain": Poise(fold=False), **settings.ABLATIONS, "hard choice": variants.Hard(fold=False)}.items():
                     self.one("ablations", setting, label, method, seed)
+
+
+def diabetes() -> Dataset:
+    """The 442 patients of scikit-learn's set: ten findings, and how the disease went on."""
+    from sklearn.datasets import load_diabetes
+
+    found = load_diabetes(scaled=False)
+    return from_arrays(found.data, found.target, kind="regression", name="diabetes", columns=found.feature_names)
 
 
 def tuned_to(label: str, values: dict[str, Any]) -> tuple[Method, dict[str, Any]]:
@@ -290,8 +321,8 @@ class dealt:
 
 def parts_of(words: list[str]) -> Iterator[str]:
     for word in words:
-        if word not in ("tune", "fold", "prior", "report", "ablations", "lenet"):
-            raise SystemExit(f"expected tune, fold, prior, report, ablations or lenet, got {word!r}")
+        if word not in ("tune", "fold", "prior", "report", "ablations", "regression", "lenet"):
+            raise SystemExit(f"expected tune, fold, prior, report, ablations, regression or lenet, got {word!r}")
         yield word
 
 

@@ -18,10 +18,11 @@ from equipoise.checked.text import shown
 from equipoise.cli import output
 from equipoise.cli.data import before_training
 from equipoise.comparison import formats
-from equipoise.comparison.plan import ALONE, Cell
+from equipoise.comparison.plan import Cell
 from equipoise.comparison.side_by_side import Progress as Watching
 from equipoise.comparison.table import Comparison
 from equipoise.experiment import ConfigurationError
+from equipoise.runs.reference import ALONE
 
 MOST_SEEDS = 1000
 
