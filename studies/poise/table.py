@@ -209,6 +209,26 @@ def ablations() -> list[str]:
     return lines
 
 
+def numbers() -> list[str]:
+    part = Part("regression")
+    lines = [
+        "| setting | method | root mean squared error | worst client | change | worst change | above alone |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for setting in part.settings:
+        seeds = part.seeds(setting)
+        alone = np.array([one["rmse"] for one in part.of(setting, ALONE, seeds)])
+        for method in part.methods if seeds else []:
+            own = np.array([one["rmse"] for one in part.of(setting, method, seeds)])
+            cells = [setting, NAMES.get(method, method), f"{own.mean():.3f}", f"{own.max(1).mean():.3f}"]
+            change = own - alone
+            cells += (
+                [""] * 3 if method == ALONE else [f"{change.mean():+.3f}", f"{change.max():+.3f}", f"{(change > 0).sum()} of {change.size}"]
+            )
+            lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, "", "Lower is better. Seeds " + "; ".join(f"{name}: {listed(part.seeds(name))}" for name in part.settings) + "."]
+
+
 def missing() -> str:
     done = Counter(key[:2] for key in known())
     wanted = {("report", "mlp"): "all settings with `mlp`", ("ablations", "mlp"): "ablations", ("report", "lenet"): "`lenet`"}
@@ -217,7 +237,7 @@ def missing() -> str:
 
 def page() -> str:
     values = ", ".join(f"{label} {name.partition('.')[2]} {value}" for label, grid in chosen().items() for name, value in grid.items())
-    seconds = sum(record["seconds"][1] for record in known().values())
+    seconds = sum(record.get("seconds", [0, 0])[1] for record in known().values())
     lines = [
         f"Made by `python studies/poise/table.py` from `studies/poise/results.jsonl`: {len(known())} runs, {seconds / 60:.0f} minutes of one core. "
         "The [protocol](../../studies/poise/PROTOCOL.md) was committed before the first run. Average: accuracy in per cent over clients, ± standard "
@@ -239,6 +259,10 @@ def page() -> str:
         "",
         *report(Part("report"), "Multilayer perceptron"),
         *report(Part("report", "lenet"), "LeNet"),
+        "### Regression",
+        "",
+        *numbers(),
+        "",
         "### Ablations",
         "",
         *ablations(),
