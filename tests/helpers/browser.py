@@ -80,11 +80,12 @@ class Browser:
             self.events.append(message)
         return message
 
-    def open(self, path: Path, width: int = 1200, height: int = 900) -> None:
+    def open(self, page: Path | str, width: int = 1200, height: int = 900) -> None:
+        """Show a file, or what an address leads to."""
         phone = width < 600
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
         self.events.clear()
-        self.call("Page.navigate", url=path.as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         end = time.monotonic() + SECONDS
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self._next(end)

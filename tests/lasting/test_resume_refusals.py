@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -11,13 +12,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from threading import Timer
 
 import pytest
 import yaml
 
 from equipoise import simulate
 from equipoise.experiment import experiment
-from equipoise.storage.store import FORMAT, RunError, Store
+from equipoise.storage import lock
+from equipoise.storage.lock import acquire, is_held
+from equipoise.storage.store import FORMAT, LOCK, RunError, Store
 from equipoise.transports.performing import Performer
 from tests.helpers.runs import config, environment, same_run, stopped
 
@@ -167,3 +171,18 @@ def test_ctrl_c_ends_after_the_current_client_and_says_how_to_resume(tmp_path: P
     assert process.returncode == 130
     assert "stopped after round" in said and f"equipoise resume {tmp_path / 'run'}" in said and "Traceback" not in said
     assert simulate.Run(tmp_path / "run").status == "stopped"
+
+
+def test_whoever_asks_for_the_lock_leaves_no_trace_and_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not is_held(tmp_path), "a folder that was never run"
+    assert list(tmp_path.iterdir()) == []
+    held = acquire(tmp_path)
+    before = (tmp_path / LOCK).stat()
+    assert is_held(tmp_path) and is_held(tmp_path)
+    held.release()
+    assert not is_held(tmp_path) and (tmp_path / LOCK).stat().st_mtime_ns == before.st_mtime_ns
+    monkeypatch.setattr(lock, "PATIENCE", 60)  # the machine may be slow
+    with open(tmp_path / LOCK) as looking:  # somebody asks in the moment in which a run begins
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        Timer(0.1, lambda: fcntl.flock(looking, fcntl.LOCK_UN)).start()
+        acquire(tmp_path).release()

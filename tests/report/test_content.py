@@ -97,7 +97,7 @@ def test_names_from_outside_are_text_and_not_markup(tmp_path: Path):
     pictures = [base64.b64decode(found).decode() for found in re.findall(r"data:image/svg\+xml;base64,([^\"]+)", page)]
     assert drawn and all(evil not in picture for picture in pictures)
     named = [picture for picture in pictures if "&lt;img src=x" in picture]
-    assert len(named) == 2, "the heat map and the legend of the weights name the clients"
+    assert len(named) == 3, "the learning curves, the heat map and the legend of the weights name the clients"
     assert all("$\\frac{$" in picture and "_b" in picture for picture in named), "a formula or an underscore is a name like any other"
 
 

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
-from equipoise import methods
 from equipoise.checked.names import nearest
 from equipoise.comparison import formats
 from equipoise.comparison.entries import Entry
-from equipoise.comparison.measures import Measure, in_unit_of, measures
+from equipoise.comparison.measures import Measure
 from equipoise.comparison.table import Comparison, opened
 from equipoise.metrics import Metric
-from equipoise.report import figures, pictures
-from equipoise.report.cards import cards, doubt, headline, points, written
+from equipoise.report import drawing, pictures
+from equipoise.report.cards import Card, cards, doubt, extremes, headline, in_quantiles, points, written
+from equipoise.report.parts import environment, facts, marked, metrics_of_one, metrics_of_several
 from equipoise.report.pictures import Picture
+from equipoise.report.render import Live, render
+from equipoise.report.tracks import scale_of
 from equipoise.report.verdict import best_in_words
 from equipoise.runs import Run
 from equipoise.runs.reference import ALONE
 from equipoise.runs.summary import best_round, notes
 from equipoise.storage.files import save_output
 from equipoise.storage.store import RunError
-
-SHOWN_CLIENTS = 50  # rows of the client table that are shown at first; a button shows the rest
 
 
 def report(
@@ -38,24 +35,38 @@ def report(
     against: str | Path | None = None,
     kinds: Sequence[str] = (),
     names: Sequence[str] = (),
+    more: Mapping[str, Picture] | None = None,
 ) -> list[Path]:
     """Write the report of a run, of several, or of a comparison; returns the files written, the page first.
 
-    `kinds` ("png", "pdf") also writes the figures as files beside the page, or those in `names` only.
+    `kinds` ("png", "pdf") also writes the figures as files beside the page, or those in `names` only. `more`: further figures, shown behind a run's own.
     """
     comparison = opened(runs, against)
+    with _without_warnings():
+        return _written(comparison, Path(out), kinds, names, more or {})
+
+
+def page_of(comparison: Comparison, live: Live | None = None) -> str:
+    """The page of a run or of several; `live` where it is watched while the run goes on."""
+    with _without_warnings():
+        return _rendered(comparison, *_drawn(comparison), live)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """numpy warns of means over clients of which none has a value; the page says so in words."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # means over clients of which none has a value; the page says so in words
-        return _written(comparison, Path(out), kinds, names)
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
 
 
-def _written(comparison: Comparison, path: Path, kinds: Sequence[str], names: Sequence[str]) -> list[Path]:
-    several = len(comparison.entries) > 1
-    drawn = _figures_of_several(comparison) if several else pictures.of_run(comparison.entries[0])
+def _written(comparison: Comparison, path: Path, kinds: Sequence[str], names: Sequence[str], more: Mapping[str, Picture]) -> list[Path]:
+    found, drawn = _drawn(comparison)
+    drawn |= more
     for name in names:
         if name not in drawn:
             raise nearest("figure", name, list(drawn))
-    page = _page_of_several(comparison, drawn) if several else _page_of_one(comparison, drawn)
+    page = _rendered(comparison, found, drawn)
     written_files = [path]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,13 +74,28 @@ def _written(comparison: Comparison, path: Path, kinds: Sequence[str], names: Se
         for kind in kinds:
             for name in names or drawn:
                 file = path.with_name(f"{path.stem}-{name}.{kind}")
-                save_output(file, figures.encoded(drawn[name].draw, kind))
+                save_output(file, drawing.encoded(drawn[name].draw, kind))
                 written_files.append(file)
     except OSError as error:
         raise RunError(
             f"cannot write the report to {path}: {error.strerror or error}; choose a file that can be written with --out"
         ) from error
     return written_files
+
+
+def _drawn(comparison: Comparison) -> tuple[list[Card], dict[str, Picture]]:
+    """The cards of a single run, and the figures."""
+    if len(comparison.entries) > 1:
+        return [], _figures_of_several(comparison)
+    entry = comparison.entries[0]
+    found = cards(entry, Run(entry.run.folder))
+    return found, pictures.of_run(entry, found)
+
+
+def _rendered(comparison: Comparison, found: list[Card], drawn: dict[str, Picture], live: Live | None = None) -> str:
+    if len(comparison.entries) > 1:
+        return _page_of_several(comparison, drawn, live)
+    return _page_of_one(comparison, found, drawn, live)
 
 
 def _figures_of_several(comparison: Comparison) -> dict[str, Picture]:
@@ -84,10 +110,10 @@ def _figures_of_several(comparison: Comparison) -> dict[str, Picture]:
     return drawn
 
 
-def _page_of_one(comparison: Comparison, drawn: dict[str, Picture]) -> str:
+def _page_of_one(comparison: Comparison, found: list[Card], drawn: dict[str, Picture], live: Live | None) -> str:
     entry = comparison.entries[0]
     run, metric = Run(entry.run.folder), entry.metric
-    found = cards(entry, run)
+    run.store.db.execute("begin")  # one moment of a run that goes on: no two rounds in one text
     measured = entry.measured[0]
     worst = "highest" if entry.lower else "lowest"
     tiles = [(f"average {metric.name}", written(measured["average"], metric), _was(entry, "average")),
@@ -97,32 +123,42 @@ def _page_of_one(comparison: Comparison, drawn: dict[str, Picture]) -> str:
         average = measured["change"] * (-1 if entry.lower else 1)
         tiles += [("average gain", f"{'+' if average > 0 else ''}{points(average, metric)}", f"{100 * measured['harmed']:.0f} % of the clients lose"),
                   ("collaborative fairness", formats.figure(measured["cf"], Measure("CF")), "CF, from -100 to 100")]  # fmt: skip
-    return _render(
+    return render(
+        "page.html",
+        live=live,
         title=f"{entry.label} on {entry.run.data}",
         headline=headline(found, metric),
-        remarks=[doubt(found), *_remarks(entry, run), _unfinished(run), _no_reference(entry), _failed(comparison)],
+        remarks=[
+            in_quantiles(found, metric),
+            doubt(found),
+            *_remarks(entry, run),
+            _unfinished(run),
+            _no_reference(entry),
+            _failed(comparison),
+        ],
         tiles=tiles,
-        cards=found,
-        largest=max((abs(card.gain) for card in found if card.gain is not None), default=0.0),
+        cards=extremes(found),
+        scale=scale_of(found, metric),
         total_rounds=run.last_round,
         tables=[],
-        metrics=[_metrics_of_one(entry)] if len(entry.run.by_metric) > 1 else [],
+        metrics=[metrics_of_one(entry)] if len(entry.run.by_metric) > 1 else [],
         pictures=_group(drawn, list(drawn)),
         more=[],
+        notes=[],
         unit=metric.title,
         metric=metric,
-        facts=_facts(run),
+        facts=facts(run),
         configuration=[(str(entry.run.folder), yaml.safe_dump(run.config, sort_keys=False))],
-        environment=_environment(run),
+        environment=environment(run),
     )
 
 
-def _page_of_several(comparison: Comparison, drawn: dict[str, Picture]) -> str:
+def _page_of_several(comparison: Comparison, drawn: dict[str, Picture], live: Live | None) -> str:
     entries = comparison.entries
     run, metric = Run(entries[0].run.folder), comparison.metric
     tables, more = [], []
     for partition in comparison.partitions:
-        header, rows = formats.grid_of(comparison, partition, _mark)
+        header, rows = formats.grid_of(comparison, partition, marked)
         clients_header, clients = formats.clients_grid(comparison, partition, comparison.seeds[0])
         caption = f"Change against training alone by client ({metric.of_changes}; seed {comparison.seeds[0]}), most harmed first"
         tables.append({"partition": partition, "header": header, "rows": rows, "clients_header": clients_header, "clients": clients[:-1],
@@ -132,60 +168,36 @@ def _page_of_several(comparison: Comparison, drawn: dict[str, Picture]) -> str:
         own = [name for name in wanted if _owner(name, comparison.methods) == method]
         more.append({"title": method, "pictures": _group(drawn, own)})
     shared = [name for name in drawn if not name.startswith(("heatmap-", "weights-"))]
-    return _render(
+    return render(
+        "page.html",
+        live=live,
         title=f"{len(comparison.methods)} methods on {entries[0].run.data}",
         headline=best_in_words(comparison),
         remarks=[_failed(comparison)],
         tiles=[],
         cards=[],
-        largest=0.0,
+        scale=None,
         total_rounds=0,
         tables=tables,
-        metrics=[_metrics_of_several(comparison, partition) for partition in comparison.partitions if len(comparison.metrics) > 1],
+        metrics=[metrics_of_several(comparison, partition) for partition in comparison.partitions if len(comparison.metrics) > 1],
         pictures=_group(drawn, shared),
         more=more,
         notes=formats.explanation(comparison),
         unit=metric.title,
         metric=metric,
-        facts=_facts(run, comparison),
+        facts=facts(run, comparison),
         configuration=[
             (f"{e.label}, {e.run.condition[0]}, seed {e.run.condition[1]}: {e.run.folder}", yaml.safe_dump(e.run.config, sort_keys=False))
             for e in _one_each(comparison)
         ],
-        environment=_environment(run),
-    )
-
-
-def _render(**content: Any) -> str:
-    environment = Environment(
-        loader=PackageLoader("equipoise.report", "template"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "written": lambda value: formats.figure(value, in_unit_of(content["metric"])),
-        "change": lambda value: formats.figure(value, in_unit_of(content["metric"]), signed=True),
-        "exact": lambda value: "" if value is None or (isinstance(value, float) and math.isnan(value)) else repr(value),
-    }
-    folder = Path(__file__).parent / "template"
-    inlined = {name: Markup((folder / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js")}
-    content.setdefault("notes", [])
-    return environment.get_template("page.html").render(
-        style=inlined["page.css"], script=inlined["page.js"], shown=SHOWN_CLIENTS, **content
+        environment=environment(run),
     )
 
 
 def _group(drawn: dict[str, Picture], names: Sequence[str]) -> list[dict[str, str]]:
     return [
-        {"name": name, "title": drawn[name].title, "text": drawn[name].text, "uri": figures.data_uri(drawn[name].draw)} for name in names
+        {"name": name, "title": drawn[name].title, "text": drawn[name].text, "uri": drawing.data_uri(drawn[name].draw)} for name in names
     ]
-
-
-def _mark(text: str, position: int | None) -> str:
-    escaped = Markup.escape(text)
-    return Markup(f"<strong>{escaped}</strong>") if position == 1 else Markup(f"<u>{escaped}</u>") if position == 2 else escaped
 
 
 def _was(entry: Entry, measure: str, write: Callable[[float, Metric], str] = written) -> str:
@@ -224,62 +236,6 @@ def _failed(comparison: Comparison) -> str:
     first = comparison.failures[0]
     reason = f"{first.method}, partition {first.partition}, seed {first.seed}: {first.reason}"
     return f"{count:,} of {whole:,} runs failed{f': {reason}' if count == 1 else f', the first: {reason}'}"
-
-
-def _metrics_of_one(entry: Entry) -> dict[str, Any]:
-    """All metrics side by side: over clients, and client by client."""
-    seen = {name: entry.seen_by(name) for name in entry.run.by_metric}
-    shown = ["average", "worst", "std", *(["change", "worst_change", "harmed", "cf"] if entry.reference else [])]
-    header = ["metric", *(measures(entry.metric)[name].title for name in shown)]
-    rows = []
-    for one in seen.values():
-        columns = measures(one.metric)
-        cells = [formats.figure(one.measured[0][name], columns[name], columns[name].signed) for name in shown]
-        rows.append([one.metric.title, *cells])
-    clients = list(dict.fromkeys(client for one in seen.values() for client in one.run.values))
-    each = [[c, *(formats.figure(one.run.values.get(c), in_unit_of(one.metric)) for one in seen.values())] for c in clients]
-    return {"title": "All metrics", "header": header, "rows": rows, "clients_header": ["client", *(o.metric.title for o in seen.values())], "clients": each}  # fmt: skip
-
-
-def _metrics_of_several(comparison: Comparison, partition: str) -> dict[str, Any]:
-    """All metrics side by side: average, worst client and harm of every method."""
-    shown = ("average", "worst", "harmed")
-    seen = [comparison.seen_by(name) for name in comparison.metrics]
-    header = ["method", *(f"{one.metric.title}: {one.measures[name].title}" for one in seen for name in shown)]
-    rows = []
-    for method in comparison.methods:
-        if comparison.row(partition, method, "average") is None:
-            continue
-        cells: list[str] = []
-        for one in seen:
-            for name in shown:
-                row = one.row(partition, method, name)
-                cells.append(_mark(formats.cell(one, partition, method, name), row["position"] if row else None))
-        rows.append([method, *cells])
-    return {"title": f"All metrics on {partition}", "header": header, "rows": rows, "clients_header": [], "clients": []}
-
-
-def _facts(run: Run, comparison: Comparison | None = None) -> list[tuple[str, str]]:
-    sizes = run.store.meta("sizes")["train"]
-    method = {key: value for key, value in run.config["method"].items() if key != "name"}
-    same = [("method", methods.shown(run.config["method"]["name"]) + (f" ({', '.join(f'{k}={v}' for k, v in method.items())})" if method else "")),
-            ("partition", run.config["data"]["partition"]), ("seed", str(run.config["seed"]))]  # fmt: skip
-    if comparison is not None:
-        same = [
-            ("methods", ", ".join(comparison.methods)),
-            ("partitions", ", ".join(comparison.partitions)),
-            ("seeds", ", ".join(map(str, comparison.seeds))),
-            ("baseline of the tests", comparison.baseline),
-            ("ranked by", f"{comparison.measures[comparison.measure].title} of {comparison.metric.name}"),
-        ]
-    return [*same, ("clients", f"{len(run.clients):,}, with {min(sizes):,} to {max(sizes):,} training samples"),
-            ("rounds", f"{run.last_round} of {run.config['rounds']}"), ("test data", "one set for all" if run.main_split == "shared" else "each client's own part")]  # fmt: skip
-
-
-def _environment(run: Run) -> list[tuple[str, str]]:
-    known = run.store.meta("environment")
-    return [("equipoise", run.store.meta("version")), *((key, str(value)) for key, value in known.items()),
-            ("created", run.store.meta("created")), ("fingerprint of data and partition", run.store.meta("fingerprint"))]  # fmt: skip
 
 
 def _first(comparison: Comparison, method: str, partition: str) -> Entry | None:

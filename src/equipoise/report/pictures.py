@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from equipoise.comparison.entries import Entry
-from equipoise.comparison.measures import pairs
 from equipoise.comparison.table import Comparison
 from equipoise.report import figures
+from equipoise.report.cards import Card, written
 from equipoise.report.cards import points as points_of
-from equipoise.report.cards import written
 from equipoise.report.curves import Curves, read_curves, read_weights
+from equipoise.report.tracks import span_of
 from equipoise.runs import Run
+
+_DIRECTION = {False: "Up is better on average, left is more even.", True: "Down is better on average, left is more even."}
 
 
 @dataclass(frozen=True)
@@ -27,18 +29,28 @@ class Picture:
     draw: Callable[[], Figure]
 
 
-def of_run(entry: Entry) -> dict[str, Picture]:
+def of_run(entry: Entry, cards: Sequence[Card]) -> dict[str, Picture]:
     """The figures of a single run."""
     metric = entry.metric
     curves = _curves(entry)
     alone = None if entry.alone is None or entry.run.is_alone else _curves(Entry("", entry.alone, None))
     found = {}
-    a, t = pairs(entry.reference or {}, entry.run.values)
-    if np.isfinite(t - a).any():
+    known = [(card, card.alone) for card in cards if card.gain is not None and card.alone is not None and np.isfinite(card.gain)]
+    if known:
+        a, t = np.array([alone for _, alone in known]), np.array([card.value for card, _ in known])
+        spans = {card.client: span for card, _ in known if (span := span_of(card, metric)) is not None}
         better = int((t < a).sum() if entry.lower else (t > a).sum())
+        many = len(known) > figures.NAMED_ROWS
         side = "below" if entry.lower else "above"
-        text = f"One point per client; {side} the line a client gains from joining. {better} of {len(a)} clients lie {side} it."
-        found["clients"] = Picture("Alone and together", text, lambda: figures.alone_against_together(a, t, metric))
+        text = (
+            f"One point per client; {side} the line a client gains from joining. {better} of {len(known)} clients lie {side} it."
+            if many
+            else f"From what each client reaches alone (ring) to what it has together, most harmed first: {better} of {len(known)} gain."
+        )
+        if spans and not many:
+            text += " Where the interval holds the ring, the change cannot be told from the luck of a finite test set."
+        names = [card.client for card, _ in known]
+        found["clients"] = Picture("Alone and together", text, lambda: figures.alone_to_together(names, a, t, metric, spans))
     ends = f"The mean over clients goes from {written(float(curves.mean[0]), metric)} to {written(float(curves.mean[-1]), metric)}"
     ends += f"; training alone ends at {written(float(alone.mean[-1]), metric)}." if alone is not None else "."
     found["curves"] = Picture("Learning curves", ends, lambda: figures.learning(curves, alone, metric))
@@ -48,7 +60,9 @@ def of_run(entry: Entry) -> dict[str, Picture]:
     text = " ".join(
         f"{name}: average {written(p[0][0], metric)}, standard deviation {points_of(p[0][1], metric)}." for name, p in points.items()
     )
-    found["plane"] = Picture("Average and evenness", text, lambda: figures.plane(points, metric, curves))
+    text = f"{_DIRECTION[entry.lower]} {text}" + (" The line is the way there, round by round." if len(curves.rounds) > 1 else "")
+    if len(curves.clients) > 1:  # one client is even by itself
+        found["plane"] = Picture("Average and evenness", text, lambda: figures.plane(points, metric, curves))
     return found | _maps(entry, curves)
 
 
@@ -74,7 +88,7 @@ def of_comparison(comparison: Comparison, partition: str) -> dict[str, Picture]:
         lambda: figures.learning_by_method(curves, metric),
     )
     points = {method: [_point(entry) for entry in seeds] for method, seeds in entries.items()}
-    text = f"{'Down' if metric.lower_is_better else 'Up'} is better on average, left is more even. " + " ".join(
+    text = f"{_DIRECTION[metric.lower_is_better]} " + " ".join(
         f"{name}: average {written(mean[0], metric)}, standard deviation {points_of(mean[1], metric)}."
         for name, mean in ((name, np.mean(p, axis=0)) for name, p in points.items())
     )
@@ -90,7 +104,7 @@ def of_method(entry: Entry) -> dict[str, Picture]:
 def _maps(entry: Entry, curves: Curves) -> dict[str, Picture]:
     metric, weights = entry.metric, _read(entry, read_weights)
     lowest, highest = (written(float(end(curves.values[:, -1])), metric) for end in (np.nanmin, np.nanmax))
-    text = f"Every client in every measured round, sorted by where it ended: from {lowest} to {highest}."
+    text = f"Every client in every measured round, sorted by where it ended, the best on top: from {lowest} to {highest}."
     found = {"heatmap": Picture("Clients by round", text, lambda: figures.heat_map(curves, metric))}
     if weights.values.size:
         mean = weights.values.mean(1)

@@ -68,7 +68,7 @@ def save_output(path: Path, content: str | bytes) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
-def digest_of(data: bytes) -> str:
+def digest_of(data: bytes | memoryview) -> str:
     """SHA-256 of a file's bytes; processors have instructions for it."""
     return hashlib.sha256(data).hexdigest()
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from equipoise.storage.files import LOCK, RunError
 
+if sys.platform != "win32":
+    import fcntl
+
+PATIENCE = 0.5  # seconds: who only asks whether the lock is held has it for a moment
+
 
 def acquire(folder: Path) -> FileLock:
     """The lock of this run, held; refused if another process holds it."""
     lock = FileLock(folder / LOCK)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=PATIENCE, poll_interval=0.02)
     except Timeout:
         raise RunError(f"{folder} is being run by another process; wait for it to end, or stop it") from None
     except OSError as error:
@@ -23,15 +29,28 @@ def acquire(folder: Path) -> FileLock:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether some process holds the run's lock; a folder that cannot be written cannot be run either."""
-    if not (folder / LOCK).exists() or not os.access(folder, os.W_OK):
+    """Whether some process holds the run's lock; asked without writing anything, so that whoever looks does not disturb who runs."""
+    if not (folder / LOCK).exists():
         return False
-    lock = FileLock(folder / LOCK)
+    if sys.platform == "win32":  # where a lock can only be tried
+        return not _can_be_had(FileLock(folder / LOCK))
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return True
+        descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
         return False
-    lock.release()
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: those who look do not see each other; let go when it is closed
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
     return False
+
+
+def _can_be_had(lock: FileLock) -> bool:
+    try:
+        lock.acquire(timeout=0)
+    except (Timeout, OSError):
+        return False
+    lock.release()
+    return True

@@ -1,0 +1,130 @@
+"""A run that trains in a process of its own, looked at in a real Chromium: the page follows without being loaded anew."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import equipoise
+from equipoise.runs import Run
+from equipoise.watch.serving import Watcher
+from tests.helpers.browser import Browser, find_chromium
+
+ROUNDS = 6
+# Trains, and after every round waits until it may go on: so what the page shows of it does not depend on who is faster.
+TRAINING = f"""
+import sys, time
+from pathlib import Path
+import equipoise as eq
+from equipoise.simulate import run
+from equipoise.transports.base import Watcher
+folder = Path(sys.argv[1])
+def wait(record):
+    end = time.monotonic() + 300
+    while not (folder / f"go-{{record.round}}").exists() and time.monotonic() < end:
+        time.sleep(0.02)
+run(eq.Experiment(data={{"name": "digits", "clients": 4}}, method="fedavg", rounds={ROUNDS}, seed=1, workers=0, training={{"steps": 2}},
+    faults={{"script": [{{"round": 2, "attempt": 0, "exchange": 1, "client": "3", "kind": "drop"}}]}}), folder / "run", Watcher(on_round=wait))
+"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = find_chromium()
+    if program is None:
+        pytest.skip("Chromium is not here and cannot be installed")
+    opened = Browser(program)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[Path]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(equipoise.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, "-c", TRAINING, str(tmp_path)], env=environment)
+    try:
+        until(lambda: (tmp_path / "run" / "run.db").exists() and Run(tmp_path / "run").last_round == 1)
+        yield tmp_path
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+@pytest.fixture
+def server(training: Path) -> Iterator[Watcher]:
+    with Watcher(training) as found:
+        thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join()
+
+
+def until(true: object, seconds: float = 90) -> None:
+    end = time.monotonic() + seconds
+    while not true():  # type: ignore[operator]
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.05)
+
+
+def test_the_page_follows_a_run_that_trains(browser: Browser, training: Path, server: Watcher) -> None:
+    def words() -> str:
+        return str(browser.run("document.getElementById('live-words').textContent"))
+
+    def headings() -> list[str]:
+        return list(browser.run("[...document.querySelectorAll('h2')].map(one => one.textContent)"))
+
+    browser.open(server.address)
+    assert "1 going on" in words() and browser.run("document.querySelectorAll('.gallery li.going').length") == 1
+    browser.open(server.address + browser.run("document.querySelector('.gallery a').getAttribute('href')"))
+    assert words().startswith(f"going on: round 1 of {ROUNDS}, about") and "Report card of every client" in headings()
+    assert browser.complaints() == []
+    # What a reload, or a part that is swapped without care, would lose.
+    browser.run("window.same = document.getElementById('find'); same.value = '2'; same.dispatchEvent(new Event('input')); same.focus()")
+    browser.run("document.querySelector('details').open = true; document.getElementById('cards').scrollIntoView()")
+    top = "document.getElementById('cards').getBoundingClientRect().top"
+    reading = browser.run(top)
+    browser.run(
+        "window.blank = 0; new MutationObserver(() => { for (const i of document.images) if (!i.complete || !i.naturalWidth) window.blank++ })"
+        ".observe(document.body, {childList: true, subtree: true})"
+    )
+    pictures = browser.run("[...document.images].map(image => image.src)")
+    values = (
+        """[...document.querySelectorAll("table.cards tbody tr")].map(row => [row.dataset.client, Number(row.cells[2].dataset.value)])"""
+    )
+    for number in range(1, ROUNDS):
+        (training / f"go-{number}").touch()
+        if number == 1:
+            until(lambda: words().startswith(f"going on: round 2 of {ROUNDS}"))
+            assert "client 3 did not count in round 2" in browser.run("document.getElementById('live-failed').textContent")
+    until(lambda: browser.run("document.getElementById('live-bar').value") == ROUNDS)
+    (training / f"go-{ROUNDS}").touch()
+    until(lambda: words() == f"finished after {ROUNDS} rounds")
+    final = Run(training / "run").final()
+    until(lambda: dict(browser.run(values)) == final)
+    until(lambda: browser.run("[...document.images].map(image => image.src)") != pictures)
+    assert browser.run("window.blank") == 0, "at no moment a figure is missing"
+    assert browser.run("document.activeElement === same && same.value") == "2" and browser.run("document.querySelector('details').open")
+    assert browser.run("[...document.querySelectorAll('table.cards tbody tr:not(.hidden)')].map(row => row.dataset.client)") == ["2"]
+    assert abs(browser.run(top) - reading) < 3 and browser.complaints() == [], "what was being read stays where it is"
+
+
+def test_a_watcher_that_is_gone_is_noticed(browser: Browser, training: Path) -> None:
+    with Watcher(training / "run") as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        browser.open(server.address)
+        server.shutdown()
+        thread.join()
+    for number in range(1, ROUNDS + 1):
+        (training / f"go-{number}").touch()
+    until(lambda: "no answer" in browser.run("document.getElementById('live-words').textContent"))
+    assert browser.run("document.getElementById('live').className") == "live lost"
