@@ -25,9 +25,9 @@ import variants
 from equipoise import simulate
 from equipoise.data import DataConfig, Dataset, Federation, Parts, federate, from_arrays
 from equipoise.experiment import Experiment
+from equipoise.experiment.specifications import method_from
 from equipoise.method import Method
 from equipoise.methods.poise import Poise
-from equipoise.methods.specifications import method_from
 from equipoise.runs import Run
 from equipoise.streams import stream
 from equipoise.weighting import log_likelihoods, posterior_mean, simplex_grid

@@ -17,9 +17,9 @@ from equipoise.data import Federation, Parts
 from equipoise.methods.poise import Poise
 from equipoise.runs import Run
 from equipoise.weighting import mixture_weights, simplex_grid
-from tests.helpers.checks import CLASSES, settings, sites
 from tests.helpers.images import NETWORKS, play
 from tests.helpers.problems import assert_equal, client_states, server_state
+from tests.helpers.runs import CLASSES, settings, sites
 
 MANY = {"ada": 90, "bo": 80, "cy": 100, "di": 70}
 END = 4

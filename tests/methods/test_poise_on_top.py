@@ -12,18 +12,18 @@ import equipoise as eq
 from equipoise import methods, simulate
 from equipoise.cli import app
 from equipoise.composition import Unsound, compose
+from equipoise.experiment.specifications import method_from, spec_of
 from equipoise.method import Method
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.finetune import Finetune
 from equipoise.methods.kdia import KDIA
 from equipoise.methods.poise import Poise
-from equipoise.methods.specifications import method_from, spec_of
 from equipoise.runs import Run
 from equipoise.transports.base import Watcher
 from equipoise.weighting import mixture_weights, on_simplex
-from tests.helpers.checks import QUICK, assert_same, everything, played, settings, sites
 from tests.helpers.images import NETWORKS
 from tests.helpers.problems import assert_equal, client_states, server_state
+from tests.helpers.runs import QUICK, assert_same, everything, played, settings, sites
 
 BASES = ["fedavg", "kdia", "fedakd", "scaffold", "ditto", "fedekd", "fedas", "fedrdn", "fedmdfg", "cgsv", "fedproto", "finetune"]
 MANY = {"ada": 90, "bo": 80, "cy": 100, "di": 70}  # validation parts of ten and more

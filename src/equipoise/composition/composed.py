@@ -123,7 +123,7 @@ class Composed(Method):
     def _given(self, client: Client, down: Down) -> Mapping[str, Model | Served]:
         """What the base serves, as a guest that finishes asks for it."""
         with client.as_a_whole():
-            return self.base.serves(client, down)
+            return {name: _minor(one) for name, one in self.base.serves(client, down).items()}
 
     def _carried(self, server: Server, state: State, cohort: Cohort) -> Cohort:
         """For a guest's own exchanges: with a model go all things that the base delivers with it, and always what inputs follow from."""
