@@ -38,7 +38,8 @@ class Part:
 
     def complete(self) -> list[int]:
         """Seeds that are complete in every setting; further ones of a single setting are not among them."""
-        return [seed for seed in settings.REPORT if all(seed in self.seeds(setting) for setting in self.settings)]
+        wanted = settings.WITH_MLP if "digits" in self.settings and "cifar" not in self.settings else settings.WITH_LENET
+        return [seed for seed in settings.REPORT if all(seed in self.seeds(setting) for setting in wanted)]
 
     def used(self, setting: str) -> list[int]:
         return self.seeds(setting) if setting == "hospitals" else self.complete()
@@ -188,7 +189,20 @@ def liars() -> list[str]:
             values = [(np.array(one["accuracy"])[2:], np.array(alone["accuracy"])[2:]) for one, alone in pairs]
             average, worst = np.mean([one.mean() for one, _ in values]), min((one - alone).min() for one, alone in values)
             lines.append(f"| {method} | {setting} | {100 * average:.1f} | {100 * worst:+.1f} |")
-    return [*lines, "", f"Seeds {listed(part.seeds(part.settings[0]))}."]
+    return [*lines, "", f"Seeds {listed(part.seeds(part.settings[0]))}. By the protocol's rule: `{prior()}`."]
+
+
+def prior() -> str:
+    """`mean`, unless pooling is better when nobody lies and not worse when two do."""
+    part = Part("prior")
+
+    def others(method: str) -> float:
+        return 100 * float(
+            np.mean([one["accuracy"][2:] for setting in part.settings for one in part.of(setting, method, part.seeds(setting))])
+        )
+
+    gains = [others(f"pooled, {who}") - others(f"mean, {who}") for who in ("nobody lies", "two lie")]
+    return "pooled" if gains[0] > 0.2 and gains[1] >= -0.2 else "mean"
 
 
 def ablations() -> list[str]:
@@ -226,7 +240,21 @@ def numbers() -> list[str]:
                 [""] * 3 if method == ALONE else [f"{change.mean():+.3f}", f"{change.max():+.3f}", f"{(change > 0).sum()} of {change.size}"]
             )
             lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, "", "Lower is better. Seeds " + "; ".join(f"{name}: {listed(part.seeds(name))}" for name in part.settings) + "."]
+    verdict = []
+    for setting in part.settings:
+        errors = {method: np.mean([one["rmse"] for one in part.of(setting, method, part.seeds(setting))]) for method in part.methods}
+        best = min((name for name in errors if not name.startswith("poise")), key=lambda name: errors[name])
+        word = "lower" if errors[POISE] < errors[best] else "higher"
+        verdict.append(
+            f"- {setting}: the best of the others is {best} with {errors[best]:.3f}; Poise's average error is {word}, {errors[POISE]:.3f}."
+        )
+    return [
+        *lines,
+        "",
+        *verdict,
+        "",
+        "Lower is better; nothing is tested. Seeds " + "; ".join(f"{name}: {listed(part.seeds(name))}" for name in part.settings) + ".",
+    ]
 
 
 def missing() -> str:
