@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 import equipoise as eq
 from equipoise.auditing.divergence import Moments, approximations, chance, distance
 from equipoise.data import DataConfig, federate
-from equipoise.report.figures import COLOURS, encoded, new
+from equipoise.report.drawing import COLOURS, encoded, new
 
 M, SEED, CONTROLS = 10, 0, 20
 CASES = {
