@@ -23,6 +23,7 @@ class Standalone(Method):
     exchanges = "1"
     weighs: ClassVar[bool] = False
     uploads_model: ClassVar[bool] = False
+    shares_model: ClassVar[bool] = False
 
     model: str = "model"  # which of the experiment's models is trained
 
