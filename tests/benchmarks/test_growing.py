@@ -9,15 +9,13 @@ from pathlib import Path
 import pytest
 
 import equipoise as eq
+import growth
 from equipoise import simulate
 from equipoise.storage.checkpoint import load_server
 from equipoise.testing.small import flat
-from tests.helpers.runs import assert_same, settings
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import growth
 from methods import NOTES, OPTIONS, experiment
 from stepping import stepped
+from tests.helpers.runs import assert_same, settings
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedsac"])  # and one with exchanges before round 1 and validation data at the server
