@@ -26,10 +26,11 @@ from equipoise.runs import Run
 from equipoise.runs.export import export
 from equipoise.weighting import log_likelihoods, mixture_weights, on_simplex, posterior_mean, simplex_grid
 from tests.helpers.counting import counted
+from tests.helpers.digits import refused
 from tests.helpers.images import NETWORKS, play, shared
-from tests.helpers.problems import assert_equal, bench_of, client_states, server_state
+from tests.helpers.plain import assert_equal
+from tests.helpers.problems import bench_of, client_states, server_state
 from tests.helpers.runs import CLASSES, assert_same, everything, federation_changed, played, settings, sites
-from tests.helpers.small import refused
 
 END = 4  # the record of what follows three rounds
 MANY = {"ada": 90, "bo": 80, "cy": 100, "di": 70}  # validation parts of ten and more
@@ -51,7 +52,9 @@ def skewed(**changes: Any) -> dict[str, Any]:
 
 def ends(run: Run) -> dict[str, Any]:
     """What the clients remember at the end."""
-    return client_states(run, END + 5)
+    found = client_states(run, END + 5)
+    assert set(found) == set(run.clients)
+    return found
 
 
 def prior_of(run: Run) -> np.ndarray:

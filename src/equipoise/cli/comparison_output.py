@@ -42,6 +42,15 @@ def parse_seeds(text: str) -> list[int]:
     return found
 
 
+def words(text: str | None) -> list[str]:
+    """Names separated by commas.
+
+    >>> words("fedavg, fedprox,")
+    ['fedavg', 'fedprox']
+    """
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
 def ask_about_seeds(text: str) -> None:
     """One number may have been meant as how many."""
     word = text.strip()
@@ -63,7 +72,7 @@ def understood(missing: Sequence[Cell]) -> None:
     """How the user's own data are understood, once for all runs; data that cannot be read are a failure of each run."""
     if missing and missing[0].experiment.dataset is None:
         with suppress(ValueError, OSError):
-            before_training(missing[0].experiment.data)
+            before_training(missing[0].experiment)
 
 
 def parse_grid(words: Sequence[str]) -> dict[str, list[Any]]:

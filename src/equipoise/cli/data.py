@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 if TYPE_CHECKING:
-    from equipoise.data import DataConfig
     from equipoise.data.check import Understanding
     from equipoise.data.sets.download import Progress
+    from equipoise.experiment import Experiment
 
 app = typer.Typer(help="Data sets: list, show, fetch, import; check your own; and the partitions.", no_args_is_help=True)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -26,7 +26,7 @@ def list_sets(as_json: Json = False) -> None:
     """List the data sets and which of them are at hand."""
     from equipoise.data import sets
 
-    rows = [_facts(name) for name in sets.names()]
+    rows = [_metadata(name) for name in sets.names()]
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
@@ -39,11 +39,11 @@ def list_sets(as_json: Json = False) -> None:
 @app.command()
 def show(name: Name, as_json: Json = False) -> None:
     """Show what is known of a data set."""
-    facts = _facts(name)
+    metadata = _metadata(name)
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
+        typer.echo(json.dumps(metadata, indent=2))
         return
-    for key, value in facts.items():
+    for key, value in metadata.items():
         typer.echo(f"{key + ':':<14}{', '.join(map(str, value)) if isinstance(value, list) else value}")
 
 
@@ -174,20 +174,34 @@ def show_understood(found: Understanding, stream: TextIO, most: int = 60) -> Non
         console.print(as_text(f"warning: {warning}"))
 
 
-def before_training(data: DataConfig) -> None:
-    """What a run is about to learn from, on standard error; data sets that are not the user's need no words."""
+def before_training(wanted: Experiment) -> None:
+    """What a run is about to learn from, on standard error; data sets that are not the user's need no words. And a model that was chosen for images."""
+    from equipoise.data import sets
     from equipoise.data.check import understood
     from equipoise.data.pipeline import is_own
+    from equipoise.data.words import model_in_words
+    from equipoise.models.registry import AUTO, chosen
 
+    data, shape = wanted.data, None
     if is_own(data):
-        show_understood(understood(data), sys.stderr, most=30)
+        found = understood(data)
+        show_understood(found, sys.stderr, most=30)
+        shape = found.schema.shape
+    elif data.name in sets.JOINED or "+" in data.name:
+        shape = (3, 32, 32)  # what domains are brought to
+    elif data.name in sets.names() and data.name != "digits":
+        shape = sets.entry(data.name).shape
+    if wanted.model == AUTO and not wanted.models and shape is not None and len(shape) == 3:
+        shape = (shape[0], *(data.image_size or side for side in shape[1:]))
+        if chosen(shape) == "cnn":
+            print(model_in_words("cnn", shape), file=sys.stderr)
 
 
 def _plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word}s"
 
 
-def _facts(name: str) -> dict[str, Any]:
+def _metadata(name: str) -> dict[str, Any]:
     from equipoise.data import sets, synthetic_patients
 
     if name == "digits":

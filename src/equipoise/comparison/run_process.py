@@ -34,8 +34,8 @@ def main() -> None:
     threading.Thread(target=_read, args=(jobs,), daemon=True).start()
     events = os.fdopen(os.dup(1), "w", buffering=1)
 
-    def tell(kind: str, **facts: Any) -> None:
-        events.write(json.dumps({"event": kind, **facts}) + "\n")
+    def tell(kind: str, **details: Any) -> None:
+        events.write(json.dumps({"event": kind, **details}) + "\n")
 
     while True:  # until the input ends
         job = json.loads(jobs.get())

@@ -1,6 +1,6 @@
 """Salvaging Federated Learning by Local Adaptation: FedAvg with fine-tuning, the simplest personal model, and a strong one.
 
-Tao Yu, Eugene Bagdasaryan and Vitaly Shmatikov. 2020. https://arxiv.org/abs/2002.04758
+Tao Yu, Eugene Bagdasaryan and Vitaly Shmatikov. Preprint, 2020. https://arxiv.org/abs/2002.04758
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Standalone: the reference of every statement on who gains."""
+"""Standalone: the reference of every statement on who gains.
+
+No paper: it is what every paper compares with.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-import equipoise
 from equipoise.checked.imports import Imports
 from equipoise.data import federate
 from equipoise.data.roster import roster_of
@@ -25,13 +24,14 @@ from equipoise.transports.performing import Performer
 from equipoise.transports.states import CarriedStates
 from equipoise.transports.workers.memory import rebuilt
 from equipoise.transports.workers.processes import keep_heap
+from equipoise.version import __version__
 
 
 def kind() -> dict[str, str]:
     """What must be equal on all nodes, or the bits would differ."""
     python = ".".join(platform.python_version_tuple()[:2])
     return {
-        "Python": python, "torch": torch.__version__, "equipoise": equipoise.__version__,
+        "Python": python, "torch": torch.__version__, "equipoise": __version__,
         "CPU": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
     }  # fmt: skip
 
