@@ -151,9 +151,9 @@ class Run:
 
     def counts(self, model: str | None = None) -> dict[str, Any]:
         """Client -> its table of counts of scores (see `metrics.counts`), of the main model unless named; of clients that sent one."""
-        from equipoise.runs.clinical import tables
+        from equipoise.runs.counted import tables
 
-        return tables(self, model or self.main_model)
+        return tables(self.store, self.task.outputs, self.main_split, model or self.main_model)
 
     @property
     def main_metric(self) -> str:

@@ -1,0 +1,26 @@
+"""Tables of counts of scores out of a run's store."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from equipoise.metrics import counts
+from equipoise.storage.form import damaged
+from equipoise.storage.store import Store
+
+
+def tables(store: Store, classes: int, split: str, model: str) -> dict[str, counts.Counts]:
+    """Client -> table of counts; a store may come from anyone, so a table that cannot be is refused."""
+    found: dict[str, counts.Counts] = {}
+    for row in store.counts():
+        if row["model"] != model or row["split"] != split:
+            continue
+        table = found.setdefault(row["client"], np.zeros((classes, 4, counts.BINS), np.int64))
+        if not (0 <= row["class"] < classes and 0 <= row["score"] < counts.BINS):
+            raise damaged(store.folder, f"its counts of scores name class {row['class']} and score {row['score']}")
+        table[row["class"], :, row["score"]] = [row[name] for name in ("positives", "negatives", "found", "mistaken")]
+    for client, table in found.items():
+        wrong = counts.fault(table, classes)
+        if wrong is not None:
+            raise damaged(store.folder, f"counts of scores of client {client!r}: {wrong}")
+    return found
