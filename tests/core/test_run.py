@@ -17,7 +17,8 @@ from equipoise.records import Down, PerClient, State, Up
 from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
 from equipoise.transports.base import ClientError, Watcher
-from tests.helpers.problems import assert_equal, server_state, trained
+from tests.helpers.plain import assert_equal
+from tests.helpers.problems import server_state, trained
 from tests.helpers.runs import assert_same, everything, played, settings, sites
 
 

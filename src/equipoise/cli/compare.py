@@ -28,6 +28,9 @@ def compare(
     schema: Annotated[str | None, typer.Option(help="what the columns are: a YAML file that `equipoise data check --save` wrote")] = None,
     model: Annotated[str | None, typer.Option(help="a model's name, or package.module:name for one of yours")] = None,
     methods: Annotated[str | None, typer.Option(help="methods separated by commas, default fedavg; training alone is always added")] = None,
+    finish: Annotated[
+        str | None, typer.Option(help="run every method a second time with this one at its end, which makes each client's own model: poise")
+    ] = None,
     seeds: Annotated[str | None, typer.Option(help="seeds separated by commas, or a range such as 1-5")] = None,
     grid: Annotated[
         list[str] | None,
@@ -111,6 +114,8 @@ def compare(
         + (["rounds_to_target"] if target is not None and "rounds_to_target" not in (measures or "") else []),
         "target": target,
     }
+    if finish is not None:
+        typed["methods"] = comparison_output.also_finished(typed["methods"] or given.get("methods") or [given["method"]], finish)
     where = {"cluster": cluster, "trust_network": trust_network}
     compared(given, typed, out, jobs, allow_import or [], dry_run, quiet, output_format, where)
 

@@ -22,6 +22,7 @@ from equipoise.comparison.plan import Cell
 from equipoise.comparison.side_by_side import Progress as Watching
 from equipoise.comparison.table import Comparison
 from equipoise.experiment import ConfigurationError
+from equipoise.runs.reference import ALONE
 
 MOST_SEEDS = 1000
 
@@ -55,6 +56,16 @@ def ask_about_seeds(text: str) -> None:
     word = text.strip()
     if word.isdigit() and 1 < int(word) <= MOST_SEEDS:
         print(f"seed {word} only; did you mean 1-{word}?", file=sys.stderr)
+
+
+def also_finished(methods: Sequence[Any], finish: str) -> list[Any]:
+    """The methods, and each once more with another one's end; training alone has nothing to end with.
+
+    >>> also_finished(["standalone", "fedavg", {"name": "kdia", "lambda_kd": 0.1}], "poise")[3:]
+    [{'name': 'fedavg', 'finish': 'poise'}, {'name': 'kdia', 'lambda_kd': 0.1, 'finish': 'poise'}]
+    """
+    specs = [{"name": method} if isinstance(method, str) else dict(method) for method in methods]
+    return [*methods, *({**spec, "finish": finish} for spec in specs if spec.get("name") != ALONE)]
 
 
 def understood(missing: Sequence[Cell]) -> None:

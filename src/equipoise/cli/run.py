@@ -34,6 +34,7 @@ def run(
     weights: Annotated[str | None, typer.Option(help="take the weight rule of this method instead")] = None,
     inputs: Annotated[str | None, typer.Option(help="take the input transform of this method")] = None,
     beside: Annotated[str | None, typer.Option(help="let this method remember and serve beside")] = None,
+    finish: Annotated[str | None, typer.Option(help="let this method make each client's own model at the end: poise, finetune")] = None,
     rounds: Annotated[int | None, typer.Option(help="federated rounds")] = None,
     seed: Annotated[int | None, typer.Option(help="the same seed gives the same bits")] = None,
     fraction: Annotated[float | None, typer.Option(help="share of the clients asked in each round")] = None,
@@ -82,7 +83,7 @@ def run(
 
     flags: dict[str, Any] = {
         "data.name": data, "data.partition": partition, "data.clients": clients, "data.label": label, "data.schema": schema, "model": model, "method.name": method,
-        "method.weights": weights, "method.inputs": inputs, "method.beside": beside, "rounds": rounds, "seed": seed,
+        "method.weights": weights, "method.inputs": inputs, "method.beside": beside, "method.finish": finish, "rounds": rounds, "seed": seed,
         "participation.fraction": fraction, "workers": workers, "device": device,
     }  # fmt: skip
     if cluster is not None and workers is not None:

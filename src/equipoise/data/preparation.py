@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,10 @@ def _of_patients(data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any])
     from equipoise.data.patients import read_patients
 
     if isinstance(data, (str, Path)):
-        return histories.inputs_of(read_patients(data), recipe)
+        records = read_patients(data)
+        for note in records.notes:
+            logging.getLogger("equipoise").warning(note)
+        return histories.inputs_of(records, recipe)
     values = np.asarray(data, np.float32)
     if list(values.shape[1:]) != recipe["shape"]:
         raise ValueError(

@@ -11,7 +11,7 @@ from safetensors.torch import save
 
 from equipoise.data import inputs_from
 from equipoise.data.samples import EVALUATION_BATCH
-from equipoise.models.mixture import Mixture
+from equipoise.models.mixture import Head
 from equipoise.models.network import Prepared
 from equipoise.runs.run import Run
 from equipoise.storage.files import save_output
@@ -71,10 +71,10 @@ Inputs must be prepared as in training; `equipoise predict {run.folder.name} FIL
 
 def _evidence(run: Run, client: str | None, net: torch.nn.Module) -> str:
     """Of a mixture: how much each expert counts, and what the validation data say of the models that the client could use instead."""
-    inner = net.net if isinstance(net, Prepared) else net
-    if not isinstance(inner, Mixture):
+    head = next((part for part in net.modules() if isinstance(part, Head)), None)
+    if head is None:
         return ""
-    weights = ", ".join(f"{expert} {weight:.3f}" for expert, weight in zip(inner.experts, inner.head.weights.tolist(), strict=True))
+    weights = ", ".join(f"{expert} {weight:.3f}" for expert, weight in zip(head.names, head.weights.tolist(), strict=True))
     shown = {model: run.final("loss", model, "validation").get(client or "") for model in run.models()}
     losses = ", ".join(f"{model} {value:.4f}" for model, value in shown.items() if value is not None) or "not measured"
     return f"- mixture of experts, by weight: {weights}\n- loss on the client's validation data: {losses}\n"
