@@ -6,7 +6,6 @@ import os
 import platform
 import signal
 import sqlite3
-import sys
 import threading
 import time
 import uuid
@@ -27,13 +26,12 @@ from equipoise.checked.imports import Imports, permitted
 from equipoise.data import Dataset, Federation, federate
 from equipoise.data.roster import Roster, old_fingerprint
 from equipoise.data.samples import Samples
-from equipoise.data.words import in_words, model_in_words
 from equipoise.engine.evaluation import check_main
 from equipoise.engine.rounds import Loop
 from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment, load
 from equipoise.experiment.preparing import prepare
+from equipoise.experiment.telling import tell
 from equipoise.method import Method
-from equipoise.models.registry import AUTO
 from equipoise.records import Record
 from equipoise.runs.run import Run
 from equipoise.server import ServerData
@@ -215,20 +213,6 @@ class Simulation:
             self.transport.close()
             store.close()
         return Run(store.folder, Imports(self.wanted.imports.packages).with_names(self.wanted.model_dump(mode="json")))
-
-
-def tell(wanted: Experiment, shape: tuple[int, ...], asked: Any) -> None:
-    """How the user's own data were understood, and a model that was chosen for images: printed before training where nobody watches."""
-    from equipoise.data.check import understood
-    from equipoise.data.pipeline import is_own
-
-    lines = []
-    if wanted.dataset is not None or is_own(wanted.data):
-        lines = in_words(understood(wanted.data, wanted.dataset))
-    if asked == AUTO and wanted.model == "cnn" and not wanted.models:
-        lines.append(model_in_words(wanted.model, shape))
-    for line in lines:
-        print(line, file=sys.stderr)
 
 
 def job_of(wanted: Experiment, run: str) -> Job:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from equipoise.metrics import counts
@@ -9,10 +11,16 @@ from equipoise.storage.form import damaged
 from equipoise.storage.store import Store
 
 
+def rows(store: Store) -> list[dict[str, Any]]:
+    """One per class and score that occurs; a run of a format before 4 has none."""
+    known = store.rows("select name from sqlite_master where type = 'table' and name = 'curves'")
+    return store.rows("select * from curves order by rowid") if known else []
+
+
 def tables(store: Store, classes: int, split: str, model: str) -> dict[str, counts.Counts]:
     """Client -> table of counts; a store may come from anyone, so a table that cannot be is refused."""
     found: dict[str, counts.Counts] = {}
-    for row in store.counts():
+    for row in rows(store):
         if row["model"] != model or row["split"] != split:
             continue
         table = found.setdefault(row["client"], np.zeros((classes, 4, counts.BINS), np.int64))

@@ -10,7 +10,9 @@ import torch
 from safetensors.torch import save
 
 from equipoise.data import inputs_from
+from equipoise.data.preparation import new_images
 from equipoise.data.samples import EVALUATION_BATCH
+from equipoise.data.tables import site_files
 from equipoise.models.mixture import Head
 from equipoise.models.network import Prepared
 from equipoise.runs.run import Run
@@ -87,9 +89,6 @@ def predictions(
 
     Of images the file says which it is. A folder with one table per site, as in training, is predicted as its sites unless `client` is given.
     """
-    from equipoise.data.preparation import new_images
-    from equipoise.data.tables import site_files
-
     if not data.exists():
         raise RunError(f"no file {data}; give a CSV or NPZ file with samples in the form of the training data")
     recipe = run.store.meta("recipe")

@@ -156,11 +156,6 @@ class Store:
         except sqlite3.DatabaseError as error:
             raise damaged(self.folder, f"its {DATABASE} cannot be read ({error})") from error
 
-    def counts(self) -> list[dict[str, Any]]:
-        """The rows of counts of scores; a run of a format before 4 has none."""
-        known = self.rows("select name from sqlite_master where type = 'table' and name = 'curves'")
-        return self.rows("select * from curves order by rowid") if known else []
-
     def last_round(self) -> int:
         """The last committed round; 0 is the state before round 1, None-like -1 if not even that."""
         found = self.rows("select max(round) as round from rounds")[0]["round"]
