@@ -57,10 +57,11 @@ def _card(run: Run, name: str, client: str | None, net: torch.nn.Module) -> str:
     majority = run.majority() if run.main_metric == "accuracy" else {}
     beside = {who: f" (majority class {majority[who]:.4f})" if who in majority else "" for who in own}
     measured = ", ".join(f"{who}: {value:.4f}{beside[who]}" for who, value in list(own.items())[:50]) or "not measured"
+    about = "".join(f"\n- {note}" for note in (run.store.meta("facts") or {}).get("notes", []))
     return f"""# {name}{f" of client {client}" if client else ""}
 
 - method: {config["method"]}
-- data: {run.store.meta("data")}, partition {config["data"]["partition"]}, {len(run.clients)} clients, seed {config["seed"]}
+- data: {run.store.meta("data")}, partition {config["data"]["partition"]}, {len(run.clients)} clients, seed {config["seed"]}{about}
 - rounds: {run.last_round} of {config["rounds"]}
 - task: {task.kind}, input {tuple(task.shape)}, {task.outputs} outputs{f" ({', '.join(task.class_names)})" if task.class_names else ""}
 - architecture: {config["models"] or config["model"]}, {sum(p.numel() for p in net.parameters()):,} parameters

@@ -1,4 +1,4 @@
-"""Tables of counts of scores out of a run's store."""
+"""Counts of scores at the end of a run, as its store has them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ import numpy as np
 from equipoise.metrics import counts
 from equipoise.storage.form import damaged
 from equipoise.storage.store import Store
+from equipoise.task import Task
 
 
-def rows(store: Store) -> list[dict[str, Any]]:
-    """One per class and score that occurs; a run of a format before 4 has none."""
+def counted(store: Store) -> list[dict[str, Any]]:
+    """The rows of counts; a run of a format before 4 has none."""
     known = store.rows("select name from sqlite_master where type = 'table' and name = 'curves'")
     return store.rows("select * from curves order by rowid") if known else []
 
 
-def tables(store: Store, classes: int, split: str, model: str) -> dict[str, counts.Counts]:
+def tables(store: Store, task: Task, model: str, split: str) -> dict[str, counts.Counts]:
     """Client -> table of counts; a store may come from anyone, so a table that cannot be is refused."""
     found: dict[str, counts.Counts] = {}
-    for row in rows(store):
+    classes = task.outputs
+    for row in counted(store):
         if row["model"] != model or row["split"] != split:
             continue
         table = found.setdefault(row["client"], np.zeros((classes, 4, counts.BINS), np.int64))
