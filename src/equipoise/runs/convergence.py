@@ -67,7 +67,7 @@ def still_rising(curve: Curve, lower_is_better: bool = False) -> tuple[int, floa
     bends = np.diff(means[len(means) // 2 :], 2)
     scatter = math.sqrt(float(np.mean(bends**2)) / 6)  # the variance of a second difference is six times that of a point
     noise = 2 * scatter * (x[-1] - x[0]) / math.sqrt(spread)
-    return (int(x[0]), rise) if rise > max(noise, NOTEWORTHY * abs(float(means[-1]))) else None
+    return (int(x[0]), float(rise)) if rise > max(noise, NOTEWORTHY * abs(float(means[-1]))) else None
 
 
 def average(curves: Sequence[Curve]) -> Curve:
@@ -78,6 +78,7 @@ def average(curves: Sequence[Curve]) -> Curve:
 
 def in_words(rising: tuple[int, float], last: int, metric: Metric) -> str:
     """
+    >>> from equipoise.metrics.registry import find
     >>> in_words((17, 0.021), 20, find("accuracy"))
     'not converged: mean accuracy still got better by 2.1 points in rounds 17 to 20; more rounds would give other numbers'
     """
