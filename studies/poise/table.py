@@ -138,6 +138,13 @@ def harm(part: Part, method: str) -> tuple[int, int, int]:
     )
 
 
+def against_all(part: Part, method: str) -> tuple[int, int]:
+    """Clients below training alone on training plus validation data, of how many."""
+    pairs = [pair for name in part.settings for pair in zip(part.of(name, method), part.of(name, "standalone + validation"), strict=True)]
+    change = np.concatenate([np.subtract(one["accuracy"], alone["accuracy"]) for one, alone in pairs])
+    return int((change < 0).sum()), change.size
+
+
 def verdicts(part: Part) -> list[str]:
     """What the numbers say, and no more."""
     lines, seeds = [], part.complete()
@@ -146,15 +153,28 @@ def verdicts(part: Part) -> list[str]:
         means = {method: part.averages(setting, method).mean() for method in others}
         best = max(means, key=lambda name: means[name])
         gap = part.averages(setting, POISE) - part.averages(setting, best)
-        sign = "above in every seed" if (gap > 0).all() else "below in every seed" if (gap < 0).all() else "not the same sign in every seed"
+        sign = (
+            "one seed"
+            if len(gap) == 1
+            else "above in every seed"
+            if (gap > 0).all()
+            else "below in every seed"
+            if (gap < 0).all()
+            else "not the same sign in every seed"
+        )
         lines.append(f"- {setting}: the best of the others is {best} with {means[best]:.1f}; Poise minus it {gap.mean():+.2f} ({sign}).")
     one, noise = harm(part, POISE), harm(part, "standalone, other numbers")
     lines.append(
         f"- Below training alone, over all settings: Poise {one[0]} of {one[1]} clients ({one[2]} significantly); training alone with other "
         f"random numbers, the yardstick, {noise[0]} ({noise[2]})."
     )
+    pairs = {name: against_all(part, name) for name in (POISE, "poise, plain", "finetune + validation") if name in part.methods}
+    told = ", ".join(f"{NAMES.get(name, name)} {below} of {clients}" for name, (below, clients) in pairs.items())
+    lines.append(f"- Below training alone where that, too, has the validation data (counted, not tested): {told}.")
     if len(seeds) < 5:
-        lines.append(f"- With {len(seeds)} seeds there is no test over seeds (five are needed); intervals are of Student's t.")
+        lines.append(
+            f"- With {len(seeds)} complete seed{'s' if len(seeds) > 1 else ''} there is no test over seeds (five are needed): differences of averages decide nothing yet."
+        )
     return lines
 
 
