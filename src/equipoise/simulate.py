@@ -22,6 +22,8 @@ import yaml
 from equipoise.checked import plainyaml
 from equipoise.checked.imports import Imports, permitted
 from equipoise.data import Dataset, Federation, federate
+from equipoise.data.check import understood
+from equipoise.data.pipeline import is_own
 from equipoise.data.roster import Roster, old_fingerprint
 from equipoise.data.samples import Samples
 from equipoise.data.words import in_words, model_in_words
@@ -217,9 +219,6 @@ class Simulation:
 
 def tell(wanted: Experiment, shape: tuple[int, ...], asked: Any) -> None:
     """How the user's own data were understood, and a model that was chosen for images: printed before training where nobody watches."""
-    from equipoise.data.check import understood
-    from equipoise.data.pipeline import is_own
-
     lines = []
     if wanted.dataset is not None or is_own(wanted.data):
         lines = in_words(understood(wanted.data, wanted.dataset))

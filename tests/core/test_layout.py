@@ -23,8 +23,7 @@ ORDER = [
 LATE = {
     "equipoise.cli": "a command imports torch if it needs it, and help never does",
     "equipoise.runs.run": "tables of a run are read without torch",
-    "equipoise.runs.export": "readers of new files come with the first file",
-    "equipoise.storage.files": "tables of a run are read without torch",
+    "equipoise.storage.files": "as above",
     "equipoise.storage.form": "as above",
     "equipoise.data.config": "partitions come with the first experiment that is dealt",
     "equipoise.data.pipeline": "readers of a format come with the first file of that format",
