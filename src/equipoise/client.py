@@ -132,7 +132,7 @@ class Client:
         return self._bench.initial(self._bench.key(model, self.id))
 
     def load(self, tree: Tree | None, model: str = "model") -> Model:
-        """The tree's weights in a network of the tree's architecture; without a tree, the named model as it was initialised."""
+        """The tree's parameters and buffers in a network of the tree's architecture; without a tree, the named model as it was initialised."""
         return self._bench.take(tree.model, tree) if tree is not None else self._bench.take(self._bench.key(model, self.id))
 
     def fit(

@@ -163,7 +163,7 @@ class Method:
     needs_classes: ClassVar[bool] = False  # True: regression is refused
     trains: ClassVar[bool] = True  # False: batch-norm statistics never move, so batch norm is refused
     composable_weights: ClassVar[bool] = False  # True: its weight rule stands without its own client and update
-    composable_update: ClassVar[bool] = False  # True: its own update is right under any weights
+    composable_update: ClassVar[bool] = False  # True: its own update is right under any aggregation weights
     reconstruction: ClassVar[bool] = False  # True: its paper's equations were not to be had; tables say so behind its name
     paper: ClassVar[str] = ""
     year: ClassVar[int | None] = None  # of the paper
@@ -263,7 +263,7 @@ class Cohort:
         raise NotImplementedError
 
     def weighed(self, ids: Sequence[str], weights: Weights) -> None:
-        """Note the weights that replies were given: they are part of the run's record."""
+        """Note the aggregation weights that replies were given: they are part of the run's record."""
 
 
 def mistake(kind: type[Method]) -> str | None:

@@ -45,7 +45,7 @@ class Server:
         return self._bench.training.rate(min(self.round, self.rounds))
 
     def load(self, tree: Tree | None, model: str | None = None) -> Model:
-        """As `client.load`: the tree's weights in its network; without a tree, the named model as it was initialised."""
+        """As `client.load`: the tree's parameters and buffers in its network; without a tree, the named model as it was initialised."""
         return self._bench.take(tree.model if tree is not None else model or self.main, tree)
 
     @property

@@ -1,7 +1,7 @@
 """Trees: the parameters of a model as plain data, with the arithmetic that methods are written in.
 
 A tree is a read-only mapping from parameter name to tensor that knows which of its entries are trained and which
-only travel along (`rest`: batch-norm statistics, frozen weights). Differences, multiples, norms and products cover the
+only travel along (`rest`: batch-norm statistics, frozen parameters). Differences, multiples, norms and products cover the
 trained entries only, so a counter of batches can never enter a norm or a cosine.
 """
 
@@ -55,7 +55,7 @@ class Tree(Mapping[str, Tensor]):
 
     @property
     def rest(self) -> Tree:
-        """The entries that are not trained: buffers and frozen weights."""
+        """The entries that are not trained: buffers and frozen parameters."""
         return self._keep(lambda name: name in self.untrained)
 
     def _keep(self, wanted: Callable[[str], bool]) -> Tree:

@@ -12,11 +12,11 @@ import pytest
 import equipoise as eq
 from equipoise.client import Client, Inputs
 from equipoise.composition import Unsound, compose
+from equipoise.experiment.specifications import method_from, spec_of
 from equipoise.method import Cohort, Method, Ups, Weights
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedprox import FedProx
 from equipoise.methods.scaffold import Scaffold
-from equipoise.methods.specifications import method_from, spec_of
 from equipoise.methods.standalone import Standalone
 from equipoise.models import Model
 from equipoise.records import Down, State, Up

@@ -20,13 +20,13 @@ from equipoise.client import Client, Inputs
 from equipoise.comparison.plan import plan
 from equipoise.composition import Composed, Unsound, compose, parts
 from equipoise.data import federate
+from equipoise.experiment.specifications import method_from, spec_of
 from equipoise.method import Cohort, Method, Served, Ups, Weights
 from equipoise.methods.corefed import CoReFed
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedavgm import FedAvgM
 from equipoise.methods.fedprox import FedProx
 from equipoise.methods.kdia import KDIA
-from equipoise.methods.specifications import method_from, spec_of
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.task import Task

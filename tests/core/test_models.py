@@ -119,7 +119,7 @@ def test_several_models_and_clients_with_their_own(tmp_path: Path) -> None:
 def test_a_model_for_an_unknown_client_or_of_an_unknown_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"unknown client under models.model.clients 'boo'; did you mean 'bo'?"):
         played(settings("standalone", models={"model": {"name": "mlp", "clients": {"boo": "cnn"}}}), tmp_path / "a")
-    with pytest.raises(ValueError, match=r"unknown model: 'mpl'. Did you mean 'mlp'?"):
+    with pytest.raises(ValueError, match=r"unknown model 'mpl'; did you mean 'mlp'"):
         played(settings("fedavg", models={"model": "mpl"}), tmp_path / "b")
     assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists(), "nothing is left of a run that never began"
 

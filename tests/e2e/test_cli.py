@@ -111,7 +111,7 @@ def test_another_method_on_the_command_line_drops_the_files_parameters(equipoise
         (["--set", "training.rate=1"], "training.rate: unknown key"),
         (["--set", "method.mu=-1", "--method", "fedprox"], "method.mu: "),
         (["--set", "rounds.x=1"], "rounds.x: rounds is 2, which has no parts"),
-        (["--set", "model=mpl"], "unknown model: 'mpl'. Did you mean 'mlp'?"),
+        (["--set", "model=mpl"], "unknown model 'mpl'; did you mean 'mlp'?"),
         (["--partition", "dirichle:1"], "dirichle"),
         (["--data", "digitz"], "digitz"),
         (["--method", "standalone", "--weights", "fedavg"], "its round never weighs replies"),

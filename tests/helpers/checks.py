@@ -19,9 +19,11 @@ import equipoise as eq
 from equipoise import simulate
 from equipoise.client import Client
 from equipoise.data import Federation, Parts
+from equipoise.data.samples import Samples
 from equipoise.method import SLOTS, Method, Ups, overridden
 from equipoise.records import PerClient, read, write
 from equipoise.runs import Run
+from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
 from tests.helpers.runs import CLASSES, assert_same, collect, everything, federation_changed, finite, played, settings, sites
 
@@ -195,6 +197,7 @@ def _reachable(given: Mapping[str, Any]) -> Iterator[tuple[str, Tensor | np.ndar
         if id(one) in seen or isinstance(one, (str, int, float, type(None), type, ModuleType, FunctionType, torch.Generator)):
             continue
         seen[id(one)] = one  # also what a property made: its number must not be given to another
+        assert len(seen) < 100_000, f"{path} leads on without an end"
         if isinstance(one, Tensor) or (isinstance(one, np.ndarray) and one.dtype != object):
             yield path, one
         elif isinstance(one, Mapping):
@@ -210,7 +213,9 @@ def _attributes(one: Any) -> Iterator[tuple[str, Any]]:
     yield from ((name, getattr(one, name)) for name in ("__self__", "func", "args", "keywords") if hasattr(one, name))
     for kind in type(one).__mro__:
         for name, value in vars(kind).items():
-            if isinstance(value, property) or name in getattr(kind, "__slots__", ()):
+            # Properties of others are not followed: the parameters of a tree are a tree, whose parameters are a tree, and so on.
+            given = isinstance(value, property) and isinstance(one, (Client, Server, Samples, Method))
+            if given or name in getattr(kind, "__slots__", ()):
                 with suppress(Exception):  # a property that has nothing to give says so
                     yield name, getattr(one, name)
             elif isinstance(one, Method) and not name.startswith("__") and not callable(value):

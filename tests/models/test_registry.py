@@ -93,9 +93,9 @@ def test_the_specification_is_not_changed():
     [
         ("mlpp", "did you mean 'mlp'"),
         ({"name": "resnet1"}, "did you mean 'resnet1[02]'"),
-        ({"hidden": [3]}, "unknown model: ''"),
+        ({"hidden": [3]}, "unknown model ''"),
         ({"name": "mlp", "hiden": [3]}, "did you mean 'hidden'"),
-        ({"name": "lenet", "width": 3}, "There are none"),
+        ({"name": "lenet", "width": 3}, "Known: none"),
         ({"name": "mlp", "hidden": [0]}, r"hidden.0 = 0.*defaults"),
         ({"name": "mlp", "hidden": 8}, "hidden = 8"),
         ({"name": "mlp", "hidden": [2.5]}, "hidden.0 = 2.5"),

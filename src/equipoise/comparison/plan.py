@@ -17,8 +17,8 @@ from equipoise.checked.names import nearest, quoted
 from equipoise.comparison.labels import labels
 from equipoise.composition import compose, parts
 from equipoise.experiment import ConfigurationError, Experiment, experiment, flat, with_settings
+from equipoise.experiment.specifications import method_from, method_spec, name_is_local, spec_of
 from equipoise.method import Method
-from equipoise.methods.specifications import method_from, method_spec, name_is_local, spec_of
 from equipoise.runs.reference import ALONE
 
 OPERATIONAL = ("workers", "keep", "memory")  # change how a run is carried out, never what comes out

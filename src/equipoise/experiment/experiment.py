@@ -21,8 +21,8 @@ from equipoise.composition import parts
 from equipoise.data import DataConfig, Dataset
 from equipoise.experiment.files import ConfigurationError
 from equipoise.experiment.sections import Evaluation, Faults, Participation, Section
+from equipoise.experiment.specifications import method_from, method_spec, name_is_local, spec_of
 from equipoise.method import Method, mistake
-from equipoise.methods.specifications import method_from, method_spec, name_is_local, spec_of
 from equipoise.training import Training
 
 MOST_MISTAKES = 20  # that one error tells

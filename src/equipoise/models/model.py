@@ -33,7 +33,7 @@ class Model:
         )
 
     def put(self, tree: Tree) -> Model:
-        """Take on the weights of a tree."""
+        """Take on the parameters and buffers of a tree."""
         try:
             torch._foreach_copy_(self._tensors, [tree[name] for name in self._entries])
         except (KeyError, RuntimeError) as error:

@@ -114,7 +114,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[None]:
-    """What is computed within it gives the module's weights no gradient, but passes it on to what came before."""
+    """What is computed within it gives the module's parameters no gradient, but passes it on to what came before."""
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     for parameter in trained:
         parameter.requires_grad_(False)

@@ -100,14 +100,14 @@ class Workbench:
         return True
 
     def take(self, key: str, tree: Tree | None = None) -> Model:
-        """A module lent until the step ends, with the tree's weights or the initial ones."""
+        """A module lent until the step ends, with the tree's parameters or the initial ones."""
         free = self._free.setdefault(key, [])
         model = free.pop() if free else self._build(key)
         self._lent.append(model)
         return model.put(tree if tree is not None else self._initial[key])
 
     def initial(self, key: str) -> Tree:
-        """The weights before round 1: the same for all clients and methods of a seed."""
+        """The parameters before round 1: the same for all clients and methods of a seed."""
         if key not in self._initial:
             self._free.setdefault(key, []).append(self._build(key))
         return self._initial[key]
