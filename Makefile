@@ -3,7 +3,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-slow lint types tests bench mutate clean
+.PHONY: demo test test-slow lint types tests bench bench-quick bench-cluster mutate clean
 
 demo: .venv/.installed  ## the main job: ten unequal clients, alone and together
 	$(BIN)/equipoise compare --data digits --partition dirichlet:0.3 --clients 10 --methods standalone,fedavg,fedakd,fedekd --seeds 1 \
@@ -37,6 +37,12 @@ test-slow: .venv/.installed-dev  ## the same checks over far more cases; minutes
 
 bench: .venv/.installed  ## against public simulators and the bound, side by side; needs EQUIPOISE_DATA
 	$(BIN)/python benchmarks/bench.py
+
+bench-quick: .venv/.installed  ## whether a change cost something, within ten minutes; BEFORE=TREE takes another version along; needs EQUIPOISE_DATA
+	$(BIN)/python benchmarks/paired.py --quick $(if $(BEFORE),--before $(BEFORE))
+
+bench-cluster: .venv/.installed-dev  ## a Ray cluster against worker processes: ADDRESS=HOST:PORT, or two nodes on this machine; needs EQUIPOISE_DATA
+	$(BIN)/python benchmarks/cluster.py $(if $(ADDRESS),--address $(ADDRESS)) --write
 
 N ?= 200
 SEED ?= 1

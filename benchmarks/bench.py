@@ -209,7 +209,9 @@ def main() -> None:
     for workload in options.workloads:
         everything[workload] = compete(workload, options)
         file.write_text(json.dumps(everything, indent=1, sort_keys=True) + "\n")
-        (options.output / "RESULTS.md").write_text(render(everything))
+        results = options.output / "RESULTS.md"
+        _, title, cluster = results.read_text().partition("\n## Cluster\n") if results.is_file() else ("", "", "")  # cluster.py wrote it
+        results.write_text(render(everything) + title + cluster)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Standard library only; reads Linux's /proc.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -22,6 +23,7 @@ SAMPLING_SECONDS = 0.5
 SELDOM_SECONDS = 5.0
 TICKS = os.sysconf("SC_CLK_TCK")
 BECOME_SUBREAPER = 36
+TURNS = "EQUIPOISE_BENCH_TURNS"  # two pipes, "read,write", to whoever says when a round may begin (paired.py)
 
 
 def arguments(variants: tuple[str, ...]) -> tuple[Workload, argparse.Namespace]:
@@ -54,6 +56,18 @@ def cpu_seconds(pids: list[int]) -> float:
     return sum(int(ticks) for pid in pids for ticks in _status(pid)[11:15]) / TICKS
 
 
+def fine_cpu_seconds(pids: list[int]) -> float:
+    """CPU time of these processes with all their threads, ended ones too, as the scheduler counts it: in nanoseconds, where `cpu_seconds` has ticks of 10 ms.
+
+    Children that have ended are not in it.
+    """
+    total = 0.0
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended
+            total += time.clock_gettime((~pid << 3) | 2)  # the clock that clock_getcpuclockid(3) gives
+    return total
+
+
 def _status(pid: int) -> list[str]:
     """The fields of /proc/PID/stat after the name; none if the process has ended."""
     try:
@@ -81,22 +95,45 @@ def machine_seconds() -> float:
     return (user + nice + system + irq + softirq + steal) / TICKS
 
 
+class Turns:
+    """Where several contenders live at once: each tells that a round is over, and stands still until it is its turn again."""
+
+    def __init__(self) -> None:
+        given = os.environ.pop(TURNS, "")  # not for the contender's own processes
+        self.pipes = [int(pipe) for pipe in given.split(",")] if given else []
+        for pipe in self.pipes:
+            os.set_inheritable(pipe, False)
+
+    def over(self, **told: float) -> None:
+        if self.pipes:
+            os.write(self.pipes[1], json.dumps(told).encode() + b"\n")
+            if not os.read(self.pipes[0], 1):
+                os._exit(1)  # whoever said when is gone
+
+
 class Meter:
     """Laps of a contender: call start before the first round, lap after each, report at the end."""
 
     def __init__(self) -> None:
         # Daemons a framework starts would otherwise be adopted by init and escape the count.
         ctypes.CDLL(None).prctl(BECOME_SUBREAPER, 1, 0, 0, 0)
+        self.turns = Turns()
         self.born = time.perf_counter()
         self.laps: list[dict[str, float]] = []
         self.peak = 0.0
         self.sampled = 0.0
-        threading.Thread(target=self._watch_memory, daemon=True).start()
+        if not self.turns.pipes:  # else it would work while others are timed
+            threading.Thread(target=self._watch_memory, daemon=True).start()
 
     def start(self) -> None:
-        """The first round begins now."""
+        """The first round begins now, or when it is this contender's turn."""
+        self.started = time.perf_counter()
+        self.turns.over()
+        self._begin()
+
+    def _begin(self) -> None:
         self.cpu_before = self._cpu()
-        self.began = self.started = time.perf_counter()
+        self.began = time.perf_counter()
 
     def lap(self, samples: int) -> None:
         """A round over so many training samples ends now, and the next begins."""
@@ -105,10 +142,10 @@ class Meter:
         own, machine = cpu[0] - self.cpu_before[0], cpu[1] - self.cpu_before[1]
         foreign = max(0.0, machine - own) / (seconds * (os.cpu_count() or 1))
         self.laps.append({"seconds": seconds, "samples": samples, "cpu_seconds": own, "foreign": foreign})
-        if time.perf_counter() - self.sampled > SAMPLING_SECONDS:
+        if not self.turns.pipes and time.perf_counter() - self.sampled > SAMPLING_SECONDS:
             self._sample_memory()
-        self.cpu_before = self._cpu()
-        self.began = time.perf_counter()
+        self.turns.over(**self.laps[-1])
+        self._begin()
 
     def report(
         self, contender: str, workload: Workload, options: argparse.Namespace, accuracy: float, packages: tuple[str, ...], **extra: float
@@ -133,7 +170,8 @@ class Meter:
         )
 
     def _cpu(self) -> tuple[float, float]:
-        return cpu_seconds(family(os.getpid())), machine_seconds()
+        own = family(os.getpid())
+        return fine_cpu_seconds(own) if self.turns.pipes else cpu_seconds(own), machine_seconds()
 
     def _sample_memory(self) -> None:
         self.peak = max(self.peak, memory_mb(family(os.getpid())))

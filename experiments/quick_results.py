@@ -108,7 +108,9 @@ def main(wanted: list[str]) -> None:
             seeds=", ".join(map(str, SEEDS)),
         )
     )
-    (HERE.parent / "docs" / "results.md").write_text(intro + "\n" + "\n".join(parts))
+    page = HERE.parent / "docs" / "results.md"
+    others = page.read_text().partition("<!-- made by experiments/accuracy.py -->")  # another script's table, behind these
+    page.write_text(intro + "\n" + "\n".join(parts) + "".join(("\n", *others[1:]) if others[1] else ""))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from equipoise.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from equipoise.auditing import audit as audit
     from equipoise.comparison import compare as compare
     from equipoise.composition import compose as compose
     from equipoise.data import DataConfig as DataConfig
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from equipoise.tree import Tree as Tree
 
 _HOMES = {
-    "run": "simulate", "resume": "simulate", "compare": "comparison", "Experiment": "experiment", "compose": "composition", "Method": "method", "Weights": "method", "Ups": "method", "Served": "method",
+    "audit": "auditing", "run": "simulate", "resume": "simulate", "compare": "comparison", "Experiment": "experiment", "compose": "composition", "Method": "method", "Weights": "method", "Ups": "method", "Served": "method",
     "State": "records", "Up": "records", "Down": "records", "PerClient": "records", "register": "methods", "Run": "runs",
     "Tree": "tree", "Dataset": "data", "DataConfig": "data", "from_arrays": "data", "from_sites": "data",
     "supervised": "losses.terms", "distillation": "losses.terms", "proximity": "losses.terms", "term": "losses.terms",

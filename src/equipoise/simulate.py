@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, Protocol
@@ -61,19 +62,22 @@ def run(
     watcher: Watcher | None = None,
     transport: Connect | Literal["loopback"] | None = None,
     allow_imports: Iterable[str] = (),
+    cluster: str | None = None,
+    trust_network: bool = False,
 ) -> Run:
     """Run an experiment to its end and return its record.
 
     `given` may also be the path of a YAML file; code that it names is imported from the packages in `allow_imports` only. `out` is the run's
     folder (default: a new one under `runs/`). `transport` makes another than the experiment's `workers` say; "loopback" packs and unpacks
-    everything on its way, for tests.
+    everything on its way, for tests. `cluster` is the address of a Ray cluster (HOST:PORT, or "auto" for the one of this machine) that does the
+    clients' work; `trust_network` takes one that asks for no token.
     """
     if isinstance(given, (str, Path)):
         given = load(given)
     wanted = given if isinstance(given, Experiment) else experiment(given, permitted(given, allow_imports))
     text = configuration(wanted)
     folder = Path(out) if out is not None else fresh_folder(wanted)
-    with Simulation(wanted, watcher, transport) as simulation:
+    with Simulation(wanted, watcher, transport or on_cluster(cluster, trust_network)) as simulation:
         job = job_of(wanted, uuid.uuid4().hex)
         roster, bench, method = simulation.open(job, folder)
         store = Store.create(folder, text, _metadata(wanted, job, roster, simulation))
@@ -88,12 +92,15 @@ def resume(
     from_round: int | None = None,
     transport: Connect | Literal["loopback"] | None = None,
     allow_imports: Iterable[str] = (),
+    cluster: str | None = None,
+    trust_network: bool = False,
 ) -> Run:
     """Go on with a run that was stopped or killed; the result is the same, bit for bit, as if it never was.
 
     A run whose data, model or method were Python objects needs them again: `given` is the experiment it was started with.
     `from_round` goes back to an older checkpoint, where the newest one is damaged; the rounds after it are computed again. Code that the
-    run's file names is imported from the packages in `allow_imports` only.
+    run's file names is imported from the packages in `allow_imports` only. `cluster`, `trust_network`: as for `run`; a run may go on elsewhere
+    than where it began.
     """
     with ExitStack() as on_failure:
         store = Store(Path(folder), writing=True)
@@ -114,7 +121,7 @@ def resume(
         wanted = given or experiment({**saved, **more}, permitted(saved, allow_imports))
         if from_round is None:
             store.check_files()
-        with Simulation(wanted, watcher, transport) as simulation:
+        with Simulation(wanted, watcher, transport or on_cluster(cluster, trust_network)) as simulation:
             old = store.meta("fingerprint of") is None  # begun by a version whose fingerprint was one of the whole federation
             roster, bench, method = simulation.open(job_of(wanted, store.meta("run") or ""), Path(folder))
             if store.meta("fingerprint") != (old_fingerprint(simulation.federation) if old else roster.fingerprint):
@@ -129,6 +136,15 @@ def resume(
             return simulation.go(store, roster, bench, method)
 
 
+def on_cluster(address: str | None, trust_network: bool) -> Connect | None:
+    """Where clients do their work if a cluster is named; nothing of Ray is imported before it is needed."""
+    if address is None:
+        return None
+    from equipoise.transports.ray.cluster import Cluster
+
+    return partial(Cluster, address=address, trust_network=trust_network)
+
+
 class Simulation:
     """An experiment whose data are on this machine: its transport, and what a loop needs beside it."""
 
@@ -139,7 +155,7 @@ class Simulation:
             pool = _pool(wanted) if connect is None else None  # processes import torch while the data are prepared here
             if pool is not None:
                 on_failure.callback(pool.close)
-            federation = federate(wanted.data, wanted.seed, wanted.dataset)
+            federation = federate(wanted.data, wanted.seed, wanted.dataset, wanted.imports)
             on_failure.pop_all()
         self.transport: Simulated = Workers(pool, federation) if pool is not None else (connect or InProcess)(federation, wanted)
 

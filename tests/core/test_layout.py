@@ -29,6 +29,7 @@ LATE = {
     "equipoise.data.pipeline": "readers of a format come with the first file of that format",
     "equipoise.data.preparation": "as above",
     "equipoise.data.sets.files": "as above",
+    "equipoise.simulate": "Ray comes with the first run on a cluster",
     "equipoise.transports": "a parent of processes imports what its children need once, when it has some",
     "equipoise.comparison.side_by_side": "the program of the child processes is imported by nobody who does not run it",
 }

@@ -99,7 +99,7 @@ def test_going_back_deletes_the_later_rounds_all_or_none(tmp_path: Path, monkeyp
     folder = stopped(tmp_path)
     before = list(sqlite3.connect(folder / "run.db").iterdump())
     store = Store(folder, writing=True)
-    monkeypatch.setattr(store_module, "_BY_ROUND", (*store_module._BY_ROUND, "no_such_table"))
+    monkeypatch.setattr(store_module, "BY_ROUND", (*store_module.BY_ROUND, "no_such_table"))
     with pytest.raises(RunError, match="no_such_table"):
         store.go_back(1)
     assert list(store.db.iterdump()) == before

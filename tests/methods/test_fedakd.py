@@ -315,3 +315,49 @@ def test_weights_by_correct_samples_need_their_counts() -> None:
     ups = Ups([("0", Up(model=bench.initial("model")))])
     with pytest.raises(ValueError, match='set average="size"'):
         FedAKD(average="correct").weights(server_for(bench, {"0": 10}), State(), ups)
+
+
+ROTATED = {
+    "data": {"name": "digits", "partition": "dirichlet:0.5", "clients": 4},
+    "model": {"name": "mlp", "hidden": [8]},
+    "workers": 0,
+    "seed": 5,
+    "rounds": 3,
+}
+
+
+def _global(run: Any) -> dict[str, torch.Tensor]:
+    return dict(run.model("global").state_dict())
+
+
+def test_in_the_order_of_the_code_the_global_model_is_fedavgs_without_distillation(tmp_path: Path) -> None:
+    rotated = eq.run({**ROTATED, "method": {"name": "fedakd", "order": "code", "beta": 0.0, "teach_on": "all"}}, tmp_path / "code")
+    plain = eq.run({**ROTATED, "method": "fedavg"}, tmp_path / "fedavg")
+    assert all(torch.equal(value, _global(plain)[name]) for name, value in _global(rotated).items())
+
+
+def test_in_the_order_of_the_code_personal_models_are_standalones_without_distillation(tmp_path: Path) -> None:
+    rotated = eq.run({**ROTATED, "method": {"name": "fedakd", "order": "code", "alpha": 0.0}}, tmp_path / "code")
+    alone = eq.run({**ROTATED, "method": "standalone"}, tmp_path / "alone")
+    for client in rotated.clients:
+        mine, theirs = (dict(run.model("personal", client).state_dict()) for run in (rotated, alone))
+        assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+
+
+def test_the_order_of_the_code_teaches_first_on_all_samples_then_on_those_that_were_right_after_learning(tmp_path: Path) -> None:
+    both = {
+        order: eq.run({**ROTATED, "method": {"name": "fedakd", "order": order, "beta": 2.0}}, tmp_path / order)
+        for order in ("paper", "code")
+    }
+    assert any(not torch.equal(value, _global(both["paper"])[name]) for name, value in _global(both["code"]).items())
+    once = {**ROTATED, "rounds": 1}
+    first = {
+        on: eq.run({**once, "method": {"name": "fedakd", "order": "code", "teach_on": on}}, tmp_path / f"first {on}")
+        for on in ("all", "correct")
+    }
+    second = {
+        on: eq.run({**ROTATED, "rounds": 2, "method": {"name": "fedakd", "order": "code", "teach_on": on}}, tmp_path / f"second {on}")
+        for on in ("all", "correct")
+    }
+    assert all(torch.equal(value, _global(first["all"])[name]) for name, value in _global(first["correct"]).items())
+    assert any(not torch.equal(value, _global(second["all"])[name]) for name, value in _global(second["correct"]).items())

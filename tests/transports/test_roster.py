@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import tracemalloc
 from dataclasses import replace
@@ -70,6 +71,23 @@ def test_a_fingerprint_is_that_of_a_clients_samples_and_not_of_where_they_lie() 
         tensor.copy_(kept)
     test, train = whole.test[1], whole.train[1]
     assert fingerprint(whole, train, test) != fingerprint(whole, test, train), "which part a sample belongs to counts"
+
+
+@pytest.mark.parametrize("at_once", [1, 10, 30, 10**6])
+def test_fingerprints_are_digests_of_plain_bytes_however_many_are_gathered_at_once(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equipoise.data.roster.AT_ONCE", at_once)
+    whole = federation()
+    parts = {part: [*getattr(whole, part), np.empty(0, np.int64)] for part in PARTS}  # and a client without a sample
+    x = whole.x.repeat(1, 3, 1, 1).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    changed = replace(whole, x=x, ids=(*whole.ids, "zoe"), **{part: Parts.of(held) for part, held in parts.items()})
+    for place, client in enumerate(changed.ids):
+        digest = hashlib.sha256()
+        for held in parts.values():
+            chosen = held[place].tolist()
+            digest.update(f"{len(chosen)}:".encode())
+            digest.update(b"".join(np.array(x[k].tolist(), np.float32).tobytes() for k in chosen))
+            digest.update(b"".join(np.int64(int(whole.y[k])).tobytes() for k in chosen))
+        assert roster_of(changed).fingerprints[client] == digest.hexdigest()[:32]
 
 
 def test_the_order_of_clients_and_the_shared_test_set_belong_to_the_fingerprint() -> None:

@@ -10,7 +10,7 @@ import typer
 
 from equipoise.checked.names import UnknownName, is_unicode, quoted
 from equipoise.checked.text import shown
-from equipoise.cli import compare, data, export, methods, predict, report, resume, run, show, table, watch
+from equipoise.cli import audit, cluster, compare, data, export, methods, predict, report, resume, run, show, table, watch
 from equipoise.version import __version__
 
 app = typer.Typer(
@@ -51,8 +51,10 @@ app.command("show")(show.show)
 app.command("table")(table.table)
 app.command("export")(export.export)
 app.command("predict")(predict.predict)
+app.command("audit")(audit.audit)
 app.command("methods")(methods.methods)
 app.add_typer(data.app, name="data")
+app.add_typer(cluster.app, name="cluster")
 
 
 def main() -> None:

@@ -49,6 +49,13 @@ def compare(
         typer.Option(metavar="PACKAGE", help="import code of this package if the file names it; repeat the option for several"),
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="runs at a time; default one per core")] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="one run after another on a Ray cluster: HOST:PORT of its head, or auto for the one of this machine"
+        ),
+    ] = None,
+    trust_network: Annotated[bool, typer.Option("--trust-network", help="take a cluster that asks for no token")] = False,
     output_format: Annotated[
         Literal["terminal", "markdown", "latex", "csv", "json"],
         typer.Option("--format", help="what is printed; files of all kinds are saved"),
@@ -103,7 +110,9 @@ def compare(
         return
     try:
         with comparison_output.progress(quiet) as watching:
-            result = start(given, **typed, out=out, jobs=jobs, progress=watching, allow_imports=allow_import or [])
+            result = start(
+                given, **typed, out=out, jobs=jobs, progress=watching, allow_imports=allow_import or [], cluster=cluster, trust_network=trust_network,
+            )  # fmt: skip
     except KeyboardInterrupt:
         print("stopped; finished rounds are kept, and the same command goes on from there", file=sys.stderr)
         raise typer.Exit(130) from None

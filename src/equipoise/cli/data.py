@@ -26,7 +26,7 @@ def list_sets(as_json: Json = False) -> None:
     """List the data sets and which of them are at hand."""
     from equipoise.data import sets
 
-    rows = [_facts(name) for name in sets.names()]
+    rows = [_metadata(name) for name in sets.names()]
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
@@ -39,11 +39,11 @@ def list_sets(as_json: Json = False) -> None:
 @app.command()
 def show(name: Name, as_json: Json = False) -> None:
     """Show what is known of a data set."""
-    facts = _facts(name)
+    metadata = _metadata(name)
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
+        typer.echo(json.dumps(metadata, indent=2))
         return
-    for key, value in facts.items():
+    for key, value in metadata.items():
         typer.echo(f"{key + ':':<14}{', '.join(map(str, value)) if isinstance(value, list) else value}")
 
 
@@ -99,6 +99,21 @@ def check(
             raise ConfigurationError(f"--save: {save} is there already; choose another file or remove it")
         found.schema.save(save)
         print(f"schema: {save}; edit it and give it back with --schema {save}", file=sys.stderr)
+
+
+@app.command()
+def synthesise(
+    folder: Annotated[Path, typer.Argument(help="a new folder for patients.csv and events.csv")],
+    share: Annotated[float, typer.Option(min=1e-6, max=1.0, help="of the 238,576 patients of FedAKD's Table 7")] = 0.01,
+    seed: Annotated[int, typer.Option(help="the same seed gives the same patients")] = 2025,
+    per_site: Annotated[bool, typer.Option("--per-site", help="one folder per state")] = False,
+) -> None:
+    """Write synthetic patients as files: nobody's records, to try what patients' records need."""
+    from equipoise.data.synthetic_patients import NOTE, write_patients
+
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is there already and not empty; choose another folder")
+    typer.echo(f"{write_patients(folder, seed, share, per_site)}: {NOTE}")
 
 
 @app.command()
@@ -172,8 +187,8 @@ def _plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word}s"
 
 
-def _facts(name: str) -> dict[str, Any]:
-    from equipoise.data import sets
+def _metadata(name: str) -> dict[str, Any]:
+    from equipoise.data import sets, synthetic_patients
 
     if name == "digits":
         return {
@@ -183,6 +198,19 @@ def _facts(name: str) -> dict[str, Any]:
             "licence": "CC BY 4.0",
             "status": "built in",
             "shape": [1, 8, 8],
+        }
+    if name in (synthetic_patients.NAME, synthetic_patients.SMALL):
+        return {
+            "name": name, "title": "synthetic patients in 50 states, drawn at random: nobody's records", "counts": "238,576" if name == synthetic_patients.NAME else "about 7,160", "licence": "free of rights",
+            "status": "built in", "shape": [61, 4], "classes": ["no", "yes"], "source": "equipoise.data.synthetic_patients", "note": synthetic_patients.NOTE,
+        }  # fmt: skip
+    if name == sets.synthetic.NAME:
+        return {
+            "name": name,
+            "title": "synthetic: normal clouds, no real data",
+            "counts": "any, data.synthetic.samples",
+            "licence": "none needed",
+            "status": "made on the spot",
         }
     if name in sets.JOINED:
         members = sets.JOINED[name].split("+")

@@ -6,11 +6,12 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -34,6 +35,8 @@ from equipoise.transports.isolation import UNKEPT, can_interrupt
 from equipoise.transports.measuring import MEASURE, OUTPUTS
 
 console = Console()
+MOST_LISTED, AT_EACH_END = 50, 10  # clients of a run that a terminal shows
+SHARES = (1, 10, 25, 50, 75, 90, 99)
 
 
 class Styled(str):
@@ -87,7 +90,7 @@ def plan(wanted: Experiment) -> None:
     from equipoise.engine.evaluation import check_main
     from equipoise.experiment.preparing import prepare, try_precision
 
-    federation = federate(wanted.data, wanted.seed, wanted.dataset)
+    federation = federate(wanted.data, wanted.seed, wanted.dataset, wanted.imports)
     roster = roster_of(federation)
     try_precision(wanted)
     bench, _ = prepare(wanted, roster.task, roster.ids)
@@ -162,13 +165,20 @@ def _bars(quiet: bool, main: str | None) -> Iterator[Watcher]:
 
     def work(step: str, done: int, total: int) -> None:
         doing = "measuring" if step in (MEASURE, OUTPUTS) else "training"
-        bars.update(clients, total=total, completed=done, note=doing)
+        places = {place.partition("@")[2]: count for place, count in watcher.by_place.items() if place.startswith("clients@")}
+        note = (
+            f"{doing}; this round by node: {', '.join(f'{place} {count:.0f}' for place, count in sorted(places.items()))}"
+            if places
+            else doing
+        )
+        bars.update(clients, total=total, completed=done, note=note)
 
     def finished(record: Any) -> None:
         bars.update(rounds, note=_headline(record, main), **({} if record.finish else {"completed": record.round}))
 
+    watcher = Watcher(on_start=start, on_clients=work, on_round=finished)
     try:
-        yield Watcher(on_start=start, on_clients=work, on_round=finished)
+        yield watcher
     finally:
         bars.stop()
 
@@ -212,7 +222,7 @@ def show(found: dict[str, Any]) -> None:
     known = any("gain" in row for row in rows.values())
     header = ["client", "samples", *(["alone"] if known else []), found["model"], *(["gain", ""] if known else [])]
     lines = []
-    for client, row in list(rows.items())[:50]:
+    for client, row in _extremes(rows, metric.lower_is_better) if len(rows) > MOST_LISTED else rows.items():
         gain = row.get("gain")
         verdict = (
             []
@@ -234,8 +244,14 @@ def show(found: dict[str, Any]) -> None:
             ]
         )
     table(header, lines, f"{metric.title} of the {found['model']} model on {found['split']} data")
-    if len(rows) > 50:
-        say(f"... and {len(rows) - 50} more clients: equipoise show {found['run']} --json")
+    if len(rows) > MOST_LISTED:
+        shares = np.quantile([row["value"] for row in rows.values()], [share / 100 for share in SHARES])
+        quantiles = ", ".join(f"{share} % {number(float(value))}" for share, value in zip(SHARES, shares, strict=True))
+        say(
+            f"the {AT_EACH_END} worst and the {AT_EACH_END} best of {len(rows):,} clients; all: equipoise show {found['run']} --json",
+            wrap=False,
+        )
+        say(f"quantiles over clients: {quantiles}", wrap=False)
     noise = (
         f" ({number(found['std without test noise'])} without the noise of finite test sets)" if "std without test noise" in found else ""
     )
@@ -255,6 +271,12 @@ def show(found: dict[str, Any]) -> None:
         )
 
 
+def _extremes(rows: Mapping[str, dict[str, Any]], lower: bool) -> list[tuple[str, dict[str, Any]]]:
+    """The worst clients and the best; a model that has diverged is the worst there is."""
+    order = sorted(rows.items(), key=lambda item: (not math.isnan(item[1]["value"]), -item[1]["value"] if lower else item[1]["value"]))
+    return [*order[:AT_EACH_END], *order[-AT_EACH_END:]]
+
+
 def plain(found: Any) -> Any:
     """The same with null in place of numbers that do not exist, which JSON cannot write."""
     if isinstance(found, dict):
@@ -267,7 +289,7 @@ def profile(run: Run) -> None:
     import statistics
 
     rounds = run.rounds()
-    phases = list(dict.fromkeys(phase for row in rounds for phase in row["seconds"]))
+    phases = list(dict.fromkeys(phase for row in rounds for phase in row["seconds"] if "@" not in phase))  # those are of a place
     medians = {phase: statistics.median(row["seconds"].get(phase, 0.0) for row in rounds) for phase in phases}
     total = sum(medians.values()) or 1.0
     table(["phase", "ms per round", "share"], [[phase, f"{value * 1000:.2f}", f"{value / total:.0%}"] for phase, value in medians.items()])

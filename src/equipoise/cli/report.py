@@ -22,9 +22,13 @@ def report(
 
     equipoise report runs/demo-fedavg --out report.html --pdf --figure plane
     """
+    from equipoise.auditing import Findings
+    from equipoise.auditing.pictures import shown
     from equipoise.cli import output
     from equipoise.report import report as make
 
     kinds = [kind for kind, wanted in (("png", png), ("pdf", pdf)) if wanted]
-    files = make(runs, out or runs[0] / "report.html", against, kinds, figure or [])
+    audited = runs[0] / "audit.json"  # `equipoise audit` looked at the run
+    more = shown(Findings.read(audited)) if len(runs) == 1 and audited.is_file() else {}
+    files = make(runs, out or runs[0] / "report.html", against, kinds, figure or [], more)
     output.say("written: " + ", ".join(map(str, files)), wrap=False)

@@ -35,6 +35,13 @@ def run(
     seed: Annotated[int | None, typer.Option(help="the same seed gives the same bits")] = None,
     fraction: Annotated[float | None, typer.Option(help="share of the clients asked in each round")] = None,
     workers: Annotated[int | None, typer.Option(help="worker processes; default one per core; 0: in this process")] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="do the clients' work on a Ray cluster: HOST:PORT of its head, or auto for the one of this machine"
+        ),
+    ] = None,
+    trust_network: Annotated[bool, typer.Option("--trust-network", help="take a cluster that asks for no token")] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda")] = None,
     settings: Annotated[
         list[str] | None,
@@ -63,7 +70,7 @@ def run(
     from equipoise.checked.imports import FromFile, permitted
     from equipoise.cli import output
     from equipoise.cli.data import before_training
-    from equipoise.experiment import experiment, load, with_settings
+    from equipoise.experiment import ConfigurationError, experiment, load, with_settings
     from equipoise.simulate import fresh_folder
     from equipoise.simulate import run as start
 
@@ -72,6 +79,10 @@ def run(
         "method.weights": weights, "method.inputs": inputs, "method.beside": beside, "rounds": rounds, "seed": seed,
         "participation.fraction": fraction, "workers": workers, "device": device,
     }  # fmt: skip
+    if cluster is not None and workers is not None:
+        raise ConfigurationError(
+            f"--cluster: expected no --workers beside it, got {workers}; the nodes of a cluster offer their cores themselves"
+        )
     if method is not None and file is not None:
         flags["method"] = flags.pop("method.name")  # another method: the file's hyper-parameters belong to the old one
     given = {key: value for key, value in flags.items() if value is not None}
@@ -99,7 +110,7 @@ def run(
             begin(first, rounds)
 
         watcher.on_start = begins
-        finished = start(wanted, out, watcher)
+        finished = start(wanted, out, watcher, cluster=cluster, trust_network=trust_network)
     output.summary(finished)
     if profile:
         output.profile(finished)

@@ -159,7 +159,8 @@ def aligned(entries: Sequence[Entry]) -> list[Entry]:
         values: dict[str, list[dict[str, float]]] = {metric: [run.by_metric[metric] for run in here] for metric in shared}
         common = {metric: [client for client in found[0] if all(client in other for other in found)] for metric, found in values.items()}
         measured = {metric: [c for run in here for c in (*run.undefined.get(metric, ()), *run.by_metric[metric])] for metric in shared}
-        missing = {metric: [c for c in dict.fromkeys(measured[metric]) if c not in common[metric]] for metric in shared}
+        known = {metric: set(clients) for metric, clients in common.items()}
+        missing = {metric: [c for c in dict.fromkeys(measured[metric]) if c not in known[metric]] for metric in shared}
         for run in here:
             kept = {metric: {client: run.by_metric[metric][client] for client in clients} for metric, clients in common.items()}
             same[run.folder] = replace(run, metric=first.metric, by_metric=kept, undefined=missing)

@@ -70,6 +70,8 @@ def explanation(comparison: Comparison) -> list[str]:
              "CF: collaborative fairness in [-100, 100]; seconds: without measuring"]  # fmt: skip
     if len(comparison.metrics) > 1:
         lines.append(f"also measured, in table.csv and comparison.json: {', '.join(comparison.metrics[1:])}")
+    if comparison.entries and comparison.entries[0].run.data.startswith("synthetic"):
+        lines.append(f"the data, {comparison.entries[0].run.data}, are synthetic")
     if count == 1:
         lines.append("one seed: no interval")
     else:

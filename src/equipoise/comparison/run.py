@@ -37,6 +37,8 @@ def compare(
     jobs: int | None = None,
     progress: Progress | None = None,
     allow_imports: Iterable[str] = (),
+    cluster: str | None = None,
+    trust_network: bool = False,
 ) -> Comparison:
     """Run several methods, seeds and partitions on identical data, initial model and cohorts, and compare them.
 
@@ -44,7 +46,7 @@ def compare(
     code that a file names is imported from the packages in `allow_imports` only. Grid points, such as {"method.mu": [0.01, 0.1]}, are chosen by validation data. `baseline` is the method that
     the others are tested against (default: fedavg if it is there, else the first), `level` that of the intervals over seeds (0.95), `measure` what
     methods are ranked by (average). Runs go to `out`, named by their content: calling again completes what is missing, and
-    only that. `jobs` runs at a time, by default one per core. A run that fails is reported and does not stop the others.
+    only that. `jobs` runs at a time, by default one per core; on a `cluster` (see `run`) one, which has all of it. A run that fails is reported and does not stop the others.
     """
     base = load(base) if isinstance(base, (str, Path)) else {} if base is None else base
     if isinstance(base, FromFile):
@@ -55,6 +57,13 @@ def compare(
     level, measure = 0.95 if level is None else level, measure or "average"
     imports = base.imports if isinstance(base, Experiment) else permitted(base, allow_imports)
     cells = plan(base, methods, seeds, partitions, grid, imports)
+    if cluster is not None:
+        if jobs not in (None, 1):
+            raise ConfigurationError(f"jobs: expected 1 run at a time on a cluster, got {jobs}; each run has all of its cores")
+        reason = next((cell.experiment.portable for cell in cells if cell.experiment.portable), None)
+        if reason is not None:
+            raise ConfigurationError(f"--cluster: expected an experiment that other machines can rebuild, but {reason}")
+        jobs = 1
     if jobs is not None and jobs < 1:
         raise ConfigurationError(f"jobs: expected at least 1 run at a time, got {jobs}")
     labels = list(dict.fromkeys(cell.label for cell in cells))
@@ -70,7 +79,7 @@ def compare(
         raise ConfigurationError("grid: settings are chosen on validation data; put `validation` into evaluation.splits")
     folder = Path(out) if out is not None else default_folder(base, imports)
     runs = _writable(folder) / "runs"
-    reasons = execute(cells, runs, jobs or cores(), progress or Progress())
+    reasons = execute(cells, runs, jobs or cores(), progress or Progress(), {"cluster": cluster, "trust_network": trust_network})
     results = {cell.name: read_result(runs / cell.name) for cell in cells if cell.name not in reasons}
     if results:
         check_same_data(list(results.values()))

@@ -1,6 +1,6 @@
 """A process that carries out runs of a comparison, one after another.
 
-Each line of its standard input is a job, {"experiment", "imports", "folder", "log", "path"}; it answers with one line of JSON for every event, the last of
+Each line of its standard input is a job, {"experiment", "imports", "folder", "log", "path", "where"}; it answers with one line of JSON for every event, the last of
 a job being "done" or "failed". When the input ends, whoever started it is gone or wants no more: it ends at once. Nothing is lost, since a
 round counts once its transaction is committed.
 """
@@ -14,8 +14,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from equipoise.checked.imports import Imports
@@ -33,8 +34,8 @@ def main() -> None:
     threading.Thread(target=_read, args=(jobs,), daemon=True).start()
     events = os.fdopen(os.dup(1), "w", buffering=1)
 
-    def tell(kind: str, **facts: Any) -> None:
-        events.write(json.dumps({"event": kind, **facts}) + "\n")
+    def tell(kind: str, **details: Any) -> None:
+        events.write(json.dumps({"event": kind, **details}) + "\n")
 
     while True:  # until the input ends
         job = json.loads(jobs.get())
@@ -43,14 +44,14 @@ def main() -> None:
             for output in (1, 2):  # what a method prints must not pass for an event
                 os.dup2(log.fileno(), output)
         try:
-            carry_out(experiment(job["experiment"], Imports.of_job(job["imports"])), Path(job["folder"]), tell)
+            carry_out(experiment(job["experiment"], Imports.of_job(job["imports"])), Path(job["folder"]), tell, job["where"])
             tell("done")
         except Exception as error:
             traceback.print_exc()
             tell("failed", reason=_in_one_line(error))
 
 
-def carry_out(wanted: Experiment, folder: Path, tell: Tell) -> None:
+def carry_out(wanted: Experiment, folder: Path, tell: Tell, where: Mapping[str, Any] = MappingProxyType({})) -> None:
     """Run an experiment, or go on where an earlier process stopped; tells of every round."""
     last = time.monotonic()
 
@@ -66,9 +67,9 @@ def carry_out(wanted: Experiment, folder: Path, tell: Tell) -> None:
         on_round=lambda record: None if record.finish else tell("round", round=record.round),
     )
     if (folder / DATABASE).exists():
-        resume(folder, watcher, given=wanted)
+        resume(folder, watcher, given=wanted, **where)
     else:
-        run(wanted, folder, watcher)
+        run(wanted, folder, watcher, **where)
 
 
 def _in_one_line(error: Exception) -> str:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,8 +37,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def execute(cells: Sequence[Cell], folder: Path, jobs: int, progress: Progress) -> dict[str, str]:
-    """Run what is missing, `jobs` at a time; returns the reason of every failure by the name of the cell."""
+def execute(cells: Sequence[Cell], folder: Path, jobs: int, progress: Progress, where: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """Run what is missing, `jobs` at a time, `where` a cluster is named there; returns the reason of every failure by the name of the cell."""
     missing = [cell for cell in cells if not finished(folder / cell.name)]
     progress.on_plan(missing, len(cells) - len(missing))
     failures: dict[str, str] = {}
@@ -48,7 +48,7 @@ def execute(cells: Sequence[Cell], folder: Path, jobs: int, progress: Progress) 
             failures[cell.name] = failure
         progress.on_end(cell, failure)
 
-    _side_by_side([cell for cell in missing if cell.experiment.portable is None], folder, jobs, progress, ended)
+    _side_by_side([cell for cell in missing if cell.experiment.portable is None], folder, jobs, progress, ended, where or {})
     for cell in missing:
         if cell.experiment.portable is not None:  # its data, model or method live in this process only
             ended(cell, _here(cell, folder, progress))
@@ -80,7 +80,9 @@ def _here(cell: Cell, folder: Path, progress: Progress) -> str | None:
     return None
 
 
-def _side_by_side(cells: Sequence[Cell], folder: Path, jobs: int, progress: Progress, ended: Callable[[Cell, str | None], None]) -> None:
+def _side_by_side(
+    cells: Sequence[Cell], folder: Path, jobs: int, progress: Progress, ended: Callable[[Cell, str | None], None], where: Mapping[str, Any]
+) -> None:
     left, children, stop = deque(cells), [], threading.Event()
 
     def lane() -> None:
@@ -93,7 +95,7 @@ def _side_by_side(cells: Sequence[Cell], folder: Path, jobs: int, progress: Prog
             if child is None or child.poll() is not None:
                 child = _start()
                 children.append(child)
-            failure = _in_child(child, cell, folder, progress)
+            failure = _in_child(child, cell, folder, progress, where)
             if not stop.is_set():
                 ended(cell, failure)
 
@@ -117,14 +119,14 @@ def _start() -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True)
 
 
-def _in_child(child: subprocess.Popen[bytes], cell: Cell, folder: Path, progress: Progress) -> str | None:
+def _in_child(child: subprocess.Popen[bytes], cell: Cell, folder: Path, progress: Progress, where: Mapping[str, Any]) -> str | None:
     """Why the run failed; None if it did not."""
     log, limit = folder / cell.name / "log.txt", cell.experiment.participation.deadline
     log.parent.mkdir(parents=True, exist_ok=True)
     last: dict[str, Any] = {}
     try:
         with suppress(BrokenPipeError):
-            _send(child, cell, folder / cell.name, log)
+            _send(child, cell, folder / cell.name, log, where)
         for last in _events(child, limit):
             if last["event"] == "round":
                 progress.on_round(cell, last["round"])
@@ -142,10 +144,17 @@ def _in_child(child: subprocess.Popen[bytes], cell: Cell, folder: Path, progress
     return f"its process ended with {'signal' if code < 0 else 'status'} {abs(code)} (details in {log})"
 
 
-def _send(child: subprocess.Popen[bytes], cell: Cell, folder: Path, log: Path) -> None:
+def _send(child: subprocess.Popen[bytes], cell: Cell, folder: Path, log: Path, where: Mapping[str, Any]) -> None:
     imports = cell.experiment.imports.plain()
     path = [path or os.getcwd() for path in sys.path]
-    job = {"experiment": cell.experiment.as_names(), "imports": imports, "folder": str(folder), "log": str(log), "path": path}
+    job = {
+        "experiment": cell.experiment.as_names(),
+        "imports": imports,
+        "folder": str(folder),
+        "log": str(log),
+        "path": path,
+        "where": dict(where),
+    }
     assert child.stdin is not None
     child.stdin.write(json.dumps(job).encode() + b"\n")
     child.stdin.flush()

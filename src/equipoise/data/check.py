@@ -16,6 +16,7 @@ from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Dataset
 from equipoise.data.deciding import is_date, schema_of, with_schema
 from equipoise.data.own import image_files, opened_image
+from equipoise.data.patients import is_patients
 from equipoise.data.pipeline import is_own, load
 from equipoise.data.reading import cells_as_text, column_of, is_missing
 from equipoise.data.schema import INPUTS, ColumnSchema, Schema
@@ -64,7 +65,7 @@ class Understanding:
 def understood(config: DataConfig) -> Understanding:
     """How the data of an experiment are read, before anything is dealt or trained."""
     path = Path(config.name)
-    if not is_own(config):
+    if not is_own(config) or is_patients(path):
         return _of_dataset(with_schema(load(config).as_task(config.task), config.schema), config)
     if path.is_dir() and not site_files(path):
         return _of_images(path, config)
@@ -109,7 +110,7 @@ def _of_dataset(dataset: Dataset, config: DataConfig) -> Understanding:
     places = {column.name: place for place, column in enumerate(dataset.columns)}
     cells = {name: dataset.x.numpy()[:, place] for name, place in places.items()}
     seen = tuple(_seen(column, [cells[column.name]], config) for column in schema.inputs)
-    warnings = _of_sites(sites, dataset.task.class_names, config) if dataset.site is not None else []
+    warnings = [*dataset.notes, *(_of_sites(sites, dataset.task.class_names, config) if dataset.site is not None else [])]
     return Understanding(dataset.name, dataset.task.kind, None, False, sites, seen, {}, tuple(warnings), schema)
 
 

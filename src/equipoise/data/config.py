@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from equipoise.checked.names import did_you_mean, is_unicode, quoted
 from equipoise.data.schema import Schema, schema_from
+from equipoise.data.sets.synthetic import NAME as SYNTHETIC
+from equipoise.data.sets.synthetic import Synthetic
 from equipoise.data.transforms import NORMALISATIONS, augmentation
 
 # The name that the key has in a file is one that pydantic once used for something else.
@@ -35,8 +37,11 @@ class DataConfig(BaseModel):
     schema: Schema | None = Field(  # type: ignore[assignment]
         None, description="columns, kinds, categories, classes, as `equipoise data check --save` writes them: a file or a mapping"
     )
+    synthetic: Synthetic | None = Field(None, description="samples, features, classes and seed of a synthetic set, in place of a name")
     label: str | None = Field(None, description="the label column of a table")
     site: str | None = Field(None, description="the column that names the site, when all sites share one file")
+    codes: str | None = Field(None, description="of patients' records: a file of the codes that make a label; none: pancreatic cancer")
+    events: int | None = Field(None, ge=1, le=10_000, description="of patients' records: how many events are kept of each, the latest")
     categorical: tuple[str, ...] = Field((), description="columns of a table whose numbers are categories")
     normalise: str = Field(
         "auto", description="images: none, half, imagenet, ...; tables: client, pooled, none; auto: none for images, client for tables"
@@ -46,6 +51,16 @@ class DataConfig(BaseModel):
     duplicates: Literal["together", "separate"] = Field(
         "together", description="equal samples stay on one side of a split, or are treated as different"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_synthetic(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        name, made = given.get("name"), given.get("synthetic")
+        if made is not None and name not in (None, SYNTHETIC):
+            raise ValueError(f"synthetic: expected no other data set beside it, got name {quoted(name)}; leave one of the two out")
+        return {**given, "name": SYNTHETIC, "synthetic": {} if made is None else made} if made is not None or name == SYNTHETIC else given
 
     @field_validator("schema", mode="before")
     @classmethod

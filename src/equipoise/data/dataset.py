@@ -37,6 +37,8 @@ class Dataset:
     columns: tuple[Column, ...] = ()  # of a table; NaN means missing there and is refused elsewhere
     licence: str = "unknown"
     source: str = ""
+    codes: tuple[str, ...] = ()  # of patients' histories, numbered from 1; empty: samples are no histories
+    notes: tuple[str, ...] = ()  # what a reader left out or changed, and what else whoever sees results has to know, in sentences
     schema: Schema | None = None  # what it is made of, as its files or its user said; none: as the samples say
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from equipoise.checked.imports import OWN, Imports
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import TEST, TRAIN, Dataset
 from equipoise.data.deciding import with_schema
@@ -21,9 +22,11 @@ from equipoise.streams import stream
 Split = tuple[Parts, Parts, Parts, np.ndarray]  # training, validation, test, shared test
 
 
-def federate(config: DataConfig, seed: int, dataset: Dataset | None = None) -> Federation:
-    """Everything the clients of an experiment hold; `dataset` is a user's own in place of config.name."""
-    dataset = (load(config) if dataset is None else dataset).as_task(config.task or (config.schema.predicts if config.schema else None))
+def federate(config: DataConfig, seed: int, dataset: Dataset | None = None, imports: Imports = OWN) -> Federation:
+    """Everything the clients of an experiment hold; `dataset` is a user's own in place of config.name, `imports` what config.name may name."""
+    dataset = (load(config, imports) if dataset is None else dataset).as_task(
+        config.task or (config.schema.predicts if config.schema else None)
+    )
     dataset = with_schema(_resized(dataset, config.image_size), config.schema)
     groups = equal_samples(dataset) if config.duplicates == "together" else np.arange(len(dataset.x))
     _refuse_sameness(groups, dataset)
@@ -32,14 +35,16 @@ def federate(config: DataConfig, seed: int, dataset: Dataset | None = None) -> F
         pool = np.sort(stream(seed, "samples").choice(pool, config.samples, replace=False))
     dealt = _dealt(config, seed, dataset, pool)
     parts = _split(config, seed, dataset, dealt, groups, shared)
+    different = int(np.count_nonzero(np.bincount(dealt.parts.index)))
     metadata = {
         "licence": dataset.licence,
         "source": dataset.source,
         "samples": len(dataset.x),
-        "dealt": len(np.unique(dealt.parts.index)),
-        "equal_samples": len(groups) - len(np.unique(groups)),
-        "repeats": len(dealt.parts.index) - len(np.unique(dealt.parts.index)),
+        "dealt": different,
+        "equal_samples": len(groups) - int(np.count_nonzero(np.bincount(groups))),
+        "repeats": len(dealt.parts.index) - different,
         "train_equal_to_shared_test": int(np.isin(groups[parts[0].index], groups[parts[3]]).sum()),
+        "notes": list(dataset.notes),
         **dealt.metadata,
     }
     if dataset.task.classifies:
@@ -47,13 +52,20 @@ def federate(config: DataConfig, seed: int, dataset: Dataset | None = None) -> F
     return prepared(dataset, config, dealt.ids, parts, metadata)
 
 
-def load(config: DataConfig) -> Dataset:
-    """The data set that a `data:` section names: a registered one, or a path to a user's files."""
-    from equipoise.data import own, sets, tables
+def load(config: DataConfig, imports: Imports = OWN) -> Dataset:
+    """The data set that a `data:` section names: a registered one, a path to a user's files, or package.module:function that makes one."""
+    from equipoise.data import codes, histories, own, patients, sets, tables
 
+    if config.synthetic is not None:
+        return sets.synthetic.load(config.synthetic)
+    if is_code(config):
+        return _made(config.name, imports)
     if not is_own(config):
         return sets.load(config.name)
     path = Path(config.name)
+    if patients.is_patients(path):
+        rule = codes.read_rule(config.codes) if config.codes else codes.PANCREATIC_CANCER
+        return histories.dataset_of(patients.read_patients(path, config.site, rule), path.name, config.events, source="own files")
     if path.is_file() or tables.site_files(path):
         return tables.from_tables(
             path, label=config.label, site=config.site, categorical=config.categorical, kind=config.task, schema=config.schema
@@ -61,6 +73,18 @@ def load(config: DataConfig) -> Dataset:
     shape = config.schema.shape if config.schema is not None else None
     square = shape[-1] if shape is not None and shape[-1] == shape[-2] else None
     return own.from_image_folder(path, config.image_size or square)
+
+
+def is_code(config: DataConfig) -> bool:
+    """Whether the data are what a function of the user's returns."""
+    return ":" in config.name and not Path(config.name).exists()
+
+
+def _made(name: str, imports: Imports) -> Dataset:
+    made = imports.load(name, "data set", Dataset, makes="Dataset")()
+    if not isinstance(made, Dataset):
+        raise ValueError(f"data set {name!r}: expected it to return a Dataset (from_arrays, from_sites, ...), got {type(made).__name__}")
+    return made
 
 
 def is_own(config: DataConfig) -> bool:
@@ -127,6 +151,11 @@ def _dealt(config: DataConfig, seed: int, dataset: Dataset, places: np.ndarray) 
         site_names=dataset.site_names,
         features=lambda: _features(dataset, places),
     )
+    if config.clients is not None and config.clients > len(places):
+        raise ValueError(
+            f"data.clients: expected at most {len(places)}, the number of samples that are dealt from {dataset.name}, got {config.clients}; "
+            "ask for fewer clients, or use more data"
+        )
     sites = 0 if site is None else len(np.unique(site))
     usual = {"natural": sites, "domains": 5 * sites, "cla": min(10, pool.classes)}.get(parse(partition)[0], 10)
     dealt = deal(partition, pool, config.clients or usual, seed)

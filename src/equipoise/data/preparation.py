@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.data import encoding
+from equipoise.data import encoding, histories
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Dataset
 from equipoise.data.deciding import schema_of
@@ -25,7 +25,7 @@ def prepared(
     dataset: Dataset, config: DataConfig, ids: tuple[str, ...], parts: tuple[Parts, Parts, Parts, np.ndarray], metadata: dict[str, Any]
 ) -> Federation:
     """A federation whose tensors hold only what some client or the shared test set needs."""
-    make = _table if dataset.columns else _array
+    make = _table if dataset.columns else _histories if dataset.codes else _array
     x, rows, (train, validation, test, shared), recipe = make(dataset, config, ids, parts)
     task = replace(dataset.task, shape=tuple(x.shape[1:]))
     recipe["class_names"] = list(task.class_names)
@@ -57,12 +57,32 @@ def _array(
     if config.augment and not dataset.image:
         raise ValueError(f"augment: {', '.join(config.augment)} is for images and {dataset.name} holds none")
     train, validation, test, shared = parts
-    rows = np.unique(np.concatenate([train.index, validation.index, test.index, shared]))
+    held = np.zeros(len(dataset.x), dtype=bool)
+    for index in (train.index, validation.index, test.index, shared):
+        held[index] = True
+    rows = np.flatnonzero(held)
     place = np.full(len(dataset.x), -1)
     place[rows] = np.arange(len(rows))
     x = normalised(dataset.x if len(rows) == len(dataset.x) else dataset.x[rows], name)
     pixels = dataset.x.dtype == torch.uint8
     recipe = {"kind": "image" if dataset.image else "array", "pixels": pixels, "normalise": name, "shape": list(x.shape[1:])}
+    return x, rows, (train.through(place), validation.through(place), test.through(place), place[shared]), recipe
+
+
+def _histories(
+    dataset: Dataset, config: DataConfig, ids: tuple[str, ...], parts: tuple[Parts, Parts, Parts, np.ndarray]
+) -> tuple[Tensor, np.ndarray, tuple[Parts, Parts, Parts, np.ndarray], dict[str, Any]]:
+    """Patients' histories: values on the scale that all clients' training patients give their codes."""
+    if config.normalise not in ("auto", "pooled") or config.augment:
+        raise ValueError(
+            f"{dataset.name} holds patients' histories, which are scaled by code over all clients; leave normalise and augment out"
+        )
+    train, validation, test, shared = parts
+    rows = np.unique(np.concatenate([train.index, validation.index, test.index, shared]))
+    place = np.full(len(dataset.x), -1)
+    place[rows] = np.arange(len(rows))
+    recipe = histories.fit(dataset.x.numpy(), dataset.codes, train)
+    x = torch.from_numpy(histories.apply(dataset.x.numpy()[rows], recipe))
     return x, rows, (train.through(place), validation.through(place), test.through(place), place[shared]), recipe
 
 
@@ -105,6 +125,8 @@ def inputs_from(data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any], 
     """
     if recipe["kind"] == "table":
         return torch.from_numpy(encoding.apply(_coded(data, recipe), recipe, client))
+    if recipe["kind"] == "histories":
+        return _of_patients(data, recipe)
     values = _values(Path(data) if isinstance(data, str) else data, recipe)
     x = torch.tensor(values)
     if recipe["kind"] == "image" and recipe["shape"][-2] == recipe["shape"][-1]:
@@ -114,6 +136,19 @@ def inputs_from(data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any], 
     if recipe["pixels"] and x.dtype != torch.uint8:
         raise ValueError(f"this model was trained on whole-number pixels 0..255 (uint8), got {x.dtype}; convert the images")
     return normalised(x, recipe["normalise"])
+
+
+def _of_patients(data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any]) -> Tensor:
+    from equipoise.data.patients import read_patients
+
+    if isinstance(data, (str, Path)):
+        return histories.inputs_of(read_patients(data), recipe)
+    values = np.asarray(data, np.float32)
+    if list(values.shape[1:]) != recipe["shape"]:
+        raise ValueError(
+            f"expected histories of shape {tuple(recipe['shape'])}, or the folder of patients.csv and events.csv, got {values.shape[1:]}"
+        )
+    return torch.from_numpy(histories.apply(values, recipe))
 
 
 def _coded(data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any]) -> np.ndarray:

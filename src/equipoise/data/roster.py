@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -13,11 +13,12 @@ import numpy as np
 import torch
 
 from equipoise.checked.names import checked_name
-from equipoise.data.federation import Federation
+from equipoise.data.federation import Federation, Parts
 from equipoise.task import Task
 
 PARTS = ("train", "validation", "test")
 SHARED = "all"  # whose measurements those of a model for all on a test set for all are
+AT_ONCE = 1 << 15  # samples that are gathered to be digested
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,7 @@ def roster_of(federation: Federation) -> Roster:
     """What a server is told of a federation that this process holds."""
     parts = {part: getattr(federation, part) for part in PARTS}
     sizes = {part: dict(zip(federation.ids, map(int, where.sizes), strict=True)) for part, where in parts.items()}
-    fingerprints = {
-        client: fingerprint(federation, *(where[place] for where in parts.values())) for place, client in enumerate(federation.ids)
-    }
+    fingerprints = dict(zip(federation.ids, _fingerprints(federation, list(parts.values())), strict=True))
     shared = federation.shared_test
     return Roster(
         federation.task, federation.name, tuple(federation.ids), sizes, fingerprints, len(shared), fingerprint(federation, shared) if len(shared) else ""
@@ -112,6 +111,27 @@ def fingerprint(federation: Federation, *parts: np.ndarray) -> str:
         for tensor in (federation.x, federation.y):
             digest.update(tensor.index_select(0, places).contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:32]
+
+
+def _fingerprints(federation: Federation, parts: Sequence[Parts]) -> Iterator[str]:
+    """As `fingerprint`, of every client: samples are gathered for many clients at once, since a call for each of 100,000 would take half a minute."""
+    ends, first, clients = np.sum([part.offsets for part in parts], axis=0), 0, len(parts[0])
+    while first < clients:
+        last = max(first + 1, int(np.searchsorted(ends, ends[first] + AT_ONCE, side="right")) - 1)  # whole clients only
+        digests = [hashlib.sha256() for _ in range(first, last)]
+        for part in parts:
+            offsets = part.offsets[first : last + 1]
+            places = torch.from_numpy(part.index[offsets[0] : offsets[-1]].astype(np.int64))
+            held = []
+            for tensor in (federation.x, federation.y):
+                width = tensor.element_size() * tensor[:1].numel()
+                held.append((tensor.index_select(0, places).contiguous().reshape(-1).view(torch.uint8).numpy().data, width))
+            for digest, begin, end in zip(digests, (offsets[:-1] - offsets[0]).tolist(), (offsets[1:] - offsets[0]).tolist(), strict=True):
+                digest.update(f"{end - begin}:".encode())
+                for rows, width in held:
+                    digest.update(rows[begin * width : end * width])
+        yield from (digest.hexdigest()[:32] for digest in digests)
+        first = last
 
 
 def old_fingerprint(federation: Federation) -> str:

@@ -10,6 +10,16 @@ if TYPE_CHECKING:
     from equipoise.data.federation import Parts
 
 
+def gaussian_kl(mean: np.ndarray, cov: np.ndarray, mean0: np.ndarray, cov0: np.ndarray) -> float:
+    """KL(N(mean, cov) || N(mean0, cov0)): how far a Gaussian is from another, in nats.
+
+    >>> gaussian_kl(np.array([3.0]), np.eye(1), np.array([1.0]), np.eye(1))
+    2.0
+    """
+    mean, cov, mean0, cov0 = (np.asarray(given, np.float64) for given in (mean, cov, mean0, cov0))
+    return kl_gaussian_exact(mean - mean0, cov - cov0, cov0)
+
+
 def kl_gaussian_exact(mean_shift: np.ndarray, cov_shift: np.ndarray, cov: np.ndarray) -> float:
     """KL(N(mu + mean_shift, cov + cov_shift) || N(mu, cov)), without cancellation for small shifts.
 

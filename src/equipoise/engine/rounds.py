@@ -120,6 +120,9 @@ class Loop:
         record = cohort.record
         if not record.round:
             check_finite(state, self.experiment.training, 0)
+        else:  # what happened before round 1 belongs to it
+            record.seconds |= self.watcher.by_place
+            self.watcher.by_place.clear()
         last = record.finish or (record.round == self.experiment.rounds and not self.finishes)
         state = commit(self.store, state, cohort, self.experiment.keep, last)
         if record.round:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
+from types import UnionType
 from typing import Any, get_args
 
 from pydantic import Field, PrivateAttr, ValidationError, field_serializer, field_validator, model_validator
@@ -71,7 +72,11 @@ class Experiment(Section):
     @field_validator("data", mode="before")
     @classmethod
     def _data(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, (str, Path)) else value
+        value = {"name": str(value)} if isinstance(value, (str, Path)) else value
+        name = value.get("name") if isinstance(value, Mapping) else getattr(value, "name", None)
+        if isinstance(name, str) and ":" in name and not Path(name).exists():
+            _permission.get().check(name, "data set")
+        return value
 
     @field_validator("method", mode="before")
     @classmethod
@@ -198,6 +203,7 @@ def _explain(detail: Any) -> str:
         for part in path[:-1]:
             # A position in a tuple of sections (faults.script.0) leads to what the tuple is of.
             section = get_args(section)[0] if part.isdigit() else section.model_fields[part].annotation
+            section = get_args(section)[0] if isinstance(section, UnionType) else section  # a section or none
         valid = list(section.model_fields)
         close = closest(path[-1], valid)
         hint = f"; did you mean {'.'.join([*path[:-1], close])}?" if close else "."

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import torch
 
 from equipoise.client import Client
 from equipoise.losses.terms import distillation, supervised
-from equipoise.method import Method, NonNegative, Positive, Served, Ups, Weights
+from equipoise.method import Cohort, Method, NonNegative, Positive, Served, Ups, Weights
 from equipoise.models import Model
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
@@ -31,12 +32,14 @@ class FedAKD(Method):
     paper = "Yu et al., Towards Collaborative Fairness in Federated Learning Under Imbalanced Covariate Shift, KDD 2025, Algorithm 1"
     family, year, fairness, passes = "distillation", 2025, "collaborative", "E·T + up to E·T + 2F"
     needs = ("classes",)
+    exchanges = "1"
 
     alpha: NonNegative = 1.0  # weight of the distillation from the global to the personal model
     beta: NonNegative = 1.0  # weight of the distillation from the personal to the global model
     temperature: Positive = 1.0  # of both distillations
     personal: Literal["distil", "copy", "copy_train"] = "distil"  # copy: the received model (Single-Dist); copy_train: then trained
     teach_on: Literal["correct", "all"] = "correct"  # samples on which the personal model teaches; all: All-Data
+    order: Literal["paper", "code"] = "paper"  # code: a round teaches first and learns from the new global model then, as the released code
     average: Literal["size", "correct"] = "size"  # replies are weighed by samples, or by those the personal model gets right (Correct-Agg)
 
     def check(self, task: Task) -> None:
@@ -45,14 +48,29 @@ class FedAKD(Method):
 
     def client(self, client: Client, down: Down) -> Up:
         shared = client.load(down.model)  # line 10
-        local = self._personal(client, down, shared)
-        logits = client.predict(local)
-        correct = logits.argmax(1) == client.train.y  # Eq. 4
+        if self.order == "code":  # what the last round left; at first the initial model and all samples
+            local = client.load(client.state.get("local"))
+            logits, correct = client.predict(local), client.state.get("correct", torch.ones(len(client.train), dtype=torch.bool))
+        else:
+            local = self._personal(client, down, shared)
+            logits = client.predict(local)
+            correct = logits.argmax(1) == client.train.y  # Eq. 4
         teacher = local if client.random_inputs else logits  # the pass that selects the samples also gives the teacher's answers
         on = correct if self.teach_on == "correct" else None
         client.fit(shared, supervised + self.beta * distillation(teacher, self.temperature), on=on)  # Eq. 5-6
         up = Up(model=shared)
         return up.with_(correct=int(correct.sum())) if self.average == "correct" else up
+
+    def round(self, server: Server, state: State, cohort: Cohort) -> State:
+        state = super().round(server, state, cohort)
+        if self.order == "code":
+            cohort.run(self.learn, each=lambda client: self.deliver(server, state, client))
+        return state
+
+    def learn(self, client: Client, down: Down) -> None:
+        """The second half of a round in the order of the code: the personal model learns, and selects the samples of the next round."""
+        local = self._personal(client, down, client.load(down.model))
+        client.state["local"], client.state["correct"] = local, client.predict(local).argmax(1) == client.train.y
 
     def _personal(self, client: Client, down: Down, shared: Model) -> Model:
         """Step 1: the personal model of this round."""

@@ -116,8 +116,8 @@ class KDIA(Method):
     def observe(self, server: Server, state: State, ups: Ups) -> State:
         last, rounds = state.last.put(ups.table("model")), [*server.joined, ups.ids]
         seen, counts = {client: t for t, ids in enumerate(rounds, 1) for client in ids}, Counter(client for ids in rounds for client in ids)
-        facts = [(len(rounds) - seen.get(client, 0), counts[client], server.sizes[client]) for client in server.ids]
-        gaps, times, sizes = np.array(facts, dtype=np.float64).T
+        rows = [(len(rounds) - seen.get(client, 0), counts[client], server.sizes[client]) for client in server.ids]
+        gaps, times, sizes = np.array(rows, dtype=np.float64).T
         shares = trifreqs(gaps, times, sizes, self.teacher_weights)  # Eq. 5-9
         initial = server.initial(ups[0].model.model)  # of clients never seen, to which only the alternatives give weight
         trees = [last.get(client, initial) if share else None for client, share in zip(server.ids, shares, strict=True)]

@@ -20,7 +20,7 @@ from equipoise.metrics.intervals import (
 from equipoise.metrics.participation import participation, weights_received
 from equipoise.metrics.performance import accuracy, log_loss, mae, rmse, softmax, squared_error
 from equipoise.metrics.registry import METRICS, Metric
-from equipoise.metrics.representation import angle_between, divergence, manhattan, parameter_distances
+from equipoise.metrics.representation import angle_between, divergence, feature_similarity, manhattan, parameter_distances
 from equipoise.metrics.transfer import negative_transfer
 from equipoise.metrics.undefined import PartialMetric, UndefinedMetric
 
@@ -51,6 +51,7 @@ __all__ = [
     "each_over_seeds",
     "effective_clients",
     "f1",
+    "feature_similarity",
     "gini",
     "holm",
     "jain",

@@ -67,6 +67,26 @@ def divergence(clients: Sequence[Point], reference: Point) -> dict[str, float]:
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
 
+def feature_similarity(real: ArrayLike, real_labels: ArrayLike, made: ArrayLike, made_labels: ArrayLike, classes: int) -> Array:
+    """KDIA's Figure 7: of each class, the mean cosine between all pairs of a real and a generated feature; NaN where a class lacks one of them.
+
+    Features of convolutions (n, channels, height, width) are first averaged over space.
+
+    >>> feature_similarity([[1, 0], [0, 2]], [0, 1], [[3, 0], [1, 1]], [0, 0], classes=2).round(3)
+    array([0.854,   nan])
+    """
+    means = []
+    for features, labels in ((real, real_labels), (made, made_labels)):
+        flat, labels = float64(features), np.asarray(labels)
+        flat = flat.reshape(*flat.shape[:2], -1).mean(2)
+        unit = flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-12)
+        # the mean over pairs of products is the product of means
+        means.append(
+            np.stack([unit[labels == c].mean(0) if (labels == c).any() else np.full(flat.shape[1], np.nan) for c in range(classes)])
+        )
+    return np.asarray((means[0] * means[1]).sum(1))
+
+
 def _flat(first: Point, second: Point) -> tuple[Array, Array]:
     """Both as flat vectors, entries matched by name and shape: equal sizes alone would compare unlike weights."""
     if isinstance(first, Mapping) != isinstance(second, Mapping):

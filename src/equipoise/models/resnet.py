@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from annotated_types import Ge
 from torch import nn
 
 from equipoise.models.network import Network
 from equipoise.models.parts import Count, image_shape
 from equipoise.task import Task
+
+Bottleneck = Annotated[int, Ge(0)]
 
 
 class Residual(nn.Module):
@@ -23,17 +28,20 @@ class Residual(nn.Module):
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
-def resnet10(task: Task, *, width: Count = 64) -> Network:
-    """ResNet-10 for small images: one block per stage, `width` channels in the first of four stages; pooled features."""
-    return _resnet(task, (1, 1, 1, 1), width)
+def resnet10(task: Task, *, width: Count = 64, bottleneck: Bottleneck = 0) -> Network:
+    """ResNet-10 for small images: one block per stage, `width` channels in the first of four stages; pooled features.
+
+    `bottleneck`: so many features behind one more layer with ReLU, 400 as KDIA has it; 0: none.
+    """
+    return _resnet(task, (1, 1, 1, 1), width, bottleneck)
 
 
-def resnet12(task: Task, *, width: Count = 64) -> Network:
+def resnet12(task: Task, *, width: Count = 64, bottleneck: Bottleneck = 0) -> Network:
     """ResNet-12 for small images: like ResNet-10 with a second block in the first stage."""
-    return _resnet(task, (2, 1, 1, 1), width)
+    return _resnet(task, (2, 1, 1, 1), width, bottleneck)
 
 
-def _resnet(task: Task, blocks: tuple[int, int, int, int], width: int) -> Network:
+def _resnet(task: Task, blocks: tuple[int, int, int, int], width: int, bottleneck: int) -> Network:
     layers: list[nn.Module] = [*_normed(image_shape(task)[0], width, 3, 1), nn.ReLU()]
     inner = width
     for stage, count in enumerate(blocks):
@@ -41,8 +49,9 @@ def _resnet(task: Task, blocks: tuple[int, int, int, int], width: int) -> Networ
         for block in range(count):
             layers.append(Residual(inner, outer, stride=2 if stage > 0 and block == 0 else 1))
             inner = outer
-    features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    return Network(features, nn.Linear(inner, task.outputs))
+    narrow = [nn.Linear(inner, bottleneck), nn.ReLU()] if bottleneck else []
+    features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), *narrow)
+    return Network(features, nn.Linear(bottleneck or inner, task.outputs))
 
 
 def _normed(inner: int, outer: int, kernel: int, stride: int) -> list[nn.Module]:

@@ -15,6 +15,7 @@ from equipoise.comparison.measures import in_unit_of
 from equipoise.metrics import Metric, bootstrap_counts, participation, weights_received
 from equipoise.runs import Run
 
+MOST_LISTED, AT_EACH_END = 1_000, 100
 DRAWS_SEED = 0  # intervals are part of a report's text: the same run gives the same report
 
 
@@ -61,6 +62,20 @@ def cards(entry: Entry, run: Run) -> list[Card]:
     badness = -1 if entry.lower else 1
     known = any(card.gain is not None for card in found)
     return sorted(found, key=lambda card: _order(card.gain if known else badness * card.value))
+
+
+def extremes(found: Sequence[Card]) -> list[Card]:
+    """The cards that a page lists: all, or of very many the first and the last."""
+    return list(found) if len(found) <= MOST_LISTED else [*found[:AT_EACH_END], *found[-AT_EACH_END:]]
+
+
+def in_quantiles(found: Sequence[Card], metric: Metric) -> str:
+    """What is said of the clients between the extremes; nothing where all are listed."""
+    values = np.array([card.value for card in found])
+    if len(found) <= MOST_LISTED or np.isnan(values).any():
+        return ""
+    shares = [f"{share} % have at most {written(float(np.quantile(values, share / 100)), metric)}" for share in (1, 10, 50, 90, 99)]
+    return f"Of {len(found):,} clients the first and the last {AT_EACH_END} are listed. {metric.name}: {', '.join(shares)}."
 
 
 def _order(value: float | None) -> float:

@@ -29,6 +29,7 @@ COLOURS = tuple(THEME)[:8]
 GAIN, LOSS, ALONE, INK, GRID, EDGE, PAPER = tuple(THEME)[8:]
 DARK, FAINT = COLOURS[6], COLOURS[5]
 IN_IMAGES = {
+    COLOURS[0]: "#2e8fce",
     GAIN: "#179b76",
     LOSS: "#dd6a42",
     ALONE: "#868e96",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,8 +16,8 @@ from equipoise.comparison.measures import Measure
 from equipoise.comparison.table import Comparison, opened
 from equipoise.metrics import Metric
 from equipoise.report import drawing, pictures
-from equipoise.report.cards import Card, cards, doubt, headline, points, written
-from equipoise.report.parts import environment, facts, marked, metrics_of_one, metrics_of_several
+from equipoise.report.cards import Card, cards, doubt, extremes, headline, in_quantiles, points, written
+from equipoise.report.parts import environment, marked, metadata, metrics_of_one, metrics_of_several
 from equipoise.report.pictures import Picture
 from equipoise.report.render import Live, render
 from equipoise.report.tracks import scale_of
@@ -35,14 +35,15 @@ def report(
     against: str | Path | None = None,
     kinds: Sequence[str] = (),
     names: Sequence[str] = (),
+    more: Mapping[str, Picture] | None = None,
 ) -> list[Path]:
     """Write the report of a run, of several, or of a comparison; returns the files written, the page first.
 
-    `kinds` ("png", "pdf") also writes the figures as files beside the page, or those in `names` only.
+    `kinds` ("png", "pdf") also writes the figures as files beside the page, or those in `names` only. `more`: further figures, shown behind a run's own.
     """
     comparison = opened(runs, against)
     with _without_warnings():
-        return _written(comparison, Path(out), kinds, names)
+        return _written(comparison, Path(out), kinds, names, more or {})
 
 
 def page_of(comparison: Comparison, live: Live | None = None) -> str:
@@ -59,8 +60,9 @@ def _without_warnings() -> Iterator[None]:
         yield
 
 
-def _written(comparison: Comparison, path: Path, kinds: Sequence[str], names: Sequence[str]) -> list[Path]:
+def _written(comparison: Comparison, path: Path, kinds: Sequence[str], names: Sequence[str], more: Mapping[str, Picture]) -> list[Path]:
     found, drawn = _drawn(comparison)
+    drawn |= more
     for name in names:
         if name not in drawn:
             raise nearest("figure", name, list(drawn))
@@ -126,19 +128,26 @@ def _page_of_one(comparison: Comparison, found: list[Card], drawn: dict[str, Pic
         live=live,
         title=f"{entry.label} on {entry.run.data}",
         headline=headline(found, metric),
-        remarks=[doubt(found), *_remarks(entry, run), _unfinished(run), _no_reference(entry), _failed(comparison)],
+        remarks=[
+            in_quantiles(found, metric),
+            doubt(found),
+            *_remarks(entry, run),
+            _unfinished(run),
+            _no_reference(entry),
+            _failed(comparison),
+        ],
         tiles=tiles,
-        cards=found,
+        cards=extremes(found),
         scale=scale_of(found, metric),
         total_rounds=run.last_round,
         tables=[],
-        metrics=[metrics_of_one(entry)] if len(entry.run.by_metric) > 1 else [],
+        metrics=[metrics_of_one(entry, [card.client for card in extremes(found)])] if len(entry.run.by_metric) > 1 else [],
         pictures=_group(drawn, list(drawn)),
         more=[],
         notes=[],
         unit=metric.title,
         metric=metric,
-        facts=facts(run),
+        metadata=metadata(run),
         configuration=[(str(entry.run.folder), yaml.safe_dump(run.config, sort_keys=False))],
         environment=environment(run),
     )
@@ -176,7 +185,7 @@ def _page_of_several(comparison: Comparison, drawn: dict[str, Picture], live: Li
         notes=formats.explanation(comparison),
         unit=metric.title,
         metric=metric,
-        facts=facts(run, comparison),
+        metadata=metadata(run, comparison),
         configuration=[
             (f"{e.label}, {e.run.condition[0]}, seed {e.run.condition[1]}: {e.run.folder}", yaml.safe_dump(e.run.config, sort_keys=False))
             for e in _one_each(comparison)

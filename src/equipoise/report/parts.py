@@ -1,4 +1,4 @@
-"""Tables and facts of a page: all metrics side by side, what was run, and where."""
+"""Tables and metadata of a page: all metrics side by side, what was run, and where."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from equipoise.comparison import formats
 from equipoise.comparison.entries import Entry
 from equipoise.comparison.measures import in_unit_of, measures
 from equipoise.comparison.table import Comparison
+from equipoise.report.cards import MOST_LISTED
 from equipoise.runs import Run
 
 
@@ -19,8 +20,8 @@ def marked(text: str, position: int | None) -> str:
     return Markup(f"<strong>{escaped}</strong>") if position == 1 else Markup(f"<u>{escaped}</u>") if position == 2 else escaped
 
 
-def metrics_of_one(entry: Entry) -> dict[str, Any]:
-    """All metrics side by side: over clients, and client by client."""
+def metrics_of_one(entry: Entry, listed: list[str]) -> dict[str, Any]:
+    """All metrics side by side: over clients, and client by client; of very many only those that are listed anyhow."""
     seen = {name: entry.seen_by(name) for name in entry.run.by_metric}
     shown = ["average", "worst", "std", *(["change", "worst_change", "harmed", "cf"] if entry.reference else [])]
     header = ["metric", *(measures(entry.metric)[name].title for name in shown)]
@@ -30,6 +31,7 @@ def metrics_of_one(entry: Entry) -> dict[str, Any]:
         cells = [formats.figure(one.measured[0][name], columns[name], columns[name].signed) for name in shown]
         rows.append([one.metric.title, *cells])
     clients = list(dict.fromkeys(client for one in seen.values() for client in one.run.values))
+    clients = clients if len(clients) <= MOST_LISTED else listed
     each = [[c, *(formats.figure(one.run.values.get(c), in_unit_of(one.metric)) for one in seen.values())] for c in clients]
     return {"title": "All metrics", "header": header, "rows": rows, "clients_header": ["client", *(o.metric.title for o in seen.values())], "clients": each}  # fmt: skip
 
@@ -52,7 +54,7 @@ def metrics_of_several(comparison: Comparison, partition: str) -> dict[str, Any]
     return {"title": f"All metrics on {partition}", "header": header, "rows": rows, "clients_header": [], "clients": []}
 
 
-def facts(run: Run, comparison: Comparison | None = None) -> list[tuple[str, str]]:
+def metadata(run: Run, comparison: Comparison | None = None) -> list[tuple[str, str]]:
     sizes = run.store.meta("sizes")["train"]
     method = {key: value for key, value in run.config["method"].items() if key != "name"}
     same = [("method", methods.shown(run.config["method"]["name"]) + (f" ({', '.join(f'{k}={v}' for k, v in method.items())})" if method else "")),

@@ -124,13 +124,14 @@ def undefined(run: Run, metric: str, model: str, split: str | None = None) -> li
 
 
 def notes(run: Run, metric: str, model: str, chosen: bool = True) -> list[str]:
-    """Sentences that a reader needs beside the numbers: why this metric, and for which clients it has no value."""
+    """Sentences that a reader needs beside the numbers: what to know of the data, why this metric, and for which clients it has no value."""
     asked = run.config["evaluation"]
     why = why_main(measured(run.task, asked["metrics"], asked.get("main")), asked.get("main")) if chosen else ""
     values, missing = run.final(metric, model), undefined(run, metric, model)
     nothing = unmeasured(run) if not values and not missing else ""
     sentences = (why, one_class(metric, missing, len(values), run.main_split), diverged(metric, values), nothing)
-    return [sentence for sentence in sentences if sentence]
+    about_data = (run.store.meta("facts") or {}).get("notes", [])  # runs of older versions have none
+    return [*about_data, *(sentence for sentence in sentences if sentence)]
 
 
 def unmeasured(run: Run) -> str:

@@ -68,7 +68,7 @@ def save_output(path: Path, content: str | bytes) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
-def digest_of(data: bytes) -> str:
+def digest_of(data: bytes | memoryview) -> str:
     """SHA-256 of a file's bytes; processors have instructions for it."""
     return hashlib.sha256(data).hexdigest()
 
@@ -91,7 +91,7 @@ def file_flaw(path: Path, size: int, known: str) -> str | None:
             return "is cut off" if found.st_size < size else "is longer than it was written"
         if known and digest(path) != known:
             return "is not as it was written"
-        read(path, lazy=False)
+        read(path, lazy=bool(known))  # where the bytes are those that were written, their form alone can be wrong
     except FileNotFoundError:
         return "is missing"
     except Exception as error:  # whatever a stranger's bytes may lead to

@@ -112,6 +112,8 @@ def misfit(value: Any, shape: Any, where: str) -> str | None:
     """
     if isinstance(shape, list):
         wrong = misfit(value, list, where)
+        if wrong is None and all(type(item) is shape[0] for item in value):  # of 100,000 clients, too, without a call for each
+            return None
         return wrong or next((wrong for item in value if (wrong := misfit(item, shape[0], f"an entry of {where}"))), None)
     if isinstance(shape, dict):
         wrong = misfit(value, dict, where) or next((f"{where} has no {key!r}" for key in shape if key not in value), None)

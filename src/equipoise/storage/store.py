@@ -35,6 +35,7 @@ from equipoise.storage.files import (
 from equipoise.storage.form import check_pages, check_tables, damaged, parsed
 from equipoise.storage.lock import acquire
 from equipoise.storage.tables import ADDED, BY_ROUND, FORMAT, TABLES, RoundRecord, Stored
+from equipoise.storage.versions import Versions
 
 __all__ = ["CONFIGURATION", "DATABASE", "FILES", "FORMAT", "LOCK", "RoundRecord", "RunError", "Store"]
 
@@ -46,6 +47,7 @@ class Store:
         self.folder = folder
         self.files = folder / FILES
         self._lock: FileLock | None = None
+        self._versions = Versions()
         database = folder / DATABASE
         if not database.exists():
             raise RunError(f"{folder} is not a run: it has no {DATABASE}; give the folder that `equipoise run` named at its end")
@@ -197,12 +199,7 @@ class Store:
             self.db.executemany("insert into seconds values (?, ?, ?)", [(number, *row) for row in record.seconds.items()])
             self.db.executemany("insert into rejected values (?, ?, ?, ?, ?)", [(number, *row) for row in record.rejected])
             self.db.executemany("insert into files (kind, key, round, name, bytes, digest, kept_at) values (?, ?, ?, ?, ?, ?, ?)", files)
-            # A version is needed while it is what some kept round would find: the newest at or before it.
-            oldest = number - keep + 1
-            old = """from files as f where round < ? and exists
-                     (select 1 from files as g where g.kind = f.kind and g.key = f.key and g.round > f.round and g.round <= ?)"""
-            gone = [row[0] for row in self.db.execute(f"select name {old}", (oldest, oldest))]
-            self.db.execute(f"delete from files where rowid in (select f.rowid {old})", (oldest, oldest))
+            gone = self._versions.supersede(self.db, number - keep + 1)
             self.db.execute("insert or replace into meta values ('status', ?)", (json.dumps(status),))
             if record.main:
                 self.db.execute("insert or replace into meta values ('main model', ?)", (json.dumps(record.main),))
@@ -213,6 +210,7 @@ class Store:
             raise RunError(
                 f"round {number} could not be saved to {self.folder}: {error}; make room or permit writing, then `equipoise resume {self.folder}`"
             ) from error
+        self._versions.written[number] = [(kind, key) for kind, key, *_ in files]
         self.remove(gone)
 
     def file(self, name: str) -> Path:
@@ -303,6 +301,7 @@ class Store:
                 self.db.execute(f"delete from {table} where round > ?", (number,))
             self.set_meta("status", "running")
             self.db.execute("commit")
+            self._versions.written.clear()
         except sqlite3.OperationalError as error:
             with suppress(sqlite3.Error):
                 self.db.execute("rollback")

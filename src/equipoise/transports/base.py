@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -103,13 +104,18 @@ class Watcher:
     on_clients: Callable[[str, int, int], None] = lambda step, done, total: None
     on_round: Callable[[Any], None] = lambda record: None
     interrupted: Callable[[], bool] = lambda: False
+    by_place: Counter[str] = field(default_factory=Counter)  # what happened where, "clients@NODE" say; the record of the round takes it
 
 
 class Transport(Protocol):
     """How the server reaches its clients."""
 
-    lanes: int  # clients at work at a time
     keeps: Literal["server", "client"]  # on whose disk committed client states lie
+
+    @property
+    def lanes(self) -> int:
+        """How many clients are at work at a time."""
+        ...
 
     def open(self, job: Job, files: Path, watcher: Watcher) -> Roster:
         """Start or connect; refuse in one sentence what cannot run. `files` is the run's folder of files, which may not exist yet."""

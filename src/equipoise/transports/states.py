@@ -44,7 +44,11 @@ class FileStates:
         return _parsed(data, name, digest)
 
     def write(self, name: str, record: Record) -> Kept:
-        data, path = dump(record), self.folder / state_file(name)
+        return self.put(name, dump(record))
+
+    def put(self, name: str, data: bytes | memoryview) -> Kept:
+        """Write a state that is in its form already."""
+        path = self.folder / state_file(name)
         partial = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from equipoise.checked.names import did_you_mean
+from equipoise.data import synthetic_patients
 from equipoise.data.dataset import Dataset
-from equipoise.data.sets import common, digits, domains, hospitals, medical
+from equipoise.data.sets import common, digits, domains, hospitals, medical, synthetic
 from equipoise.data.sets.registered import RegisteredSet
 from equipoise.data.sets.store import arrays_of, data_folder, fetch, import_files, prepared_copy
 
 JOINED = domains.JOINED
+BUILT_IN: dict[str, Callable[[], Dataset]] = {
+    "digits": digits.load,
+    synthetic.NAME: lambda: synthetic.load(synthetic.Synthetic()),
+    synthetic_patients.NAME: synthetic_patients.synthetic_patients,
+    synthetic_patients.SMALL: partial(synthetic_patients.synthetic_patients, share=synthetic_patients.SMALL_SHARE),
+}
 ENTRIES = {e.name: e for e in (*common.ENTRIES, *medical.ENTRIES, *domains.ENTRIES, *hospitals.ENTRIES)}
 
 
 def names() -> list[str]:
     """Every name that `load` takes."""
-    return ["digits", *ENTRIES, *JOINED]
+    return [*BUILT_IN, *ENTRIES, *JOINED]
 
 
 def entry(name: str) -> RegisteredSet:
@@ -28,8 +38,8 @@ def entry(name: str) -> RegisteredSet:
 
 def load(name: str) -> Dataset:
     """A registered set, or several joined as domains: "mnist+usps"."""
-    if name == "digits":
-        return digits.load()
+    if name in BUILT_IN:
+        return BUILT_IN[name]()
     joined = JOINED.get(name, name)
     if "+" in joined:
         return domains.join(name, [load(single) for single in joined.split("+")])
@@ -41,4 +51,17 @@ def load(name: str) -> Dataset:
         raise ValueError(f"{prepared_copy(found)} cannot be taken as data set {name}: {error}") from error
 
 
-__all__ = ["ENTRIES", "JOINED", "RegisteredSet", "data_folder", "entry", "fetch", "import_files", "load", "names", "prepared_copy"]
+__all__ = [
+    "BUILT_IN",
+    "ENTRIES",
+    "JOINED",
+    "RegisteredSet",
+    "data_folder",
+    "entry",
+    "fetch",
+    "import_files",
+    "load",
+    "names",
+    "prepared_copy",
+    "synthetic",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from equipoise.data.dataset import Dataset
-from equipoise.data.sets import files
+from equipoise.data.sets import archives, files
 from equipoise.data.sets.registered import Arrays, RegisteredSet, Remote, images
 
 DIGITS = tuple(str(digit) for digit in range(10))
@@ -183,5 +183,23 @@ ENTRIES = (
         prepare=files.cifar,
         also=(Remote("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", ()),),
         note="the binary version is fetched; cifar-100-python.tar.gz can be imported too",
+    ),
+    RegisteredSet(
+        "cinic10",
+        "CINIC-10: CIFAR-10's classes, from CIFAR-10 and ImageNet",
+        (3, 32, 32),
+        CIFAR10,
+        "90,000 / 90,000 / 90,000",
+        "CC BY 4.0",
+        "address of the University of Edinburgh, https://doi.org/10.7488/ds/2448; checksum as the loaders of github.com/BayesWatch's set cite it",
+        images,
+        (
+            Remote(
+                "CINIC-10.tar.gz",
+                "6ee4d0c996905fe93221de577967a372",
+                ("https://datashare.ed.ac.uk/bitstream/handle/10283/3192/CINIC-10.tar.gz",),
+            ),
+        ),
+        prepare=archives.cinic10,
     ),
 )

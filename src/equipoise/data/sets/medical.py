@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from equipoise.data.dataset import Dataset
+from equipoise.data.sets import archives
 from equipoise.data.sets.registered import Arrays, RegisteredSet, Remote, images, wanted
 
 ORGANS = (
@@ -39,6 +44,16 @@ _TISSUE = (
     "cancer-associated stroma",
     "colorectal adenocarcinoma epithelium",
 )
+_KIDNEY = (
+    "collecting duct, connecting tubule",
+    "distal convoluted tubule",
+    "glomerular endothelial cells",
+    "interstitial endothelial cells",
+    "leukocytes",
+    "podocytes",
+    "proximal tubule segments",
+    "thick ascending limb",
+)
 _RETINA_LAYERS = ("choroidal neovascularization", "diabetic macular edema", "drusen", "normal")
 
 
@@ -47,6 +62,14 @@ def _read(entry: RegisteredSet, arrays: Arrays) -> Dataset:
     named = {"train": "train", "val": "validation", "test": "test"}
     found = {f"x_{ours}": wanted(entry, arrays, f"{theirs}_images") for theirs, ours in named.items()}
     return images(entry, found | {f"y_{ours}": wanted(entry, arrays, f"{theirs}_labels") for theirs, ours in named.items()})
+
+
+def _any_finding(entry: RegisteredSet, arrays: Arrays) -> Dataset:
+    """Labels of several findings, as one: any of them, or none."""
+    return _read(
+        entry,
+        {name: np.asarray((a.reshape(len(a), -1) > 0).any(1), np.uint8) if name.endswith("_labels") else a for name, a in arrays.items()},
+    )
 
 
 def _entry(
@@ -85,4 +108,25 @@ ENTRIES = (
     _entry("organamnist", "OrganAMNIST: abdominal CT, axial", "68e3f8846a6bd62f0c9bf841c0d9eacc", 1, ORGANS, "34,561 / 6,491 / 17,778"),
     _entry("organcmnist", "OrganCMNIST: abdominal CT, coronal", "b9ceb9546e10131b32923c5bbeaea2b1", 1, ORGANS, "12,975 / 2,392 / 8,216"),
     _entry("organsmnist", "OrganSMNIST: abdominal CT, sagittal", "9ab87b696fb54e2a387ebe992d6ed5f1", 1, ORGANS, "13,932 / 2,452 / 8,827"),
-)
+    _entry("tissuemnist", "TissueMNIST: kidney cortex cells", "ebe78ee8b05294063de985d821c1c34b", 1, _KIDNEY, "165,466 / 23,640 / 47,280"),
+    replace(
+        _entry(
+            "chestmnist", "ChestMNIST: chest X-rays, any finding or none", "02c8a6516a18b556561a56cbdd36c4a8", 1, ("no finding", "finding"),
+            "78,468 / 11,219 / 22,433", "CC0 1.0", "the official labels are 14 findings, each yes or no: an image with any of them is a finding",
+        ),
+        read=_any_finding,
+    ),
+    RegisteredSet(
+        "diabetic_retinopathy",
+        "Diabetic Retinopathy (regular fundus, MedIMeta): photographs with grades 0-4",
+        (3, 224, 224),
+        ("0", "1", "2", "3", "4"),
+        "2,000 in all",
+        "CC BY-SA 4.0",
+        "import-only, no published checksum was found: dr_regular.zip of https://www.woerner.eu/projects/medimeta/",
+        images,
+        files=("dr_regular.zip",),
+        prepare=archives.medimeta,
+        note="task: regression takes the grades as numbers",
+    ),
+)  # fmt: skip

@@ -17,11 +17,28 @@ from equipoise.task import Task
 _ALIGNMENT = 4096
 
 
-def share(federation: Federation, descriptor: int) -> dict[str, Any]:
-    """Put the federation's arrays into the memory; what another process must be told to find them there."""
+def taken_apart(federation: Federation) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What another process must be told of a federation, and its arrays."""
     arrays: dict[str, np.ndarray] = {"x": federation.x.numpy(), "y": federation.y.numpy(), "shared test": federation.shared_test}
     for part in PARTS:
         arrays |= {f"{part} index": getattr(federation, part).index, f"{part} offsets": getattr(federation, part).offsets}
+    task = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(federation.task).items()}
+    return {"name": federation.name, "ids": list(federation.ids), "task": task}, arrays
+
+
+def rebuilt(told: dict[str, Any], arrays: dict[str, np.ndarray]) -> Federation:
+    """The federation over those arrays, which are not copied."""
+    train, validation, test = (Parts(arrays[f"{part} index"], arrays[f"{part} offsets"]) for part in PARTS)
+    return Federation(
+        name=told["name"], task=Task.of(told["task"]),
+        x=torch.from_numpy(arrays["x"]), y=torch.from_numpy(arrays["y"]), ids=tuple(told["ids"]), shared_test=arrays["shared test"],
+        train=train, validation=validation, test=test,
+    )  # fmt: skip
+
+
+def share(federation: Federation, descriptor: int) -> dict[str, Any]:
+    """Put the federation's arrays into the memory; what another process must be told to find them there."""
+    told, arrays = taken_apart(federation)
     layout: dict[str, Any] = {}
     offset = 0
     for name, array in arrays.items():
@@ -35,10 +52,7 @@ def share(federation: Federation, descriptor: int) -> dict[str, Any]:
         content, done = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, 0
         while done < len(content):
             done += os.pwrite(descriptor, content[done:], layout[name]["offset"] + done)
-    return {
-        "arrays": layout, "bytes": total, "name": federation.name, "ids": list(federation.ids),
-        "task": {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(federation.task).items()},
-    }  # fmt: skip
+    return {**told, "arrays": layout, "bytes": total}
 
 
 def attach(told: dict[str, Any], descriptor: int) -> Federation:
@@ -48,9 +62,4 @@ def attach(told: dict[str, Any], descriptor: int) -> Federation:
         name: np.frombuffer(memory, where["dtype"], int(np.prod(where["shape"], dtype=np.int64)), where["offset"]).reshape(where["shape"])
         for name, where in told["arrays"].items()
     }
-    train, validation, test = (Parts(arrays[f"{part} index"], arrays[f"{part} offsets"]) for part in PARTS)
-    return Federation(
-        name=told["name"], task=Task.of(told["task"]),
-        x=torch.from_numpy(arrays["x"]), y=torch.from_numpy(arrays["y"]), ids=tuple(told["ids"]), shared_test=arrays["shared test"],
-        train=train, validation=validation, test=test,
-    )  # fmt: skip
+    return rebuilt(told, arrays)

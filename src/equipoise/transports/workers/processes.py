@@ -19,10 +19,10 @@ from typing import Any
 
 # For glibc: keep the memory of activations and gradients between steps. By default blocks of 128 KiB and more go back to the system when
 # freed, and every step pays for fresh pages.
-_HEAP = {"MALLOC_MMAP_THRESHOLD_": 2**25, "MALLOC_TRIM_THRESHOLD_": 2**27, "MALLOC_TOP_PAD_": 2**24}
+HEAP = {"MALLOC_MMAP_THRESHOLD_": 2**25, "MALLOC_TRIM_THRESHOLD_": 2**27, "MALLOC_TOP_PAD_": 2**24}
 _HEAP_NUMBERS = {"MALLOC_MMAP_THRESHOLD_": -3, "MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2}  # the same in mallopt(3)
 # Each process computes on one thread, as promised; libraries that look at the environment learn it there.
-_SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 # Ctrl-C is the parent's business, also while a worker still imports.
 _WORKER = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
@@ -39,7 +39,14 @@ def this_process_is_plain() -> None:
     """
     global _plain
     _plain = hasattr(os, "fork")
-    os.environ.update(_SINGLE)
+    os.environ.update(SINGLE)
+
+
+def keep_heap() -> None:
+    """The settings above for a process that runs already."""
+    with suppress(AttributeError, OSError):  # no glibc
+        for name, value in HEAP.items():
+            ctypes.CDLL(None).mallopt(_HEAP_NUMBERS[name], value)
 
 
 class Forked:
@@ -154,8 +161,8 @@ class Pool:
             self.data = None
 
     def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
-        heap = {name: str(value) for name, value in _HEAP.items()}
-        environment = heap | os.environ | _SINGLE | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        heap = {name: str(value) for name, value in HEAP.items()}
+        environment = heap | os.environ | SINGLE | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         assert self.data is not None
         # -P: what lies in the current folder, a stranger's perhaps, is not imported in place of a library.
         command = [sys.executable, "-P", "-c", _WORKER, str(theirs.fileno()), str(self.data)]
@@ -174,9 +181,7 @@ class Pool:
             # The sockets to this and the other workers are the parent's alone: their end tells a worker that the parent is gone.
             for connection in (ours, *(other.connection for other in self.started)):
                 connection.close()
-            with suppress(AttributeError, OSError):  # no glibc
-                for name, value in _HEAP.items():
-                    ctypes.CDLL(None).mallopt(_HEAP_NUMBERS[name], value)
+            keep_heap()
             assert self.data is not None
             main(theirs.detach(), self.data)
         except BaseException:

@@ -1,0 +1,57 @@
+"""One run of a growing series, in a process of its own: `growing.py play SPEC` takes turns with others, `growing.py resume FOLDER` goes on with it.
+
+Says in a file beside the run what it took until the first round began, and the most memory it had.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import equipoise as eq
+from equipoise import simulate
+from equipoise.engine.rounds import Loop
+from equipoise.transports.base import Watcher
+from measure import Meter, family, memory_mb
+
+
+def most_memory() -> float:
+    """MB of this process at its peak, and of its workers now."""
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return own + memory_mb([pid for pid in family(os.getpid()) if pid != os.getpid()])
+
+
+def play(spec: dict[str, Any]) -> None:
+    """Rounds at whose ends this process waits for its turn; with `fill` all clients are asked in the first, so that each has a state."""
+    meter, facts, folder = Meter(), {}, Path(spec["folder"])
+    if spec["fill"]:
+        choose = Loop._choose
+        Loop._choose = lambda self, number, attempt: list(self.server.ids) if number == 1 else choose(self, number, attempt)  # type: ignore[method-assign]
+
+    def started(first: int, rounds: int) -> None:
+        facts["startup"] = time.process_time()
+        meter.start()
+
+    def over(record: Any) -> None:
+        if record.round == spec["laps"]:
+            (folder.parent / f"{folder.name}.json").write_text(json.dumps({**facts, "memory": most_memory()}))
+        meter.lap(len(record.cohort))
+
+    simulate.run(eq.Experiment(**spec["experiment"]), folder, Watcher(on_start=started, on_round=over))
+
+
+def resume(folder: Path) -> None:
+    """CPU seconds until the next round begins, printed; then to the end."""
+    simulate.resume(folder, Watcher(on_start=lambda first, rounds: print(time.process_time(), flush=True)))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "play":
+        play(json.loads(sys.argv[2]))
+    else:
+        resume(Path(sys.argv[2]))

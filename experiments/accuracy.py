@@ -1,0 +1,107 @@
+"""What every method reaches in one small setting that is the same for all; writes its table into docs/results.md.
+
+    python experiments/accuracy.py
+
+Finished runs are kept in comparisons/accuracy and not run again.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import equipoise
+from equipoise import methods
+from equipoise.runs import Run
+from quick_results import processor
+
+SEEDS, ROUNDS, LEAST = (0, 1, 2), 30, 0.60
+SETTING: dict[str, Any] = {
+    "data": {"name": "digits", "partition": "dirichlet:0.5", "clients": 10},
+    "model": "mlp",
+    "training": {"lr": 0.1},
+    "evaluation": {"every": 0},
+    "rounds": ROUNDS,
+    "workers": 0,
+}
+# Written down before the first run. All others have their defaults; these would not act within 30 rounds, or take minutes.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "fedsac": {"beta": 1.0},
+    "fedcog": {"start_round": 11, "steps": 50, "images": 64},
+    "kdia": {"preset": "quick"},
+}
+# Methods that miss LEAST here: what they are held to in its place, and why they miss it.
+BELOW: dict[str, tuple[float, str]] = {
+    "fedave": (
+        0.50,
+        "held to 50 %: a round moves no model farther than gamma = 0.5, and a client whose losses are unlike the server's is paid few numbers of that step; "
+        "single clients end between 0 and 85 %. Checked against the method's equations: nothing is missing",
+    ),
+}
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results.md"
+BEGIN, END = "<!-- made by experiments/accuracy.py -->", "<!-- end of experiments/accuracy.py -->"
+
+
+def experiment(method: str, seed: int) -> dict[str, Any]:
+    return {**SETTING, "method": {"name": method, **OPTIONS.get(method, {})}, "seed": seed}
+
+
+def accuracies(method: str, seed: int, out: Path) -> tuple[str, np.ndarray]:
+    """The name of the model that clients end up using, and its accuracy on each client's test data after the last round."""
+    finished = (out / "run.db").exists() and Run(out).status == "finished"
+    run = Run(out) if finished else equipoise.run(experiment(method, seed), out)
+    return run.main_model, np.array(list(run.final().values()))
+
+
+def row(method: str, folder: Path) -> str:
+    found = [accuracies(method, seed, folder / f"{method}-s{seed}") for seed in SEEDS]
+    means = np.array([100 * values.mean() for _, values in found])
+    worst = np.mean([100 * values.min() for _, values in found])
+    options = ", ".join(f"{name}={value}" for name, value in OPTIONS.get(method, {}).items())
+    note = BELOW[method][1] if method in BELOW else ""
+    print(f"{method}: {means.round(1)}", flush=True)
+    return f"| {method} | {options} | {found[0][0]} | {means.mean():.1f} ({means.min():.1f} to {means.max():.1f}) | {worst:.1f} | {note} |"
+
+
+def section(folder: Path) -> str:
+    lines = [
+        BEGIN,
+        "",
+        "## All methods in one small setting",
+        "",
+        f"Made by `python experiments/accuracy.py` on {datetime.now(UTC).date()}; equipoise {equipoise.__version__}, torch {torch.__version__}, {processor()}, one "
+        f"thread; seeds {', '.join(map(str, SEEDS))}. Digits (8x8 pixels), Dirichlet(0.5) over 10 clients, `mlp`, rate 0.1, one epoch of batches of 32, {ROUNDS} rounds, all clients in "
+        "each; options other than the defaults are in the second column and were fixed before the first run. `make test-slow` holds every mean to at least "
+        f"{LEAST:.0%}, or to the bound in the last column.",
+        "",
+        "Accuracy in % on each client's own test data after the last round, of the model that its clients end up using, as a mean over clients: mean over seeds (lowest to highest "
+        "seed); the worst client as a mean over seeds. This shows that the methods learn. It ranks nothing: one data set, one rate, no tuning, and with "
+        "local test data a model of one's own has it easier than one for all.",
+        "",
+        "| method | options | model | accuracy | worst client | |",
+        "|---|---|---|---|---|---|",
+        *(row(entry["name"], folder) for entry in methods.listed()),
+        "",
+        END,
+    ]
+    return "\n".join(lines)
+
+
+def with_section(text: str, made: str) -> str:
+    """A page with its part between the marks replaced, or put at its end."""
+    if BEGIN not in text:
+        return text.rstrip() + "\n\n" + made + "\n"
+    return re.sub(re.escape(BEGIN) + ".*?" + re.escape(END), lambda _: made, text, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    made = section(Path("comparisons/accuracy"))
+    RESULTS.write_text(with_section(RESULTS.read_text(encoding="utf-8"), made), encoding="utf-8")

@@ -1,0 +1,119 @@
+"""Archives of images in folders: CINIC-10, PACS, MedIMeta. Members are read in memory; nothing is unpacked to disk, and nothing runs."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from equipoise.data.own import IMAGE_ENDINGS, images_first, opened_image
+from equipoise.data.sets.registered import Arrays
+
+MOST_BYTES = 2**26  # of one member
+MOST_MEMBERS = 400_000
+PACS_DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
+PACS_CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
+
+
+def members(file: Path) -> Iterator[tuple[PurePosixPath, Callable[[], bytes]]]:
+    """The regular files of a ZIP or TAR archive, each with a function that reads it."""
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            for place, member in enumerate(archive.infolist()):
+                _check(file, member.filename, member.file_size, place)
+                if not member.is_dir():
+                    yield PurePosixPath(member.filename), lambda member=member: archive.read(member)  # type: ignore[misc]
+        return
+    with tarfile.open(file) as tape:
+        for place, entry in enumerate(tape):
+            _check(file, entry.name, entry.size, place)
+            if entry.isfile():
+                yield PurePosixPath(entry.name), lambda entry=entry: tape.extractfile(entry).read()  # type: ignore[misc,union-attr]
+
+
+def _check(file: Path, name: str, size: int, place: int) -> None:
+    if size > MOST_BYTES or place >= MOST_MEMBERS:
+        raise ValueError(f"{file.name} holds {name!r} of {size:,} bytes as member {place + 1:,}, which is no part of the data set")
+
+
+def _pixels(raw: bytes, size: int) -> np.ndarray:
+    """A colour image of one size, as bytes with the channels first."""
+    from PIL import Image
+
+    with opened_image(io.BytesIO(raw)) as opened:
+        picture = opened.convert("RGB")
+    if picture.size != (size, size):
+        picture = picture.resize((size, size), Image.Resampling.BILINEAR)
+    return np.asarray(images_first(np.asarray(picture)[None])[0])
+
+
+def _sorted(found: dict[str, np.ndarray]) -> np.ndarray:
+    """Images in the order of their names, whatever the order of the archive."""
+    return np.stack([found[name] for name in sorted(found)])
+
+
+def cinic10(files: dict[str, Path]) -> Arrays:
+    """CINIC-10.tar.gz: train, valid and test, in each ten folders of PNG files of 32x32 pixels."""
+    (file,) = files.values()
+    found: dict[str, dict[str, np.ndarray]] = {"train": {}, "valid": {}, "test": {}}
+    for path, read in members(file):
+        if path.suffix == ".png" and len(path.parts) >= 3 and path.parts[-3] in found:
+            found[path.parts[-3]]["/".join(path.parts[-2:])] = _pixels(read(), 32)
+    kinds = sorted(
+        {name.partition("/")[0] for images in found.values() for name in images}
+    )  # the classes' own order is that of the alphabet
+    arrays: Arrays = {}
+    for theirs, ours in (("train", "train"), ("valid", "validation"), ("test", "test")):
+        if not found[theirs]:
+            raise ValueError(f"{file.name}: expected PNG files as {theirs}/CLASS/NAME.png, found none")
+        arrays[f"x_{ours}"] = _sorted(found[theirs])
+        arrays[f"y_{ours}"] = np.array([kinds.index(name.partition("/")[0]) for name in sorted(found[theirs])], np.uint8)
+    return arrays
+
+
+def pacs(files: dict[str, Path]) -> Arrays:
+    """An archive of PACS: art_painting, cartoon, photo and sketch, in each seven folders of images, brought to 64x64 pixels."""
+    (file,) = files.values()
+    found: dict[str, dict[str, np.ndarray]] = {domain: {} for domain in PACS_DOMAINS}
+    for path, read in members(file):
+        if path.suffix.lower() in IMAGE_ENDINGS and len(path.parts) >= 3 and path.parts[-3] in found and path.parts[-2] in PACS_CLASSES:
+            found[path.parts[-3]]["/".join(path.parts[-2:])] = _pixels(read(), 64)
+    arrays: Arrays = {}
+    for domain, images in found.items():
+        if not images:
+            raise ValueError(f"{file.name}: expected images as {domain}/CLASS/NAME, found none")
+        arrays[f"x_{domain}"] = _sorted(images)
+        arrays[f"y_{domain}"] = np.array([PACS_CLASSES.index(name.partition("/")[0]) for name in sorted(images)], np.uint8)
+    return arrays
+
+
+def medimeta(files: dict[str, Path], task: str = "DR level", size: int = 224) -> Arrays:
+    """An archive of MedIMeta: images/000000.tiff, ..., task_labels/TASK.npy, splits/train.txt, val.txt and test.txt."""
+    (file,) = files.values()
+    pixels: dict[int, np.ndarray] = {}
+    splits: dict[str, list[int]] = {}
+    labels: np.ndarray | None = None
+    for path, read in members(file):
+        folder, name = (path.parts[-2] if len(path.parts) > 1 else ""), path.name
+        if folder == "images" and path.suffix.lower() in (".tiff", ".tif"):
+            pixels[int(path.stem)] = _pixels(read(), size)
+        elif folder == "splits" and path.suffix == ".txt":
+            splits[path.stem] = [int(PurePosixPath(line.strip()).stem) for line in read().decode("ascii").splitlines() if line.strip()]
+        elif folder == "task_labels" and name == f"{task}.npy":
+            labels = np.load(io.BytesIO(read()), allow_pickle=False).reshape(-1)
+    if labels is None or not {"train", "val", "test"} <= set(splits) or not pixels:
+        raise ValueError(
+            f"{file.name}: expected images/, splits/train.txt, val.txt and test.txt, and task_labels/{task}.npy; some are not there"
+        )
+    arrays: Arrays = {}
+    for theirs, ours in (("train", "train"), ("val", "validation"), ("test", "test")):
+        lacking = [number for number in splits[theirs] if number not in pixels or number >= len(labels)]
+        if lacking:
+            raise ValueError(f"{file.name}: splits/{theirs}.txt names the image {lacking[0]:06d}, which has no pixels or no label")
+        arrays[f"x_{ours}"] = np.stack([pixels[number] for number in splits[theirs]])
+        arrays[f"y_{ours}"] = np.array([labels[number] for number in splits[theirs]], np.uint8)
+    return arrays

@@ -1,0 +1,87 @@
+"""The same audit over every transport, on the command line, and as files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import equipoise as eq
+from equipoise.auditing import Findings
+from equipoise.auditing.pictures import pictures
+from equipoise.cli import app
+from equipoise.data import Federation
+from equipoise.experiment import Experiment
+from equipoise.report.drawing import encoded
+from equipoise.transports.inprocess import Separated
+
+CONFIG = {"data": {"name": "digits", "partition": "dirichlet:0.3", "clients": 5}, "seed": 4}
+
+
+def test_every_transport_finds_the_same(tmp_path: Path) -> None:
+    here = eq.audit({**CONFIG, "workers": 0}).plain()
+
+    def apart(federation: Federation, wanted: Experiment) -> Separated:
+        return Separated(federation, tmp_path / "disk")
+
+    assert eq.audit({**CONFIG, "workers": 0}, transport="loopback").plain() == here
+    assert eq.audit({**CONFIG, "workers": 0}, transport=apart).plain() == here
+    assert eq.audit({**CONFIG, "workers": 2}).plain() == here
+
+
+def test_many_features_over_workers(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    data = eq.from_sites({name: (draw.normal(size=(40, 1, 10, 10)) + k, draw.integers(0, 2, 40)) for k, name in enumerate("abc")})
+    here = eq.audit({"dataset": data, "workers": 0})
+    assert here.plain() == eq.audit({"dataset": data, "workers": 2}).plain()
+    assert here.verdict.dominant == "features"
+
+
+def test_what_is_saved_reads_back(tmp_path: Path) -> None:
+    found = eq.audit({**CONFIG, "workers": 0})
+    found.save(tmp_path / "audit.json")
+    again = Findings.read(tmp_path / "audit.json")
+    assert again.plain() == found.plain() and again.verdict == found.verdict and again.clients == found.clients
+
+
+def command(*words: str) -> str:
+    result = CliRunner().invoke(app, ["audit", *words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_command_prints_tables_and_a_verdict_and_writes_pictures(tmp_path: Path) -> None:
+    words = ["--data", "digits", "--partition", "dirichlet:0.3", "--clients", "5", "--seed", "4", "--workers", "0"]
+    told = " ".join(command(*words, "--out", str(tmp_path / "out")).split())
+    assert "The clients differ mainly in their labels" in told and "samples by label" in told
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"audit.json"} | {f"{name}.{kind}" for name in ("labels", "sizes", "map", "kl") for kind in ("png", "svg")}
+    found = json.loads(command(*words, "--json"))
+    assert found["verdict"]["dominant"] == "labels" and len(found["clients"]) == 5
+    assert found == json.loads((tmp_path / "out" / "audit.json").read_text())
+
+
+def test_a_file_and_a_run_can_be_audited(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("data: {name: digits, partition: pow, clients: 5}\nmethod: {name: fedavg}\nworkers: 0\n")
+    assert "differ mainly in size" in " ".join(command(str(tmp_path / "x.yaml")).split())
+    run = eq.run({**CONFIG, "workers": 0, "rounds": 1, "model": {"name": "mlp", "hidden": [4]}}, tmp_path / "run")
+    run.store.close()
+    command(str(tmp_path / "run"), "--workers", "0")
+    assert not (tmp_path / "run" / "audit.json").exists()  # other settings than the run's own
+    command(str(tmp_path / "run"))
+    assert Findings.read(tmp_path / "run" / "audit.json").plain() == eq.audit({**CONFIG, "workers": 0}).plain()
+    told = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")], catch_exceptions=False)
+    page = (tmp_path / "page.html").read_text()
+    assert told.exit_code == 0 and "The clients differ mainly in their labels" in page and "Map of the clients" in page
+
+
+@pytest.mark.parametrize("clients", [1, 4, 60, 300])
+def test_pictures_of_few_and_many_clients(clients: int) -> None:
+    draw = np.random.default_rng(0)
+    data = {f"$client_{k}^2": (draw.normal(size=(6 + 30 * (k % 3), 3)), draw.integers(0, 3, 6 + 30 * (k % 3))) for k in range(clients)}
+    found = eq.audit({"dataset": eq.from_sites(data), "workers": 0})
+    for title, text, drawing in pictures(found).values():
+        assert encoded(drawing, "png")[:4] == b"\x89PNG" and b"<svg" in encoded(drawing, "svg") and title and text

@@ -1,0 +1,334 @@
+"""Patients' records: what is read, what is removed, what is told; and the synthetic ones."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import equipoise as eq
+from equipoise.cli import app
+from equipoise.comparison.formats import explanation
+from equipoise.data import DataConfig, federate, inputs_from, load
+from equipoise.data.check import understood
+from equipoise.data.codes import PANCREATIC_CANCER, STATES, read_rule, state_of, system_of
+from equipoise.data.histories import dataset_of
+from equipoise.data.patients import Records, read_patients
+from equipoise.data.synthetic_patients import NOTE, TABLE_7, records, write_patients
+from equipoise.models import build
+
+PATIENTS = """patient,sex,postal_code,state
+p1,F,94103,CA
+p2,M,94103,CA
+p3,f,10001,NY
+p4,male,10001,NY
+"""
+EVENTS = """patient,age,system,code,value
+p1,50.5,ICD-10,E11.9,
+p1,51.0,LOINC,2345-7,120
+p1,52.0,ICD-10,C25.0,
+p1,52.0,LOINC,2345-7,300
+p1,53.0,ICD-10,E11.9,
+p2,40.0,LOINC,2345-7,90
+p3,60.0,ICD-9,1579,
+p3,61.0,LOINC,2345-7,110
+p4,33.0,ICD-10,Z00.0,
+"""
+
+
+def folder(path: Path, patients: str = PATIENTS, events: str = EVENTS) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "patients.csv").write_text(patients)
+    (path / "events.csv").write_text(events)
+    return path
+
+
+def told(found: Records) -> str:
+    return "\n".join(found.notes)
+
+
+def events_of(found: Records, patient: int) -> list[tuple[str, float, float]]:
+    part = slice(found.offsets[patient], found.offsets[patient + 1])
+    return [(found.codes[c], float(v), float(a)) for c, v, a in zip(found.code[part], found.value[part], found.age[part], strict=True)]
+
+
+def test_labels_by_codes_and_nothing_at_or_after_the_diagnosis(tmp_path: Path) -> None:
+    found = read_patients(folder(tmp_path))
+    assert found.label.tolist() == [1, 0, 1, 0]
+    assert found.site_names == ("CA", "NY") and found.site.tolist() == [0, 0, 1, 1]
+    assert found.sex.tolist() == [0, 1, 0, 1] and found.state.tolist() == [STATES.index("CA")] * 2 + [STATES.index("NY")] * 2
+    first = events_of(found, 0)
+    assert [one[0] for one in first] == ["ICD-10:E11.9", "LOINC:2345-7"] and np.isnan(first[0][1]) and first[1][1:] == (120.0, 51.0)
+    assert events_of(found, 2) == []  # the diagnosis came first
+    assert "5 events at or after the diagnosis of 2 patients were removed" in told(found)
+
+
+def test_changing_what_comes_after_the_diagnosis_changes_nothing(tmp_path: Path) -> None:
+    other = EVENTS.replace("p1,53.0,ICD-10,E11.9,", "p1,99.0,LOINC,2345-7,7").replace("2345-7,300", "2345-7,1")
+    one, two = (dataset_of(read_patients(folder(tmp_path / name, events=text)), "x") for name, text in (("a", EVENTS), ("b", other)))
+    assert torch.equal(one.x, two.x) and torch.equal(one.y, two.y)
+
+
+def test_one_folder_per_site_is_the_same_as_one_for_all(tmp_path: Path) -> None:
+    whole = read_patients(folder(tmp_path / "all"))
+    lines = PATIENTS.splitlines(), EVENTS.splitlines()
+    for state, people in (("CA", ("p1", "p2")), ("NY", ("p3", "p4"))):
+        parts = ["\n".join([text[0], *(line for line in text[1:] if line.startswith(people))]) + "\n" for text in lines]
+        folder(tmp_path / "sites" / state, *parts)
+    apart = read_patients(tmp_path / "sites")
+    assert apart.site_names == whole.site_names and torch.equal(dataset_of(apart, "x").x, dataset_of(whole, "x").x)
+    (tmp_path / "sites" / "TX").mkdir()
+    with pytest.raises(ValueError, match="in every site's folder, which TX has not"):
+        read_patients(tmp_path / "sites")
+
+
+def test_sites_may_count_their_patients_by_themselves(tmp_path: Path) -> None:
+    for state in ("CA", "NY"):
+        folder(tmp_path / state, "patient,sex,postal_code\n1,F,94103\n", f"patient,age,code,value\n1,{40 + len(state)},E11,\n")
+    assert len(read_patients(tmp_path)) == 2
+
+
+def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    import pyarrow.csv as pc
+    import pyarrow.parquet as pq
+
+    folder(tmp_path / "csv")
+    (tmp_path / "parquet").mkdir()
+    for name in ("patients", "events"):
+        pq.write_table(pc.read_csv(tmp_path / "csv" / f"{name}.csv"), tmp_path / "parquet" / f"{name}.parquet")
+    one, two = (dataset_of(read_patients(tmp_path / kind), "x") for kind in ("csv", "parquet"))
+    assert torch.equal(one.x, two.x) and torch.equal(one.y, two.y)
+
+
+def test_the_state_of_the_postal_code_is_the_site_where_no_column_names_one(tmp_path: Path) -> None:
+    found = read_patients(folder(tmp_path, "patient,sex,zip\np1,F,94103\np2,M,20500\np3,F,2139\np4,M,10001\n"))
+    assert found.site_names == ("CA", "MA", "NY") and len(found) == 3
+    assert "patients.csv: 1 patients of no known site were left out; the first in row 3 ('p2')" in told(found)
+
+
+BAD = [
+    ("an event of nobody", PATIENTS, EVENTS + "p9,50,ICD-10,E11,\np9,51,ICD-10,E11,\n", "events.csv: 2 events are of nobody in patients.csv and were left out; the first in row 11 ('p9')", 9 - 5),
+    ("ages out of order", PATIENTS, EVENTS + "p2,39.0,ICD-10,E11,\n", "events.csv: 1 events come after later ones of the same patient; events were put in the order of age; the first in row 11", 5),
+    ("an unknown code system", PATIENTS, EVENTS + "p2,41,OPS,1-632,\n", "have an unknown code system (known: ATC, CPT,", 4),
+    ("a value that is no number", PATIENTS, EVENTS.replace("90", "high"), "events.csv: 1 values are no numbers and count as missing; the first in row 7 ('high')", 4),
+    ("an infinite value", PATIENTS, EVENTS.replace("90", "inf"), "events.csv: 1 values are no numbers and count as missing; the first in row 7 ('inf')", 4),
+    ("a postal code of no state", PATIENTS.replace("p2,M,94103", "p2,M,00601"), EVENTS, "patients.csv: 1 postal codes are of no state and count as unknown; the first in row 3 ('00601')", 4),
+    ("a site without positives", PATIENTS, EVENTS.replace("p3,60.0,ICD-9,1579", "p3,60.0,ICD-9,1589"), "1 of 2 sites have no positive patient, so their own numbers say nothing of them: NY", 6),
+    ("an impossible age", PATIENTS, EVENTS + "p2,-3,ICD-10,E11,\np2,x,ICD-10,E11,\n", "events.csv: 2 events have no age from 0 to 130 and were left out; the first in row 11 ('-3')", 4),
+    ("a patient twice", PATIENTS + "p1,M,10001,NY\n", EVENTS, "patients.csv: 1 rows name a patient who was there before and were left out; the first in row 6 ('p1')", 4),
+    ("an unknown sex", PATIENTS.replace("p2,M", "p2,?"), EVENTS, "patients.csv: 1 patients have no sex that is known (female, male) and count as unknown; the first in row 3 ('?')", 4),
+    ("no code", PATIENTS, EVENTS + "p2,41,ICD-10,,\n", "events.csv: 1 events without a code were left out; the first in row 11", 4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("patients", "events", "sentence", "kept"), [one[1:] for one in BAD], ids=[one[0] for one in BAD])
+def test_what_is_wrong_is_told_with_file_row_and_count(patients: str, events: str, sentence: str, kept: int, tmp_path: Path) -> None:
+    found = read_patients(folder(tmp_path, patients, events))
+    assert sentence in told(found)
+    assert len(found.code) == kept and len(found) == 4
+    data = load(DataConfig(name=str(tmp_path)))
+    assert any(sentence in note for note in data.notes)
+    assert any(sentence in note for note in understood(DataConfig(name=str(tmp_path))).warnings)
+
+
+@pytest.mark.parametrize(
+    ("patients", "events", "sentence"),
+    [
+        ("patient,sex,state\np1,F,CA\n", EVENTS, "expected the columns patient, sex, postal_code"),
+        (PATIENTS, "patient,age,value\np1,3,\n", "expected the columns patient, code, value, age"),
+        (PATIENTS, EVENTS + "p1,50\n", "events.csv, row 11: expected 5 cells, got 2"),
+        ("patient,sex,postal_code,state\n", EVENTS, "expected at least one patient"),
+        ("patient,sex,postal_code,state,label\np1,F,94103,CA,ill\n", EVENTS, "row 2: expected a label of 0 or 1, got 'ill'"),
+    ],
+)
+def test_files_that_cannot_be_read_are_refused(patients: str, events: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=sentence.replace("(", r"\(")):
+        read_patients(folder(tmp_path, patients, events))
+
+
+def test_with_times_the_order_is_theirs_and_ages_are_held_to_it(tmp_path: Path) -> None:
+    events = "patient,age,code,value,time\np2,41,B,,2020-03-01\np2,40,A,,2020-01-01\np2,39,C,,2020-02-01T08:30:00\n"
+    found = read_patients(folder(tmp_path, events=events))
+    assert [one[0] for one in events_of(found, 1)] == ["A", "C", "B"]
+    assert "events.csv: 1 events have an age below that of an earlier one; the order is that of time; the first in row 4" in told(found)
+    events = events.replace("2020-01-01", "yesterday")
+    assert "have a time that is none (2024-01-31, or a number) and were left out; the first in row 3 ('yesterday')" in told(
+        read_patients(folder(tmp_path, events=events))
+    )
+
+
+def test_a_label_column_is_followed_and_differences_are_told(tmp_path: Path) -> None:
+    found = read_patients(
+        folder(tmp_path, "patient,sex,postal_code,state,label\np1,F,94103,CA,0\np2,M,94103,CA,1\np3,F,10001,NY,1\np4,M,10001,NY,0\n")
+    )
+    assert found.label.tolist() == [0, 1, 1, 0] and "2 patients have a label that their codes do not tell" in told(found)
+
+
+def test_any_other_label_by_a_file_of_codes(tmp_path: Path) -> None:
+    (tmp_path / "codes.csv").write_text("code,system\nE11.9,ICD-10-CM\n")
+    (tmp_path / "plain.txt").write_text("E119\n")
+    for file in ("codes.csv", "plain.txt"):
+        rule = read_rule(tmp_path / file)
+        assert read_patients(folder(tmp_path / "data"), rule=rule).label.tolist() == [1, 0, 0, 0]
+        assert load(DataConfig(name=str(tmp_path / "data"), codes=str(tmp_path / file))).y.tolist() == [1, 0, 0, 0]
+    (tmp_path / "codes.csv").write_text("code,system\nE11.9,XYZ\n")
+    with pytest.raises(ValueError, match="row 2: unknown code system 'XYZ'"):
+        read_rule(tmp_path / "codes.csv")
+
+
+def test_the_default_rule_is_appendix_h() -> None:
+    for code in ("C25", "C25.0", "C25.1", "C25.2", "C25.3", "C25.4", "C25.7", "C25.8", "C25.9", "c259"):
+        assert PANCREATIC_CANCER.matches("ICD-10", code) and PANCREATIC_CANCER.matches("", code)
+    for code in ("157", "157.0", "157.1", "157.2", "157.3", "157.4", "157.8", "157.9"):
+        assert PANCREATIC_CANCER.matches("ICD-9", code)
+    for system, code in (("ICD-10", "C25.5"), ("ICD-9", "157.5"), ("CPT", "157"), ("ICD-10", "157"), ("ICD-10", "C26")):
+        assert not PANCREATIC_CANCER.matches(system, code)
+
+
+def test_postal_codes_and_systems() -> None:
+    known = {
+        "00501": "NY",
+        "02108": "MA",
+        "05544": "MA",
+        "20101": "VA",
+        "73301": "TX",
+        "73101": "OK",
+        "88510": "TX",
+        "34001": None,
+        "96910": None,
+        "56901": None,
+    }
+    assert {code: state_of(code) for code in known} == known
+    assert {state_of(f"{k:03}00") for k in range(1000)} - {None} == set(STATES)
+    assert state_of("") is state_of("ABCDE") is state_of("1") is state_of("９４１０３") is None
+    assert system_of("Snomed-CT") == "SNOMED CT" and system_of("ICD-11") is None
+
+
+def test_the_latest_events_are_kept_and_padded_for_the_network(tmp_path: Path) -> None:
+    events = "patient,age,code,value\n" + "".join(f"p2,{20 + k},A,{k}\n" for k in range(6)) + "p4,30,B,\n"
+    data = dataset_of(read_patients(folder(tmp_path, events=events)), "x", events=4)
+    assert data.x.shape == (4, 5, 4) and data.codes == ("A", "B")
+    assert data.x[1, 0].tolist() == [1, STATES.index("CA"), 4, 0]
+    assert data.x[1, 1:].tolist() == [[1, k, 20 + k, 0] for k in range(2, 6)]
+    assert data.x[3].tolist() == [[1, STATES.index("NY"), 1, 0], [2, 0, 30, 1], *[[0, 0, 0, 0]] * 3]
+    assert data.x[0].tolist() == [[0, STATES.index("CA"), 0, 0], *[[0, 0, 0, 0]] * 4]
+    assert "2 events of 1 patients were left out: each keeps the latest 4" in data.notes[-1]
+
+
+def test_values_are_scaled_by_code_over_training_patients_only(tmp_path: Path) -> None:
+    write_patients(tmp_path, 3, 0.002)
+    federation = federate(DataConfig(name=str(tmp_path)), seed=0)
+    train = federation.x[torch.from_numpy(np.unique(federation.train.index))][:, 1:]
+    code = federation.recipe["codes"].index("LOINC:2345-7") + 1
+    seen = train[(train[..., 0] == code) & (train[..., 3] == 0)][:, 1]
+    assert len(seen) > 50 and float(seen.mean()) == pytest.approx(0, abs=0.02) and float(seen.std()) == pytest.approx(1, abs=0.05)
+    assert float(train[..., 2].max()) < 1.3  # ages in centuries
+    raw = load(DataConfig(name=str(tmp_path)))
+    again = inputs_from(raw.x.numpy()[federation.source], federation.recipe)
+    assert torch.equal(again, federation.x)
+    assert torch.equal(inputs_from(str(tmp_path), federation.recipe)[federation.source], federation.x)
+    with pytest.raises(ValueError, match="leave normalise and augment out"):
+        federate(DataConfig(name=str(tmp_path), normalise="client"), seed=0)
+
+
+def test_a_million_events_stay_within_bounds(tmp_path: Path) -> None:
+    """A fifth of a million here, and the memory by which it would grow: less than 200 bytes an event, samples of the network included."""
+    draw, people, n = np.random.default_rng(0), 4000, 200_000
+    (tmp_path / "patients.csv").write_text("patient,sex,postal_code,state\n" + "".join(f"{p},F,94103,CA\n" for p in range(people)))
+    with open(tmp_path / "events.csv", "w") as opened:
+        opened.write("patient,age,system,code,value\n")
+        for p, a, c in zip(draw.integers(0, people, n), draw.uniform(20, 90, n), draw.integers(0, 900, n), strict=True):
+            opened.write(f"{p},{a:.4f},ICD-10,E{c // 10:02}.{c % 10},{a:.2f}\n")
+    assert (tmp_path / "events.csv").stat().st_size > 5e6
+    tracemalloc.start()
+    data = load(DataConfig(name=str(tmp_path)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(data.x) == people and int(data.x[:, 0, 2].sum()) >= 0.98 * n
+    assert peak < 200 * n + 40e6  # the second: one block of text
+
+
+def test_synthetic_patients_have_the_sizes_of_table_7() -> None:
+    assert len(TABLE_7) == 50 and set(TABLE_7) == set(STATES)
+    assert sum(n for n, _ in TABLE_7.values()) == 238_576 and sum(p for _, p in TABLE_7.values()) == 89_515
+    found = records(1, 0.01)
+    for place, name in enumerate(found.site_names):
+        total, ill = TABLE_7[name]
+        mine = found.label[found.site == place]
+        assert len(mine) == max(4, round(total * 0.01)) and mine.sum() == max(1, round(len(mine) * ill / total))
+    again = records(1, 0.01)
+    assert np.array_equal(found.code, again.code) and not np.array_equal(found.code[:1000], records(2, 0.01).code[:1000])
+    assert not any(code.endswith(("C25.9", "157.9")) for code in np.array(found.codes)[np.unique(found.code)])
+
+
+def test_synthetic_patients_as_files_are_the_same_patients(tmp_path: Path) -> None:
+    made, read = records(4, 0.003), read_patients(write_patients(tmp_path / "all", 4, 0.003))
+    assert np.array_equal(made.label, read.label) and np.array_equal(made.lengths, read.lengths)
+    assert [made.codes[c] for c in made.code] == [read.codes[c] for c in read.code]
+    assert len(read_patients(write_patients(tmp_path / "sites", 4, 0.003, per_site=True))) == len(made)
+
+
+def test_states_differ_in_features_and_the_label_can_be_learnt() -> None:
+    data = dataset_of(records(5, 0.02), "synthetic_patients")
+    found = eq.audit({"dataset": data, "workers": 0})
+    assert "features" in found.verdict.kinds and "size" in found.verdict.kinds, found.text
+    telling = np.isin(
+        np.arange(len(data.codes) + 2) - 1,
+        [k for k, code in enumerate(data.codes) if code in ("ICD-10:R63.4", "ICD-10:K86.1", "ICD-10:R17")],
+    )
+    hit = telling[data.x[:, 1:, 0].long().numpy()].any(1)
+    y = data.y.numpy()
+    assert hit[y == 1].mean() > hit[y == 0].mean() + 0.15
+
+
+def test_synthetic_patients_say_so_wherever_they_appear(tmp_path: Path) -> None:
+    data = dataset_of(records(6, 0.001), "synthetic_patients")
+    assert NOTE in data.notes
+    shown = CliRunner().invoke(app, ["data", "show", "synthetic_patients"]).output
+    assert "synthetic" in shown and "nobody's records" in shown
+    run = eq.run(
+        {
+            "dataset": data,
+            "data": {"name": "synthetic_patients"},
+            "model": {"name": "gru", "hidden": 4, "embedding": 4},
+            "rounds": 1,
+            "workers": 0,
+        },
+        tmp_path / "run",
+    )
+    assert NOTE in run.store.meta("facts")["notes"] and run.store.meta("data") == "synthetic_patients"
+    run.store.close()
+    told = CliRunner().invoke(app, ["show", str(tmp_path / "run")], catch_exceptions=False).output
+    assert "synthetic_patients" in told and "nobody's records" in told
+    assert (
+        CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")], catch_exceptions=False).exit_code
+        == 0
+    )
+    page = (tmp_path / "page.html").read_text()
+    assert "synthetic_patients" in page and "drawn at random" in page
+    config = {
+        "dataset": data,
+        "data": {"name": "synthetic_patients"},
+        "model": {"name": "gru", "hidden": 4, "embedding": 4},
+        "rounds": 1,
+        "workers": 0,
+    }
+    table = eq.compare(config, ["fedavg"], seeds=[0], out=tmp_path / "table")
+    assert any("are synthetic" in line for line in explanation(table))
+
+
+def test_the_network_takes_patients(tmp_path: Path) -> None:
+    data = load(DataConfig(name=str(folder(tmp_path))))
+    net = build({"name": "gru", "hidden": 4, "embedding": 4, "codes": len(data.codes)}, data.task)
+    assert net(data.x).shape == (4, 2)
+
+
+def test_writing_synthetic_patients_from_the_command_line(tmp_path: Path) -> None:
+    out = CliRunner().invoke(app, ["data", "synthesise", str(tmp_path / "new"), "--share", "0.001"])
+    assert out.exit_code == 0 and "nobody's records" in out.output
+    assert len(read_patients(tmp_path / "new")) >= 200
