@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: demo test test-slow lint types tests bench bench-quick bench-cluster mutate clean
 
 demo: .venv/.installed  ## the main job: ten unequal clients, alone and together
-	$(BIN)/equipoise compare --data digits --partition dirichlet:0.3 --clients 10 --methods standalone,fedavg,fedakd,fedekd --seeds 1 \
+	$(BIN)/equipoise compare --data digits --partition dirichlet:0.3 --clients 10 --methods standalone,fedavg,fedakd,poise --seeds 1 \
 		--rounds 20 --set training.lr=0.1 --set training.epochs=2 --out comparisons/demo
 
 test: lint types tests  ## linter, type checker and the whole test suite

@@ -27,18 +27,27 @@ def most_memory() -> float:
 
 
 def play(spec: dict[str, Any]) -> None:
-    """Rounds at whose ends this process waits for its turn; with `fill` all clients are asked in the first, so that each has a state."""
-    meter, facts, folder = Meter(), {}, Path(spec["folder"])
-    if spec["fill"]:
-        choose = Loop._choose
-        Loop._choose = lambda self, number, attempt: list(self.server.ids) if number == 1 else choose(self, number, attempt)  # type: ignore[method-assign]
+    """Rounds at whose ends this process waits for its turn; before them `fill` rounds in which every client is asked once, so that each has a state."""
+    meter, facts, folder, fill = Meter(), {}, Path(spec["folder"]), spec["fill"]
+    choose = Loop._choose
+
+    def chosen(self: Loop, number: int, attempt: int) -> list[str]:
+        return list(self.server.ids[number - 1 :: fill]) if number <= fill else choose(self, number, attempt)
+
+    Loop._choose = chosen  # type: ignore[method-assign]
 
     def started(first: int, rounds: int) -> None:
         facts["startup"] = time.process_time()
-        meter.start()
+        if not fill:
+            meter.start()
 
     def over(record: Any) -> None:
-        if record.round == spec["laps"]:
+        if record.round < fill:
+            return
+        if record.round == fill:
+            meter.start()
+            return
+        if record.round == fill + spec["laps"]:
             (folder.parent / f"{folder.name}.json").write_text(json.dumps({**facts, "memory": most_memory()}))
         meter.lap(len(record.cohort))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import resource
 import subprocess
@@ -30,6 +31,7 @@ from bench import HERE, machine
 from paired import Player, interval
 
 WAIT_SECONDS = 3600.0
+AT_ONCE = 1_000  # clients in a round that gives them a state
 PER_CLIENT, FEATURES = 10, 20  # samples, numbers in each
 Row = dict[str, Any]
 
@@ -41,7 +43,7 @@ class Series:
     title: str
     sizes: tuple[int, ...]
     experiment: Callable[[int], dict[str, Any]]
-    fill: bool = False  # all clients are asked in the first round, so that each has a state
+    fill: bool = False  # before the rounds that are timed every client is asked once, so that each has a state
     laps: int = 15
 
 
@@ -95,8 +97,10 @@ def measure(name: str, series: Series, largest: int) -> list[Row]:
         with contextlib.ExitStack() as stack:
             players = {}
             for size in sizes:
-                wanted = series.experiment(size) | {"rounds": laps[size] + 1}
-                spec = {"folder": f"{folder}/{size}", "experiment": wanted, "fill": series.fill, "laps": laps[size]}
+                wanted = series.experiment(size)
+                fill = math.ceil(wanted["data"]["clients"] / AT_ONCE) if series.fill else 0
+                wanted["rounds"] = fill + laps[size] + 1
+                spec = {"folder": f"{folder}/{size}", "experiment": wanted, "fill": fill, "laps": laps[size]}
                 players[size] = Player(str(size), program("play", json.dumps(spec)), environment(), Path(folder))
                 stack.callback(players[size].close)
                 players[size].wait(WAIT_SECONDS)
@@ -194,7 +198,7 @@ def render(everything: dict[str, Any]) -> str:
         "Written by `python benchmarks/growth.py`, from synthetic data. The runs of a table live at once and take turns round by round; "
         "`of the reference` is the median ratio of a round's CPU time to that of the same round of the second size (in the table of rounds: of the last tenth of the rounds to the first), with its bootstrap interval. "
         "Start-up (until round 1 begins), resume (until the next round begins), `show` and `report` are in CPU seconds, imports included. Memory is the peak of the process. The exponent is "
-        "that of a power of the size, fitted to the last three sizes. In process, one thread; stateful runs begin with a round in which every client is asked, so that each has a state.",
+        "that of a power of the size, fitted to the last three sizes. In process, one thread; stateful runs begin with rounds in which every client is asked once, so that each has a state; these are not timed.",
     ]
     for name in SERIES:
         if name in everything:

@@ -39,7 +39,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 NOTES = {
     "fedcog": "made images from round 1 on, 64 at most, 50 steps (defaults: from round 51 on, 256, 500 steps)",
-    "kdia": "50 steps of the generator a round (default 1,000)",
+    "kdia": "50 steps of the generator a round (default 2,000)",
     "fedsac": "without its measurement of importance, which comes once in 10 rounds, and without training alone before round 1",
     "finetune": "without the tuning after the last round",
     "poise": "without what follows the last round",

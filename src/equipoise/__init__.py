@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from equipoise.data import DataConfig as DataConfig
     from equipoise.data import Dataset as Dataset
     from equipoise.data import from_arrays as from_arrays
+    from equipoise.data import from_frame as from_frame
+    from equipoise.data import from_huggingface as from_huggingface
     from equipoise.data import from_sites as from_sites
+    from equipoise.data import from_torch as from_torch
     from equipoise.experiment import Experiment as Experiment
     from equipoise.losses.terms import distillation as distillation
     from equipoise.losses.terms import proximity as proximity
@@ -42,7 +45,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "audit": "auditing", "run": "simulate", "resume": "simulate", "compare": "comparison", "Experiment": "experiment", "compose": "composition", "Method": "method", "Weights": "method", "Ups": "method", "Served": "method",
     "State": "records", "Up": "records", "Down": "records", "PerClient": "records", "register": "methods", "Run": "runs",
-    "Tree": "tree", "Dataset": "data", "DataConfig": "data", "from_arrays": "data", "from_sites": "data",
+    "Tree": "tree", "Dataset": "data", "DataConfig": "data", "from_arrays": "data", "from_sites": "data", "from_torch": "data", "from_frame": "data",
+    "from_huggingface": "data",
     "supervised": "losses.terms", "distillation": "losses.terms", "proximity": "losses.terms", "term": "losses.terms",
 }  # fmt: skip
 _PACKAGES = ("data", "losses", "metrics", "methods", "models", "weighting", "runs")

@@ -46,8 +46,9 @@ class Done:
 class ClientState(MutableMapping[str, Any]):
     """What a client keeps between rounds; it stands once the server accepted the reply. Keys with a leading _ end with the round."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, Any], whole: ClientState | None = None) -> None:
         self._values = dict(values)
+        self.whole = whole or self  # where this is a guest's branch, the state of the composition
         self.changed = False
 
     def __getitem__(self, name: str) -> Any:
@@ -80,6 +81,7 @@ class Client:
         self.lr = bench.training.rate(min(round, rounds))  # what comes after the last round trains as it did
         self.state = ClientState(state)
         self.inputs: Inputs | None = None
+        self._on_all = False
         self.steps = 0  # taken in this request, over all fits
         self.skipped = 0
 
@@ -89,7 +91,7 @@ class Client:
 
     @property
     def train(self) -> Samples:
-        return self._part("train")
+        return self._part("train").with_(self._part("validation")) if self._on_all else self._part("train")
 
     @property
     def validation(self) -> Samples:
@@ -101,16 +103,34 @@ class Client:
         return self._own[name]
 
     @contextmanager
+    def training_on_all(self) -> Iterator[None]:
+        """Within it the validation data are training data, too: for what is trained once they have judged."""
+        self._on_all = True
+        try:
+            yield
+        finally:
+            self._on_all = False
+
+    @contextmanager
     def owned_by(self, owner: str) -> Iterator[None]:
         """Within it the state is the branch of a method that fills a slot of another."""
         whole = self.state
-        self.state = ClientState(whole.get(owner, {}))
+        self.state = ClientState(whole.get(owner, {}), whole)
         try:
             yield
             if self.state.changed:
                 whole[owner] = dict(self.state)
         finally:
             self.state = whole
+
+    @contextmanager
+    def as_a_whole(self) -> Iterator[None]:
+        """Within it a guest sees what the method that it belongs to sees."""
+        branch, self.state = self.state, self.state.whole
+        try:
+            yield
+        finally:
+            self.state = branch
 
     def _names(self, purpose: str) -> tuple[str | int, ...]:
         # The attempt joins the name only after a round was given up: a round cut off by a kill is repeated bit for bit.

@@ -84,6 +84,16 @@ class Served:
     main: bool = False  # what the method is for: the model that `show`, `compare` and `export` mean where none is named
 
 
+def model_of(one: Model | Served) -> Model:
+    return one.model if isinstance(one, Served) else one
+
+
+def shared_of(given: Mapping[str, Model | Served]) -> tuple[str, Model]:
+    """Of the models that a client serves the name and the network of the one that all have; where there is none, of the first."""
+    name = next((name for name, one in given.items() if isinstance(one, Served) and one.same_for_all), next(iter(given)))
+    return name, model_of(given[name])
+
+
 class Ups(Sequence[Up]):
     """The accepted replies of one exchange, in the order of the cohort."""
 
@@ -158,12 +168,14 @@ class Method:
 
     weighs: ClassVar[bool] = True  # False: its round never asks `weights`
     uploads_model: ClassVar[bool] = True  # False: no `model` in its uploads
+    shares_model: ClassVar[bool] = True  # False: clients train alone
     needs_plain_sgd: ClassVar[bool] = False  # True: momentum, weight decay, clipping and Adam are refused
     needs_validation: ClassVar[bool] = False  # True: the server holds validation data
     needs_classes: ClassVar[bool] = False  # True: regression is refused
     trains: ClassVar[bool] = True  # False: batch-norm statistics never move, so batch norm is refused
     composable_weights: ClassVar[bool] = False  # True: its weight rule stands without its own client and update
     composable_update: ClassVar[bool] = False  # True: its own update is right under any aggregation weights
+    composable_finish: ClassVar[bool] = False  # True: its `finish` and what it serves then stand on the rounds of any method
     reconstruction: ClassVar[bool] = False  # True: its paper's equations were not to be had; tables say so behind its name
     paper: ClassVar[str] = ""
     year: ClassVar[int | None] = None  # of the paper
@@ -195,6 +207,10 @@ class Method:
 
     def finish(self, server: Server, state: State, everyone: Cohort) -> State:
         """Exchanges with all clients after the last round; asked again, with them alone, for clients that were away and came back."""
+        return state
+
+    def alongside(self, server: Server, state: State, cohort: Cohort) -> State:
+        """As a guest in the slot `finish`: exchanges of its own after each round of the method that it finishes."""
         return state
 
     def inputs(self, client: Client, down: Down) -> Inputs | None:
@@ -281,7 +297,7 @@ def mistake(kind: type[Method]) -> str | None:
 
 SLOTS = (
     "check", "models", "start", "setup", "inputs", "before", "client", "after", "observe", "weights", "update", "deliver", "serves", "round",
-    "finish",
+    "finish", "alongside",
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import os
 import platform
 import signal
 import sqlite3
+import sys
 import threading
 import time
 import uuid
@@ -26,11 +27,13 @@ from equipoise.checked.imports import Imports, permitted
 from equipoise.data import Dataset, Federation, federate
 from equipoise.data.roster import Roster, old_fingerprint
 from equipoise.data.samples import Samples
+from equipoise.data.words import in_words, model_in_words
 from equipoise.engine.evaluation import check_main
 from equipoise.engine.rounds import Loop
 from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment, load
 from equipoise.experiment.preparing import prepare
 from equipoise.method import Method
+from equipoise.models.registry import AUTO
 from equipoise.records import Record
 from equipoise.runs.run import Run
 from equipoise.server import ServerData
@@ -75,12 +78,14 @@ def run(
     if isinstance(given, (str, Path)):
         given = load(given)
     wanted = given if isinstance(given, Experiment) else experiment(given, permitted(given, allow_imports))
-    text = configuration(wanted)
+    configuration(wanted)
     folder = Path(out) if out is not None else fresh_folder(wanted)
     with Simulation(wanted, watcher, transport or on_cluster(cluster, trust_network)) as simulation:
-        job = job_of(wanted, uuid.uuid4().hex)
+        job = job_of(simulation.wanted, uuid.uuid4().hex)
         roster, bench, method = simulation.open(job, folder)
-        store = Store.create(folder, text, _metadata(wanted, job, roster, simulation))
+        if watcher is None:
+            tell(simulation.wanted, roster.task.shape, wanted.model)
+        store = Store.create(folder, configuration(simulation.wanted), _metadata(simulation.wanted, job, roster, simulation))
         return simulation.go(store, roster, bench, method)
 
 
@@ -123,10 +128,14 @@ def resume(
             store.check_files()
         with Simulation(wanted, watcher, transport or on_cluster(cluster, trust_network)) as simulation:
             old = store.meta("fingerprint of") is None  # begun by a version whose fingerprint was one of the whole federation
-            roster, bench, method = simulation.open(job_of(wanted, store.meta("run") or ""), Path(folder))
+            roster, bench, method = simulation.open(job_of(simulation.wanted, store.meta("run") or ""), Path(folder))
             if store.meta("fingerprint") != (old_fingerprint(simulation.federation) if old else roster.fingerprint):
+                recipe = store.meta("recipe")
                 raise RunError(
-                    f"the data of {folder} have changed since it began; bring back the original data, or run the experiment anew"
+                    f"{folder} was begun by a version ({store.meta('version')}) that read tables in another way (it had no schema), so this one "
+                    "cannot go on with it; run the experiment anew"
+                    if recipe.get("kind") == "table" and "schema" not in recipe
+                    else f"the data of {folder} have changed since it began; bring back the original data, or run the experiment anew"
                 )
             if from_round is not None:
                 _check_states(store, simulation.transport, from_round, wanted)
@@ -149,13 +158,14 @@ class Simulation:
     """An experiment whose data are on this machine: its transport, and what a loop needs beside it."""
 
     def __init__(self, wanted: Experiment, watcher: Watcher | None = None, transport: Connect | Literal["loopback"] | None = None) -> None:
-        self.wanted, self.watcher = wanted, watcher or Watcher()
+        self.watcher = watcher or Watcher()
         connect: Connect | None = Loopback if transport == "loopback" else transport
         with ExitStack() as on_failure:
             pool = _pool(wanted) if connect is None else None  # processes import torch while the data are prepared here
             if pool is not None:
                 on_failure.callback(pool.close)
             federation = federate(wanted.data, wanted.seed, wanted.dataset, wanted.imports)
+            self.wanted = wanted = wanted.with_model(federation.task.shape)
             on_failure.pop_all()
         self.transport: Simulated = Workers(pool, federation) if pool is not None else (connect or InProcess)(federation, wanted)
 
@@ -205,6 +215,20 @@ class Simulation:
             self.transport.close()
             store.close()
         return Run(store.folder, Imports(self.wanted.imports.packages).with_names(self.wanted.model_dump(mode="json")))
+
+
+def tell(wanted: Experiment, shape: tuple[int, ...], asked: Any) -> None:
+    """How the user's own data were understood, and a model that was chosen for images: printed before training where nobody watches."""
+    from equipoise.data.check import understood
+    from equipoise.data.pipeline import is_own
+
+    lines = []
+    if wanted.dataset is not None or is_own(wanted.data):
+        lines = in_words(understood(wanted.data, wanted.dataset))
+    if asked == AUTO and wanted.model == "cnn" and not wanted.models:
+        lines.append(model_in_words(wanted.model, shape))
+    for line in lines:
+        print(line, file=sys.stderr)
 
 
 def job_of(wanted: Experiment, run: str) -> Job:

@@ -47,6 +47,13 @@ def test_what_is_saved_reads_back(tmp_path: Path) -> None:
     assert again.plain() == found.plain() and again.verdict == found.verdict and again.clients == found.clients
 
 
+def test_a_damaged_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    for text in ("{", "[]", "{}", '{"clients": [{"labels": [1]}]}'):
+        (tmp_path / "audit.json").write_text(text)
+        with pytest.raises(ValueError, match="is damaged or of another version"):
+            Findings.read(tmp_path / "audit.json")
+
+
 def command(*words: str) -> str:
     result = CliRunner().invoke(app, ["audit", *words], catch_exceptions=False)
     assert result.exit_code == 0, result.output

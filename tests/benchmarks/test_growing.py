@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import equipoise as eq
 from equipoise import simulate
 from equipoise.storage.checkpoint import load_server
-from tests.helpers.runs import assert_same, collect, settings
+from equipoise.testing.small import flat
+from tests.helpers.runs import assert_same, settings
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import growth
@@ -26,11 +26,7 @@ def test_a_run_that_is_stepped_is_the_run_that_goes_by_itself(method: str, tmp_p
     whole = simulate.run(eq.Experiment(**config), tmp_path / "whole")
     steps = list(stepped(eq.Experiment(**config), tmp_path / "stepped"))
     assert [record.round for _, record in steps] == [0, 1, 2, 3]
-    first: dict[str, Any] = {}
-    second: dict[str, Any] = {}
-    collect(load_server(whole.store), "server", first)
-    collect(steps[-1][0], "server", second)
-    assert_same(first, second)
+    assert_same(flat(load_server(whole.store)), flat(steps[-1][0]))
     assert [(row["bytes_up"], row["bytes_down"]) for row in whole.rounds()] == [(r.bytes_up, r.bytes_down) for _, r in steps[1:]]
 
 

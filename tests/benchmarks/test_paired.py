@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import paired
 from measure import fine_cpu_seconds
 

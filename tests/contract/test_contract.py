@@ -1,4 +1,4 @@
-"""The contract, over every registered method and both models: a new method gets it for free."""
+"""The contract, over every registered method and both networks: a new method gets it for free."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from equipoise import methods
-from tests.helpers.checks import CHECKS
+from equipoise.testing import CHECKS, NETWORKS
+from equipoise.testing.checks import Case
+from tests.helpers.runs import LOOSE, QUICK
 
 
-@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-@pytest.mark.parametrize("model", ["mlp", "cnn"])
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("method", methods.names())
-def test_contract(method: str, model: str, check, tmp_path: Path) -> None:
-    check(method, model, tmp_path)
+def test_contract(method: str, network: str, check: str, tmp_path: Path) -> None:
+    CHECKS[check](Case(methods.make(method, QUICK.get(method)), network, tmp_path, LOOSE.get(method, Case.tolerance)))

@@ -14,7 +14,8 @@ from equipoise.models import Outputs
 from equipoise.models.network import frozen
 from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
-from tests.helpers.problems import assert_equal, assert_near, bench_of
+from tests.helpers.plain import assert_equal, assert_near
+from tests.helpers.problems import bench_of
 from tests.helpers.runs import settings, sites
 
 

@@ -22,7 +22,8 @@ from equipoise.models import Model
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.tree import Tree
-from tests.helpers.problems import assert_equal, client_states, server_state, trained
+from tests.helpers.plain import assert_equal
+from tests.helpers.problems import client_states, server_state, trained
 from tests.helpers.runs import everything, played, settings
 
 

@@ -31,7 +31,8 @@ from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.task import Task
 from tests.core.test_compose import ByLoss, Shifted, Slow
-from tests.helpers.problems import assert_equal, client_states, server_state, trained
+from tests.helpers.plain import assert_equal
+from tests.helpers.problems import client_states, server_state, trained
 from tests.helpers.runs import everything, played, settings, sites
 
 

@@ -28,7 +28,9 @@ def test_distances_between_client_and_global_models_in_both_spaces(tmp_path: Pat
 
 def test_one_client_is_at_no_distance_from_itself(tmp_path: Path) -> None:
     run = played(settings("fedavg", rounds=1, evaluation={"distances": True}), tmp_path / "run", sites({"ada": 20}))
-    assert all(row["value"] == pytest.approx(0, abs=1e-6) for row in run.table(phase="after_local"))
+    rows = {(row["client"], row["split"], row["metric"]): row["value"] for row in run.table(phase="after_local")}
+    wanted = {("ada", space, metric): 0 for space in ("parameters", "embedding") for metric in ("angle", "manhattan")}
+    assert rows == pytest.approx(wanted, abs=1e-6)
 
 
 def test_the_model_right_after_local_training_is_measured_on_request(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from equipoise.losses.terms import Batch, Loss, supervised, term
 from equipoise.models import Outputs
 from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
-from tests.helpers.problems import assert_equal, assert_near, bench_of
+from tests.helpers.plain import assert_equal, assert_near
+from tests.helpers.problems import bench_of
 from tests.helpers.runs import settings, sites
 
 NORMED = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))  # cannot take a batch of one

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from equipoise.client import Client
-from equipoise.losses.terms import Batch, Loss, distillation, frozen_logits, supervised, term
-from equipoise.models import Model, Outputs
+from equipoise.losses.terms import Batch, Loss, Outputs, distillation, frozen_logits, supervised, term
+from equipoise.models.model import Model
 from tests.helpers.problems import bench_of
 from tests.helpers.runs import settings, sites
 
@@ -50,9 +50,10 @@ def test_an_empty_loss_is_a_zero_with_a_gradient() -> None:
 
 
 def test_terms_are_not_changed_by_arithmetic() -> None:
-    first = supervised
-    _ = first + 3 * first
-    assert first.terms == supervised.terms and len(first.terms) == 1
+    first, before = 2 * supervised, list((2 * supervised).terms)
+    doubled = first + 3 * first
+    assert list(first.terms) == before and len(before) == 1
+    assert len(doubled.terms) == 2 and len(supervised.terms) == 1
 
 
 def test_supervised_is_the_tasks_own_loss() -> None:

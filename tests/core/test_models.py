@@ -18,7 +18,8 @@ from equipoise.storage.store import RunError
 from equipoise.task import Task
 from equipoise.training import Training
 from equipoise.training.workbench import Workbench, factories, prefers_channels_last
-from tests.helpers.problems import assert_equal, client_states, server_state
+from tests.helpers.plain import assert_equal
+from tests.helpers.problems import client_states, server_state
 from tests.helpers.runs import folder_of, played, settings, sites
 
 

@@ -17,7 +17,8 @@ from equipoise.records import Down, PerClient, State, Up
 from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
 from equipoise.transports.base import ClientError, Watcher
-from tests.helpers.problems import assert_equal, server_state, trained
+from tests.helpers.plain import assert_equal
+from tests.helpers.problems import server_state, trained
 from tests.helpers.runs import assert_same, everything, played, settings, sites
 
 
@@ -172,7 +173,8 @@ def test_every_number_says_what_it_is(tmp_path: Path) -> None:
     )
     rows = run.table()
     assert list(rows[0]) == ["round", "client", "model", "phase", "split", "metric", "value"]
-    assert {(row["model"], row["phase"]) for row in rows} == {("global", "received"), ("global", "final"), ("local", "after_local")}
+    said = {("global", "received"), ("global", "final"), ("local", "after_local"), ("majority", "reference")}
+    assert {(row["model"], row["phase"]) for row in rows} == said
     assert {row["metric"] for row in rows if row["split"] == "test"} == {"accuracy"}
     last = [{**row, "phase": "final"} for row in run.table(round=2, phase="received")]
     assert run.table(phase="final") == last and not run.table(round=1, phase="final")

@@ -65,6 +65,7 @@ def test_large_alpha_approaches_equal_shares_of_every_class() -> None:
 def test_self_balancing_gives_nothing_more_to_a_client_that_is_full() -> None:
     pool = labels_pool(100)
     parts = deal("dirichlet_balanced:0.1,min_size=1", pool, 10, 3).parts
+    assert len(parts) == 10
     for part in parts:
         counts = np.bincount(pool.y[part], minlength=10)
         before_last_class = len(part) - counts[np.flatnonzero(counts)[-1]]

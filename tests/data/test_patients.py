@@ -162,6 +162,22 @@ def test_with_times_the_order_is_theirs_and_ages_are_held_to_it(tmp_path: Path) 
     )
 
 
+def test_ages_are_held_to_times_site_by_site(tmp_path: Path) -> None:
+    for name in ("CA", "NY"):
+        folder(tmp_path / name, "Patient,Sex,ZIP\n1,F,94103\n", "patient,age,code,value,date\n1,41,A,,2020-01-01\n1,40,B,,2020-02-01\n")
+    assert [note for note in read_patients(tmp_path).notes if "below that of an earlier one" in note] == [
+        f"{name}/events.csv: 1 events have an age below that of an earlier one; the order is that of time; the first in row 3"
+        for name in ("CA", "NY")
+    ]
+    with pytest.raises(ValueError, match="site: state is for one folder that holds all sites"):
+        read_patients(tmp_path, site="state")
+
+
+def test_the_column_of_the_site_is_found_whatever_its_case(tmp_path: Path) -> None:
+    patients = "patient,sex,postal_code,Hospital\np1,F,94103,north\np2,M,94103,south\np3,F,10001,north\np4,M,10001,south\n"
+    assert read_patients(folder(tmp_path, patients), site="Hospital").site_names == ("north", "south")
+
+
 def test_a_label_column_is_followed_and_differences_are_told(tmp_path: Path) -> None:
     found = read_patients(
         folder(tmp_path, "patient,sex,postal_code,state,label\np1,F,94103,CA,0\np2,M,94103,CA,1\np3,F,10001,NY,1\np4,M,10001,NY,0\n")

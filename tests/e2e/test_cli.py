@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 import equipoise as eq
 from equipoise import methods
 from equipoise.cli import main
+from equipoise.testing import CHECKS, NETWORKS
 from tests.helpers.runs import folder_of, sites
 from tests.helpers.terminal import QUICK, Terminal, in_a_process
 
@@ -246,3 +247,14 @@ def test_export_and_predict(equipoise: Terminal, place: Path, tmp_path: Path) ->
 def test_a_finished_run_is_not_resumed(equipoise: Terminal, place: Path) -> None:
     answer = equipoise("resume", place / "runs" / "fedavg")
     assert answer.code == 2 and "is finished: all 2 rounds are there" in answer.err
+
+
+def test_methods_are_checked_by_name(equipoise: Terminal) -> None:
+    answer = equipoise("methods", "fedavg", "--check")
+    assert answer.code == 0 and answer.out.endswith(f"fedavg: {len(CHECKS) * len(NETWORKS)} checks passed, 0 failed, 0 skipped\n")
+    assert all(f"passed {check} ({network})" in answer.out for check in CHECKS for network in NETWORKS)
+    answer = equipoise("methods", "tests.contract.test_broken:NeedsTwoSamples", "--check")
+    assert answer.code == 1 and "failed one_sample (cnn): " in answer.out
+    answer = equipoise("methods", "tests.contract.test_check_method:OnlyRegression", "--check")
+    assert answer.code == 1 and f"0 checks passed, 0 failed, {len(CHECKS) * len(NETWORKS)} skipped" in answer.out
+    assert equipoise("methods", "--check").code == 2 and equipoise("methods", "fedavg", "--check", "--json").code == 2

@@ -8,7 +8,6 @@ import signal
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,8 +61,8 @@ def local(folder: Path, *cores: int, store: int = STORE) -> Iterator[Local]:
             patch.delenv(name, raising=False)
         found = Local(nodes.start(port=free_port(), cores=0, store=store), store)
         try:
-            with ThreadPoolExecutor(2) as together:
-                list(together.map(found.join, cores))
+            for count in cores:  # one after another: nodes of one machine that start at once take the same sockets
+                found.join(count)
             yield found
         finally:
             found.end()

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 import equipoise as eq
@@ -19,6 +18,7 @@ from equipoise.records import State, Up, read
 from equipoise.runs import Run
 from equipoise.server import Server
 from equipoise.training.workbench import Workbench
+from tests.helpers.plain import plain_mean
 from tests.helpers.runs import played, settings
 
 WHOLE = {"split": (1.0, 0.0, 0.0), "partition": "natural", "duplicates": "separate"}  # every sample is trained on
@@ -96,31 +96,8 @@ def server_of(bench: Workbench) -> Server:
 
 
 def averaged(ups: Mapping[str, Up], shares: Mapping[str, float]) -> dict[str, Tensor]:
-    """The weighted mean of uploaded models, entry by entry, written out; counters take the maximum."""
-    total = sum(shares.values())
-    names = next(iter(ups.values())).model
-    result = {}
-    for name in names:
-        values = {client: up.model[name] for client, up in ups.items()}
-        if next(iter(values.values())).is_floating_point():
-            result[name] = sum(shares[client] / total * value.double() for client, value in values.items())
-        else:
-            result[name] = torch.stack(list(values.values())).max(0).values
-    return result
-
-
-def assert_near(tree: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float = 1e-6) -> None:
-    assert set(tree) == set(expected)
-    for name, value in expected.items():
-        torch.testing.assert_close(
-            tree[name].double(), value.double(), rtol=tolerance, atol=tolerance, msg=lambda text, n=name: f"{n}: {text}"
-        )
-
-
-def assert_equal(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> None:
-    """Bit for bit."""
-    assert set(first) == set(second)
-    assert all(torch.equal(first[name], second[name]) for name in first), [n for n in first if not torch.equal(first[n], second[n])]
+    """The mean of uploaded models by shares."""
+    return plain_mean([up.model for up in ups.values()], [shares[client] for client in ups])
 
 
 def trained(method: Any, out: Path, model: str = "cnn", on: Any = None, **changes: Any) -> Run:

@@ -95,6 +95,7 @@ def test_the_store_keeps_rounds_weights_bytes_seconds(tmp_path: Path) -> None:
     run = played(settings("fedavg", participation={"number": 2}), tmp_path / "run")
     model = run.model("global")
     size = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    assert [row["round"] for row in run.rounds()] == [1, 2, 3]
     for row in run.rounds():
         assert row["bytes_down"] == row["bytes_up"] == 2 * size
         assert row["steps"] > 0

@@ -173,6 +173,18 @@ def test_ctrl_c_ends_after_the_current_client_and_says_how_to_resume(tmp_path: P
     assert simulate.Run(tmp_path / "run").status == "stopped"
 
 
+def test_a_table_run_from_before_there_were_schemas_is_told_so(tmp_path: Path) -> None:
+    """Not that its data have changed: they have not."""
+    folder = stopped(tmp_path)
+    store = Store(folder, writing=True)
+    store.set_meta("recipe", {"kind": "table", "columns": []})
+    store.set_meta("fingerprint", "of other inputs")
+    store.set_meta("version", "0.1.0")
+    store.close()
+    with pytest.raises(RunError, match=r"begun by a version \(0\.1\.0\) that read tables in another way .*run the experiment anew"):
+        simulate.resume(folder)
+
+
 def test_whoever_asks_for_the_lock_leaves_no_trace_and_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_held(tmp_path), "a folder that was never run"
     assert list(tmp_path.iterdir()) == []

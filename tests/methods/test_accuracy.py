@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "experiments"))
 from accuracy import BEGIN, BELOW, END, LEAST, RESULTS, SEEDS, accuracies, with_section
 from equipoise import methods
 

@@ -19,11 +19,11 @@ from equipoise.records import Down, PerClient, State
 from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
 from tests.helpers.counting import counted
+from tests.helpers.digits import refused, updates
 from tests.helpers.images import NETWORKS, at, bench, net_of, own, passes_of, plain_fit, play, shared
-from tests.helpers.problems import assert_equal, assert_near
+from tests.helpers.plain import assert_equal, assert_near
 from tests.helpers.rewards import IDS, assert_largest, drawn, replies, server_for, vectors
 from tests.helpers.runs import sites
-from tests.helpers.small import refused, updates
 
 OPEN = {"upload": 1.0, "clip": math.inf, "threshold": 0.0}
 

@@ -16,11 +16,11 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.records import Down, PerClient, State
 from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
+from tests.helpers.digits import updates
 from tests.helpers.images import NETWORKS, at, bench, net_of, passes_of, plain_fit, play, shared
-from tests.helpers.problems import assert_equal, assert_near
+from tests.helpers.plain import assert_equal, assert_near
 from tests.helpers.rewards import IDS, assert_largest, ceilings, drawn, replies, server_for, vectors
 from tests.helpers.runs import sites
-from tests.helpers.small import updates
 
 
 class Plain:

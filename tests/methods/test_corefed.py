@@ -191,7 +191,8 @@ def test_literal_re_fed_is_fedavg(tmp_path: Path) -> None:
 
 
 def test_without_gamma_and_k_it_is_the_plain_mean(tmp_path: Path, seen: Seen) -> None:
-    eq.run(experiment(CoReFed(gamma=0, k=0)), out=tmp_path / "run")
+    run = eq.run(experiment(CoReFed(gamma=0, k=0)), out=tmp_path / "run")
+    assert len(seen) == run.last_round
     for _, _, ups, _, new in seen:
         torch.testing.assert_close(new.model.flat(), ups.stack("model").mean(0), rtol=0, atol=1e-7)
 
@@ -267,6 +268,7 @@ def test_slope_of_embedding_distillation() -> None:
 
 def test_one_client_alone(tmp_path: Path, seen: Seen) -> None:
     eq.run(experiment(CoReFed(rep="client"), participation={"number": 1}, rounds=3), out=tmp_path / "run")
+    assert len(seen) == 3
     for _, _, ups, weights, new in seen:
         assert weights.shares.tolist() == [1.0] and list(new.contrast.values()) == [0.0]
         assert same(new.model, ups[0].model)

@@ -18,7 +18,8 @@ from equipoise.streams import torch_stream
 from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
 from tests.helpers.images import NETWORKS, at, bench, net_of, own, passes_of, plain_fit, play, shared
-from tests.helpers.problems import assert_equal, assert_near, scalar, weight
+from tests.helpers.plain import assert_equal, assert_near
+from tests.helpers.problems import scalar, weight
 from tests.helpers.runs import sites
 
 

@@ -22,7 +22,8 @@ from equipoise.models.network import Network
 from equipoise.records import Down, State, Up
 from equipoise.tree import Tree
 from tests.helpers.images import NETWORKS, at, bench, net_of, own, passes_of, plain_fit, play, shared
-from tests.helpers.problems import assert_equal, assert_near, server_of
+from tests.helpers.plain import assert_equal, assert_near
+from tests.helpers.problems import server_of
 from tests.helpers.runs import sites
 
 

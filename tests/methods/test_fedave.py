@@ -23,10 +23,10 @@ from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
 from equipoise.weighting import batch_losses, loss_divergence
 from tests.helpers.counting import counted
+from tests.helpers.digits import refused, updates
 from tests.helpers.images import NETWORKS, at, bench, net_of, own, plain_fit, play, shared
-from tests.helpers.problems import assert_equal, assert_near
+from tests.helpers.plain import assert_equal, assert_near
 from tests.helpers.rewards import IDS, assert_largest, ceilings, drawn, replies, server_for, vectors
-from tests.helpers.small import refused, updates
 
 
 def judged(workbench: Workbench) -> tuple[Tensor, Tensor]:

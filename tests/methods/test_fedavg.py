@@ -13,7 +13,8 @@ import equipoise as eq
 from equipoise.client import Client
 from equipoise.data.samples import Samples
 from equipoise.streams import torch_stream
-from tests.helpers.problems import WHOLE, assert_equal, assert_near, averaged, bench_of, client_states, first_replies, server_state, trained
+from tests.helpers.plain import assert_equal, assert_near
+from tests.helpers.problems import WHOLE, averaged, bench_of, client_states, first_replies, server_state, trained
 from tests.helpers.runs import settings, sites
 
 SHARES = {"size": lambda sizes: sizes, "uniform": lambda sizes: dict.fromkeys(sizes, 1)}
@@ -47,6 +48,7 @@ def test_identical_clients_average_to_any_of_them(tmp_path: Path) -> None:
     one = (np.ones((1, 1, 8, 8), np.float32), np.array([2]))
     same = dict.fromkeys(("ada", "bo", "cy"), one)
     together, alone = (trained(name, tmp_path / name, "cnn", same, data=WHOLE, rounds=2) for name in ("fedavg", "standalone"))
+    assert set(client_states(alone)) == set(same)
     for state in client_states(alone).values():
         assert_equal(server_state(together).model, state["local"])
 
@@ -70,6 +72,7 @@ def test_the_global_model_is_the_weighted_mean_with_buffers(tmp_path: Path, aver
 def test_recorded_weights_are_shares_of_who_took_part(tmp_path: Path, average: str) -> None:
     run = trained({"name": "fedavg", "average": average}, tmp_path / "run", "mlp", rounds=3, participation={"number": 3})
     sizes = training_sizes(run)
+    assert [len(row["joined"]) for row in run.rounds()] == [3, 3, 3]
     for row in run.rounds():
         shares = SHARES[average]({client: sizes[client] for client in row["joined"]})
         recorded = {entry["client"]: entry["share"] for entry in run.weights() if entry["round"] == row["round"]}

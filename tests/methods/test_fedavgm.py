@@ -12,19 +12,8 @@ import equipoise as eq
 from equipoise.methods.fedavgm import FedAvgM
 from equipoise.records import State
 from equipoise.tree import Tree
-from tests.helpers.problems import (
-    RATE,
-    assert_equal,
-    assert_near,
-    averaged,
-    bench_of,
-    first_replies,
-    scalar,
-    server_of,
-    server_state,
-    trained,
-    weight,
-)
+from tests.helpers.plain import assert_equal, assert_near
+from tests.helpers.problems import RATE, averaged, bench_of, first_replies, scalar, server_of, server_state, trained, weight
 from tests.helpers.runs import settings, sites
 
 H, A = (1.0, 3.0), (-2.0, 2.0)

@@ -21,10 +21,10 @@ from equipoise.streams import number, torch_stream
 from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
 from tests.helpers.counting import counted
+from tests.helpers.digits import refused
 from tests.helpers.images import NETWORKS, SEED, at, bench, net_of, own, play, shared
-from tests.helpers.problems import assert_equal, assert_near
+from tests.helpers.plain import assert_equal, assert_near
 from tests.helpers.runs import sites
-from tests.helpers.small import refused
 
 QUICK: dict[str, Any] = {"start_round": 1, "steps": 3, "images": 20}
 SKEWED = sites(labels={"ada": [0, 0, 0, 1], "bo": [2], "cy": [0, 1, 1, 2], "di": [0, 2]})

@@ -19,7 +19,8 @@ from equipoise.methods.feddc import FedDC
 from equipoise.methods.fedprox import FedProx
 from equipoise.records import Down
 from tests.helpers.images import NETWORKS, at, bench, net_of, own, passes_of, plain_fit, play, shared
-from tests.helpers.problems import assert_equal, assert_near, scalar, server_of, server_state, weight
+from tests.helpers.plain import assert_equal, assert_near
+from tests.helpers.problems import scalar, server_of, server_state, weight
 from tests.helpers.runs import sites
 
 H, A = (1.0, 3.0), (-2.0, 2.0)
@@ -86,6 +87,7 @@ def first_replies(method: Any, network: str, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("network", NETWORKS)
 def test_without_pull_and_correction_clients_train_as_in_fedavg(network: str) -> None:
     plain, same = first_replies(FedAvg(), network), first_replies(FedDC(alpha=0, grad_correction=False), network)
+    assert set(plain) == set(same) and len(plain) == 4
     for client, up in plain.items():
         assert_equal(up.model, same[client].model)
 
@@ -100,6 +102,7 @@ def test_without_pull_and_correction_they_do_so_in_every_round(tmp_path: Path) -
             for client in run.clients
         }
         before = own(run, "drift", round - 1) if round > 1 else {}
+        assert set(own(run, "drift", round)) == set(run.clients)
         for client, drift in own(run, "drift", round).items():
             step = ends[client] - received  # type: ignore[operator]
             assert_equal(drift, before[client] + step if before else step)

@@ -17,7 +17,8 @@ from equipoise.methods.feddisco import FedDisco, _discrepancy
 from equipoise.methods.fedprox import FedProx
 from equipoise.records import State
 from tests.helpers.counting import counted
-from tests.helpers.small import NETWORKS, client_of, experiment, flat, model_of, refused, replies, same, samples, server, updates
+from tests.helpers.digits import NETWORKS, client_of, experiment, flat, model_of, refused, replies, samples, server, updates
+from tests.helpers.plain import same
 
 
 def weights(method: FedDisco, sizes: list[float], discrepancy: list[float]) -> np.ndarray:

@@ -17,7 +17,8 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.feddyn import FedDyn
 from equipoise.records import State, Up
 from tests.helpers.images import NETWORKS, at, bench, net_of, own, passes_of, plain_fit, play, shared
-from tests.helpers.problems import assert_equal, assert_near, scalar, server_of, server_state, trained, weight
+from tests.helpers.plain import assert_equal, assert_near
+from tests.helpers.problems import scalar, server_of, server_state, trained, weight
 from tests.helpers.runs import sites
 
 H, A = (1.0, 3.0), (-2.0, 2.0)

@@ -20,19 +20,8 @@ from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
 from equipoise.tree import Tree
 from tests.helpers.counting import counted
-from tests.helpers.trials import (
-    NETWORKS,
-    assert_near,
-    batches_of,
-    bench_for,
-    experiment,
-    finished,
-    plain_fit,
-    plain_mean,
-    plain_net,
-    same,
-    samples_of,
-)
+from tests.helpers.digits import NETWORKS, batches_of, bench_for, few, finished, plain_epoch, plain_net, samples_of
+from tests.helpers.plain import assert_near, plain_mean, same
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -102,7 +91,7 @@ def test_a_teacher_equal_to_the_student_adds_nothing_to_the_first_step(temperatu
 @pytest.mark.parametrize("network", ["mlp", "cnn"])
 def test_rounds_match_a_plain_reference(tmp_path: Path, network: str) -> None:
     gamma, temperature, rounds = 3.0, 2.0, 4
-    run = eq.run(experiment(FedGKD(gamma=gamma, buffer=2, temperature=temperature), network, rounds=rounds), tmp_path / "run")
+    run = eq.run(few(FedGKD(gamma=gamma, buffer=2, temperature=temperature), network, rounds=rounds), tmp_path / "run")
     bench = bench_for(network=network)
     past: list[Any] = [bench.initial("model")]
     for number in range(1, rounds + 1):
@@ -120,7 +109,7 @@ def test_rounds_match_a_plain_reference(tmp_path: Path, network: str) -> None:
                     total = total + (p * (p.log() - q.log())).sum()
                 return gamma / 2 * temperature**2 * total / len(places)
 
-            plain_fit(net, x, y, batches_of(client, number), taught)
+            plain_epoch(net, x, y, batches_of(client, number), taught)
             uploads.append(net.state_dict())
             sizes.append(len(y))
         past.append(plain_mean(uploads, sizes))
@@ -136,7 +125,7 @@ def test_random_inputs_are_answered_by_the_teacher_itself() -> None:
 
 
 def test_another_weight_rule_may_weigh_its_replies(tmp_path: Path) -> None:
-    run = eq.run(experiment(eq.compose(FedGKD(), weights=FedAvg(average="uniform"))), tmp_path / "run")
+    run = eq.run(few(eq.compose(FedGKD(), weights=FedAvg(average="uniform"))), tmp_path / "run")
     assert {row["share"] for row in run.weights()} == {1 / 3}
     assert_near(load_server(run.store).teacher, plain_mean([load_server(run.store).model, *load_server(run.store).past], [1] * 4))
 
@@ -144,10 +133,10 @@ def test_another_weight_rule_may_weigh_its_replies(tmp_path: Path) -> None:
 def test_what_it_costs(tmp_path: Path) -> None:
     for gamma in (0.2, 0.0):
         with counted() as passes:
-            run = eq.run(experiment(FedGKD(gamma=gamma), training={"epochs": 2}), tmp_path / str(gamma))
+            run = eq.run(few(FedGKD(gamma=gamma), training={"epochs": 2}), tmp_path / str(gamma))
         samples = sum(run.store.meta("sizes")["train"])
         assert passes == {("client", "gradient"): 3 * 2 * samples, **({("client", "forward"): 3 * samples} if gamma else {})}
-    sent = [row["bytes_down"] for row in eq.run(experiment(FedGKD()), tmp_path / "sent").rounds()]
+    sent = [row["bytes_down"] for row in eq.run(few(FedGKD()), tmp_path / "sent").rounds()]
     assert sent[1] == sent[2] == 2 * sent[0]  # the teacher travels from round 2 on
 
 
@@ -166,6 +155,6 @@ def test_bad_parameters_are_refused(name: str, value: float) -> None:
 
 
 def test_what_is_served(tmp_path: Path) -> None:
-    run = eq.run(experiment("fedgkd", "mlp", rounds=2, evaluation={"every": 1}), tmp_path / "run")
+    run = eq.run(few("fedgkd", "mlp", rounds=2, evaluation={"every": 1}), tmp_path / "run")
     assert run.models() == ["global"] and run.main_model == "global"
     assert same(run.model("global").state_dict(), load_server(run.store).model)

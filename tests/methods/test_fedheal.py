@@ -17,7 +17,8 @@ from equipoise.methods.fedprox import FedProx
 from equipoise.records import PerClient, State
 from equipoise.storage.checkpoint import load_server
 from tests.helpers.counting import counted
-from tests.helpers.small import NETWORKS, experiment, flat, model_of, refused, replies, same, samples, server, updates, vector
+from tests.helpers.digits import NETWORKS, experiment, flat, model_of, refused, replies, samples, server, updates, vector
+from tests.helpers.plain import same
 
 
 def played(method: FedHEAL, start: list[float], *rounds: list[list[float]], sizes: tuple[int, ...] = (1, 50, 9)) -> list[np.ndarray]:

@@ -19,10 +19,11 @@ from equipoise.methods.fedlsa import Anchors, FedLsa, separation
 from equipoise.models import Network, build
 from equipoise.records import Down
 from equipoise.task import Task
+from tests.helpers.digits import refused
 from tests.helpers.images import NETWORKS, at, bench, dropping, net_of, passes_of, plain_fit, play, shared
-from tests.helpers.problems import assert_equal, assert_near, server_of, server_state
+from tests.helpers.plain import assert_equal, assert_near
+from tests.helpers.problems import server_of, server_state
 from tests.helpers.runs import sites
-from tests.helpers.small import refused
 
 TASK = Task("classification", (1, 8, 8), 3)
 

@@ -22,10 +22,10 @@ from equipoise.records import Down, PerClient, State
 from equipoise.storage.checkpoint import load_server
 from equipoise.tree import Tree
 from equipoise.weighting.guidance import Direction, descent, evenness
+from tests.helpers.digits import refused, replies
 from tests.helpers.images import at, bench, dropping, net_of, passes_of, play, shared
 from tests.helpers.problems import scalar, server_state, weight
 from tests.helpers.runs import sites
-from tests.helpers.small import refused, replies
 
 NETWORKS: dict[str, Any] = {"mlp": {"name": "mlp", "hidden": [6]}, "conv": {"name": "proxy_cnn"}, "dropout": dropping}
 SKEWED = sites(labels={"ada": [0, 0, 0, 1], "bo": [2], "cy": [0, 1, 1, 2], "di": [0, 2]})

@@ -17,7 +17,8 @@ from equipoise.methods.fedmgda import FedMGDA
 from equipoise.records import State
 from equipoise.tree import FileTensors
 from tests.helpers.counting import counted
-from tests.helpers.small import NETWORKS, experiment, flat, refused, replies, same, samples, server, updates, vector
+from tests.helpers.digits import NETWORKS, experiment, flat, refused, replies, samples, server, updates, vector
+from tests.helpers.plain import same
 
 
 def stepped(method: FedMGDA, steps: list[list[float]], sizes: list[float] | None = None, **asked: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -22,7 +22,8 @@ from equipoise.streams import number
 from equipoise.task import Task
 from equipoise.tree import Tree
 from tests.helpers.counting import counted
-from tests.helpers.trials import NETWORKS, SEED, assert_near, batches_of, bench_for, experiment, finished, plain_mean, same
+from tests.helpers.digits import NETWORKS, SEED, batches_of, bench_for, few, finished
+from tests.helpers.plain import assert_near, plain_mean, same
 
 OFF = FedMPR(rho=0, dropout=0, noise=0, weight_decay=0)
 
@@ -99,7 +100,7 @@ def plain_upload(method: FedMPR, network: str, client: str, decay: float) -> dic
 @pytest.mark.parametrize("network", NETWORKS)
 def test_training_matches_a_plain_reference(tmp_path: Path, network: str) -> None:
     method = FedMPR(rho=0.2, dropout=0.3, noise=0.5, weight_decay=0.02)
-    run = eq.run(experiment(method, network, rounds=1, training={"weight_decay": 0.01}), tmp_path / "run")
+    run = eq.run(few(method, network, rounds=1, training={"weight_decay": 0.01}), tmp_path / "run")
     uploads = []
     for client in run.clients:
         upload = plain_upload(method, network, client, decay=0.03)
@@ -146,7 +147,7 @@ def test_dropout_stands_before_the_last_linear_layer_even_of_a_deep_head() -> No
 
 def test_what_it_costs(tmp_path: Path) -> None:
     with counted() as passes:
-        run = eq.run(experiment("fedmpr", training={"epochs": 2}), tmp_path / "run")
+        run = eq.run(few("fedmpr", training={"epochs": 2}), tmp_path / "run")
     assert passes == {("client", "gradient"): 3 * 2 * sum(run.store.meta("sizes")["train"])}
 
 
@@ -158,14 +159,14 @@ def test_bad_parameters_are_refused(name: str, value: float) -> None:
 
 def test_a_network_without_places_for_hooks_is_refused_before_round_1(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"behind modules nn.ReLU, but the model has none; set noise=0"):
-        eq.run(experiment("fedmpr", model={"name": "mlp", "hidden": []}), tmp_path / "run")
+        eq.run(few("fedmpr", model={"name": "mlp", "hidden": []}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
     def without_linear() -> nn.Module:
         return nn.Sequential(nn.Conv2d(1, 10, 8), nn.ReLU(), nn.Flatten())
 
     with pytest.raises(ValueError, match=r"last module nn.Linear, but the model has none; set dropout=0"):
-        eq.run(experiment("fedmpr", model=without_linear), tmp_path / "run")
+        eq.run(few("fedmpr", model=without_linear), tmp_path / "run")
     finished(FedMPR(dropout=0), tmp_path / "conv", model=without_linear, rounds=1)
     finished(FedMPR(noise=0), tmp_path / "linear", model={"name": "mlp", "hidden": []}, rounds=1)
 
@@ -174,14 +175,12 @@ def test_regression_and_another_weight_rule(tmp_path: Path) -> None:
     draw = np.random.Generator(np.random.PCG64(0))
     sites = {name: (draw.standard_normal((20, 3)).astype(np.float32), draw.standard_normal(20).astype(np.float32)) for name in "ab"}
     method = eq.compose(FedMPR(), weights=FedAvg(average="uniform"))
-    run = eq.run(
-        experiment(method, "mlp", dataset=eq.from_sites(sites, kind="regression"), data={"partition": "natural"}), tmp_path / "run"
-    )
+    run = eq.run(few(method, "mlp", dataset=eq.from_sites(sites, kind="regression"), data={"partition": "natural"}), tmp_path / "run")
     assert {row["share"] for row in run.weights()} == {0.5}
 
 
 def test_what_is_served(tmp_path: Path) -> None:
-    run = eq.run(experiment("fedmpr", "mlp", rounds=2, evaluation={"every": 1}), tmp_path / "run")
+    run = eq.run(few("fedmpr", "mlp", rounds=2, evaluation={"every": 1}), tmp_path / "run")
     assert run.models() == ["global"] and run.main_model == "global"
     net = run.model("global")
     assert same(net.state_dict(), load_server(run.store).model) and not net.training

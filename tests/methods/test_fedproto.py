@@ -21,19 +21,8 @@ from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
 from tests.helpers.counting import counted
-from tests.helpers.trials import (
-    NETWORKS,
-    assert_near,
-    batches_of,
-    bench_for,
-    experiment,
-    finished,
-    plain_fit,
-    plain_mean,
-    plain_net,
-    same,
-    samples_of,
-)
+from tests.helpers.digits import NETWORKS, batches_of, bench_for, few, finished, plain_epoch, plain_net, samples_of
+from tests.helpers.plain import assert_near, plain_mean, same
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -53,7 +42,7 @@ def test_the_first_round_is_fedavg(tmp_path: Path, network: str) -> None:
 def test_rounds_match_a_plain_reference(tmp_path: Path, network: str) -> None:
     weight, rounds = 4.0, 3
     data = {"name": "digits", "partition": "dirichlet:0.1", "clients": 3, "samples": 240}
-    run = eq.run(experiment(FedProto(lambda_proto=weight), network, rounds=rounds, data=data), tmp_path / "run")
+    run = eq.run(few(FedProto(lambda_proto=weight), network, rounds=rounds, data=data), tmp_path / "run")
     bench = bench_for(network=network, data=data)
     shared: Any = bench.initial("model")
     prototypes: dict[int, torch.Tensor] = {}
@@ -69,7 +58,7 @@ def test_rounds_match_a_plain_reference(tmp_path: Path, network: str) -> None:
                     total = total + ((z - known[label]) ** 2).sum() if label in known else total
                 return weight * total / flat.numel()
 
-            plain_fit(net, x, y, batches_of(client, number), distance)
+            plain_epoch(net, x, y, batches_of(client, number), distance)
             net.eval()
             with torch.no_grad():
                 features = net.features(x).flatten(1)
@@ -160,7 +149,7 @@ def test_every_client_sends_the_same_entries_and_zeros_for_classes_it_lacks() ->
 def test_what_it_costs(tmp_path: Path) -> None:
     for weight in (1.0, 0.0):
         with counted() as passes:
-            run = eq.run(experiment(FedProto(lambda_proto=weight), training={"epochs": 2}), tmp_path / str(weight))
+            run = eq.run(few(FedProto(lambda_proto=weight), training={"epochs": 2}), tmp_path / str(weight))
         samples = sum(run.store.meta("sizes")["train"])
         assert passes == {("client", "gradient"): 3 * 2 * samples, **({("client", "forward"): 3 * samples} if weight else {})}
 
@@ -168,15 +157,13 @@ def test_what_it_costs(tmp_path: Path) -> None:
 def test_regression_and_bad_parameters_are_refused(tmp_path: Path) -> None:
     sites = {name: (np.ones((9, 3), np.float32), np.arange(9, dtype=np.float32)) for name in "ab"}
     with pytest.raises(ValueError, match="FedProto works on classes, but the task is regression"):
-        eq.run(
-            experiment("fedproto", "mlp", dataset=eq.from_sites(sites, kind="regression"), data={"partition": "natural"}), tmp_path / "run"
-        )
+        eq.run(few("fedproto", "mlp", dataset=eq.from_sites(sites, kind="regression"), data={"partition": "natural"}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     with pytest.raises(ValueError, match="method.lambda_proto"):
         methods.make("fedproto", {"lambda_proto": -1})
 
 
 def test_what_is_served(tmp_path: Path) -> None:
-    run = eq.run(experiment("fedproto", "mlp", rounds=2, evaluation={"every": 1}), tmp_path / "run")
+    run = eq.run(few("fedproto", "mlp", rounds=2, evaluation={"every": 1}), tmp_path / "run")
     assert run.models() == ["global"] and run.main_model == "global"
     assert same(run.model("global").state_dict(), load_server(run.store).model)

@@ -10,7 +10,8 @@ import torch
 from equipoise.losses.terms import Batch, proximity
 from equipoise.methods.fedprox import FedProx
 from equipoise.tree import Tree
-from tests.helpers.problems import RATE, assert_equal, bench_of, scalar, server_state, trained, weight
+from tests.helpers.plain import assert_equal
+from tests.helpers.problems import RATE, bench_of, scalar, server_state, trained, weight
 from tests.helpers.runs import settings, sites
 
 

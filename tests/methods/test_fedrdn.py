@@ -32,7 +32,8 @@ from equipoise.storage.store import RunError
 from equipoise.task import Task
 from equipoise.training.workbench import Workbench
 from tests.helpers.counting import counted
-from tests.helpers.trials import NETWORKS, assert_near, experiment, same
+from tests.helpers.digits import NETWORKS, few
+from tests.helpers.plain import assert_near, same
 
 Sites = Mapping[str, tuple[np.ndarray, np.ndarray]]
 SHIFTS = {"ada": (0.0, 1.0), "bo": (3.0, 0.5), "cy": (-2.0, 4.0), "di": (10.0, 2.0)}  # of each client's pixels: where, and how wide
@@ -54,7 +55,7 @@ def sites(
 def setting(method: Any = "fedrdn", data: Sites | None = None, network: Any = "mlp", **changes: Any) -> eq.Experiment:
     model = {"name": network} if network == "cnn" else {"name": "mlp", "hidden": [12]}
     wanted = {"data": {"partition": "natural", "split": (0.5, 0.1, 0.4)}, "model": model, "evaluation": {"every": 1}, **changes}
-    return experiment(method, dataset=eq.from_sites(dict(data or sites())), **wanted)
+    return few(method, dataset=eq.from_sites(dict(data or sites())), **wanted)
 
 
 def bench_of(wanted: eq.Experiment) -> Workbench:
@@ -278,7 +279,7 @@ def test_it_fills_the_slot_inputs_of_other_methods(tmp_path: Path, base: Method)
 
 def test_on_a_shared_test_set_each_client_uses_its_own_statistics(tmp_path: Path) -> None:
     data = {"name": "digits", "partition": "dirichlet:0.3", "clients": 3, "samples": 300, "test": "global"}
-    wanted = experiment("fedrdn", data=data, rounds=2, evaluation={"every": 1})
+    wanted = few("fedrdn", data=data, rounds=2, evaluation={"every": 1})
     run, federation = eq.run(wanted, tmp_path / "run"), federate(wanted.data, wanted.seed)
     x, y = federation.x[federation.shared_test].numpy(), federation.y[federation.shared_test].numpy()
     assert set(run.final()) == set(run.clients), "one value per client, not one for all"
@@ -319,5 +320,5 @@ def test_refusals_come_before_round_1(tmp_path: Path) -> None:
 
 def test_the_networks_of_other_tests_train_with_it(tmp_path: Path) -> None:
     """Digits, with a network that drops: the run repeats bit for bit though statistics and units are drawn."""
-    first, second = (eq.run(experiment("fedrdn", "dropout"), tmp_path / name) for name in ("a", "b"))
+    first, second = (eq.run(few("fedrdn", "dropout"), tmp_path / name) for name in ("a", "b"))
     assert "dropout" in NETWORKS and same(load_server(first.store).model, load_server(second.store).model)

@@ -24,10 +24,11 @@ from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
 from equipoise.tree import Tree
 from tests.helpers.counting import counted
+from tests.helpers.digits import refused, updates
 from tests.helpers.images import NETWORKS, at, bench, net_of, plain_fit, play, shared
-from tests.helpers.problems import assert_equal, assert_near, server_state
+from tests.helpers.plain import assert_equal, assert_near
+from tests.helpers.problems import server_state
 from tests.helpers.runs import sites
-from tests.helpers.small import refused, updates
 
 QUICK = {"alone": 2}
 BY_HAND = {  # entries with a row per hidden unit, written out for the networks of these tests

@@ -21,10 +21,10 @@ from equipoise.records import Down
 from equipoise.streams import number, torch_stream
 from equipoise.task import Task
 from tests.helpers.counting import counted
+from tests.helpers.digits import refused
 from tests.helpers.images import NETWORKS, SEED, at, bench, net_of, own, play, shared
-from tests.helpers.problems import assert_equal, assert_near
+from tests.helpers.plain import assert_equal, assert_near
 from tests.helpers.runs import played, settings, sites
-from tests.helpers.small import refused
 
 SIZES = {"ada": 60, "bo": 40, "cy": 50}
 DATA = sites(SIZES)
@@ -38,6 +38,7 @@ def test_as_released_the_private_models_are_those_of_training_alone(tmp_path: Pa
     alone = play("standalone", tmp_path / "alone", network, on=DATA, **changes)
     released = play(FedType(rank_loss="released"), tmp_path / "released", network, on=DATA, **changes)
     assert len(own(released, "private")) >= 2
+    assert set(own(released, "private")) == set(own(alone, "local")) == set(alone.clients)
     for client, tree in own(released, "private").items():
         assert_equal(tree, own(alone, "local")[client])
 
@@ -186,6 +187,7 @@ def test_the_private_optimiser_is_kept_where_training_says_so(tmp_path: Path) ->
     changes = {**HALF, "training": {"lr": 0.05, "batch": 5, "momentum": 0.9, "keep_optimiser": True}}
     alone = play("standalone", tmp_path / "alone", "cnn", on=DATA, **changes)
     released = play(FedType(rank_loss="released"), tmp_path / "released", "cnn", on=DATA, **changes)
+    assert set(own(released, "private")) == set(own(alone, "local")) == set(alone.clients)
     for client, tree in own(released, "private").items():
         assert_equal(tree, own(alone, "local")[client])
 
@@ -195,6 +197,7 @@ def test_a_number_of_steps_is_that_of_each_stage(tmp_path: Path) -> None:
     alone = play("standalone", tmp_path / "alone", on=DATA, **changes)
     released = play(FedType(rank_loss="released"), tmp_path / "released", on=DATA, **changes)
     assert [row["steps"] for row in released.rounds()] == [3 * 2 * 3] * 3
+    assert set(own(released, "private")) == set(own(alone, "local")) == set(alone.clients)
     for client, tree in own(released, "private").items():
         assert_equal(tree, own(alone, "local")[client])
 

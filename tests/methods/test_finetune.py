@@ -12,7 +12,7 @@ from equipoise import simulate
 from equipoise.methods.finetune import Finetune
 from tests.helpers.counting import counted
 from tests.helpers.images import NETWORKS, at, bench, net_of, own, plain_fit, play, shared
-from tests.helpers.problems import assert_equal, assert_near
+from tests.helpers.plain import assert_equal, assert_near
 from tests.helpers.runs import settings, sites
 
 TRAINING = {"lr": 0.05, "batch": 5, "epochs": 1, "lr_decay": 0.5}

@@ -19,19 +19,8 @@ from equipoise.methods.moon import MOON
 from equipoise.records import Down
 from equipoise.storage.checkpoint import load_server
 from tests.helpers.counting import counted
-from tests.helpers.trials import (
-    NETWORKS,
-    assert_near,
-    batches_of,
-    bench_for,
-    experiment,
-    finished,
-    plain_fit,
-    plain_mean,
-    plain_net,
-    same,
-    samples_of,
-)
+from tests.helpers.digits import NETWORKS, batches_of, bench_for, few, finished, plain_epoch, plain_net, samples_of
+from tests.helpers.plain import assert_near, plain_mean, same
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -122,7 +111,7 @@ def test_extreme_and_empty_features_stay_finite() -> None:
 @pytest.mark.parametrize("network", ["mlp", "cnn"])
 def test_rounds_match_a_plain_reference(tmp_path: Path, network: str) -> None:
     mu, temperature = 2.0, 0.4
-    run = eq.run(experiment(MOON(mu=mu, temperature=temperature), network), tmp_path / "run")
+    run = eq.run(few(MOON(mu=mu, temperature=temperature), network), tmp_path / "run")
     bench = bench_for(network=network)
     shared: Any = bench.initial("model")
     previous: dict[str, Any] = {}
@@ -141,7 +130,7 @@ def test_rounds_match_a_plain_reference(tmp_path: Path, network: str) -> None:
                 scores = torch.stack([functional.cosine_similarity(features.flatten(1), other) for other in others], 1) / temperature
                 return mu * functional.cross_entropy(scores, torch.zeros(len(places), dtype=torch.int64))
 
-            plain_fit(net, x, y, batches_of(client, number), contrast)
+            plain_epoch(net, x, y, batches_of(client, number), contrast)
             previous[client] = net.state_dict()
             uploads.append(previous[client])
             sizes.append(len(y))
@@ -164,7 +153,7 @@ def test_random_inputs_reach_all_three_models_alike() -> None:
 def test_what_it_costs(tmp_path: Path) -> None:
     for name, forward in (("moon", 2), (MOON(mu=0), 0)):
         with counted() as passes:
-            run = eq.run(experiment(name, rounds=3, training={"epochs": 2}), tmp_path / str(forward))
+            run = eq.run(few(name, rounds=3, training={"epochs": 2}), tmp_path / str(forward))
         samples = sum(run.store.meta("sizes")["train"])
         # The table: E passes to train, and from a client's second round on one pass of each of the two frozen models.
         assert passes == {("client", "gradient"): 3 * 2 * samples, **({("client", "forward"): 2 * forward * samples} if forward else {})}
@@ -177,6 +166,6 @@ def test_bad_parameters_are_refused(name: str, value: float) -> None:
 
 
 def test_what_is_served(tmp_path: Path) -> None:
-    run = eq.run(experiment("moon", "mlp", rounds=2, evaluation={"every": 1}), tmp_path / "run")
+    run = eq.run(few("moon", "mlp", rounds=2, evaluation={"every": 1}), tmp_path / "run")
     assert run.models() == ["global"] and run.main_model == "global"
     assert same(run.model("global").state_dict(), load_server(run.store).model)

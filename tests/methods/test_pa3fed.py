@@ -20,7 +20,8 @@ from equipoise.methods.pa3fed import Pa3Fed
 from equipoise.records import PerClient, State
 from equipoise.runs.summary import summarise
 from tests.helpers.counting import counted
-from tests.helpers.small import NETWORKS, experiment, flat, model_of, plain_losses, refused, replies, same, samples, server, updates
+from tests.helpers.digits import NETWORKS, experiment, flat, model_of, plain_losses, refused, replies, samples, server, updates
+from tests.helpers.plain import same
 
 
 def state(movement: float = 1.0, **last: float) -> State:

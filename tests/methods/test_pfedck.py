@@ -20,7 +20,8 @@ from equipoise.storage.checkpoint import load_server
 from equipoise.streams import number, torch_stream
 from equipoise.tree import Tree
 from tests.helpers.images import NETWORKS, SEED, at, bench, net_of, own, passes_of, play, shared
-from tests.helpers.problems import assert_equal, assert_near, scalar, server_of, server_state
+from tests.helpers.plain import assert_equal, assert_near
+from tests.helpers.problems import scalar, server_of, server_state
 from tests.helpers.runs import sites
 
 FREE = {"lambda_p": 0.0, "lambda_f": 0.0}

@@ -26,10 +26,11 @@ from equipoise.runs import Run
 from equipoise.runs.export import export
 from equipoise.weighting import log_likelihoods, mixture_weights, on_simplex, posterior_mean, simplex_grid
 from tests.helpers.counting import counted
+from tests.helpers.digits import refused
 from tests.helpers.images import NETWORKS, play, shared
-from tests.helpers.problems import assert_equal, bench_of, client_states, server_state
+from tests.helpers.plain import assert_equal
+from tests.helpers.problems import bench_of, client_states, server_state
 from tests.helpers.runs import CLASSES, assert_same, everything, federation_changed, played, settings, sites
-from tests.helpers.small import refused
 
 END = 4  # the record of what follows three rounds
 MANY = {"ada": 90, "bo": 80, "cy": 100, "di": 70}  # validation parts of ten and more
@@ -51,7 +52,9 @@ def skewed(**changes: Any) -> dict[str, Any]:
 
 def ends(run: Run) -> dict[str, Any]:
     """What the clients remember at the end."""
-    return client_states(run, END + 5)
+    found = client_states(run, END + 5)
+    assert set(found) == set(run.clients)
+    return found
 
 
 def prior_of(run: Run) -> np.ndarray:
@@ -101,7 +104,7 @@ def test_with_the_global_expert_alone_it_predicts_as_fedavg(network: str, tmp_pa
 
 @pytest.mark.parametrize("network", ["mlp", "cnn"])
 def test_with_all_merit_it_predicts_as_standalone(network: str, tmp_path: Path) -> None:
-    run = play(Poise(merit=1.0), tmp_path / "poise", network, on=skewed())
+    run = play(Poise(merit=1.0, fold=False), tmp_path / "poise", network, on=skewed())
     plain = play("standalone", tmp_path / "alone", network, on=skewed())
     assert values(run, "personal") == values(plain, "personal")
     assert values(run, "personal", "loss") == pytest.approx(values(plain, "personal", "loss"), rel=1e-5)
@@ -114,7 +117,7 @@ def test_merit_moves_weight_to_the_model_trained_alone(tmp_path: Path) -> None:
 
 
 def test_the_tuned_expert_is_the_personal_model_of_finetune_bit_for_bit(tmp_path: Path) -> None:
-    run, plain = play(Poise(tune_epochs=3), tmp_path / "a", "cnn"), play(Finetune(tune_epochs=3), tmp_path / "b", "cnn")
+    run, plain = play(Poise(tune_epochs=3, fold=False), tmp_path / "a", "cnn"), play(Finetune(tune_epochs=3), tmp_path / "b", "cnn")
     for client, own in ends(run).items():
         assert_equal(own["tuned"], ends(plain)[client]["tuned"])
 
@@ -124,7 +127,7 @@ def test_the_tuned_expert_is_the_personal_model_of_finetune_bit_for_bit(tmp_path
 
 @pytest.mark.parametrize("network", ["cnn", "dropout"])
 def test_offsets_balance_the_counts_of_the_training_labels(network: str, tmp_path: Path) -> None:
-    run = play(Poise(rho=0.7), tmp_path / "run", network, on=skewed())
+    run = play(Poise(rho=0.7, fold=False), tmp_path / "run", network, on=skewed())
     for client, own in ends(run).items():
         x, y = data_of(run, client, network)
         with torch.no_grad():
@@ -136,7 +139,7 @@ def test_offsets_balance_the_counts_of_the_training_labels(network: str, tmp_pat
 
 
 def given(network: str) -> eq.Experiment:
-    config = settings(Poise(rho=0.7), models={"model": NETWORKS[network]})
+    config = settings(Poise(rho=0.7, fold=False), models={"model": NETWORKS[network]})
     return eq.Experiment(**config, dataset=eq.from_sites(skewed()))
 
 
@@ -159,11 +162,11 @@ def test_a_strong_pull_leaves_the_global_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize("network", ["mlp", "cnn"])
 def test_prior_and_weights_follow_from_the_models_served(network: str, prior: Any, tmp_path: Path) -> None:
     """Everything from the validation data on, once more in numpy, from the models as they left the run."""
-    config = settings(Poise(prior=prior), models={"model": NETWORKS[network]}, keep=100, rounds=3)
+    config = settings(Poise(prior=prior, fold=False), models={"model": NETWORKS[network]}, keep=100, rounds=3)
     wanted = eq.Experiment(**config, dataset=eq.from_sites(skewed()))
     run = simulate.run(wanted, tmp_path / "run")
     federation = simulate.federate(wanted.data, wanted.seed, wanted.dataset)
-    grid, q = simplex_grid(4, 5), {}
+    grid, q = simplex_grid(4), {}
     for place, client in enumerate(run.clients):
         places = torch.from_numpy(np.array(federation.validation[place], dtype=np.int64))
         x, y = federation.x[places], federation.y[places].numpy()
@@ -190,8 +193,10 @@ def chance(logits: np.ndarray, y: np.ndarray) -> np.ndarray:
     return found
 
 
-def evidence(rows: Mapping[str, Any]) -> Ups:
-    return Ups([(client, None if row is None else Up(evidence=torch.tensor(row, dtype=torch.float64))) for client, row in rows.items()])
+def evidence(rows: Mapping[str, Any], **more: Any) -> Ups:
+    return Ups(
+        [(client, None if row is None else Up(evidence=torch.tensor(row, dtype=torch.float64), **more)) for client, row in rows.items()]
+    )
 
 
 def test_one_client_moves_the_mean_by_its_share_at_most_and_nonsense_does_not_count() -> None:
@@ -209,15 +214,15 @@ def test_one_client_moves_the_mean_by_its_share_at_most_and_nonsense_does_not_co
 
 
 def test_pooled_tables_add_in_any_order_and_grouping() -> None:
-    draw, method, grid = np.random.default_rng(1), Poise(prior="pooled"), simplex_grid(4, 5)
+    draw, method, grid = np.random.default_rng(1), Poise(prior="pooled"), simplex_grid(4)
     q = {str(k): draw.uniform(0.01, 1, (6, 4)) for k in range(4)}
     tables = {client: log_likelihoods(one, grid).tolist() for client, one in q.items()}
     wanted = torch.from_numpy(posterior_mean(log_likelihoods(np.vstack(list(q.values())), grid), grid))
-    torch.testing.assert_close(method._agreed(evidence(tables)), wanted)
+    torch.testing.assert_close(method._agreed(evidence(tables, experts=4)), wanted)
     grouped = {"0": log_likelihoods(np.vstack([q["0"], q["1"]]), grid), "2": tables["2"], "3": tables["3"]}
-    torch.testing.assert_close(method._agreed(evidence(grouped)), wanted)
-    torch.testing.assert_close(method._agreed(evidence({**tables, "4": [0.0] * 56})), wanted)
-    torch.testing.assert_close(method._agreed(evidence({"0": [0.0] * 56})), torch.full((4,), 0.25, dtype=torch.float64))
+    torch.testing.assert_close(method._agreed(evidence(grouped, experts=4)), wanted)
+    torch.testing.assert_close(method._agreed(evidence({**tables, "4": [0.0] * 455}, experts=4)), wanted)
+    torch.testing.assert_close(method._agreed(evidence({"0": [0.0] * 455}, experts=4)), torch.full((4,), 0.25, dtype=torch.float64))
 
 
 def test_few_validation_samples_say_nothing_about_the_prior_and_none_take_it(tmp_path: Path) -> None:
@@ -347,7 +352,9 @@ def test_it_is_a_base_for_weights_and_inputs(tmp_path: Path) -> None:
 # What it costs, ships and refuses.
 
 
-@pytest.mark.parametrize(("switches", "wanted"), [({}, 2 + 5 / 6), ({"alone": False}, 1 + 5 / 6), ({"tune_epochs": 0}, 2.0)])
+@pytest.mark.parametrize(
+    ("switches", "wanted"), [({"fold": False}, 2 + 5 / 6), ({"alone": False, "fold": False}, 1 + 5 / 6), ({"tune_epochs": 0}, 2.0)]
+)
 def test_training_passes(switches: dict[str, Any], wanted: float, tmp_path: Path) -> None:
     training = {"lr": 0.05, "batch": 5, "epochs": 2}
     with counted() as passes:
@@ -357,7 +364,7 @@ def test_training_passes(switches: dict[str, Any], wanted: float, tmp_path: Path
     bytes_of = lambda one: [(row["bytes_down"], row["bytes_up"]) for row in one.rounds()]  # noqa: E731
     assert bytes_of(run) == bytes_of(plain)
     (end,) = run.finish()
-    experts, model = 4 - len(switches), server_state(run).model.bytes()
+    experts, model = 4 - len(switches.keys() & {"alone", "tune_epochs"}), server_state(run).model.bytes()
     assert (end["bytes_up"], end["bytes_down"]) == (4 * 8 * experts, 4 * (model + 8 * experts))
 
 
@@ -379,9 +386,3 @@ def test_the_mixture_ships_as_one_file_with_its_card(tmp_path: Path) -> None:
 def test_what_it_cannot_do_is_refused(tmp_path: Path) -> None:
     settings_of = lambda method: eq.Experiment(**settings(method), dataset=eq.from_sites(skewed()))  # noqa: E731
     assert "merit=0.5 gives weight to the model trained alone" in refused(settings_of(Poise(alone=False, merit=0.5)), tmp_path / "a")
-    numbers = {name: (x.reshape(len(x), -1), y.astype(np.float32)) for name, (x, y) in skewed().items()}
-    regression = eq.Experiment(
-        **{**settings(Poise()), "data": {"split": (0.7, 0.15, 0.15), "partition": "natural"}},
-        dataset=eq.from_sites(numbers, kind="regression"),
-    )
-    assert "works on classes" in refused(regression, tmp_path / "b")

@@ -16,7 +16,8 @@ from equipoise.methods.fedprox import FedProx
 from equipoise.methods.qfedavg import QFedAvg
 from equipoise.records import State
 from tests.helpers.counting import counted
-from tests.helpers.small import NETWORKS, experiment, flat, model_of, plain_losses, refused, replies, same, samples, server, updates, vector
+from tests.helpers.digits import NETWORKS, experiment, flat, model_of, plain_losses, refused, replies, samples, server, updates, vector
+from tests.helpers.plain import same
 
 LR = 0.1
 

@@ -12,20 +12,8 @@ from torch import nn
 import equipoise as eq
 from equipoise.client import Client
 from equipoise.methods.scaffold import Scaffold
-from tests.helpers.problems import (
-    RATE,
-    assert_equal,
-    assert_near,
-    averaged,
-    bench_of,
-    client_states,
-    first_replies,
-    scalar,
-    server_of,
-    server_state,
-    trained,
-    weight,
-)
+from tests.helpers.plain import assert_equal, assert_near
+from tests.helpers.problems import RATE, averaged, bench_of, client_states, first_replies, scalar, server_of, server_state, trained, weight
 from tests.helpers.runs import settings, sites
 
 H, A = (1.0, 3.0), (-2.0, 2.0)
@@ -126,6 +114,7 @@ def test_one_full_batch_makes_the_control_the_exact_gradient(tmp_path: Path) -> 
     bench, _ = bench_of(config, data)
     for number in (1, 2, 3):
         received = server_state(run, number - 1).model
+        assert set(controls(run, number)) == set(data)
         for client, control in controls(run, number).items():
             worker = Client(bench, client, number, 3, {})
             assert_near(control, dict(worker.gradient(worker.load(received))), 1e-4)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.helpers.problems import RATE, assert_equal, client_states, scalar, server_state, trained
+from tests.helpers.plain import assert_equal
+from tests.helpers.problems import RATE, client_states, scalar, server_state, trained
 from tests.helpers.runs import sites
 
 

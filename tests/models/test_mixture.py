@@ -25,8 +25,7 @@ def filled(weights: list[float], offsets: list[float]) -> tuple[Mixture, dict[st
     nets = {name: build() for name, build in FACTORIES.items()}
     for net in nets.values():
         net.train()(torch.randn(20, 1, 8, 8))  # batch-norm statistics that are not those at the start
-    mixture = Mixture(FACTORIES, EXPERTS, 3)
-    mixture.hold(nets, torch.tensor(weights), {"offsets": torch.tensor(offsets, dtype=torch.float64)})
+    mixture = Mixture(nets, EXPERTS, torch.tensor(weights), {"offsets": torch.tensor(offsets, dtype=torch.float64)}, TASK)
     return mixture.eval(), {name: net.eval() for name, net in nets.items()}
 
 
@@ -58,22 +57,20 @@ def test_experts_that_share_a_network_share_its_pass() -> None:
     assert passes == ["alone", "global"]
 
 
-def test_holding_again_forgets_what_was_held_and_keeps_its_own_memory() -> None:
-    mixture, nets = filled([0.2, 0.3, 0.5], [1.0, -2.0, 0.5])
-    mixture.hold(nets, torch.tensor([0.5, 0.5, 0.0]), {})
-    assert not mixture.head.offsets.any()
-    before = mixture(torch.ones(1, 1, 8, 8))
+def test_of_numbers_it_gives_the_weighted_mean() -> None:
+    task = Task("regression", (4,), 1)
+    nets = {name: build({"name": "mlp", "hidden": [3]}, task).eval() for name in ("alone", "global")}
+    mixture = Mixture(nets, EXPERTS, torch.tensor([0.2, 0.3, 0.5]), {"offsets": torch.tensor([2.0])}, task).eval()
+    x = torch.randn(6, 4)
     with torch.no_grad():
-        for net in nets.values():
-            for tensor in net.parameters():
-                tensor.zero_()
-    assert torch.equal(mixture(torch.ones(1, 1, 8, 8)), before)
+        alone, shared = (nets[name](x) for name in ("alone", "global"))
+        torch.testing.assert_close(mixture(x), 0.2 * alone + 0.8 * shared + 0.5 * 2.0)
 
 
 def test_one_file_holds_all_of_it(tmp_path: Path) -> None:
     mixture, _ = filled([0.2, 0.3, 0.5], [1.0, -2.0, 0.5])
     save_file({name: tensor.contiguous() for name, tensor in mixture.state_dict().items()}, tmp_path / "one.safetensors")
-    again = Mixture(FACTORIES, EXPERTS, 3)
+    again = Mixture({name: make() for name, make in FACTORIES.items()}, EXPERTS, torch.ones(3) / 3, {}, TASK)
     again.load_state_dict(load_file(tmp_path / "one.safetensors"))
     x = torch.randn(4, 1, 8, 8)
     assert torch.equal(again.eval()(x), mixture(x))

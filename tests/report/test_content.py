@@ -67,6 +67,7 @@ def test_cards_hold_what_the_store_holds(tmp_path: Path):
 def test_errors_have_gains_of_the_right_sign_and_no_interval(tmp_path: Path):
     entry = open_runs([pair(tmp_path, regression=True)])[0]
     run = Run(tmp_path / "fedavg")
+    assert len(cards(entry, run)) == len(run.clients)
     for card in cards(entry, run):
         assert card.gain == pytest.approx(card.alone - card.value) and card.low is None
 

@@ -126,7 +126,7 @@ def test_tokens_that_are_wrong_missing_or_readable(two: Local, data: str, tmp_pa
     join = ["cluster", "start", "--join", two.address, "--cores", "1", "--store", "100"]
     assert "refused the token; copy the file with its token from its head" in refused(*join, "--token", str(wrong))
     assert "copy its file to this machine and add --token FILE" in refused(*join)
-    assert "expected a file with the token of the head, got" in refused(*join, "--token", str(tmp_path / "none"))
+    assert "expected a file with the token of the cluster, got" in refused(*join, "--token", str(tmp_path / "none"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("HOME", str(tmp_path))
     assert "asks for a token and there is none here; let RAY_AUTH_TOKEN_PATH name the file" in refused(*run_words(data, tmp_path, "--cluster", two.address))  # fmt: skip

@@ -83,12 +83,15 @@ class Findings:
     @classmethod
     def read(cls, file: Path) -> Findings:
         """What `save` wrote."""
-        given: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        counts = np.array([row.pop("labels") for row in given["clients"]], np.int64)
-        rows = tuple(ClientRow(**{**row, "place": tuple(row["place"])}) for row in given.pop("clients"))
-        verdict: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.pop("verdict").items()}
-        known: dict[str, Any] = {"classes": tuple(given.pop("classes")), "warnings": tuple(given.pop("warnings"))}
-        return cls(clients=rows, verdict=Verdict(**verdict), counts=counts, **known, **given)
+        try:
+            given: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            counts = np.array([row.pop("labels") for row in given["clients"]], np.int64)
+            rows = tuple(ClientRow(**{**row, "place": tuple(row["place"])}) for row in given.pop("clients"))
+            verdict: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.pop("verdict").items()}
+            known: dict[str, Any] = {"classes": tuple(given.pop("classes")), "warnings": tuple(given.pop("warnings"))}
+            return cls(clients=rows, verdict=Verdict(**verdict), counts=counts, **known, **given)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"{file} is damaged or of another version ({error}); remove it, or run `equipoise audit` again") from None
 
 
 def findings(state: Mapping[str, Any], task: Task, data: str = "", seed: int = 0, warnings: Sequence[str] = ()) -> Findings:

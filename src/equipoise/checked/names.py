@@ -38,13 +38,42 @@ def is_unicode(text: str) -> bool:
 
 
 def quoted(value: object, most: int = 120) -> str:
-    """A value for an error message: on one line, without control characters, and not too long."""
+    """A value for an error message: on one line, without control characters, not too long, and of an array its shape alone.
+
+    >>> import numpy
+    >>> quoted({"data": numpy.zeros((2, 3)), "rounds": 5})
+    "{'data': <ndarray of shape (2, 3)>, 'rounds': 5}"
+    """
     try:
-        text = repr(str(value) if isinstance(value, str) else value)  # NumPy's strings are written otherwise
+        text = repr(_without_contents(value))
     except ValueError:  # an integer of thousands of digits
         text = f"<{type(value).__name__}>"
     text = "".join(sign if sign.isprintable() else " " for sign in text)
     return text if len(text) <= most else f"{text[:most]}..."
+
+
+class _Shape:
+    """Stands for an array: what it holds may be somebody's secret."""
+
+    def __init__(self, value: object, shape: object) -> None:
+        self.text = f"<{type(value).__name__} of shape {tuple(shape) if isinstance(shape, tuple) else shape}>"
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _without_contents(value: object) -> object:
+    if isinstance(value, str):
+        return str(value)  # NumPy's strings are written otherwise
+    shape: object = getattr(value, "shape", None)
+    if shape and not isinstance(value, type) and hasattr(value, "__array__"):
+        return _Shape(value, shape)
+    if type(value) is dict:
+        return {key: _without_contents(one) for key, one in list(value.items())[:SHOWN]}
+    if type(value) in (list, tuple):
+        shown = [_without_contents(one) for one in list(value)[:SHOWN]]  # type: ignore[call-overload]
+        return shown if type(value) is list else tuple(shown)
+    return value
 
 
 def closest(name: str, known: Iterable[str], alike: float = 0.5) -> str | None:

@@ -10,7 +10,7 @@ import typer
 
 from equipoise.checked.names import UnknownName, is_unicode, quoted
 from equipoise.checked.text import shown
-from equipoise.cli import audit, cluster, compare, data, export, methods, predict, report, resume, run, show, table, watch
+from equipoise.cli import audit, cluster, compare, data, export, methods, models, predict, report, resume, run, show, table, watch
 from equipoise.version import __version__
 
 app = typer.Typer(
@@ -53,6 +53,7 @@ app.command("export")(export.export)
 app.command("predict")(predict.predict)
 app.command("audit")(audit.audit)
 app.command("methods")(methods.methods)
+app.command("models")(models.models)
 app.add_typer(data.app, name="data")
 app.add_typer(cluster.app, name="cluster")
 

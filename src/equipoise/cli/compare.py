@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from equipoise.checked.imports import FromFile
 
 SHOWN_CLIENTS = 20
 
@@ -25,6 +28,9 @@ def compare(
     schema: Annotated[str | None, typer.Option(help="what the columns are: a YAML file that `equipoise data check --save` wrote")] = None,
     model: Annotated[str | None, typer.Option(help="a model's name, or package.module:name for one of yours")] = None,
     methods: Annotated[str | None, typer.Option(help="methods separated by commas, default fedavg; training alone is always added")] = None,
+    finish: Annotated[
+        str | None, typer.Option(help="run every method a second time with this one at its end, which makes each client's own model: poise")
+    ] = None,
     seeds: Annotated[str | None, typer.Option(help="seeds separated by commas, or a range such as 1-5")] = None,
     grid: Annotated[
         list[str] | None,
@@ -36,6 +42,13 @@ def compare(
         str | None,
         typer.Option(help="what methods are ranked by: average, worst, std, change, worst_change, harmed or cf; default average"),
     ] = None,
+    measures: Annotated[
+        str | None,
+        typer.Option(
+            help="further columns: best, p10_change, p90_change, best_round, rounds_to_target, d_cos, d_man; files hold all that were measured"
+        ),
+    ] = None,
+    target: Annotated[float | None, typer.Option(help="of the mean over clients, for rounds_to_target: 0.8, say")] = None,
     rounds: Annotated[int | None, typer.Option(help="federated rounds")] = None,
     fraction: Annotated[float | None, typer.Option(help="share of the clients asked in each round")] = None,
     settings: Annotated[
@@ -69,11 +82,8 @@ def compare(
 
       equipoise compare --data digits --partition dirichlet:0.3 --methods fedavg,fedakd,fedprox --seeds 1-5 --grid method.mu=0.01,0.1
     """
-    from equipoise.checked.imports import FromFile, permitted
+    from equipoise.checked.imports import FromFile
     from equipoise.cli import comparison_output, output
-    from equipoise.comparison import compare as start
-    from equipoise.comparison import formats
-    from equipoise.comparison.plan import from_file, plan
     from equipoise.experiment import load, with_settings
 
     flags = {
@@ -93,26 +103,51 @@ def compare(
     if methods is None and not {"methods", "method"} & given.keys():
         methods = "fedavg"  # beside training alone, which is always added
     typed: dict[str, Any] = {
-        "methods": [name.strip() for name in methods.split(",") if name.strip()] if methods is not None else [],
+        "methods": comparison_output.words(methods),
         "seeds": comparison_output.parse_seeds(seeds) if seeds is not None else [],
         "partitions": partition or [],
         "grid": comparison_output.parse_grid(grid) if grid else {},
         "baseline": baseline,
         "level": level,
         "measure": measure,
+        "measures": comparison_output.words(measures)
+        + (["rounds_to_target"] if target is not None and "rounds_to_target" not in (measures or "") else []),
+        "target": target,
     }
+    if finish is not None:
+        typed["methods"] = comparison_output.also_finished(typed["methods"] or given.get("methods") or [given["method"]], finish)
+    where = {"cluster": cluster, "trust_network": trust_network}
+    compared(given, typed, out, jobs, allow_import or [], dry_run, quiet, output_format, where)
+
+
+def compared(
+    given: FromFile,
+    typed: dict[str, Any],
+    out: Path | None,
+    jobs: int | None,
+    allowed: list[str],
+    dry_run: bool,
+    quiet: bool,
+    output_format: str,
+    where: dict[str, Any],
+) -> None:
+    """Carry out a comparison, or show its plan; `typed` stands in place of what the file says."""
+    from equipoise.checked.imports import permitted
+    from equipoise.cli import comparison_output
+    from equipoise.comparison import compare as start
+    from equipoise.comparison import formats
+    from equipoise.comparison.plan import from_file, plan
+
     if dry_run:
         base, wanted = from_file(given, **typed)
-        wanted = {key: value for key, value in wanted.items() if key not in ("baseline", "level", "measure")}
-        cells = plan(base, **wanted, imports=permitted(base, allow_import or []))
+        wanted = {key: value for key, value in wanted.items() if key not in ("baseline", "level", "measure", "measures", "target")}
+        cells = plan(base, **wanted, imports=permitted(base, allowed))
         comparison_output.show_plan(cells)
         comparison_output.understood(cells)
         return
     try:
         with comparison_output.progress(quiet) as watching:
-            result = start(
-                given, **typed, out=out, jobs=jobs, progress=watching, allow_imports=allow_import or [], cluster=cluster, trust_network=trust_network,
-            )  # fmt: skip
+            result = start(given, **typed, out=out, jobs=jobs, progress=watching, allow_imports=allowed, **where)
     except KeyboardInterrupt:
         print("stopped; finished rounds are kept, and the same command goes on from there", file=sys.stderr)
         raise typer.Exit(130) from None

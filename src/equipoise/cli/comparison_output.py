@@ -22,6 +22,7 @@ from equipoise.comparison.plan import Cell
 from equipoise.comparison.side_by_side import Progress as Watching
 from equipoise.comparison.table import Comparison
 from equipoise.experiment import ConfigurationError
+from equipoise.runs.reference import ALONE
 
 MOST_SEEDS = 1000
 
@@ -41,6 +42,15 @@ def parse_seeds(text: str) -> list[int]:
     return found
 
 
+def words(text: str | None) -> list[str]:
+    """Names separated by commas.
+
+    >>> words("fedavg, fedprox,")
+    ['fedavg', 'fedprox']
+    """
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
 def ask_about_seeds(text: str) -> None:
     """One number may have been meant as how many."""
     word = text.strip()
@@ -48,11 +58,21 @@ def ask_about_seeds(text: str) -> None:
         print(f"seed {word} only; did you mean 1-{word}?", file=sys.stderr)
 
 
+def also_finished(methods: Sequence[Any], finish: str) -> list[Any]:
+    """The methods, and each once more with another one's end; training alone has nothing to end with.
+
+    >>> also_finished(["standalone", "fedavg", {"name": "kdia", "lambda_kd": 0.1}], "poise")[3:]
+    [{'name': 'fedavg', 'finish': 'poise'}, {'name': 'kdia', 'lambda_kd': 0.1, 'finish': 'poise'}]
+    """
+    specs = [{"name": method} if isinstance(method, str) else dict(method) for method in methods]
+    return [*methods, *({**spec, "finish": finish} for spec in specs if spec.get("name") != ALONE)]
+
+
 def understood(missing: Sequence[Cell]) -> None:
     """How the user's own data are understood, once for all runs; data that cannot be read are a failure of each run."""
     if missing and missing[0].experiment.dataset is None:
         with suppress(ValueError, OSError):
-            before_training(missing[0].experiment.data)
+            before_training(missing[0].experiment)
 
 
 def parse_grid(words: Sequence[str]) -> dict[str, list[Any]]:

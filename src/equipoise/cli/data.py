@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 if TYPE_CHECKING:
-    from equipoise.data import DataConfig
     from equipoise.data.check import Understanding
     from equipoise.data.sets.download import Progress
+    from equipoise.experiment import Experiment
 
 app = typer.Typer(help="Data sets: list, show, fetch, import; check your own; and the partitions.", no_args_is_help=True)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -174,13 +174,27 @@ def show_understood(found: Understanding, stream: TextIO, most: int = 60) -> Non
         console.print(as_text(f"warning: {warning}"))
 
 
-def before_training(data: DataConfig) -> None:
-    """What a run is about to learn from, on standard error; data sets that are not the user's need no words."""
+def before_training(wanted: Experiment) -> None:
+    """What a run is about to learn from, on standard error; data sets that are not the user's need no words. And a model that was chosen for images."""
+    from equipoise.data import sets
     from equipoise.data.check import understood
     from equipoise.data.pipeline import is_own
+    from equipoise.data.words import model_in_words
+    from equipoise.models.registry import AUTO, chosen
 
+    data, shape = wanted.data, None
     if is_own(data):
-        show_understood(understood(data), sys.stderr, most=30)
+        found = understood(data)
+        show_understood(found, sys.stderr, most=30)
+        shape = found.schema.shape
+    elif data.name in sets.JOINED or "+" in data.name:
+        shape = (3, 32, 32)  # what domains are brought to
+    elif data.name in sets.names() and data.name != "digits":
+        shape = sets.entry(data.name).shape
+    if wanted.model == AUTO and not wanted.models and shape is not None and len(shape) == 3:
+        shape = (shape[0], *(data.image_size or side for side in shape[1:]))
+        if chosen(shape) == "cnn":
+            print(model_in_words("cnn", shape), file=sys.stderr)
 
 
 def _plural(word: str, count: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import groupby
 from typing import Annotated, Any
 
@@ -13,8 +14,9 @@ def methods(
     family: Annotated[str | None, typer.Option(help="list this family only")] = None,
     needs: Annotated[str | None, typer.Option(help="list only what needs this, such as validation; none: what needs nothing")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
+    check: Annotated[bool, typer.Option("--check", help="make the checks that every method must pass, on small data")] = False,
 ) -> None:
-    """List the methods with family, needs and cost, or show one with its paper and parameters."""
+    """List the methods with family, needs and cost, show one with its paper and parameters, or check it."""
     import json
 
     from equipoise import methods
@@ -22,6 +24,10 @@ def methods(
     words = name[1:] if name and name[0] == "show" else name or []  # `methods show NAME` of earlier versions
     if len(words) > 1 or (words and (family or needs)):
         raise typer.BadParameter("expected one NAME without --family and --needs, or none")
+    if check and (not words or as_json):
+        raise typer.BadParameter("expected --check with the NAME of a method and without --json")
+    if check:
+        raise typer.Exit(_check(words[0]))
     found: Any = methods.describe(words[0]) if words else methods.listed(family, needs)
     if as_json:
         print(json.dumps(found, indent=2))
@@ -29,6 +35,18 @@ def methods(
         _show(found)
     else:
         _list(found)
+
+
+def _check(name: str) -> int:
+    """Each check as it is made; 1 if one failed or none could be made."""
+    from equipoise import methods
+    from equipoise.cli import output
+    from equipoise.testing import check_method
+
+    results = check_method(methods.make(name), raise_errors=False, on_result=lambda result: output.say(str(result)))
+    count = Counter(result.outcome for result in results)
+    output.say(f"{name}: {count['passed']} checks passed, {count['failed']} failed, {count['skipped']} skipped")
+    return int(count["failed"] > 0 or not count["passed"])
 
 
 def _list(found: list[dict[str, Any]]) -> None:

@@ -91,7 +91,7 @@ def plan(wanted: Experiment) -> None:
     from equipoise.experiment.preparing import prepare, try_precision
 
     federation = federate(wanted.data, wanted.seed, wanted.dataset, wanted.imports)
-    roster = roster_of(federation)
+    roster, wanted = roster_of(federation), wanted.with_model(federation.task.shape)
     try_precision(wanted)
     bench, _ = prepare(wanted, roster.task, roster.ids)
     check_main(wanted.evaluation, federation)
@@ -220,7 +220,9 @@ def show(found: dict[str, Any]) -> None:
         return figure(value, in_unit_of(metric), signed)
 
     known = any("gain" in row for row in rows.values())
-    header = ["client", "samples", *(["alone"] if known else []), found["model"], *(["gain", ""] if known else [])]
+    beside = any("majority" in row for row in rows.values())
+    header = ["client", "samples", *(["alone"] if known else []), found["model"]]
+    header += [*(["majority class"] if beside else []), *(["gain", ""] if known else [])]
     lines = []
     for client, row in _extremes(rows, metric.lower_is_better) if len(rows) > MOST_LISTED else rows.items():
         gain = row.get("gain")
@@ -240,6 +242,7 @@ def show(found: dict[str, Any]) -> None:
                 row["samples"] if row["samples"] is not None else "",
                 *([number(row["alone"]) if "alone" in row else ""] if known else []),
                 number(row["value"]),
+                *([number(row["majority"]) if "majority" in row else ""] if beside else []),
                 *verdict,
             ]
         )
@@ -264,11 +267,31 @@ def show(found: dict[str, Any]) -> None:
     if others:
         means = ", ".join(f"{name} {figure(values['average'], in_unit_of(find(name)))}" for name, values in others.items())
         say(f"average of other metrics: {means}; equipoise show {found['run']} --metric {next(iter(others))}", wrap=False)
+    _show_clinical(found["clinical"])
     if known:
         say(
             f"against training alone ({found['against']}): {found['gained']} of {len(rows)} clients gain, {found['lost']} lose, average gain {number(found['average gain'], True)}",
             wrap=False,
         )
+
+
+def _show_clinical(clinical: Mapping[str, Any], most: int = 20) -> None:
+    """Measures beside accuracy, each with its interval."""
+    if not clinical:
+        return
+
+    def cell(one: Mapping[str, Any]) -> str:
+        value, low, high = (None if one[name] is None else 100 * one[name] for name in ("value", "low", "high"))
+        between = f" ({low:.0f} to {high:.0f})" if low is not None and high is not None else ""
+        return "–" if value is None or math.isnan(value) else f"{value:.1f}{between}"
+
+    names = list(next(iter(clinical.values())))
+    rows = [[client, *(cell(own[name]) for name in names)] for client, own in list(clinical.items())[:most]]
+    shown = {"sensitivity_at_specificity": "sensitivity at 90 % specificity"}
+    title = "classes are unequal; in %, with 95 % intervals over other test sets of that size, from counts of scores in whole per cent"
+    table(["client", *(shown.get(name, name.replace("_", " ")) for name in names)], rows, title)
+    if len(clinical) > most:
+        say(f"... and {len(clinical) - most} more clients")
 
 
 def _extremes(rows: Mapping[str, dict[str, Any]], lower: bool) -> list[tuple[str, dict[str, Any]]]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from equipoise.transports.workers import processes
+
+if TYPE_CHECKING:
+    from equipoise.checked.imports import FromFile
 
 
 def run(
@@ -31,6 +34,7 @@ def run(
     weights: Annotated[str | None, typer.Option(help="take the weight rule of this method instead")] = None,
     inputs: Annotated[str | None, typer.Option(help="take the input transform of this method")] = None,
     beside: Annotated[str | None, typer.Option(help="let this method remember and serve beside")] = None,
+    finish: Annotated[str | None, typer.Option(help="let this method make each client's own model at the end: poise, finetune")] = None,
     rounds: Annotated[int | None, typer.Option(help="federated rounds")] = None,
     seed: Annotated[int | None, typer.Option(help="the same seed gives the same bits")] = None,
     fraction: Annotated[float | None, typer.Option(help="share of the clients asked in each round")] = None,
@@ -53,6 +57,9 @@ def run(
         typer.Option(metavar="PACKAGE", help="import code of this package if the file names it; repeat the option for several"),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="remove a run that --out holds already")] = False,
+    against_alone: Annotated[
+        bool, typer.Option("--against-alone", help="train alone, too, and say who gains: as `equipoise compare` with this one method")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="check everything, print the plan, and stop")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="print where the time of a round went")] = False,
     track: Annotated[str | None, typer.Option(help="also send every number to mlflow or tensorboard")] = None,
@@ -76,7 +83,7 @@ def run(
 
     flags: dict[str, Any] = {
         "data.name": data, "data.partition": partition, "data.clients": clients, "data.label": label, "data.schema": schema, "model": model, "method.name": method,
-        "method.weights": weights, "method.inputs": inputs, "method.beside": beside, "rounds": rounds, "seed": seed,
+        "method.weights": weights, "method.inputs": inputs, "method.beside": beside, "method.finish": finish, "rounds": rounds, "seed": seed,
         "participation.fraction": fraction, "workers": workers, "device": device,
     }  # fmt: skip
     if cluster is not None and workers is not None:
@@ -88,10 +95,15 @@ def run(
     given = {key: value for key, value in flags.items() if value is not None}
     config = with_settings(load(file) if file is not None else FromFile(), given)
     config = with_settings(config, output.parse_settings(settings or []))
+    if against_alone:
+        asked = {"--overwrite": overwrite, "--profile": profile, "--track": track is not None}
+        where = {"cluster": cluster, "trust_network": trust_network}
+        _against_alone(config, out, allow_import or [], dry_run, quiet, where, [name for name, given in asked.items() if given])
+        return
     wanted = experiment(config, permitted(config, allow_import or []))
     if dry_run:
         output.plan(wanted)
-        before_training(wanted.data)
+        before_training(wanted)
         return
     if overwrite and out is not None:
         output.remove_run(out)
@@ -106,7 +118,7 @@ def run(
 
         def begins(first: int, rounds: int) -> None:  # all is checked: a mistake has had its sentence alone
             if not quiet:
-                before_training(wanted.data)
+                before_training(wanted)
             begin(first, rounds)
 
         watcher.on_start = begins
@@ -114,3 +126,19 @@ def run(
     output.summary(finished)
     if profile:
         output.profile(finished)
+
+
+def _against_alone(
+    config: FromFile, out: Path | None, allowed: list[str], dry_run: bool, quiet: bool, where: dict[str, Any], unfit: list[str]
+) -> None:
+    """`equipoise compare` with one method and one seed: its folder, its table, its page."""
+    from equipoise.cli.compare import compared
+    from equipoise.experiment import ConfigurationError
+
+    if unfit:
+        raise ConfigurationError(f"{unfit[0]} is for one run, and --against-alone makes two; leave out one of them")
+    method, seed = config.get("method", "fedavg"), config.get("seed", 0)
+    # As lists of the file, not as typed: what of it came from a file may be imported only if that was allowed.
+    lists = {"methods": [method], "seeds": [seed]}
+    rest = config.changed({key: value for key, value in config.items() if key not in ("method", "seed")} | lists)
+    compared(rest, {key: [] for key in lists}, out, None, allowed, dry_run, quiet, "terminal", where)

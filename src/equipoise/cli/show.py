@@ -9,7 +9,7 @@ import typer
 
 
 def show(
-    run: Annotated[Path, typer.Argument(help="the folder of a run")],
+    run: Annotated[Path, typer.Argument(help="the folder of a run, or of a comparison")],
     against: Annotated[
         Path | None, typer.Option(help="a run to compare each client with; default: a Standalone run of the same data beside it")
     ] = None,
@@ -22,10 +22,14 @@ def show(
     import json
 
     from equipoise.cli import output
+    from equipoise.comparison.entries import RESULT
     from equipoise.runs import Run
     from equipoise.runs.reference import reference_of
     from equipoise.runs.summary import summarise
 
+    if (run / RESULT).exists():
+        _show_comparison(run, against, metric, as_json)
+        return
     opened = Run(run)
     alone = Run(against) if against is not None else reference_of(opened)
     found = summarise(opened, alone, model, metric)
@@ -35,3 +39,19 @@ def show(
     output.show(found)
     if profile:
         output.profile(opened)
+
+
+def _show_comparison(folder: Path, against: Path | None, metric: str | None, as_json: bool) -> None:
+    from equipoise.checked.names import nearest
+    from equipoise.cli import comparison_output
+    from equipoise.cli.compare import SHOWN_CLIENTS
+    from equipoise.comparison import formats, opened
+
+    found = opened([folder], against)
+    if metric is not None and metric not in found.metrics:
+        raise nearest("metric of this comparison", metric, found.metrics)
+    found = found.seen_by(metric or found.metric.name)
+    if as_json:
+        print(formats.json_text(found), end="")
+    else:
+        comparison_output.show(found, SHOWN_CLIENTS)

@@ -11,10 +11,12 @@ from typing import Any
 
 from equipoise.checked.names import closest
 from equipoise.comparison.labels import labels
-from equipoise.comparison.measures import cost_of, measure_run, values_by_client
+from equipoise.comparison.measures import DISTANCES, NAN, NO_TARGET, cost_of, distances_of, for_each, measure_run, values_by_client
 from equipoise.experiment import flat
 from equipoise.metrics.registry import Metric, find
 from equipoise.runs import Run
+from equipoise.runs.clinical import derived
+from equipoise.runs.convergence import Curve, best_of, mean_curve, rounds_to
 from equipoise.runs.reference import ALONE, is_old, judges, reference_of, runs_in, unmatched
 from equipoise.runs.summary import metrics_of, one_class, undefined
 from equipoise.storage.store import DATABASE, RunError
@@ -35,6 +37,9 @@ class RunResult:
     metric: str  # the one that is looked at: the main one unless told
     by_metric: dict[str, dict[str, float]]  # metric -> client -> its value for the model that the client ends up using
     cost: dict[str, float]
+    curves: dict[str, Curve] = field(default_factory=dict)  # metric -> mean over clients by round
+    majority: dict[str, float] = field(default_factory=dict)  # client -> accuracy of always naming its most frequent class
+    counted: tuple[str, ...] = ()  # metrics that come from counts of scores
     undefined: dict[str, list[str]] = field(default_factory=dict)  # metric -> clients for whose samples it does not exist
     old: bool = False  # whether the fingerprint is of the kind that older versions wrote
 
@@ -60,6 +65,7 @@ class Entry:
     run: RunResult
     alone: RunResult | None
     setting: tuple[tuple[str, Any], ...] = ()
+    target: float | None = None  # of the mean over clients
 
     @property
     def metric(self) -> Metric:
@@ -77,7 +83,15 @@ class Entry:
     @cached_property
     def measured(self) -> tuple[dict[str, float], dict[str, str]]:
         found, reasons = measure_run(self.run.values, self.reference, self.metric)
-        return found | self.run.cost, reasons
+        curve = self.run.curves.get(self.run.metric, Curve((), ()))
+        found["best_round"] = best_of(curve, self.metric)
+        found["rounds_to_target"] = NAN if self.target is None else rounds_to(curve, self.target, self.metric)
+        if self.target is None:
+            reasons = {**reasons, "rounds_to_target": NO_TARGET}
+        if self.run.metric == "accuracy":
+            shares = [self.run.majority[client] for client in self.run.values if client in self.run.majority]
+            found["majority"] = sum(shares) / len(shares) if shares else NAN
+        return dict.fromkeys(DISTANCES, NAN) | found | self.run.cost, reasons
 
     def seen_by(self, metric: str) -> Entry:
         """The same run looked at through another of its metrics."""
@@ -181,6 +195,9 @@ def read_result(folder: Path, whole: bool = True) -> RunResult:
         main = run.main_metric
         by_metric = {metric: values_by_client(run, metric) for metric in dict.fromkeys((main, *metrics_of(run)))}
         missing = {metric: undefined(run, metric, run.main_model) for metric in by_metric}
+        counted = {metric: for_each(run, values) for metric, values in derived(run).items()}
+        by_metric |= counted
+        missing |= {metric: [c for c in for_each(run, run.counts()) if c not in values] for metric, values in counted.items()}
         if not by_metric[main]:
             on_its_own = run.main_split == "shared" or run.main_split in run.config["evaluation"]["splits"]
             raise RunError(
@@ -189,8 +206,9 @@ def read_result(folder: Path, whole: bool = True) -> RunResult:
                 else f"{folder} has no {main} on {run.main_split} data; measure it: evaluation.splits must name {run.main_split}"
             )
         return RunResult(
-            folder, run.config, run.store.meta("data"), run.task, run.store.meta("fingerprint"), main, by_metric, cost_of(run), missing,
-            is_old(run),
+            folder, run.config, run.store.meta("data"), run.task, run.store.meta("fingerprint"), main, by_metric,
+            cost_of(run) | distances_of(run), {metric: mean_curve(run, metric) for metric in metrics_of(run)}, for_each(run, run.majority()),
+            tuple(counted), missing, is_old(run),
         )  # fmt: skip
     finally:
         run.store.close()

@@ -14,10 +14,12 @@ from equipoise.comparison.measures import COST, Measure
 from equipoise.comparison.table import Comparison
 from equipoise.metrics.comparison import FEWEST_SEEDS, TOO_FEW
 from equipoise.metrics.registry import find, measured, why_main
+from equipoise.runs.convergence import in_words
 from equipoise.runs.summary import one_class
 from equipoise.storage.files import save_output
 
 NOTHING = "–"
+RISING = "‡"
 SIGNIFICANT = 0.05
 Mark = Callable[[str, int | None], str]
 
@@ -46,7 +48,8 @@ def cell(comparison: Comparison, partition: str, method: str, name: str) -> str:
 
 def grid_of(comparison: Comparison, partition: str, mark: Mark, with_cost: bool = True) -> tuple[list[str], list[list[str]]]:
     """Header and rows of one partition's table, every cell marked by its position."""
-    shown = {name: measure for name, measure in comparison.measures.items() if with_cost or name not in COST}
+    shown = {name: measure for name, measure in comparison.columns.items() if with_cost or name not in COST}
+    rising = comparison.rising(partition)
     header = ["method", "rank", *(measure.title for measure in shown.values())]
     rows = []
     for method in comparison.methods:
@@ -58,7 +61,8 @@ def grid_of(comparison: Comparison, partition: str, mark: Mark, with_cost: bool 
             row = comparison.row(partition, method, name)
             cells.append(mark(cell(comparison, partition, method, name), row["position"] if row else None))
         rank = first["rank"]
-        rows.append([method, NOTHING if rank is None or math.isnan(rank) else f"{rank:.1f}", *cells])
+        named = f"{method} {RISING}" if method in rising else method
+        rows.append([named, NOTHING if rank is None or math.isnan(rank) else f"{rank:.1f}", *cells])
     return header, rows
 
 
@@ -82,11 +86,21 @@ def explanation(comparison: Comparison) -> list[str]:
         lines.append(f"no p-values against {comparison.baseline}: {TOO_FEW} ({count}; {FEWEST_SEEDS} are needed)")
     else:
         lines.append(f"†: differs from {comparison.baseline}, p < {SIGNIFICANT} (paired t test over seeds, Holm's correction)")
+    if "majority" in comparison.columns:
+        lines.append("majority class: the accuracy of always naming the most frequent class of a client's test data")
+    for partition in comparison.partitions:
+        for method, rise in comparison.rising(partition).items():
+            rounds = next(entry.run.curves[metric.name].rounds for entry in comparison.entries if entry.label == method)
+            lines.append(f"{RISING} {method} on {partition}: {in_words(rise, rounds[-1], metric)}")
     lines += _about_metrics(comparison)
     for (method, partition), setting in comparison.settings().items():
         chosen = ", ".join(f"{key.removeprefix('method.')}={value}" for key, value in setting.items())
         lines.append(f"{method} on {partition}: {chosen}, chosen on validation data")
-    reasons = {row["note"]: row["method"] for row in comparison.own_rows if row["note"] and math.isnan(row["value"])}
+    reasons = {
+        row["note"]: row["method"]
+        for row in comparison.own_rows
+        if row["note"] and row["measure"] in comparison.columns and math.isnan(row["value"])
+    }
     lines += [f"{method}: {reason}" for reason, method in reasons.items()]
     lines += [
         f"failed: {failure.method}, partition {failure.partition}, seed {failure.seed}: {failure.reason}" for failure in comparison.failures
@@ -101,6 +115,8 @@ def _about_metrics(comparison: Comparison) -> list[str]:
     first = comparison.entries[0].run
     asked = first.config.get("evaluation", {})
     lines = [why_main(measured(first.task, asked.get("metrics", ()), asked.get("main")), asked.get("main"))]
+    if first.counted:
+        lines.append(f"from counts of scores in whole per cent, of clients with at least 30 test samples: {', '.join(first.counted)}")
     for metric in comparison.metrics:
         by_condition = {
             entry.run.condition: (entry.run.undefined.get(metric, []), len(entry.run.by_metric[metric])) for entry in comparison.entries

@@ -89,6 +89,7 @@ def from_file(config: FromFile, **given: Any) -> tuple[FromFile, dict[str, Any]]
     found = {name: value or config.get(name) or value for name, value in given.items()}
     kinds: dict[str, tuple[Any, str]] = {
         "grid": (Mapping, "mapping"), "baseline": (str, "name"), "measure": (str, "name"), "level": ((int, float), "number"),
+        "target": ((int, float), "number"),
     }  # fmt: skip
     for name, value in found.items():
         kind, word = kinds.get(name, ((list, tuple), "list"))

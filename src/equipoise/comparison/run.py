@@ -12,11 +12,11 @@ from equipoise.checked.imports import FromFile, permitted
 from equipoise.checked.names import nearest
 from equipoise.comparison import formats
 from equipoise.comparison.entries import Entry, RunResult, aligned, check_same_data, read_result
-from equipoise.comparison.measures import RANKED, values_by_client
-from equipoise.comparison.plan import Cell, Setting, default_baseline, default_folder, from_file, plan
+from equipoise.comparison.measures import ASKED, DISTANCES, RANKED, values_by_client
+from equipoise.comparison.plan import Cell, Setting, as_config, default_baseline, default_folder, from_file, plan
 from equipoise.comparison.side_by_side import Progress, cores, execute
 from equipoise.comparison.table import Comparison, Failure
-from equipoise.experiment import ConfigurationError, Experiment, load
+from equipoise.experiment import ConfigurationError, Experiment, load, with_settings
 from equipoise.metrics.registry import find
 from equipoise.runs import Run
 from equipoise.storage.store import RunError
@@ -33,6 +33,8 @@ def compare(
     baseline: str | None = None,
     level: float | None = None,
     measure: str | None = None,
+    measures: Sequence[str] = (),
+    target: float | None = None,
     out: str | Path | None = None,
     jobs: int | None = None,
     progress: Progress | None = None,
@@ -45,17 +47,24 @@ def compare(
     `base` is what all runs share, or the path of a YAML file that holds it, with lists `methods`, `seeds`, `partitions` and a mapping `grid`;
     code that a file names is imported from the packages in `allow_imports` only. Grid points, such as {"method.mu": [0.01, 0.1]}, are chosen by validation data. `baseline` is the method that
     the others are tested against (default: fedavg if it is there, else the first), `level` that of the intervals over seeds (0.95), `measure` what
-    methods are ranked by (average). Runs go to `out`, named by their content: calling again completes what is missing, and
+    methods are ranked by (average). `measures` are further columns of the table (best, p10_change, p90_change, best_round, rounds_to_target, d_cos,
+    d_man), `target` is that of the rounds to it. Runs go to `out`, named by their content: calling again completes what is missing, and
     only that. `jobs` runs at a time, by default one per core; on a `cluster` (see `run`) one, which has all of it. A run that fails is reported and does not stop the others.
     """
     base = load(base) if isinstance(base, (str, Path)) else {} if base is None else base
     if isinstance(base, FromFile):
         base, found = from_file(
-            base, methods=methods, seeds=seeds, partitions=partitions, grid=grid, baseline=baseline, level=level, measure=measure
-        )
-        methods, seeds, partitions, grid, baseline, level, measure = found.values()
+            base, methods=methods, seeds=seeds, partitions=partitions, grid=grid, baseline=baseline, level=level, measure=measure,
+            measures=measures, target=target,
+        )  # fmt: skip
+        methods, seeds, partitions, grid, baseline, level, measure, measures, target = found.values()
     level, measure = 0.95 if level is None else level, measure or "average"
     imports = base.imports if isinstance(base, Experiment) else permitted(base, allow_imports)
+    for name in measures:
+        if name not in ASKED:
+            raise nearest("further measure", name, list(ASKED))
+    if set(measures) & set(DISTANCES):
+        base = with_settings(as_config(base), {"evaluation.distances": True})
     cells = plan(base, methods, seeds, partitions, grid, imports)
     if cluster is not None:
         if jobs not in (None, 1):
@@ -84,12 +93,14 @@ def compare(
     if results:
         check_same_data(list(results.values()))
     entries = [
-        Entry(cell.label, results[cell.name], results.get(cell.alone), cell.setting)
+        Entry(cell.label, results[cell.name], results.get(cell.alone), cell.setting, target)
         for cell in _chosen(cells, results)
         if cell.name in results
     ]
     failures = [Failure(cell.label, cell.partition, cell.seed, reasons[cell.name]) for cell in cells if cell.name in reasons]
-    result = Comparison(aligned(entries) if entries else [], baseline, failures, folder, level=level, measure=measure)
+    result = Comparison(
+        aligned(entries) if entries else [], baseline, failures, folder, level=level, measure=measure, asked=tuple(measures), target=target
+    )
     formats.save(result)
     return result
 

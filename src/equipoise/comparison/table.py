@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.comparison.entries import FORMAT, RESULT, Entry, damaged, open_comparison, open_runs
-from equipoise.comparison.measures import COST, NAN, Measure, measures
+from equipoise.comparison.measures import ASKED, COST, DISTANCES, NAN, Measure, measures
 from equipoise.comparison.plan import default_baseline
 from equipoise.metrics import Metric, PartialMetric, UndefinedMetric, against_baseline, average_ranks, over_seeds
 from equipoise.metrics.registry import find
+from equipoise.runs.convergence import average, still_rising
 from equipoise.storage.files import RunError
 
 
@@ -38,6 +39,8 @@ class Comparison:
     folder: Path | None = None
     level: float = field(default=0.95, kw_only=True)  # of the intervals over seeds
     measure: str = field(default="average", kw_only=True)  # what methods are ranked by
+    asked: tuple[str, ...] = field(default=(), kw_only=True)  # further columns of the table
+    target: float | None = field(default=None, kw_only=True)  # of the mean over clients, for the rounds to it
 
     @property
     def metric(self) -> Metric:
@@ -56,6 +59,23 @@ class Comparison:
     @property
     def measures(self) -> dict[str, Measure]:
         return measures(self.metric)
+
+    @property
+    def columns(self) -> dict[str, Measure]:
+        """The measures that the table shows; all others are in CSV and JSON."""
+        left_out = {*ASKED} - {*self.asked} | ({"majority"} if not any(entry.run.majority for entry in self.entries) else set())
+        return {name: measure for name, measure in self.measures.items() if name not in left_out}
+
+    def rising(self, partition: str) -> dict[str, tuple[int, float]]:
+        """Methods whose mean over clients and seeds still got better at the end: from which round on, and by how much."""
+        found = {}
+        for method in self.methods:
+            entries = [entry for seed in self.seeds if (entry := self.entry(method, partition, seed)) is not None]
+            curves = [entry.run.curves[self.metric.name] for entry in entries if self.metric.name in entry.run.curves]
+            rise = still_rising(average(curves), self.metric.lower_is_better) if curves else None
+            if rise is not None:
+                found[method] = rise
+        return found
 
     @property
     def partitions(self) -> list[str]:
@@ -92,7 +112,7 @@ class Comparison:
         The table's own metric comes first, and only it has rows of cost, which is the same for all. `position` is 1 for the best method and 2 for
         the second best; `p` is adjusted by Holm's method over all methods compared.
         """
-        others = (row for metric in self.metrics[1:] for row in self.seen_by(metric).own_rows if row["measure"] not in COST)
+        others = (row for metric in self.metrics[1:] for row in self.seen_by(metric).own_rows if row["measure"] not in (*COST, *DISTANCES))
         return [*self.own_rows, *others]
 
     @cached_property
@@ -147,6 +167,9 @@ class Comparison:
             "baseline": self.baseline,
             "level": self.level,
             "measure": self.measure,
+            "columns": list(self.asked),
+            "target": self.target,
+            "not converged": {partition: list(self.rising(partition)) for partition in self.partitions},
             "seeds": self.seeds,
             "entries": [
                 {
@@ -183,8 +206,10 @@ def opened(paths: Sequence[Path | str], against: Path | str | None = None) -> Co
         failures = [Failure(**row) for row in saved["failures"]]
         baseline, level = str(saved["baseline"]), float(saved["level"])
         measure = str(saved.get("measure", "average"))  # a comparison of version 0.1 has none
-        found = Comparison(entries, baseline, failures, folder, level=level, measure=measure)
-        fits = 0 < level < 1 and measure in found.measures
+        asked, target = tuple(map(str, saved.get("columns", ()))), saved.get("target")  # nor has one of version 0.1 these
+        entries = [replace(entry, target=None if target is None else float(target)) for entry in entries]
+        found = Comparison(entries, baseline, failures, folder, level=level, measure=measure, asked=asked, target=target)
+        fits = 0 < level < 1 and measure in found.measures and set(asked) <= set(ASKED)
     except (KeyError, TypeError, ValueError):
         fits = False
     if not fits:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Column, Dataset
 from equipoise.data.federation import Federation, Parts
-from equipoise.data.own import from_arrays, from_huggingface, from_image_folder, from_sites, from_torch
+from equipoise.data.objects import from_frame, from_huggingface, from_torch
+from equipoise.data.own import from_arrays, from_image_folder, from_sites
 from equipoise.data.pipeline import federate, load
 from equipoise.data.preparation import inputs_from
 from equipoise.data.tables import from_tables
@@ -25,6 +26,7 @@ __all__ = [
     "augment",
     "federate",
     "from_arrays",
+    "from_frame",
     "from_huggingface",
     "from_image_folder",
     "from_sites",

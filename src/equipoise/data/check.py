@@ -15,7 +15,7 @@ from equipoise.checked.names import quoted
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Dataset
 from equipoise.data.deciding import is_date, schema_of, with_schema
-from equipoise.data.own import image_files, opened_image
+from equipoise.data.own import common_size, image_files, image_shape
 from equipoise.data.patients import is_patients
 from equipoise.data.pipeline import is_own, load
 from equipoise.data.reading import cells_as_text, column_of, is_missing
@@ -62,9 +62,11 @@ class Understanding:
     schema: Schema
 
 
-def understood(config: DataConfig) -> Understanding:
-    """How the data of an experiment are read, before anything is dealt or trained."""
+def understood(config: DataConfig, dataset: Dataset | None = None) -> Understanding:
+    """How the data of an experiment are read, before anything is dealt or trained; `dataset`: those given in Python."""
     path = Path(config.name)
+    if dataset is not None:
+        return _of_dataset(with_schema(dataset.as_task(config.task), config.schema), config)
     if not is_own(config) or is_patients(path):
         return _of_dataset(with_schema(load(config).as_task(config.task), config.schema), config)
     if path.is_dir() and not site_files(path):
@@ -118,26 +120,20 @@ def _of_images(folder: Path, config: DataConfig) -> Understanding:
     """A folder of images, by its names and by what the files say of their size; no picture is decoded."""
     files = image_files(folder)
     classes = tuple(sorted({file.parent.name for file in files}))
-    shapes = Counter(_shape(file) for file in files)
+    shapes = Counter(image_shape(file) for file in files)
     counts = Counter((file.parent.parent.name, file.parent.name) for file in files)
     names = sorted({site for site, _ in counts})
     sites = tuple(_site(name, {one: counts[name, one] for one in classes if counts[name, one]}, config) for name in names)
     channels = max(shape[0] for shape in shapes)
     sizes = sorted({shape[1:] for shape in shapes})
-    size = (config.image_size, config.image_size) if config.image_size else sizes[0]
+    size = common_size(sizes, config.image_size) or sizes[0]
     warnings = _of_sites(sites, classes, config)
-    if len(sizes) > 1 and config.image_size is None:
+    if sizes != [size] and config.image_size is None:
         shown = ", ".join(f"{height}x{width}" for height, width in sizes[:_NAMED])
-        warnings.append(
-            f"images have {len(sizes)} different sizes, such as {shown} (height x width); bring them to one with data.image_size=64, say"
-        )
+        have = f"images have {len(sizes)} different sizes, such as {shown}" if len(sizes) > 1 else f"images are large, {shown}"
+        warnings.append(f"{have} (height x width): they are read at {size[0]}x{size[1]}; data.image_size=128, say, chooses another size")
     schema = config.schema or Schema(task="classification", classes=classes, shape=(channels, *size))
     return Understanding(folder.name, "classification", None, False, sites, (), {}, tuple(warnings), schema)
-
-
-def _shape(file: Path) -> tuple[int, int, int]:
-    with opened_image(file) as opened:
-        return 1 if opened.mode in ("1", "L") else 3, opened.height, opened.width
 
 
 def _sites(dataset: Dataset, config: DataConfig) -> tuple[Site, ...]:

@@ -41,6 +41,9 @@ class Dataset:
     notes: tuple[str, ...] = ()  # what a reader left out or changed, and what else whoever sees results has to know, in sentences
     schema: Schema | None = None  # what it is made of, as its files or its user said; none: as the samples say
 
+    def __repr__(self) -> str:  # never a sample: it may stand in an error or a log
+        return f"Dataset({self.name!r}, {len(self.x)} samples of shape {self.task.shape}, {self.task.kind})"
+
     def __post_init__(self) -> None:
         n = len(self.x)
         for name in self.site_names:

@@ -1,4 +1,4 @@
-"""A user's own data: arrays, arrays per site, torch and Hugging Face data sets, folders of images."""
+"""A user's own data: arrays, arrays per site, folders of images."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ MOST_OUTPUTS = 100_000
 IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
 MOST_CLASSES = 20
+USUAL_SIZE, LARGEST_SIZE = 64, 128  # pixels that images are brought to unless told, if they differ or one side is longer than the second
+FAR = 10.0  # a mean or deviation of a column beyond which unscaled rows deserve a warning
 
 
 def from_arrays(
@@ -34,13 +36,14 @@ def from_arrays(
     sites: Sequence[Any] | np.ndarray | None = None,
     part: np.ndarray | None = None,
     columns: Sequence[str | Column] = (),
+    scaled: bool = False,
     kind: str | None = None,
     class_names: Sequence[str] = (),
 ) -> Dataset:
     """A data set from arrays or tensors; labels that are integers or text are classes, fractions are targets (or say `kind`).
 
     uint8 inputs are images, (n, height, width), (n, height, width, channels) or (n, channels, height, width); all else
-    becomes float32 and is taken as it is. With `columns` the inputs are a table: gaps are filled and numbers scaled.
+    becomes float32 and is taken as it is. With `columns`, or `scaled=True`, rows are a table: gaps are filled and numbers scaled.
 
     >>> data = from_arrays(np.zeros((4, 3)), [0, 1, 1, 2])
     >>> data.task.kind, data.task.outputs, data.x.dtype
@@ -63,8 +66,26 @@ def from_arrays(
         )
     task = Task("classification" if classes else "regression", tuple(inputs.shape[1:]), outputs, names or ())
     site, site_names = _sites(sites)
+    if scaled and inputs.ndim != 2:
+        raise ValueError(f"data set {name}: scaled=True is for rows of numbers, got samples of shape {tuple(inputs.shape[1:])}")
+    columns = columns or ([f"x{place}" for place in range(inputs.shape[1])] if scaled else [])
     described = tuple(Column(c) if isinstance(c, str) else c for c in columns)
+    if not described:
+        _warn_of_scale(inputs, name)
     return Dataset(name, inputs, torch.tensor(labels), task, part=part, site=site, site_names=site_names, columns=described)
+
+
+def _warn_of_scale(x: torch.Tensor, name: str) -> None:
+    """Rows that are taken as they are should be near 0 and 1: training at any usual rate fails on blood pressures."""
+    if x.ndim != 2 or not x.numel() or x.dtype == torch.uint8:
+        return
+    centre, spread = float(x.double().mean(0).abs().max()), float(x.double().std(0, correction=0).max())
+    if centre > FAR or spread > FAR:  # NaN and infinity are refused by what follows
+        warnings.warn(
+            f"data set {name}: its columns are taken as they are, not scaled, and have means up to {centre:.4g} and deviations up to "
+            f"{spread:.4g}; give scaled=True to scale them as tables are, or scale them yourself",
+            stacklevel=3,
+        )
 
 
 def from_sites(sites: Mapping[str, tuple[Any, Any]], **options: Any) -> Dataset:
@@ -84,41 +105,33 @@ def from_sites(sites: Mapping[str, tuple[Any, Any]], **options: Any) -> Dataset:
     return from_arrays(x, y, sites=names, **options)
 
 
-def from_torch(dataset: Any, **options: Any) -> Dataset:
-    """A data set from a torch Dataset with a length, whose items are (input, label)."""
-    items = [dataset[i] for i in range(len(dataset))]
-    if not items or not isinstance(items[0], (tuple, list)) or len(items[0]) != 2:
-        raise ValueError(f"expected a data set of (input, label) pairs, got {len(items)} items such as {type(items[0]) if items else None}")
-    labels = np.array([y.item() if hasattr(y, "item") else y for _, y in items])
-    return from_arrays(np.stack([np.asarray(x) for x, _ in items]), labels, **options)
-
-
-def from_huggingface(dataset: Any, *, inputs: str | Sequence[str], label: str, site: str | None = None, **options: Any) -> Dataset:
-    """A data set from a Hugging Face dataset object: one input column (an image or a vector), or several columns of numbers."""
-    wanted = [inputs] if isinstance(inputs, str) else list(inputs)
-    unknown = [c for c in [*wanted, label, *([site] if site else [])] if c not in dataset.column_names]
-    if unknown:
-        raise ValueError(f"the data set has no column {', '.join(unknown)}; it has {', '.join(dataset.column_names)}")
-    values = [np.stack([np.asarray(value) for value in dataset[column]]) for column in wanted]
-    x = values[0] if isinstance(inputs, str) else np.stack(values, axis=1).astype(np.float32)
-    columns = () if isinstance(inputs, str) else tuple(wanted)
-    sites = list(dataset[site]) if site else None
-    return from_arrays(x, np.asarray(dataset[label]), sites=sites, **{"columns": columns, **options})
-
-
 def from_image_folder(folder: Path | str, image_size: int | None = None) -> Dataset:
-    """A data set from FOLDER/SITE/CLASS/image files, in sorted order; `image_size` resizes, else all must be of one size."""
+    """A data set from FOLDER/SITE/CLASS/image files, in sorted order, all read at one size: theirs, or the one that `common_size` says."""
     folder = Path(folder)
     files = image_files(folder)
-    pixels = [read_image(file, image_size) for file in files]
-    channels = max(len(p) for p in pixels)
-    pixels = [np.repeat(p, channels, axis=0) if len(p) < channels else p for p in pixels]
-    shapes = {p.shape for p in pixels}
-    if len(shapes) > 1:
-        raise ValueError(f"images in {folder} have different shapes, such as {sorted(shapes)[:3]}; set image_size to bring them to one")
+    shapes = [image_shape(file) for file in files]
+    channels, size = max(shape[0] for shape in shapes), common_size([shape[1:] for shape in shapes], image_size)
+    pixels = [read_image(file, size, channels) for file in files]
     classes = sorted({f.parent.name for f in files})
     y = np.array([classes.index(f.parent.name) for f in files])
     return from_arrays(np.stack(pixels), y, name=folder.name, sites=[f.parent.parent.name for f in files], class_names=classes)
+
+
+def common_size(sizes: Sequence[tuple[int, ...]], image_size: int | None = None) -> tuple[int, int] | None:
+    """Height and width that images are read at; None: as they are. Unless told, images of different or of large sizes are made small.
+
+    >>> common_size([(30, 40)]), common_size([(30, 40), (28, 28)]), common_size([(500, 400)]), common_size([(500, 400)], 128)
+    (None, (64, 64), (64, 64), (128, 128))
+    """
+    if image_size is not None:
+        return image_size, image_size
+    return (USUAL_SIZE, USUAL_SIZE) if len(set(sizes)) > 1 or max(max(size) for size in sizes) > LARGEST_SIZE else None
+
+
+def image_shape(file: Path) -> tuple[int, int, int]:
+    """Channels, height and width as the file says them; no picture is decoded."""
+    with opened_image(file) as opened:
+        return 1 if opened.mode in ("1", "L") else 3, opened.height, opened.width
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -129,15 +142,15 @@ def image_files(folder: Path) -> list[Path]:
     return files
 
 
-def read_image(file: Path, image_size: int | None = None, channels: int | None = None) -> np.ndarray:
-    """One image as uint8 (channels, height, width); unless told, one channel if it is grey, else three."""
+def read_image(file: Path, size: tuple[int, int] | None = None, channels: int | None = None) -> np.ndarray:
+    """One image as uint8 (channels, height, width), resized once where `size` is another; unless told, one channel if it is grey, else three."""
     with opened_image(file) as opened:
         grey = channels == 1 if channels else opened.mode in ("1", "L")
         picture = opened.convert("L" if grey else "RGB")
-    if image_size is not None:
+    if size is not None and (picture.height, picture.width) != size:
         from PIL import Image
 
-        picture = picture.resize((image_size, image_size), Image.Resampling.BILINEAR)
+        picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     return np.asarray(images_first(np.asarray(picture)[None])[0])
 
 

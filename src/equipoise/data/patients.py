@@ -18,7 +18,7 @@ import numpy as np
 from equipoise.checked.names import checked_name, quoted
 from equipoise.data.codes import PANCREATIC_CANCER, STATES, SYSTEMS, LabelRule, state_of, system_of
 from equipoise.data.reading import is_missing
-from equipoise.data.record_files import blocks, column_among, header_of, moment_of, number_of
+from equipoise.data.record_files import blocks, column_among, moment_of, number_of
 
 OLDEST = 130
 SEXES = {"f": 0, "female": 0, "w": 0, "m": 1, "male": 1}
@@ -107,6 +107,8 @@ def read_patients(path: Path | str, site: str | None = None, rule: LabelRule = P
     lone = [folder.name for folder in sorted(path.iterdir()) if folder.is_dir() and "" not in found and folder.name not in found]
     if lone:
         raise ValueError(f"{path}: expected patients.csv and events.csv in every site's folder, which {lone[0]} has not")
+    if site is not None and "" not in found:
+        raise ValueError(f"site: {site} is for one folder that holds all sites; {path} has one folder per site")
     notes, reader = Notes(), _Reader(rule)
     for name, (patients, events) in found.items():
         shown = f"{name}/" if name else ""
@@ -132,7 +134,7 @@ class _Reader:
         by_column = site or column_among(file, NAMES["site"])
         wanted = {"patient": NAMES["patient"], "sex": NAMES["sex"], "postal_code": NAMES["postal_code"], "label": NAMES["label"]}
         if not name and by_column is not None:
-            wanted["site"] = (by_column,)
+            wanted["site"] = (by_column.lower(),)
         needed = ("patient", "sex", "postal_code", *(("site",) if site and not name else ()))
         for start, cells in blocks(file, wanted, needed):
             for k, patient in enumerate(cells["patient"]):
@@ -160,6 +162,7 @@ class _Reader:
     def events(self, file: Path, shown: str, patients: str, notes: Notes) -> None:
         wanted = {name: NAMES[name] for name in ("patient", "code", "value", "age", "system", "time")}
         last: dict[int, float] = {}
+        first = len(self.blocks)
         for start, cells in blocks(file, wanted, ("patient", "code", "value", "age")):
             rows = []
             for k, patient in enumerate(cells["patient"]):
@@ -193,13 +196,12 @@ class _Reader:
                 rows.append((place, when, age, value if math.isfinite(value) else math.nan, self._code(system, cells["code"][k]), row))
             found = np.array(rows, EVENT)
             self.blocks.append(found)
-        self._check_order(shown, "time" in header_of(file), notes)
+        if column_among(file, NAMES["time"]) is not None:
+            self._check_order(self.blocks[first:], shown, notes)
 
-    def _check_order(self, shown: str, timed: bool, notes: Notes) -> None:
+    def _check_order(self, blocks: list[np.ndarray], shown: str, notes: Notes) -> None:
         """With times given, ages have to agree with them."""
-        if not timed or not self.blocks:
-            return
-        mine: Any = np.concatenate(self.blocks)
+        mine: Any = np.concatenate([np.empty(0, EVENT), *blocks])
         mine = mine[np.lexsort((mine["when"], mine["patient"]))]
         wrong = np.flatnonzero((np.diff(mine["age"]) < 0) & (np.diff(mine["patient"]) == 0))
         if len(wrong):

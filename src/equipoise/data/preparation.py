@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,10 @@ def _of_patients(data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any])
     from equipoise.data.patients import read_patients
 
     if isinstance(data, (str, Path)):
-        return histories.inputs_of(read_patients(data), recipe)
+        records = read_patients(data)
+        for note in records.notes:
+            logging.getLogger("equipoise").warning(note)
+        return histories.inputs_of(records, recipe)
     values = np.asarray(data, np.float32)
     if list(values.shape[1:]) != recipe["shape"]:
         raise ValueError(
@@ -175,6 +179,16 @@ def _column(described: dict[str, Any]) -> ColumnSchema:
     return ColumnSchema(name=described["name"], kind=kind, categories=categories or (("",) if kind == "category" else ()), formats=formats)
 
 
+def new_images(data: Path) -> list[Path]:
+    """The image files to predict for: one file, or all in a folder, in folders of sites or classes, or laid out as for training."""
+    if not data.is_dir():
+        return [data]
+    files = sorted(file for depth in ("*", "*/*", "*/*/*") for file in data.glob(depth) if file.suffix.lower() in IMAGE_ENDINGS)
+    if not files:
+        raise ValueError(f"no images found in {data}, nor in folders inside it; expected {', '.join(IMAGE_ENDINGS)}")
+    return files
+
+
 def _values(data: Path | np.ndarray | Tensor, recipe: dict[str, Any]) -> np.ndarray:
     if isinstance(data, Path):
         if data.suffix == ".npz":
@@ -183,10 +197,8 @@ def _values(data: Path | np.ndarray | Tensor, recipe: dict[str, Any]) -> np.ndar
                 raise ValueError(f"{data} has no array x; it has {', '.join(stored)}")
             data = stored["x"]
         elif recipe["kind"] == "image":
-            files = sorted(f for f in data.iterdir() if f.suffix.lower() in IMAGE_ENDINGS) if data.is_dir() else [data]
-            if not files:
-                raise ValueError(f"no images found in {data}")
-            return np.stack([read_image(f, recipe["shape"][-1], recipe["shape"][0]) for f in files])
+            channels, height, width = recipe["shape"]
+            return np.stack([read_image(file, (height, width), channels) for file in new_images(data)])
         else:
             raise ValueError(f"expected an NPZ file with an array x, got {data}")
     values = np.asarray(data)

@@ -16,7 +16,7 @@ Block = tuple[int, dict[str, list[str]]]  # number of its first row, and cells b
 def blocks(file: Path, wanted: dict[str, tuple[str, ...]], needed: Sequence[str]) -> Iterator[Block]:
     """The wanted columns of a file, some rows at a time; row numbers count the header as 1."""
     header = header_of(file)
-    columns = {name: next((h for h in header if h in also), None) for name, also in wanted.items()}
+    columns = {name: next((h for h in header if h.lower() in also), None) for name, also in wanted.items()}
     lacking = [name for name in needed if columns[name] is None]
     if lacking:
         raise ValueError(f"{file}: expected the columns {', '.join(needed)}, got {', '.join(header)}; {lacking[0]} is missing")
@@ -79,7 +79,7 @@ def _parquet(file: Path) -> Any:
 
 def column_among(file: Path, names: Sequence[str]) -> str | None:
     header = header_of(file)
-    return next((name for name in names if name in header), None)
+    return next((h for name in names for h in header if h.lower() == name), None)
 
 
 def number_of(cell: str) -> float:

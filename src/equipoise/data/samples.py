@@ -49,6 +49,23 @@ class Samples:
         x, y = self._x, self._y
         return Samples(self.index[positions], lambda chosen: x(positions[chosen]), lambda chosen: y(positions[chosen]))
 
+    def with_(self, others: Samples) -> Samples:
+        """These and others of the same federation, behind them."""
+        return Samples(
+            torch.cat([self.index, others.index]), _behind(len(self), self._x, others._x), _behind(len(self), self._y, others._y)
+        )
+
     def chunks(self) -> Iterator[Tensor]:
         """The positions of all samples in order, in batches that follow from the data alone."""
         return iter(torch.split(torch.arange(len(self)), EVALUATION_BATCH)) if len(self) else iter(())
+
+
+def _behind(first: int, own: Callable[[Tensor], Tensor], others: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Positions below `first` are asked of `own`, the rest of `others`."""
+
+    def found(positions: Tensor) -> Tensor:
+        late = positions >= first
+        values = torch.cat([own(positions[~late]), others(positions[late] - first)])
+        return values[torch.argsort(torch.cat([(~late).nonzero(), late.nonzero()]).flatten())]
+
+    return found

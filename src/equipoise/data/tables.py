@@ -66,7 +66,7 @@ def read_sites(path: Path, site: str | None = None) -> Sites:
     if all(file.suffix.lower() == ".npz" for file in files) and "x" in tables[files[0].stem]:
         return Sites(path, tables, dialects, True)
     if path.is_file():
-        tables = _by_site(tables[path.stem], site, path)
+        tables = by_site(tables[path.stem], site, path)
     elif site is not None:
         raise ValueError(f"site: {site} is for one file that holds all sites; {path} is a folder with one file per site")
     return Sites(path, tables, dialects, False)
@@ -207,7 +207,8 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _by_site(table: Table, site: str | None, path: Path) -> dict[str, Table]:
+def by_site(table: Table, site: str | None, path: Path) -> dict[str, Table]:
+    """One table of all sites, taken apart."""
     if site is None or site not in table:
         raise ValueError(f"{path} is one file: say which column names the site (site: COLUMN), one of {', '.join(table)}")
     owner = cells_as_text(table[site])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from equipoise.method import Method, Ups
 from equipoise.metrics import parameter_distances, registry
 from equipoise.records import Down, Record, State, Up
 from equipoise.server import Server
+from equipoise.storage.files import RunError
+from equipoise.transports import curves
 from equipoise.transports.measuring import DISTANCE, HANDED, MEASURE, OUTPUTS, score
 
 SHARED_CHUNK = 1024  # samples of the shared test set per request: fixed, a multiple of the evaluation batch
@@ -54,6 +56,9 @@ class Measuring:
     lending: Callable[[], AbstractContextManager[None]]  # networks that are taken within it come back at its end
     shared: int  # samples of the shared test set that performing sides hold
     own: Samples | None  # the shared test set, where the server has its labels
+    ending: bool = False  # whether this is the last measurement of the run
+    counts: list[tuple[str, str, str, Tensor]] = field(default_factory=list)  # client, model, split, table of counts
+    majority: list[tuple[str, str, float]] = field(default_factory=list)  # client, split, share of the most frequent class
 
     def record(self, state: State, cohort: RoundCohort, finishes: bool) -> None:
         """Put into the cohort's record what the settings ask for; the last round is always measured."""
@@ -66,11 +71,14 @@ class Measuring:
             ]
         if last or (settings.every and record.round % settings.every == 0):
             everyone = record.cohort if record.finish else self.server.ids  # who came late is measured, and nobody else again
+            self.ending = record.finish or (last and not finishes)
             rows, record.main = self.clients(state, everyone if settings.clients == "all" else cohort.joined)
             phases = (["final"] if record.finish else ["received"]) + (["final"] if last and not finishes else [])
             record.measurements += [
                 (client, model, phase, split, metric, value) for client, model, split, metric, value in rows for phase in phases
             ]
+            record.measurements += [(client, "majority", "reference", split, "accuracy", share) for client, split, share in self.majority]
+            record.curves = [row for table in self.counts for row in curves.rows(*table)]
         record.seconds["evaluation"] = time.perf_counter() - began
 
     def clients(self, state: State, clients: Sequence[str]) -> tuple[list[Row], str]:
@@ -95,13 +103,34 @@ class Measuring:
         # Without parts of their own to measure, one client tells whether anything is left for the others.
         while waiting and (self.settings.splits or not known or not all(scope["common"] for scope in known.values())):
             asked, waiting = (waiting, []) if self.settings.splits or known else (waiting[:1], waiting[1:])
-            orders = [(client, Record(down=downs[client], splits=splits, metrics=list(self.metrics), alike=same)) for client in asked]
+            orders = [(client, self._order(client, downs[client], splits, same)) for client in asked]
             for client, up, measured in self.ask(MEASURE, orders):
+                self._take(client, up)
                 for name, scope in up["served"].items():
                     before = known.setdefault(name, dict(scope))
                     before["common"] = before["common"] and scope["common"]
                 rows += [(client, row["model"], row["split"], row["metric"], row["value"]) for row in measured]
         return rows, known
+
+    def _order(self, client: str, down: Down, splits: list[str], same: bool) -> Record:
+        more = {"ending": True, "curves": self._counts_of(client)} if self.ending else {}
+        return Record(down=down, splits=splits, metrics=list(self.metrics), alike=same, **more)
+
+    def _counts_of(self, client: str) -> bool:
+        return self.ending and self.settings.curves and client not in self.settings.no_curves
+
+    def _take(self, client: str, up: Up) -> None:
+        """What a reply at the last measurement says beside the values; it may come from a stranger."""
+        share = up.get("majority")
+        if isinstance(share, float) and 0 < share <= 1:
+            self.majority.append((client, "test", share))
+        for model, table in up.get("curves", {}).items():
+            wrong = curves.fault(table, self.server.task)
+            if wrong is not None or not self._counts_of(client):
+                raise RunError(
+                    f"client {client!r} sent counts of scores: {wrong or 'nobody asked'}; install the same version on both sides"
+                )
+            self.counts.append((client, model, "shared" if self.shared else "test", table))
 
     def _common(self, downs: Mapping[str, Down], names: Sequence[str]) -> list[Row]:
         """Models that are the same for all, once, on the one test set for all; its slices go to whoever is free."""
@@ -121,6 +150,11 @@ class Measuring:
                     logits = self.server.predict(self.server.load(up.model), self.own)
             found = score(self.server.task, logits, self.own.y, self.metrics)
             rows += [(SHARED, name, "shared", metric, value) for metric, value in found.items()]
+            if self._counts_of(SHARED):
+                counts = curves.of(self.server.task, logits, self.own.y, name)
+                self.counts += [(SHARED, model, "shared", table) for model, table in counts.items()]
+        if self.ending and self.server.task.classifies and len(self.own.y):
+            self.majority.append((SHARED, "shared", curves.majority(self.own.y)))
         return rows
 
     def distances(self, ups: Ups, state: State) -> list[tuple[str, str, str, float]]:

@@ -20,10 +20,12 @@ from equipoise.checked.imports import OWN, Imports, NotAllowed, permitted
 from equipoise.checked.names import checked_name, closest, quoted
 from equipoise.composition import parts
 from equipoise.data import DataConfig, Dataset
+from equipoise.data.objects import with_own_data
 from equipoise.experiment.files import ConfigurationError
 from equipoise.experiment.sections import Evaluation, Faults, Participation, Section
 from equipoise.experiment.specifications import method_from, method_spec, name_is_local, spec_of
 from equipoise.method import Method, mistake
+from equipoise.models.registry import AUTO, chosen
 from equipoise.training import Training
 
 MOST_MISTAKES = 20  # that one error tells
@@ -36,7 +38,9 @@ class Experiment(Section):
     """Data + partition + model(s) + method + schedule + seed."""
 
     data: DataConfig = DataConfig()
-    model: Any = Field("mlp", description="a model's name, or a mapping with its name and options, or a module of yours")
+    model: Any = Field(
+        "auto", description="a model's name, or a mapping with its name and options, or a module of yours; auto: cnn for images, else mlp"
+    )
     models: dict[str, Any] = Field(
         default_factory=dict, max_length=100, description="several models by name (private, proxy), for methods that need them"
     )
@@ -61,6 +65,11 @@ class Experiment(Section):
             found = error.errors()
             more = [f"... and {len(found) - MOST_MISTAKES} more mistakes"] if len(found) > MOST_MISTAKES else []
             raise ConfigurationError("\n".join([*map(_explain, found[:MOST_MISTAKES]), *more])) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_data(cls, values: Any) -> Any:
+        return with_own_data(values)
 
     @field_validator("device")
     @classmethod
@@ -139,6 +148,10 @@ class Experiment(Section):
     def architectures(self) -> dict[str, Any]:
         """Model name -> specification; a single model is called `model`."""
         return dict(self.models) if self.models else {"model": self.model}
+
+    def with_model(self, shape: tuple[int, ...]) -> Experiment:
+        """The same with the name of the model that `auto` stands for, so that its file says what was trained."""
+        return self if self.models or self.model != AUTO else self.model_copy(update={"model": chosen(shape)})
 
     @property
     def local(self) -> str | None:

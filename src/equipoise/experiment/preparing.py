@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from equipoise.checked.names import nearest
+from equipoise.composition import parts
 from equipoise.data import Federation
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.method import Method
@@ -42,9 +43,13 @@ def prepare(wanted: Experiment, task: Task, ids: Sequence[str], federation: Fede
     if federation is None:
         for number, scripted in wanted.participation.script.items():
             _check_clients(f"participation.script.{number}", scripted.clients, ids)
+        _check_clients("evaluation.no_curves", wanted.evaluation.no_curves, ids)
         _check_clients("faults.script", [fault.client for fault in wanted.faults.script], ids)
     own = factories(architectures, task, wanted.imports)
     built = {**own, **method.models(task, own)}
+    named = getattr(parts(method)[0], "model", None)  # Standalone's, say: which of several models it trains
+    if isinstance(named, str) and named not in built:
+        raise nearest("model of the experiment under method.model", named, list(built))
     # What a method brings follows from a client's own architectures; the one that travels, `model`, is the same for all.
     differing = {name: theirs for name, theirs in overrides.items() if name != "model"}
     for client in dict.fromkeys(client for theirs in differing.values() for client in theirs):

@@ -84,6 +84,10 @@ class Evaluation(Section):
         None, description="the metric that results are about; default: accuracy or rmse, else the first of `metrics` that is not loss"
     )
     after_local: bool = Field(False, description="measure each client's model right after its local training, too")
+    curves: bool = Field(
+        True, description="counts of scores at the end, from clients with at least 30 test samples: for ROC and calibration curves"
+    )
+    no_curves: tuple[str, ...] = Field((), description="clients that send no counts of scores; a site may also set EQUIPOISE_CURVES=no")
     distances: bool = Field(False, description="angle and Manhattan distance between each client's model and the new global one")
 
     @field_validator("metrics", "main")

@@ -5,7 +5,7 @@ from equipoise.losses.distillation import distillation_loss, focal_loss, kl_dive
 from equipoise.losses.embeddings import alignment, cohort_contrast, embedding_contrast, embedding_target, mean_direction, refined_alignment
 from equipoise.losses.energies import energy, trust
 from equipoise.losses.fisher import fisher_diagonal
-from equipoise.losses.offsets import class_offsets
+from equipoise.losses.offsets import class_offsets, mean_offset, offsets
 from equipoise.losses.prototypes import class_means
 
 __all__ = [
@@ -21,7 +21,9 @@ __all__ = [
     "focal_loss",
     "kl_divergence",
     "mean_direction",
+    "mean_offset",
     "model_contrast",
+    "offsets",
     "refined_alignment",
     "trust",
 ]

@@ -1,4 +1,4 @@
-"""Class offsets: what must be added to a model's logits to fit one client's mix of labels."""
+"""Offsets: what must be added to a model's outputs to fit one client's mix of labels, or the level of its numbers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from equipoise.checked.arrays import Numbers, float64
 LONGEST = 2.0  # step in any entry: far from the optimum the quadratic model of the loss promises too much
 STEPS, CLOSE = 200, 1e-9
 ROUNDING = 1e-10  # of a loss that is a sum over samples
+
+
+def offsets(outputs: Numbers, y: Numbers, rho: float, classifies: bool) -> NDArray[np.float64]:
+    """Of classes, or of the level of numbers."""
+    return (class_offsets if classifies else mean_offset)(outputs, y, rho)
 
 
 def class_offsets(logits: Numbers, y: Numbers, rho: float = 1.0) -> NDArray[np.float64]:
@@ -42,6 +47,16 @@ def class_offsets(logits: Numbers, y: Numbers, rho: float = 1.0) -> NDArray[np.f
             tried, after = _loss(given, labels, b + step, rho)
         b, value, p = b + step, tried, after
     return b
+
+
+def mean_offset(predictions: Numbers, y: Numbers, rho: float = 1.0) -> NDArray[np.float64]:
+    """argmin over b of sum_i (predictions_i + b - y_i)^2 / 2 + rho/2 b^2: the mean residual, pulled to 0; 0 without samples.
+
+    >>> mean_offset([[1.0], [2.0]], [3.0, 3.0])
+    array([1.])
+    """
+    gaps = float64(y) - float64(predictions).reshape(-1)
+    return np.array([gaps.sum() / (len(gaps) + rho)])
 
 
 def _loss(logits: NDArray[Any], y: NDArray[Any], b: NDArray[Any], rho: float) -> tuple[float, NDArray[np.float64]]:

@@ -1,6 +1,6 @@
 """Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification (FedAvgM).
 
-Tzu-Ming Harry Hsu, Hang Qi and Matthew Brown. 2019. https://arxiv.org/abs/1909.06335
+Tzu-Ming Harry Hsu, Hang Qi and Matthew Brown. Preprint, 2019. https://arxiv.org/abs/1909.06335
 """
 
 from __future__ import annotations

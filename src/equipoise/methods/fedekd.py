@@ -1,6 +1,6 @@
 """FedeKD: Energy-Based Gating for Robust Federated Knowledge Distillation under Heterogeneous Settings.
 
-Quang-Huy Nguyen, Jiaqi Wang and Wei-Shinn Ku. 2026. https://arxiv.org/abs/2605.05553
+Quang-Huy Nguyen, Jiaqi Wang and Wei-Shinn Ku. Preprint, 2026. https://arxiv.org/abs/2605.05553
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""FedGKD: Dezhong Yao, Wanning Pan, Yutong Dai, Yao Wan, Xiaofeng Ding, Chen Yu, Hai Jin, Zheng Xu and Lichao Sun, "FedGKD: Toward
-Heterogeneous Federated Learning via Global Knowledge Distillation", IEEE Transactions on Computers 73(1), pages 3-17, 2024.
+"""FedGKD: Toward Heterogeneous Federated Learning via Global Knowledge Distillation.
 
-arXiv:2107.00051; code of the authors: github.com/CGCL-codes/FedGKD.
+Dezhong Yao, Wanning Pan, Yutong Dai, Yao Wan, Xiaofeng Ding, Chen Yu, Hai Jin, Zheng Xu and Lichao Sun. IEEE Transactions on Computers
+73(1), pages 3-17, 2024. https://arxiv.org/abs/2107.00051, https://github.com/CGCL-codes/FedGKD
 """
 
 from __future__ import annotations

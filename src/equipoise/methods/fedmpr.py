@@ -1,7 +1,9 @@
-"""FedMPR: Özgü Göksu and Nicolas Pugeault, "Robust Federated Learning in the Face of Covariate Shift: A Magnitude Pruning with Hybrid
-Regularization Framework for Enhanced Model Aggregation", 2024.
+"""Robust Federated Learning in the Face of Covariate Shift: A Magnitude Pruning with Hybrid Regularization Framework for Enhanced Model
+Aggregation (FedMPR).
 
-arXiv:2412.15010. Its full text was not at hand: strengths of dropout and noise, and where they act, are assumed.
+Özgü Göksu and Nicolas Pugeault. Preprint, 2024. https://arxiv.org/abs/2412.15010
+
+Its full text was not at hand: strengths of dropout and noise, and where they act, are assumed.
 """
 
 from __future__ import annotations

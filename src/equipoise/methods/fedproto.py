@@ -1,7 +1,9 @@
-"""FedProto: Yue Tan, Guodong Long, Lu Liu, Tianyi Zhou, Qinghua Lu, Jing Jiang and Chengqi Zhang, "FedProto: Federated Prototype Learning
-across Heterogeneous Clients", AAAI 2022, pages 8432-8440.
+"""FedProto: Federated Prototype Learning across Heterogeneous Clients.
 
-arXiv:2105.00243; code of the authors: github.com/yuetan031/fedproto. Here with averaged models, as in github.com/WenkeHuang/MarsFL.
+Yue Tan, Guodong Long, Lu Liu, Tianyi Zhou, Qinghua Lu, Jing Jiang and Chengqi Zhang. AAAI Conference on Artificial Intelligence 2022, pages
+8432-8440. https://arxiv.org/abs/2105.00243, https://github.com/yuetan031/fedproto
+
+Here with averaged models, as in https://github.com/WenkeHuang/MarsFL.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""FedRDN: Yunlu Yan, Huazhu Fu, Yuexiang Li, Jinheng Xie, Jun Ma, Guang Yang and Lei Zhu, "A Simple Data Augmentation for Feature
-Distribution Skewed Federated Learning", CVPR 2025.
+"""A Simple Data Augmentation for Feature Distribution Skewed Federated Learning (FedRDN).
 
-arXiv:2306.09363; code of the authors: github.com/IAMJackYan/FedRDN.
+Yunlu Yan, Huazhu Fu, Yuexiang Li, Jinheng Xie, Jun Ma, Guang Yang and Lei Zhu. IEEE/CVF Conference on Computer Vision and Pattern
+Recognition (CVPR), 2025. https://arxiv.org/abs/2306.09363, https://github.com/IAMJackYan/FedRDN
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Salvaging Federated Learning by Local Adaptation: FedAvg with fine-tuning, the simplest personal model, and a strong one.
 
-Tao Yu, Eugene Bagdasaryan and Vitaly Shmatikov. 2020. https://arxiv.org/abs/2002.04758
+Tao Yu, Eugene Bagdasaryan and Vitaly Shmatikov. Preprint, 2020. https://arxiv.org/abs/2002.04758
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from equipoise.client import Client
 from equipoise.method import Cohort, Count, Served
@@ -25,6 +26,7 @@ class Finetune(FedAvg):
     paper = "Yu, Bagdasaryan and Shmatikov, Salvaging Federated Learning by Local Adaptation, 2020"
     family, year, fairness, passes = "personal", 2020, "none", "E·T, and at the end e·T"
     exchanges = "1; at the end 1"
+    composable_finish: ClassVar[bool] = True
 
     tune_epochs: Count = 5  # of fine-tuning, with the optimiser and the learning rate of the last round
 
@@ -33,7 +35,7 @@ class Finetune(FedAvg):
         return state
 
     def tune(self, client: Client, down: Down) -> Up:
-        client.state["tuned"] = tuned(client, down, self.tune_epochs)
+        client.state["tuned"] = tuned(client, client.load(down.model), self.tune_epochs)
         return Up()
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
@@ -41,8 +43,8 @@ class Finetune(FedAvg):
         return {"personal": Served(personal, main=True), "global": Served(client.load(down.model), same_for_all=True)}
 
 
-def tuned(client: Client, down: Down, epochs: int) -> Model:
-    """A copy of the received model, trained on the client's own data."""
-    model = client.load(down.model)
-    client.fit(model, epochs=epochs, purpose="tune")
-    return model
+def tuned(client: Client, model: Model, epochs: int, purpose: str = "tune") -> Model:
+    """A copy of a model, trained on the client's own data."""
+    own = client.load(model.tree())
+    client.fit(own, epochs=epochs, purpose=purpose)
+    return own

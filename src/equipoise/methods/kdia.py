@@ -1,6 +1,6 @@
 """Tackling Data Heterogeneity in Federated Learning through Knowledge Distillation with Inequitable Aggregation (KDIA).
 
-Xing Ma. 2025. https://arxiv.org/abs/2506.20431, https://github.com/maxiaum/KDIA
+Xing Ma. Preprint, 2025. https://arxiv.org/abs/2506.20431, https://github.com/maxiaum/KDIA
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""MOON: Qinbin Li, Bingsheng He and Dawn Song, "Model-Contrastive Federated Learning", CVPR 2021, pages 10713-10722.
+"""Model-Contrastive Federated Learning (MOON).
 
-arXiv:2103.16257; code of the authors: github.com/QinbinLi/MOON.
+Qinbin Li, Bingsheng He and Dawn Song. IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR), pages 10713-10722, 2021.
+https://arxiv.org/abs/2103.16257, https://github.com/QinbinLi/MOON
 """
 
 from __future__ import annotations

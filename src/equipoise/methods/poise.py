@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, cast
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -15,18 +15,15 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from equipoise.client import Client
-from equipoise.losses import class_offsets
-from equipoise.method import Cohort, Count, Fraction, Method, NonNegative, Positive, Served, Ups
+from equipoise.losses import offsets
+from equipoise.method import Cohort, Count, Fraction, Method, NonNegative, Positive, Served, Ups, model_of, shared_of
 from equipoise.methods.finetune import tuned
 from equipoise.methods.standalone import Standalone
-from equipoise.models import Model
-from equipoise.models.mixture import Mixture
+from equipoise.models import Mixture, Model
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.task import Task
-from equipoise.weighting import log_likelihoods, mixture_weights, on_simplex, posterior_mean, simplex_grid
-
-NEVER_ZERO = 1e-12  # added to probabilities, whose logarithms are taken
+from equipoise.weighting import mixtures
 
 
 @dataclass(frozen=True)
@@ -35,42 +32,41 @@ class Poise(Method):
 
     The experts: the model trained alone (`private` in the experiment, or of the common architecture), the global model, the global model
     with offsets for the client's mix of labels, and the global model fine-tuned. A prior for their weights is agreed on by a few numbers.
+    In the slot `finish` of another method its experts are the models that this one serves, in place of FedAvg's.
     """
 
-    family, year, fairness = "personal", 2026, "no harm"
-    passes, exchanges = "2E·T, and at the end e·T + F, and 3 passes over the client's validation data", "1; at the end 2"
-    needs_classes: ClassVar[bool] = True
+    family, year, fairness, exchanges = "personal", 2026, "no harm", "1; at the end 2"
+    passes = "2E·T, and at the end 3e·T + 2F, and 2e + 3 passes over the client's validation data"
+    composable_finish: ClassVar[bool] = True
 
     alone: bool = True  # an expert that is trained as if there were no federation
-    offsets: bool = True  # an expert that is the global model with class offsets
+    offsets: bool = True  # an expert that is the global model with offsets: of classes, or of the level of numbers
     tune_epochs: Annotated[int, Ge(0)] = 5  # of fine-tuning the global model, as another expert; 0: there is none
-    rho: Positive = 1.0  # pull of the class offsets to 0
+    rho: Positive = 1.0  # pull of the offsets to 0
+    fold: bool = True  # once they have judged the experts, these are trained on the validation data, too
     kappa: NonNegative = 10.0  # strength of the prior, in validation samples
-    grid: Count = 5  # steps of the grid of weights over which the own posterior is taken
     prior: Literal["mean", "pooled"] = "mean"  # from the means of the clients' posteriors; pooled: from all validation data as one set
     min_validation: Count = 10  # validation samples below which a client says nothing about the prior
     merit: Fraction = 0.0  # share of the weights that goes to the model trained alone, whatever the evidence
-
-    @property
-    def experts(self) -> dict[str, str]:  # expert -> the network that it asks
-        given = {"alone": self.alone, "global": True, "offsets": self.offsets, "tuned": bool(self.tune_epochs)}
-        return {name: "global" if name == "offsets" else name for name, there in given.items() if there}
 
     def check(self, task: Task) -> None:
         if self.merit and not self.alone:
             raise ValueError(f"poise: merit={self.merit:g} gives weight to the model trained alone, but alone=false; set merit=0")
 
     def models(self, task: Task, others: Mapping[str, Callable[[], nn.Module]]) -> Mapping[str, Callable[[], nn.Module]]:
-        if "model" not in others:
-            return {}
-        private = others.get("private", others["model"])
-        networks = {name: private if name == "alone" else others["model"] for name in dict.fromkeys(self.experts.values())}
-        return {"private": private, "mixture": lambda: Mixture(networks, self.experts, task.outputs)}
+        return {"private": others["model"]} if "private" not in others and "model" in others else {}
 
     def client(self, client: Client, down: Down) -> Up | None:
-        if self.alone:
-            Standalone("private").client(client, down)  # L_k: nothing passes between it and the global model
+        self.learn_alone(client, down)
         return super().client(client, down)
+
+    def alongside(self, server: Server, state: State, cohort: Cohort) -> State:
+        cohort.run(self.learn_alone)
+        return state
+
+    def learn_alone(self, client: Client, down: Down) -> Up:
+        """L_k: nothing passes between it and what is trained together."""
+        return Standalone("private").client(client, down) if self.alone else Up()
 
     def finish(self, server: Server, state: State, everyone: Cohort) -> State:
         if "prior" in state:  # these came late: the others have agreed without them
@@ -80,61 +76,65 @@ class Poise(Method):
         everyone.run(self.settle, Down(prior=prior))
         return state.with_(prior=prior)
 
+    def given(self, client: Client, down: Down) -> Mapping[str, Model | Served]:
+        """What was trained together; in a composition what its base serves."""
+        return {"global": Served(client.load(down.model), same_for_all=True)}
+
     def prepare(self, client: Client, down: Down) -> Up:
-        """Steps 1 and 2: the experts, and what the validation data say of them. Too few of them say nothing: zeros."""
+        """Steps 1 and 2: the experts, and what the validation data say of them. Having said it, they are training data like any other."""
+        client.state.pop("alone", None)
+        self._train(client, down)
+        mixture, samples = self._mixture(client, down), client.validation
+        said = mixture.head.experts(client.features(Model(mixture, "mixture"), samples).double())
+        q = mixtures.chances(said, samples.y, client.task.classifies)  # q_ij: what expert j gives to the label of validation sample i
+        client.state["_chances"] = torch.from_numpy(q)
+        if self.fold:
+            with client.training_on_all():
+                self._train(client, down)
+                if self.alone and self.tune_epochs:
+                    own = client.load(client.state.get("local"), model="private")
+                    client.state["alone"] = tuned(client, own, self.tune_epochs, "tune alone")
+        up = Up(evidence=torch.from_numpy(mixtures.evidence(q, self.prior == "pooled", self.min_validation)))
+        return up.with_(experts=q.shape[1]) if self.prior == "pooled" else up
+
+    def _train(self, client: Client, down: Down) -> None:
+        _, shared = shared_of(self.given(client, down))
         if self.offsets:
-            logits = client.predict(client.load(down.model))
-            client.state["offsets"] = torch.from_numpy(class_offsets(logits, client.train.y, self.rho))
+            client.state["offsets"] = torch.from_numpy(offsets(client.predict(shared), client.train.y, self.rho, client.task.classifies))
         if self.tune_epochs:
-            client.state["tuned"] = tuned(client, down, self.tune_epochs)
-        client.state["_chances"] = self._chances(client, down)
-        grid = simplex_grid(len(self.experts), self.grid)
-        logs = log_likelihoods(client.state["_chances"], grid)
-        said = logs if self.prior == "pooled" else posterior_mean(logs, grid)
-        return Up(evidence=torch.from_numpy(said if len(client.validation) >= self.min_validation else np.zeros_like(said)))
+            client.state["tuned"] = tuned(client, shared, self.tune_epochs)
 
     def _agreed(self, ups: Ups) -> Tensor:
         """Step 3: the prior. What is no posterior at all does not count; so a client moves the mean by its share at most."""
-        grid = simplex_grid(len(self.experts), self.grid)
-        said = [up.evidence.numpy() for up in ups]
-        if self.prior == "pooled":
-            return torch.from_numpy(posterior_mean(sum((one for one in said if one.shape == grid.shape[:1]), np.zeros(len(grid))), grid))
-        counted = [one for one in said if one.shape == grid.shape[1:] and on_simplex(one)]
-        return torch.from_numpy(np.mean(counted or [np.full(grid.shape[1], 1 / grid.shape[1])], axis=0))
+        said = [(up.evidence.numpy(), int(up.get("experts", len(up.evidence)))) for up in ups]
+        return torch.from_numpy(mixtures.agreed(said, self.prior == "pooled"))
 
     def settle(self, client: Client, down: Down) -> Up:
         """Step 4: the weights."""
         if "_chances" not in client.state:
             self.prepare(client, down)
-        weights = mixture_weights(client.state.pop("_chances"), down.prior, self.kappa)
-        own = np.array([expert == "alone" for expert in self.experts])
+        weights = mixtures.mixture_weights(client.state.pop("_chances"), down.prior, self.kappa)
+        own = np.arange(len(weights)) == 0  # the model trained alone stands first, where there is one
         client.state["weights"] = torch.from_numpy((1 - self.merit) * weights + self.merit * own)
         return Up()
 
-    def _networks(self, client: Client, down: Down) -> dict[str, Model]:
-        """The networks behind the experts."""
-        found = {"global": client.load(down.model)}
-        if self.alone:
-            found["alone"] = client.load(client.state.get("local"), model="private")
-        if "tuned" in client.state:
-            found["tuned"] = client.load(client.state["tuned"])
-        return found
-
-    def _chances(self, client: Client, down: Down) -> Tensor:
-        """q_ij: the probability that expert j gives to the label of validation sample i."""
-        samples = client.validation
-        logits = {name: client.predict(model, samples).double() for name, model in self._networks(client, down).items()}
-        moved = [logits[network] + (client.state["offsets"] if expert == "offsets" else 0) for expert, network in self.experts.items()]
-        right = [one.softmax(1).gather(1, samples.y[:, None])[:, 0] for one in moved]
-        return torch.stack(right, 1) + NEVER_ZERO
+    def _mixture(self, client: Client, down: Down) -> Mixture:
+        """The experts as one network, some of which ask the same one; before they are weighed, all alike."""
+        given = self.given(client, down)
+        own = client.state.get("alone", client.state.get("local"))
+        networks = {"alone": client.load(own, model="private")} if self.alone else {}
+        networks |= {name: model_of(one) for name, one in given.items()}
+        experts = {name: name for name in networks} | ({"offsets": shared_of(given)[0]} if self.offsets else {})
+        if self.tune_epochs:
+            networks["tuned"], experts["tuned"] = client.load(client.state["tuned"]), "tuned"
+        nets, added = {name: one.net for name, one in networks.items()}, {"offsets": client.state.get("offsets")}
+        return Mixture(nets, experts, client.state.get("weights"), added, client.task)
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
-        """Step 5. Who missed the end serves the model trained alone, or else the global one."""
-        networks = self._networks(client, down)
-        shared, personal = networks["global"], networks.get("alone", networks["global"])
+        """Step 5. Who missed the end serves the model trained alone, or else the shared one."""
+        given = self.given(client, down)
+        alone = {"alone": client.load(client.state.get("local"), model="private")} if self.alone else {}
+        personal = alone.get("alone", shared_of(given)[1])
         if "weights" in client.state:
-            personal = client.load(None, model="mixture")
-            offsets = {"offsets": client.state["offsets"]} if self.offsets else {}
-            cast(Mixture, personal.net).hold({name: model.net for name, model in networks.items()}, client.state["weights"], offsets)
-        served: dict[str, Model | Served] = {"personal": Served(personal, main=True), "global": Served(shared, same_for_all=True)}
-        return served | ({"alone": networks["alone"]} if self.alone else {})
+            personal = Model(self._mixture(client, down), "mixture")
+        return {"personal": Served(personal, main=True)} | {name: one for name, one in given.items() if name != "personal"} | alone

@@ -1,7 +1,7 @@
 """Fair Resource Allocation in Federated Learning (q-FFL, q-FedAvg).
 
-Tian Li, Maziar Sanjabi, Ahmad Beirami and Virginia Smith. International Conference on Learning Representations (ICLR) 2020,
-arXiv:1905.10497. https://github.com/litian96/fair_flearn
+Tian Li, Maziar Sanjabi, Ahmad Beirami and Virginia Smith. International Conference on Learning Representations (ICLR) 2020.
+https://arxiv.org/abs/1905.10497, https://github.com/litian96/fair_flearn
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Standalone: the reference of every statement on who gains."""
+"""Standalone: the reference of every statement on who gains.
+
+No paper: it is what every paper compares with.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ class Standalone(Method):
     exchanges = "1"
     weighs: ClassVar[bool] = False
     uploads_model: ClassVar[bool] = False
+    shares_model: ClassVar[bool] = False
 
     model: str = "model"  # which of the experiment's models is trained
 

@@ -172,10 +172,11 @@ def _percentiles(statistic: Statistic, means: Array, redrawn: Array, level: floa
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UndefinedMetric)  # counted below; a thousand warnings would hide the one that matters
         rows = [statistic(*draw) for draw in redrawn]
-    return {name: _percentile_interval(float(value[name]), np.array([row[name] for row in rows]), level) for name in value}
+    return {name: percentile_interval(float(value[name]), np.array([row[name] for row in rows]), level) for name in value}
 
 
-def _percentile_interval(value: float, drawn: Array, level: float) -> Interval:
+def percentile_interval(value: float, drawn: Array, level: float) -> Interval:
+    """A value with the percentiles of what was drawn around it."""
     known = drawn[~np.isnan(drawn)]
     missing = len(drawn) - len(known)
     if np.isnan(value) or len(known) < 2:

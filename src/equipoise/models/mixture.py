@@ -1,65 +1,75 @@
-"""A mixture of experts as one network: it is loaded, measured, exported and asked for predictions like any other."""
+"""A mixture of experts as one network: it is measured, exported and asked for predictions like any other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from equipoise.models.network import Network
+from ..task import Task
+from .network import Network
 
 
 class Mixture(Network):
-    """log sum_j w_j p_j(y | x), where expert j gives softmax(logits of its network + its offsets); experts may share a network's pass.
+    """log sum_j w_j p_j(y | x), where expert j gives softmax(outputs of its network + its offsets); of numbers, sum_j w_j (output + offset).
 
-    >>> linear = lambda: nn.Linear(1, 2, bias=False)
-    >>> mixture = Mixture({"plain": linear, "moved": linear}, {"a": "plain", "b": "plain", "c": "moved"}, 2)
+    Experts may share a network's pass; offsets are of those that have some.
+
+    >>> plain, other = nn.Linear(1, 2, bias=False), nn.Linear(1, 2, bias=False)
+    >>> task = Task("classification", (1,), 2)
+    >>> experts = {"a": "plain", "b": "plain", "c": "other"}
+    >>> mixture = Mixture({"plain": plain, "other": other}, experts, torch.tensor([0.5, 0.25, 0.25]), {"b": torch.ones(2)}, task)
     >>> list(mixture.state_dict())
-    ['features.plain.weight', 'features.moved.weight', 'head.weights', 'head.offsets']
+    ['features.plain.weight', 'features.other.weight', 'head.weights', 'head.offsets']
     """
 
     features: Networks
     head: Head
 
-    def __init__(self, networks: Mapping[str, Callable[[], nn.Module]], experts: Mapping[str, str], classes: int) -> None:
-        """Networks by name, and for each expert the name of its network."""
-        names = list(networks)
-        super().__init__(Networks(networks), Head([names.index(network) for network in experts.values()], classes))
-        self.experts = list(experts)
-
-    def hold(self, networks: Mapping[str, nn.Module], weights: Tensor, offsets: Mapping[str, Tensor]) -> None:
-        """Take on the networks' parameters, the experts' weights, and the offsets of those that have some."""
-        for name, given in networks.items():
-            self.features[name].load_state_dict(given.state_dict())
-        self.head.weights.copy_(weights)
-        self.head.offsets.zero_()
-        for expert, added in offsets.items():
-            self.head.offsets[self.experts.index(expert)] = added
+    def __init__(
+        self,
+        networks: Mapping[str, nn.Module],
+        experts: Mapping[str, str],
+        weights: Tensor | None,
+        offsets: Mapping[str, Tensor | None],
+        task: Task,
+    ) -> None:
+        """Networks by name, for each expert the name of its network, and its weight; without weights all count alike."""
+        weights = torch.full((len(experts),), 1 / len(experts)) if weights is None else weights
+        names, given = list(networks), [offsets.get(expert) for expert in experts]
+        added = torch.stack([torch.zeros(task.outputs) if one is None else one.float() for one in given])
+        head = Head({expert: names.index(network) for expert, network in experts.items()}, weights.float(), added, task.classifies)
+        super().__init__(Networks(dict(networks)), head.to(next((p.device for net in networks.values() for p in net.parameters()), "cpu")))
 
 
 class Networks(nn.ModuleDict):
-    """The outputs of several networks for the same samples: (samples, networks, classes)."""
-
-    def __init__(self, networks: Mapping[str, Callable[[], nn.Module]]) -> None:
-        super().__init__({name: build() for name, build in networks.items()})
+    """The outputs of several networks for the same samples: (samples, networks, outputs)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.stack([network(x) for network in self.values()], 1)
 
 
 class Head(nn.Module):
-    """From the networks' outputs to the logarithm of the mixture's probabilities; linear in probabilities, not in logits."""
+    """From the networks' outputs to the mixture: the logarithm of its probabilities, which are mixed and not the logits; or its mean."""
 
     weights: Tensor
     offsets: Tensor
 
-    def __init__(self, sources: Sequence[int], classes: int) -> None:
+    def __init__(self, experts: Mapping[str, int], weights: Tensor, offsets: Tensor, classifies: bool) -> None:
+        """Experts by name, each with the place of its network."""
         super().__init__()
-        self.sources = list(sources)  # for each expert the place of its network
-        self.register_buffer("weights", torch.full((len(sources),), 1 / len(sources)))
-        self.register_buffer("offsets", torch.zeros(len(sources), classes))
+        self.names, self.sources = list(experts), list(experts.values())
+        self.classifies = classifies
+        self.register_buffer("weights", weights)
+        self.register_buffer("offsets", offsets)
+
+    def experts(self, outputs: Tensor) -> Tensor:
+        """What each expert says: (samples, experts, outputs)."""
+        return outputs[:, self.sources] + self.offsets
 
     def forward(self, outputs: Tensor) -> Tensor:
-        logs = (outputs[:, self.sources] + self.offsets).log_softmax(-1)
-        return (logs + self.weights.log()[:, None]).logsumexp(1)
+        moved = self.experts(outputs)
+        if not self.classifies:
+            return (self.weights[:, None] * moved).sum(1)
+        return (moved.log_softmax(-1) + self.weights.log()[:, None]).logsumexp(1)

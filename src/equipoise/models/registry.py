@@ -24,6 +24,17 @@ _FACTORIES: list[Callable[..., Network]] = [
     *(resnet10, resnet12, gru),
 ]
 ARCHITECTURES = {factory.__name__: factory for factory in _FACTORIES}
+AUTO = "auto"  # in place of a name: the one that the data call for
+LEAST_PIXELS = 16  # height and width of images from which on `auto` is a network of convolutions
+
+
+def chosen(shape: tuple[int, ...]) -> str:
+    """The model that `auto` stands for: a small CNN for images, an MLP for rows and for images of a few pixels.
+
+    >>> chosen((1, 28, 28)), chosen((1, 8, 8)), chosen((13,))
+    ('cnn', 'mlp', 'mlp')
+    """
+    return "cnn" if len(shape) == 3 and min(shape[1:]) >= LEAST_PIXELS else "mlp"
 
 
 def names() -> list[str]:
@@ -50,9 +61,10 @@ def build(spec: str | Mapping[str, Any], task: Task, imports: Imports = OWN) -> 
     """
     options = {"name": spec} if isinstance(spec, str) else dict(spec)
     name = str(options.pop("name", ""))
+    name = chosen(task.shape) if name == AUTO else name
     if ":" in name:
         return _own(name, options, task, imports)
-    factory = ARCHITECTURES[_known(name, names(), "model")]
+    factory = ARCHITECTURES[_known(name, [*names(), AUTO], "model")]
     for option in options:
         _known(option, list(_options(factory)), f"option of model {name!r}")
     try:

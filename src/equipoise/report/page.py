@@ -15,7 +15,7 @@ from equipoise.comparison.entries import Entry
 from equipoise.comparison.measures import Measure
 from equipoise.comparison.table import Comparison, opened
 from equipoise.metrics import Metric
-from equipoise.report import drawing, pictures
+from equipoise.report import clinical, drawing, pictures
 from equipoise.report.cards import Card, cards, doubt, extremes, headline, in_quantiles, points, written
 from equipoise.report.parts import environment, marked, metadata, metrics_of_one, metrics_of_several
 from equipoise.report.pictures import Picture
@@ -119,6 +119,8 @@ def _page_of_one(comparison: Comparison, found: list[Card], drawn: dict[str, Pic
     tiles = [(f"average {metric.name}", written(measured["average"], metric), _was(entry, "average")),
              (f"{worst} client", written(measured["worst"], metric), _was(entry, "worst")),
              ("standard deviation over clients", points(measured["std"], metric), _was(entry, "std", points))]  # fmt: skip
+    if entry.run.majority and metric.name == "accuracy":
+        tiles.insert(1, ("majority class", written(measured["majority"], metric), "what always naming it would reach"))
     if entry.reference:
         average = measured["change"] * (-1 if entry.lower else 1)
         tiles += [("average gain", f"{'+' if average > 0 else ''}{points(average, metric)}", f"{100 * measured['harmed']:.0f} % of the clients lose"),
@@ -141,7 +143,10 @@ def _page_of_one(comparison: Comparison, found: list[Card], drawn: dict[str, Pic
         scale=scale_of(found, metric),
         total_rounds=run.last_round,
         tables=[],
-        metrics=[metrics_of_one(entry, [card.client for card in extremes(found)])] if len(entry.run.by_metric) > 1 else [],
+        metrics=[
+            *([metrics_of_one(entry, [card.client for card in extremes(found)])] if len(entry.run.by_metric) > 1 else []),
+            *clinical.tables_of(run),
+        ],
         pictures=_group(drawn, list(drawn)),
         more=[],
         notes=[],
@@ -164,10 +169,9 @@ def _page_of_several(comparison: Comparison, drawn: dict[str, Picture], live: Li
         tables.append({"partition": partition, "header": header, "rows": rows, "clients_header": clients_header, "clients": clients[:-1],
                        "losers": clients[-1] if clients else [], "caption": caption})  # fmt: skip
     for method in comparison.methods:
-        wanted = [name for name in drawn if name.startswith((f"heatmap-{_file_part(method)}", f"weights-{_file_part(method)}"))]
-        own = [name for name in wanted if _owner(name, comparison.methods) == method]
+        own = [name for name in drawn if _of_one(name) and _owner(name, comparison.methods) == method]
         more.append({"title": method, "pictures": _group(drawn, own)})
-    shared = [name for name in drawn if not name.startswith(("heatmap-", "weights-"))]
+    shared = [name for name in drawn if not _of_one(name)]
     return render(
         "page.html",
         live=live,
@@ -249,6 +253,11 @@ def _one_each(comparison: Comparison) -> list[Entry]:
 
 def _file_part(label: str) -> str:
     return "".join(sign if sign.isalnum() or sign in "._=" else "-" for sign in label).strip("-")
+
+
+def _of_one(name: str) -> bool:
+    """Whether a figure is about one method of several."""
+    return name.startswith(("heatmap-", "weights-", "roc", "calibration"))
 
 
 def _owner(name: str, methods: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from equipoise.comparison.entries import Entry
 from equipoise.comparison.table import Comparison
-from equipoise.report import figures
+from equipoise.report import clinical, figures
 from equipoise.report.cards import Card, written
 from equipoise.report.cards import points as points_of
 from equipoise.report.curves import Curves, read_curves, read_weights
@@ -63,7 +63,7 @@ def of_run(entry: Entry, cards: Sequence[Card]) -> dict[str, Picture]:
     text = f"{_DIRECTION[entry.lower]} {text}" + (" The line is the way there, round by round." if len(curves.rounds) > 1 else "")
     if len(curves.clients) > 1:  # one client is even by itself
         found["plane"] = Picture("Average and evenness", text, lambda: figures.plane(points, metric, curves))
-    return found | _maps(entry, curves)
+    return found | _clinical(entry) | _maps(entry, curves)
 
 
 def of_comparison(comparison: Comparison, partition: str) -> dict[str, Picture]:
@@ -98,7 +98,15 @@ def of_comparison(comparison: Comparison, partition: str) -> dict[str, Picture]:
 
 def of_method(entry: Entry) -> dict[str, Picture]:
     """The heat map and the weights of one run, for a page about several."""
-    return _maps(entry, _curves(entry))
+    return _maps(entry, _curves(entry)) | _clinical(entry)
+
+
+def _clinical(entry: Entry) -> dict[str, Picture]:
+    run = Run(entry.run.folder)
+    try:
+        return {name: Picture(*one) for name, one in clinical.curves_of(run).items()}
+    finally:
+        run.store.close()
 
 
 def _maps(entry: Entry, curves: Curves) -> dict[str, Picture]:

@@ -11,7 +11,7 @@ from safetensors.torch import save
 
 from equipoise.data import inputs_from
 from equipoise.data.samples import EVALUATION_BATCH
-from equipoise.models.mixture import Mixture
+from equipoise.models.mixture import Head
 from equipoise.models.network import Prepared
 from equipoise.runs.run import Run
 from equipoise.storage.files import save_output
@@ -52,7 +52,9 @@ def _card(run: Run, name: str, client: str | None, net: torch.nn.Module) -> str:
     values = run.final(model=name) if name in run.models() else {}
     own = {client: values[client]} if client in values else values
     config, task = run.config, run.task
-    measured = ", ".join(f"{who}: {value:.4f}" for who, value in list(own.items())[:50]) or "not measured"
+    majority = run.majority() if run.main_metric == "accuracy" else {}
+    beside = {who: f" (majority class {majority[who]:.4f})" if who in majority else "" for who in own}
+    measured = ", ".join(f"{who}: {value:.4f}{beside[who]}" for who, value in list(own.items())[:50]) or "not measured"
     return f"""# {name}{f" of client {client}" if client else ""}
 
 - method: {config["method"]}
@@ -69,10 +71,10 @@ Inputs must be prepared as in training; `equipoise predict {run.folder.name} FIL
 
 def _evidence(run: Run, client: str | None, net: torch.nn.Module) -> str:
     """Of a mixture: how much each expert counts, and what the validation data say of the models that the client could use instead."""
-    inner = net.net if isinstance(net, Prepared) else net
-    if not isinstance(inner, Mixture):
+    head = next((part for part in net.modules() if isinstance(part, Head)), None)
+    if head is None:
         return ""
-    weights = ", ".join(f"{expert} {weight:.3f}" for expert, weight in zip(inner.experts, inner.head.weights.tolist(), strict=True))
+    weights = ", ".join(f"{expert} {weight:.3f}" for expert, weight in zip(head.names, head.weights.tolist(), strict=True))
     shown = {model: run.final("loss", model, "validation").get(client or "") for model in run.models()}
     losses = ", ".join(f"{model} {value:.4f}" for model, value in shown.items() if value is not None) or "not measured"
     return f"- mixture of experts, by weight: {weights}\n- loss on the client's validation data: {losses}\n"
@@ -81,20 +83,38 @@ def _evidence(run: Run, client: str | None, net: torch.nn.Module) -> str:
 def predictions(
     run: Run, data: Path, model: str | None = None, client: str | None = None, allow_imports: Iterable[str] = ()
 ) -> tuple[list[str], list[list[Any]]]:
-    """A header and one row per sample: the predicted class and the probabilities, or the predicted number."""
+    """A header and one row per sample: which it is, the predicted class and the probabilities, or the predicted number.
+
+    Of images the file says which it is. A folder with one table per site, as in training, is predicted as its sites unless `client` is given.
+    """
+    from equipoise.data.preparation import new_images
+    from equipoise.data.tables import site_files
+
     if not data.exists():
         raise RunError(f"no file {data}; give a CSV or NPZ file with samples in the form of the training data")
+    recipe = run.store.meta("recipe")
+    if data.is_dir() and recipe["kind"] == "table":
+        files = site_files(data)
+        if not files:
+            raise RunError(f"{data} holds no site files; give a CSV, NPZ or Parquet file, or a folder with one per site")
+        found = [predictions(run, file, model, client or file.stem, allow_imports) for file in files]
+        rows = [[file.name, *row] for file, (_, own) in zip(files, found, strict=True) for row in own]
+        return ["file", *found[0][0]], rows
     name = model or run.main_model
     net = run.model(name, client, allow_imports=allow_imports)
-    x = inputs_from(data, run.store.meta("recipe"), client)
+    x = inputs_from(data, recipe, client)
+    which: list[Any] = list(range(len(x)))
+    pictures = recipe["kind"] == "image" and data.suffix != ".npz"
+    if pictures:
+        which = [str(file.relative_to(data)) if data.is_dir() else file.name for file in new_images(data)]
     with torch.no_grad():
         outputs = torch.cat([net(part) for part in torch.split(x, EVALUATION_BATCH)]) if len(x) else torch.zeros(0, run.task.outputs)
+    title = "file" if pictures else "sample"
     if not run.task.classifies:
-        return ["sample", "prediction"], [[position, value] for position, value in enumerate(outputs.squeeze(-1).tolist())]
+        return [title, "prediction"], [[name, value] for name, value in zip(which, outputs.squeeze(-1).tolist(), strict=True)]
     names = list(run.task.class_names) or [str(k) for k in range(run.task.outputs)]
     shares = outputs.softmax(1)
     rows = [
-        [position, names[int(k)], *(round(p, 6) for p in row)]
-        for position, (k, row) in enumerate(zip(shares.argmax(1), shares.tolist(), strict=True))
+        [name, names[int(k)], *(round(p, 6) for p in row)] for name, k, row in zip(which, shares.argmax(1), shares.tolist(), strict=True)
     ]
-    return ["sample", "prediction", *(f"p({name})" for name in names)], rows
+    return [title, "prediction", *(f"p({name})" for name in names)], rows

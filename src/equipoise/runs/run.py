@@ -145,6 +145,16 @@ class Run:
         rows = (self.table(phase="final", **what) if self.finish() else []) or self.table(round=found, phase="received", **what)
         return {row["client"]: float("nan") if row["value"] is None else row["value"] for row in rows}
 
+    def majority(self) -> dict[str, float]:
+        """Client -> accuracy of always naming the most frequent class of its test data; empty for a run of an older version."""
+        return {row["client"]: row["value"] for row in self.table(phase="reference", model="majority", split=self.main_split)}
+
+    def counts(self, model: str | None = None) -> dict[str, Any]:
+        """Client -> its table of counts of scores (see `metrics.counts`), of the main model unless named; of clients that sent one."""
+        from equipoise.runs.clinical import tables
+
+        return tables(self, model or self.main_model)
+
     @property
     def main_metric(self) -> str:
         """What the run's results are about, as its configuration says; a run of version 0.1 has no `main`."""

@@ -9,6 +9,8 @@ import numpy as np
 
 from equipoise.metrics import accuracy_variance, best_and_last, between_client_variance
 from equipoise.metrics.registry import Metric, find, main_of, measured, names, why_main
+from equipoise.runs.clinical import clinical
+from equipoise.runs.convergence import in_words, mean_curve, still_rising
 from equipoise.runs.reference import check_comparable
 from equipoise.runs.run import Run
 from equipoise.storage.store import RoundRecord, RunError
@@ -48,6 +50,13 @@ def summarise(run: Run, alone: Run | None = None, model: str | None = None, metr
     if values:
         found |= over_clients(values, metric) | best_round(run, metric, name) | _without_noise(run, metric, values)
     rows: dict[str, dict[str, Any]] = {client: {"samples": sizes.get(client), "value": value} for client, value in values.items()}
+    if metric == "accuracy":
+        majority = run.majority()
+        rows = {client: row | ({"majority": majority[client]} if client in majority else {}) for client, row in rows.items()}
+    found["clinical"] = {
+        client: {measure: {"value": one.value, "low": one.low, "high": one.high} for measure, one in own.items()}
+        for client, own in clinical(run, name).items()
+    }
     if alone is not None:
         check_comparable(run, alone)
         reference = alone.final(metric)
@@ -129,9 +138,17 @@ def notes(run: Run, metric: str, model: str, chosen: bool = True) -> list[str]:
     why = why_main(measured(run.task, asked["metrics"], asked.get("main")), asked.get("main")) if chosen else ""
     values, missing = run.final(metric, model), undefined(run, metric, model)
     nothing = unmeasured(run) if not values and not missing else ""
-    sentences = (why, one_class(metric, missing, len(values), run.main_split), diverged(metric, values), nothing)
+    rising = _rising(run, metric) if model == run.main_model else ""
+    sentences = (why, rising, one_class(metric, missing, len(values), run.main_split), diverged(metric, values), nothing)
     about_data = (run.store.meta("facts") or {}).get("notes", [])  # runs of older versions have none
     return [*about_data, *(sentence for sentence in sentences if sentence)]
+
+
+def _rising(run: Run, metric: str) -> str:
+    """That training was not over, if it was not; of a run that goes on nobody would think so."""
+    curve = mean_curve(run, metric)
+    rise = still_rising(curve, find(metric).lower_is_better) if run.status == "finished" else None
+    return in_words(rise, curve.rounds[-1], find(metric)) if rise is not None else ""
 
 
 def unmeasured(run: Run) -> str:

@@ -156,6 +156,11 @@ class Store:
         except sqlite3.DatabaseError as error:
             raise damaged(self.folder, f"its {DATABASE} cannot be read ({error})") from error
 
+    def counts(self) -> list[dict[str, Any]]:
+        """The rows of counts of scores; a run of a format before 4 has none."""
+        known = self.rows("select name from sqlite_master where type = 'table' and name = 'curves'")
+        return self.rows("select * from curves order by rowid") if known else []
+
     def last_round(self) -> int:
         """The last committed round; 0 is the state before round 1, None-like -1 if not even that."""
         found = self.rows("select max(round) as round from rounds")[0]["round"]
@@ -193,8 +198,12 @@ class Store:
             )  # fmt: skip
             if record.finish:  # a client that had missed the end has new final values
                 measured = {row[0] for row in record.measurements}
-                self.db.executemany("delete from measurements where phase = 'final' and client = ?", [(client,) for client in measured])
+                for phase in ("final", "reference"):
+                    old = "delete from measurements where phase = ? and client = ?"
+                    self.db.executemany(old, [(phase, client) for client in measured])
+                self.db.executemany("delete from curves where client = ?", [(client,) for client in measured])
             self.db.executemany("insert into measurements values (?, ?, ?, ?, ?, ?, ?)", [(number, *row) for row in record.measurements])
+            self.db.executemany("insert into curves values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [(number, *row) for row in record.curves])
             self.db.executemany("insert into weights values (?, ?, ?)", [(number, *row) for row in record.weights.items()])
             self.db.executemany("insert into seconds values (?, ?, ?)", [(number, *row) for row in record.seconds.items()])
             self.db.executemany("insert into rejected values (?, ?, ?, ?, ?)", [(number, *row) for row in record.rejected])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-FORMAT = 3  # 1 (version 0.1) had neither digests nor the index of seconds
+FORMAT = 4  # 1 (version 0.1) had neither digests nor the index of seconds
 
 TABLES = """
 create table meta (key text primary key not null, value text not null);
@@ -28,8 +28,13 @@ create index timed on seconds (round);
 """
 # Format 3: on whose disk a file lies, the server's or its client's.
 _SINCE_3 = "alter table files add column kept_at text not null default 'server';\n"
-ADDED = {2: _SINCE_2, 3: _SINCE_3}
-BY_ROUND = ("rounds", "measurements", "weights", "seconds", "rejected", "files")
+# Format 4: counts of scores at the end. Of a class and a score in whole per cent: samples of the class, all others, and of both those that were named so.
+_SINCE_4 = (
+    "create table curves (round integer not null, client text not null, model text not null, split text not null, class integer not null, "
+    "score integer not null, positives integer not null, negatives integer not null, found integer not null, mistaken integer not null);\n"
+)
+ADDED = {2: _SINCE_2, 3: _SINCE_3, 4: _SINCE_4}
+BY_ROUND = ("rounds", "measurements", "curves", "weights", "seconds", "rejected", "files")
 
 
 @dataclass
@@ -46,6 +51,8 @@ class RoundRecord:
     skipped: int = 0
     virtual_seconds: float | None = None
     measurements: list[tuple[str, str, str, str, str, float]] = field(default_factory=list)  # client, model, phase, split, metric, value
+    # client, model, split, class, score, positives, negatives, found, mistaken
+    curves: list[tuple[str, str, str, int, int, int, int, int, int]] = field(default_factory=list)
     weights: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     rejected: list[tuple[int, int, str, str]] = field(default_factory=list)  # attempt, exchange, client, reason

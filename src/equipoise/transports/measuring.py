@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from equipoise.metrics import parameter_distances, registry
 from equipoise.models import Model
 from equipoise.records import Down, Record, Up
 from equipoise.task import Task
+from equipoise.transports import curves
 
 # A part of a client's data, or the shared test set: not to be had through a client, so that no method trains on it.
 Part = Callable[[str], Samples]
@@ -51,23 +52,44 @@ def measure(client: Client, models: Mapping[str, Model], splits: Sequence[str], 
     """Rows (model, split, metric, value) of a client's models on its own data."""
     rows = []
     for split in splits:
-        samples = part(split)
-        y = samples.y
-        for name, model in models.items():
-            for metric, value in score(client.task, client.predict(model, samples), y, metrics).items():
-                rows.append({"model": name, "split": split, "metric": metric, "value": value})
+        for name, outputs, y in _predicted(client, models, part(split)):
+            rows += _rows(client, name, split, outputs, y, metrics)
     return rows
 
 
+def _predicted(client: Client, models: Mapping[str, Model], samples: Samples) -> Iterator[tuple[str, Tensor, Tensor]]:
+    for name, model in models.items():
+        yield name, client.predict(model, samples), samples.y
+
+
+def _rows(client: Client, model: str, split: str, outputs: Tensor, y: Tensor, metrics: Sequence[str]) -> list[dict[str, Any]]:
+    found = score(client.task, outputs, y, metrics)
+    return [{"model": model, "split": split, "metric": metric, "value": value} for metric, value in found.items()]
+
+
 def _measured(method: Method, client: Client, asked: Record, part: Part) -> tuple[Up, list[dict[str, Any]]]:
-    """The client's models on its own data, and on the shared test set those that are its own; the reply says which are the same for all."""
+    """The client's models on its own data, and on the shared test set those that are its own; the reply says which are the same for all.
+
+    At the last measurement it also says how frequent its most frequent class is and, if it may, counts of scores.
+    """
     models = served(method, client, asked["down"])
     common = {name for name, one in models.items() if one.same_for_all and asked["alike"]}
-    rows = []
+    tested = "shared" if "shared" in asked["splits"] else "test"
+    rows: list[dict[str, Any]] = []
+    more: dict[str, Any] = {}
+    counts: dict[str, Tensor] = {}
     for split in asked["splits"]:
         wanted = {name: one.model for name, one in models.items() if split != "shared" or name not in common}
-        rows += measure(client, wanted, [split], asked["metrics"], part)
-    return Up(served={name: {"common": name in common, "main": one.main} for name, one in models.items()}), rows
+        samples = part(split)
+        for name, outputs, y in _predicted(client, wanted, samples):
+            rows += _rows(client, name, split, outputs, y, asked["metrics"])
+            if asked.get("curves") and split == tested and curves.allowed():
+                counts |= curves.of(client.task, outputs, y, name)
+        if asked.get("ending") and split == "test" and client.task.classifies:
+            more["majority"] = curves.majority(samples.y)
+    if counts:
+        more["curves"] = counts
+    return Up(served={name: {"common": name in common, "main": one.main} for name, one in models.items()}, **more), rows
 
 
 def _outputs(method: Method, client: Client, asked: Record, part: Part) -> tuple[Up, list[dict[str, Any]]]:

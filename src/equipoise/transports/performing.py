@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,13 +86,20 @@ class Performer:
             return {}
         name, digest = request.state
         this_round = round_of(name) == request.round  # keys with a leading _ end with it
-        return {key: value for key, value in self.states.read(name, digest).items() if this_round or not key.startswith("_")}
+        return dict(self.states.read(name, digest)) if this_round else _lasting(self.states.read(name, digest))
+
+
+def _lasting(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what ends with a round, also in the branches of guests."""
+    return {key: _lasting(value) if key.startswith("@") else value for key, value in state.items() if not key.startswith("_")}
 
 
 def _step(method: Method, client: Client, request: Request) -> Up:
     down = request.down if isinstance(request.down, Down) else Down(request.down)
     if request.step.startswith("@"):  # a step of a guest: "@fedrdn.statistics"
         owner, _, name = request.step.partition(".")
+        if client.round:  # before round 1 nothing was delivered yet that inputs could follow from
+            client.inputs = method.inputs(client, down)
         with client.owned_by(owner):
             return _replied(getattr(guest_named(method, owner), name)(client, down), name)
     client.inputs = method.inputs(client, down)

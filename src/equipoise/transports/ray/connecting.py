@@ -11,7 +11,7 @@ from typing import Any
 
 from equipoise.experiment import ConfigurationError
 from equipoise.transports.ray.looking import check_installed, is_loopback, look
-from equipoise.transports.ray.nodes import PORT, here
+from equipoise.transports.ray.nodes import PORT, check_token, here
 
 
 def address_of(given: str) -> str:
@@ -50,6 +50,8 @@ def connected(given: str, trust_network: bool) -> tuple[Any, str, bool]:
         return ray, address, False
     address = address_of(given)
     token = token_for(address)
+    if token is not None:
+        check_token(token)
     found = look(address, token, trust_network)
     before = dict(os.environ)
     os.environ |= {"RAY_AUTH_MODE": "token" if found["token"] else "disabled", "RAY_USAGE_STATS_ENABLED": "0"}

@@ -101,13 +101,14 @@ def start(
         cluster, words = join, ["--address", join]
         if token is None:
             raise ConfigurationError("--join: expected the head's token too; copy its file to this machine and add --token FILE")
+        check_token(token)
         found = look(join, token)
         if found["ray"] != version("ray"):
             raise ConfigurationError(
                 f"--join: expected a head with Ray {version('ray')} as here, got Ray {found['ray']} at {join}; install the same version on both"
             )
         bind = bind or ("127.0.0.1" if is_loopback(join) else None)
-    _check_token(token)
+    check_token(token)
     labels = {"equipoise": __version__, "torch": _version("torch")}
     words += ["--include-log-monitor=false", "--labels", ",".join(f"{name}={_plain(value)}" for name, value in labels.items())]
     words += ["--node-ip-address", bind] if bind else []
@@ -179,11 +180,12 @@ def _new_token(port: int) -> Path:
     return file
 
 
-def _check_token(file: Path) -> None:
+def check_token(file: Path) -> None:
+    """Refuse a file that holds no token, or that is not its owner's alone."""
     if not file.is_file() or not file.read_text().strip():
-        raise ConfigurationError(f"--token: expected a file with the token of the head, got {file}; copy it from there")
+        raise ConfigurationError(f"expected a file with the token of the cluster, got {file}; copy it from the head")
     if file.stat().st_mode & 0o077:
-        raise ConfigurationError(f"--token: {file} can be read by others; `chmod 600 {file}`")
+        raise ConfigurationError(f"the token in {file} can be read by others; `chmod 600 {file}`")
 
 
 def _began(pid: int) -> str:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from equipoise.checked.names import nearest
 from equipoise.client import Client, Inputs
+from equipoise.composition.soundness import SLOTS, Unsound, check, label
 from equipoise.method import SLOTS as METHOD_SLOTS
 from equipoise.method import Cohort, Method, Served, Ups, Weights, overridden
 from equipoise.models import Model
@@ -25,16 +25,20 @@ from equipoise.tree import Tree
 if TYPE_CHECKING:
     from equipoise.task import Task
 
-SLOTS = ("weights", "inputs", "beside")
 
-
-class Unsound(ValueError):
-    """A composition that would not do what it says."""
-
-
-def compose(base: Method, *, weights: Method | None = None, inputs: Method | None = None, beside: Method | None = None) -> Method:
-    """A method that trains as `base`, weighs replies by the rule of `weights`, changes inputs as `inputs` does, and lets `beside` remember and serve."""
-    guests = {slot: guest for slot, guest in (("weights", weights), ("inputs", inputs), ("beside", beside)) if guest is not None}
+def compose(
+    base: Method,
+    *,
+    weights: Method | None = None,
+    inputs: Method | None = None,
+    beside: Method | None = None,
+    finish: Method | None = None,
+) -> Method:
+    """A method that trains as `base`, weighs replies by the rule of `weights`, changes inputs as `inputs` does, lets `beside` remember and serve,
+    and ends as `finish` does: what clients end up using is then made from the models that the base serves.
+    """
+    given = (("weights", weights), ("inputs", inputs), ("beside", beside), ("finish", finish))
+    guests = {slot: guest for slot, guest in given if guest is not None}
     return Composed(base, guests) if guests else base
 
 
@@ -52,15 +56,21 @@ class Composed(Method):
 
     weighs = property(lambda self: self.base.weighs)
     uploads_model = property(lambda self: self.base.uploads_model)
+    shares_model = property(lambda self: self.base.shares_model)
     trains = property(lambda self: self.base.trains)
     needs_plain_sgd = property(lambda self: any(part.needs_plain_sgd for part in (self.base, *self.guests.values())))
     needs_validation = property(lambda self: any(part.needs_validation for part in (self.base, *self.guests.values())))
     needs_classes = property(lambda self: any(part.needs_classes for part in (self.base, *self.guests.values())))
 
     def __post_init__(self) -> None:
-        _check(self.base, self.guests)
+        for part in (self.base, *self.guests.values()):
+            if isinstance(part, Composed):
+                raise Unsound(f"{part.title} is a composition already; give all slots in one call of compose")
+        check(self.base, self.guests)
         # Copies: a guest's steps are told from those of the base by whose they are, also where one object was given twice.
         object.__setattr__(self, "guests", {slot: copy(self.guests[slot]) for slot in SLOTS if slot in self.guests})
+        if "finish" in self.guests:  # what it is given to end with, in place of a model of its own: shadowed in the instance, as in `flow`
+            vars(self.guests["finish"])["given"] = self._given
 
     @property
     def title(self) -> str:
@@ -78,7 +88,7 @@ class Composed(Method):
     def models(self, task: Task, others: Mapping[str, Factory]) -> Mapping[str, Factory]:
         found = dict(self.base.models(task, others))
         for _, guest in self._in(*SLOTS):
-            brought = guest.models(task, others)
+            brought = guest.models(task, {**others, **found})
             for name in brought.keys() & (others.keys() | found.keys()):
                 raise Unsound(
                     f"{guest.title} brings a model {name!r}, which would replace the one of that name that {self.base.title} trains with; "
@@ -89,6 +99,10 @@ class Composed(Method):
 
     def start(self, server: Server) -> State:
         state = self.base.start(server)
+        if "finish" in self.guests and "model" not in state:
+            raise Unsound(
+                f"finish={self.guests['finish'].title}() on {self.base.title}(): its server has no model that clients could end with"
+            )
         # A guest that starts from "the model" means the one that is trained here, whatever it is called.
         seen = replace(server, main=state.model.model) if "model" in state else server
         return state.with_(**{name: _without_model(guest.start(seen)) for name, guest in self._in(*SLOTS)})
@@ -103,8 +117,24 @@ class Composed(Method):
         accompanied = _Accompanied(everyone, lambda client, down: self._delivered(server, state, client, down, "inputs"))
         state = self._kept(state, self.base.finish(server, state, accompanied))
         for name, guest in self._in(*SLOTS):
-            state = _put(state, name, guest.finish(server, _seen_by(state, name), everyone))
+            state = _put(state, name, guest.finish(server, _seen_by(state, name), self._carried(server, state, everyone)))
         return state
+
+    def _given(self, client: Client, down: Down) -> Mapping[str, Model | Served]:
+        """What the base serves, as a guest that finishes asks for it."""
+        with client.as_a_whole():
+            return {name: _minor(one) for name, one in self.base.serves(client, down).items()}
+
+    def _carried(self, server: Server, state: State, cohort: Cohort) -> Cohort:
+        """For a guest's own exchanges: with a model go all things that the base delivers with it, and always what inputs follow from."""
+
+        def add(client: str, down: Down) -> Down:
+            if "model" in down or overridden(self.base, "inputs"):
+                sent = self.base.deliver(server, state, client)
+                down = Down({**(sent if "model" in down else _without_model(sent)), **down})
+            return self._delivered(server, state, client, down, "inputs")
+
+        return _Accompanied(cohort, add)
 
     def inputs(self, client: Client, down: Down) -> Inputs | None:
         for name, guest in self._in("inputs"):
@@ -146,20 +176,30 @@ class Composed(Method):
         return self._kept(state, self.base.update(server, state, ups, weights))
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
-        return self._delivered(server, state, client_id, self.base.deliver(server, state, client_id), "inputs", "beside")
+        return self._delivered(server, state, client_id, self.base.deliver(server, state, client_id), "inputs", "beside", "finish")
 
     def serves(self, client: Client, down: Down) -> Mapping[str, Model | Served]:
         served = dict(self.base.serves(client, down))
         for name, guest in self._in("beside"):
             with client.owned_by(name):
                 for key, one in guest.serves(client, Down({**down, **down[name]})).items():
-                    served.setdefault(key, replace(one, main=False) if isinstance(one, Served) else one)
+                    served.setdefault(key, _minor(one))
+        for name, guest in self._in("finish"):
+            served = {key: _minor(one) for key, one in served.items()}
+            with client.owned_by(name):
+                for key, one in guest.serves(client, Down({**down, **down[name]})).items():
+                    main = isinstance(one, Served) and one.main
+                    # Under its own name where the base has a model of that name: what all end with must not be taken for another.
+                    served.setdefault(name.removeprefix("@") if main and key in served else key, one if main else _minor(one))
         return served
 
     def round(self, server: Server, state: State, cohort: Cohort) -> State:
         # An exchange of the base's own, with another Down than `deliver` gives, changes inputs like any other.
         accompanied = _Accompanied(cohort, lambda client, down: self._delivered(server, state, client, down, "inputs"))
-        return self._kept(state, self.flow.round(server, state, accompanied))
+        state = self._kept(state, self.flow.round(server, state, accompanied))
+        for name, guest in self._in("finish"):
+            state = _put(state, name, guest.alongside(server, _seen_by(state, name), self._carried(server, state, cohort)))
+        return state
 
     @cached_property
     def flow(self) -> Method:
@@ -208,11 +248,6 @@ def finishes(method: Method) -> bool:
     return any(overridden(part, "finish") for part in (base, *guests.values()))
 
 
-def label(guest: Method) -> str:
-    """The name of a guest's branch in records."""
-    return f"@{type(guest).__name__.lower()}"
-
-
 def step_name(method: Method, step: Callable[..., Any]) -> str:
     """The name under which a step travels, "@fedrdn.statistics" for one of a guest: it must be a method of the class, never a lambda."""
     owner, name = getattr(step, "__self__", None), getattr(step, "__name__", "")
@@ -230,62 +265,9 @@ def guest_named(method: Method, name: str) -> Method:
     return next(guest for guest in parts(method)[1].values() if label(guest) == name)
 
 
-def _check(base: Method, guests: Mapping[str, Method]) -> None:
-    """Refuse, with the reason, a composition that would not do what it says."""
-    for part in (base, *guests.values()):
-        if isinstance(part, Composed):
-            raise Unsound(f"{part.title} is a composition already; give all slots in one call of compose")
-    for slot, guest in guests.items():
-        if slot not in SLOTS:
-            raise nearest("slot", slot, list(SLOTS))
-        if any(label(other) == label(guest) and other != guest for other in guests.values()):
-            raise Unsound(f"{guest.title} stands in two slots with different settings, but has one name in records; give both the same")
-        reason = _refusal(base, slot, guest, guests)
-        if reason:
-            raise Unsound(f"{slot}={guest.title}() on {base.title}(): {reason}")
-
-
-def _refusal(base: Method, slot: str, guest: Method, guests: Mapping[str, Method]) -> str | None:
-    elsewhere = [other for where, other in guests.items() if where != slot]
-    if slot == "weights":
-        if not base.weighs:
-            return "its round never weighs replies, so a rule would be ignored"
-        if not base.uploads_model:
-            return "the rule measures the uploaded model, but this method uploads none"
-        if overridden(base, "update") and not base.composable_update:
-            return "its update is derived for its own weights; others would break it"
-        return _no_rule(guest)
-    if slot == "inputs":
-        if not overridden(guest, "inputs"):
-            return "it does not change inputs"
-        if overridden(guest, "observe") and guest not in elsewhere:
-            return "its inputs follow from what it observes in a round, which this slot never asks; give it as beside, too"
-        judge = next((part for part in (base, *elsewhere) if part.needs_validation), None)
-        if judge is not None:
-            return (
-                f"{judge.title} measures models on validation data at the server, where inputs are not changed; its numbers would be wrong"
-            )
-    if slot == "beside":
-        if not overridden(guest, "observe"):
-            return "it remembers nothing that could stand beside another method"
-        if not base.uploads_model:
-            return "it remembers uploaded models, but this method uploads none"
-        needed = [name for name in ("before", "after") if overridden(guest, name)]
-        if needed and guests.get("weights") != guest:
-            return f"it remembers what its {' and '.join(needed)} measured, which only the slot weights asks for; give it as weights, too"
-    return None
-
-
-def _no_rule(guest: Method) -> str | None:
-    """Why a guest has no weight rule to lend. What its class inherited says nothing of its own: neither the rule nor that it stands alone."""
-    if not guest.composable_weights:
-        return "it has no weight rule that stands without its own client or update; take one that has, such as FedEquilibria or CoReFed"
-    rule = next(kind for kind in type(guest).__mro__ if "weights" in vars(kind))
-    if rule is not type(guest):
-        return f"its weight rule is inherited from {rule.__name__}; give {'FedAvg' if rule is Method else rule.__name__} as weights instead"
-    if "composable_weights" not in vars(rule):
-        return "only the class it inherits from says that its rule stands alone; if its own does too, write composable_weights = True in it"
-    return None
+def _minor(one: Model | Served) -> Model | Served:
+    """A served model that is not the one the composition is for."""
+    return replace(one, main=False) if isinstance(one, Served) else one
 
 
 def _without_model(record: Record) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""Small experiments on three kinds of network, what they learn, and every update of a run: what the tests of weight rules share."""
+"""Small experiments on digits with three kinds of network, what they learn, every update of a run, and plain torch to judge them by."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.client import Client
@@ -25,12 +25,16 @@ from equipoise.records import State, Up
 from equipoise.runs.run import Run
 from equipoise.simulate import prepare
 from equipoise.storage.checkpoint import load_server
-from equipoise.streams import default_generator
+from equipoise.streams import default_generator, torch_stream
 from equipoise.task import Task
+from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
 
+SEED = 5
 DIGITS = {"name": "digits", "partition": "dirichlet:0.5", "clients": 5}
-with default_generator(5, "tests"):  # an object, so a run starts from its weights as they are: they must not differ from process to process
+with default_generator(
+    SEED, "tests"
+):  # an object, so a run starts from its weights as they are: they must not differ from process to process
     DROPPING = Network(nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5)), nn.Linear(16, 10))
 NETWORKS: dict[str, Any] = {
     "mlp": {"name": "mlp", "hidden": [8]},
@@ -40,19 +44,30 @@ NETWORKS: dict[str, Any] = {
 
 
 def experiment(method: Any, network: str = "mlp", **changes: Any) -> eq.Experiment:
-    settings = {"data": DIGITS, "model": NETWORKS[network], "rounds": 3, "workers": 0, "seed": 5, "evaluation": {"every": 0}}
+    settings = {"data": DIGITS, "model": NETWORKS[network], "rounds": 3, "workers": 0, "seed": SEED, "evaluation": {"every": 0}}
     return eq.Experiment(**{**settings, **changes, "method": method})
+
+
+def few(method: Any, network: str = "cnn", **changes: Any) -> eq.Experiment:
+    """The same with three clients and few samples."""
+    return experiment(method, network, **{"data": {**DIGITS, "clients": 3, "samples": 240}, **changes})
+
+
+def finished(method: Any, out: Path, network: str = "cnn", **changes: Any) -> State:
+    """The server's state at the end of a run on few samples."""
+    return load_server(eq.run(few(method, network, **changes), out).store)
+
+
+def bench_for(method: Any = "fedavg", network: str = "cnn", **changes: Any) -> Workbench:
+    wanted = few(method, network, **changes)
+    federation = federate(wanted.data, wanted.seed, wanted.dataset)
+    return prepare(wanted, federation.task, federation.ids, federation)[0]
 
 
 def model_of(run: Run) -> Tree:
     """The server's model after the last round."""
     model: Tree = load_server(run.store).model
     return model
-
-
-def same(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> bool:
-    """Bit for bit, buffers included."""
-    return set(first) == set(second) and all(torch.equal(first[name], second[name]) for name in first)
 
 
 @dataclass
@@ -122,7 +137,7 @@ def plain_losses(wanted: eq.Experiment, model: Tree, ids: Sequence[str]) -> list
     """Mean cross-entropy of each client's training data, in float64, by a network of torch's own."""
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
     spec = wanted.model
-    net = (deepcopy(spec) if isinstance(spec, nn.Module) else build(spec, Task("classification", (1, 8, 8), 10))).double().eval()
+    net = (copy.deepcopy(spec) if isinstance(spec, nn.Module) else build(spec, Task("classification", (1, 8, 8), 10))).double().eval()
     net.load_state_dict({name: value.double() if value.is_floating_point() else value for name, value in model.items()})
     found = []
     with torch.no_grad():
@@ -150,3 +165,34 @@ def refused(wanted: Any, out: Path) -> str:
         assert not out.exists()
         return str(error)
     raise AssertionError("it was not refused")
+
+
+def plain_net(bench: Workbench, entries: Mapping[str, Tensor]) -> Network:
+    """The experiment's network with these weights, in float64 and in torch's own memory layout."""
+    net = copy.deepcopy(bench.take("model").net).to(memory_format=torch.contiguous_format).double()
+    net.load_state_dict({name: entry.double() if entry.is_floating_point() else entry for name, entry in entries.items()})
+    return net
+
+
+def plain_epoch(
+    net: Network, x: Tensor, y: Tensor, order: torch.Generator, loss: Callable[[Tensor, Tensor, Tensor], Tensor], **optimiser: Any
+) -> None:
+    """An epoch of torch's own SGD; `loss(features, logits, places)` comes on top of cross-entropy."""
+    steps = torch.optim.SGD(net.parameters(), **{"lr": 0.05, **optimiser})
+    net.train()
+    for places in torch.split(torch.randperm(len(y), generator=order), 32):
+        features = net.features(x[places])
+        logits = net.head(features)
+        steps.zero_grad()
+        (nn.functional.cross_entropy(logits, y[places]) + loss(features, logits, places)).backward()
+        steps.step()
+
+
+def samples_of(bench: Workbench, client: str) -> tuple[Tensor, Tensor]:
+    train = Client(bench, client, 1, 1, {}).train
+    return train.x.double(), train.y
+
+
+def batches_of(client: str, round: int) -> torch.Generator:
+    """The order in which a client's samples come in a round."""
+    return torch_stream(SEED, "client", round, client, "batches")

@@ -1,0 +1,51 @@
+"""The models by name, as a list: what goes in, and how large they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from equipoise.models.registry import build, describe, names
+from equipoise.task import Task
+
+# By how a sample is called: rows of a table, images, and a patient's history of 20 events.
+SHAPES = {"row of 30": (30,), "1x28x28": (1, 28, 28), "3x32x32": (3, 32, 32), "history": (21, 4)}
+_CALLED = {"row of 30": "rows", "1x28x28": "images", "3x32x32": "colour images", "history": "histories"}
+
+
+def listed() -> list[dict[str, Any]]:
+    """Every model with its inputs, the number of its parameters for some of them with 10 outputs, its options and what it is."""
+    found = []
+    for name in names():
+        sizes = {shown: size for shown, shape in SHAPES.items() if (size := _size(name, shape)) is not None}
+        about = describe(name)
+        found.append(
+            {
+                "name": name,
+                "inputs": _inputs(list(sizes)),
+                "parameters": sizes,
+                "options": about["options"],
+                "summary": (about["summary"] or "").partition("\n")[0],
+            }
+        )
+    return found
+
+
+def _inputs(shapes: list[str]) -> str:
+    """
+    >>> _inputs(["1x28x28", "3x32x32"]), _inputs(["history"]), _inputs(list(SHAPES))
+    ('images', 'histories', 'anything')
+    """
+    if len(shapes) == len(SHAPES):
+        return "anything"
+    return "images" if set(shapes) == {"1x28x28", "3x32x32"} else ", ".join(_CALLED[shape] for shape in shapes)
+
+
+def _size(name: str, shape: tuple[int, ...]) -> int | None:
+    """The number of parameters; None where the model does not take such samples."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return sum(parameter.numel() for parameter in build(name, Task("classification", shape, 10)).parameters())
+    except ValueError:
+        return None

@@ -1,0 +1,124 @@
+"""For clinical readers: ROC and calibration curves of each site, and what a threshold would give; all from counts of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from equipoise.metrics import counts
+from equipoise.report import drawing
+from equipoise.runs import Run
+from equipoise.runs.clinical import classes_of, clinical, thresholds, unequal
+
+MOST_CLASSES = 5  # that have curves of their own on a page
+MOST_SITES = 12  # lines that can be told apart; of more the page shows all together
+TITLES = {"auroc": "AUROC", "auprc": "AUPRC", "balanced_accuracy": "balanced accuracy", "sensitivity_at_specificity": "sensitivity at 90 % specificity", "calibration_error": "calibration error"}  # fmt: skip
+Drawn = tuple[str, str, Any]  # title, text, what draws it
+
+
+def curves_of(run: Run) -> dict[str, Drawn]:
+    """Name -> title, text and figure: ROC and calibration curve of every served model and class, site by site."""
+    found: dict[str, Drawn] = {}
+    for model in run.models():
+        tables = run.counts(model)
+        if not tables or (run.task.outputs > 2 and not unequal(tables)) or run.task.outputs > MOST_CLASSES:
+            continue
+        lines = tables if len(tables) <= MOST_SITES else {"all clients together": counts.pooled(list(tables.values()))}
+        for of, name in classes_of(run):
+            parts = [*([] if model == run.main_model else [model]), *([] if run.task.outputs == 2 else [str(of)])]
+            end = "".join(f"_{part.replace('-', '_')}" for part in parts)  # what follows a - in a figure's name is its method
+            what = f"{name} against {'the other class' if run.task.outputs == 2 else 'the rest'}, {model} model"
+            areas = ", ".join(f"{site} {_area(table, of)}" for site, table in lines.items())
+            found[f"roc{end}"] = (f"ROC: {what}", f"AUROC in %: {areas}. {_who(run, tables)}", partial(roc, lines, of))
+            text = f"On the line, of all samples with a score of 30 %, say, 30 % are {name}. Sizes of points show how many samples they are of."
+            found[f"calibration{end}"] = (f"Calibration: {what}", text, partial(calibration, lines, of))
+    return found
+
+
+def tables_of(run: Run) -> list[dict[str, Any]]:
+    """Tables for the page: measures with intervals where classes are unequal, and thresholds."""
+    found = []
+    measured = clinical(run)
+    if measured:
+        rows = [[client, *(_cell(one.value, one.low, one.high) for one in own.values())] for client, own in measured.items()]
+        title = "Beside accuracy: in %, with 95 % intervals over other test sets of that size"
+        found.append(_table(title, ["client", *TITLES.values()], rows))
+    tables = run.counts()
+    if tables and run.task.outputs == 2:
+        (of, name), *_ = classes_of(run)
+        whole = counts.pooled(list(tables.values()))
+        rows = [
+            [f"{one['threshold']} %", *(_percent(one[key]) for key in ("sensitivity", "specificity", "ppv", "npv"))]
+            for one in thresholds(whole, of)
+        ]
+        title = f"Thresholds: calling a sample {name} from a score on; all clients that sent counts together, {counts.total(whole):,} test samples"
+        found.append(_table(title, ["threshold", "sensitivity in %", "specificity in %", "PPV in %", "NPV in %"], rows))
+    return found
+
+
+def roc(lines: Mapping[str, counts.Counts], of: int) -> Figure:
+    figure, axes = drawing.new()
+    for place, (site, table) in enumerate(lines.items()):
+        x, y = counts.roc(table[of, counts.POSITIVES], table[of, counts.NEGATIVES])
+        style = ("-", "--", "-.", ":")[place % 4]
+        axes.plot(
+            100 * x,
+            100 * y,
+            style,
+            color=drawing.COLOURS[place % len(drawing.COLOURS)],
+            linewidth=1.6,
+            label=drawing.in_legend(drawing.short(site)),
+        )
+    axes.plot([0, 100], [0, 100], color=drawing.ALONE, linewidth=0.8)
+    axes.set(xlabel="100 - specificity in %", ylabel="sensitivity in %", xlim=(-1, 101), ylim=(-1, 101))
+    axes.legend(loc="lower right")
+    return figure
+
+
+def calibration(lines: Mapping[str, counts.Counts], of: int) -> Figure:
+    figure, axes = drawing.new()
+    most = max(n for table in lines.values() for _, _, n in counts.calibration(table[of, 0], table[of, 1]))
+    for place, (site, table) in enumerate(lines.items()):
+        score, share, sizes = np.array(counts.calibration(table[of, counts.POSITIVES], table[of, counts.NEGATIVES])).T
+        colour, marker = drawing.COLOURS[place % len(drawing.COLOURS)], drawing.MARKERS[place % len(drawing.MARKERS)]
+        axes.plot(100 * score, 100 * share, color=colour, linewidth=1, alpha=0.8)
+        axes.scatter(
+            100 * score,
+            100 * share,
+            s=6 + 60 * sizes / most,
+            color=colour,
+            marker=marker,
+            linewidths=0,
+            label=drawing.in_legend(drawing.short(site)),
+        )
+    axes.plot([0, 100], [0, 100], color=drawing.ALONE, linewidth=0.8)
+    axes.set(xlabel="score in %", ylabel="share that has the class in %", xlim=(-1, 101), ylim=(-1, 101))
+    axes.legend(loc="upper left")
+    return figure
+
+
+def _who(run: Run, tables: Mapping[str, counts.Counts]) -> str:
+    silent = [client for client in run.clients if client not in tables] if run.main_split == "test" else []
+    few = f"{len(silent)} of {len(run.clients)} clients sent no counts: fewer than 30 test samples, or they may not." if silent else ""
+    return f"Scores are counted in whole per cent; no single score left a client. {few}".strip()
+
+
+def _table(title: str, header: list[str], rows: list[list[str]]) -> dict[str, Any]:
+    return {"title": title, "header": header, "rows": rows, "clients_header": [], "clients": []}
+
+
+def _area(table: counts.Counts, of: int) -> str:
+    own = counts.measures(table[[1 - of, of]] if len(table) == 2 else np.stack([table[of], table[of]]))["auroc"]
+    return _percent(float(own))
+
+
+def _cell(value: float, low: float | None, high: float | None) -> str:
+    return _percent(value) + (f" ({100 * low:.0f} to {100 * high:.0f})" if low is not None and high is not None else "")
+
+
+def _percent(value: float) -> str:
+    return "–" if np.isnan(value) else f"{100 * value:.1f}"

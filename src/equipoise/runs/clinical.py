@@ -1,0 +1,70 @@
+"""What a run says to clinical readers: measures beside accuracy where classes are unequal, from the counts of scores that its clients sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from equipoise.metrics import counts
+from equipoise.metrics.intervals import Interval
+from equipoise.runs.run import Run
+from equipoise.storage.form import damaged
+
+UNEQUAL = 1.2  # times its even share: from there on the most frequent class makes accuracy shine
+DRAWS_SEED = 0  # the same run says the same
+
+
+def tables(run: Run, model: str) -> dict[str, counts.Counts]:
+    """Client -> table of counts; a store may come from anyone, so a table that cannot be is refused."""
+    found: dict[str, counts.Counts] = {}
+    classes = run.task.outputs
+    for row in run.store.counts():
+        if row["model"] != model or row["split"] != run.main_split:
+            continue
+        table = found.setdefault(row["client"], np.zeros((classes, 4, counts.BINS), np.int64))
+        if not (0 <= row["class"] < classes and 0 <= row["score"] < counts.BINS):
+            raise damaged(run.folder, f"its counts of scores name class {row['class']} and score {row['score']}")
+        table[row["class"], :, row["score"]] = [row[name] for name in ("positives", "negatives", "found", "mistaken")]
+    for client, table in found.items():
+        wrong = counts.fault(table, classes)
+        if wrong is not None:
+            raise damaged(run.folder, f"counts of scores of client {client!r}: {wrong}")
+    return found
+
+
+def unequal(found: Mapping[str, counts.Counts]) -> bool:
+    """Whether the classes of all test data together are unequal, so that accuracy alone would mislead."""
+    if not found:
+        return False
+    whole = counts.pooled(list(found.values()))
+    return counts.majority(whole) * len(whole) > UNEQUAL
+
+
+def derived(run: Run) -> dict[str, dict[str, float]]:
+    """Metric -> client -> value, of metrics that the run did not measure itself; empty where classes are equal or nothing was counted."""
+    found = run.counts()
+    if not unequal(found):
+        return {}
+    measured = {row["metric"] for row in run.store.rows("select distinct metric from measurements where phase = 'received'")}
+    by_client = {client: counts.measures(table) for client, table in found.items()}
+    values = {name: {client: float(one[name]) for client, one in by_client.items()} for name in counts.MEASURES if name not in measured}
+    return {name: {client: value for client, value in some.items() if not np.isnan(value)} for name, some in values.items()}
+
+
+def clinical(run: Run, model: str | None = None) -> dict[str, dict[str, Interval]]:
+    """Client -> measure -> value with its interval over other test sets of that size; empty where classes are equal or nothing was counted."""
+    found = run.counts(model)
+    return {client: counts.intervals(table, DRAWS_SEED) for client, table in found.items()} if unequal(found) else {}
+
+
+def classes_of(run: Run) -> list[tuple[int, str]]:
+    """The classes that have a curve, with their names: of two the second one, else all."""
+    names = run.task.class_names or tuple(map(str, range(run.task.outputs)))
+    return [(1, names[1])] if len(names) == 2 else list(enumerate(names))
+
+
+def thresholds(table: counts.Counts, of: int) -> list[dict[str, Any]]:
+    """Sensitivity, specificity, PPV and NPV at some thresholds on the score of a class."""
+    return [{"threshold": percent, **counts.at_threshold(table[of, 0], table[of, 1], percent)} for percent in (10, 20, 30, 50, 70, 80, 90)]

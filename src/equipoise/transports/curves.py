@@ -1,0 +1,49 @@
+"""Counts of scores, which clients send at the last measurement in place of scores: enough for ROC and calibration curves, and of no single sample."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise.metrics import counts
+from equipoise.metrics.performance import softmax
+from equipoise.task import Task
+
+FEWEST = 30  # test samples below which counts would say too much of single ones, and nothing that is sure
+MOST_CLASSES = 20  # beyond which nobody looks at a curve per class
+FORBIDDEN = "EQUIPOISE_CURVES"  # a site's own word, in the environment of its process: no
+
+
+def allowed() -> bool:
+    """Whether this site sends counts at all, whatever a server asks."""
+    return os.environ.get(FORBIDDEN, "").strip().casefold() not in ("no", "0", "false")
+
+
+def of(task: Task, outputs: Tensor, y: Tensor, model: str) -> dict[str, Tensor]:
+    """The table of counts of a model, by its name; nothing for few samples, many classes, numbers to predict or a model that has diverged."""
+    if not task.classifies or not 2 <= task.outputs <= MOST_CLASSES or len(y) < FEWEST or not bool(torch.isfinite(outputs).all()):
+        return {}
+    return {model: torch.from_numpy(counts.counted(softmax(outputs.double().numpy()), y.numpy()).astype(np.int32))}
+
+
+def majority(y: Tensor) -> float:
+    """The share of the most frequent class: what always naming it would reach; 0 without samples."""
+    return int(torch.bincount(y).max()) / len(y) if len(y) else 0.0
+
+
+def fault(table: Any, task: Task) -> str | None:
+    """What is wrong with a table that a client sent; None if it could be one."""
+    found = table.numpy() if isinstance(table, Tensor) else table
+    wrong = counts.fault(found, task.outputs)
+    return f"expected {FEWEST} samples or more" if wrong is None and counts.total(found) < FEWEST else wrong
+
+
+def rows(client: str, model: str, split: str, table: Tensor) -> list[tuple[str, str, str, int, int, int, int, int, int]]:
+    """As the store keeps a table: one row per class and score that occurs."""
+    found = table.numpy().astype(np.int64)
+    filled = np.argwhere(found[:, :2].any(1))
+    return [(client, model, split, int(c), int(score), *map(int, found[c, :, score])) for c, score in filled]  # type: ignore[misc]

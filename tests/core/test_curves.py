@@ -1,0 +1,177 @@
+"""Counts of scores at the last measurement: what is sent, by whom, when and how it is kept; the exact scores are computed here from the models themselves."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import average_precision_score, balanced_accuracy_score, roc_auc_score
+
+import equipoise as eq
+from equipoise import simulate
+from equipoise.data import federate
+from equipoise.metrics import counts
+from equipoise.runs import Run
+from equipoise.runs.clinical import clinical, derived, unequal
+from equipoise.storage.store import RunError, Store
+from equipoise.transports import curves
+from equipoise.transports.base import Watcher
+from tests.helpers import half_finished
+
+
+def hospitals(classes: int = 2, sizes: tuple[int, ...] = (300, 220, 90)) -> eq.Dataset:
+    """Unequal classes; the last hospital has too few test rows."""
+    rng = np.random.default_rng(0)
+    found = {}
+    for name, size in zip("abc", sizes, strict=True):
+        x = rng.normal(size=(size, 4))
+        found[name] = (x, np.digitize(x[:, 0] + 0.7 * rng.normal(size=size), [0.9, 1.5, 2.0][: classes - 1]))
+    return eq.from_sites(found)
+
+
+def finished(folder: Path, data: eq.Dataset, transport: Any = None, **more: Any) -> Run:
+    settings: dict[str, Any] = {
+        "model": {"name": "mlp", "hidden": [6]},
+        "training": {"lr": 0.2},
+        "rounds": 3,
+        "workers": 0,
+        "method": "fedakd",
+    }
+    return eq.run(eq.Experiment(data=data, **{**settings, **more}), folder, Watcher(), transport)
+
+
+def scores(run: Run, data: eq.Dataset, client: str, model: str) -> tuple[np.ndarray, np.ndarray]:
+    federation = federate(eq.DataConfig(), run.config["seed"], data)
+    places = federation.test[federation.ids.index(client)]
+    with torch.no_grad():
+        outputs = run.model(model, client)(federation.x[places])
+    return torch.softmax(outputs.double(), 1).numpy(), federation.y[places].numpy()
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_counts_are_those_of_every_served_model(classes: int, tmp_path: Path) -> None:
+    data = hospitals(classes)
+    run = finished(tmp_path / "run", data)
+    for model in ("personal", "global"):
+        tables = run.counts(model)
+        assert list(tables) == ["a", "b"], "the third has 18 test rows"
+        for client, table in tables.items():
+            p, y = scores(run, data, client, model)
+            assert counts.fault(table, classes, len(y)) is None
+            for c in range(classes):
+                bins = np.rint(100 * p[:, c]).astype(int)
+                assert table[c, 0].tolist() == np.bincount(bins[y == c], minlength=101).tolist()
+                assert table[c, 1].tolist() == np.bincount(bins[y != c], minlength=101).tolist()
+    assert {row["round"] for row in run.store.counts()} == {3}, "the last measurement only"
+    for client, table in run.counts().items():
+        p, y = scores(run, data, client, "personal")
+        chosen = [1] if classes == 2 else range(classes)
+        exact = np.mean([roc_auc_score(y == c, p[:, c]) for c in chosen])
+        assert abs(derived(run)["auroc"][client] - exact) <= counts.resolution(table) + 1e-12
+        assert derived(run)["balanced_accuracy"][client] == pytest.approx(balanced_accuracy_score(y, p.argmax(1)), abs=1e-12)
+        precision = np.mean([average_precision_score(y == c, np.rint(100 * p[:, c])) for c in chosen])
+        assert derived(run)["auprc"][client] == pytest.approx(precision, abs=1e-12), "of scores in whole per cent"
+        inside = clinical(run)[client]["auroc"]
+        assert inside.low is not None and inside.high is not None and inside.low <= inside.value <= inside.high
+
+
+def test_the_majority_class_stands_beside_every_accuracy(tmp_path: Path) -> None:
+    data = hospitals()
+    run = finished(tmp_path / "run", data)
+    federation = federate(eq.DataConfig(), 0, data)
+    wanted = {}
+    for place, client in enumerate(federation.ids):
+        y = federation.y[federation.test[place]].tolist()
+        wanted[client] = max(y.count(c) for c in set(y)) / len(y)
+    assert run.majority() == wanted and len(wanted) == 3, "also of the small one"
+    assert "majority" not in run.models() and set(run.final()) == {"a", "b", "c"}
+
+
+def test_the_same_counts_come_over_a_wire_and_after_a_finish(tmp_path: Path) -> None:
+    here = finished(tmp_path / "here", hospitals(), method="finetune")
+    there = finished(tmp_path / "there", hospitals(), "loopback", method="finetune")
+    assert here.store.counts() == there.store.counts() != []
+    assert {row["round"] for row in here.store.counts()} == {4}, "after the exchanges that follow the last round, and not before"
+    assert len(here.majority()) == 3 and here.majority() == there.majority()
+
+
+@pytest.mark.parametrize("how", ["setting", "list", "environment"])
+def test_a_site_may_forbid_it(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if how == "environment":
+        monkeypatch.setenv(curves.FORBIDDEN, "no")
+    evaluation: dict[str, Any] = {"setting": {"curves": False}, "list": {"no_curves": ["a"]}, "environment": {}}[how]
+    run = finished(tmp_path / "run", hospitals(), evaluation=evaluation)
+    assert list(run.counts()) == (["b"] if how == "list" else [])
+    assert set(run.final()) == {"a", "b", "c"}
+    with pytest.raises(ValueError, match="unknown client under evaluation.no_curves 'd'"):
+        finished(tmp_path / "other", hospitals(), evaluation={"no_curves": ["d"]})
+
+
+def test_a_shared_test_set_is_counted_once(tmp_path: Path) -> None:
+    wanted = eq.Experiment(data={"name": hospitals(), "test": "global"}, model={"name": "mlp", "hidden": [6]}, rounds=2, workers=0)
+    run = eq.run(wanted, tmp_path / "run", Watcher())
+    assert list(run.counts()) == ["all"] and list(run.majority()) == ["all"]
+    assert counts.total(run.counts()["all"]) == run.store.meta("shared test")
+
+
+def test_equal_classes_regression_and_many_classes_say_nothing(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 3))
+    even = finished(tmp_path / "even", eq.from_sites({"a": (x, np.arange(400) % 2)}), method="fedavg")
+    assert even.counts() and not unequal(even.counts()) and derived(even) == {} and clinical(even) == {}
+    numbers = finished(tmp_path / "numbers", eq.from_sites({"a": (x, x[:, 0])}), method="fedavg")
+    assert numbers.counts() == {} and numbers.majority() == {}
+    many = finished(tmp_path / "many", eq.from_sites({"a": (x, np.arange(400) % 25)}), method="fedavg")
+    assert many.counts() == {} and many.majority()
+
+
+def test_counts_that_cannot_be_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = {"global": torch.ones(2, 4, 101, dtype=torch.int32)}
+    monkeypatch.setattr("equipoise.transports.measuring.curves.of", lambda *given: wrong)
+    with pytest.raises(RunError, match="sent counts of scores: its counts contradict each other"):
+        finished(tmp_path / "run", hospitals())
+    monkeypatch.undo()
+    run = finished(tmp_path / "good", hospitals())
+    run.store.close()
+    with sqlite3.connect(tmp_path / "good" / "run.db") as db:
+        db.execute("update curves set positives = positives + 1 where rowid = 1")
+    with pytest.raises(RunError, match="counts of scores of client"):
+        Run(tmp_path / "good").counts()
+    with sqlite3.connect(tmp_path / "good" / "run.db") as db:
+        db.execute("update curves set score = 200 where rowid = 1")
+    with pytest.raises(RunError, match="name class . and score 200"):
+        Run(tmp_path / "good").counts()
+
+
+def test_runs_of_older_formats_have_none_and_get_the_table_when_they_go_on(tmp_path: Path) -> None:
+    shutil.copytree(half_finished.FOLDER / "fedavg", tmp_path / "old")
+    before = Run(tmp_path / "old")
+    assert before.counts("global") == {} and before.majority() == {}
+    before.store.close()
+    store = Store(tmp_path / "old", writing=True)
+    assert store.counts() == [] and store.meta("format") == 4
+    store.close()
+
+
+def test_a_run_of_format_3_goes_on_and_going_back_takes_counts_along(tmp_path: Path) -> None:
+    data = hospitals()
+    run = finished(tmp_path / "run", data, keep=5)
+    whole = run.store.counts()
+    run.store.close()
+    store = Store(tmp_path / "run", writing=True)
+    store.go_back(2)
+    assert store.counts() == []
+    store.close()
+    with sqlite3.connect(tmp_path / "run" / "run.db") as db:
+        db.execute("drop table curves")
+        db.execute("update meta set value = '3' where key = 'format'")
+    assert Run(tmp_path / "run").counts() == {}
+    wanted = eq.Experiment(
+        data=data, model={"name": "mlp", "hidden": [6]}, training={"lr": 0.2}, rounds=3, workers=0, method="fedakd", keep=5
+    )
+    assert simulate.resume(tmp_path / "run", Watcher(), given=wanted).store.counts() == whole

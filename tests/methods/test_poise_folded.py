@@ -1,0 +1,132 @@
+"""Poise's validation data, folded back once they have judged; and numbers in place of classes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import equipoise as eq
+from equipoise import simulate
+from equipoise.client import Client
+from equipoise.data import Federation, Parts
+from equipoise.methods.poise import Poise
+from equipoise.runs import Run
+from equipoise.weighting import mixture_weights, simplex_grid
+from tests.helpers.images import NETWORKS, play
+from tests.helpers.problems import assert_equal, client_states, server_state
+from tests.helpers.runs import CLASSES, settings, sites
+
+MANY = {"ada": 90, "bo": 80, "cy": 100, "di": 70}
+END = 4
+
+
+def skewed() -> dict[str, Any]:
+    return dict(sites(MANY, {"ada": [0], "bo": [0, 1], "cy": [1, 2]}))
+
+
+def together(federation: Federation) -> Federation:
+    """Training and validation data as training data."""
+    both = [np.concatenate(pair) for pair in zip(federation.train, federation.validation, strict=True)]
+    return replace(federation, train=Parts.of(both))
+
+
+@pytest.mark.parametrize("network", ["mlp", "cnn"])
+def test_what_is_served_was_trained_on_validation_data_too_and_the_weights_were_not(network: str, tmp_path: Path) -> None:
+    plain, run = (play(Poise(fold=fold), tmp_path / str(fold), network, on=skewed()) for fold in (False, True))
+    wanted = eq.Experiment(**settings(Poise(), models={"model": NETWORKS[network]}), dataset=eq.from_sites(skewed()))
+    federation = together(simulate.federate(wanted.data, wanted.seed, wanted.dataset))
+    bench, _ = simulate.prepare(wanted, federation.task, federation.ids, federation)
+    shared = server_state(run, END).model
+    for client, own in client_states(run, END).items():
+        before = client_states(plain, END)[client]
+        assert torch.equal(own["weights"], before["weights"]), "validation data must not judge what was trained on them"
+        assert_equal(own["local"], before["local"])
+        there = Client(bench, client, END, 3, {})
+        for name, start, purpose in (("tuned", shared, "tune"), ("alone", own["local"], "tune alone")):
+            model = there.load(start)
+            there.fit(model, epochs=5, purpose=purpose)
+            assert_equal(own[name], model.tree())
+        with torch.no_grad():
+            p = (there.predict(there.load(shared)).double() + own["offsets"]).softmax(1)
+        counts = torch.bincount(there.train.y, minlength=CLASSES).double()
+        torch.testing.assert_close(p.sum(0) + own["offsets"], counts, rtol=0, atol=1e-4)
+        assert not torch.equal(own["offsets"], before["offsets"])
+    assert run.final("loss", "alone") == plain.final("loss", "alone") and run.final("loss") != plain.final("loss")
+
+
+def test_validation_data_come_back_as_they_were() -> None:
+    wanted = eq.Experiment(**settings(Poise()), dataset=eq.from_sites(skewed()))
+    federation = simulate.federate(wanted.data, wanted.seed, wanted.dataset)
+    client = Client(simulate.prepare(wanted, federation.task, federation.ids, federation)[0], "bo", 1, 1, {})
+    apart = len(client.train), len(client.validation)
+    with pytest.raises(RuntimeError, match="on the way"), client.training_on_all():
+        assert len(client.train) == sum(apart) and len(client.validation) == apart[1]
+        raise RuntimeError("on the way")
+    assert (len(client.train), len(client.validation)) == apart
+
+
+# Numbers.
+
+
+def numbers(**changes: Any) -> tuple[eq.Experiment, dict[str, Any]]:
+    """Sites whose numbers follow one slope from different levels."""
+    draw = np.random.default_rng(3)
+    data = {}
+    for place, (name, size) in enumerate(MANY.items()):
+        x = draw.standard_normal((size, 5)).astype(np.float32)
+        data[name] = (x, (10 + 3 * (x @ np.arange(5)) + 4 * place + draw.standard_normal(size)).astype(np.float32))
+    config = {**settings(changes.pop("method", Poise()), **changes), "data": {"split": (0.6, 0.2, 0.2), "partition": "natural"}}
+    config["models"] = {"model": {"name": "mlp", "hidden": [6]}}
+    return eq.Experiment(**config, dataset=eq.from_sites(data, kind="regression")), data
+
+
+def test_of_numbers_the_experts_are_weighed_by_gaussians_and_their_mean_is_served(tmp_path: Path) -> None:
+    wanted, _ = numbers(method=Poise(fold=False), keep=100)
+    run = simulate.run(wanted, tmp_path / "run")
+    federation = simulate.federate(wanted.data, wanted.seed, wanted.dataset)
+    q, grid = {}, simplex_grid(4)
+    for place, client in enumerate(run.clients):
+        own, inner = client_states(run, END)[client], run.model("personal", client, given=wanted)
+        x, y = (part[np.array(federation.validation[place])] for part in (federation.x, federation.y))
+        with torch.no_grad():
+            each = {name: one(x)[:, 0].double().numpy() for name, one in inner.features.items()}
+            train = [part[np.array(federation.train[place])] for part in (federation.x, federation.y)]
+            gaps = (train[1] - inner.features["global"](train[0])[:, 0]).double()
+        assert float(own["offsets"]) == pytest.approx(float(gaps.sum() / (len(gaps) + 1)), abs=1e-6)
+        means = [each["alone"], each["global"], each["global"] + float(own["offsets"]), each["tuned"]]
+        rows = []
+        for mean in means:
+            errors = y.double().numpy() - mean
+            variance = np.mean(errors**2)
+            rows.append(np.exp(-(errors**2) / (2 * variance)) / np.sqrt(2 * np.pi * variance) + 1e-12)
+        q[client] = np.stack(rows, 1)
+        with torch.no_grad():
+            said = (inner(x)[:, 0].double().numpy() - run.task.centre) / run.task.scale
+        np.testing.assert_allclose(said, np.einsum("j,ji->i", own["weights"].numpy(), means), atol=1e-5)
+    posteriors = []
+    for rows in q.values():
+        logs = np.log(rows @ grid.T).sum(0)
+        posteriors.append(np.exp(logs - logs.max()) @ grid / np.exp(logs - logs.max()).sum())
+    prior = server_state(run, END).prior.numpy()
+    np.testing.assert_allclose(prior, np.mean(posteriors, axis=0), atol=1e-5)
+    for client, rows in q.items():
+        np.testing.assert_allclose(client_states(run, END)[client]["weights"], mixture_weights(rows, prior, 10.0), atol=1e-4)
+
+
+def test_of_numbers_too_the_global_expert_alone_is_fedavg(tmp_path: Path) -> None:
+    only, _ = numbers(method=Poise(alone=False, offsets=False, tune_epochs=0))
+    plain, _ = numbers(method="fedavg")
+    both = [simulate.run(wanted, tmp_path / str(place)) for place, wanted in enumerate((only, plain))]
+    assert both[0].final() == pytest.approx(both[1].final(), rel=1e-6)
+
+
+def test_without_validation_data_numbers_weigh_alike(tmp_path: Path) -> None:
+    wanted, data = numbers()
+    config = {**wanted.model_dump(), "data": {"split": (0.8, 0.0, 0.2), "partition": "natural"}}
+    run: Run = simulate.run(eq.Experiment(**config, dataset=eq.from_sites(data, kind="regression")), tmp_path / "run")
+    assert all(own["weights"].tolist() == [0.25] * 4 for own in client_states(run, END).values())
