@@ -79,6 +79,16 @@ SERIES = {
 }
 
 
+# What is asked: series, size, column, at most. Times are of an idle machine, and CPU seconds are what is measured.
+ASKED = [
+    ("clients-fedavg", 100_000, "ratio", 1.1), ("clients-scaffold", 100_000, "ratio", 1.1), ("clients-scaffold", 100_000, "memory", 2_048),
+    ("clients-fedakd", 100_000, "memory", 2_048), ("clients-scaffold", 100_000, "in one folder", 10_000), ("clients-fedavg", 100_000, "startup", 15),
+    ("clients-scaffold", 100_000, "startup", 15), ("clients-fedavg", 100_000, "resume", 15), ("clients-scaffold", 100_000, "resume", 15),
+    ("metrics", 10_000, "show", 10), ("metrics", 10_000, "report", 10), ("rounds", 10_000, "show", 10), ("rounds", 10_000, "report", 10),
+    ("parameters", 10**8, "memory", 6_144),
+]  # fmt: skip
+
+
 def environment() -> dict[str, str]:
     path = os.pathsep.join([str(HERE), str(HERE.parent / "src")])
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
@@ -179,7 +189,7 @@ def table(name: str, found: dict[str, Any]) -> list[str]:
     lines = [
         f"## {SERIES[name].title}",
         "",
-        f"`{name}`, {found['date']}, {found['machine']}; load {found['load']}.",
+        f"`{name}`, {found['date']}, {found['machine']}; load {found['load']}. {found.get('note', '')}".rstrip(),
         "",
         "| size | of the reference | " + " | ".join(title for title, _ in COLUMNS.values()) + " |",
         "|" + "---|" * (len(COLUMNS) + 2),
@@ -188,6 +198,20 @@ def table(name: str, found: dict[str, Any]) -> list[str]:
         cells = [form.format(row[what]) if isinstance(row[what], int | float) else str(row[what]) for what, (_, form) in COLUMNS.items()]
         lines.append(f"| {row['size']:,} | {row['ratio'][0]:.2f} ({row['ratio'][1]:.2f}-{row['ratio'][2]:.2f}) | {' | '.join(cells)} |")
     return [*lines, "| exponent | | " + " | ".join(exponent(rows, what) for what in COLUMNS) + " |"]
+
+
+def asked(everything: dict[str, Any]) -> list[str]:
+    """What is asked and what was found, at the size that is asked for or else at the largest that was measured."""
+    titles = {what: title for what, (title, _) in COLUMNS.items()} | {"ratio": "a round, of one of the second size"}
+    lines = ["| series | size | what | at most | found |", "|---|---|---|---|---|"]
+    for name, size, what, most in ASKED:
+        rows = everything.get(name, {}).get("rows", [])
+        row = next((row for row in rows if row["size"] == size), rows[-1] if rows else None)
+        found = "not measured" if row is None else row[what][0] if what == "ratio" else row[what]
+        said = found if isinstance(found, str) else f"{found:,.5g}{'' if found <= most else ', missed'}"
+        reached = "" if row is None or row["size"] == size else f" (at {row['size']:,})"
+        lines.append(f"| {name} | {size:,} | {titles[what]} | {most:,} | {said}{reached} |")
+    return lines
 
 
 def render(everything: dict[str, Any]) -> str:
@@ -199,6 +223,12 @@ def render(everything: dict[str, Any]) -> str:
         "`of the reference` is the median ratio of a round's CPU time to that of the same round of the second size (in the table of rounds: of the last tenth of the rounds to the first), with its bootstrap interval. "
         "Start-up (until round 1 begins), resume (until the next round begins), `show` and `report` are in CPU seconds, imports included. Memory is the peak of the process. The exponent is "
         "that of a power of the size, fitted to the last three sizes. In process, one thread; stateful runs begin with rounds in which every client is asked once, so that each has a state; these are not timed.",
+    ]
+    lines += [
+        "",
+        *asked(everything),
+        "",
+        "All states of clients lie in one folder: from some 10,000 stateful clients on it holds more files than is asked.",
     ]
     for name in SERIES:
         if name in everything:

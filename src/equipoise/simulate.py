@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import platform
-import signal
 import sqlite3
 import sys
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal, Protocol
 
 import torch
@@ -25,10 +22,13 @@ import yaml
 from equipoise.checked import plainyaml
 from equipoise.checked.imports import Imports, permitted
 from equipoise.data import Dataset, Federation, federate
+from equipoise.data.check import understood
+from equipoise.data.pipeline import is_own
 from equipoise.data.roster import Roster, old_fingerprint
 from equipoise.data.samples import Samples
 from equipoise.data.words import in_words, model_in_words
 from equipoise.engine.evaluation import check_main
+from equipoise.engine.interrupting import interruptible
 from equipoise.engine.rounds import Loop
 from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment, load
 from equipoise.experiment.preparing import prepare
@@ -219,9 +219,6 @@ class Simulation:
 
 def tell(wanted: Experiment, shape: tuple[int, ...], asked: Any) -> None:
     """How the user's own data were understood, and a model that was chosen for images: printed before training where nobody watches."""
-    from equipoise.data.check import understood
-    from equipoise.data.pipeline import is_own
-
     lines = []
     if wanted.dataset is not None or is_own(wanted.data):
         lines = in_words(understood(wanted.data, wanted.dataset))
@@ -278,26 +275,6 @@ def _pool(wanted: Experiment) -> Pool | None:
             "use workers=0, or move it to a module that can be imported and name it as package.module:name"
         )
     return Pool(count)
-
-
-@contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Within it the first Ctrl-C asks the run to end after the current client; a second one ends it at once."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
-        return
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield asked.is_set
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _metadata(wanted: Experiment, job: Job, roster: Roster, simulation: Simulation) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -44,6 +46,16 @@ def test_a_verdict_that_hangs_on_one_client_is_not_clear() -> None:
     verdict = judge(Measured(odd.sizes, labels, odd.features, odd.beyond, 0.0))
     assert verdict.dominant == "labels" and verdict.agreement < 0.8 and verdict.sure == "unsure"
     assert judge(measured(labels=0.5)).sure == "clear"
+
+
+def test_features_of_thin_clients_are_never_sure() -> None:
+    found = replace(measured(features=2.0, beyond=2.0), dimensions=10)
+    assert judge(found).sure == "clear"  # 100 samples each
+    thin = replace(found, dimensions=11)
+    assert judge(thin).dominant == "features" and judge(thin).sure == "unsure" and "heavy tails" in judge(thin).text
+    assert (
+        judge(replace(thin, features=0 * thin.features, beyond=0 * thin.beyond, labels=thin.labels + 0.5)).sure == "clear"
+    )  # labels need no dimensions
 
 
 def test_clients_that_cannot_be_told_are_left_out_and_lower_the_certainty() -> None:

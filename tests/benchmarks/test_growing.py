@@ -9,15 +9,13 @@ from pathlib import Path
 import pytest
 
 import equipoise as eq
+import growth
 from equipoise import simulate
 from equipoise.storage.checkpoint import load_server
 from equipoise.testing.small import flat
-from tests.helpers.runs import assert_same, settings
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import growth
 from methods import NOTES, OPTIONS, experiment
 from stepping import stepped
+from tests.helpers.runs import assert_same, settings
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedsac"])  # and one with exchanges before round 1 and validation data at the server
@@ -60,6 +58,9 @@ def test_a_table_says_what_failed_and_what_was_not_measured() -> None:
     row = dict.fromkeys(growth.COLUMNS, 1) | {"size": 100, "ratio": (1.0, 0.9, 1.1), "report": "no room"}
     text = growth.render({"cohort": {"rows": [row], "date": "today", "machine": "this", "load": "0.1"}})
     assert "| 100 | 1.00 (0.90-1.10) | 1.000 |" in text and "| no room |" in text
+    assert "| rounds | 10,000 | show | 10 | not measured |" in text
+    few = {"clients-scaffold": {"rows": [row | {"size": 1000, "in one folder": 10_001}], "date": "today", "machine": "this", "load": "0.1"}}
+    assert "| clients-scaffold | 100,000 | most in a folder | 10,000 | 10,001, missed (at 1,000) |" in growth.render(few)
     assert "Not measured yet: `clients-fedavg`" in text and "`cohort` (" not in text
 
 

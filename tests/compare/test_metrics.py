@@ -19,8 +19,8 @@ from equipoise.comparison.entries import Entry, RunResult, aligned
 from equipoise.comparison.plan import plan
 from equipoise.runs import Run
 from equipoise.storage.store import RunError
-from tests.compare.test_table import facts
 from tests.helpers.runs import sites
+from tests.helpers.stores import made_up_result
 
 SITES = {"ada": 40, "bo": 30, "cy": 40, "di": 30}
 ONE_CLASS = {"bo": [1]}
@@ -119,7 +119,7 @@ def test_all_runs_keep_their_optimiser_or_none_does() -> None:
 
 
 def several(method: str, **by_metric: dict[str, float]) -> RunResult:
-    made = facts(method, 1, [0.5, 0.6], next(iter(by_metric)))
+    made = made_up_result(method, 1, [0.5, 0.6], next(iter(by_metric)))
     return RunResult(made.folder, made.config, made.data, made.task, made.fingerprint, made.metric, by_metric, made.cost)
 
 
@@ -144,8 +144,8 @@ def test_a_diverged_client_does_not_vanish_from_the_average() -> None:
 
 
 def test_methods_are_ranked_by_the_measure_asked_for() -> None:
-    alone = facts("standalone", 1, [0.5, 0.5])
-    even, uneven = facts("fedavg", 1, [0.6, 0.6]), facts("fedprox", 1, [0.4, 0.9])
+    alone = made_up_result("standalone", 1, [0.5, 0.5])
+    even, uneven = made_up_result("fedavg", 1, [0.6, 0.6]), made_up_result("fedprox", 1, [0.4, 0.9])
     entries = [Entry("standalone", alone, alone), Entry("fedavg", even, alone), Entry("fedprox", uneven, alone)]
     for measure, order in (("average", ["fedprox", "fedavg", "standalone"]), ("worst", ["fedavg", "standalone", "fedprox"])):
         _, rows = formats.grid_of(Comparison(entries, "fedavg", measure=measure), "iid", lambda text, place: text)

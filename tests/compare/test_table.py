@@ -6,33 +6,26 @@ import csv
 import io
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from equipoise.comparison import Comparison, formats, open_runs
-from equipoise.comparison.entries import Entry, RunResult
+from equipoise.comparison.entries import Entry
 from equipoise.comparison.table import Failure
 from equipoise.metrics import collaborative_fairness, over_seeds, paired_p
-from equipoise.task import Task
-
-
-def facts(method: str, seed: int, values: list[float], metric: str = "accuracy", partition: str = "iid") -> RunResult:
-    config = {"method": {"name": method}, "seed": seed, "data": {"name": "digits", "partition": partition}}
-    by_client = {str(k): value for k, value in enumerate(values)}
-    return RunResult(Path(f"{method}-{seed}"), config, "digits", Task("classification", (3,), 2), f"print-{seed}", metric, {metric: by_client}, {"megabytes": 1.0, "seconds": 2.0})  # fmt: skip
+from tests.helpers.stores import made_up_result
 
 
 def made_up(seeds: int = 5, metric: str = "accuracy") -> Comparison:
     draw = np.random.default_rng(3)
     entries = []
     for seed in range(seeds):
-        alone = facts("standalone", seed, draw.uniform(0.5, 0.7, 4).tolist(), metric)
+        alone = made_up_result("standalone", seed, draw.uniform(0.5, 0.7, 4).tolist(), metric)
         entries.append(Entry("standalone", alone, alone))
         for method, lift in (("fedavg", 0.02), ("fedakd", 0.1)):
             values = [value + lift * draw.uniform(-0.5, 1) for value in alone.values.values()]
-            entries.append(Entry(method, facts(method, seed, values, metric), alone))
+            entries.append(Entry(method, made_up_result(method, seed, values, metric), alone))
     return Comparison(entries, "fedavg")
 
 
@@ -75,18 +68,18 @@ def test_best_and_second_best_follow_the_direction_of_the_measure():
 
 
 def test_the_sign_of_a_gain_and_of_harm_for_accuracy_and_for_errors():
-    alone = facts("standalone", 1, [0.5, 0.6])
-    entry = Entry("fedavg", facts("fedavg", 1, [0.6, 0.5]), alone)
+    alone = made_up_result("standalone", 1, [0.5, 0.6])
+    entry = Entry("fedavg", made_up_result("fedavg", 1, [0.6, 0.5]), alone)
     assert entry.gains() == {"0": pytest.approx(0.1), "1": pytest.approx(-0.1)}
     assert entry.measured[0]["harmed"] == 0.5 and entry.measured[0]["worst"] == 0.5
-    wrong = Entry("fedavg", facts("fedavg", 1, [0.6, 0.5], "rmse"), facts("standalone", 1, [0.5, 0.6], "rmse"))
+    wrong = Entry("fedavg", made_up_result("fedavg", 1, [0.6, 0.5], "rmse"), made_up_result("standalone", 1, [0.5, 0.6], "rmse"))
     assert wrong.gains() == {"0": pytest.approx(-0.1), "1": pytest.approx(0.1)}
     assert wrong.measured[0]["worst_change"] == pytest.approx(0.1) and wrong.measured[0]["worst"] == 0.6
 
 
 def test_an_undefined_measure_carries_its_reason():
-    alone = facts("standalone", 1, [0.5, 0.6])
-    comparison = Comparison([Entry("fedavg", facts("fedavg", 1, [0.7, 0.7]), alone)], "fedavg")
+    alone = made_up_result("standalone", 1, [0.5, 0.6])
+    comparison = Comparison([Entry("fedavg", made_up_result("fedavg", 1, [0.7, 0.7]), alone)], "fedavg")
     row = comparison.row("iid", "fedavg", "cf")
     assert math.isnan(row["value"]) and "same value 0.7" in row["note"]
     assert any("same value 0.7" in line for line in formats.explanation(comparison))
@@ -120,8 +113,8 @@ def test_every_format_says_the_same():
 
 
 def test_the_client_table_puts_the_most_harmed_first_and_counts_losers():
-    alone = facts("standalone", 1, [0.5, 0.6, 0.7])
-    comparison = Comparison([Entry("fedavg", facts("fedavg", 1, [0.6, 0.5, 0.7]), alone)], "fedavg")
+    alone = made_up_result("standalone", 1, [0.5, 0.6, 0.7])
+    comparison = Comparison([Entry("fedavg", made_up_result("fedavg", 1, [0.6, 0.5, 0.7]), alone)], "fedavg")
     header, rows = formats.clients_grid(comparison, "iid", 1)
     assert header == ["client", "alone", "fedavg"]
     assert rows == [["1", "60.0", "-10.0"], ["2", "70.0", "0.0"], ["0", "50.0", "+10.0"], ["clients that lose", "", "1 of 3"]]

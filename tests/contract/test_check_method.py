@@ -8,23 +8,40 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from equipoise.checked.names import UnknownName
 from equipoise.client import Client
 from equipoise.composition import compose
-from equipoise.method import Method
+from equipoise.method import Method, Ups, Weights
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedequilibria import FedEquilibria
-from equipoise.records import Down, Up
+from equipoise.records import Down, State, Up
+from equipoise.server import Server
 from equipoise.task import Task
 from equipoise.testing import CHECKS, NETWORKS, ContractBroken, Result, check_method
 from equipoise.testing.small import Broken, assert_same
-from tests.contract.test_broken import FirstCountsMore, NeedsEveryClass
+from equipoise.tree import Tree
 from tests.helpers.runs import environment
 
 ALL = [(check, network) for network in NETWORKS for check in CHECKS]
+
+
+@dataclass(frozen=True)
+class NeedsEveryClass(FedAvg):
+    """Sends the mean inputs of every class, also of those that a client has not."""
+
+    def after(self, client: Client, received: Tree | None, uploaded: Tree | None) -> Up:
+        return Up(prototypes=torch.stack([client.train.x[client.train.y == k].mean(0) for k in range(client.task.outputs)]))
+
+
+@dataclass(frozen=True)
+class FirstCountsMore(FedAvg):
+    def weights(self, server: Server, state: State, ups: Ups) -> Weights:
+        return Weights(np.arange(len(ups), 0.0, -1.0))
 
 
 @dataclass(frozen=True)

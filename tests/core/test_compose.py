@@ -6,53 +6,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 
 import equipoise as eq
-from equipoise.client import Client, Inputs
+from equipoise.client import Client
 from equipoise.composition import Unsound, compose
 from equipoise.experiment.specifications import method_from, spec_of
-from equipoise.method import Cohort, Method, Ups, Weights
+from equipoise.method import Method, Ups, Weights
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedprox import FedProx
 from equipoise.methods.scaffold import Scaffold
 from equipoise.methods.standalone import Standalone
-from equipoise.models import Model
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
-from equipoise.tree import Tree
 from tests.helpers.plain import assert_equal
 from tests.helpers.problems import client_states, server_state, trained
 from tests.helpers.runs import everything, played, settings
-
-
-@dataclass(frozen=True)
-class ByLoss(Method):
-    """Weighs by the loss of the received model; `loss`, `visits` and `seen` are names that the base uses, too."""
-
-    composable_weights: ClassVar[bool] = True
-
-    power: float = 1.0  # of the loss
-
-    def start(self, server: Server) -> State:
-        return super().start(server).with_(visits=0)
-
-    def before(self, client: Client, received: Tree | None) -> Up:
-        assert received is not None
-        client.state["seen"] = client.state.get("seen", 0) + 1
-        return Up(loss=client.loss(client.load(received)))
-
-    def after(self, client: Client, received: Tree | None, uploaded: Tree | None) -> Up:
-        assert received is not None and uploaded is not None
-        return Up(moved=(uploaded - received).norm())
-
-    def observe(self, server: Server, state: State, ups: Ups) -> State:
-        assert min(ups.numbers("moved")) > 0
-        return state.with_(visits=state.visits + len(ups), model_seen=state.model.norm())
-
-    def weights(self, server: Server, state: State, ups: Ups) -> Weights:
-        return Weights(ups.numbers("loss") ** self.power)
+from tests.helpers.slots import ByLoss, Shifted, Slow
 
 
 @dataclass(frozen=True)
@@ -71,43 +41,6 @@ class Chatty(FedAvg):
     def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
         assert set(ups.values("loss")) == {"base"}
         return super().update(server, state, ups, weights)
-
-
-@dataclass(frozen=True)
-class Slow(Method):
-    """Stands beside: remembers the mean of all models so far, and serves it."""
-
-    def start(self, server: Server) -> State:
-        state = super().start(server)
-        return state.with_(past=state.model, rounds=1)
-
-    def observe(self, server: Server, state: State, ups: Ups) -> State:
-        total = state.past * state.rounds + ups.mean("model", np.ones(len(ups))).params
-        return state.with_(past=(total / (state.rounds + 1)).with_rest(state.past.rest), rounds=state.rounds + 1)
-
-    def deliver(self, server: Server, state: State, client_id: str) -> Down:
-        return Down(model=state.model, past=state.past)
-
-    def serves(self, client: Client, down: Down) -> dict[str, Model]:
-        return {"global": client.load(down.past), "teacher": client.load(down.past)}
-
-
-@dataclass(frozen=True)
-class Shifted(Method):
-    """Changes inputs by what clients measured before round 1."""
-
-    def setup(self, server: Server, state: State, everyone: Cohort) -> State:
-        return state.with_(shift=everyone.run(self.centre).mean("centre", np.ones(len(server.ids))))
-
-    def centre(self, client: Client, down: Down) -> Up:
-        client.state["asked"] = True
-        return Up(centre=float(client.train.x.mean()))
-
-    def deliver(self, server: Server, state: State, client_id: str) -> Down:
-        return Down(shift=state.shift)
-
-    def inputs(self, client: Client, down: Down) -> Inputs:
-        return Inputs(train=lambda x, noise: x - down.shift, other=lambda x: x - down.shift, random=False)
 
 
 def test_a_weight_rule_weighs_and_keeps_its_names_apart(tmp_path: Path) -> None:
@@ -153,7 +86,7 @@ def test_a_composition_travels_as_plain_data(tmp_path: Path) -> None:
     first, second = everything(direct), everything(packed)
     assert first.keys() == second.keys() and direct.table() == packed.table()
     spec = spec_of(config["method"])
-    assert spec["weights"] == {"name": f"{__name__}:ByLoss", "power": 2.0} and spec["average"] == "uniform"
+    assert spec["weights"] == {"name": "tests.helpers.slots:ByLoss", "power": 2.0} and spec["average"] == "uniform"
     again = method_from(spec)
     assert spec_of(again) == spec and again == config["method"]
 

@@ -30,10 +30,10 @@ from equipoise.methods.kdia import KDIA
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.task import Task
-from tests.core.test_compose import ByLoss, Shifted, Slow
 from tests.helpers.plain import assert_equal
 from tests.helpers.problems import client_states, server_state, trained
 from tests.helpers.runs import everything, played, settings, sites
+from tests.helpers.slots import ByLoss, Shifted, Slow
 
 
 def test_it_is_an_ordinary_frozen_dataclass() -> None:

@@ -18,6 +18,7 @@ from equipoise.data import federate
 from equipoise.metrics import counts
 from equipoise.runs import Run
 from equipoise.runs.clinical import clinical, derived, unequal
+from equipoise.runs.scores import counted
 from equipoise.storage.store import RunError, Store
 from equipoise.transports import curves
 from equipoise.transports.base import Watcher
@@ -67,7 +68,7 @@ def test_counts_are_those_of_every_served_model(classes: int, tmp_path: Path) ->
                 bins = np.rint(100 * p[:, c]).astype(int)
                 assert table[c, 0].tolist() == np.bincount(bins[y == c], minlength=101).tolist()
                 assert table[c, 1].tolist() == np.bincount(bins[y != c], minlength=101).tolist()
-    assert {row["round"] for row in run.store.counts()} == {3}, "the last measurement only"
+    assert {row["round"] for row in counted(run.store)} == {3}, "the last measurement only"
     for client, table in run.counts().items():
         p, y = scores(run, data, client, "personal")
         chosen = [1] if classes == 2 else range(classes)
@@ -95,8 +96,8 @@ def test_the_majority_class_stands_beside_every_accuracy(tmp_path: Path) -> None
 def test_the_same_counts_come_over_a_wire_and_after_a_finish(tmp_path: Path) -> None:
     here = finished(tmp_path / "here", hospitals(), method="finetune")
     there = finished(tmp_path / "there", hospitals(), "loopback", method="finetune")
-    assert here.store.counts() == there.store.counts() != []
-    assert {row["round"] for row in here.store.counts()} == {4}, "after the exchanges that follow the last round, and not before"
+    assert counted(here.store) == counted(there.store) != []
+    assert {row["round"] for row in counted(here.store)} == {4}, "after the exchanges that follow the last round, and not before"
     assert len(here.majority()) == 3 and here.majority() == there.majority()
 
 
@@ -154,18 +155,18 @@ def test_runs_of_older_formats_have_none_and_get_the_table_when_they_go_on(tmp_p
     assert before.counts("global") == {} and before.majority() == {}
     before.store.close()
     store = Store(tmp_path / "old", writing=True)
-    assert store.counts() == [] and store.meta("format") == 4
+    assert counted(store) == [] and store.meta("format") == 4
     store.close()
 
 
 def test_a_run_of_format_3_goes_on_and_going_back_takes_counts_along(tmp_path: Path) -> None:
     data = hospitals()
     run = finished(tmp_path / "run", data, keep=5)
-    whole = run.store.counts()
+    whole = counted(run.store)
     run.store.close()
     store = Store(tmp_path / "run", writing=True)
     store.go_back(2)
-    assert store.counts() == []
+    assert counted(store) == []
     store.close()
     with sqlite3.connect(tmp_path / "run" / "run.db") as db:
         db.execute("drop table curves")
@@ -174,4 +175,4 @@ def test_a_run_of_format_3_goes_on_and_going_back_takes_counts_along(tmp_path: P
     wanted = eq.Experiment(
         data=data, model={"name": "mlp", "hidden": [6]}, training={"lr": 0.2}, rounds=3, workers=0, method="fedakd", keep=5
     )
-    assert simulate.resume(tmp_path / "run", Watcher(), given=wanted).store.counts() == whole
+    assert counted(simulate.resume(tmp_path / "run", Watcher(), given=wanted).store) == whole

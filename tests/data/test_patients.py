@@ -20,6 +20,7 @@ from equipoise.data.histories import dataset_of
 from equipoise.data.patients import Records, read_patients
 from equipoise.data.synthetic_patients import NOTE, TABLE_7, records, write_patients
 from equipoise.models import build
+from equipoise.runs.export import export
 
 PATIENTS = """patient,sex,postal_code,state
 p1,F,94103,CA
@@ -327,6 +328,10 @@ def test_synthetic_patients_say_so_wherever_they_appear(tmp_path: Path) -> None:
     )
     page = (tmp_path / "page.html").read_text()
     assert "synthetic_patients" in page and "drawn at random" in page
+    run = eq.Run(tmp_path / "run")
+    card = export(run, "global", out=tmp_path / "model.safetensors")[1].read_text()
+    run.store.close()
+    assert "- data: synthetic_patients, partition auto" in card and f"- {NOTE}" in card
     config = {
         "dataset": data,
         "data": {"name": "synthetic_patients"},

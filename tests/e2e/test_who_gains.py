@@ -131,7 +131,7 @@ def test_further_measures_are_columns_on_request_and_in_the_files_always(hospita
     assert "D_man" in equipoise("show", "c").out, "kept with the comparison"
     majority = float(rows["fedavg", "majority"]["value"])
     assert majority == pytest.approx(np.mean(list(together.majority().values())))
-    assert "did you mean 'p10_change'?" in equipoise(*words, "--measures", "p10").err
+    assert "did you mean 'p10_change'?" in equipoise(*words, "--measures", "p10_chang").err
 
 
 def test_what_is_not_over_is_marked(hospitals: Path, equipoise: Terminal) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import yaml
 
+from equipoise.comparison.entries import RunResult
 from equipoise.experiment import Experiment
 from equipoise.storage.store import RoundRecord, Store
+from equipoise.task import Task
 
 
 def made_up_run(
@@ -52,3 +54,10 @@ def made_up_run(
         store.commit(record, 2, "finished" if number == rounds else "running")
     store.close()
     return folder
+
+
+def made_up_result(method: str, seed: int, values: list[float], metric: str = "accuracy", partition: str = "iid") -> RunResult:
+    """What a comparison knows of a run, with one value for each client."""
+    config = {"method": {"name": method}, "seed": seed, "data": {"name": "digits", "partition": partition}}
+    by_client = {str(k): value for k, value in enumerate(values)}
+    return RunResult(Path(f"{method}-{seed}"), config, "digits", Task("classification", (3,), 2), f"print-{seed}", metric, {metric: by_client}, {"megabytes": 1.0, "seconds": 2.0})  # fmt: skip

@@ -20,8 +20,9 @@ import yaml
 from equipoise import simulate
 from equipoise.experiment import experiment
 from equipoise.storage import lock
+from equipoise.storage.files import LOCK
 from equipoise.storage.lock import acquire, is_held
-from equipoise.storage.store import FORMAT, LOCK, RunError, Store
+from equipoise.storage.store import FORMAT, RunError, Store
 from equipoise.transports.performing import Performer
 from tests.helpers.runs import config, environment, same_run, stopped
 

@@ -17,6 +17,7 @@ from equipoise.data import Federation, Parts
 from equipoise.methods.poise import Poise
 from equipoise.runs import Run
 from equipoise.weighting import mixture_weights, simplex_grid
+from tests.helpers.counting import counted
 from tests.helpers.images import NETWORKS, play
 from tests.helpers.problems import assert_equal, client_states, server_state
 from tests.helpers.runs import CLASSES, settings, sites
@@ -57,6 +58,13 @@ def test_what_is_served_was_trained_on_validation_data_too_and_the_weights_were_
         torch.testing.assert_close(p.sum(0) + own["offsets"], counts, rtol=0, atol=1e-4)
         assert not torch.equal(own["offsets"], before["offsets"])
     assert run.final("loss", "alone") == plain.final("loss", "alone") and run.final("loss") != plain.final("loss")
+
+
+def test_what_folding_costs(tmp_path: Path) -> None:
+    with counted() as passes:
+        run = play(Poise(), tmp_path / "run", on=skewed(), training={"lr": 0.05, "batch": 5, "epochs": 2}, rounds=3)
+    train, validation = (sum(run.store.meta("sizes")[part]) for part in ("train", "validation"))
+    assert passes["client", "gradient"] == (2 * 6 + 5) * train + 2 * 5 * (train + validation)
 
 
 def test_validation_data_come_back_as_they_were() -> None:

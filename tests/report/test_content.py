@@ -17,7 +17,8 @@ from equipoise.report import report
 from equipoise.report.cards import Card, cards, doubt, headline
 from equipoise.report.curves import read_curves, read_weights
 from equipoise.runs import Run
-from equipoise.storage.store import LOCK, RunError, Store
+from equipoise.storage.files import LOCK
+from equipoise.storage.store import RunError, Store
 from tests.helpers.stores import made_up_run
 
 

@@ -119,7 +119,7 @@ def findings(state: Mapping[str, Any], task: Task, data: str = "", seed: int = 0
         total.append(_excess(full))
         beyond.append(_excess(rest))
     told = sizes > 0  # a client without samples says nothing of labels
-    measured = Measured(sizes[told], (seen - by_chance)[told], np.array(total)[told], np.array(beyond)[told], imbalance(sizes))
+    measured = Measured(sizes[told], (seen - by_chance)[told], np.array(total)[told], np.array(beyond)[told], imbalance(sizes), m)
     names = tuple(task.class_names) or (
         tuple(map(str, range(counts.shape[1]))) if task.classifies else tuple(f"{10 * b}-{10 * b + 10} %" for b in range(counts.shape[1]))
     )

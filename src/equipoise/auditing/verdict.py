@@ -13,6 +13,7 @@ from equipoise.auditing.divergence import as_overlap, imbalance
 # From which on a difference counts; chosen on other data than those of docs/results.md, see docs/audit.md.
 SIZE, LABELS, FEATURES = 0.15, 0.08, 0.25
 RESAMPLES = 400
+THIN = 10  # samples per dimension
 WORDS = {
     "size": "the clients differ mainly in size",
     "labels": "the clients differ mainly in their labels",
@@ -36,9 +37,22 @@ class Measured:
     features: np.ndarray  # KL beyond chance, of the whole difference
     beyond: np.ndarray  # KL beyond chance, of what the labels do not explain
     imbalance: float
+    dimensions: int = 0
+
+    @property
+    def thin(self) -> bool:
+        """Whether most clients have so few samples that features with heavy tails would look like features that differ."""
+        return bool(len(self.sizes)) and float(np.median(self.sizes)) < THIN * self.dimensions
 
     def of(self, places: np.ndarray) -> Measured:
-        return Measured(self.sizes[places], self.labels[places], self.features[places], self.beyond[places], imbalance(self.sizes[places]))
+        return Measured(
+            self.sizes[places],
+            self.labels[places],
+            self.features[places],
+            self.beyond[places],
+            imbalance(self.sizes[places]),
+            self.dimensions,
+        )
 
 
 @dataclass(frozen=True)
@@ -67,6 +81,8 @@ def judge(found: Measured, seed: int = 0) -> Verdict:
         agreement = 1.0
     told = float(np.isfinite(found.features).mean()) if clients else 0.0
     sure = "clear" if agreement >= 0.95 and told >= 0.8 and clients >= 4 else "likely" if agreement >= 0.8 and told >= 0.5 else "unsure"
+    if "features" in kinds and found.thin:
+        sure = "unsure"
     methods = MADE_FOR[dominant]
     return Verdict(
         dominant, kinds, severity, explained, agreement, sure, methods, _text(found, dominant, kinds, severity, explained, agreement, sure, methods)
@@ -108,6 +124,10 @@ def _text(
     unknown = int((~np.isfinite(found.features)).sum())
     if unknown:
         said.append(f"{unknown} of {len(found.sizes)} clients have too few samples to tell their features.")
+    if "features" in kinds and found.thin:
+        said.append(
+            f"Most clients have fewer than {THIN} samples for each of {found.dimensions} dimensions, where features with heavy tails look as if they differed."
+        )
     said.append(f"Methods whose papers are about this: {', '.join(methods)}.")
     said.append(f"This is {sure}: the same verdict in {100 * agreement:.0f} % of {RESAMPLES} redraws of the clients.")
     return " ".join(said)

@@ -10,28 +10,9 @@ import numpy as np
 from equipoise.metrics import counts
 from equipoise.metrics.intervals import Interval
 from equipoise.runs.run import Run
-from equipoise.storage.form import damaged
 
 UNEQUAL = 1.2  # times its even share: from there on the most frequent class makes accuracy shine
 DRAWS_SEED = 0  # the same run says the same
-
-
-def tables(run: Run, model: str) -> dict[str, counts.Counts]:
-    """Client -> table of counts; a store may come from anyone, so a table that cannot be is refused."""
-    found: dict[str, counts.Counts] = {}
-    classes = run.task.outputs
-    for row in run.store.counts():
-        if row["model"] != model or row["split"] != run.main_split:
-            continue
-        table = found.setdefault(row["client"], np.zeros((classes, 4, counts.BINS), np.int64))
-        if not (0 <= row["class"] < classes and 0 <= row["score"] < counts.BINS):
-            raise damaged(run.folder, f"its counts of scores name class {row['class']} and score {row['score']}")
-        table[row["class"], :, row["score"]] = [row[name] for name in ("positives", "negatives", "found", "mistaken")]
-    for client, table in found.items():
-        wrong = counts.fault(table, classes)
-        if wrong is not None:
-            raise damaged(run.folder, f"counts of scores of client {client!r}: {wrong}")
-    return found
 
 
 def unequal(found: Mapping[str, counts.Counts]) -> bool:

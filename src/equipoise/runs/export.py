@@ -10,7 +10,9 @@ import torch
 from safetensors.torch import save
 
 from equipoise.data import inputs_from
+from equipoise.data.preparation import new_images
 from equipoise.data.samples import EVALUATION_BATCH
+from equipoise.data.tables import site_files
 from equipoise.models.mixture import Head
 from equipoise.models.network import Prepared
 from equipoise.runs.run import Run
@@ -55,10 +57,11 @@ def _card(run: Run, name: str, client: str | None, net: torch.nn.Module) -> str:
     majority = run.majority() if run.main_metric == "accuracy" else {}
     beside = {who: f" (majority class {majority[who]:.4f})" if who in majority else "" for who in own}
     measured = ", ".join(f"{who}: {value:.4f}{beside[who]}" for who, value in list(own.items())[:50]) or "not measured"
+    about = "".join(f"\n- {note}" for note in (run.store.meta("facts") or {}).get("notes", []))
     return f"""# {name}{f" of client {client}" if client else ""}
 
 - method: {config["method"]}
-- data: {run.store.meta("data")}, partition {config["data"]["partition"]}, {len(run.clients)} clients, seed {config["seed"]}
+- data: {run.store.meta("data")}, partition {config["data"]["partition"]}, {len(run.clients)} clients, seed {config["seed"]}{about}
 - rounds: {run.last_round} of {config["rounds"]}
 - task: {task.kind}, input {tuple(task.shape)}, {task.outputs} outputs{f" ({', '.join(task.class_names)})" if task.class_names else ""}
 - architecture: {config["models"] or config["model"]}, {sum(p.numel() for p in net.parameters()):,} parameters
@@ -87,9 +90,6 @@ def predictions(
 
     Of images the file says which it is. A folder with one table per site, as in training, is predicted as its sites unless `client` is given.
     """
-    from equipoise.data.preparation import new_images
-    from equipoise.data.tables import site_files
-
     if not data.exists():
         raise RunError(f"no file {data}; give a CSV or NPZ file with samples in the form of the training data")
     recipe = run.store.meta("recipe")

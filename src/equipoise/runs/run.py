@@ -11,6 +11,7 @@ from typing import Any
 from equipoise.checked.imports import Imports, permitted
 from equipoise.checked.names import checked_name
 from equipoise.metrics import registry
+from equipoise.runs.scores import tables
 from equipoise.storage.form import check_metadata, read_configuration
 from equipoise.storage.lock import is_held
 from equipoise.storage.outdated import outdated
@@ -151,9 +152,7 @@ class Run:
 
     def counts(self, model: str | None = None) -> dict[str, Any]:
         """Client -> its table of counts of scores (see `metrics.counts`), of the main model unless named; of clients that sent one."""
-        from equipoise.runs.clinical import tables
-
-        return tables(self, model or self.main_model)
+        return tables(self.store, self.task, model or self.main_model, self.main_split)
 
     @property
     def main_metric(self) -> str:

@@ -22,7 +22,6 @@ from equipoise.storage.files import (
     CONFIGURATION,
     DATABASE,
     FILES,
-    LOCK,
     RunError,
     digest,
     file_flaw,
@@ -37,7 +36,7 @@ from equipoise.storage.lock import acquire
 from equipoise.storage.tables import ADDED, BY_ROUND, FORMAT, TABLES, RoundRecord, Stored
 from equipoise.storage.versions import Versions
 
-__all__ = ["CONFIGURATION", "DATABASE", "FILES", "FORMAT", "LOCK", "RoundRecord", "RunError", "Store"]
+__all__ = ["CONFIGURATION", "DATABASE", "FILES", "FORMAT", "RoundRecord", "RunError", "Store"]
 
 
 class Store:
@@ -156,11 +155,6 @@ class Store:
         except sqlite3.DatabaseError as error:
             raise damaged(self.folder, f"its {DATABASE} cannot be read ({error})") from error
 
-    def counts(self) -> list[dict[str, Any]]:
-        """The rows of counts of scores; a run of a format before 4 has none."""
-        known = self.rows("select name from sqlite_master where type = 'table' and name = 'curves'")
-        return self.rows("select * from curves order by rowid") if known else []
-
     def last_round(self) -> int:
         """The last committed round; 0 is the state before round 1, None-like -1 if not even that."""
         found = self.rows("select max(round) as round from rounds")[0]["round"]
@@ -229,9 +223,8 @@ class Store:
         return self.files / name
 
     def remove(self, names: Iterable[str]) -> None:
-        unlink(
-            [self.file(name) for name in names]
-        )  # what cannot be removed now is no part of the run any more, and is tried again at resume
+        # What cannot be removed now is no part of the run any more, and is tried again at resume.
+        unlink([self.file(name) for name in names])
 
     def sweep(self) -> None:
         """Remove every file of a run that no committed row names."""
@@ -259,15 +252,11 @@ class Store:
         """What is wrong with the checkpoint of a round, or with what of it concerns one client; None if all is as it was written."""
         if number not in self.checkpoints():
             return "the server's state is missing"
-        rows = self._files_of(number, client)
-        return next(
-            (
-                f"{row['name']} {wrong}"
-                for row in rows
-                if (wrong := file_flaw(self.file(row["name"]), row["bytes"], row["digest"])) is not None
-            ),
-            None,
-        )
+        for row in self._files_of(number, client):
+            wrong = file_flaw(self.file(row["name"]), row["bytes"], row["digest"])
+            if wrong is not None:
+                return f"{row['name']} {wrong}"
+        return None
 
     def _files_of(self, number: int, client: str | None = None) -> list[dict[str, Any]]:
         """Name, size and digest of every file in the checkpoint of a round: the newest version at or before it."""
