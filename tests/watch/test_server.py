@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 import equipoise
+from equipoise.comparison import formats
 from equipoise.comparison.table import Comparison, Failure, opened
 from equipoise.storage.store import RunError, Store
 from equipoise.watch import pages, serving
@@ -165,7 +166,7 @@ def test_a_folder_is_a_gallery(tmp_path: Path):
     (tmp_path / "broken" / "run.db").write_bytes(b"x")
     (tmp_path / "other").mkdir()
     entries = opened([tmp_path / "both" / "runs" / method for method in ("standalone", "fedprox")]).entries
-    Comparison(entries, "fedprox", [Failure("fedavg", "iid", 0, "no")], tmp_path / "both").save()
+    formats.save(Comparison(entries, "fedprox", [Failure("fedavg", "iid", 0, "no")], tmp_path / "both"))
     with watched(tmp_path) as server:
         page, found = ask(server)[2], links(server)
         assert set(found) == {*names, "reg", "stopped", "both", "broken", "half/runs/standalone", "half/runs/fedprox"}
