@@ -196,7 +196,9 @@ class Composed(Method):
     def round(self, server: Server, state: State, cohort: Cohort) -> State:
         # An exchange of the base's own, with another Down than `deliver` gives, changes inputs like any other.
         accompanied = _Accompanied(cohort, lambda client, down: self._delivered(server, state, client, down, "inputs"))
-        state = self._kept(state, self.flow.round(server, state, accompanied))
+        return self.alongside(server, self._kept(state, self.flow.round(server, state, accompanied)), cohort)
+
+    def alongside(self, server: Server, state: State, cohort: Cohort) -> State:
         for name, guest in self._in("finish"):
             state = _put(state, name, guest.alongside(server, _seen_by(state, name), self._carried(server, state, cohort)))
         return state
