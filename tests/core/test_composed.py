@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 import equipoise as eq
-from equipoise import composition, method
+from equipoise import method
 from equipoise.client import Client, Inputs
 from equipoise.comparison.plan import plan
-from equipoise.composition import Composed, Unsound, compose, parts
+from equipoise.composition import Composed, Unsound, compose, composed, parts
 from equipoise.data import federate
 from equipoise.experiment.specifications import method_from, spec_of
 from equipoise.method import Cohort, Method, Served, Ups, Weights
@@ -67,7 +67,7 @@ def test_no_slot_of_a_method_and_no_door_to_clients_is_forgotten() -> None:
     """A slot that the composition does not hand on would silently be the default."""
     assert set(method.SLOTS) <= vars(Composed).keys()
     doors = {name for name, found in vars(Cohort).items() if inspect.isfunction(found) and not name.startswith("_")}
-    assert doors == {"run", "weighed"} and doors <= vars(composition._Accompanied).keys()
+    assert doors == {"run", "weighed"} and doors <= vars(composed._Accompanied).keys()
 
 
 @pytest.mark.parametrize("flag", ["needs_plain_sgd", "needs_validation", "needs_classes"])
