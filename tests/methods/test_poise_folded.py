@@ -19,7 +19,8 @@ from equipoise.runs import Run
 from equipoise.weighting import mixture_weights, simplex_grid
 from tests.helpers.counting import counted
 from tests.helpers.images import NETWORKS, play
-from tests.helpers.problems import assert_equal, client_states, server_state
+from tests.helpers.plain import assert_equal
+from tests.helpers.problems import client_states, server_state
 from tests.helpers.runs import CLASSES, settings, sites
 
 MANY = {"ada": 90, "bo": 80, "cy": 100, "di": 70}

@@ -22,7 +22,8 @@ from equipoise.runs import Run
 from equipoise.transports.base import Watcher
 from equipoise.weighting import mixture_weights, on_simplex
 from tests.helpers.images import NETWORKS
-from tests.helpers.problems import assert_equal, client_states, server_state
+from tests.helpers.plain import assert_equal
+from tests.helpers.problems import client_states, server_state
 from tests.helpers.runs import QUICK, assert_same, everything, played, settings, sites
 
 BASES = ["fedavg", "kdia", "fedakd", "scaffold", "ditto", "fedekd", "fedas", "fedrdn", "fedmdfg", "cgsv", "fedproto", "finetune"]
