@@ -136,7 +136,7 @@ def test_debiased_variance_is_never_negative_and_none_for_one_client() -> None:
     assert between_client_variance([0.5], [0.01]) == {"raw": 0, "sampling": 0, "debiased": 0}
     with pytest.raises(ValueError, match="got -1"):
         between_client_variance([0.5], [-1])
-    with pytest.warns(UndefinedMetric, match=r"places \[0\]"):
+    with pytest.warns(UndefinedMetric, match=r"positions \[0\]"):
         assert np.isnan(between_client_variance([1.0, 0.5], accuracy_variance([1.0, 0.5], [1, 10]))["raw"])
     with pytest.raises(ValueError, match="percentages"):
         accuracy_variance([85], [10])
