@@ -54,4 +54,4 @@ def test_models_are_listed_with_their_inputs_and_sizes(equipoise: Terminal) -> N
     assert "row of 30" not in found["lenet"]["parameters"]
     assert "105,962" in equipoise("models").out
     assert "hidden: [200, 200]" in equipoise("models", "mlp").out
-    assert "Did you mean 'mlp'?" in equipoise("models", "mpl").err
+    assert "did you mean 'mlp'?" in equipoise("models", "mpl").err

@@ -26,6 +26,10 @@ def test_a_run_of_format_1_is_resumed_to_the_same_bits(method: str, tmp_path: Pa
     if bits.processor() != EXPECTED["processor"]:
         pytest.skip(f"the digests belong to {EXPECTED['processor']}; the norms agree")
     assert bits.digest(values) == expected["digest"]
-    # To nine decimals: a metric's own formula may round otherwise than it did in version 0.1.
-    rows = [(r["round"], r["client"], r["model"], r["phase"], r["split"], r["metric"], round(r["value"], 9)) for r in run.table()]
+    # To nine decimals: a metric's own formula may round otherwise than it did in version 0.1, which had no rows of reference either.
+    rows = [
+        (r["round"], r["client"], r["model"], r["phase"], r["split"], r["metric"], round(r["value"], 9))
+        for r in run.table()
+        if r["phase"] != "reference"
+    ]
     assert hashlib.sha256(repr(rows).encode()).hexdigest() == expected["table"]

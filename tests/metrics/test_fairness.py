@@ -89,7 +89,7 @@ def test_two_clients_have_cf_of_plus_or_minus_100(first: float, other: float, st
         ([0.1 + 0.2, 0.3, 0.3], [0.1, 0.2, 0.3], "in `alone`"),
         ([0.5], [0.6], "needs two clients"),
         ([], [], "no values"),
-        ([0.5, float("nan"), 0.6], [0.5, 0.6, 0.7], r"places \[1\]"),
+        ([0.5, float("nan"), 0.6], [0.5, 0.6, 0.7], r"positions \[1\]"),
     ],
 )
 def test_undefined_cf_is_nan_and_says_why(alone: list[float], together: list[float], reason: str) -> None:

@@ -70,7 +70,7 @@ def test_names_and_descriptions():
         described = describe(name)
         assert described["name"] == name and described["summary"].endswith(".")
         build(name, Task("classification", (5, 4) if name == "gru" else (3, 16, 16), 2))
-    assert describe("resnet10")["options"] == {"width": 64}
+    assert describe("resnet10")["options"] == {"width": 64, "bottleneck": 0}
 
 
 @pytest.mark.parametrize("hidden", [[8], (8,)])

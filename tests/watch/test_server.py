@@ -290,7 +290,11 @@ def test_a_page_is_not_drawn_more_often_than_its_run_can_bear(monkeypatch: pytes
 def test_ctrl_c_ends_it_cleanly(tmp_path: Path):
     run = made_up_run(tmp_path / "run")
     environment = {**os.environ, "PYTHONPATH": str(Path(equipoise.__file__).parent.parent), "COLUMNS": "300"}
-    command = [sys.executable, "-m", "equipoise", "watch", str(run)]
+    # Tests that run in the background of a shell ignore SIGINT, and so would their children.
+    program = (
+        "import signal, runpy; signal.signal(signal.SIGINT, signal.default_int_handler); runpy.run_module('equipoise', run_name='__main__')"
+    )
+    command = [sys.executable, "-c", program, "watch", str(run)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None and process.stderr is not None
         try:
