@@ -131,6 +131,15 @@ def test_equal_classes_regression_and_many_classes_say_nothing(tmp_path: Path) -
     assert many.counts() == {} and many.majority()
 
 
+def test_sites_that_are_unequal_in_opposite_ways_are_unequal(tmp_path: Path) -> None:
+    """Together as many ill as well, and each site full of one of them: accuracy would shine at both."""
+    x = np.random.default_rng(0).normal(size=(400, 3))
+    ill = (np.arange(400) % 10 > 0).astype(int)
+    run = finished(tmp_path / "run", eq.from_sites({"a": (x, ill), "b": (x + 1, 1 - ill)}), method="fedavg")
+    assert counts.majority(counts.pooled(list(run.counts().values()))) < 0.6
+    assert unequal(run.counts()) and set(clinical(run)) == {"a", "b"}
+
+
 def test_counts_that_cannot_be_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = {"global": torch.ones(2, 4, 101, dtype=torch.int32)}
     monkeypatch.setattr("equipoise.transports.measuring.curves.of", lambda *given: wrong)

@@ -16,11 +16,11 @@ DRAWS_SEED = 0  # the same run says the same
 
 
 def unequal(found: Mapping[str, counts.Counts]) -> bool:
-    """Whether the classes of all test data together are unequal, so that accuracy alone would mislead."""
+    """Whether accuracy alone would mislead: the classes of all test data together are unequal or, of two classes, those of any client."""
     if not found:
         return False
     whole = counts.pooled(list(found.values()))
-    return counts.majority(whole) * len(whole) > UNEQUAL
+    return any(counts.majority(table) * len(table) > UNEQUAL for table in (whole, *(found.values() if len(whole) == 2 else ())))
 
 
 def derived(run: Run) -> dict[str, dict[str, float]]:
