@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,20 +9,10 @@ import pytest
 from equipoise.comparison.entries import open_runs
 from equipoise.report import report
 from equipoise.runs import Run
-from tests.helpers.browser import Browser, find_chromium
+from tests.helpers.browser import Browser
 from tests.helpers.stores import made_up_run
 
 NAMES = """[...document.querySelectorAll("table.cards tbody tr:not(.hidden)")].map(row => row.dataset.client)"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = find_chromium()
-    if program is None:
-        pytest.skip("Chromium is not here and cannot be installed")
-    opened = Browser(program)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture(scope="module")

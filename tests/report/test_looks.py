@@ -6,7 +6,6 @@ import base64
 import io
 import itertools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,7 @@ from equipoise.report import drawing, figures, report
 from equipoise.report.curves import Curves
 from equipoise.report.drawing import STYLE, THEME
 from equipoise.runs import Run
-from tests.helpers.browser import Browser, find_chromium
+from tests.helpers.browser import Browser
 from tests.helpers.stores import made_up_run
 
 ACCURACY = find("accuracy")
@@ -53,16 +52,6 @@ CONTRAST = """
   return found;
 })()
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = find_chromium()
-    if program is None:
-        pytest.skip("Chromium is not here and cannot be installed")
-    opened = Browser(program)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pytest
 import equipoise
 from equipoise.runs import Run
 from equipoise.watch.serving import Watcher
-from tests.helpers.browser import Browser, find_chromium
+from tests.helpers.browser import Browser
 
 ROUNDS = 6
 # Trains, and after every round waits until it may go on: so what the page shows of it does not depend on who is faster.
@@ -33,16 +33,6 @@ def wait(record):
 run(eq.Experiment(data={{"name": "digits", "clients": 4}}, method="fedavg", rounds={ROUNDS}, seed=1, workers=0, training={{"steps": 2}},
     faults={{"script": [{{"round": 2, "attempt": 0, "exchange": 1, "client": "3", "kind": "drop"}}]}}), folder / "run", Watcher(on_round=wait))
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = find_chromium()
-    if program is None:
-        pytest.skip("Chromium is not here and cannot be installed")
-    opened = Browser(program)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture
