@@ -7,7 +7,6 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,22 +23,7 @@ from equipoise.data.sets.registered import RegisteredSet
 from equipoise.experiment import ConfigurationError, experiment
 
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path / "data"))
-    return tmp_path / "data"
-
-
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], RegisteredSet]:
-    def entry(name: str) -> RegisteredSet:
-        changed = replace(sets.entry(name), remotes=(), also=(), files=sets.entry(name).official)
-        monkeypatch.setitem(sets.ENTRIES, name, changed)
-        return changed
-
-    return entry
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def picture(pixels: np.ndarray, kind: str) -> bytes:

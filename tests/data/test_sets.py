@@ -22,27 +22,7 @@ from equipoise.data.sets.registered import RegisteredSet
 from equipoise.data.sets.stored import plain
 
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path / "data"))
-    return tmp_path / "data"
-
-
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], RegisteredSet]:
-    """An entry whose official checksums are forgotten, so that files made here can stand in for the official ones."""
-
-    def entry(name: str) -> RegisteredSet:
-        from dataclasses import replace
-
-        found = sets.entry(name)
-        changed = replace(found, remotes=(), also=(), files=found.official)
-        monkeypatch.setitem(sets.ENTRIES, name, changed)
-        return changed
-
-    return entry
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def idx(values: np.ndarray) -> bytes:

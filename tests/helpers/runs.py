@@ -108,3 +108,12 @@ def stopped(tmp: Path, method: Any = "scaffold", rounds: int = 3, **more: Any) -
     finally:
         simulate.interruptible = original
     return tmp / "run"
+
+
+def killed_at_random(play: Callable[..., dict[str, Any]], job: dict[str, Any], out: Path, moment: Callable[[], float], times: int) -> None:
+    """A run that is killed so many times, each time after some seconds, and then left to its end."""
+    for _ in range(times):
+        begun = (out / "run.db").exists()
+        play(**({"resume": True} if begun else {"config": job}), out=str(out), die_after=moment())
+    said = play(resume=True, out=str(out)) if (out / "run.db").exists() else play(config=job, out=str(out))
+    assert not said.get("error") or "is finished" in said["error"], said

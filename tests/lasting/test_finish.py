@@ -25,7 +25,7 @@ from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
 from equipoise.storage.store import RunError, Store
 from equipoise.transports.base import Watcher
-from tests.helpers.runs import assert_same, config, everything, played, same_run, settings, sites
+from tests.helpers.runs import assert_same, config, everything, killed_at_random, played, same_run, settings, sites
 
 ROUNDS = 2
 
@@ -123,12 +123,7 @@ def test_killed_at_random_moments(workers: int, play: Any, tmp_path: Path) -> No
     assert not play(config=job | {"workers": 0}, out=str(whole)).get("error")
     draw = random.Random(f"finish {workers}")
     shortest, longest = (0.05, 0.4) if not workers else (2.0, 4.0)
-    play(config=job, out=str(out), die_after=draw.uniform(shortest, longest))
-    for _ in range(4 if not workers else 1):
-        if (out / "run.db").exists():
-            play(resume=True, out=str(out), die_after=draw.uniform(shortest, longest))
-    said = play(resume=True, out=str(out)) if (out / "run.db").exists() else play(config=job, out=str(out))
-    assert not said.get("error") or "is finished" in said["error"], said
+    killed_at_random(play, job, out, lambda: draw.uniform(shortest, longest), 5 if not workers else 2)
     same_run(whole, out)
 
 

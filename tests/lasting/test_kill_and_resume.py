@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from equipoise.runs import Run
-from tests.helpers.runs import assert_same, config, everything, same_run, stopped
+from tests.helpers.runs import assert_same, config, everything, killed_at_random, same_run, stopped
 
 METHODS = ["fedavg", "scaffold", "kdia"]  # without client state, with it, and with one value per client at the server
 
@@ -55,12 +55,7 @@ def test_killed_at_random_moments_again_and_again(method: str, workers: int, pla
     assert not play(config=job | {"workers": 0}, out=str(whole)).get("error")
     draw = random.Random(f"{method} {workers}")
     shortest, longest = (0.05, 0.6) if not workers else (2.0, 6.0)
-    play(config=job, out=str(out), die_after=draw.uniform(shortest, longest))
-    for _ in range(4 if not workers else 1):
-        if (out / "run.db").exists():
-            play(resume=True, out=str(out), die_after=draw.uniform(shortest, longest))
-    said = play(resume=True, out=str(out)) if (out / "run.db").exists() else play(config=job, out=str(out))
-    assert not said.get("error") or "is finished" in said["error"], said
+    killed_at_random(play, job, out, lambda: draw.uniform(shortest, longest), 5 if not workers else 2)
     same_run(whole, out)
 
 
