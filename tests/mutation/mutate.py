@@ -17,13 +17,13 @@ import importlib
 import itertools
 import json
 import os
-import random
 import shutil
 import signal
 import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,11 +82,19 @@ def _copy(root: Path, lane: Path) -> None:
 
 
 def sample(root: Path, only: str, n: int, seed: int) -> tuple[list[Change], int]:
-    """Some changes at random, and how many there are."""
+    """Some changes at random, and how many there are. Each has a number that follows from its name and the seed, and the lowest are taken:
+    so other changes of the source hardly change the sample, and what survived can be tried again."""
     files = {str(path.relative_to(root)): path.read_text() for path in sorted((root / SOURCE).rglob("*.py"))}
     possible = [change for file, text in files.items() if only in file for change in changes(file, text)]
-    random.Random(seed).shuffle(possible)
-    return list(itertools.islice((change for change in possible if change.is_code(files[change.file].encode())), n)), len(possible)
+    names: Counter[str] = Counter()
+
+    def number(change: Change) -> bytes:
+        names[change.name] += 1
+        return hashlib.blake2b(f"{seed} {names[change.name]} {change.name}".encode()).digest()
+
+    numbered = sorted([(number(change), place) for place, change in enumerate(possible)])
+    ordered = (possible[place] for _, place in numbered)
+    return list(itertools.islice((change for change in ordered if change.is_code(files[change.file].encode())), n)), len(possible)
 
 
 # Which test runs which line.
@@ -150,6 +158,7 @@ def _traced(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> list[dic
     """Rows {test, seconds, passed, lines, children} of all tests, file by file, large files first."""
     files = sorted((path for name in tests for path in _test_files(root / name)), key=lambda path: -path.stat().st_size)
     rows: list[dict[str, Any]] = []
+    ended: list[str] = []
 
     def begin(lane: Path, file: str) -> tuple[Callable[[], int], float]:
         folder = lane / "mutation-lines"
@@ -170,6 +179,9 @@ def _traced(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> list[dic
         found = json.loads((folder / "rows.json").read_text()) if (folder / "rows.json").exists() else []
         if not found and code != NO_TESTS:
             raise SystemExit(f"{file} cannot be run; pytest said:\n{(lane / OUTPUT).read_text()[-2000:]}")
+        ended.append(file)
+        if len(ended) % 20 == 0:
+            print(f"{len(ended)} of {len(files)} files of tests", flush=True)
         for row in found:
             row["children"] = {source: sorted(numbers) for source, numbers in children.items()}
             for key in ("lines", "children"):
