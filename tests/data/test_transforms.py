@@ -35,9 +35,9 @@ def test_normalisations_are_those_of_the_papers_codes() -> None:
 
 
 def test_normalisation_leaves_the_input_alone() -> None:
-    x = torch.ones((2, 1, 2, 2))
-    normalised(x, "half")
-    assert torch.equal(x, torch.ones_like(x))
+    x = torch.zeros((2, 1, 2, 2))
+    assert torch.equal(normalised(x, "half"), torch.full_like(x, -1))
+    assert torch.equal(x, torch.zeros_like(x))
 
 
 def test_resizing_keeps_type_mean_and_order_over_blocks() -> None:

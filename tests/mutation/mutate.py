@@ -17,6 +17,7 @@ import importlib
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -104,6 +105,7 @@ def sample(root: Path, only: str, n: int, seed: int) -> tuple[list[Change], int]
 class Map:
     """The tests that run each line."""
 
+    root: Path
     seconds: dict[str, float] = field(default_factory=dict)
     lines: dict[tuple[str, int], set[str]] = field(default_factory=dict)
     files: dict[str, set[str]] = field(default_factory=dict)  # source file -> tests that run any line of it
@@ -123,13 +125,15 @@ class Map:
                 self.beside.setdefault((file, number), set()).add(_file(test))
 
     def of(self, change: Change) -> list[str]:
-        """The tests that can see a change: first those that run it, then the others of their files, which may share what they made; quick files first."""
+        """The tests that can see a change: first those that run it, then the others of their files, which may share what they made; in front the
+        files that import the changed module themselves, then quick ones."""
         places = [(change.file, line) for line in range(change.line, change.last + 1)]
         first = self.files.get(change.file, set()) if change.runs_at_import else {t for place in places for t in self.lines.get(place, ())}
         files = {_file(test) for test in first} | {file for place in places for file in self.beside.get(place, ())}
         totals = {file: sum(self.seconds[test] for test in self.tests[file]) for file in files}
         found = {test for file in files for test in self.tests[file]}
-        return sorted(found, key=lambda test: (test not in first, totals[_file(test)], test))
+        near = {file for file in files if _imports(self.root / file, change.file)}
+        return sorted(found, key=lambda test: (test not in first, _file(test) not in near, totals[_file(test)], test))
 
 
 def learnt(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> Map:
@@ -147,7 +151,7 @@ def learnt(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> Map:
         )
         kept.parent.mkdir(exist_ok=True)
         kept.write_text(json.dumps(rows))
-    found = Map()
+    found = Map(root)
     for row in json.loads(kept.read_text()):
         if row["passed"]:
             found.add(row)
@@ -198,6 +202,14 @@ def _test_files(path: Path) -> list[Path]:
     if path.name == "src":
         return [one for one in path.rglob("*.py") if ">>>" in one.read_text()]
     return list(path.rglob("test_*.py"))
+
+
+def _imports(tests: Path, source: str) -> bool:
+    """Whether a file of tests imports a module of the source by its own name."""
+    *folders, name = Path(source).relative_to("src").with_suffix("").parts
+    package = re.escape(".".join(folders))
+    text = tests.read_text() if tests.exists() else ""
+    return re.search(rf"\b{package}\.{name}\b|from {package} import .*\b{name}\b", text) is not None
 
 
 def _file(test: str) -> str:
