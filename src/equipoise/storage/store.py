@@ -27,6 +27,7 @@ from equipoise.storage.files import (
     file_flaw,
     is_left_over,
     is_ours,
+    names_in,
     refuse_links,
     sync,
     unlink,
@@ -176,7 +177,7 @@ class Store:
                 raise FileNotFoundError(f"its {DATABASE} is gone")  # SQLite would go on with a file that has no name any more
             began = time.perf_counter()
             paths = [self.file(name) for _, _, name, _ in record.files]
-            sync([*paths, self.files])
+            sync([*paths, *{self.files, *(path.parent for path in paths)}])  # names of files, and of sub-folders that are new
             if "store" in record.seconds:
                 record.seconds["store"] += time.perf_counter() - began
             files = [
@@ -231,7 +232,7 @@ class Store:
         known = {row[0] for row in self.db.execute("select name from files")}
         try:
             self.files.mkdir(exist_ok=True)
-            unlink([path for path in self.files.iterdir() if path.name not in known and is_left_over(path.name)])
+            unlink([self.files / name for name in names_in(self.files) if name not in known and is_left_over(name)])
         except OSError as error:
             raise RunError(f"cannot write to {self.files}: {error.strerror or error}; it must be a folder that can be written") from error
 
