@@ -32,7 +32,7 @@ from equipoise.storage.files import (
     sync,
     unlink,
 )
-from equipoise.storage.form import check_pages, check_tables, damaged, parsed
+from equipoise.storage.form import check_pages, check_tables, check_types, damaged, parsed
 from equipoise.storage.lock import acquire
 from equipoise.storage.tables import ADDED, BY_ROUND, FORMAT, TABLES, RoundRecord, Stored
 from equipoise.storage.versions import Versions
@@ -48,6 +48,7 @@ class Store:
         self.files = folder / FILES
         self._lock: FileLock | None = None
         self._versions = Versions()
+        self._types: dict[str, set[type]] = {}  # what columns of long tables hold
         database = folder / DATABASE
         if not database.exists():
             raise RunError(f"{folder} is not a run: it has no {DATABASE}; give the folder that `equipoise run` named at its end")
@@ -61,7 +62,7 @@ class Store:
             self.db.execute("pragma trusted_schema = off")  # nothing in a stranger's file is to be called
             if writing:
                 check_pages(folder, self.db)
-            self._check()
+            self._check(writing)
             if writing:
                 self._migrate()
         except sqlite3.DatabaseError as error:
@@ -99,7 +100,7 @@ class Store:
             ) from error
         return cls(folder, writing=True)
 
-    def _check(self) -> None:
+    def _check(self, whole: bool) -> None:
         """Refuse what a newer version wrote, and what no version would write."""
         version = self.meta("format")
         if type(version) is not int or version < 1:
@@ -108,7 +109,8 @@ class Store:
             raise RunError(
                 f"{self.folder} was written by a newer version (format {version}, this one reads up to {FORMAT}); upgrade equipoise to open it"
             )
-        check_tables(self.folder, self.db, TABLES + "".join(text for since, text in ADDED.items() if version >= since))
+        tables = TABLES + "".join(text for since, text in ADDED.items() if version >= since)
+        self._types = check_tables(self.folder, self.db, tables, whole)
         self._digest = "digest" if version > 1 else "''"
         self._kept_at = "kept_at" if version > 2 else "'server'"
         for (name,) in self.db.execute("select name from files"):
@@ -142,23 +144,32 @@ class Store:
             self._lock.release()
 
     def meta(self, key: str) -> Any:
-        rows = self.rows("select value from meta where key = ?", (key,))
-        return parsed(rows[0]["value"], self.folder) if rows else None
+        rows = self.rows("select value as text from meta where key = ?", (key,))
+        return parsed(rows[0]["text"], self.folder) if rows else None
 
     def set_meta(self, key: str, value: Any) -> None:
         self.db.execute("insert or replace into meta values (?, ?)", (key, json.dumps(value)))
 
     def rows(self, query: str, parameters: Iterable[Any] = ()) -> list[dict[str, Any]]:
+        names, found = self._read(query, parameters)
+        return [dict(zip(names, row, strict=True)) for row in found]
+
+    def tuples(self, query: str, parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
+        """As `rows`, without the names: for very many."""
+        return self._read(query, parameters)[1]
+
+    def _read(self, query: str, parameters: Iterable[Any]) -> tuple[list[str], list[tuple[Any, ...]]]:
         try:
             cursor = self.db.execute(query, tuple(parameters))
-            names = [column[0] for column in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in cursor]
+            names, found = [column[0] for column in cursor.description], cursor.fetchall()
         except sqlite3.DatabaseError as error:
             raise damaged(self.folder, f"its {DATABASE} cannot be read ({error})") from error
+        check_types(self.folder, self._types, names, found)
+        return names, found
 
     def last_round(self) -> int:
         """The last committed round; 0 is the state before round 1, None-like -1 if not even that."""
-        found = self.rows("select max(round) as round from rounds")[0]["round"]
+        found = self.rows("select max(round) as last from rounds")[0]["last"]
         return -1 if found is None else int(found)
 
     def missed(self, rounds: int) -> list[str] | None:
