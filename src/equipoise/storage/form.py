@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from equipoise.checked.imports import FromFile
-from equipoise.storage.files import CONFIGURATION, RunError
+from equipoise.storage.files import CONFIGURATION, DATABASE, RunError
 
 _LONG = ("measurements", "weights", "curves")  # tables with rows for every client of a round
 _TYPES = {"integer": int, "real": float, "text": str}
@@ -35,7 +35,7 @@ def damaged(folder: Path, what: str) -> RunError:
 def check_tables(folder: Path, db: sqlite3.Connection, tables: str, whole: bool) -> dict[str, set[type]]:
     """Refuse a database whose tables are not those that `tables` makes, down to the type of every value.
 
-    Unless `whole`, the tables that grow with clients and rounds are left to `check_types` for when they are read; returns the types of their columns.
+    Unless `whole`, the tables that grow with clients and rounds are left to `read`; returns the types of their columns.
     """
     with sqlite3.connect(":memory:") as own:
         own.executescript(tables)
@@ -69,11 +69,19 @@ def check_tables(folder: Path, db: sqlite3.Connection, tables: str, whole: bool)
     }
 
 
-def check_types(folder: Path, types: Mapping[str, set[type]], names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-    """Refuse rows that hold a value of another type than a column of that name has."""
+def read(
+    folder: Path, db: sqlite3.Connection, types: Mapping[str, set[type]], query: str, parameters: Iterable[Any]
+) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """The names of a query's columns, and its rows; refused if a value is of another type than columns of that name hold."""
+    try:
+        cursor = db.execute(query, tuple(parameters))
+        names, rows = [column[0] for column in cursor.description], cursor.fetchall()
+    except sqlite3.DatabaseError as error:
+        raise damaged(folder, f"its {DATABASE} cannot be read ({error})") from error
     for place, name in enumerate(names):
         if name in types and not types[name].issuperset(map(type, map(itemgetter(place), rows))):
             raise damaged(folder, f"a {name!r} in its database is of the wrong type")
+    return names, rows
 
 
 def check_pages(folder: Path, db: sqlite3.Connection) -> None:

@@ -32,7 +32,7 @@ from equipoise.storage.files import (
     sync,
     unlink,
 )
-from equipoise.storage.form import check_pages, check_tables, check_types, damaged, parsed
+from equipoise.storage.form import check_pages, check_tables, damaged, parsed, read
 from equipoise.storage.lock import acquire
 from equipoise.storage.tables import ADDED, BY_ROUND, FORMAT, TABLES, RoundRecord, Stored
 from equipoise.storage.versions import Versions
@@ -151,21 +151,12 @@ class Store:
         self.db.execute("insert or replace into meta values (?, ?)", (key, json.dumps(value)))
 
     def rows(self, query: str, parameters: Iterable[Any] = ()) -> list[dict[str, Any]]:
-        names, found = self._read(query, parameters)
+        names, found = read(self.folder, self.db, self._types, query, parameters)
         return [dict(zip(names, row, strict=True)) for row in found]
 
     def tuples(self, query: str, parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
         """As `rows`, without the names: for very many."""
-        return self._read(query, parameters)[1]
-
-    def _read(self, query: str, parameters: Iterable[Any]) -> tuple[list[str], list[tuple[Any, ...]]]:
-        try:
-            cursor = self.db.execute(query, tuple(parameters))
-            names, found = [column[0] for column in cursor.description], cursor.fetchall()
-        except sqlite3.DatabaseError as error:
-            raise damaged(self.folder, f"its {DATABASE} cannot be read ({error})") from error
-        check_types(self.folder, self._types, names, found)
-        return names, found
+        return read(self.folder, self.db, self._types, query, parameters)[1]
 
     def last_round(self) -> int:
         """The last committed round; 0 is the state before round 1, None-like -1 if not even that."""
