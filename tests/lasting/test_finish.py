@@ -72,6 +72,12 @@ def test_it_is_a_record_of_its_own_with_its_own_names_and_the_last_rounds_rate(t
         simulate.resume(tmp_path / "run", given=wanted)
 
 
+def test_setup_and_finish_are_records_before_and_after_the_rounds_each_at_its_first_attempt(tmp_path: Path) -> None:
+    run = played(settings(Farewell(), rounds=ROUNDS), tmp_path / "run")
+    rows = run.store.rows("select round, attempt from rounds order by round")
+    assert [(row["round"], row["attempt"]) for row in rows] == [(number, 0) for number in range(ROUNDS + 2)]
+
+
 def test_final_values_are_measured_after_it_and_leave_the_rounds_alone(tmp_path: Path) -> None:
     plain = played(settings("fedavg", rounds=ROUNDS), tmp_path / "plain")
     run = played(settings(Finetune(tune_epochs=30), rounds=ROUNDS), tmp_path / "run")
