@@ -114,7 +114,8 @@ class Store:
         self._digest = "digest" if version > 1 else "''"
         self._kept_at = "kept_at" if version > 2 else "'server'"
         for (name,) in self.db.execute("select name from files"):
-            self.file(name)
+            if not is_ours(name):
+                self.file(name)  # which says so
 
     def _migrate(self) -> None:
         """Bring the store of an older version to this format, whole or not at all."""
