@@ -64,7 +64,7 @@ def test_it_is_a_record_of_its_own_with_its_own_names_and_the_last_rounds_rate(t
     assert (state.asked, state.rate, state.at) == ([["ada", "bo", "cy", "di"]], 0.025, 3)
     for own in states(run).values():
         assert (own["at"], own["rate"], own["within"], own["total"]) == (3, 0.025, True, sum(run.store.meta("sizes")["train"]))
-    assert {path.name.rpartition("-")[2] for path in run.store.files.glob("client-*")} == {"r3a0x2.safetensors"}
+    assert {path.name.rpartition("-")[2] for path in run.store.files.rglob("client-*")} == {"r3a0x2.safetensors"}
     assert [row["round"] for row in run.rounds()] == [1, 2] and run.last_round == 2 and run.status == "finished"
     (end,) = run.finish()
     assert (end["round"], end["cohort"], end["joined"]) == (3, run.clients, run.clients) and end["bytes_up"] == 4 * 8
