@@ -8,19 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
-import equipoise as eq
-from equipoise.cli import app
-from equipoise.comparison.formats import explanation
 from equipoise.data import DataConfig, federate, inputs_from, load
 from equipoise.data.check import understood
 from equipoise.data.codes import PANCREATIC_CANCER, STATES, read_rule, state_of, system_of
 from equipoise.data.histories import dataset_of
 from equipoise.data.patients import Records, read_patients
-from equipoise.data.synthetic_patients import NOTE, TABLE_7, records, write_patients
+from equipoise.data.synthetic_patients import write_patients
 from equipoise.models import build
-from equipoise.runs.export import export
 
 PATIENTS = """patient,sex,postal_code,state
 p1,F,94103,CA
@@ -270,86 +265,7 @@ def test_a_million_events_stay_within_bounds(tmp_path: Path) -> None:
     assert peak < 200 * n + 40e6  # the second: one block of text
 
 
-def test_synthetic_patients_have_the_sizes_of_table_7() -> None:
-    assert len(TABLE_7) == 50 and set(TABLE_7) == set(STATES)
-    assert sum(n for n, _ in TABLE_7.values()) == 238_576 and sum(p for _, p in TABLE_7.values()) == 89_515
-    found = records(1, 0.01)
-    for place, name in enumerate(found.site_names):
-        total, ill = TABLE_7[name]
-        mine = found.label[found.site == place]
-        assert len(mine) == max(4, round(total * 0.01)) and mine.sum() == max(1, round(len(mine) * ill / total))
-    again = records(1, 0.01)
-    assert np.array_equal(found.code, again.code) and not np.array_equal(found.code[:1000], records(2, 0.01).code[:1000])
-    assert not any(code.endswith(("C25.9", "157.9")) for code in np.array(found.codes)[np.unique(found.code)])
-
-
-def test_synthetic_patients_as_files_are_the_same_patients(tmp_path: Path) -> None:
-    made, read = records(4, 0.003), read_patients(write_patients(tmp_path / "all", 4, 0.003))
-    assert np.array_equal(made.label, read.label) and np.array_equal(made.lengths, read.lengths)
-    assert [made.codes[c] for c in made.code] == [read.codes[c] for c in read.code]
-    assert len(read_patients(write_patients(tmp_path / "sites", 4, 0.003, per_site=True))) == len(made)
-
-
-def test_states_differ_in_features_and_the_label_can_be_learnt() -> None:
-    data = dataset_of(records(5, 0.02), "synthetic_patients")
-    found = eq.audit({"dataset": data, "workers": 0})
-    assert "features" in found.verdict.kinds and "size" in found.verdict.kinds, found.text
-    telling = np.isin(
-        np.arange(len(data.codes) + 2) - 1,
-        [k for k, code in enumerate(data.codes) if code in ("ICD-10:R63.4", "ICD-10:K86.1", "ICD-10:R17")],
-    )
-    hit = telling[data.x[:, 1:, 0].long().numpy()].any(1)
-    y = data.y.numpy()
-    assert hit[y == 1].mean() > hit[y == 0].mean() + 0.15
-
-
-def test_synthetic_patients_say_so_wherever_they_appear(tmp_path: Path) -> None:
-    data = dataset_of(records(6, 0.001), "synthetic_patients")
-    assert NOTE in data.notes
-    shown = CliRunner().invoke(app, ["data", "show", "synthetic_patients"]).output
-    assert "synthetic" in shown and "nobody's records" in shown
-    run = eq.run(
-        {
-            "dataset": data,
-            "data": {"name": "synthetic_patients"},
-            "model": {"name": "gru", "hidden": 4, "embedding": 4},
-            "rounds": 1,
-            "workers": 0,
-        },
-        tmp_path / "run",
-    )
-    assert NOTE in run.store.meta("facts")["notes"] and run.store.meta("data") == "synthetic_patients"
-    run.store.close()
-    told = CliRunner().invoke(app, ["show", str(tmp_path / "run")], catch_exceptions=False).output
-    assert "synthetic_patients" in told and "nobody's records" in told
-    assert (
-        CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")], catch_exceptions=False).exit_code
-        == 0
-    )
-    page = (tmp_path / "page.html").read_text()
-    assert "synthetic_patients" in page and "drawn at random" in page
-    run = eq.Run(tmp_path / "run")
-    card = export(run, "global", out=tmp_path / "model.safetensors")[1].read_text()
-    run.store.close()
-    assert "- data: synthetic_patients, partition auto" in card and f"- {NOTE}" in card
-    config = {
-        "dataset": data,
-        "data": {"name": "synthetic_patients"},
-        "model": {"name": "gru", "hidden": 4, "embedding": 4},
-        "rounds": 1,
-        "workers": 0,
-    }
-    table = eq.compare(config, ["fedavg"], seeds=[0], out=tmp_path / "table")
-    assert any("are synthetic" in line for line in explanation(table))
-
-
 def test_the_network_takes_patients(tmp_path: Path) -> None:
     data = load(DataConfig(name=str(folder(tmp_path))))
     net = build({"name": "gru", "hidden": 4, "embedding": 4, "codes": len(data.codes)}, data.task)
     assert net(data.x).shape == (4, 2)
-
-
-def test_writing_synthetic_patients_from_the_command_line(tmp_path: Path) -> None:
-    out = CliRunner().invoke(app, ["data", "synthesise", str(tmp_path / "new"), "--share", "0.001"])
-    assert out.exit_code == 0 and "nobody's records" in out.output
-    assert len(read_patients(tmp_path / "new")) >= 200
