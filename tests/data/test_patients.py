@@ -118,6 +118,9 @@ BAD = [
     ("an impossible age", PATIENTS, EVENTS + "p2,-3,ICD-10,E11,\np2,x,ICD-10,E11,\n", "events.csv: 2 events have no age from 0 to 130 and were left out; the first in row 11 ('-3')", 4),
     ("a patient twice", PATIENTS + "p1,M,10001,NY\n", EVENTS, "patients.csv: 1 rows name a patient who was there before and were left out; the first in row 6 ('p1')", 4),
     ("an unknown sex", PATIENTS.replace("p2,M", "p2,?"), EVENTS, "patients.csv: 1 patients have no sex that is known (female, male) and count as unknown; the first in row 3 ('?')", 4),
+    ("a value beyond all measure", PATIENTS, EVENTS.replace("90", "1e39"), "events.csv: 1 values are no numbers and count as missing; the first in row 7 ('1e39')", 4),
+    ("spaces around cells", PATIENTS.replace("p2", " p2 "), EVENTS.replace("E11.9,", "E11.9 ,  ") + "p2,x,A,E1,\n", "events.csv: 1 events have an unknown code system", 4),
+    ("empty lines at the end", PATIENTS + "\n\n", EVENTS + "\n", "1 of 4 patients have no event before their diagnosis and are kept with an empty history; 1 of them are positive", 4),
     ("no code", PATIENTS, EVENTS + "p2,41,ICD-10,,\n", "events.csv: 1 events without a code were left out; the first in row 11", 4),
 ]  # fmt: skip
 
@@ -139,12 +142,39 @@ def test_what_is_wrong_is_told_with_file_row_and_count(patients: str, events: st
         (PATIENTS, "patient,age,value\np1,3,\n", "expected the columns patient, code, value, age"),
         (PATIENTS, EVENTS + "p1,50\n", "events.csv, row 11: expected 5 cells, got 2"),
         ("patient,sex,postal_code,state\n", EVENTS, "expected at least one patient"),
+        ("", EVENTS, "patients.csv: expected a line of column names, got an empty file"),
+        (PATIENTS, "", "events.csv: expected a line of column names, got an empty file"),
+        (PATIENTS, EVENTS.replace("p2,40", "\np2,40"), "events.csv, row 7: expected 5 cells, got 0"),
+        (PATIENTS, EVENTS + 'p1,53,"ICD-10,E11,\n', "events.csv is damaged or not a CSV file in UTF-8"),
+        (PATIENTS.replace("state", "sex"), EVENTS, "patients.csv: the column sex appears twice"),
+        (PATIENTS.replace("NY", "../NY"), EVENTS, "patients.csv, row 4: the site of a patient, '../NY': expected 1 to 64 printable"),
         ("patient,sex,postal_code,state,label\np1,F,94103,CA,ill\n", EVENTS, "row 2: expected a label of 0 or 1, got 'ill'"),
     ],
 )
 def test_files_that_cannot_be_read_are_refused(patients: str, events: str, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=sentence.replace("(", r"\(")):
         read_patients(folder(tmp_path, patients, events))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
+def test_files_in_another_encoding_are_refused_by_name(encoding: str, tmp_path: Path) -> None:
+    (folder(tmp_path) / "patients.csv").write_bytes(PATIENTS.replace("p1", "pü").encode(encoding))
+    with pytest.raises(ValueError, match=r"patients\.csv is damaged or not a CSV file in UTF-8 .*; save it as CSV in UTF-8"):
+        read_patients(tmp_path)
+
+
+def test_a_byte_order_mark_and_quotes_change_nothing(tmp_path: Path) -> None:
+    plain = dataset_of(read_patients(folder(tmp_path / "plain")), "x")
+    path = folder(tmp_path / "marked")
+    for name, text in (("patients.csv", PATIENTS), ("events.csv", EVENTS)):
+        (path / name).write_bytes(text.replace("p1", '"p ""1"", one"').replace("\n", "\r\n").encode("utf-8-sig"))
+    assert torch.equal(dataset_of(read_patients(path), "x").x, plain.x)
+
+
+def test_of_two_files_with_patients_neither_is_taken(tmp_path: Path) -> None:
+    (folder(tmp_path) / "patients.parquet").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"expected one file of patients, got patients\.csv and patients\.parquet"):
+        read_patients(tmp_path)
 
 
 def test_with_times_the_order_is_theirs_and_ages_are_held_to_it(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from equipoise.data.reading import is_missing
 from equipoise.data.record_files import blocks, column_among, moment_of, number_of
 
 OLDEST = 130
+LARGEST = 1e30  # of a value: what lies beyond is no measurement, and its square no number of the network's
 SEXES = {"f": 0, "female": 0, "w": 0, "m": 1, "male": 1}
 UNKNOWN_SEX = 2
 NAMES = {
@@ -92,7 +93,10 @@ def folders(path: Path) -> dict[str, tuple[Path, Path]]:
 
 def _both(folder: Path) -> tuple[Path, Path] | None:
     def one(stem: str) -> Path | None:
-        return next((file for ending in ENDINGS if (file := folder / f"{stem}{ending}").is_file()), None)
+        found = [file for ending in ENDINGS if (file := folder / f"{stem}{ending}").is_file()]
+        if len(found) > 1:
+            raise ValueError(f"{folder}: expected one file of {stem}, got {found[0].name} and {found[1].name}; move one of them away")
+        return found[0] if found else None
 
     patients, events = one("patients"), one("events")
     return (patients, events) if patients is not None and events is not None else None
@@ -157,7 +161,14 @@ class _Reader:
                     notes.add(shown, "patients have no sex that is known (female, male) and count as unknown", row, cells["sex"][k])
                 label = _label(cells["label"][k], shown, row) if "label" in cells else -1
                 self.place[key] = len(self.rows)
-                self.rows.append((checked_name(own, "the site of a patient"), sex, STATES.index(state) if state else len(STATES), label))
+                self.rows.append(
+                    (
+                        checked_name(own, f"{shown}, row {row}: the site of a patient,"),
+                        sex,
+                        STATES.index(state) if state else len(STATES),
+                        label,
+                    )
+                )
 
     def events(self, file: Path, shown: str, patients: str, notes: Notes) -> None:
         wanted = {name: NAMES[name] for name in ("patient", "code", "value", "age", "system", "time")}
@@ -188,12 +199,13 @@ class _Reader:
                     notes.add(shown, "events without a code were left out", row)
                     continue
                 value = number_of(cells["value"][k])
-                if not math.isfinite(value) and not is_missing(cells["value"][k]):
+                value = value if abs(value) <= LARGEST else math.nan
+                if math.isnan(value) and not is_missing(cells["value"][k]):
                     notes.add(shown, "values are no numbers and count as missing", row, cells["value"][k])
                 if age < last.get(place, 0.0) and "time" not in cells:
                     notes.add(shown, "events come after later ones of the same patient; events were put in the order of age", row)
                 last[place] = age
-                rows.append((place, when, age, value if math.isfinite(value) else math.nan, self._code(system, cells["code"][k]), row))
+                rows.append((place, when, age, value, self._code(system, cells["code"][k]), row))
             found = np.array(rows, EVENT)
             self.blocks.append(found)
         if column_among(file, NAMES["time"]) is not None:
@@ -232,6 +244,13 @@ class _Reader:
             ),
             events["patient"], events["when"], positive, notes,
         )  # fmt: skip
+        silent = records.lengths == 0
+        if silent.any():
+            notes.more.append(
+                f"{int(silent.sum()):,} of {len(records):,} patients have no event"
+                f"{' before their diagnosis' if records.label[silent].any() else ''} and are kept with an empty history; "
+                f"{int(records.label[silent].sum()):,} of them are positive"
+            )
         without = [name for place, name in enumerate(names) if not records.label[records.site == place].any()]
         if without:
             shown = ", ".join(without[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
