@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -81,7 +82,12 @@ def is_code(config: DataConfig) -> bool:
 
 
 def _made(name: str, imports: Imports) -> Dataset:
-    made = imports.load(name, "data set", Dataset, makes="Dataset")()
+    function = imports.load(name, "data set", Dataset, makes="Dataset")
+    try:
+        signature(function).bind()
+    except TypeError as error:
+        raise ValueError(f"data set {name!r}: expected a function that is called without arguments, got one with a {error}") from None
+    made = function()
     if not isinstance(made, Dataset):
         raise ValueError(f"data set {name!r}: expected it to return a Dataset (from_arrays, from_sites, ...), got {type(made).__name__}")
     return made
