@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import equipoise as eq
 from equipoise.data import DataConfig, federate, inputs_from, load
 from equipoise.data.check import understood
 from equipoise.data.codes import PANCREATIC_CANCER, STATES, read_rule, state_of, system_of
@@ -16,6 +17,7 @@ from equipoise.data.histories import dataset_of
 from equipoise.data.patients import Records, read_patients
 from equipoise.data.synthetic_patients import write_patients
 from equipoise.models import build
+from equipoise.runs.export import predictions
 
 PATIENTS = """patient,sex,postal_code,state
 p1,F,94103,CA
@@ -299,3 +301,39 @@ def test_the_network_takes_patients(tmp_path: Path) -> None:
     data = load(DataConfig(name=str(folder(tmp_path))))
     net = build({"name": "gru", "hidden": 4, "embedding": 4, "codes": len(data.codes)}, data.task)
     assert net(data.x).shape == (4, 2)
+
+
+def test_predictions_name_the_patient_and_end_where_training_did(tmp_path: Path) -> None:
+    """With the label rule of the run, of whatever site, and right where some patients are left out."""
+    (tmp_path / "codes.txt").write_text("E11.9\n")
+    draw = np.random.default_rng(0)
+    people = "".join(f"q{k},F,{'94103,CA' if k % 2 else '10001,NY'}\n" for k in range(24))
+    events = "".join(
+        f"q{k},{40 + e},{'LOINC' if e < 3 or k % 3 else 'ICD-10'},{'2345-7' if e < 3 or k % 3 else 'E11.9'},{draw.normal()}\n"
+        for k in range(24)
+        for e in range(4)
+    )
+    folder(tmp_path / "train", "patient,sex,postal_code,state\n" + people, "patient,age,system,code,value\n" + events)
+    config = {
+        "data": {"name": str(tmp_path / "train"), "codes": str(tmp_path / "codes.txt")},
+        "model": {"name": "gru", "hidden": 4, "embedding": 4}, "rounds": 1, "workers": 0,
+    }  # fmt: skip
+    run = eq.run(config, tmp_path / "run")
+    new = "patient,sex,postal_code\nn1,F,94103\nn1,M,94103\nn2,F,none\n"
+    early = "patient,age,system,code,value\nn1,50,LOINC,2345-7,2\nn2,50,LOINC,2345-7,1\n"
+    late = early + "n1,51,ICD-10,E11.9,\nn1,52,LOINC,2345-7,-9\n"
+    header, rows = predictions(run, folder(tmp_path / "early", new, early))
+    assert header[0] == "patient" and [row[0] for row in rows] == ["n1", "n2"]
+    assert predictions(run, folder(tmp_path / "late", new, late))[1] == rows
+    folder(tmp_path / "sites" / "CA", new, early)
+    assert [row[0] for row in predictions(run, tmp_path / "sites")[1]] == ["CA/n1", "CA/n2"]
+    run.store.close()
+
+
+def test_what_lies_beside_the_sites_folders(tmp_path: Path) -> None:
+    folder(tmp_path / "CA")
+    (tmp_path / ".git").mkdir()
+    assert len(read_patients(tmp_path)) == 4
+    (tmp_path / "events.csv").write_text(EVENTS)
+    with pytest.raises(ValueError, match=r"either one folder for all sites or one per site, got events\.csv beside the sites' folders"):
+        read_patients(tmp_path)

@@ -20,13 +20,13 @@ from equipoise.data import DataConfig, federate, load
 from equipoise.data.codes import STATES
 from equipoise.data.histories import dataset_of
 from equipoise.data.patients import Records, read_patients
-from equipoise.data.synthetic_patients import NOTE, SMALL, TABLE_7, records, write_patients
+from equipoise.data.synthetic_patients import NOTE, SMALL, SMALL_SHARE, TABLE_7, records, write_patients
 from equipoise.runs.export import export
 
 
 @pytest.fixture(scope="module")
 def patients() -> Records:
-    return records(5, 0.03)
+    return records(share=SMALL_SHARE)
 
 
 def counts_and_values(found: Records) -> tuple[np.ndarray, np.ndarray]:
@@ -174,4 +174,8 @@ def test_synthetic_patients_say_so_wherever_they_appear(tmp_path: Path) -> None:
 def test_writing_synthetic_patients_from_the_command_line(tmp_path: Path) -> None:
     out = CliRunner().invoke(app, ["data", "synthesise", str(tmp_path / "new"), "--share", "0.001"])
     assert out.exit_code == 0 and "nobody's records" in out.output
-    assert len(read_patients(tmp_path / "new")) >= 200
+    found = read_patients(tmp_path / "new")
+    assert len(found) >= 200 and len(found.notes) == 1 and "at or after the diagnosis" in found.notes[0]  # nothing else had to be mended
+    for share in (float("nan"), 0.0, 1.1):
+        with pytest.raises(ValueError, match="share: expected a number above 0 and at most 1"):
+            records(share=share)

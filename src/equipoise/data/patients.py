@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,7 @@ class Records:
     age: np.ndarray  # in years
     codes: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()  # as their files have them, behind the site where each has a folder of its own
 
     def __len__(self) -> int:
         return len(self.site)
@@ -87,8 +88,13 @@ def folders(path: Path) -> dict[str, tuple[Path, Path]]:
     both = _both(path)
     if both is not None:
         return {"": both}
-    found = {folder.name: _both(folder) for folder in sorted(path.iterdir()) if folder.is_dir()}
+    found = {folder.name: _both(folder) for folder in _subfolders(path)}
     return {name: files for name, files in found.items() if files is not None} if any(found.values()) else {}
+
+
+def _subfolders(path: Path) -> list[Path]:
+    """Those of sites; what programs keep for themselves (.git, .ipynb_checkpoints) is none."""
+    return [folder for folder in sorted(path.iterdir()) if folder.is_dir() and not folder.name.startswith(".")]
 
 
 def _both(folder: Path) -> tuple[Path, Path] | None:
@@ -102,18 +108,24 @@ def _both(folder: Path) -> tuple[Path, Path] | None:
     return (patients, events) if patients is not None and events is not None else None
 
 
-def read_patients(path: Path | str, site: str | None = None, rule: LabelRule = PANCREATIC_CANCER) -> Records:
-    """All patients of a folder; `site` is the column that names the site where one folder holds all (default: state, or the postal code's)."""
+def read_patients(path: Path | str, site: str | None = None, rule: LabelRule = PANCREATIC_CANCER, anywhere: bool = False) -> Records:
+    """All patients of a folder; `site` is the column that names the site where one folder holds all (default: state, or the postal code's).
+
+    `anywhere` keeps patients of no known site, too: who is predicted need not belong to one.
+    """
     path = Path(path)
     found = folders(path)
     if not found:
         raise ValueError(f"{path}: expected patients.csv and events.csv (or .parquet), or one folder per site with both")
-    lone = [folder.name for folder in sorted(path.iterdir()) if folder.is_dir() and "" not in found and folder.name not in found]
+    lone = [folder.name for folder in _subfolders(path) if "" not in found and folder.name not in found]
     if lone:
         raise ValueError(f"{path}: expected patients.csv and events.csv in every site's folder, which {lone[0]} has not")
+    beside = [f"{stem}{ending}" for stem in ("patients", "events") for ending in ENDINGS if (path / f"{stem}{ending}").is_file()]
+    if "" not in found and beside:
+        raise ValueError(f"{path}: expected either one folder for all sites or one per site, got {beside[0]} beside the sites' folders")
     if site is not None and "" not in found:
         raise ValueError(f"site: {site} is for one folder that holds all sites; {path} has one folder per site")
-    notes, reader = Notes(), _Reader(rule)
+    notes, reader = Notes(), _Reader(rule, anywhere)
     for name, (patients, events) in found.items():
         shown = f"{name}/" if name else ""
         reader.patients(patients, shown + patients.name, name, site, notes)
@@ -124,8 +136,8 @@ def read_patients(path: Path | str, site: str | None = None, rule: LabelRule = P
 class _Reader:
     """Collects patients and events of all files in typed arrays."""
 
-    def __init__(self, rule: LabelRule) -> None:
-        self.rule = rule
+    def __init__(self, rule: LabelRule, anywhere: bool) -> None:
+        self.rule, self.anywhere = rule, anywhere
         self.place: dict[str, int] = {}  # patient -> number; ids of sites' folders carry the site's name, since sites count by themselves
         self.rows: list[tuple[str, int, int, int]] = []  # site, sex, state, label (-1: by codes)
         self.codes: dict[str, int] = {}
@@ -153,6 +165,8 @@ class _Reader:
                 if state is None:
                     notes.add(shown, "postal codes are of no state and count as unknown", row, cells["postal_code"][k])
                 own = name or (cells["site"][k].strip() if "site" in cells else state or "")
+                if (not own or is_missing(own)) and self.anywhere:
+                    own = "unknown"
                 if not own or is_missing(own):
                     notes.add(shown, "patients of no known site were left out", row, patient)
                     continue
@@ -257,7 +271,8 @@ class _Reader:
             notes.more.append(
                 f"{len(without)} of {len(names)} sites have no positive patient, so their own numbers say nothing of them: {shown}"
             )
-        return Records(**{**vars(records), "notes": tuple(notes.sentences())})
+        ids = tuple(key.replace("\x1f", "/").removeprefix("/") for key in self.place)
+        return replace(records, notes=tuple(notes.sentences()), ids=ids)
 
 
 def before_diagnosis(records: Records, owner: np.ndarray, when: np.ndarray, positive: np.ndarray, notes: Notes) -> Records:

@@ -81,7 +81,8 @@ def write_patients(folder: Path | str, seed: int = SEED, share: float = 0.01, pe
         with open(folder / name / "events.csv", "w", newline="", encoding="utf-8") as opened:
             writer = csv.writer(opened)
             writer.writerow(["patient", "age", "system", "code", "value"])
-            for e in np.flatnonzero(np.isin(owner, patients)):
+            order = np.lexsort((when, owner))
+            for e in order[np.isin(owner[order], patients)]:
                 system, _, code = parts.codes[parts.code[e]].partition(":")
                 value = "" if np.isnan(parts.value[e]) else f"{parts.value[e]:.4g}"
                 writer.writerow([f"synthetic-{owner[e]}", f"{when[e]:.6f}", system, code, value])
@@ -90,6 +91,8 @@ def write_patients(folder: Path | str, seed: int = SEED, share: float = 0.01, pe
 
 def _drawn(seed: int, share: float) -> tuple[np.ndarray, np.ndarray, Records, np.ndarray]:
     """Owner and time of every event, all else of the patients, and which codes are the diagnosis."""
+    if not 0 < share <= 1:
+        raise ValueError(f"share: expected a number above 0 and at most 1, got {share}")
     common = stream(seed, NAME)
     codes = [one[0] for one in _TELLING] + [f"ICD-10:Z{k // 10:02}.{k % 10}" for k in range(_OTHERS)] + ["ICD-10:C25.9", "ICD-9:157.9"]
     base = np.concatenate([[one[1] for one in _TELLING], (weight := 1 / np.arange(3, _OTHERS + 3)) / weight.sum() * 0.8, [0, 0]])
