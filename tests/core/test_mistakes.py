@@ -91,7 +91,7 @@ class DivergesAtTheServer(Method):
 
 @pytest.mark.parametrize(("where", "entry"), [("nested", r"deep\.list\[1\]"), ("number", "number"), ("kept", r"kept\.1")])
 def test_a_server_state_that_is_not_finite_ends_the_run_in_that_round(where: str, entry: str, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=rf"round 2: {entry} in the server's state .* not finite.*lower training\.lr \(now 0\.05\)"):
+    with pytest.raises(RunError, match=rf"round 2: {entry} in the server's state .* not finite.*lower training\.lr \(now 0\.1\)"):
         run(DivergesAtTheServer(where), tmp_path / "run", rounds=4)
     assert eq.Run(tmp_path / "run").last_round == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,24 @@ def test_what_each_column_is(folder: Path) -> None:
 )
 def test_a_number_is_an_identifier_if_it_only_tells_rows_apart(tmp_path: Path, name: str, values: Any, kind: str) -> None:
     (tmp_path / "a.csv").write_text(f"{name},x,label\n" + "".join(f"{v},{(i * 7) % 5},{i % 2}\n" for i, v in enumerate(values)))
+    schema = from_tables(tmp_path).schema
+    assert schema is not None and schema.columns[0].kind == kind
+
+
+@pytest.mark.parametrize(
+    ("rows", "sites", "value", "kind"),
+    [
+        (40, 4, lambda i: f"p{i}", "identifier"),  # every site counts from 0: of 160 values 40 differ
+        (40, 4, lambda i: f"p{i // 2}", "category"),
+        (5, 30, lambda i: f"ward {i}", "category"),  # small sites, in which a ward hardly comes twice
+    ],
+)
+def test_text_is_an_identifier_if_it_tells_the_rows_of_each_site_apart(
+    tmp_path: Path, rows: int, sites: int, value: Callable[[int], str], kind: str
+) -> None:
+    for site in range(sites):
+        lines = [f"{value(i)},{(i * 7) % 5},{i % 2}\n" for i in range(rows)]
+        (tmp_path / f"site{site}.csv").write_text("name,x,label\n" + "".join(lines))
     schema = from_tables(tmp_path).schema
     assert schema is not None and schema.columns[0].kind == kind
 

@@ -71,6 +71,11 @@ def test_after_the_last_try_the_run_stops_with_a_sentence_and_can_be_resumed(tmp
         simulate.resume(tmp_path / "run")
 
 
+def test_a_training_that_diverges_at_every_client_says_what_to_change(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"holds values that are not finite; .*lower training.lr or set training.clip=1, and run anew$"):
+        simulate.run(experiment(config(tmp_path, "fedavg", training={"lr": 1e30})), tmp_path / "run")
+
+
 @pytest.mark.parametrize(("kind", "reason"), [("nan", "not finite"), ("shape", "expected shape"), ("names", "missing")])
 def test_a_damaged_reply_is_rejected_and_never_reaches_the_model(kind: str, reason: str, tmp_path: Path) -> None:
     run = played(settings("fedavg", faults={"corrupt": 0.4, "corruption": kind}, rounds=4), tmp_path / "run")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Data sets: list, show, fetch, import; check your own; and the partitions.", no_args_is_help=True)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Name = Annotated[str, typer.Argument(help="The name of a data set, see `equipoise data list`.")]
+MOST_CLASSES = 12  # columns of counts on a screen
 
 
 @app.command("list")
@@ -154,7 +155,8 @@ def show_understood(found: Understanding, stream: TextIO, most: int = 60) -> Non
     label = f", label {found.label}{' (guessed from its name; --label chooses another)' if found.guessed else ''}" if found.label else ""
     shape = f", images of {'x'.join(map(str, found.schema.shape))}" if found.schema.shape else ""
     console.print(as_text(f"{found.name}: {len(found.sites)} {_plural('site', len(found.sites))}, {rows} rows, {found.task}{label}{shape}"))
-    classes = list(found.schema.classes[:12]) or sorted({name for site in found.sites for name in site.classes})[:12]
+    every = list(found.schema.classes) or sorted({name for site in found.sites for name in site.classes})
+    classes = every[:MOST_CLASSES]
     target = ["mean", "lowest", "highest"] if found.task == "regression" else []
     grid(
         ["site", "rows", "test rows", *classes, *target],
@@ -164,6 +166,8 @@ def show_understood(found: Understanding, stream: TextIO, most: int = 60) -> Non
             for site in found.sites
         ],
     )
+    if len(every) > MOST_CLASSES:
+        console.print(f"... and {len(every) - MOST_CLASSES} more classes")
     if found.columns:
         grid(["column", "kind", "gaps", "becomes"], [[one.name, one.kind, one.gaps, one.becomes] for one in found.columns])
     if found.task == "regression":

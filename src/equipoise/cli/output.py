@@ -6,7 +6,7 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from equipoise.comparison.measures import in_unit_of
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.metrics.registry import find, main_of, measured
 from equipoise.runs import Run
+from equipoise.runs.clinical import silent
 from equipoise.runs.reference import reference_of
 from equipoise.runs.summary import of_main, summarise
 from equipoise.storage.store import DATABASE, RoundRecord, RunError
@@ -255,9 +256,8 @@ def show(found: dict[str, Any]) -> None:
             wrap=False,
         )
         say(f"quantiles over clients: {quantiles}", wrap=False)
-    noise = (
-        f" ({number(found['std without test noise'])} without the noise of finite test sets)" if "std without test noise" in found else ""
-    )
+    without = found.get("std without test noise")
+    noise = "" if without is None else f" ({number(without)} without the noise of finite test sets)"
     say(
         f"average {number(found['average'])}, worst {number(found['worst'])}, best {number(found['best'])}, std over clients {number(found['std'])}{noise}"
         + (f"; best round {found['best round']} ({number(found['average then'])})" if "best round" in found else ""),
@@ -267,7 +267,7 @@ def show(found: dict[str, Any]) -> None:
     if others:
         means = ", ".join(f"{name} {figure(values['average'], in_unit_of(find(name)))}" for name, values in others.items())
         say(f"average of other metrics: {means}; equipoise show {found['run']} --metric {next(iter(others))}", wrap=False)
-    _show_clinical(found["clinical"])
+    _show_clinical(found["clinical"], rows if found["split"] == "test" else ())
     if known:
         say(
             f"against training alone ({found['against']}): {found['gained']} of {len(rows)} clients gain, {found['lost']} lose, average gain {number(found['average gain'], True)}",
@@ -275,7 +275,7 @@ def show(found: dict[str, Any]) -> None:
         )
 
 
-def _show_clinical(clinical: Mapping[str, Any], most: int = 20) -> None:
+def _show_clinical(clinical: Mapping[str, Any], clients: Collection[str], most: int = 20) -> None:
     """Measures beside accuracy, each with its interval."""
     if not clinical:
         return
@@ -292,6 +292,8 @@ def _show_clinical(clinical: Mapping[str, Any], most: int = 20) -> None:
     table(["client", *(shown.get(name, name.replace("_", " ")) for name in names)], rows, title)
     if len(clinical) > most:
         say(f"... and {len(clinical) - most} more clients")
+    if missing := silent(clients, clinical):
+        say(missing)
 
 
 def _extremes(rows: Mapping[str, dict[str, Any]], lower: bool) -> list[tuple[str, dict[str, Any]]]:

@@ -153,11 +153,17 @@ def _column(name: str, cells: np.ndarray, sites: np.ndarray, asked: bool) -> Col
     formats = date_formats(text[present], sites[present]) if values and not asked else ()
     if formats:
         return ColumnSchema(name=name, kind="date", formats=formats, gaps=gaps)
-    if not asked and present.sum() >= ENOUGH and 2 * len(values) > present.sum():
+    if not asked and present.sum() >= ENOUGH and (2 * len(values) > present.sum() or _tells_rows_apart(text[present], sites[present])):
         sentences = sum(" " in value for value in values) * 2 > len(values) and sum(map(len, values)) > 20 * len(values)
         return ColumnSchema(name=name, kind="text" if sentences else "identifier", gaps=gaps)
     # A column with no value at all would look like a number: one category keeps its kind.
     return ColumnSchema(name=name, kind="category", categories=tuple(values) or ("none",), gaps=gaps)
+
+
+def _tells_rows_apart(text: np.ndarray, sites: np.ndarray) -> bool:
+    """Whether nearly every row of a site has a value of its own, though other sites may use the same ones: each counts its patients from 1, say."""
+    own = [values for site in np.unique(sites) if len(values := text[sites == site]) >= ENOUGH]
+    return bool(own) and 10 * sum(len(set(map(str, values))) for values in own) >= 9 * sum(map(len, own))
 
 
 def _numbers_rows(name: str, cells: np.ndarray, sites: np.ndarray) -> bool:

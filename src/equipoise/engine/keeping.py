@@ -64,9 +64,11 @@ def given_up(
 ) -> RunError:
     """Why a round was given up for good, and what to do."""
     refused = next((row for row in rejected if row[0] == attempt), None)
-    return RunError(
-        f"round {number} was given up {settings.tries} times: {reason}, {settings.floor} needed; "
-        + ("lower participation.floor, raise participation.tries, or ask more clients" if refused is None else
-           f"the first reply that was refused in its last attempt, of client {refused[2]!r}: {refused[3]}")
-        + f"; then `equipoise resume {store.folder}`"
-    )  # fmt: skip
+    again = f"then `equipoise resume {store.folder}`"
+    if refused is None:
+        advice = f"lower participation.floor, raise participation.tries, or ask more clients; {again}"
+    else:
+        diverged = "not finite" in refused[3]
+        cure = "the training seems to have diverged: lower training.lr or set training.clip=1, and run anew" if diverged else again
+        advice = f"the first reply that was refused in its last attempt, of client {refused[2]!r}: {refused[3]}; {cure}"
+    return RunError(f"round {number} was given up {settings.tries} times: {reason}, {settings.floor} needed; {advice}")

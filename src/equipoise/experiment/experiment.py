@@ -49,7 +49,7 @@ class Experiment(Section):
     participation: Participation = Participation()
     faults: Faults = Faults()
     evaluation: Evaluation = Evaluation()
-    rounds: int = Field(20, ge=1, le=1_000_000_000)
+    rounds: int = Field(50, ge=1, le=1_000_000_000)
     seed: int = Field(0, ge=0, lt=2**63)
     workers: int | None = Field(None, ge=0, le=256, description="worker processes; none: one per core; 0: in process")
     device: str = Field("cpu", description="cpu or cuda")

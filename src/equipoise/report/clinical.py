@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from equipoise.metrics import counts
 from equipoise.report import drawing
 from equipoise.runs import Run
-from equipoise.runs.clinical import classes_of, clinical, thresholds, unequal
+from equipoise.runs.clinical import classes_of, clinical, silent, thresholds, unequal
 
 MOST_CLASSES = 5  # that have curves of their own on a page
 MOST_SITES = 12  # lines that can be told apart; of more the page shows all together
@@ -45,7 +45,8 @@ def tables_of(run: Run) -> list[dict[str, Any]]:
     measured = clinical(run)
     if measured:
         rows = [[client, *(_cell(one.value, one.low, one.high) for one in own.values())] for client, own in measured.items()]
-        title = "Beside accuracy: in %, with 95 % intervals over other test sets of that size"
+        few = silent(run.clients, measured) if run.main_split == "test" else ""
+        title = "Beside accuracy: in %, with 95 % intervals over other test sets of that size" + (f"; {few}" if few else "")
         found.append(_table(title, ["client", *TITLES.values()], rows))
     tables = run.counts()
     if tables and run.task.outputs == 2:
@@ -102,9 +103,8 @@ def calibration(lines: Mapping[str, counts.Counts], of: int) -> Figure:
 
 
 def _who(run: Run, tables: Mapping[str, counts.Counts]) -> str:
-    silent = [client for client in run.clients if client not in tables] if run.main_split == "test" else []
-    few = f"{len(silent)} of {len(run.clients)} clients sent no counts: fewer than 30 test samples, or they may not." if silent else ""
-    return f"Scores are counted in whole per cent; no single score left a client. {few}".strip()
+    few = silent(run.clients, tables) if run.main_split == "test" else ""
+    return "Scores are counted in whole per cent; no single score left a client." + (f" {few}." if few else "")
 
 
 def _table(title: str, header: list[str], rows: list[list[str]]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from equipoise.metrics import counts
 from equipoise.metrics.intervals import Interval
 from equipoise.runs.run import Run
+from equipoise.transports.curves import FEWEST
 
 UNEQUAL = 1.2  # times its even share: from there on the most frequent class makes accuracy shine
 DRAWS_SEED = 0  # the same run says the same
@@ -38,6 +39,16 @@ def clinical(run: Run, model: str | None = None) -> dict[str, dict[str, Interval
     """Client -> measure -> value with its interval over other test sets of that size; empty where classes are equal or nothing was counted."""
     found = run.counts(model)
     return {client: counts.intervals(table, DRAWS_SEED) for client, table in found.items()} if unequal(found) else {}
+
+
+def silent(clients: Collection[str], counted: Collection[str]) -> str:
+    """Who is missing among the measures from counts, and why: a sentence, empty if nobody is.
+
+    >>> silent(["north", "south"], ["north"])
+    '1 of 2 clients sent no counts: fewer than 30 test samples, or they may not'
+    """
+    missing = len(set(clients) - set(counted))
+    return f"{missing} of {len(clients)} clients sent no counts: fewer than {FEWEST} test samples, or they may not" if missing else ""
 
 
 def classes_of(run: Run) -> list[tuple[int, str]]:

@@ -14,7 +14,7 @@ class Training(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: float = Field(0.05, gt=0, description="learning rate of round 1")
+    lr: float = Field(0.1, gt=0, description="learning rate of round 1")
     lr_decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rate per round")
     momentum: float = Field(0.0, ge=0, lt=1, description="of sgd")
     nesterov: bool = False
