@@ -193,7 +193,7 @@ def before_training(wanted: Experiment) -> None:
         shape = found.schema.shape
     elif data.name in sets.JOINED or "+" in data.name:
         shape = (3, 32, 32)  # what domains are brought to
-    elif data.name in sets.names() and data.name != "digits":
+    elif data.name in sets.ENTRIES:
         shape = sets.entry(data.name).shape
     if wanted.model == AUTO and not wanted.models and shape is not None and len(shape) == 3:
         shape = (shape[0], *(data.image_size or side for side in shape[1:]))
@@ -219,8 +219,8 @@ def _metadata(name: str) -> dict[str, Any]:
         }
     if name in (synthetic_patients.NAME, synthetic_patients.SMALL):
         return {
-            "name": name, "title": "synthetic patients in 50 states, drawn at random: nobody's records", "counts": "238,576" if name == synthetic_patients.NAME else "about 7,160", "licence": "free of rights",
-            "status": "built in", "shape": [61, 4], "classes": ["no", "yes"], "source": "equipoise.data.synthetic_patients", "note": synthetic_patients.NOTE,
+            "name": name, "title": "synthetic patients in 50 states, drawn at random: nobody's records", "counts": "238,576" if name == synthetic_patients.NAME else "14,313", "licence": "free of rights",
+            "status": "built in", "shape": [51, 4], "classes": ["no", "yes"], "source": "equipoise.data.synthetic_patients", "note": synthetic_patients.NOTE,
         }  # fmt: skip
     if name == sets.synthetic.NAME:
         return {
