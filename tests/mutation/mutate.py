@@ -125,15 +125,19 @@ class Map:
                 self.beside.setdefault((file, number), set()).add(_file(test))
 
     def of(self, change: Change) -> list[str]:
-        """The tests that can see a change: first those that run it, then the others of their files, which may share what they made; in front the
-        files that import the changed module themselves, then quick ones."""
+        """The tests that can see a change: first those that run it, then the others of their files, which may share what they made."""
         places = [(change.file, line) for line in range(change.line, change.last + 1)]
         first = self.files.get(change.file, set()) if change.runs_at_import else {t for place in places for t in self.lines.get(place, ())}
         files = {_file(test) for test in first} | {file for place in places for file in self.beside.get(place, ())}
         totals = {file: sum(self.seconds[test] for test in self.tests[file]) for file in files}
         found = {test for file in files for test in self.tests[file]}
         near = {file for file in files if _imports(self.root / file, change.file)}
-        return sorted(found, key=lambda test: (test not in first, _file(test) not in near, totals[_file(test)], test))
+        # Of the files that import the module all tests, then of every other file the quickest test, then the second of each, and so on.
+        rank: dict[str, int] = {}
+        for file in files:
+            by_speed = sorted(self.tests[file], key=lambda test: (test not in first, self.seconds[test], test))
+            rank |= {test: 0 if file in near else 1 + place for place, test in enumerate(by_speed)}
+        return sorted(found, key=lambda test: (test not in first, rank[test], totals[_file(test)], test))
 
 
 def learnt(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> Map:
@@ -228,7 +232,9 @@ def tried(chosen: Sequence[Change], lanes: Sequence[Path], known: Map, limit: fl
         """The quickest tests that see it, as many as the limit allows, one at least."""
         tests = known.of(change)
         totals = itertools.accumulate(known.seconds[test] for test in tests)
-        return [test for place, (test, total) in enumerate(zip(tests, totals, strict=True)) if not place or total <= limit]
+        chosen = [test for place, (test, total) in enumerate(zip(tests, totals, strict=True)) if not place or total <= limit]
+        files = {file: place for place, file in enumerate(dict.fromkeys(map(_file, chosen)))}
+        return sorted(chosen, key=lambda test: files[_file(test)])  # file by file: what its tests share is made once
 
     def begin(lane: Path, change: Change) -> tuple[Callable[[], int], float]:
         tests, place = some(change), lane / change.file
