@@ -9,6 +9,7 @@ import json
 import os
 import resource
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,28 @@ from equipoise.transports.base import Watcher
 from measure import Meter, family, memory_mb
 
 
-def most_memory() -> float:
-    """MB of this process at its peak, and of its workers now."""
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return own + memory_mb([pid for pid in family(os.getpid()) if pid != os.getpid()])
+class Memory(threading.Thread):
+    """The most memory in MB: of this process as the system counts it; with workers of all together, looked at ten times a second."""
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(daemon=True)
+        self.most = 0.0
+        if workers:
+            self.start()
+
+    def run(self) -> None:
+        while True:
+            self.most = max(self.most, memory_mb(family(os.getpid())))
+            time.sleep(0.1)
+
+    def mb(self) -> float:
+        return self.most or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def play(spec: dict[str, Any]) -> None:
     """Rounds at whose ends this process waits for its turn; before them `fill` rounds in which every client is asked once, so that each has a state."""
     meter, facts, folder, fill = Meter(), {}, Path(spec["folder"]), spec["fill"]
+    memory = Memory(spec["experiment"]["workers"])
     choose = Loop._choose
 
     def chosen(self: Loop, number: int, attempt: int) -> list[str]:
@@ -48,7 +62,7 @@ def play(spec: dict[str, Any]) -> None:
             meter.start()
             return
         if record.round == fill + spec["laps"]:
-            (folder.parent / f"{folder.name}.json").write_text(json.dumps({**facts, "memory": most_memory()}))
+            (folder.parent / f"{folder.name}.json").write_text(json.dumps({**facts, "memory": memory.mb()}))
         meter.lap(len(record.cohort))
 
     simulate.run(eq.Experiment(**spec["experiment"]), folder, Watcher(on_start=started, on_round=over))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from typer.testing import CliRunner
 
 import equipoise as eq
@@ -92,3 +94,24 @@ def test_pictures_of_few_and_many_clients(clients: int) -> None:
     found = eq.audit({"dataset": eq.from_sites(data), "workers": 0})
     for title, text, drawing in pictures(found).values():
         assert encoded(drawing, "png")[:4] == b"\x89PNG" and b"<svg" in encoded(drawing, "svg") and title and text
+
+
+@pytest.mark.parametrize("name", ["map", "kl"])
+def test_names_beside_points_cover_neither_each_other_nor_a_point_nor_what_is_drawn(name: str) -> None:
+    draw = np.random.default_rng(3)
+    sizes = np.unique(np.geomspace(8, 400, 40).astype(int)).repeat(2)[:45]
+    data = {f"site {k}": (draw.normal(size=(n, 3)) + draw.normal(size=3) / 9, draw.integers(0, 2, n)) for k, n in enumerate(sizes)}
+    figure = pictures(eq.audit({"dataset": eq.from_sites(data), "workers": 0}))[name][2]()
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    axes = figure.axes[0]
+    names = [text.get_window_extent(canvas.get_renderer()) for text in axes.texts]
+    assert len(names) > 10 and not any(one.overlaps(other) for k, one in enumerate(names) for other in names[:k])
+    drawn = np.vstack([axes.transData.transform(one.get_offsets()) for one in axes.collections])
+    for line in axes.lines:
+        ends = axes.transData.transform(line.get_xydata())
+        drawn = np.vstack([drawn, *(np.linspace(a, b, 50) for a, b in pairwise(ends))])
+    assert not any(box.contains(x, y) for box in names for x, y in drawn)
+    if name == "kl":  # sizes lie far apart, so the axis is logarithmic: several of its marks carry a number
+        low, high = axes.get_xlim()
+        assert axes.get_xscale() == "log" and sum(low < mark < high for mark in axes.get_xticks()) >= 3

@@ -66,6 +66,17 @@ def test_clients_that_cannot_be_told_are_left_out_and_lower_the_certainty() -> N
     assert "6 of 10 clients have too few samples" in verdict.text
 
 
+@pytest.mark.parametrize(("rows", "value"), [(1, None), (20, 1.0)], ids=["one sample each", "no feature varies"])
+def test_features_of_which_nothing_is_known_are_not_called_alike(rows: int, value: float | None) -> None:
+    draw = np.random.default_rng(0)
+    x = [draw.normal(size=(rows, 3)) if value is None else np.full((rows, 3), value) for _ in range(4)]
+    data = eq.from_sites({f"s{k}": (one, np.arange(rows) % 2) for k, one in enumerate(x)})
+    found = eq.audit({"dataset": data, "data": {"split": [1.0, 0.0, 0.0], "duplicates": "separate"}, "workers": 0})
+    assert "differ little in size and labels; how their features differ cannot be told" in found.text
+    assert "explain unknown." in found.text and found.verdict.sure == "unsure"
+    assert ("too few samples" in found.text) == (value is None) == any("too few samples" in one for one in found.warnings)
+
+
 def test_one_client_is_nothing_to_compare() -> None:
     found = eq.audit({"data": {"name": "digits", "partition": "iid", "clients": 1}, "workers": 0})
     assert found.verdict.dominant == "none" and found.text == "There is one client, so there is nothing to compare."

@@ -72,7 +72,7 @@ def test_a_small_series_is_measured_from_end_to_end(tmp_path: Path, monkeypatch:
     growth.main()
     rows = json.loads((tmp_path / "growth.json").read_text())["cohort"]["rows"]
     assert [row["size"] for row in rows] == [4, 8]
-    assert [row["files"] - row["in one folder"] for row in rows] == [rows[0]["files"] - rows[0]["in one folder"]] * 2
-    assert rows[1]["in one folder"] - rows[0]["in one folder"] >= 4  # every client has a state
+    assert rows[1]["files"] - rows[0]["files"] >= 4  # every client has a state
+    assert max(row["in one folder"] for row in rows) < 8  # in sub-folders
     assert all(isinstance(row[what], float) and row[what] > 0 for row in rows for what in ("startup", "resume", "show", "report"))
     assert "## few" in (tmp_path / "GROWTH.md").read_text()

@@ -103,6 +103,11 @@ def test_failures_are_reported_with_their_reason_and_do_not_stop_the_others(tmp_
     assert {row["method"] for row in json.loads((tmp_path / "comparison.json").read_text())["failures"]} == {"dying", "raising"}
 
 
+def test_what_a_method_prints_is_no_message_of_its_process(tmp_path: Path):
+    result = compare(BASE, ["tests.helpers.broken:Talking"], seeds=[1], out=tmp_path, jobs=1)
+    assert not result.failures and [entry.label for entry in result.entries] == ["standalone", "talking"]
+
+
 def test_python_objects_are_compared_in_this_process(tmp_path: Path):
     draw = np.random.default_rng(0)
     x = draw.normal(size=(90, 4)).astype(np.float32)

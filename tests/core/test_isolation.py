@@ -24,7 +24,7 @@ from equipoise.method import Method, Ups
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.storage.store import RunError
-from equipoise.transports.base import ClientError
+from equipoise.transports.base import ClientError, state_name
 from equipoise.transports.isolation import Late, can_interrupt, settings_kept, time_limit
 from tests.helpers.runs import assert_same, everything, played, settings, sites
 
@@ -265,7 +265,7 @@ def test_in_process_a_client_that_hangs_is_out_of_the_round(tmp_path: Path, tran
     assert [(row["round"], row["client"], row["reason"]) for row in hung.rejected()] == [(2, "bo", "did not answer within 1.5 s")]
     script = {"script": [{"round": 2, "client": "bo", "kind": "drop"}]}
     assert_same(everything(played(settings(Slow(where="nowhere"), faults=script), tmp_path / "dropped")), everything(hung))
-    assert not list((tmp_path / "hung" / "files").glob("client-000001-r2*"))
+    assert not list((tmp_path / "hung" / "files").rglob(f"client-{state_name('bo', 2, 0, 0).rpartition('a')[0]}*"))
 
 
 def test_in_process_a_measurement_that_hangs_ends_the_run_with_a_sentence(tmp_path: Path) -> None:

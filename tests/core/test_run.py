@@ -111,7 +111,7 @@ def test_replies_that_go_through_files_give_the_same_bits(tmp_path: Path) -> Non
     wide = {"models": {"model": {"name": "mlp", "hidden": [1500]}}, "rounds": 4}
     spooled, held = (played(settings(KeepsReplies(), memory=megabytes, **wide), tmp_path / str(megabytes)) for megabytes in (1, 512))
     assert_same(everything(held), everything(spooled))
-    assert not list((tmp_path / "1" / "files").glob("reply-*"))
+    assert not list((tmp_path / "1" / "files").rglob("reply-*"))
 
 
 @dataclass(frozen=True)

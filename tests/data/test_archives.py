@@ -180,6 +180,9 @@ def hospitals():
     draw = np.random.default_rng(0)
     return from_sites({name: (draw.normal(size=(30, 4)), draw.integers(0, 2, 30)) for name in ("north", "south")}, name="mine")
 
+def needing(seed):
+    return hospitals()
+
 def nothing():
     return 3
 """
@@ -215,6 +218,10 @@ def test_what_a_file_names_needs_permission(mine: str, tmp_path: Path) -> None:
 def test_a_function_that_makes_no_data_set_is_refused(mine: str) -> None:
     with pytest.raises(ValueError, match="expected it to return a Dataset"):
         load(DataConfig(name="my_sets:nothing"))
+    with pytest.raises(
+        ValueError, match="'my_sets:needing': expected a function that is called without arguments, got one with a missing.*'seed'"
+    ):
+        load(DataConfig(name="my_sets:needing"))
     with pytest.raises(ValueError, match="did you mean|known|hospitals"):
         load(DataConfig(name="my_sets:hospital"))
     with pytest.raises(ConfigurationError, match="unknown data set"):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from equipoise.data.partitions import Pool, deal, parse
 from equipoise.data.partitions.covariate import density_weighted, directions, tilted, whitened
@@ -41,6 +42,18 @@ def test_pow_cffl_sizes_ascend_and_average_to_the_size_asked_for() -> None:
     assert 890 <= sizes.sum() <= 900
 
 
+def test_pow_cffl_sizes_lie_between_the_quantiles_of_a_power_law() -> None:
+    law = scipy.stats.powerlaw(1.659)
+    points = np.linspace(law.ppf(0.01), law.ppf(0.99), 10)
+    assert deal("pow_cffl:90", labels_pool(), 10, 1).parts.sizes.tolist() == np.floor(900 * points / points.sum()).tolist()
+
+
+def test_a_draw_that_gives_just_the_smallest_size_is_taken() -> None:
+    """With so large an alpha all clients get the same share: of 105 samples of each of two classes 10 or 11."""
+    dealt = deal("dirichlet:1e12,min_size=20", labels_pool(105, 2), 10, 1)
+    assert dealt.parts.sizes.min() == 20 and dealt.metadata["redraws"] == 0
+
+
 def test_pow_cffl_takes_all_there_is_and_refuses_more() -> None:
     """1,000 samples: 10 clients of 100 on average are the most."""
     parts = deal("pow_cffl:100", labels_pool(), 10, 1).parts
@@ -75,7 +88,7 @@ def test_self_balancing_gives_nothing_more_to_a_client_that_is_full() -> None:
 def test_impossible_requests_end_in_an_explained_error() -> None:
     with pytest.raises(ValueError, match="200 clients with at least 10 samples need 2000, there are 1000"):
         deal("dirichlet:0.5", labels_pool(), 200, 1)
-    with pytest.raises(ValueError, match="never gave each of 99 clients 10 samples"):
+    with pytest.raises(ValueError, match=r"^partition dirichlet: \d+ draws with alpha=0.01 never gave each of 99 clients 10 samples"):
         deal("dirichlet:0.01", labels_pool(), 99, 1)
     with pytest.raises(ValueError, match="alpha must be above 0"):
         deal("dirichlet:0", labels_pool(), 2, 1)
@@ -272,3 +285,12 @@ def test_pc1_sorted_takes_the_darkest_in_order() -> None:
 def test_wrong_partition_texts_are_refused_with_a_hint(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("partition", "sentence"),
+    [("ics:5", "looks at the inputs and was given none"), ("natural", "needs data with sites or domains and this set has none")],
+)
+def test_a_partition_that_lacks_what_it_looks_at_is_refused(partition: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        deal(partition, labels_pool(), 3, 0)

@@ -8,19 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import equipoise as eq
-from equipoise.cli import app
-from equipoise.comparison.formats import explanation
 from equipoise.data import DataConfig, federate, inputs_from, load
 from equipoise.data.check import understood
 from equipoise.data.codes import PANCREATIC_CANCER, STATES, read_rule, state_of, system_of
 from equipoise.data.histories import dataset_of
 from equipoise.data.patients import Records, read_patients
-from equipoise.data.synthetic_patients import NOTE, TABLE_7, records, write_patients
+from equipoise.data.synthetic_patients import write_patients
 from equipoise.models import build
-from equipoise.runs.export import export
+from equipoise.runs.export import predictions
 
 PATIENTS = """patient,sex,postal_code,state
 p1,F,94103,CA
@@ -123,6 +120,9 @@ BAD = [
     ("an impossible age", PATIENTS, EVENTS + "p2,-3,ICD-10,E11,\np2,x,ICD-10,E11,\n", "events.csv: 2 events have no age from 0 to 130 and were left out; the first in row 11 ('-3')", 4),
     ("a patient twice", PATIENTS + "p1,M,10001,NY\n", EVENTS, "patients.csv: 1 rows name a patient who was there before and were left out; the first in row 6 ('p1')", 4),
     ("an unknown sex", PATIENTS.replace("p2,M", "p2,?"), EVENTS, "patients.csv: 1 patients have no sex that is known (female, male) and count as unknown; the first in row 3 ('?')", 4),
+    ("a value beyond all measure", PATIENTS, EVENTS.replace("90", "1e39"), "events.csv: 1 values are no numbers and count as missing; the first in row 7 ('1e39')", 4),
+    ("spaces around cells", PATIENTS.replace("p2", " p2 "), EVENTS.replace("E11.9,", "E11.9 ,  ") + "p2,x,A,E1,\n", "events.csv: 1 events have an unknown code system", 4),
+    ("empty lines at the end", PATIENTS + "\n\n", EVENTS + "\n", "1 of 4 patients have no event before their diagnosis and are kept with an empty history; 1 of them are positive", 4),
     ("no code", PATIENTS, EVENTS + "p2,41,ICD-10,,\n", "events.csv: 1 events without a code were left out; the first in row 11", 4),
 ]  # fmt: skip
 
@@ -144,12 +144,39 @@ def test_what_is_wrong_is_told_with_file_row_and_count(patients: str, events: st
         (PATIENTS, "patient,age,value\np1,3,\n", "expected the columns patient, code, value, age"),
         (PATIENTS, EVENTS + "p1,50\n", "events.csv, row 11: expected 5 cells, got 2"),
         ("patient,sex,postal_code,state\n", EVENTS, "expected at least one patient"),
+        ("", EVENTS, "patients.csv: expected a line of column names, got an empty file"),
+        (PATIENTS, "", "events.csv: expected a line of column names, got an empty file"),
+        (PATIENTS, EVENTS.replace("p2,40", "\np2,40"), "events.csv, row 7: expected 5 cells, got 0"),
+        (PATIENTS, EVENTS + 'p1,53,"ICD-10,E11,\n', "events.csv is damaged or not a CSV file in UTF-8"),
+        (PATIENTS.replace("state", "sex"), EVENTS, "patients.csv: the column sex appears twice"),
+        (PATIENTS.replace("NY", "../NY"), EVENTS, "patients.csv, row 4: the site of a patient, '../NY': expected 1 to 64 printable"),
         ("patient,sex,postal_code,state,label\np1,F,94103,CA,ill\n", EVENTS, "row 2: expected a label of 0 or 1, got 'ill'"),
     ],
 )
 def test_files_that_cannot_be_read_are_refused(patients: str, events: str, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=sentence.replace("(", r"\(")):
         read_patients(folder(tmp_path, patients, events))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
+def test_files_in_another_encoding_are_refused_by_name(encoding: str, tmp_path: Path) -> None:
+    (folder(tmp_path) / "patients.csv").write_bytes(PATIENTS.replace("p1", "pü").encode(encoding))
+    with pytest.raises(ValueError, match=r"patients\.csv is damaged or not a CSV file in UTF-8 .*; save it as CSV in UTF-8"):
+        read_patients(tmp_path)
+
+
+def test_a_byte_order_mark_and_quotes_change_nothing(tmp_path: Path) -> None:
+    plain = dataset_of(read_patients(folder(tmp_path / "plain")), "x")
+    path = folder(tmp_path / "marked")
+    for name, text in (("patients.csv", PATIENTS), ("events.csv", EVENTS)):
+        (path / name).write_bytes(text.replace("p1", '"p ""1"", one"').replace("\n", "\r\n").encode("utf-8-sig"))
+    assert torch.equal(dataset_of(read_patients(path), "x").x, plain.x)
+
+
+def test_of_two_files_with_patients_neither_is_taken(tmp_path: Path) -> None:
+    (folder(tmp_path) / "patients.parquet").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"expected one file of patients, got patients\.csv and patients\.parquet"):
+        read_patients(tmp_path)
 
 
 def test_with_times_the_order_is_theirs_and_ages_are_held_to_it(tmp_path: Path) -> None:
@@ -270,86 +297,43 @@ def test_a_million_events_stay_within_bounds(tmp_path: Path) -> None:
     assert peak < 200 * n + 40e6  # the second: one block of text
 
 
-def test_synthetic_patients_have_the_sizes_of_table_7() -> None:
-    assert len(TABLE_7) == 50 and set(TABLE_7) == set(STATES)
-    assert sum(n for n, _ in TABLE_7.values()) == 238_576 and sum(p for _, p in TABLE_7.values()) == 89_515
-    found = records(1, 0.01)
-    for place, name in enumerate(found.site_names):
-        total, ill = TABLE_7[name]
-        mine = found.label[found.site == place]
-        assert len(mine) == max(4, round(total * 0.01)) and mine.sum() == max(1, round(len(mine) * ill / total))
-    again = records(1, 0.01)
-    assert np.array_equal(found.code, again.code) and not np.array_equal(found.code[:1000], records(2, 0.01).code[:1000])
-    assert not any(code.endswith(("C25.9", "157.9")) for code in np.array(found.codes)[np.unique(found.code)])
-
-
-def test_synthetic_patients_as_files_are_the_same_patients(tmp_path: Path) -> None:
-    made, read = records(4, 0.003), read_patients(write_patients(tmp_path / "all", 4, 0.003))
-    assert np.array_equal(made.label, read.label) and np.array_equal(made.lengths, read.lengths)
-    assert [made.codes[c] for c in made.code] == [read.codes[c] for c in read.code]
-    assert len(read_patients(write_patients(tmp_path / "sites", 4, 0.003, per_site=True))) == len(made)
-
-
-def test_states_differ_in_features_and_the_label_can_be_learnt() -> None:
-    data = dataset_of(records(5, 0.02), "synthetic_patients")
-    found = eq.audit({"dataset": data, "workers": 0})
-    assert "features" in found.verdict.kinds and "size" in found.verdict.kinds, found.text
-    telling = np.isin(
-        np.arange(len(data.codes) + 2) - 1,
-        [k for k, code in enumerate(data.codes) if code in ("ICD-10:R63.4", "ICD-10:K86.1", "ICD-10:R17")],
-    )
-    hit = telling[data.x[:, 1:, 0].long().numpy()].any(1)
-    y = data.y.numpy()
-    assert hit[y == 1].mean() > hit[y == 0].mean() + 0.15
-
-
-def test_synthetic_patients_say_so_wherever_they_appear(tmp_path: Path) -> None:
-    data = dataset_of(records(6, 0.001), "synthetic_patients")
-    assert NOTE in data.notes
-    shown = CliRunner().invoke(app, ["data", "show", "synthetic_patients"]).output
-    assert "synthetic" in shown and "nobody's records" in shown
-    run = eq.run(
-        {
-            "dataset": data,
-            "data": {"name": "synthetic_patients"},
-            "model": {"name": "gru", "hidden": 4, "embedding": 4},
-            "rounds": 1,
-            "workers": 0,
-        },
-        tmp_path / "run",
-    )
-    assert NOTE in run.store.meta("facts")["notes"] and run.store.meta("data") == "synthetic_patients"
-    run.store.close()
-    told = CliRunner().invoke(app, ["show", str(tmp_path / "run")], catch_exceptions=False).output
-    assert "synthetic_patients" in told and "nobody's records" in told
-    assert (
-        CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")], catch_exceptions=False).exit_code
-        == 0
-    )
-    page = (tmp_path / "page.html").read_text()
-    assert "synthetic_patients" in page and "drawn at random" in page
-    run = eq.Run(tmp_path / "run")
-    card = export(run, "global", out=tmp_path / "model.safetensors")[1].read_text()
-    run.store.close()
-    assert "- data: synthetic_patients, partition auto" in card and f"- {NOTE}" in card
-    config = {
-        "dataset": data,
-        "data": {"name": "synthetic_patients"},
-        "model": {"name": "gru", "hidden": 4, "embedding": 4},
-        "rounds": 1,
-        "workers": 0,
-    }
-    table = eq.compare(config, ["fedavg"], seeds=[0], out=tmp_path / "table")
-    assert any("are synthetic" in line for line in explanation(table))
-
-
 def test_the_network_takes_patients(tmp_path: Path) -> None:
     data = load(DataConfig(name=str(folder(tmp_path))))
     net = build({"name": "gru", "hidden": 4, "embedding": 4, "codes": len(data.codes)}, data.task)
     assert net(data.x).shape == (4, 2)
 
 
-def test_writing_synthetic_patients_from_the_command_line(tmp_path: Path) -> None:
-    out = CliRunner().invoke(app, ["data", "synthesise", str(tmp_path / "new"), "--share", "0.001"])
-    assert out.exit_code == 0 and "nobody's records" in out.output
-    assert len(read_patients(tmp_path / "new")) >= 200
+def test_predictions_name_the_patient_and_end_where_training_did(tmp_path: Path) -> None:
+    """With the label rule of the run, of whatever site, and right where some patients are left out."""
+    (tmp_path / "codes.txt").write_text("E11.9\n")
+    draw = np.random.default_rng(0)
+    people = "".join(f"q{k},F,{'94103,CA' if k % 2 else '10001,NY'}\n" for k in range(24))
+    events = "".join(
+        f"q{k},{40 + e},{'LOINC' if e < 3 or k % 3 else 'ICD-10'},{'2345-7' if e < 3 or k % 3 else 'E11.9'},{draw.normal()}\n"
+        for k in range(24)
+        for e in range(4)
+    )
+    folder(tmp_path / "train", "patient,sex,postal_code,state\n" + people, "patient,age,system,code,value\n" + events)
+    config = {
+        "data": {"name": str(tmp_path / "train"), "codes": str(tmp_path / "codes.txt")},
+        "model": {"name": "gru", "hidden": 4, "embedding": 4}, "rounds": 1, "workers": 0,
+    }  # fmt: skip
+    run = eq.run(config, tmp_path / "run")
+    new = "patient,sex,postal_code\nn1,F,94103\nn1,M,94103\nn2,F,none\n"
+    early = "patient,age,system,code,value\nn1,50,LOINC,2345-7,2\nn2,50,LOINC,2345-7,1\n"
+    late = early + "n1,51,ICD-10,E11.9,\nn1,52,LOINC,2345-7,-9\n"
+    header, rows = predictions(run, folder(tmp_path / "early", new, early))
+    assert header[0] == "patient" and [row[0] for row in rows] == ["n1", "n2"]
+    assert predictions(run, folder(tmp_path / "late", new, late))[1] == rows
+    folder(tmp_path / "sites" / "CA", new, early)
+    assert [row[0] for row in predictions(run, tmp_path / "sites")[1]] == ["CA/n1", "CA/n2"]
+    run.store.close()
+
+
+def test_what_lies_beside_the_sites_folders(tmp_path: Path) -> None:
+    folder(tmp_path / "CA")
+    (tmp_path / ".git").mkdir()
+    assert len(read_patients(tmp_path)) == 4
+    (tmp_path / "events.csv").write_text(EVENTS)
+    with pytest.raises(ValueError, match=r"either one folder for all sites or one per site, got events\.csv beside the sites' folders"):
+        read_patients(tmp_path)

@@ -20,10 +20,24 @@ def test_normalisation_subtracts_then_divides_per_channel() -> None:
         assert torch.allclose(normalised(x, name), expected, atol=1e-6)
 
 
+def test_normalisations_are_those_of_the_papers_codes() -> None:
+    """Typed from them a second time: KDIA and FedEquilibria write per-channel values of pixels in [0, 255] and in [0, 1]."""
+    typed = {
+        "none": [[0], [1]], "half": [[0.5], [0.5]], "imagenet": [[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]],
+        "cifar10": [[0.491373, 0.482353, 0.446667], [0.247059, 0.243529, 0.261569]],
+        "cifar10_corefed": [[0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010]],
+        "cifar100": [[0.50708, 0.48655, 0.44092], [0.26733, 0.25644, 0.27615]],
+        "cinic10": [[0.4789, 0.47228, 0.43047], [0.24206, 0.23828, 0.25875]],
+    }  # fmt: skip
+    assert NORMALISATIONS.keys() == typed.keys()
+    for name, values in typed.items():
+        assert [list(part) for part in NORMALISATIONS[name]] == [pytest.approx(part, abs=1e-6) for part in values]
+
+
 def test_normalisation_leaves_the_input_alone() -> None:
-    x = torch.ones((2, 1, 2, 2))
-    normalised(x, "half")
-    assert torch.equal(x, torch.ones_like(x))
+    x = torch.zeros((2, 1, 2, 2))
+    assert torch.equal(normalised(x, "half"), torch.full_like(x, -1))
+    assert torch.equal(x, torch.zeros_like(x))
 
 
 def test_resizing_keeps_type_mean_and_order_over_blocks() -> None:
@@ -84,5 +98,7 @@ def test_augmentation_is_for_images_and_known_names() -> None:
         augment(torch.zeros(2, 3), ("flip",), torch_stream(1, "a"))
     with pytest.raises(ValueError, match="did you mean 'rotate'"):
         augment(batch(), ("rotat",), torch_stream(1, "a"))
-    with pytest.raises(ValueError, match="expected flip"):
+    with pytest.raises(ValueError, match="expected flip$"):
         augment(batch(), ("flip:3",), torch_stream(1, "a"))
+    with pytest.raises(ValueError, match="expected crop or a whole number as in crop:4$"):
+        augment(batch(), ("crop:x",), torch_stream(1, "a"))

@@ -135,6 +135,16 @@ def test_the_public_names_are_listed() -> None:
     assert "importlib" not in dir(eq) and "TYPE_CHECKING" not in dir(eq)
 
 
+@pytest.mark.parametrize("classes", [12, 14])
+def test_data_check_counts_the_first_twelve_classes_and_says_how_many_more_there_are(
+    classes: int, tmp_path: Path, equipoise: Terminal
+) -> None:
+    lines = [f"{0.37 * row:.2f},kind{row % classes:02}" for row in range(20 * classes)]
+    (tmp_path / "site.csv").write_text("\n".join(["x,label", *lines]) + "\n")
+    answer = equipoise("data", "check", str(tmp_path)).out
+    assert "kind11" in answer and "kind12" not in answer and ("... and 2 more classes" in answer) == (classes == 14)
+
+
 def test_data_check_takes_settings_of_data_only(equipoise: Terminal) -> None:
     answer = equipoise("data", "check", "digits", "--set", "rounds=3")
     assert answer.code == 2 and answer.err == "error: --set: expected settings of data such as data.task=regression, got rounds\n"

@@ -417,7 +417,7 @@ def a_database_that_lacks_a_table(place: Path) -> Words:
 
 @case("damaged")
 def a_checkpoint_whose_header_is_damaged(place: Path) -> Words:
-    for path in (place / "run" / "files").iterdir():
+    for path in (place / "run" / "files").rglob("*.safetensors"):
         path.write_bytes(b"\xff" * 7 + b"\x7f" + path.read_bytes()[8:])
     return ["export", "run"]
 

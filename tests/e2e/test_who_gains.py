@@ -52,6 +52,8 @@ def test_run_against_alone_is_a_comparison(hospitals: Path, equipoise: Terminal)
     assert "0 runs to do, 2 finished already" in again.err, "the same command completes what is missing"
     shown = equipoise("show", "c")
     assert shown.code == 0 and "who gains, who loses" in shown.out and "majority class" in shown.out
+    said = "from counts of scores in whole per cent, of clients with at least 30 test samples: auroc, auprc, balanced_accuracy"
+    assert said in " ".join(Path("c/table.md").read_text().split())
     assert json.loads(equipoise("show", "c", "--json").out)["baseline"] == "fedprox"
     assert "balanced_accuracy in %" in equipoise("show", "c", "--metric", "balanced_accuracy").out
     assert "unknown metric of this comparison 'f2'" in equipoise("show", "c", "--metric", "f2").err
@@ -80,6 +82,7 @@ def test_clinical_measures_stand_beside_accuracy(hospitals: Path, equipoise: Ter
         "balanced accuracy",
         "sensitivity at 90 % specificity",
         "calibration error",
+        "1 of 3 clients sent no counts",
     ):
         assert said in answer.out, said
     found = json.loads(equipoise("show", "run", "--json").out)

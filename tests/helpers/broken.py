@@ -1,4 +1,4 @@
-"""Methods that fail, each in its way; child processes import them from here."""
+"""Methods that fail or disturb, each in its way; child processes import them from here."""
 
 from __future__ import annotations
 
@@ -24,3 +24,12 @@ class Raising(FedAvg):
 
     def client(self, client: Any, down: Any) -> None:
         raise RuntimeError("no patience left")
+
+
+@dataclass(frozen=True)
+class Talking(FedAvg):
+    """Prints what could be taken for a message of its process."""
+
+    def client(self, client: Any, down: Any) -> Any:
+        print('{"event": "failed", "reason": "says the method"}', flush=True)
+        return super().client(client, down)

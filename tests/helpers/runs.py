@@ -21,7 +21,7 @@ from equipoise.testing.small import CLASSES, SIZES, assert_same, everything, fin
 from equipoise.transports.base import Watcher
 
 __all__ = [
-    "CLASSES", "LOOSE", "QUICK", "SIZES", "assert_same", "config", "environment", "everything", "federation_changed", "finite", "folder_of", "played",
+    "CLASSES", "LOOSE", "QUICK", "SIZES", "assert_same", "config", "environment", "everything", "federation_changed", "files_under", "finite", "folder_of", "played",
     "same_run", "settings", "sites", "stopped",
 ]  # fmt: skip
 
@@ -67,7 +67,12 @@ def same_run(first: Run | Path, second: Run | Path, disk: Path | None = None) ->
     assert one.table()
     assert disk is not None or _files(one) == _files(other)
     for run in (one, other):  # nothing is left over
-        assert sorted(path.name for path in run.store.files.iterdir()) == _files(run)
+        assert files_under(run.store.files) == _files(run)
+
+
+def files_under(folder: Path) -> list[str]:
+    """The names of all files in a folder and its sub-folders, as the store names them."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def _untimed(run: Run) -> list[dict[str, Any]]:

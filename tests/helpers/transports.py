@@ -42,7 +42,7 @@ def separated(disk: Path) -> Connect:
 
 
 def named(disk: Path) -> set[str]:
-    return {path.name for path in disk.iterdir()}
+    return {path.name for path in disk.rglob("*") if path.is_file()}
 
 
 def sites_given(config: dict[str, Any]) -> Experiment:

@@ -21,7 +21,7 @@ from equipoise.storage.files import digest
 from equipoise.storage.store import RunError, Store
 from equipoise.transports.base import state_file, state_name
 from tests.helpers import half_finished
-from tests.helpers.runs import SIZES, config, same_run, stopped
+from tests.helpers.runs import SIZES, config, files_under, same_run, stopped
 
 
 def flip(path: Path, place: int = -9) -> None:
@@ -49,15 +49,15 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 def test_a_damaged_newest_checkpoint_is_named_and_an_older_one_leads_to_the_same_bits(damage: str, kind: str, tmp_path: Path) -> None:
     method = "kdia" if kind == "perclient" else "scaffold"
     folder = stopped(tmp_path, method)
-    victim = sorted((folder / "files").glob(f"{kind}-*r2a0*"))[0]
+    victim = sorted((folder / "files").rglob(f"{kind}-*r2a0*"))[0]
     DAMAGE[damage](victim)
-    before = {path.name: path.read_bytes() for path in (folder / "files").iterdir()}
+    before = {path: path.read_bytes() for path in (folder / "files").rglob("*.safetensors")}
     with pytest.raises(RunError) as said:
         simulate.resume(folder)
-    assert f"the newest checkpoint of {folder}, of round 2, is damaged: {victim.name} " in str(said.value)
+    assert f"the newest checkpoint of {folder}, of round 2, is damaged: {victim.relative_to(folder / 'files')} " in str(said.value)
     assert f"`equipoise resume {folder} --from-round 1`" in str(said.value)
     assert "repl" not in str(said.value)  # nobody's reply is to blame
-    assert {path.name: path.read_bytes() for path in (folder / "files").iterdir()} == before
+    assert {path: path.read_bytes() for path in (folder / "files").rglob("*.safetensors")} == before
     simulate.resume(folder, from_round=1)
     simulate.run(experiment(config(tmp_path, method, rounds=3)), tmp_path / "whole")
     same_run(folder, tmp_path / "whole")
@@ -138,7 +138,7 @@ def test_no_model_comes_out_of_a_damaged_checkpoint(damage: str, tmp_path: Path)
         lambda: export(run, client=ids[1]),
         lambda: predictions(run, new, client=ids[1]),
     ):
-        with pytest.raises(RunError, match=r"of round 2, is damaged: client-\w+-r2a0x1.safetensors .*--from-round 1"):
+        with pytest.raises(RunError, match=r"of round 2, is damaged: [0-9a-f]{2}/client-\w+-r2a0x1.safetensors .*--from-round 1"):
             ask()
     DAMAGE[damage](run.folder / "files" / "server-r2a0.safetensors")
     for ask in (lambda: export(run), lambda: predictions(run, new)):
@@ -164,7 +164,9 @@ def test_every_file_has_its_digest(tmp_path: Path) -> None:
     for method, workers in (("kdia", 0), ("scaffold", 1)):
         run = simulate.run(experiment(config(tmp_path, method, rounds=2, workers=workers)), tmp_path / method)
         rows = run.store.rows("select name, digest from files")
-        assert {row["name"]: row["digest"] for row in rows} == {path.name: digest(path) for path in run.store.files.iterdir()}
+        assert {row["name"]: row["digest"] for row in rows} == {
+            name: digest(run.store.files / name) for name in files_under(run.store.files)
+        }
         assert len(rows) > 2
 
 

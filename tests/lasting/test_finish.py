@@ -64,12 +64,18 @@ def test_it_is_a_record_of_its_own_with_its_own_names_and_the_last_rounds_rate(t
     assert (state.asked, state.rate, state.at) == ([["ada", "bo", "cy", "di"]], 0.025, 3)
     for own in states(run).values():
         assert (own["at"], own["rate"], own["within"], own["total"]) == (3, 0.025, True, sum(run.store.meta("sizes")["train"]))
-    assert {path.name.rpartition("-")[2] for path in run.store.files.glob("client-*")} == {"r3a0x2.safetensors"}
+    assert {path.name.rpartition("-")[2] for path in run.store.files.rglob("client-*")} == {"r3a0x2.safetensors"}
     assert [row["round"] for row in run.rounds()] == [1, 2] and run.last_round == 2 and run.status == "finished"
     (end,) = run.finish()
     assert (end["round"], end["cohort"], end["joined"]) == (3, run.clients, run.clients) and end["bytes_up"] == 4 * 8
     with pytest.raises(RunError, match="is finished: all 2 rounds are there"):
         simulate.resume(tmp_path / "run", given=wanted)
+
+
+def test_setup_and_finish_are_records_before_and_after_the_rounds_each_at_its_first_attempt(tmp_path: Path) -> None:
+    run = played(settings(Farewell(), rounds=ROUNDS), tmp_path / "run")
+    rows = run.store.rows("select round, attempt from rounds order by round")
+    assert [(row["round"], row["attempt"]) for row in rows] == [(number, 0) for number in range(ROUNDS + 2)]
 
 
 def test_final_values_are_measured_after_it_and_leave_the_rounds_alone(tmp_path: Path) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 import equipoise as eq
 from tests.helpers import bits, half_finished
-from tests.helpers.runs import everything
+from tests.helpers.runs import assert_same, config, everything, files_under, stopped
 
 EXPECTED = json.loads(half_finished.EXPECTED.read_text())
 
@@ -33,3 +34,27 @@ def test_a_run_of_format_1_is_resumed_to_the_same_bits(method: str, tmp_path: Pa
         if r["phase"] != "reference"
     ]
     assert hashlib.sha256(repr(rows).encode()).hexdigest() == expected["table"]
+
+
+@pytest.mark.parametrize("method", ["scaffold", "kdia"])  # states of clients; and one value per client at the server
+def test_a_run_of_format_4_whose_files_lie_in_one_folder_goes_on_to_the_same_bits(method: str, tmp_path: Path) -> None:
+    folder = stopped(tmp_path, method, rounds=4)
+    with sqlite3.connect(folder / "run.db") as db:
+        for (name,) in db.execute("select name from files").fetchall():
+            (folder / "files" / name).rename(folder / "files" / Path(name).name)
+            db.execute("update files set name = ? where name = ?", (Path(name).name, name))
+        db.execute("update meta set value = '4' where key = 'format'")
+    db.close()
+    for path in (folder / "files").iterdir():
+        if path.is_dir():
+            path.rmdir()
+    eq.Run(folder).store.check_files()
+    eq.resume(folder)
+    eq.run(config(tmp_path, method, rounds=4), out=tmp_path / "whole")
+    run, whole = eq.Run(folder), eq.Run(tmp_path / "whole")
+    assert_same(everything(whole), everything(run))
+    assert run.table() == whole.table() and run.store.meta("format") == 5
+    known = [row["name"] for row in run.store.rows("select name from files order by name")]
+    assert files_under(folder / "files") == known and any(
+        "/" in name for name in known
+    )  # nothing old is left over, what is new has its place

@@ -11,6 +11,7 @@ import pytest
 
 from equipoise.runs import Run
 from tests.helpers.runs import assert_same, config, everything, killed_at_random, same_run, stopped
+from tests.helpers.transports import named
 
 METHODS = ["fedavg", "scaffold", "kdia"]  # without client state, with it, and with one value per client at the server
 
@@ -87,8 +88,8 @@ def test_twenty_kills_at_any_moment_change_no_bit(where: str, play: Any, tmp_pat
     assert_same(everything(Run(whole)), everything(killed, tmp_path / "disk" if disk else None))
     assert Run(whole).table() == killed.table()
     if disk:
-        assert {file.path.name for file in killed.store.current("client").values()} <= {path.name for path in (tmp_path / "disk").iterdir()}
-        assert not list((out / "files").glob("client-*"))
+        assert {file.path.name for file in killed.store.current("client").values()} <= named(tmp_path / "disk")
+        assert not list((out / "files").rglob("client-*"))
 
 
 def test_killed_at_single_moments_with_states_on_a_second_disk(play: Any, tmp_path: Path) -> None:

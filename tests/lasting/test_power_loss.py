@@ -33,7 +33,8 @@ class Disk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.contents: dict[int, bytes] = {}  # inode -> content when it was synced
-        self.holds: dict[str, int] = {}  # path inside the folder, once that was synced -> inode
+        self.holds: dict[str, int] = {}  # path inside the folder, once its own folder was synced -> inode
+        self.folders = {"", "files"}  # those whose own names were synced
         self.database: bytes | None = None  # the last transaction that is sure to be there
         self.images: dict[Image, None] = {}
         self.lock = threading.RLock()  # files are synced by several threads
@@ -41,8 +42,11 @@ class Disk:
     def fsync(self, descriptor: int) -> None:
         synced = os.fstat(descriptor)
         with self.lock:
-            for place in (place for place in (self.folder, self.folder / "files") if place.is_dir()):
+            files = self.folder / "files"
+            for place in (place for place in (self.folder, files, *files.glob("??")) if place.is_dir()):
                 inside = [path for path in place.iterdir() if path.is_file()]
+                if place == files and os.path.samestat(place.stat(), synced):
+                    self.folders |= {str(path.relative_to(self.folder)) for path in place.iterdir() if path.is_dir()}
                 if os.path.samestat(place.stat(), synced):
                     for path in inside:
                         if not path.name.startswith("run."):
@@ -73,7 +77,8 @@ class Disk:
     def moment(self) -> None:
         with self.lock:
             if self.database is not None:
-                held = ((name, self.contents.get(inode, UNSYNCED)) for name, inode in sorted(self.holds.items()))
+                there = {name: inode for name, inode in sorted(self.holds.items()) if name.rpartition("/")[0] in self.folders}
+                held = ((name, self.contents.get(inode, UNSYNCED)) for name, inode in there.items())
                 self.images[(("run.db", self.database), *held)] = None
 
 
@@ -134,6 +139,7 @@ def test_power_may_be_lost_at_any_moment(method: str, disk: Disk, tmp_path: Path
         out = tmp_path / f"after-{number}"
         (out / "files").mkdir(parents=True)
         for name, content in image:
+            (out / name).parent.mkdir(exist_ok=True)
             (out / name).write_bytes(content)
         found = Run(out)
         rounds.add(found.store.last_round())

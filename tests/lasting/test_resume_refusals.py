@@ -55,13 +55,13 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     folder = stopped(tmp_path)
-    victim = sorted((folder / "files").glob("client-*-r2a0x1.safetensors"))[0]
+    victim = sorted((folder / "files").rglob("client-*-r2a0x1.safetensors"))[0]
     whole = victim.read_bytes()
     victim.write_bytes(whole[:-7])
-    with pytest.raises(RunError, match=rf"damaged: {victim.name} is cut off"):
+    with pytest.raises(RunError, match=rf"damaged: {victim.parent.name}/{victim.name} is cut off"):
         simulate.resume(folder)
     victim.unlink()
-    with pytest.raises(RunError, match=rf"damaged: {victim.name} is missing"):
+    with pytest.raises(RunError, match=rf"damaged: {victim.parent.name}/{victim.name} is missing"):
         simulate.resume(folder)
     victim.write_bytes(whole)
     assert simulate.resume(folder).status == "finished"

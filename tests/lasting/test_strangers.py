@@ -21,6 +21,7 @@ from equipoise.runs.export import export
 from equipoise.storage.files import is_ours
 from equipoise.storage.store import RunError, Store
 from equipoise.transports import inprocess
+from equipoise.transports.base import state_file, state_name
 from tests.helpers.runs import config, stopped
 
 
@@ -57,7 +58,8 @@ def sql(folder: Path, statement: str, *values: object) -> None:
 @pytest.mark.parametrize(
     "name",
     ["server-r2a0.safetensors", "client-000012-r1a3x2.safetensors", "client-0f3a9c0d11223344-r1a0x1.safetensors",
-     "reply-000001-r10a0x1.safetensors", "perclient-0011aabb-0123456789abcdef-r3a0.safetensors"],
+     "reply-000001-r10a0x1.safetensors", "perclient-0011aabb-0123456789abcdef-r3a0.safetensors",
+     "0f/client-0f3a9c0d11223344-r1a0x1.safetensors", "0f/reply-0f3a-r10a0x1.safetensors", "0f/perclient-0011aabb-0f23-r3a0.safetensors"],
 )  # fmt: skip
 def test_names_that_a_run_gives(name: str) -> None:
     assert is_ours(name)
@@ -65,7 +67,8 @@ def test_names_that_a_run_gives(name: str) -> None:
 
 BAD_NAMES = ["../../precious.txt", "/etc/passwd", "client-../x.safetensors", "server-r2a0.safetensors/../../precious.txt", "precious.txt", "",
              "..", "server-r2a0.safetensors\n", "client-00\0001-r1a0x1.safetensors", "server-r٢a0.safetensors", "Server-r2a0.safetensors",
-             "client-000001-r2a0x1.safetensors.bak"]  # fmt: skip
+             "client-000001-r2a0x1.safetensors.bak", "../client-000001-r2a0x1.safetensors", "0f/../client-0f-r1a0x1.safetensors",
+             "0f/server-r2a0.safetensors", "0F/client-0f-r1a0x1.safetensors", "0f/0f/client-0f-r1a0x1.safetensors"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
@@ -93,9 +96,17 @@ def test_what_is_not_of_a_run_stays_in_its_folder(half: Path) -> None:
     (half / "files" / "notes.txt").write_text("mine")
     (half / "files" / "server-r9a0.safetensors").write_text("left over by a killed process")
     (half / "files" / ".tmpAb12Cd").write_text("half written by one")
+    within = half / "files" / state_file(state_name("eve", 1, 0, 1))
+    within.parent.mkdir()
+    for name in (within.name, f"{within.name}.12.part", ".tmpAb12Cd", "notes.txt"):
+        within.with_name(name).write_text("in a sub-folder")
+    (half / "files" / "0123").mkdir()
+    (half / "files" / "0123" / within.name).write_text("in a folder that no run makes")
     simulate.resume(half)
     assert (half / "files" / "notes.txt").read_text() == "mine"
     assert not (half / "files" / "server-r9a0.safetensors").exists() and not (half / "files" / ".tmpAb12Cd").exists()
+    assert [path.name for path in within.parent.iterdir()] == ["notes.txt"]
+    assert (half / "files" / "0123" / within.name).exists()
 
 
 # Links.
@@ -120,10 +131,28 @@ def test_a_run_is_not_followed_through_links(name: str, to: str, half: Path, tmp
     assert listing(target) == before
 
 
+@pytest.mark.parametrize("to", ["something", "nothing"])
+def test_a_sub_folder_is_not_followed_through_a_link(to: str, half: Path, tmp_path: Path) -> None:
+    used = next(path for path in (half / "files").iterdir() if path.is_dir())
+    for place in (used, half / "files" / state_file(state_name("eve", 1, 0, 1)).partition("/")[0]):
+        target = tmp_path / f"elsewhere {place.name}"
+        shutil.move(place, target) if place.exists() else target.mkdir()
+        (target / "client-00-r9a0x9.safetensors").write_text("looks left over")
+        if to == "nothing":
+            shutil.rmtree(target)
+        before = listing(target)
+        place.symlink_to(target)
+        for ask in (lambda: simulate.resume(half), lambda: Run(half).status):
+            with pytest.raises(RunError, match=rf"files/{place.name} is a symbolic link, which Equipoise does not follow inside a run"):
+                ask()
+        assert listing(target) == before
+        place.unlink()
+
+
 def listing(path: Path) -> object:
-    return (
-        sorted((file.name, file.read_bytes()) for file in path.iterdir()) if path.is_dir() else path.read_bytes() if path.exists() else None
-    )
+    if path.is_dir():
+        return sorted((str(file), file.read_bytes()) for file in path.rglob("*") if file.is_file())
+    return path.read_bytes() if path.exists() else None
 
 
 @pytest.mark.parametrize("link", ["server-r2a0.safetensors", "server-r3a0.safetensors"])
@@ -222,6 +251,7 @@ BROKEN: dict[str, Callable[[Path], None]] = {
 FILES_BROKEN: dict[str, Callable[[Path], None]] = {
     "no files": lambda f: shutil.rmtree(f / "files"),
     "a file for a folder": lambda f: instead(f / "files", b""),
+    "files for sub-folders": lambda f: [instead(path, b"") for path in (f / "files").iterdir() if path.is_dir()] and None,
     "a folder for a file": lambda f: instead(f / "files" / "server-r2a0.safetensors"),
     "a header of nonsense": lambda f: instead(f / "files" / "server-r2a0.safetensors", b"\x09" * (f / "files" / "server-r2a0.safetensors").stat().st_size),
     "a file without a record": lambda f: without_record(f),

@@ -16,8 +16,13 @@ COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
     ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
 IN_ORDER = ("isinstance", "issubclass", "cast", "getattr", "setattr", "hasattr")  # swapped arguments are an error at once, or nothing
+SYMMETRIC = ("max", "min", "maximum", "minimum", "swapaxes", "transpose")  # the order of two arguments says nothing
 FLOWS = (ast.If, ast.While, ast.IfExp)
 SKIPPED = (ast.JoinedStr,)  # texts for people: what they say is judged by reading
+LOOKS = (  # numbers given to pictures, which are judged by looking
+    "linewidth", "linewidths", "markersize", "fontsize", "alpha", "s", "figsize", "dpi", "zorder", "pad", "labelpad", "fraction", "capsize",
+    "elinewidth", "markeredgewidth", "borderaxespad", "handlelength", "bbox_to_anchor", "ncol", "ncols", "shrink", "aspect", "rotation",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,8 @@ def _visited(node: ast.AST, within: tuple[str, ...], at_import: bool) -> Iterato
         for child in value if isinstance(value, list) else [value]:
             if not isinstance(child, ast.AST) or isinstance(child, SKIPPED) or name in ("annotation", "returns", "decorator_list"):
                 continue
+            if isinstance(child, ast.keyword) and child.arg in LOOKS and not any(isinstance(one, ast.Name) for one in ast.walk(child)):
+                continue
             if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
                 continue
             if isinstance(child, ast.Assign) and ast.unparse(child.targets[0]) in ("__all__", "paper"):
@@ -120,7 +127,7 @@ def _alternatives(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, ast.AST 
         yield node, repr(_other(node.value))
     elif isinstance(node, ast.Call) and len(node.args) > 1 and not any(isinstance(one, ast.Starred) for one in node.args[:2]):
         first, second, *others = node.args
-        if ast.dump(first) != ast.dump(second) and ast.unparse(node.func) not in IN_ORDER:
+        if ast.dump(first) != ast.dump(second) and ast.unparse(node.func).rpartition(".")[2] not in (*IN_ORDER, *SYMMETRIC):
             yield node, _with(node, args=[second, first, *others])
     if _removable(node):
         assert isinstance(node, ast.stmt)

@@ -17,13 +17,14 @@ import importlib
 import itertools
 import json
 import os
-import random
+import re
 import shutil
 import signal
 import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,11 +83,19 @@ def _copy(root: Path, lane: Path) -> None:
 
 
 def sample(root: Path, only: str, n: int, seed: int) -> tuple[list[Change], int]:
-    """Some changes at random, and how many there are."""
+    """Some changes at random, and how many there are. Each has a number that follows from its name and the seed, and the lowest are taken:
+    so other changes of the source hardly change the sample, and what survived can be tried again."""
     files = {str(path.relative_to(root)): path.read_text() for path in sorted((root / SOURCE).rglob("*.py"))}
     possible = [change for file, text in files.items() if only in file for change in changes(file, text)]
-    random.Random(seed).shuffle(possible)
-    return list(itertools.islice((change for change in possible if change.is_code(files[change.file].encode())), n)), len(possible)
+    names: Counter[str] = Counter()
+
+    def number(change: Change) -> bytes:
+        names[change.name] += 1
+        return hashlib.blake2b(f"{seed} {names[change.name]} {change.name}".encode()).digest()
+
+    numbered = sorted([(number(change), place) for place, change in enumerate(possible)])
+    ordered = (possible[place] for _, place in numbered)
+    return list(itertools.islice((change for change in ordered if change.is_code(files[change.file].encode())), n)), len(possible)
 
 
 # Which test runs which line.
@@ -96,6 +105,7 @@ def sample(root: Path, only: str, n: int, seed: int) -> tuple[list[Change], int]
 class Map:
     """The tests that run each line."""
 
+    root: Path
     seconds: dict[str, float] = field(default_factory=dict)
     lines: dict[tuple[str, int], set[str]] = field(default_factory=dict)
     files: dict[str, set[str]] = field(default_factory=dict)  # source file -> tests that run any line of it
@@ -115,13 +125,19 @@ class Map:
                 self.beside.setdefault((file, number), set()).add(_file(test))
 
     def of(self, change: Change) -> list[str]:
-        """The tests that can see a change: first those that run it, then the others of their files, which may share what they made; quick files first."""
+        """The tests that can see a change: first those that run it, then the others of their files, which may share what they made."""
         places = [(change.file, line) for line in range(change.line, change.last + 1)]
         first = self.files.get(change.file, set()) if change.runs_at_import else {t for place in places for t in self.lines.get(place, ())}
         files = {_file(test) for test in first} | {file for place in places for file in self.beside.get(place, ())}
         totals = {file: sum(self.seconds[test] for test in self.tests[file]) for file in files}
         found = {test for file in files for test in self.tests[file]}
-        return sorted(found, key=lambda test: (test not in first, totals[_file(test)], test))
+        near = {file for file in files if _imports(self.root / file, change.file)}
+        # Of the files that import the module all tests, then of every other file the quickest test, then the second of each, and so on.
+        rank: dict[str, int] = {}
+        for file in files:
+            by_speed = sorted(self.tests[file], key=lambda test: (test not in first, self.seconds[test], test))
+            rank |= {test: 0 if file in near else 1 + place for place, test in enumerate(by_speed)}
+        return sorted(found, key=lambda test: (test not in first, rank[test], totals[_file(test)], test))
 
 
 def learnt(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> Map:
@@ -139,7 +155,7 @@ def learnt(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> Map:
         )
         kept.parent.mkdir(exist_ok=True)
         kept.write_text(json.dumps(rows))
-    found = Map()
+    found = Map(root)
     for row in json.loads(kept.read_text()):
         if row["passed"]:
             found.add(row)
@@ -150,6 +166,7 @@ def _traced(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> list[dic
     """Rows {test, seconds, passed, lines, children} of all tests, file by file, large files first."""
     files = sorted((path for name in tests for path in _test_files(root / name)), key=lambda path: -path.stat().st_size)
     rows: list[dict[str, Any]] = []
+    ended: list[str] = []
 
     def begin(lane: Path, file: str) -> tuple[Callable[[], int], float]:
         folder = lane / "mutation-lines"
@@ -170,6 +187,9 @@ def _traced(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> list[dic
         found = json.loads((folder / "rows.json").read_text()) if (folder / "rows.json").exists() else []
         if not found and code != NO_TESTS:
             raise SystemExit(f"{file} cannot be run; pytest said:\n{(lane / OUTPUT).read_text()[-2000:]}")
+        ended.append(file)
+        if len(ended) % 20 == 0:
+            print(f"{len(ended)} of {len(files)} files of tests", flush=True)
         for row in found:
             row["children"] = {source: sorted(numbers) for source, numbers in children.items()}
             for key in ("lines", "children"):
@@ -188,6 +208,14 @@ def _test_files(path: Path) -> list[Path]:
     return list(path.rglob("test_*.py"))
 
 
+def _imports(tests: Path, source: str) -> bool:
+    """Whether a file of tests imports a module of the source by its own name."""
+    *folders, name = Path(source).relative_to("src").with_suffix("").parts
+    package = re.escape(".".join(folders))
+    text = tests.read_text() if tests.exists() else ""
+    return re.search(rf"\b{package}\.{name}\b|from {package} import .*\b{name}\b", text) is not None
+
+
 def _file(test: str) -> str:
     return test.partition("::")[0]
 
@@ -204,7 +232,9 @@ def tried(chosen: Sequence[Change], lanes: Sequence[Path], known: Map, limit: fl
         """The quickest tests that see it, as many as the limit allows, one at least."""
         tests = known.of(change)
         totals = itertools.accumulate(known.seconds[test] for test in tests)
-        return [test for place, (test, total) in enumerate(zip(tests, totals, strict=True)) if not place or total <= limit]
+        chosen = [test for place, (test, total) in enumerate(zip(tests, totals, strict=True)) if not place or total <= limit]
+        files = {file: place for place, file in enumerate(dict.fromkeys(map(_file, chosen)))}
+        return sorted(chosen, key=lambda test: files[_file(test)])  # file by file: what its tests share is made once
 
     def begin(lane: Path, change: Change) -> tuple[Callable[[], int], float]:
         tests, place = some(change), lane / change.file

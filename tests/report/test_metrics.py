@@ -15,9 +15,11 @@ import pytest
 from equipoise.comparison import Comparison, formats, opened
 from equipoise.comparison.entries import Entry, RunResult
 from equipoise.comparison.table import Failure
+from equipoise.metrics import counts
 from equipoise.metrics.registry import find
 from equipoise.report import figures, report
 from equipoise.report.cards import cards, points, written
+from equipoise.report.clinical import calibration
 from equipoise.report.curves import read_curves
 from equipoise.report.verdict import best_in_words
 from equipoise.runs import Run
@@ -216,3 +218,15 @@ def test_the_main_metric_decides_the_best_round(tmp_path: Path) -> None:
     change(loss, "update measurements set metric = 'loss'")
     found = shown(Run(loss))
     assert found["best round"] == 1 and found["worst"] == max(Run(loss).final().values()) and found["metric"] == "loss"
+
+
+def test_points_of_a_calibration_curve_are_as_large_as_their_share_of_samples() -> None:
+    draw = np.random.default_rng(0)
+    score = draw.random((300, 2))
+    table = counts.counted(score / score.sum(1, keepdims=True), draw.integers(0, 2, 300))
+    few = counts.counted(np.array([[0.9, 0.1]] * 40), np.zeros(40, int))
+    (axes,) = calibration({"north": table, "south": few}, 1).axes
+    north, south = (collection.get_sizes() for collection in axes.collections)
+    by_tenth = np.histogram(np.rint(100 * score[:, 1] / score.sum(1)), np.r_[np.arange(0, 100, 10), 101])[0]
+    assert sorted(north) == pytest.approx(sorted(6 + 60 * by_tenth[by_tenth > 0] / by_tenth.max()))
+    assert south == pytest.approx([6 + 60 * 40 / by_tenth.max()])

@@ -50,7 +50,7 @@ def test_every_method_runs_alike_between_organisations(method: str, tmp_path: Pa
     disk = tmp_path / "disk"
     apart = played(job(method), tmp_path / "apart", transport=separated(disk))
     same_run(played(job(method), tmp_path / "here"), apart, disk)
-    assert not list((tmp_path / "apart" / "files").glob("client-*"))
+    assert not list((tmp_path / "apart" / "files").rglob("client-*"))
     if disk.exists():  # the last accepted state of each client, and no more than the last committed one beside it
         committed = {file.path.name for file in apart.store.current("client").values()}
         assert committed <= named(disk) and all(sum(name.startswith(f"client-{own}") for name in named(disk)) <= 2 for own in owners(disk))
@@ -79,7 +79,7 @@ def test_states_on_a_second_disk_give_the_same_bits(method: str, tmp_path: Path)
     wanted, disk = settings(method, faults={"script": DROP_AND_NAN}), tmp_path / "disk"
     apart = played(wanted, tmp_path / "apart", transport=separated(disk))
     same_run(played(wanted, tmp_path / "here"), apart, disk)
-    assert not list((tmp_path / "apart" / "files").glob("client-*"))
+    assert not list((tmp_path / "apart" / "files").rglob("client-*"))
     committed = {file.path.name for file in apart.store.current("client").values()}
     assert len(committed) == (0 if method == "fedavg" else 4)
     assert all(file.kept_at == "client" for file in apart.store.current("client").values())

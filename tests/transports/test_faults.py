@@ -71,7 +71,9 @@ def test_what_a_worker_left_half_written_is_gone_at_the_end(tmp_path: Path) -> N
 
     class Messy(InProcess):
         def exchange(self, requests: Any, deadline: float | None = None) -> list[Reply]:
-            (self.files / f"{state_file(state_name('bo', 1, 0, 1))}.123.part").write_bytes(b"half")
+            half = self.files / f"{state_file(state_name('bo', 1, 0, 1))}.123.part"
+            half.parent.mkdir(exist_ok=True)
+            half.write_bytes(b"half")
             return super().exchange(requests, deadline)
 
     same_run(played(settings("scaffold"), tmp_path / "here"), played(settings("scaffold"), tmp_path / "messy", transport=Messy))
@@ -246,7 +248,7 @@ def test_a_disk_that_is_full_ends_the_run_with_a_sentence(kind: str, tmp_path: P
     ):
         played(settings("scaffold"), tmp_path / "run", transport=transports(tmp_path)[kind])
     monkeypatch.undo()
-    assert not list((disk or tmp_path / "run" / "files").glob("*.part"))
+    assert not list((disk or tmp_path / "run" / "files").rglob("*.part"))
     resumed = simulate.resume(tmp_path / "run", given=sites_given(settings("scaffold")), transport=transports(tmp_path)[kind])
     same_run(whole, resumed, disk)
 
@@ -255,7 +257,7 @@ def test_a_site_has_a_state_on_its_disk_before_the_server_hears_of_it(tmp_path: 
     synced: list[str] = []
     monkeypatch.setattr("equipoise.transports.states.sync", lambda paths: synced.extend(path.name for path in paths))
     FileStates(tmp_path / "own").write("0123-r1a0x1", Record(a=1))
-    assert [name.partition(".safetensors")[0] for name in synced] == ["client-0123-r1a0x1", "own"]
+    assert [name.partition(".safetensors")[0] for name in synced] == ["client-0123-r1a0x1", "01", "own"]
 
 
 # A run that cannot begin.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from equipoise.transports.inprocess import Separated
 from equipoise.transports.states import CarriedStates, FileStates, ServerStates, StateMissing, States
 from equipoise.tree import Tree
 from tests.helpers import half_finished
-from tests.helpers.runs import assert_same, played, same_run, settings, sites
+from tests.helpers.runs import assert_same, files_under, played, same_run, settings, sites
 from tests.helpers.transports import named, separated, sites_given, stop_after
 
 RECORD = Record(control=Tree({"w": torch.arange(3.0)}, "model"), rounds=2)
@@ -57,10 +58,60 @@ def test_a_site_keeps_what_it_is_told_of_one_client_and_all_of_the_others(tmp_pa
     server.keep("bo", ())  # the store decides
     assert len(named(tmp_path)) == 8
     site.keep("bo", {names[1], names[2]})
-    assert named(tmp_path) == {state_file(name) for name in (*names[1:3], *names[4:])}
+    assert files_under(tmp_path) == sorted(state_file(name) for name in (*names[1:3], *names[4:]))
     site.keep("eve", ())
     FileStates(tmp_path / "nowhere").keep("bo", ())
     assert len(named(tmp_path)) == 6
+
+
+def test_what_a_request_costs_a_site_does_not_grow_with_its_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: list[str] = []
+    for function in ("listdir", "scandir"):
+        real = getattr(os, function)
+        monkeypatch.setattr(os, function, lambda path=".", real=real: (listed.append(str(path)), real(path))[1])
+    site, everyone = FileStates(tmp_path), [str(number) for number in range(40)]
+    for client in everyone:
+        site.write(state_name(client, 1, 0, 1), RECORD)
+    site = FileStates(tmp_path)  # another process: it has to look once
+    site.keep(everyone[0], {state_name(everyone[0], 1, 0, 1)})
+    assert listed
+    listed.clear()
+    for client in everyone:
+        site.write(state_name(client, 2, 0, 1), RECORD)
+        site.keep(client, {state_name(client, 2, 0, 1)})
+    assert not listed
+    assert files_under(tmp_path) == sorted(state_file(state_name(client, 2, 0, 1)) for client in everyone)
+
+
+def test_the_names_of_new_folders_are_on_a_sites_disk_before_the_server_hears_of_a_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[list[str]] = []
+    monkeypatch.setattr("equipoise.transports.states.sync", lambda paths: synced.append([path.name for path in paths]))
+    for _ in range(2):  # a process that was killed may have made the folder and not synced it
+        site = FileStates(tmp_path / "own")
+        for name in ("01aa-r1a0x1", "01bb-r1a0x1", "02aa-r1a0x1"):
+            site.write(name, RECORD)
+    assert synced[1::2] == [["01", "own"], ["01"], ["02", "own"]] * 2
+
+
+@pytest.mark.parametrize("name", ["../../x-r1a0x1", "..-r1a0x1", "/etc-r1a0x1", "", "01aa-r1a0x1/..", "01aa-r1a0x1\n"])
+def test_a_name_that_no_state_has_leads_nowhere(name: str, tmp_path: Path) -> None:
+    for ask in (lambda: state_file(name), lambda: FileStates(tmp_path).read(name, ""), lambda: FileStates(tmp_path).keep("bo", {name})):
+        with pytest.raises(ValueError, match="expected the name of a state such as"):
+            ask()
+
+
+def test_states_that_were_written_beside_the_folders_are_found_and_go(tmp_path: Path) -> None:
+    name = state_name("bo", 1, 0, 1)
+    kept = FileStates(tmp_path).write(name, RECORD)
+    (tmp_path / state_file(name)).rename(tmp_path / f"client-{name}.safetensors")  # as until format 4
+    site = FileStates(tmp_path)
+    assert site.read(name, kept.digest)["rounds"] == 2
+    site.keep("bo", {name})
+    assert files_under(tmp_path) == [f"client-{name}.safetensors"]
+    site.keep("bo", ())
+    assert files_under(tmp_path) == []
 
 
 class Watched(Separated):
@@ -72,7 +123,7 @@ class Watched(Separated):
         found = super().exchange(requests, deadline)
         for request, reply in zip(requests, found, strict=True):
             own = state_name(request.client, 0, 0, 0).partition("-")[0]
-            here = {path.name for path in self.disk.glob(f"client-{own}-*")}
+            here = {path.relative_to(self.disk).as_posix() for path in self.disk.rglob(f"client-{own}-*")}
             wanted = {
                 state_file(name)
                 for name in (request.committed, request.state and request.state[0], reply.state and reply.state.name)
@@ -110,13 +161,12 @@ def test_going_back_is_refused_unless_every_client_still_has_its_state(tmp_path:
         ):
             simulate.resume(tmp_path / "run", given=sites_given(wanted), from_round=1, transport=apart)
         assert named(disk) >= before and Run(tmp_path / "run").last_round == 3
-    for path in copy.iterdir():
-        shutil.copy(path, disk)
+    shutil.copytree(copy, disk, dirs_exist_ok=True)
     (disk / state_file(state_name("cy", 1, 0, 1))).write_bytes(b"something else")
     with pytest.raises(RunError, match="1 of 4 clients cannot; the first, 'cy': state .* is damaged"):
         simulate.resume(tmp_path / "run", given=sites_given(wanted), from_round=1, transport=apart)
     assert named(disk) >= before, "nobody lost its newest state by being asked"
-    shutil.copy(copy / state_file(state_name("cy", 1, 0, 1)), disk)
+    shutil.copytree(copy, disk, dirs_exist_ok=True)
     resumed = simulate.resume(tmp_path / "run", given=sites_given(wanted), from_round=1, transport=apart)
     same_run(played(wanted, tmp_path / "whole"), resumed, disk)
 

@@ -163,7 +163,7 @@ def _warnings(rows: Sequence[ClientRow], m: int) -> list[str]:
         found.append(
             f"{len(shrunk)} of {len(rows)} clients have fewer than {2 * m} samples in {m} dimensions, so their covariances are drawn towards the whole's: {_some(shrunk)}"
         )
-    if unknown:
+    if unknown and m:
         found.append(f"{len(unknown)} of {len(rows)} clients have too few samples to tell how their features differ: {_some(unknown)}")
     if not m:
         found.append("no feature varies, so features cannot be compared")

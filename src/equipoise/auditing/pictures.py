@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, ScalarFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import Bbox
 
 from equipoise.auditing.divergence import chance
@@ -102,6 +102,7 @@ def by_size(found: Findings) -> Figure:
     if len(order) <= 2 * NAMED:
         figure.set_figwidth(max(4.6, 1.2 + 0.13 * len(order)))
         axes.bar(range(len(order)), sizes, color=COLOURS[0])
+        axes.set_xlim(-0.6, len(order) - 0.4)
         names = [_short(row.client) for row in order]
         axes.set_xticks(range(len(order)), names, rotation=_turned(names), fontsize=7)
         axes.set_xlabel("client")
@@ -128,7 +129,8 @@ def chart(found: Findings) -> Figure:
     axes.set_ylabel("direction 2")
     axes.margins(0.12)
     if few:
-        _name(axes, places, [row.client for row in found.clients], np.argsort(-(places**2).sum(1)), np.sqrt(area) / 2)
+        cross = np.zeros((1, 2))
+        _name(axes, places, [row.client for row in found.clients], np.argsort(-(places**2).sum(1)), np.sqrt(area) / 2, cross, 5.0)
     return figure
 
 
@@ -148,28 +150,36 @@ def kl_against_size(found: Findings) -> Figure:
     axes.scatter(points[:, 0], points[:, 1], s=22 if len(rows) <= LABELLED else 8, color=_colour(len(rows)), alpha=0.7, linewidth=0, rasterized=len(rows) > MANY_POINTS, label="clients")  # fmt: skip
     low, high = points[:, 0].min() / 1.1, points[:, 0].max() * 1.1
     sizes = np.unique(np.geomspace(max(found.dimensions, low), high, 60).astype(int))
-    axes.plot(sizes, [chance(int(n), found.dimensions) for n in sizes], color=COLOURS[1], linewidth=1.2, label="by chance alone")
+    line = np.array([(n, chance(int(n), found.dimensions)) for n in sizes])
+    axes.plot(line[:, 0], line[:, 1], color=COLOURS[1], linewidth=1.2, label="by chance alone")
     axes.set_ylim(bottom=0)
     axes.margins(y=0.12)
     if spread > 5:
-        axes.xaxis.set_major_formatter(ScalarFormatter())
-        axes.xaxis.set_minor_formatter(lambda value, place: "")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if spread < 200 else (1,)))  # 20, 50, 100: powers of ten alone are too few
+        axes.xaxis.set_major_formatter(lambda value, place: f"{value:,.0f}")
+        axes.xaxis.set_minor_locator(NullLocator())
     figure.set_figheight(3.5)
     figure.legend(loc="outside lower center", ncols=2)
     if len(rows) <= LABELLED:
-        _name(axes, points, [row.client for row in rows], np.argsort(-points[:, 1]), np.full(len(rows), 3.0))
+        along = np.geomspace(sizes[0], sizes[-1], 300)
+        line = np.stack([along, np.interp(along, line[:, 0], line[:, 1])], axis=1)
+        _name(axes, points, [row.client for row in rows], np.argsort(-points[:, 1]), np.full(len(rows), 3.0), line, 1.5)
     return figure
 
 
-def _name(axes: Axes, points: np.ndarray, names: Sequence[str], order: np.ndarray, radii: np.ndarray) -> None:
-    """Names beside points, in this order, where they cover neither another name nor a point; what finds no room stays unnamed."""
+def _name(
+    axes: Axes, points: np.ndarray, names: Sequence[str], order: np.ndarray, radii: np.ndarray, free: np.ndarray, around: float
+) -> None:
+    """Names beside points, in this order, where they cover neither another name, a point nor what lies `around` the places of `free`;
+    what finds no room stays unnamed."""
     figure = axes.figure
     assert isinstance(figure, Figure)
     canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
     scale = figure.dpi / 72
     at = axes.transData.transform(points)
-    taken = [Bbox.from_bounds(x - r * scale, y - r * scale, 2 * r * scale, 2 * r * scale) for (x, y), r in zip(at, radii, strict=True)]
+    kept = [*zip(at, radii, strict=True), *((place, around) for place in axes.transData.transform(free))]
+    taken = [Bbox.from_bounds(x - r * scale, y - r * scale, 2 * r * scale, 2 * r * scale) for (x, y), r in kept]
     inside = axes.get_window_extent()
     for place in order:
         gap = radii[place] + 2
@@ -181,8 +191,8 @@ def _name(axes: Axes, points: np.ndarray, names: Sequence[str], order: np.ndarra
         ):
             text = axes.annotate(_short(names[place]), points[place], (dx, dy), textcoords="offset points", ha=across, va=along, fontsize=7)
             box = text.get_window_extent(canvas.get_renderer())
-            free = not any(box.overlaps(other) for k, other in enumerate(taken) if k != place)
-            if free and inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1:
+            clear = not any(box.overlaps(other) for k, other in enumerate(taken) if k != place)
+            if clear and inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1:
                 taken.append(box)
                 break
             text.remove()

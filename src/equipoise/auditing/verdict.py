@@ -20,6 +20,7 @@ WORDS = {
     "features": "the clients differ mainly in their features",
     "none": "the clients differ little in size, labels and features",
 }
+UNTOLD = "the clients differ little in size and labels; how their features differ cannot be told"
 MADE_FOR = {  # methods of ours whose papers are about this kind
     "size": ("cgsv", "cffl", "fedave", "fedsac", "qfedavg"),
     "labels": ("feddisco", "kdia", "fedcog", "fedlsa", "moon", "scaffold", "feddyn", "feddc"),
@@ -113,16 +114,18 @@ def _text(
 ) -> str:  # fmt: skip
     if len(found.sizes) < 2:
         return "There is one client, so there is nothing to compare."
-    words = WORDS[dominant]
+    unknown = int((~np.isfinite(found.features)).sum())
+    untold = unknown == len(found.sizes)  # then nothing is known of features, which is not that they are alike
+    words = UNTOLD if untold and dominant == "none" else WORDS[dominant]
     more = [kind for kind in kinds if kind != dominant]
     said = [f"{words[0].upper()}{words[1:]}{', and also in ' + ' and '.join(more) if more else ''}."]
     said.append(
-        f"On a scale from 0 to 1: size {severity['size']:.2f}, labels {severity['labels']:.2f}, features beyond what labels explain {severity['features']:.2f}."
+        f"On a scale from 0 to 1: size {severity['size']:.2f}, labels {severity['labels']:.2f}, features beyond what labels explain "
+        f"{'unknown' if untold else format(severity['features'], '.2f')}."
     )
     if explained is not None and "labels" in kinds:
         said.append(f"Labels explain {100 * explained:.0f} % of the difference in features.")
-    unknown = int((~np.isfinite(found.features)).sum())
-    if unknown:
+    if unknown and (found.dimensions or not untold):  # without a dimension, samples are not what lacks
         said.append(f"{unknown} of {len(found.sizes)} clients have too few samples to tell their features.")
     if "features" in kinds and found.thin:
         said.append(

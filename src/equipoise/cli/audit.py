@@ -97,7 +97,7 @@ def show(found: Findings) -> None:
 
     rows = sorted(found.clients, key=lambda row: -(row.kl if row.kl is not None else -1.0)) if len(found.clients) > MOST else found.clients
     output.say(
-        f"{found.data}: {len(found.clients)} clients, {int(found.counts.sum()):,} training samples; features compared in {found.dimensions} of "
+        f"{found.data}: {len(found.clients):,} {'client' if len(found.clients) == 1 else 'clients'}, {int(found.counts.sum()):,} training samples; features compared in {found.dimensions} of "
         f"{found.features} directions, which hold {100 * found.variance:.0f} % of their variance"
     )
     output.table(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Data sets: list, show, fetch, import; check your own; and the partitions.", no_args_is_help=True)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Name = Annotated[str, typer.Argument(help="The name of a data set, see `equipoise data list`.")]
+MOST_CLASSES = 12  # columns of counts on a screen
 
 
 @app.command("list")
@@ -154,7 +155,8 @@ def show_understood(found: Understanding, stream: TextIO, most: int = 60) -> Non
     label = f", label {found.label}{' (guessed from its name; --label chooses another)' if found.guessed else ''}" if found.label else ""
     shape = f", images of {'x'.join(map(str, found.schema.shape))}" if found.schema.shape else ""
     console.print(as_text(f"{found.name}: {len(found.sites)} {_plural('site', len(found.sites))}, {rows} rows, {found.task}{label}{shape}"))
-    classes = list(found.schema.classes[:12]) or sorted({name for site in found.sites for name in site.classes})[:12]
+    every = list(found.schema.classes) or sorted({name for site in found.sites for name in site.classes})
+    classes = every[:MOST_CLASSES]
     target = ["mean", "lowest", "highest"] if found.task == "regression" else []
     grid(
         ["site", "rows", "test rows", *classes, *target],
@@ -164,6 +166,8 @@ def show_understood(found: Understanding, stream: TextIO, most: int = 60) -> Non
             for site in found.sites
         ],
     )
+    if len(every) > MOST_CLASSES:
+        console.print(f"... and {len(every) - MOST_CLASSES} more classes")
     if found.columns:
         grid(["column", "kind", "gaps", "becomes"], [[one.name, one.kind, one.gaps, one.becomes] for one in found.columns])
     if found.task == "regression":
@@ -189,7 +193,7 @@ def before_training(wanted: Experiment) -> None:
         shape = found.schema.shape
     elif data.name in sets.JOINED or "+" in data.name:
         shape = (3, 32, 32)  # what domains are brought to
-    elif data.name in sets.names() and data.name != "digits":
+    elif data.name in sets.ENTRIES:
         shape = sets.entry(data.name).shape
     if wanted.model == AUTO and not wanted.models and shape is not None and len(shape) == 3:
         shape = (shape[0], *(data.image_size or side for side in shape[1:]))
@@ -215,8 +219,8 @@ def _metadata(name: str) -> dict[str, Any]:
         }
     if name in (synthetic_patients.NAME, synthetic_patients.SMALL):
         return {
-            "name": name, "title": "synthetic patients in 50 states, drawn at random: nobody's records", "counts": "238,576" if name == synthetic_patients.NAME else "about 7,160", "licence": "free of rights",
-            "status": "built in", "shape": [61, 4], "classes": ["no", "yes"], "source": "equipoise.data.synthetic_patients", "note": synthetic_patients.NOTE,
+            "name": name, "title": "synthetic patients in 50 states, drawn at random: nobody's records", "counts": "238,576" if name == synthetic_patients.NAME else "14,313", "licence": "free of rights",
+            "status": "built in", "shape": [51, 4], "classes": ["no", "yes"], "source": "equipoise.data.synthetic_patients", "note": synthetic_patients.NOTE,
         }  # fmt: skip
     if name == sets.synthetic.NAME:
         return {

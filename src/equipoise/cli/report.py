@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,13 +22,18 @@ def report(
 
     equipoise report runs/demo-fedavg --out report.html --pdf --figure plane
     """
-    from equipoise.auditing import Findings
-    from equipoise.auditing.pictures import shown
     from equipoise.cli import output
     from equipoise.report import report as make
 
     kinds = [kind for kind, wanted in (("png", png), ("pdf", pdf)) if wanted]
     audited = runs[0] / "audit.json"  # `equipoise audit` looked at the run
-    more = shown(Findings.read(audited)) if len(runs) == 1 and audited.is_file() else {}
+    more = _looked_at(audited) if len(runs) == 1 and audited.is_file() else {}
     files = make(runs, out or runs[0] / "report.html", against, kinds, figure or [], more)
     output.say("written: " + ", ".join(map(str, files)), wrap=False)
+
+
+def _looked_at(audited: Path) -> dict[str, Any]:
+    from equipoise.auditing import Findings
+    from equipoise.auditing.pictures import shown
+
+    return shown(Findings.read(audited))

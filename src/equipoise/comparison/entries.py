@@ -11,7 +11,7 @@ from typing import Any
 
 from equipoise.checked.names import closest
 from equipoise.comparison.labels import labels
-from equipoise.comparison.measures import DISTANCES, NAN, NO_TARGET, cost_of, distances_of, for_each, measure_run, values_by_client
+from equipoise.comparison.measures import DISTANCES, NAN, NO_TARGET, cost_of, distances_of, for_each, measure_run
 from equipoise.experiment import flat
 from equipoise.metrics.registry import Metric, find
 from equipoise.runs import Run
@@ -193,8 +193,9 @@ def read_result(folder: Path, whole: bool = True) -> RunResult:
                 else f"{folder} was stopped after {at}; complete it with `equipoise resume {folder}`"
             )
         main = run.main_metric
-        by_metric = {metric: values_by_client(run, metric) for metric in dict.fromkeys((main, *metrics_of(run)))}
-        missing = {metric: undefined(run, metric, run.main_model) for metric in by_metric}
+        finals = {metric: run.final(metric) for metric in dict.fromkeys((main, *metrics_of(run)))}
+        by_metric = {metric: for_each(run, values) for metric, values in finals.items()}
+        missing = {metric: undefined(run, metric, run.main_model, values) for metric, values in finals.items()}
         counted = {metric: for_each(run, values) for metric, values in derived(run).items()}
         by_metric |= counted
         missing |= {metric: [c for c in for_each(run, run.counts()) if c not in values] for metric, values in counted.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,14 +47,27 @@ def dataset_of(records: Records, name: str, events: int | None = None, vocabular
         notes.append(
             f"{int((~chosen).sum()):,} events of {int((lengths > length).sum()):,} patients were left out: each keeps the latest {length}"
         )
-    if len(kept) < len(records.codes):
-        notes.append(
-            f"{len(records.codes) - len(kept):,} rare codes count as unknown: the {len(kept):,} most frequent have a number of their own"
-        )
+    rare = len(np.unique(records.code[number[records.code] > len(kept)]))
+    if rare:
+        notes.append(f"{rare:,} rare codes count as unknown: the {len(kept):,} most frequent have a number of their own")
     return Dataset(
         name, torch.from_numpy(x), torch.from_numpy(records.label), Task("classification", (1 + length, 4), 2, ("no", "yes")),
         site=records.site, site_names=records.site_names, codes=kept, notes=tuple(notes), **more,
     )  # fmt: skip
+
+
+def latest(dataset: Dataset, events: int) -> Dataset:
+    """The same histories with at most so many events each; samples that are no longer stay as they are."""
+    if dataset.x.shape[1] <= 1 + events:
+        return dataset
+    x, lengths = dataset.x, dataset.x[:, 0, 2].long()
+    fits = lengths.clamp(max=events)
+    rows = 1 + (lengths - fits).unsqueeze(1) + torch.arange(events)  # past a history's end they hold zeros, as before
+    made = torch.cat([x[:, :1], x[torch.arange(len(x)).unsqueeze(1), rows]], dim=1)
+    made[:, 0, 2] = fits
+    note = f"{int((lengths - fits).sum()):,} events of {int((lengths > events).sum()):,} patients were left out: each keeps the latest {events}"
+    task = replace(dataset.task, shape=(1 + events, 4))
+    return replace(dataset, x=made, task=task, notes=(*dataset.notes, note) if bool((lengths > events).any()) else dataset.notes)
 
 
 def frequent(records: Records) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from equipoise.data.reading import is_missing
 from equipoise.data.record_files import blocks, column_among, moment_of, number_of
 
 OLDEST = 130
+LARGEST = 1e30  # of a value: what lies beyond is no measurement, and its square no number of the network's
 SEXES = {"f": 0, "female": 0, "w": 0, "m": 1, "male": 1}
 UNKNOWN_SEX = 2
 NAMES = {
@@ -65,6 +66,7 @@ class Records:
     age: np.ndarray  # in years
     codes: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()  # as their files have them, behind the site where each has a folder of its own
 
     def __len__(self) -> int:
         return len(self.site)
@@ -86,30 +88,44 @@ def folders(path: Path) -> dict[str, tuple[Path, Path]]:
     both = _both(path)
     if both is not None:
         return {"": both}
-    found = {folder.name: _both(folder) for folder in sorted(path.iterdir()) if folder.is_dir()}
+    found = {folder.name: _both(folder) for folder in _subfolders(path)}
     return {name: files for name, files in found.items() if files is not None} if any(found.values()) else {}
+
+
+def _subfolders(path: Path) -> list[Path]:
+    """Those of sites; what programs keep for themselves (.git, .ipynb_checkpoints) is none."""
+    return [folder for folder in sorted(path.iterdir()) if folder.is_dir() and not folder.name.startswith(".")]
 
 
 def _both(folder: Path) -> tuple[Path, Path] | None:
     def one(stem: str) -> Path | None:
-        return next((file for ending in ENDINGS if (file := folder / f"{stem}{ending}").is_file()), None)
+        found = [file for ending in ENDINGS if (file := folder / f"{stem}{ending}").is_file()]
+        if len(found) > 1:
+            raise ValueError(f"{folder}: expected one file of {stem}, got {found[0].name} and {found[1].name}; move one of them away")
+        return found[0] if found else None
 
     patients, events = one("patients"), one("events")
     return (patients, events) if patients is not None and events is not None else None
 
 
-def read_patients(path: Path | str, site: str | None = None, rule: LabelRule = PANCREATIC_CANCER) -> Records:
-    """All patients of a folder; `site` is the column that names the site where one folder holds all (default: state, or the postal code's)."""
+def read_patients(path: Path | str, site: str | None = None, rule: LabelRule = PANCREATIC_CANCER, anywhere: bool = False) -> Records:
+    """All patients of a folder; `site` is the column that names the site where one folder holds all (default: state, or the postal code's).
+
+    `anywhere` keeps patients of no known site, too: who is predicted need not belong to one.
+    """
     path = Path(path)
     found = folders(path)
     if not found:
         raise ValueError(f"{path}: expected patients.csv and events.csv (or .parquet), or one folder per site with both")
-    lone = [folder.name for folder in sorted(path.iterdir()) if folder.is_dir() and "" not in found and folder.name not in found]
+    lone = [folder.name for folder in _subfolders(path) if "" not in found and folder.name not in found]
     if lone:
         raise ValueError(f"{path}: expected patients.csv and events.csv in every site's folder, which {lone[0]} has not")
+    beside = [f"{stem}{ending}" for stem in ("patients", "events") for ending in ENDINGS if (path / f"{stem}{ending}").is_file()]
+    if "" not in found and beside:
+        raise ValueError(f"{path}: expected either one folder for all sites or one per site, got {beside[0]} beside the sites' folders")
     if site is not None and "" not in found:
         raise ValueError(f"site: {site} is for one folder that holds all sites; {path} has one folder per site")
-    notes, reader = Notes(), _Reader(rule)
+    notes, reader = Notes(), _Reader(rule, anywhere)
     for name, (patients, events) in found.items():
         shown = f"{name}/" if name else ""
         reader.patients(patients, shown + patients.name, name, site, notes)
@@ -120,8 +136,8 @@ def read_patients(path: Path | str, site: str | None = None, rule: LabelRule = P
 class _Reader:
     """Collects patients and events of all files in typed arrays."""
 
-    def __init__(self, rule: LabelRule) -> None:
-        self.rule = rule
+    def __init__(self, rule: LabelRule, anywhere: bool) -> None:
+        self.rule, self.anywhere = rule, anywhere
         self.place: dict[str, int] = {}  # patient -> number; ids of sites' folders carry the site's name, since sites count by themselves
         self.rows: list[tuple[str, int, int, int]] = []  # site, sex, state, label (-1: by codes)
         self.codes: dict[str, int] = {}
@@ -149,6 +165,8 @@ class _Reader:
                 if state is None:
                     notes.add(shown, "postal codes are of no state and count as unknown", row, cells["postal_code"][k])
                 own = name or (cells["site"][k].strip() if "site" in cells else state or "")
+                if (not own or is_missing(own)) and self.anywhere:
+                    own = "unknown"
                 if not own or is_missing(own):
                     notes.add(shown, "patients of no known site were left out", row, patient)
                     continue
@@ -157,7 +175,14 @@ class _Reader:
                     notes.add(shown, "patients have no sex that is known (female, male) and count as unknown", row, cells["sex"][k])
                 label = _label(cells["label"][k], shown, row) if "label" in cells else -1
                 self.place[key] = len(self.rows)
-                self.rows.append((checked_name(own, "the site of a patient"), sex, STATES.index(state) if state else len(STATES), label))
+                self.rows.append(
+                    (
+                        checked_name(own, f"{shown}, row {row}: the site of a patient,"),
+                        sex,
+                        STATES.index(state) if state else len(STATES),
+                        label,
+                    )
+                )
 
     def events(self, file: Path, shown: str, patients: str, notes: Notes) -> None:
         wanted = {name: NAMES[name] for name in ("patient", "code", "value", "age", "system", "time")}
@@ -188,12 +213,13 @@ class _Reader:
                     notes.add(shown, "events without a code were left out", row)
                     continue
                 value = number_of(cells["value"][k])
-                if not math.isfinite(value) and not is_missing(cells["value"][k]):
+                value = value if abs(value) <= LARGEST else math.nan
+                if math.isnan(value) and not is_missing(cells["value"][k]):
                     notes.add(shown, "values are no numbers and count as missing", row, cells["value"][k])
                 if age < last.get(place, 0.0) and "time" not in cells:
                     notes.add(shown, "events come after later ones of the same patient; events were put in the order of age", row)
                 last[place] = age
-                rows.append((place, when, age, value if math.isfinite(value) else math.nan, self._code(system, cells["code"][k]), row))
+                rows.append((place, when, age, value, self._code(system, cells["code"][k]), row))
             found = np.array(rows, EVENT)
             self.blocks.append(found)
         if column_among(file, NAMES["time"]) is not None:
@@ -232,13 +258,21 @@ class _Reader:
             ),
             events["patient"], events["when"], positive, notes,
         )  # fmt: skip
+        silent = records.lengths == 0
+        if silent.any():
+            notes.more.append(
+                f"{int(silent.sum()):,} of {len(records):,} patients have no event"
+                f"{' before their diagnosis' if records.label[silent].any() else ''} and are kept with an empty history; "
+                f"{int(records.label[silent].sum()):,} of them are positive"
+            )
         without = [name for place, name in enumerate(names) if not records.label[records.site == place].any()]
         if without:
             shown = ", ".join(without[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
             notes.more.append(
                 f"{len(without)} of {len(names)} sites have no positive patient, so their own numbers say nothing of them: {shown}"
             )
-        return Records(**{**vars(records), "notes": tuple(notes.sentences())})
+        ids = tuple(key.replace("\x1f", "/").removeprefix("/") for key in self.place)
+        return replace(records, notes=tuple(notes.sentences()), ids=ids)
 
 
 def before_diagnosis(records: Records, owner: np.ndarray, when: np.ndarray, positive: np.ndarray, notes: Notes) -> Records:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ def federate(config: DataConfig, seed: int, dataset: Dataset | None = None, impo
     dataset = (load(config, imports) if dataset is None else dataset).as_task(
         config.task or (config.schema.predicts if config.schema else None)
     )
-    dataset = with_schema(_resized(dataset, config.image_size), config.schema)
+    dataset = with_schema(_shortened(_resized(dataset, config.image_size), config.events), config.schema)
     groups = equal_samples(dataset) if config.duplicates == "together" else np.arange(len(dataset.x))
     _refuse_sameness(groups, dataset)
     pool, shared = _pool(config, seed, dataset, groups)
@@ -81,7 +82,12 @@ def is_code(config: DataConfig) -> bool:
 
 
 def _made(name: str, imports: Imports) -> Dataset:
-    made = imports.load(name, "data set", Dataset, makes="Dataset")()
+    function = imports.load(name, "data set", Dataset, makes="Dataset")
+    try:
+        signature(function).bind()
+    except TypeError as error:
+        raise ValueError(f"data set {name!r}: expected a function that is called without arguments, got one with a {error}") from None
+    made = function()
     if not isinstance(made, Dataset):
         raise ValueError(f"data set {name!r}: expected it to return a Dataset (from_arrays, from_sites, ...), got {type(made).__name__}")
     return made
@@ -100,6 +106,16 @@ def _resized(dataset: Dataset, size: int | None) -> Dataset:
     if not dataset.image:
         raise ValueError(f"image_size: {size} is for images and data set {dataset.name} holds none")
     return replace(dataset, x=resized(dataset.x, size), task=replace(dataset.task, shape=(dataset.task.shape[0], size, size)))
+
+
+def _shortened(dataset: Dataset, events: int | None) -> Dataset:
+    from equipoise.data.histories import latest
+
+    if events is None:
+        return dataset
+    if not dataset.codes:
+        raise ValueError(f"events: {events} is for patients' records and data set {dataset.name} holds none; leave it out")
+    return latest(dataset, events)
 
 
 def _refuse_sameness(groups: np.ndarray, dataset: Dataset) -> None:

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from equipoise.data import encoding, histories
+from equipoise.data.codes import PANCREATIC_CANCER, LabelRule, read_rule
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Dataset
 from equipoise.data.deciding import schema_of
 from equipoise.data.federation import Federation, Parts
 from equipoise.data.npz import read_npz
 from equipoise.data.own import IMAGE_ENDINGS, images_first, read_image
+from equipoise.data.patients import Records, read_patients
 from equipoise.data.schema import ColumnSchema, Kind
 from equipoise.data.transforms import NORMALISATIONS, normalised, resized
 
@@ -83,6 +85,8 @@ def _histories(
     place = np.full(len(dataset.x), -1)
     place[rows] = np.arange(len(rows))
     recipe = histories.fit(dataset.x.numpy(), dataset.codes, train)
+    if config.codes:  # new patients' events end where those of the training patients did
+        recipe["label_codes"] = [list(pair) for pair in read_rule(config.codes).codes]
     x = torch.from_numpy(histories.apply(dataset.x.numpy()[rows], recipe))
     return x, rows, (train.through(place), validation.through(place), test.through(place), place[shared]), recipe
 
@@ -139,14 +143,19 @@ def inputs_from(data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any], 
     return normalised(x, recipe["normalise"])
 
 
-def _of_patients(data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any]) -> Tensor:
-    from equipoise.data.patients import read_patients
+def new_patients(folder: Path | str, recipe: dict[str, Any]) -> Records:
+    """The patients of a folder that are to be predicted, of whatever site."""
+    told = recipe.get("label_codes")
+    rule = LabelRule(tuple((system, code) for system, code in told)) if told else PANCREATIC_CANCER
+    records = read_patients(folder, rule=rule, anywhere=True)
+    for note in records.notes:
+        logging.getLogger("equipoise").warning(note)
+    return records
 
+
+def _of_patients(data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any]) -> Tensor:
     if isinstance(data, (str, Path)):
-        records = read_patients(data)
-        for note in records.notes:
-            logging.getLogger("equipoise").warning(note)
-        return histories.inputs_of(records, recipe)
+        return histories.inputs_of(new_patients(data, recipe), recipe)
     values = np.asarray(data, np.float32)
     if list(values.shape[1:]) != recipe["shape"]:
         raise ValueError(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 BLOCK = 50_000  # rows of a file that are held as text at a time
 Block = tuple[int, dict[str, list[str]]]  # number of its first row, and cells by column
@@ -29,41 +31,62 @@ def blocks(file: Path, wanted: dict[str, tuple[str, ...]], needed: Sequence[str]
 
 def header_of(file: Path) -> list[str]:
     if file.suffix == ".parquet":
-        return [str(name) for name in _parquet(file).schema.names]
-    with open(file, encoding="utf-8-sig", newline="") as opened:
-        return [cell.strip().lower() for cell in next(csv.reader(opened, delimiter=_separator(file)), [])]
+        names = [str(name) for name in _parquet(file).schema.names]
+    else:
+        with _reading(file) as opened:
+            names = [cell.strip().lower() for cell in next(csv.reader(opened, delimiter=_separator(file)), [])]
+    if not any(names):
+        raise ValueError(f"{file}: expected a line of column names, got an empty file")
+    repeated = sorted(name for name, count in Counter(name.lower() for name in names).items() if count > 1 and name)
+    if repeated:
+        raise ValueError(f"{file}: the column {repeated[0]} appears twice; leave one of the two out")
+    return names
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[TextIO]:
+    try:
+        with open(file, encoding="utf-8-sig", newline="") as opened:
+            yield opened
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} is damaged or not a CSV file in UTF-8 ({error}); save it as CSV in UTF-8") from None
 
 
 def _separator(file: Path) -> str:
-    with open(file, encoding="utf-8-sig", newline="") as opened:
+    with _reading(file) as opened:
         line = opened.readline(100_000)
     return max(",;\t|", key=line.count)
 
 
 def _csv_blocks(file: Path, chosen: dict[str, str]) -> Iterator[dict[str, list[str]]]:
-    try:
-        with open(file, encoding="utf-8-sig", newline="") as opened:
-            reader = csv.reader(opened, delimiter=_separator(file), strict=True)
-            header = [cell.strip().lower() for cell in next(reader, [])]
-            places = {name: header.index(column) for name, column in chosen.items()}
-            held: dict[str, list[str]] = {name: [] for name in places}
-            for number, row in enumerate(reader, 2):
-                if len(row) != len(header):
-                    raise ValueError(f"{file}, row {number}: expected {len(header)} cells, got {len(row)}; mend that row")
-                for name, place in places.items():
-                    held[name].append(row[place])
-                if len(held["patient"]) == BLOCK:
-                    yield held
-                    held = {name: [] for name in places}
-            if held["patient"]:
+    with _reading(file) as opened:
+        reader = csv.reader(opened, delimiter=_separator(file), strict=True)
+        header = [cell.strip().lower() for cell in next(reader, [])]
+        places = {name: header.index(column) for name, column in chosen.items()}
+        held: dict[str, list[str]] = {name: [] for name in places}
+        blank = 0  # the first of the empty lines, which may stand at the end only: rows are counted
+        for number, row in enumerate(reader, 2):
+            if not row:
+                blank = blank or number
+                continue
+            if blank or len(row) != len(header):
+                bad, cells = (blank, 0) if blank else (number, len(row))
+                raise ValueError(f"{file}, row {bad}: expected {len(header)} cells, got {cells}; mend that row")
+            for name, place in places.items():
+                held[name].append(row[place].strip())
+            if len(held["patient"]) == BLOCK:
                 yield held
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is damaged or not a CSV file in UTF-8 ({error})") from None
+                held = {name: [] for name in places}
+        if held["patient"]:
+            yield held
 
 
 def _parquet_blocks(file: Path, chosen: dict[str, str]) -> Iterator[dict[str, list[str]]]:
     for batch in _parquet(file).iter_batches(BLOCK, columns=list(dict.fromkeys(chosen.values()))):
-        yield {name: ["" if cell is None else str(cell) for cell in batch.column(column).to_pylist()] for name, column in chosen.items()}
+        yield {
+            name: ["" if cell is None else str(cell).strip() for cell in batch.column(column).to_pylist()]
+            for name, column in chosen.items()
+        }
 
 
 def _parquet(file: Path) -> Any:

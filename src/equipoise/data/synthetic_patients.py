@@ -16,7 +16,7 @@ from equipoise.data.histories import dataset_of
 from equipoise.data.patients import Notes, Records, before_diagnosis
 from equipoise.streams import stream
 
-NAME, SMALL, SMALL_SHARE = "synthetic_patients", "synthetic_patients_small", 0.03
+NAME, SMALL, SMALL_SHARE = "synthetic_patients", "synthetic_patients_small", 0.06
 NOTE = "these patients are synthetic: drawn at random, nobody's records; results say nothing of medicine"
 SEED = 2025
 # Table 7: patients and positives of each state (training and test).
@@ -30,15 +30,20 @@ TABLE_7 = {
     "TX": (15785, 5152), "UT": (2117, 495), "VA": (6057, 1924), "VT": (445, 150), "WA": (6247, 2009), "WI": (2893, 1281), "WV": (1712, 617),
     "WY": (358, 113),
 }  # fmt: skip
-# (code, share of all events, how much more frequent in those who fall ill, mean and deviation of its value, deviations by which illness moves it)
+# (code, share of all events, how many times as frequent as the diagnosis nears, mean and deviation of its value, deviations by which illness moves it)
+# No code and no value tells on its own: each is common in the healthy too, and most of the ill lack any one of them.
 _TELLING = (
-    ("ICD-10:E11.9", 0.030, 2.0, None, None, 0.0), ("ICD-10:R63.4", 0.006, 4.0, None, None, 0.0), ("ICD-10:K86.1", 0.004, 4.0, None, None, 0.0),
-    ("ICD-10:R10.13", 0.012, 2.5, None, None, 0.0), ("ICD-10:R17", 0.003, 4.0, None, None, 0.0), ("LOINC:1975-2", 0.020, 1.5, 0.7, 0.3, 0.8),
-    ("LOINC:24108-3", 0.005, 2.0, 15.0, 8.0, 1.2), ("LOINC:2345-7", 0.040, 1.2, 105.0, 22.0, 0.5), ("vital:BMI", 0.050, 1.0, 28.0, 5.0, -0.4),
+    ("ICD-10:E11.9", 0.030, 4.0, None, None, 0.0), ("ICD-10:R63.4", 0.008, 14.0, None, None, 0.0), ("ICD-10:K86.1", 0.004, 12.0, None, None, 0.0),
+    ("ICD-10:R10.13", 0.012, 10.0, None, None, 0.0), ("ICD-10:R17", 0.004, 16.0, None, None, 0.0), ("ICD-10:M54.9", 0.020, 4.0, None, None, 0.0),
+    ("ICD-10:R63.0", 0.006, 12.0, None, None, 0.0), ("ICD-10:R11.0", 0.012, 6.0, None, None, 0.0), ("ICD-10:K90.3", 0.003, 14.0, None, None, 0.0),
+    ("ICD-10:I82.4", 0.004, 8.0, None, None, 0.0), ("ICD-10:F32.9", 0.015, 3.0, None, None, 0.0), ("ICD-10:F17.2", 0.015, 3.0, None, None, 0.0),
+    ("LOINC:1975-2", 0.020, 5.0, 0.7, 0.3, 1.2), ("LOINC:24108-3", 0.006, 10.0, 15.0, 8.0, 1.5), ("LOINC:2345-7", 0.040, 2.0, 105.0, 22.0, 0.8),
+    ("LOINC:3040-3", 0.008, 8.0, 32.0, 12.0, 1.0), ("LOINC:1751-7", 0.015, 2.0, 4.2, 0.4, -0.8), ("vital:BMI", 0.050, 1.0, 28.0, 5.0, -0.5),
 )  # fmt: skip
+_NEAR = 4.0  # years over which signs fade, counted back from the diagnosis
 _OTHERS = 240  # codes that tell nothing
 _FACTORS = 4  # ways in which states differ from each other in what they code
-LONGEST = 60
+LONGEST = 50
 
 
 def records(seed: int = SEED, share: float = 1.0) -> Records:
@@ -76,7 +81,8 @@ def write_patients(folder: Path | str, seed: int = SEED, share: float = 0.01, pe
         with open(folder / name / "events.csv", "w", newline="", encoding="utf-8") as opened:
             writer = csv.writer(opened)
             writer.writerow(["patient", "age", "system", "code", "value"])
-            for e in np.flatnonzero(np.isin(owner, patients)):
+            order = np.lexsort((when, owner))
+            for e in order[np.isin(owner[order], patients)]:
                 system, _, code = parts.codes[parts.code[e]].partition(":")
                 value = "" if np.isnan(parts.value[e]) else f"{parts.value[e]:.4g}"
                 writer.writerow([f"synthetic-{owner[e]}", f"{when[e]:.6f}", system, code, value])
@@ -85,6 +91,8 @@ def write_patients(folder: Path | str, seed: int = SEED, share: float = 0.01, pe
 
 def _drawn(seed: int, share: float) -> tuple[np.ndarray, np.ndarray, Records, np.ndarray]:
     """Owner and time of every event, all else of the patients, and which codes are the diagnosis."""
+    if not 0 < share <= 1:
+        raise ValueError(f"share: expected a number above 0 and at most 1, got {share}")
     common = stream(seed, NAME)
     codes = [one[0] for one in _TELLING] + [f"ICD-10:Z{k // 10:02}.{k % 10}" for k in range(_OTHERS)] + ["ICD-10:C25.9", "ICD-9:157.9"]
     base = np.concatenate([[one[1] for one in _TELLING], (weight := 1 / np.arange(3, _OTHERS + 3)) / weight.sum() * 0.8, [0, 0]])
@@ -101,21 +109,22 @@ def _drawn(seed: int, share: float) -> tuple[np.ndarray, np.ndarray, Records, np
         # What is the state's own: what it codes, what its laboratories measure, how often its people are seen, how old they are.
         shares = base * np.exp(draw.normal(size=_FACTORS) @ factors)
         calibration, often, older = draw.normal(scale=0.5), np.exp(draw.normal(scale=0.25)), draw.normal(scale=4.0)
-        count = 1 + np.minimum(LONGEST - 1, draw.poisson(draw.gamma(2.0, 8.0 * often, n)))
-        age = np.clip(draw.normal(62 + older + 4 * sick, 11), 20, 95)
+        count = 1 + np.minimum(LONGEST - 1, draw.poisson(draw.gamma(3.0, 6.0 * often, n)))
+        age = np.clip(draw.normal(62 + older + 3 * sick, 11), 20, 95)
         owner = np.repeat(np.arange(n), count)
         last = np.repeat(age, count)
         when = last - draw.exponential(4.0, len(owner))
         code = np.empty(len(owner), np.int64)
+        near = sick[owner] & (draw.random(len(owner)) < np.exp((when - last) / _NEAR))  # events that the coming illness has a part in
         for ill_ones in (False, True):
-            mine = np.flatnonzero(sick[owner] == ill_ones)
+            mine = np.flatnonzero(near == ill_ones)
             likely = shares * more if ill_ones else shares
             code[mine] = draw.choice(len(codes), len(mine), p=likely / likely.sum())
         value = np.full(len(owner), np.nan)
         for number, (_, _, _, mean, deviation, moved) in enumerate(_TELLING):
             if mean is not None and deviation is not None:
                 mine = np.flatnonzero((code == number) & (draw.random(len(code)) < 0.95))
-                value[mine] = mean + deviation * (draw.normal(size=len(mine)) + calibration + moved * sick[owner[mine]])
+                value[mine] = mean + deviation * (draw.normal(size=len(mine)) + calibration + moved * near[mine])
         after = np.repeat(np.flatnonzero(sick), 2)  # the diagnosis, and an event behind it that must not be seen
         diagnosis = np.tile([len(codes) - (2 if draw.random() < 0.8 else 1), 0], int(sick.sum()))
         for name, values in (

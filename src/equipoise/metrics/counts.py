@@ -57,9 +57,9 @@ def fault(table: Any, classes: int, samples: int | None = None) -> str | None:
         return f"expected counts of shape ({classes}, 4, {BINS}), got {found.dtype} of shape {found.shape}"
     sums = found.sum(-1)
     whole = sums[:, POSITIVES] + sums[:, NEGATIVES]
-    alike = (whole == whole[0]).all() and sums[:, POSITIVES].sum() == whole[0] == sums[:, [FOUND, MISTAKEN]].sum()
+    alike = whole.min() == whole.max() == sums[:, POSITIVES].sum() == sums[:, [FOUND, MISTAKEN]].sum()
     fits = (found[:, FOUND] <= found[:, POSITIVES]).all() and (found[:, MISTAKEN] <= found[:, NEGATIVES]).all()
-    if not alike or not fits or (samples is not None and whole[0] != samples):
+    if not alike or not fits or (samples is not None and whole.max() != samples):
         return f"its counts contradict each other, or the {samples} samples they are of"
     return None
 

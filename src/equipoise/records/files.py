@@ -67,9 +67,7 @@ def write(record: Record, path: Path) -> int:
         save_file(entries, path, metadata=metadata)
         return path.stat().st_size
     except (OSError, SafetensorError) as error:
-        raise CannotSave(
-            f"cannot write {path}: {error}; make room or permit writing there, then `equipoise resume {path.parent.parent}`"
-        ) from error
+        raise CannotSave(f"cannot write {path}: {error}; make room or permit writing there, then go on with `equipoise resume`") from error
 
 
 def read(path: Path, lazy: bool = True) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +23,9 @@ class Curves:
 
 def read_curves(run: Run, metric: str | None = None, without: Sequence[str] = ()) -> Curves:
     """What clients had after every measured round, for the model they end up using; some clients may be left out."""
-    rows = run.table(phase="received", metric=metric or run.main_metric, model=run.main_model, split=run.main_split)
-    return _matrix(run, [(row["round"], row["client"], row["value"]) for row in rows if row["client"] not in without])
+    what = {"metric": metric or run.main_metric, "model": run.main_model, "split": run.main_split}
+    rows, absent = run.columns("round", "client", "value", phase="received", **what), set(without)
+    return _matrix(run, [row for row in rows if row[1] not in absent])
 
 
 def read_weights(run: Run) -> Curves:
@@ -32,7 +34,7 @@ def read_weights(run: Run) -> Curves:
     return replace(found, values=np.nan_to_num(found.values))
 
 
-def _matrix(run: Run, rows: list[tuple[int, str, float | None]]) -> Curves:
+def _matrix(run: Run, rows: list[tuple[Any, ...]]) -> Curves:
     rounds = sorted({number for number, _, _ in rows})
     clients = run.clients
     column = {number: place for place, number in enumerate(rounds)}

@@ -22,12 +22,12 @@ class Curve(NamedTuple):
     means: tuple[float, ...]
 
 
-def mean_curve(run: Run, metric: str | None = None) -> Curve:
+def mean_curve(run: Run, metric: str | None = None, model: str | None = None) -> Curve:
     """Rounds in which some client has no value of its own are kept; one in which a model had diverged is NaN."""
-    rows = run.table(phase="received", metric=metric or run.main_metric, model=run.main_model, split=run.main_split)
+    what = {"metric": metric or run.main_metric, "model": model or run.main_model, "split": run.main_split}
     by_round: dict[int, list[float]] = {}
-    for row in rows:
-        by_round.setdefault(row["round"], []).append(math.nan if row["value"] is None else row["value"])
+    for number, value in run.columns("round", "value", phase="received", **what):
+        by_round.setdefault(number, []).append(math.nan if value is None else value)
     return Curve(tuple(by_round), tuple(float(np.mean(values)) for values in by_round.values()))
 
 

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import save
 
 from equipoise.data import inputs_from
-from equipoise.data.preparation import new_images
+from equipoise.data.histories import inputs_of
+from equipoise.data.preparation import new_images, new_patients
 from equipoise.data.samples import EVALUATION_BATCH
 from equipoise.data.tables import site_files
 from equipoise.models.mixture import Head
@@ -88,7 +89,7 @@ def predictions(
 ) -> tuple[list[str], list[list[Any]]]:
     """A header and one row per sample: which it is, the predicted class and the probabilities, or the predicted number.
 
-    Of images the file says which it is. A folder with one table per site, as in training, is predicted as its sites unless `client` is given.
+    Of images the file says which it is, of patients their id. A folder with one table per site, as in training, is predicted as its sites unless `client` is given.
     """
     if not data.exists():
         raise RunError(f"no file {data}; give a CSV or NPZ file with samples in the form of the training data")
@@ -102,14 +103,18 @@ def predictions(
         return ["file", *found[0][0]], rows
     name = model or run.main_model
     net = run.model(name, client, allow_imports=allow_imports)
-    x = inputs_from(data, recipe, client)
-    which: list[Any] = list(range(len(x)))
+    if recipe["kind"] == "histories":
+        patients = new_patients(data, recipe)
+        x, which = inputs_of(patients, recipe), list[Any](patients.ids)
+    else:
+        x = inputs_from(data, recipe, client)
+        which = list(range(len(x)))
     pictures = recipe["kind"] == "image" and data.suffix != ".npz"
     if pictures:
         which = [str(file.relative_to(data)) if data.is_dir() else file.name for file in new_images(data)]
     with torch.no_grad():
         outputs = torch.cat([net(part) for part in torch.split(x, EVALUATION_BATCH)]) if len(x) else torch.zeros(0, run.task.outputs)
-    title = "file" if pictures else "sample"
+    title = "file" if pictures else "patient" if recipe["kind"] == "histories" else "sample"
     if not run.task.classifies:
         return [title, "prediction"], [[name, value] for name, value in zip(which, outputs.squeeze(-1).tolist(), strict=True)]
     names = list(run.task.class_names) or [str(k) for k in range(run.task.outputs)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,14 @@ from equipoise.storage.lock import is_held
 from equipoise.storage.outdated import outdated
 from equipoise.storage.store import RunError, Store
 from equipoise.task import Task
+
+_COLUMNS = ("round", "client", "model", "phase", "split", "metric")  # of the long table, beside the value
+
+
+def _selected(what: str, where: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    """The query for what of the long table, of rows with these values, and its parameters."""
+    condition = " and ".join(f"{key} = ?" for key in where) or "1"
+    return f"select {what} from measurements where {condition} order by rowid", list(where.values())
 
 
 class Run:
@@ -69,12 +77,14 @@ class Run:
 
         Keywords select: `run.table(phase="final", split="test")`.
         """
-        valid = ("round", "client", "model", "phase", "split", "metric")
         for key in where:
-            if key not in valid:
-                raise TypeError(f"table: unknown column {key!r}; expected one of {', '.join(valid)}")
-        condition = " and ".join(f"{key} = ?" for key in where) or "1"
-        return self.store.rows(f"select * from measurements where {condition} order by rowid", where.values())
+            if key not in _COLUMNS:
+                raise TypeError(f"table: unknown column {key!r}; expected one of {', '.join(_COLUMNS)}")
+        return self.store.rows(*_selected("*", where))
+
+    def columns(self, *names: str, **where: Any) -> list[tuple[Any, ...]]:
+        """As `table`, but some columns only, as plain tuples: what the values of very many clients are read by."""
+        return self.store.tuples(*_selected(", ".join(names), where))
 
     def weights(self) -> list[dict[str, Any]]:
         return self.store.rows("select * from weights order by rowid")
@@ -90,11 +100,11 @@ class Run:
     def _records(self, first: int, last: int) -> list[dict[str, Any]]:
         found: dict[int, dict[str, Any]] = {}
         for row in self.store.rows(
-            """select r.*, s.phase, s.seconds from rounds as r left join seconds as s on s.round = r.round
+            """select r.*, s.phase as timed, s.seconds from rounds as r left join seconds as s on s.round = r.round
                where r.round between ? and ? order by r.round, s.rowid""",
             (first, last),
         ):
-            phase, seconds = row.pop("phase"), row.pop("seconds")
+            phase, seconds = row.pop("timed"), row.pop("seconds")
             if row["round"] not in found:
                 found[row["round"]] = {**row, "cohort": json.loads(row["cohort"]), "joined": json.loads(row["joined"]), "seconds": {}}
             if phase is not None:
@@ -140,15 +150,15 @@ class Run:
         metric, model = metric or self.main_metric, model or self.main_model
         split = split or self.main_split
         what = {"metric": metric, "model": model, "split": split}
-        found = self.store.db.execute(
-            "select max(round) from measurements where phase = 'received' and metric = ? and model = ?", (metric, model)
-        ).fetchone()[0]
-        rows = (self.table(phase="final", **what) if self.finish() else []) or self.table(round=found, phase="received", **what)
-        return {row["client"]: float("nan") if row["value"] is None else row["value"] for row in rows}
+        rows = self.columns("client", "value", phase="final", **what) if self.finish() else []
+        if not rows:
+            last = self.columns("max(round)", phase="received", metric=metric, model=model)[0][0]
+            rows = self.columns("client", "value", round=last, phase="received", **what)
+        return {client: float("nan") if value is None else value for client, value in rows}
 
     def majority(self) -> dict[str, float]:
         """Client -> accuracy of always naming the most frequent class of its test data; empty for a run of an older version."""
-        return {row["client"]: row["value"] for row in self.table(phase="reference", model="majority", split=self.main_split)}
+        return dict(self.columns("client", "value", phase="reference", model="majority", split=self.main_split))
 
     def counts(self, model: str | None = None) -> dict[str, Any]:
         """Client -> its table of counts of scores (see `metrics.counts`), of the main model unless named; of clients that sent one."""

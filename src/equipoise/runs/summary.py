@@ -106,20 +106,16 @@ def over_clients(values: Mapping[str, float], metric: str) -> dict[str, float]:
 
 def best_round(run: Run, metric: str, model: str) -> dict[str, float]:
     """The measured round with the best average over clients, and that average; chosen with the test data in view, so no result."""
-    rows = run.table(phase="received", metric=metric, model=model, split=run.main_split)
-    by_round: dict[int, list[float]] = {}
-    for row in rows:
-        by_round.setdefault(row["round"], []).append(np.nan if row["value"] is None else row["value"])
-    means = [float(np.mean(values)) for values in by_round.values()]
-    if np.isnan(means).all():
+    curve = mean_curve(run, metric, model)
+    if np.isnan(curve.means).all():
         return {}
-    best = best_and_last(means, find(metric).lower_is_better)
-    return {"best round": list(by_round)[int(best["best_round"]) - 1], "average then": best["best"]}
+    best = best_and_last(curve.means, find(metric).lower_is_better)
+    return {"best round": curve.rounds[int(best["best_round"]) - 1], "average then": best["best"]}
 
 
-def undefined(run: Run, metric: str, model: str, split: str | None = None) -> list[str]:
-    """Clients that were measured last, but for whose samples the metric does not exist."""
-    split, values = split or run.main_split, run.final(metric, model, split)
+def undefined(run: Run, metric: str, model: str, values: Mapping[str, float] | None = None) -> list[str]:
+    """Clients that were measured last, but for whose samples the metric does not exist; `values`: what the others had, if that was read already."""
+    split, values = run.main_split, run.final(metric, model) if values is None else values
     rounds = run.store.rows("select max(round) as last from measurements where phase = 'received' and model = ?", (model,))
     unasked = split != "shared" and split not in run.config["evaluation"]["splits"]
     if rounds[0]["last"] is None or "all" in values or unasked:
@@ -136,7 +132,8 @@ def notes(run: Run, metric: str, model: str, chosen: bool = True) -> list[str]:
     """Sentences that a reader needs beside the numbers: what to know of the data, why this metric, and for which clients it has no value."""
     asked = run.config["evaluation"]
     why = why_main(measured(run.task, asked["metrics"], asked.get("main")), asked.get("main")) if chosen else ""
-    values, missing = run.final(metric, model), undefined(run, metric, model)
+    values = run.final(metric, model)
+    missing = undefined(run, metric, model, values)
     nothing = unmeasured(run) if not values and not missing else ""
     rising = _rising(run, metric) if model == run.main_model else ""
     sentences = (why, rising, one_class(metric, missing, len(values), run.main_split), diverged(metric, values), nothing)
@@ -146,8 +143,10 @@ def notes(run: Run, metric: str, model: str, chosen: bool = True) -> list[str]:
 
 def _rising(run: Run, metric: str) -> str:
     """That training was not over, if it was not; of a run that goes on nobody would think so."""
+    if run.status != "finished":
+        return ""
     curve = mean_curve(run, metric)
-    rise = still_rising(curve, find(metric).lower_is_better) if run.status == "finished" else None
+    rise = still_rising(curve, find(metric).lower_is_better)
     return in_words(rise, curve.rounds[-1], find(metric)) if rise is not None else ""
 
 

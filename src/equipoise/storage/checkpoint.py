@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.records import PerClient, Record, Saved, State, read, write
-from equipoise.storage.files import digest
+from equipoise.storage.files import digest, in_subfolder, place
 from equipoise.storage.store import RoundRecord, Store
 from equipoise.tree import Tree
 
@@ -28,8 +28,8 @@ def save_server(store: Store, state: State, record: RoundRecord) -> Callable[[],
         stem = hashlib.blake2b(path.encode(), digest_size=4).hexdigest()
         for client, value in mapping.changed.items():
             own = hashlib.blake2b(client.encode(), digest_size=8).hexdigest()
-            file = f"perclient-{stem}-{own}-r{record.round}a{record.attempt}.safetensors"
-            write(Record(value=value), store.files / file)
+            file = in_subfolder(own, f"perclient-{stem}-{own}-r{record.round}a{record.attempt}.safetensors")
+            write(Record(value=value), place(store.files, file))
             record.files.append(("perclient", f"{path}\x1f{client}", file, digest(store.files / file)))
             saved[path][client] = store.files / file
     return lambda: State(_settled(dict(state), "", saved))

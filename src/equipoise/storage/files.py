@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -16,9 +16,12 @@ DATABASE, CONFIGURATION, FILES, LOCK = "run.db", "experiment.yaml", "files", "ru
 AT_A_TIME = 8  # files that are synced or removed together
 
 # Every name that Equipoise gives to a file under files/: whose it is (a client by number or digest), then round, attempt and exchange.
+# Files of clients lie in sub-folders, since a run may have very many; until format 4 they lay beside the server's.
 _NAME = re.compile(
-    r"(?:(?:server|perclient-[0-9a-f]+-[0-9a-f]+)-r[0-9]+a[0-9]+|(?:client|reply)-[0-9a-f]+-r[0-9]+a[0-9]+x[0-9]+)\.safetensors"
+    r"(?:server-r[0-9]+a[0-9]+|(?:[0-9a-f]{2}/)?(?:perclient-[0-9a-f]+-[0-9a-f]+-r[0-9]+a[0-9]+|(?:client|reply)-[0-9a-f]+-r[0-9]+a[0-9]+x[0-9]+))"
+    r"\.safetensors"
 )
+_SUBFOLDER = re.compile(r"[0-9a-f]{2}")
 # Names under which files are written first: safetensors' own, and ours.
 _HALF_WRITTEN = re.compile(r"\.tmp[0-9A-Za-z]{6}|client-[0-9a-f]+-r[0-9]+a[0-9]+x[0-9]+\.safetensors\.[0-9]+\.part")
 # What a run writes into its folder by name; SQLite adds -wal, -shm and -journal to its own.
@@ -30,9 +33,9 @@ class RunError(RuntimeError):
 
 
 def is_ours(name: object) -> bool:
-    """Whether this is the plain name of a file that a run keeps.
+    """Whether this is the name, inside of files/, of a file that a run keeps.
 
-    >>> is_ours("server-r2a0.safetensors"), is_ours("client-000004-r1a0x1.safetensors"), is_ours("../../.profile")
+    >>> is_ours("server-r2a0.safetensors"), is_ours("7c/client-7c01-r1a0x1.safetensors"), is_ours("../../.profile")
     (True, True, False)
     """
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
@@ -40,15 +43,39 @@ def is_ours(name: object) -> bool:
 
 def is_left_over(name: str) -> bool:
     """Whether a file of this name, which no row names, is one that a killed process of ours may have left."""
-    return is_ours(name) or _HALF_WRITTEN.fullmatch(name) is not None
+    return is_ours(name) or _HALF_WRITTEN.fullmatch(name.rpartition("/")[2]) is not None
+
+
+def in_subfolder(owner: str, name: str) -> str:
+    """The name, inside of files/, of a file that belongs to a client: so no folder has more than a 256th of all clients' files."""
+    return f"{owner[:2]}/{name}"
+
+
+def place(files: Path, name: str) -> Path:
+    """Where a file of this name is written; its sub-folder is there afterwards, unless files/ itself is not."""
+    path = files / name
+    if path.parent != files:
+        with suppress(OSError):  # who writes there will say why that could not be done
+            path.parent.mkdir(exist_ok=True)
+    return path
+
+
+def names_in(files: Path) -> Iterator[str]:
+    """The names, inside of it, of all that lies in a folder and in its sub-folders."""
+    for path in files.iterdir():
+        if _SUBFOLDER.fullmatch(path.name) and path.is_dir():
+            yield from (f"{path.name}/{inner}" for inner in os.listdir(path))
+        else:
+            yield path.name
 
 
 def refuse_links(folder: Path) -> None:
     """Refuse a folder in which a name that a run opens or writes is a symbolic link: what it leads to is not part of the run."""
     if not folder.is_dir():
         return
-    for path in sorted(folder.iterdir()):
-        if _WRITTEN.fullmatch(path.name) and path.is_symlink():
+    inside = [folder / FILES / f"{number:02x}" for number in range(256)]  # asked by name: files/ itself may hold very many
+    for path in [path for path in sorted(folder.iterdir()) if _WRITTEN.fullmatch(path.name)] + inside:
+        if path.is_symlink():
             raise RunError(f"{path} is a symbolic link, which Equipoise does not follow inside a run; put the file or folder itself there")
 
 

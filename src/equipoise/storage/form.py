@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from equipoise.checked.imports import FromFile
-from equipoise.storage.files import CONFIGURATION, RunError
+from equipoise.storage.files import CONFIGURATION, DATABASE, RunError
 
+_LONG = ("measurements", "weights", "curves")  # tables with rows for every client of a round
+_TYPES = {"integer": int, "real": float, "text": str}
 _WORDS = {int: "a whole number", str: "a text", list: "a list", dict: "a mapping"}
 _METADATA: dict[str, Any] = {
     "status": str, "created": str, "version": str, "environment": {"torch": str}, "data": str, "clients": [str],
@@ -29,8 +32,11 @@ def damaged(folder: Path, what: str) -> RunError:
     return RunError(f"{folder} is damaged or not a run of Equipoise: {what}; restore it from a copy or run anew")
 
 
-def check_tables(folder: Path, db: sqlite3.Connection, tables: str) -> None:
-    """Refuse a database whose tables are not those that `tables` makes, down to the type of every value."""
+def check_tables(folder: Path, db: sqlite3.Connection, tables: str, whole: bool) -> dict[str, set[type]]:
+    """Refuse a database whose tables are not those that `tables` makes, down to the type of every value.
+
+    Unless `whole`, the tables that grow with clients and rounds are left to `read`; returns the types of their columns.
+    """
     with sqlite3.connect(":memory:") as own:
         own.executescript(tables)
         known = own.execute("select name from sqlite_master where type = 'table'").fetchall()
@@ -46,6 +52,8 @@ def check_tables(folder: Path, db: sqlite3.Connection, tables: str) -> None:
         missing = [name for name, _, _ in wanted if name not in found]
         if missing:
             raise damaged(folder, f"its database has no {missing[0]!r} in the table {table!r}")
+        if table in _LONG and not whole:
+            continue
         # SQLite keeps any type in any column.
         fits = [f"typeof({name}) = '{kind}'" + ("" if filled else f" or {name} is null") for name, kind, filled in wanted]
         wrong = db.execute(f"select rowid from {table} where not (({') and ('.join(fits)})) limit 1").fetchone()
@@ -56,6 +64,24 @@ def check_tables(folder: Path, db: sqlite3.Connection, tables: str) -> None:
             wrong = misfit(parsed(text, folder), [str], "a round's clients")
             if wrong is not None:
                 raise damaged(folder, wrong)
+    return {
+        name: {_TYPES[kind], *((type(None),) if not filled else ())} for table in _LONG for name, kind, filled in columns.get(table, ())
+    }
+
+
+def read(
+    folder: Path, db: sqlite3.Connection, types: Mapping[str, set[type]], query: str, parameters: Iterable[Any]
+) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """The names of a query's columns, and its rows; refused if a value is of another type than columns of that name hold."""
+    try:
+        cursor = db.execute(query, tuple(parameters))
+        names, rows = [column[0] for column in cursor.description], cursor.fetchall()
+    except sqlite3.DatabaseError as error:
+        raise damaged(folder, f"its {DATABASE} cannot be read ({error})") from error
+    for place, name in enumerate(names):
+        if name in types and not types[name].issuperset(map(type, map(itemgetter(place), rows))):
+            raise damaged(folder, f"a {name!r} in its database is of the wrong type")
+    return names, rows
 
 
 def check_pages(folder: Path, db: sqlite3.Connection) -> None:
@@ -112,7 +138,7 @@ def misfit(value: Any, shape: Any, where: str) -> str | None:
     """
     if isinstance(shape, list):
         wrong = misfit(value, list, where)
-        if wrong is None and all(type(item) is shape[0] for item in value):  # of 100,000 clients, too, without a call for each
+        if wrong is None and {shape[0]}.issuperset(map(type, value)):  # of 100,000 clients, too, without a call for each
             return None
         return wrong or next((wrong for item in value if (wrong := misfit(item, shape[0], f"an entry of {where}"))), None)
     if isinstance(shape, dict):

@@ -27,11 +27,12 @@ from equipoise.storage.files import (
     file_flaw,
     is_left_over,
     is_ours,
+    names_in,
     refuse_links,
     sync,
     unlink,
 )
-from equipoise.storage.form import check_pages, check_tables, damaged, parsed
+from equipoise.storage.form import check_pages, check_tables, damaged, parsed, read
 from equipoise.storage.lock import acquire
 from equipoise.storage.tables import ADDED, BY_ROUND, FORMAT, TABLES, RoundRecord, Stored
 from equipoise.storage.versions import Versions
@@ -47,6 +48,7 @@ class Store:
         self.files = folder / FILES
         self._lock: FileLock | None = None
         self._versions = Versions()
+        self._types: dict[str, set[type]] = {}  # what columns of long tables hold
         database = folder / DATABASE
         if not database.exists():
             raise RunError(f"{folder} is not a run: it has no {DATABASE}; give the folder that `equipoise run` named at its end")
@@ -60,7 +62,7 @@ class Store:
             self.db.execute("pragma trusted_schema = off")  # nothing in a stranger's file is to be called
             if writing:
                 check_pages(folder, self.db)
-            self._check()
+            self._check(writing)
             if writing:
                 self._migrate()
         except sqlite3.DatabaseError as error:
@@ -98,7 +100,7 @@ class Store:
             ) from error
         return cls(folder, writing=True)
 
-    def _check(self) -> None:
+    def _check(self, whole: bool) -> None:
         """Refuse what a newer version wrote, and what no version would write."""
         version = self.meta("format")
         if type(version) is not int or version < 1:
@@ -107,11 +109,13 @@ class Store:
             raise RunError(
                 f"{self.folder} was written by a newer version (format {version}, this one reads up to {FORMAT}); upgrade equipoise to open it"
             )
-        check_tables(self.folder, self.db, TABLES + "".join(text for since, text in ADDED.items() if version >= since))
+        tables = TABLES + "".join(text for since, text in ADDED.items() if version >= since)
+        self._types = check_tables(self.folder, self.db, tables, whole)
         self._digest = "digest" if version > 1 else "''"
         self._kept_at = "kept_at" if version > 2 else "'server'"
         for (name,) in self.db.execute("select name from files"):
-            self.file(name)
+            if not is_ours(name):
+                self.file(name)  # which says so
 
     def _migrate(self) -> None:
         """Bring the store of an older version to this format, whole or not at all."""
@@ -141,23 +145,23 @@ class Store:
             self._lock.release()
 
     def meta(self, key: str) -> Any:
-        rows = self.rows("select value from meta where key = ?", (key,))
-        return parsed(rows[0]["value"], self.folder) if rows else None
+        rows = self.rows("select value as text from meta where key = ?", (key,))
+        return parsed(rows[0]["text"], self.folder) if rows else None
 
     def set_meta(self, key: str, value: Any) -> None:
         self.db.execute("insert or replace into meta values (?, ?)", (key, json.dumps(value)))
 
     def rows(self, query: str, parameters: Iterable[Any] = ()) -> list[dict[str, Any]]:
-        try:
-            cursor = self.db.execute(query, tuple(parameters))
-            names = [column[0] for column in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in cursor]
-        except sqlite3.DatabaseError as error:
-            raise damaged(self.folder, f"its {DATABASE} cannot be read ({error})") from error
+        names, found = read(self.folder, self.db, self._types, query, parameters)
+        return [dict(zip(names, row, strict=True)) for row in found]
+
+    def tuples(self, query: str, parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
+        """As `rows`, without the names: for very many."""
+        return read(self.folder, self.db, self._types, query, parameters)[1]
 
     def last_round(self) -> int:
         """The last committed round; 0 is the state before round 1, None-like -1 if not even that."""
-        found = self.rows("select max(round) as round from rounds")[0]["round"]
+        found = self.rows("select max(round) as last from rounds")[0]["last"]
         return -1 if found is None else int(found)
 
     def missed(self, rounds: int) -> list[str] | None:
@@ -176,7 +180,7 @@ class Store:
                 raise FileNotFoundError(f"its {DATABASE} is gone")  # SQLite would go on with a file that has no name any more
             began = time.perf_counter()
             paths = [self.file(name) for _, _, name, _ in record.files]
-            sync([*paths, self.files])
+            sync([*paths, *{self.files, *(path.parent for path in paths)}])  # names of files, and of sub-folders that are new
             if "store" in record.seconds:
                 record.seconds["store"] += time.perf_counter() - began
             files = [
@@ -231,7 +235,7 @@ class Store:
         known = {row[0] for row in self.db.execute("select name from files")}
         try:
             self.files.mkdir(exist_ok=True)
-            unlink([path for path in self.files.iterdir() if path.name not in known and is_left_over(path.name)])
+            unlink([self.files / name for name in names_in(self.files) if name not in known and is_left_over(name)])
         except OSError as error:
             raise RunError(f"cannot write to {self.files}: {error.strerror or error}; it must be a folder that can be written") from error
 

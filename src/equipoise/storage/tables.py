@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-FORMAT = 4  # 1 (version 0.1) had neither digests nor the index of seconds
+FORMAT = 5  # 1 (version 0.1) had neither digests nor the index of seconds; 5 has the tables of 4, and clients' files in sub-folders
 
 TABLES = """
 create table meta (key text primary key not null, value text not null);

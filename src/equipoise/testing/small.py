@@ -72,7 +72,7 @@ def everything(run: Run, disk: Path | None = None) -> dict[str, Any]:
     """All that a run has learnt: the server's state and every client's, as flat names and values. `disk`: where the clients' own lie."""
     found = flat(load_server(run.store), "server")
     for client, (path, *_) in run.store.current("client").items():
-        own = read(path if disk is None else disk / path.name, lazy=False)
+        own = read(path if disk is None else disk / path.relative_to(run.store.files), lazy=False)
         found |= flat({key: value for key, value in own.items() if not key.startswith("_")}, f"client {client}")
     return found
 

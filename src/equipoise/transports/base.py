@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from equipoise.data.roster import Roster
 from equipoise.records import Down, Record, Up, read, write
+from equipoise.storage.files import in_subfolder, place
 
 PROTOCOL = 1  # of the messages between server and performing sides
 
@@ -136,12 +137,12 @@ def state_name(client: str, round: int, attempt: int, exchange: int) -> str:
 
 
 def round_of(state: str) -> int:
-    """The round in a state's name.
+    """The round in a state's name; a name that no state has is refused, wherever it would lead.
 
     >>> round_of(state_name("a", 3, 0, 1))
     3
     """
-    found = re.search(r"-r(\d+)a\d+x\d+$", state)
+    found = re.fullmatch(r"[0-9a-f]+-r([0-9]+)a[0-9]+x[0-9]+", state)
     if found is None:
         raise ValueError(f"expected the name of a state such as 0123456789abcdef-r1a0x1, got {state!r}")
     return int(found[1])
@@ -149,7 +150,8 @@ def round_of(state: str) -> int:
 
 def state_file(state: str) -> str:
     """The file in which a state lies."""
-    return f"client-{state}.safetensors"
+    round_of(state)
+    return in_subfolder(state, f"client-{state}.safetensors")
 
 
 def state_of(file: str) -> str:
@@ -158,7 +160,8 @@ def state_of(file: str) -> str:
 
 def reply_file(request: Request) -> str:
     """The file of a large reply."""
-    return f"reply-{state_name(request.client, request.round, request.attempt, request.exchange)}.safetensors"
+    name = state_name(request.client, request.round, request.attempt, request.exchange)
+    return in_subfolder(name, f"reply-{name}.safetensors")
 
 
 def with_file(reply: Reply, files: Path) -> Reply:
@@ -171,7 +174,7 @@ def put_to_file(reply: Reply, request: Request, files: Path) -> Reply:
     if not request.large or reply.up is None or reply.file is not None:
         return reply
     name = reply_file(request)
-    write(reply.up, files / name)
+    write(reply.up, place(files, name))
     return with_file(replace(reply, file=name), files)
 
 

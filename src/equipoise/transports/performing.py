@@ -18,6 +18,7 @@ from equipoise.experiment import Experiment, experiment
 from equipoise.experiment.preparing import prepare, try_precision
 from equipoise.method import Method
 from equipoise.records import CannotSave, Down, Record, Up, finite, size, tensors_of, write
+from equipoise.storage.files import place
 from equipoise.transports import measuring
 from equipoise.transports.base import Job, Reply, Request, reply_file, round_of, state_name
 from equipoise.transports.isolation import settings_kept, time_limit
@@ -64,7 +65,7 @@ class Performer:
         reply = Reply(request.client, up, steps=client.steps, skipped=client.skipped, bytes=size(up), measured=measured)
         if request.large and self.disk is not None:
             reply.file = reply_file(request)
-            write(up, self.disk / reply.file)
+            write(up, place(self.disk, reply.file))
             reply.up = None
         if client.state.changed and request.exchange:
             name = state_name(request.client, request.round, request.attempt, request.exchange)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Collection
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
 from equipoise.records import CannotSave, Record, dump, parse
-from equipoise.storage.files import digest_of, sync
+from equipoise.storage.files import digest_of, names_in, sync
 from equipoise.transports.base import Kept, state_file, state_name
 
 
@@ -35,10 +37,21 @@ class FileStates:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.sure: set[Path] = set()  # sub-folders whose own names are on the disk
+
+    @cached_property
+    def here(self) -> defaultdict[str, list[str]]:
+        """Whose files lie here: looked up once, since every request asks for one client's, and there may be very many."""
+        found = defaultdict(list)
+        for name in names_in(self.folder) if self.folder.is_dir() else ():
+            kind, _, rest = name.rpartition("/")[2].partition("-")
+            if kind == "client":
+                found[rest.partition("-")[0]].append(name)
+        return found
 
     def read(self, name: str, digest: str) -> Record:
         try:
-            data = (self.folder / state_file(name)).read_bytes()
+            data = state_path(self.folder, name).read_bytes()
         except FileNotFoundError:
             raise StateMissing(f"state {name} is not here") from None
         return _parsed(data, name, digest)
@@ -51,13 +64,15 @@ class FileStates:
         path = self.folder / state_file(name)
         partial = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             partial.write_bytes(data)
             if self.synced:
                 sync([partial])
             partial.replace(path)
             if self.synced:
-                sync([self.folder])
+                sync([path.parent, *([] if path.parent in self.sure else [self.folder])])
+                self.sure.add(path.parent)
+                self.here[name.partition("-")[0]].append(state_file(name))
         except OSError as error:
             partial.unlink(missing_ok=True)
             raise CannotSave(
@@ -67,10 +82,10 @@ class FileStates:
 
     def keep(self, client: str, names: Collection[str]) -> None:
         own = state_name(client, 0, 0, 0).partition("-")[0]
-        wanted = {state_file(name) for name in names}
-        for path in self.folder.glob(f"client-{own}-r*"):
-            if path.name not in wanted:
-                path.unlink(missing_ok=True)
+        wanted = {state_file(name).rpartition("/")[2] for name in names}
+        for name in [name for name in self.here.get(own, ()) if name.rpartition("/")[2] not in wanted]:
+            (self.folder / name).unlink(missing_ok=True)
+            self.here[own].remove(name)
 
 
 class ServerStates(FileStates):
@@ -100,6 +115,12 @@ class CarriedStates:
 
     def keep(self, client: str, names: Collection[str]) -> None:
         pass
+
+
+def state_path(folder: Path, name: str) -> Path:
+    """Where a state lies: in its sub-folder, or beside these if it was written before there were any."""
+    path = folder / state_file(name)
+    return path if path.exists() else folder / path.name
 
 
 def _parsed(data: bytes, name: str, digest: str) -> Record:

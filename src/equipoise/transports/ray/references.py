@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from equipoise.records import CannotSave
-from equipoise.transports.base import Reply, state_file
-from equipoise.transports.states import ServerStates
+from equipoise.transports.base import Reply
+from equipoise.transports.states import ServerStates, state_path
 
 
 class References:
@@ -25,7 +25,7 @@ class References:
     def of(self, name: str) -> Any:
         """The reference of a state: the one that an actor left, or a new one of its file."""
         if name not in self.held:
-            data = np.frombuffer((self.files / state_file(name)).read_bytes(), np.uint8)
+            data = np.frombuffer(state_path(self.files, name).read_bytes(), np.uint8)
             self._hold(name, self.ray.put(data), len(data))
         self.held.move_to_end(name)
         return self.held[name][0]
