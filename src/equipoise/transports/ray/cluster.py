@@ -157,6 +157,8 @@ class Cluster:
         for lane in self._crew.lanes:
             for call in lane.asked:
                 missing = going.missing(call.numbers)
+                if going.alone & set(missing):  # one of them may hang: together they would be late together, for ever
+                    missing = missing[:1]
                 old = now - call.began > least + times * going.slowest * len(call.numbers)
                 if free and old and missing and call.exchange == self.exchanges and not call.repeated:
                     other = max(free, key=lambda one: one.node is not lane.node)  # called at once

@@ -78,7 +78,7 @@ class Crew:
 
     def look(self) -> None:
         """See which nodes there are; new ones get actors, and so do those that lost some. What a lost one had fails by itself."""
-        self.looked = time.monotonic()
+        first, self.looked = not self.looked, time.monotonic()
         self._check_head()
         there: dict[str, Node] = {}
         for told in self.ray.nodes():
@@ -90,7 +90,7 @@ class Crew:
             if node.id not in there and node.id not in self.left_out:
                 self._event("lost", node, "is lost")
         for node in there.values():
-            if self.nodes and node.id not in self.nodes:
+            if not first and node.id not in self.nodes:
                 self._event("joined", node, "has joined")
         self.nodes = there
         for node in list(there.values()):
