@@ -401,9 +401,8 @@ def test_a_client_that_hangs_is_late_after_three_tries(ray: StandIn, opened: Any
             raise Hangs
 
     ray.script = script
-    files = tmp_path / "run" / "files"
-    files.mkdir(parents=True)
-    left = files / state_file(state_name("c01", 1, 0, 1))
+    left = tmp_path / "run" / "files" / state_file(state_name("c01", 1, 0, 1))
+    left.parent.mkdir(parents=True)
     left.write_bytes(b"half")
     began = ray.clock.now
     replies = cluster.exchange(asked(20, exchange=1), deadline=10.0)
