@@ -93,7 +93,8 @@ ASKED = [
     ("clients-fedakd", 100_000, "in one folder", 10_000), ("clients-fedavg", 100_000, "startup", 15),
     ("clients-scaffold", 100_000, "startup", 15), ("clients-fedavg", 100_000, "resume", 15), ("clients-scaffold", 100_000, "resume", 15),
     ("metrics", 10_000, "show", 10), ("metrics", 10_000, "report", 10), ("rounds", 10_000, "show", 10), ("rounds", 10_000, "report", 10),
-    ("measured", 100_000, "show", 10), ("measured", 100_000, "report", 10), ("parameters", 10**8, "memory", 6_144),
+    ("clients-scaffold", 100_000, "report", 10), ("measured", 100_000, "show", 10), ("measured", 100_000, "report", 10),
+    ("parameters", 10**8, "memory", 6_144),
 ]  # fmt: skip
 
 

@@ -128,6 +128,8 @@ class Map:
         """The tests that can see a change: first those that run it, then the others of their files, which may share what they made."""
         places = [(change.file, line) for line in range(change.line, change.last + 1)]
         first = self.files.get(change.file, set()) if change.runs_at_import else {t for place in places for t in self.lines.get(place, ())}
+        if not first and not any(place in self.beside for place in places):  # a line that is told under another number: part of a statement
+            first = self.files.get(change.file, set())
         files = {_file(test) for test in first} | {file for place in places for file in self.beside.get(place, ())}
         totals = {file: sum(self.seconds[test] for test in self.tests[file]) for file in files}
         found = {test for file in files for test in self.tests[file]}

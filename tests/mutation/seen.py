@@ -34,6 +34,7 @@ class Tracer:
             return None
         left = self.left.get(code)
         if left is None:
+            self.saw(code.co_filename, code.co_firstlineno, self.lines.setdefault(code.co_filename, set()))  # all that a lambda has
             left = self.left[code] = {line for _, _, line in code.co_lines() if line not in (None, code.co_firstlineno)}
         if not left:
             return None
