@@ -257,7 +257,7 @@ def measured_again(run: Run, bench: Workbench, folder: Path) -> None:
 
 @pytest.mark.parametrize("network", ["mlp", "cnn"])
 def test_what_is_exported_predicts_as_measured(tmp_path: Path, network: str) -> None:
-    wanted = setting(network=network, rounds=6, training={"epochs": 4})
+    wanted = setting(network=network, rounds=6, training={"lr": 0.05, "epochs": 4})
     run, bench = eq.run(wanted, tmp_path / "run"), bench_of(wanted)
     assert run.main_model == "global" and run.models() == ["global"]
     measured_again(run, bench, tmp_path)
