@@ -294,3 +294,9 @@ def test_wrong_partition_texts_are_refused_with_a_hint(text: str, said: str) -> 
 def test_a_partition_that_lacks_what_it_looks_at_is_refused(partition: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         deal(partition, labels_pool(), 3, 0)
+
+
+def test_a_number_that_a_float_cannot_hold_exactly_is_refused() -> None:
+    assert parse(f"dirichlet:{2**53 - 1}")[1] == {"alpha": 2.0**53 - 1}
+    with pytest.raises(ValueError, match="alpha must be of type float and finite"):
+        parse(f"dirichlet:{2**53}")
