@@ -2,7 +2,7 @@
 
 >>> import equipoise as eq
 >>> eq.Experiment(method="fedprox").rounds
-20
+50
 """
 
 from __future__ import annotations

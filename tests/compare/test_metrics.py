@@ -53,7 +53,11 @@ def test_auroc_alone_is_what_the_table_is_about(ranked: Comparison) -> None:
         assert entry.measured[0]["average"] == pytest.approx(np.mean(list(values.values())))
     text = formats.markdown(ranked)
     assert "auroc in % on test data, higher is better" in text
-    assert "the main metric is auroc, the first measured that is not the loss" in text and "from counts" not in text and "also measured" not in text
+    assert (
+        "the main metric is auroc, the first measured that is not the loss" in text
+        and "from counts" not in text
+        and "also measured" not in text
+    )
 
 
 def test_the_clients_without_a_value_are_named_in_a_sentence_and_nothing_is_warned_of(

@@ -20,6 +20,7 @@ from equipoise.runs import Run
 from equipoise.runs.clinical import clinical, derived, unequal
 from equipoise.runs.scores import counted
 from equipoise.storage.store import RunError, Store
+from equipoise.storage.tables import FORMAT
 from equipoise.transports import curves
 from equipoise.transports.base import Watcher
 from tests.helpers import half_finished
@@ -164,7 +165,7 @@ def test_runs_of_older_formats_have_none_and_get_the_table_when_they_go_on(tmp_p
     assert before.counts("global") == {} and before.majority() == {}
     before.store.close()
     store = Store(tmp_path / "old", writing=True)
-    assert counted(store) == [] and store.meta("format") == 4
+    assert counted(store) == [] and store.meta("format") == FORMAT
     store.close()
 
 

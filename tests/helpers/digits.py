@@ -178,7 +178,7 @@ def plain_epoch(
     net: Network, x: Tensor, y: Tensor, order: torch.Generator, loss: Callable[[Tensor, Tensor, Tensor], Tensor], **optimiser: Any
 ) -> None:
     """An epoch of torch's own SGD; `loss(features, logits, places)` comes on top of cross-entropy."""
-    steps = torch.optim.SGD(net.parameters(), **{"lr": 0.05, **optimiser})
+    steps = torch.optim.SGD(net.parameters(), **{"lr": 0.1, **optimiser})
     net.train()
     for places in torch.split(torch.randperm(len(y), generator=order), 32):
         features = net.features(x[places])

@@ -97,7 +97,7 @@ def reference_fit(
     model: tuple[np.ndarray, np.ndarray], x: np.ndarray, y: np.ndarray, teacher: np.ndarray, weight: float, order: torch.Generator
 ) -> None:
     for places in np.array_split(torch.randperm(len(y), generator=order).numpy(), range(32, len(y), 32)):
-        reference_step(*model, x[places], y[places], teacher[places], weight, lr=0.05)
+        reference_step(*model, x[places], y[places], teacher[places], weight, lr=0.1)
 
 
 def test_rounds_match_a_plain_reference(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ def test_what_is_served_predicts_with_features_of_length_1(tmp_path: Path) -> No
     run = play(FedLsa(steps=2), tmp_path / "run")
     net, x = run.model("global"), torch.randn(5, 1, 8, 8)
     hidden = torch.relu(x.flatten(1) @ net.features[1].weight.T + net.features[1].bias)
-    expected = hidden / hidden.norm(dim=1, keepdim=True) @ net.head.weight.T + net.head.bias
+    expected = hidden / hidden.norm(dim=1, keepdim=True).clamp_min(1e-12) @ net.head.weight.T + net.head.bias
     torch.testing.assert_close(net(x), expected)
 
 

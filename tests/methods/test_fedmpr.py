@@ -81,7 +81,7 @@ def plain_upload(method: FedMPR, network: str, client: str, decay: float) -> dic
     bench = bench_for("fedavg", network)
     net, train = bench.take("model").net, Client(bench, client, 1, 3, {}).train
     x, y = train.x, train.y
-    steps, order = torch.optim.SGD(net.parameters(), lr=0.05, weight_decay=decay), batches_of(client, 1)
+    steps, order = torch.optim.SGD(net.parameters(), lr=0.1, weight_decay=decay), batches_of(client, 1)
     net.train()
     torch.manual_seed(number(SEED, "client", 1, client, "batches torch"))
     for places in torch.split(torch.randperm(len(y), generator=order), 32):

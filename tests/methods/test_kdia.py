@@ -252,8 +252,8 @@ def test_a_client_matches_a_plain_reference(training: dict[str, int]) -> None:
                 distilled = (softmax(own / 2) - softmax(target / 2)) / 2
                 slopes.append((softmax(own) - np.eye(10)[y[place]] + 0.7 * distilled, x[place]))
                 slopes.append((0.3 * (softmax(w @ features + b) - np.eye(10)[label]), features))
-            w = w - 0.05 * sum(np.outer(slope, values) for slope, values in slopes) / len(places)
-            b = b - 0.05 * sum(slope for slope, _ in slopes) / len(places)
+            w = w - 0.1 * sum(np.outer(slope, values) for slope, values in slopes) / len(places)
+            b = b - 0.1 * sum(slope for slope, _ in slopes) / len(places)
     np.testing.assert_allclose(up.model["head.weight"], w, atol=3e-6)
     np.testing.assert_allclose(up.model["head.bias"], b, atol=3e-6)
 
