@@ -48,16 +48,19 @@ def measured(wanted: eq.Experiment, address: str | None, here: list[nodes.Node])
     """Medians of the rounds of a run but the first and the last, which measures: seconds and CPU seconds; and how long it took to begin."""
     ends: list[float] = []  # of a round, and when the next began: looking takes time, too
     begins: list[float] = []
-    cpu: list[float] = []
+    cpu: list[float] = []  # at the end of a round, and when the next began
+    cpu_begins: list[float] = []
     memory: list[float] = []
 
     def mark(*_: object) -> None:
         ends.append(time.perf_counter())
-        pids = family(os.getpid()) + [pid for node in here if address for pid in session(node)]
+        # Nodes that this process started are its family, too: each counts once.
+        pids = list(dict.fromkeys(family(os.getpid()) + [pid for node in here if address for pid in session(node)]))
+        cpu.append(cpu_seconds(pids))
         if len(ends) == 4:
             performing = [pid for pid in pids if "ray::Actor" in command(pid)] if address else pids[1:]
             memory.extend([memory_mb(pids[:1]), statistics.median([memory_mb([pid]) for pid in performing] or [0.0])])
-        cpu.append(cpu_seconds(pids))
+        cpu_begins.append(cpu_seconds(pids))
         begins.append(time.perf_counter())
 
     began = time.perf_counter()
@@ -66,7 +69,7 @@ def measured(wanted: eq.Experiment, address: str | None, here: list[nodes.Node])
     rounds = range(2, len(ends) - 1)
     return {
         "start": ends[0] - began, "seconds": statistics.median(ends[number] - begins[number - 1] for number in rounds),
-        "cpu": (cpu[-2] - cpu[1]) / len(rounds), "driver": memory[0], "performing": memory[1],
+        "cpu": statistics.mean(cpu[number] - cpu_begins[number - 1] for number in rounds), "driver": memory[0], "performing": memory[1],
     }  # fmt: skip
 
 
