@@ -19,11 +19,13 @@ from equipoise.metrics import counts
 from equipoise.runs import Run
 from equipoise.runs.clinical import clinical, derived, unequal
 from equipoise.runs.scores import counted
+from equipoise.runs.summary import summarise
 from equipoise.storage.store import RunError, Store
 from equipoise.storage.tables import FORMAT
 from equipoise.transports import curves
 from equipoise.transports.base import Watcher
 from tests.helpers import half_finished
+from tests.helpers.runs import played, settings
 
 
 def hospitals(classes: int = 2, sizes: tuple[int, ...] = (300, 220, 90)) -> eq.Dataset:
@@ -186,3 +188,13 @@ def test_a_run_of_format_3_goes_on_and_going_back_takes_counts_along(tmp_path: P
         data=data, model={"name": "mlp", "hidden": [6]}, training={"lr": 0.2}, rounds=3, workers=0, method="fedakd", keep=5
     )
     assert counted(simulate.resume(tmp_path / "run", Watcher(), given=wanted).store) == whole
+
+
+def test_the_best_round_is_that_of_the_model_asked_for(tmp_path: Path) -> None:
+    run = played(settings("fedakd", rounds=4), tmp_path / "run")
+    for model in ("personal", "global"):
+        rows = run.table(phase="received", metric="accuracy", model=model, split="test")
+        means = {number: np.mean([row["value"] for row in rows if row["round"] == number]) for number in range(1, 5)}
+        found = summarise(run, model=model)
+        assert found["average then"] == pytest.approx(max(means.values())) and means[found["best round"]] == max(means.values())
+    assert summarise(run, model="global")["average then"] != summarise(run, model="personal")["average then"]
