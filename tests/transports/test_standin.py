@@ -19,7 +19,7 @@ from equipoise.records import Down, Record, Up
 from equipoise.runs import Run
 from equipoise.storage.store import RunError
 from equipoise.transports.base import Interrupted, Kept, Reply, Request, Watcher, reply_file, state_file, state_name
-from equipoise.transports.ray import actor
+from equipoise.transports.ray import actor, references
 from equipoise.transports.ray import cluster as transport
 from equipoise.transports.ray.cluster import Cluster
 from equipoise.transports.ray.crew import HeadLost
@@ -326,13 +326,12 @@ def test_many_requests_are_sent_ahead(count: int, ahead: int, ray: StandIn, open
 
 
 def test_large_requests_and_replies_do_not_travel_together(ray: StandIn, opened: Any) -> None:
-    """A sixteenth of the smallest store, for all of a call."""
-    ray.machines[2].store = MB
+    """Two megabytes travel with an answer."""
     cluster = opened(count=60)
-    tree = Tree({"w": torch.ones(4096)})  # 16 kB of 64
+    tree = Tree({"w": torch.ones(2**17 - 100)})  # half a megabyte
     cluster.exchange(asked(60, tree=tree))
     assert max(map(len, travelled(ray))) == 4
-    cluster.exchange(asked(60, bytes=22_000))
+    cluster.exchange(asked(60, bytes=2 * MB // 3 + 1))
     before = len(performed(ray))
     cluster.exchange(asked(60))
     assert max(map(len, travelled(ray)[before:])) == 2
@@ -571,7 +570,20 @@ def test_it_leaves_nothing_and_ends_only_its_own_connection(ray: StandIn, opened
 # States.
 
 
-def test_states_stay_where_they_are_and_come_from_their_files_once_their_node_is_lost(ray: StandIn, opened: Any, tmp_path: Path) -> None:
+def test_small_states_travel_with_the_call(ray: StandIn, opened: Any, tmp_path: Path) -> None:
+    cluster, states = opened(), {}
+    before = len(ray.put_values)
+    for round in (1, 2):
+        replies = cluster.exchange(asked(round=round, states=states, exchange=1))
+        assert [reply.up.count for reply in replies] == [round] * 4
+        states = {reply.client: reply.state for reply in replies if reply.state}
+    assert len(states) == 4 and not cluster.states.held and len(ray.put_values) == before
+
+
+def test_large_states_stay_where_they_are_and_come_from_their_files_once_their_node_is_lost(
+    ray: StandIn, opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(references, "INLINE", 0)
     cluster = opened()
     files = tmp_path / "run" / "files"
     states: dict[str, Kept] = {}
@@ -586,7 +598,8 @@ def test_states_stay_where_they_are_and_come_from_their_files_once_their_node_is
         assert len(ray.put_values) - before == (2 if round == 3 else 0)  # those that were at the lost node
 
 
-def test_states_are_held_up_to_a_fifth_of_the_smallest_store(ray: StandIn, opened: Any) -> None:
+def test_states_are_held_up_to_a_fifth_of_the_smallest_store(ray: StandIn, opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(references, "INLINE", 15_000)
     ray.machines[2].store = 200_000
     cluster = opened()
     cluster.exchange(asked(exchange=1, numbers=4000))  # 16 kB each, and 40 for all

@@ -28,6 +28,7 @@ from equipoise.transports.ray.actor import packed
 from equipoise.transports.ray.connecting import connected
 from equipoise.transports.ray.crew import FETCH_DEADLINE, LOOK, Call, Crew, Lane
 from equipoise.transports.ray.going import Exchange
+from equipoise.transports.ray.nodes import INLINE
 from equipoise.transports.ray.references import References
 from equipoise.transports.ray.work import work_of
 
@@ -121,14 +122,14 @@ class Cluster:
         return [going.replies[number] for number in range(len(requests))]
 
     def _going(self, requests: Sequence[Request]) -> Exchange:
-        """Large clients first, so that the last ones to finish are small; together as many as a small part of an object store holds."""
+        """Large clients first, so that the last ones to finish are small; together as many as travel with one answer."""
         smallest = min([self.store, *(node.store for node in self._crew.nodes.values())])
         self.states.limit = STATES * smallest
         weights = [self.roster.sizes["train"][request.client] + 1 for request in requests]
         order = sorted(range(len(requests)), key=lambda number: -weights[number])
         shared, trees = wire.shared_trees(requests)
         each = max(1, self.largest, size(requests[0].down))
-        together = max(1, min(TOGETHER, int(smallest / TOGETHER / each)))
+        together = max(1, min(TOGETHER, int(INLINE / each)))
         put = self._put(packed(Record._trusted({"trees": trees}))) if trees else None
         return Exchange(dict(enumerate(requests)), deque(order), weights, together, shared, put)
 

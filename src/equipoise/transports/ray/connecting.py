@@ -11,7 +11,7 @@ from typing import Any
 
 from equipoise.experiment import ConfigurationError
 from equipoise.transports.ray.looking import check_installed, is_loopback, look
-from equipoise.transports.ray.nodes import PORT, check_token, here
+from equipoise.transports.ray.nodes import PORT, TRAVEL, check_token, here
 
 
 def address_of(given: str) -> str:
@@ -54,7 +54,7 @@ def connected(given: str, trust_network: bool) -> tuple[Any, str, bool]:
         check_token(token)
     found = look(address, token, trust_network)
     before = dict(os.environ)
-    os.environ |= {"RAY_AUTH_MODE": "token" if found["token"] else "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    os.environ |= TRAVEL | {"RAY_AUTH_MODE": "token" if found["token"] else "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
     os.environ |= {"RAY_AUTH_TOKEN_PATH": str(token)} if token is not None else {}
     ray = import_module("ray")
     import_module("ray.util.scheduling_strategies")

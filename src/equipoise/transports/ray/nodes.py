@@ -23,9 +23,12 @@ from equipoise.version import __version__
 PORT = 6379
 START_DEADLINE = 120.0
 STOP_DEADLINE = 15.0
+# What is smaller travels with a call or its answer; what is larger goes by the object stores, which costs a few milliseconds more, and memory.
+INLINE = 2 * 2**20
+TRAVEL = {"RAY_max_direct_call_object_size": str(INLINE)}  # of the run's process, too
 # Of every process of a node: no reports to Ray's makers, training not below other work, a dead node known within 2 s, and no state of a
 # client on a node's disk.
-_SETTINGS = {
+_SETTINGS = TRAVEL | {
     "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_automatic_object_spilling_enabled": "0",
     "RAY_health_check_period_ms": "500", "RAY_health_check_timeout_ms": "1000", "RAY_health_check_failure_threshold": "3",
     "RAY_health_check_initial_delay_ms": "1000", "RAY_AUTH_MODE": "token",

@@ -1,4 +1,4 @@
-"""States of clients as references into the object stores of the nodes; on the disk of the server before they count."""
+"""States of clients: on the disk of the server before they count. Small ones travel with a call; large ones are references into the object stores."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from equipoise.records import CannotSave
 from equipoise.transports.base import Reply
+from equipoise.transports.ray.nodes import INLINE
 from equipoise.transports.states import ServerStates, state_path
 
 
@@ -23,9 +24,11 @@ class References:
         self.limit = 0.0
 
     def of(self, name: str) -> Any:
-        """The reference of a state: the one that an actor left, or a new one of its file."""
+        """What to send for a state: the reference that an actor left, or a new one of its file; of a small one the file's content."""
         if name not in self.held:
             data = np.frombuffer(state_path(self.files, name).read_bytes(), np.uint8)
+            if len(data) <= INLINE:
+                return data
             self._hold(name, self.ray.put(data), len(data))
         self.held.move_to_end(name)
         return self.held[name][0]
@@ -40,7 +43,8 @@ class References:
             return Reply(reply.client, stop=str(error))
         if written != reply.state:
             return Reply(reply.client, failure=f"state {reply.state.name} was damaged on its way")
-        self._hold(written.name, reference, written.bytes)
+        if written.bytes > INLINE:
+            self._hold(written.name, reference, written.bytes)
         return reply
 
     def forget(self, name: str) -> None:
