@@ -8,7 +8,7 @@ import torch
 
 import equipoise as eq
 from equipoise.auditing import Audit, Findings
-from equipoise.auditing.summaries import BINS, WIDEST, Projection, counted, groups_of, labels_of, leading
+from equipoise.auditing.summaries import BINS, MOST_CLASSES, WIDEST, Projection, counted, groups_of, labels_of, leading
 from equipoise.data import federate
 from equipoise.data.shift import gaussian_kl
 from equipoise.task import Task
@@ -87,6 +87,15 @@ def test_no_sum_is_of_fewer_samples_than_least() -> None:
             total = counts[groups == group].sum()
             assert total == 0 or total >= 5
         assert counts[groups == -1].sum() < 5
+
+
+def test_as_many_samples_as_least_are_enough_for_a_group() -> None:
+    assert groups_of(np.array([5, 4, 1]), 5).tolist() == [0, 3, 3]
+    assert groups_of(np.array([4, 4, 6]), 9).tolist() == [3, 3, 3]
+    many = np.zeros(MOST_CLASSES + 1, int)
+    many[3] = 5
+    assert set(groups_of(many, 5)) == {0} and set(groups_of(many, 6)) == {-1}, "so many classes are one group"
+    assert groups_of(many[:-1], 5)[3] == 3
 
 
 def test_summaries_of_a_client_are_sums_over_its_groups(tmp_path: object) -> None:

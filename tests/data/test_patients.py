@@ -137,6 +137,14 @@ def test_what_is_wrong_is_told_with_file_row_and_count(patients: str, events: st
     assert any(sentence in note for note in understood(DataConfig(name=str(tmp_path))).warnings)
 
 
+@pytest.mark.parametrize(("count", "shown"), [(5, "AL, AR, AZ, CA, CO"), (7, "AL, AR, AZ, CA, CO and 2 more")])
+def test_of_sites_without_positives_five_are_named(count: int, shown: str, tmp_path: Path) -> None:
+    states = ["AL", "AR", "AZ", "CA", "CO", "CT", "DE"][:count]
+    patients = "patient,sex,postal_code,state\n" + "".join(f"q{place},F,,{state}\n" for place, state in enumerate(states)) + "p1,F,,NY\n"
+    found = read_patients(folder(tmp_path, patients, EVENTS))
+    assert told(found).rstrip().endswith(f"{count} of {count + 1} sites have no positive patient, so their own numbers say nothing of them: {shown}")
+
+
 @pytest.mark.parametrize(
     ("patients", "events", "sentence"),
     [

@@ -46,6 +46,12 @@ def test_run_against_alone_is_a_comparison(hospitals: Path, equipoise: Terminal)
     cells = plan(base, [{"name": "fedprox", "mu": 0.3}], seeds=[4])
     assert {cell.name for cell in cells} == {path.name for path in Path("c/runs").iterdir()}, "as `compare` would have it"
     result = json.loads(Path("c/comparison.json").read_text())
+    alone, together = ({client: 100 * value for client, value in entry["clients"].items()} for entry in result["entries"])
+    printed = answer.out[answer.out.index("who gains, who loses") :].splitlines()
+    for client in ROWS:
+        change = together[client] - alone[client]
+        row = next(line.split() for line in printed if line.startswith(client))
+        assert row == [client, f"{alone[client]:.1f}", f"{change:+.1f}" if f"{change:.1f}" not in ("0.0", "-0.0") else row[2]]
     assert {(entry["method"], entry["seed"]) for entry in result["entries"]} == {("standalone", 4), ("fedprox", 4)}
     assert eq.Run(Path("c") / result["entries"][1]["run"]).config["method"]["mu"] == 0.3
     again = equipoise("run", *words, "--method", "fedprox", "--set", "method.mu=0.3", "--seed", "4", "--against-alone", "--out", "c")
