@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import equipoise as eq
 from equipoise.auditing import Findings, pictures
@@ -79,3 +80,26 @@ def test_kl_against_size_beside_what_chance_would_show(clients: int) -> None:
         (np.diff(sizes) > 0).all() and sizes[0] >= max(found.dimensions, int(min(told)[0] / 1.1)) and sizes[-1] == int(1.1 * max(told)[0])
     )
     assert by_chance == pytest.approx([chance(int(n), found.dimensions) for n in sizes])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_names_cover_neither_points_nor_each_other(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    figure = Figure(figsize=(6, 4), dpi=216)
+    axes = figure.add_subplot()
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    points, radii, line = draw.uniform(0.05, 0.95, (24, 2)), np.full(24, 11.0), np.array([[0.2, 0.6], [0.8, 0.3]])
+    pictures._name(axes, points, [f"client {k}" for k in range(24)], np.arange(24), radii, line, 6.0)
+    boxes = {text.get_text(): text.get_window_extent() for text in axes.texts}
+    assert 5 <= len(boxes) < 24, "some find no room"
+    for place in range(24):
+        if f"client {place}" not in boxes:
+            continue
+        own, axis = boxes[f"client {place}"], axes.get_window_extent()
+        assert axis.x0 <= own.x0 and own.x1 <= axis.x1 and axis.y0 <= own.y0 and own.y1 <= axis.y1
+        assert not any(own.overlaps(box) for name, box in boxes.items() if name != f"client {place}")
+        others = [(at, 11) for k, at in enumerate(points) if k != place] + [(at, 6) for at in line]
+        for at, radius in others:
+            x, y = axes.transData.transform(at)
+            wide = radius * 216 / 72
+            assert own.x1 <= x - wide or own.x0 >= x + wide or own.y1 <= y - wide or own.y0 >= y + wide

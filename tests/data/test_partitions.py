@@ -224,6 +224,11 @@ def test_whitening_refuses_more_directions_than_the_inputs_have() -> None:
     flat = np.column_stack([np.arange(50.0), np.arange(50.0), np.zeros(50)])
     with pytest.raises(ValueError, match="vary in 1 directions only"):
         whitened(flat, 2)
+    assert whitened(flat, 1).shape == (50, 1)
+    signs = np.array([[a, b, c] for a in (1, -1) for b in (1, -1) for c in (1, -1)])
+    with pytest.raises(ValueError, match="vary in 1 directions only, 3 were asked for; use q=1 or less"):
+        whitened(signs * [1.0, 1e-7, 2e-7], 3)  # beside the first the others are as good as none
+    assert whitened(signs * [1.0, 1e-5, 2e-5], 3).shape == (8, 3)
 
 
 def test_shifts_have_exactly_the_length_asked_for() -> None:

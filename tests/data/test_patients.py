@@ -142,7 +142,11 @@ def test_of_sites_without_positives_five_are_named(count: int, shown: str, tmp_p
     states = ["AL", "AR", "AZ", "CA", "CO", "CT", "DE"][:count]
     patients = "patient,sex,postal_code,state\n" + "".join(f"q{place},F,,{state}\n" for place, state in enumerate(states)) + "p1,F,,NY\n"
     found = read_patients(folder(tmp_path, patients, EVENTS))
-    assert told(found).rstrip().endswith(f"{count} of {count + 1} sites have no positive patient, so their own numbers say nothing of them: {shown}")
+    assert (
+        told(found)
+        .rstrip()
+        .endswith(f"{count} of {count + 1} sites have no positive patient, so their own numbers say nothing of them: {shown}")
+    )
 
 
 @pytest.mark.parametrize(

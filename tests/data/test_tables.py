@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.data import Column, DataConfig, Dataset, federate, from_arrays, from_tables, inputs_from
+from equipoise.data import Column, DataConfig, Dataset, federate, from_arrays, from_tables, inputs_from, npz
 from equipoise.data.tables import read_table
 
 NORTH = "age,ward,pressure,label\n" + "".join(
@@ -264,6 +264,17 @@ def test_broken_csv_files_are_refused(tmp_path: Path, content: str, said: str) -
     (tmp_path / "a.csv").write_text(content)
     with pytest.raises(ValueError, match=said):
         from_tables(tmp_path)
+
+
+def test_sides_of_arrays_without_values_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(npz, "_MOST_ENTRIES", 5)
+    for sides, fits in ((5, True), (6, False)):
+        np.savez(tmp_path / "a.npz", x=np.zeros((sides, 0)))
+        if fits:
+            assert npz.read_npz(tmp_path / "a.npz")["x"].shape == (5, 0)
+        else:
+            with pytest.raises(ValueError, match="the file is damaged"):
+                npz.read_npz(tmp_path / "a.npz")
 
 
 def test_an_npz_file_with_objects_or_cut_short_is_refused(tmp_path: Path) -> None:

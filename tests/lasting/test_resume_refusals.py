@@ -197,5 +197,6 @@ def test_whoever_asks_for_the_lock_leaves_no_trace_and_keeps_nobody_out(tmp_path
     monkeypatch.setattr(lock, "PATIENCE", 60)  # the machine may be slow
     with open(tmp_path / LOCK) as looking:  # somebody asks in the moment in which a run begins
         fcntl.flock(looking, fcntl.LOCK_SH)
+        assert not is_held(tmp_path), "who looks does not see others who look"
         Timer(0.1, lambda: fcntl.flock(looking, fcntl.LOCK_UN)).start()
         acquire(tmp_path).release()

@@ -131,9 +131,11 @@ class Map:
         if not first and not any(place in self.beside for place in places):  # a line that is told under another number: part of a statement
             first = self.files.get(change.file, set())
         files = {_file(test) for test in first} | {file for place in places for file in self.beside.get(place, ())}
+        if change.runs_at_import:  # by whoever imports it, from wherever: a default or a bound may be all that a test looks at
+            files |= {file for file in self.tests if _imports(self.root / file, change.file, package=True)}
         totals = {file: sum(self.seconds[test] for test in self.tests[file]) for file in files}
         found = {test for file in files for test in self.tests[file]}
-        near = {file for file in files if _imports(self.root / file, change.file)}
+        near = {file for file in files if _imports(self.root / file, change.file, change.runs_at_import)}
         # Of the files that import the module all tests, then of every other file the quickest test, then the second of each, and so on.
         rank: dict[str, int] = {}
         for file in files:
@@ -210,12 +212,13 @@ def _test_files(path: Path) -> list[Path]:
     return list(path.rglob("test_*.py"))
 
 
-def _imports(tests: Path, source: str) -> bool:
-    """Whether a file of tests imports a module of the source by its own name."""
+def _imports(tests: Path, source: str, package: bool = False) -> bool:
+    """Whether a file of tests imports a module of the source by its own name, or something from its package, which may come from it."""
     *folders, name = Path(source).relative_to("src").with_suffix("").parts
-    package = re.escape(".".join(folders))
+    parent = re.escape(".".join(folders))
     text = tests.read_text() if tests.exists() else ""
-    return re.search(rf"\b{package}\.{name}\b|from {package} import .*\b{name}\b", text) is not None
+    from_package = rf"|from {parent} import " if package and len(folders) > 1 else ""
+    return re.search(rf"\b{parent}\.{name}\b|from {parent} import .*\b{name}\b{from_package}", text) is not None
 
 
 def _file(test: str) -> str:

@@ -21,6 +21,7 @@ from equipoise.report import figures, report
 from equipoise.report.cards import cards, points, written
 from equipoise.report.clinical import calibration
 from equipoise.report.curves import read_curves
+from equipoise.report.parts import metrics_of_several
 from equipoise.report.verdict import best_in_words
 from equipoise.runs import Run
 from equipoise.runs.summary import summarise as shown
@@ -85,6 +86,15 @@ def test_every_partition_has_a_verdict_of_its_own() -> None:
     first, second = made_up({"fedavg": [0.7], "fedakd": [0.8]}), made_up({"fedavg": [0.9], "fedakd": [0.8]}, partition="sharded")
     both = best_in_words(Comparison([*first.entries, *second.entries], "fedavg"))
     assert re.match(r"On iid: fedakd has the best average.* On sharded: fedavg has the best average", both)
+
+
+def test_of_several_methods_every_metric_has_its_average_its_worst_client_and_its_harm() -> None:
+    found = metrics_of_several(made_up({"fedavg": [0.5], "fedakd": [0.8]}), "iid")
+    assert len(found["header"]) == 4 and found["header"][0] == "method"
+    assert [(row[0], *(re.sub("<[^>]*>|[*]", "", str(cell)) for cell in row[1:])) for row in found["rows"]] == [
+        ("fedavg", "50.0", "40.0", "100.0"),
+        ("fedakd", "80.0", "70.0", "0.0"),
+    ]
 
 
 def test_numbers_are_written_in_the_unit_of_their_metric() -> None:

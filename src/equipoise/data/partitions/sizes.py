@@ -75,7 +75,7 @@ def quantity(pool: Pool, clients: int, seed: int, *, alpha: float, min_size: int
     check_enough(len(pool), clients, min_size, "quantity")
     for attempt in range(attempts(clients)):
         shares = stream(seed, "partition", "quantity", attempt).dirichlet(np.full(clients, alpha))
-        sizes = np.diff(np.floor(np.cumsum(shares) * len(pool) + 1e-9).astype(np.int64), prepend=0)
+        sizes = np.diff(np.floor(np.cumsum(shares) * len(pool)).astype(np.int64), prepend=0)
         sizes[-1] += len(pool) - sizes.sum()
         if sizes.min() >= min_size:
             deal = _random_deal(len(pool), sizes, seed, "quantity")
