@@ -35,8 +35,8 @@ test-slow: .venv/.installed-dev  ## the same checks over far more cases; minutes
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev,track,tables,cluster]'
 	touch $@ .venv/.installed
 
-bench: .venv/.installed  ## against public simulators and the bound, side by side; needs EQUIPOISE_DATA
-	$(BIN)/python benchmarks/bench.py
+bench: .venv/.installed  ## against public simulators and the bound, taking turns round by round; needs EQUIPOISE_DATA
+	$(BIN)/python benchmarks/paired.py
 
 bench-quick: .venv/.installed  ## whether a change cost something, within ten minutes; BEFORE=TREE takes another version along; needs EQUIPOISE_DATA
 	$(BIN)/python benchmarks/paired.py --quick $(if $(BEFORE),--before $(BEFORE))

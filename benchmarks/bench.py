@@ -1,4 +1,4 @@
-"""Runs all contenders side by side, in random order, several times, and writes results.json and RESULTS.md."""
+"""Runs all contenders side by side, in random order, several times, and writes variants.json and VARIANTS.md."""
 
 from __future__ import annotations
 
@@ -200,18 +200,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="rounds of every run; by default each workload's own number")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=float, default=0.05, help="share of the machine that others may use in a round that counts")
-    parser.add_argument("--output", type=Path, default=HERE, help="folder of results.json and RESULTS.md")
+    parser.add_argument("--output", type=Path, default=HERE, help="folder of variants.json and VARIANTS.md")
     options = parser.parse_args()
     # A runner that is told to end takes its contender with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    file = options.output / "results.json"
+    file = options.output / "variants.json"
     everything = json.loads(file.read_text()) if file.is_file() else {}
     for workload in options.workloads:
         everything[workload] = compete(workload, options)
         file.write_text(json.dumps(everything, indent=1, sort_keys=True) + "\n")
-        results = options.output / "RESULTS.md"
-        _, title, cluster = results.read_text().partition("\n## Cluster\n") if results.is_file() else ("", "", "")  # cluster.py wrote it
-        results.write_text(render(everything) + title + cluster)
+        (options.output / "VARIANTS.md").write_text(render(everything))
 
 
 if __name__ == "__main__":

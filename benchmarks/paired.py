@@ -1,4 +1,4 @@
-"""Contenders that live at once and take turns, round by round: what a difference of a few percent can rest on. Writes PAIRED.md.
+"""Contenders that live at once and take turns, round by round: what a difference of a few percent can rest on. Writes RESULTS.md.
 
     python benchmarks/paired.py                                   # W1, W2, W3 with all contenders
     python benchmarks/paired.py --quick                           # W2 and W3 beside the bound; prints, and writes nothing
@@ -36,7 +36,7 @@ from measure import TURNS
 from workloads import WORKLOADS
 
 CONTROL, BEFORE = "control", "before"
-# The fastest of the bound's loops in the last whole benchmark (RESULTS.md); all contenders at once leave no time for the others.
+# The fastest of the bound's loops in the last whole benchmark (bench.py); all contenders at once leave no time for the others.
 BOUND_VARIANTS = {"W1": "channels_last", "W2": "bare", "W3": "channels_last"}
 START_SECONDS, ROUND_SECONDS = 300.0, 120.0
 WARM_UP = 2
@@ -211,11 +211,11 @@ def table(found: Found, counted: int) -> list[str]:
 
 
 def render(everything: list[tuple[Found, int]]) -> str:
-    """PAIRED.md."""
+    """RESULTS.md, but for what others write below."""
     lines = [
-        "# Contenders that take turns",
+        "# Results of the benchmark",
         "",
-        "Written by `python benchmarks/paired.py`. All contenders live at once; in every round each plays it, one after another in random order, the others held still. A ratio is the median "
+        "Written by `python benchmarks/paired.py`; `benchmarks/README.md` says what is measured and how. All contenders live at once; in every round each plays it, one after another in random order, the others held still. A ratio is the median "
         f"over rounds of a contender's time over ours in the same round, with the bootstrap's {SURE:.0%} interval. `{CONTROL}` is an identical copy of ours: how far its interval reaches from 1 is the "
         "noise floor, and a ratio whose interval reaches into it is no difference. CPU time is that of all a contender's processes, as the scheduler counts it.",
     ]
@@ -235,7 +235,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="rounds that count; default: 60 (W1: 10), or 40 with --quick")
     parser.add_argument("--before", type=Path, help="a tree of another version of Equipoise, which takes part as `before`")
     parser.add_argument("--quick", action="store_true", help="W2 and W3 beside the bound, printed and not written")
-    parser.add_argument("--output", type=Path, default=HERE / "PAIRED.md")
+    parser.add_argument("--output", type=Path, default=HERE / "RESULTS.md")
     options = parser.parse_args()
     if options.rounds is not None and options.rounds < 2:
         parser.error(f"--rounds: expected at least 2, got {options.rounds}")
@@ -251,7 +251,8 @@ def main() -> None:
         everything.append((found, counted))
         print("\n".join(table(found, counted)), flush=True)
         if not options.quick:
-            options.output.write_text(render(everything))
+            _, title, cluster = options.output.read_text().partition("\n## Cluster\n") if options.output.is_file() else ("", "", "")
+            options.output.write_text(render(everything) + title + cluster)  # cluster.py wrote it
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""RESULTS.md from results.json."""
+"""VARIANTS.md from variants.json."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIELDS = {
 def render(everything: dict[str, Any]) -> str:
     """The whole report."""
     parts = [
-        "# Results of the benchmark",
+        "# One run after another",
         "Written by `benchmarks/bench.py`; `benchmarks/README.md` says what is measured and how. Seconds are per round: the median "
         "over repetitions of each run's median, and the fastest round. Ratios are medians over the interleaved repetitions. "
         "CPU-seconds are per round, memory is the peak of the summed proportional set sizes of all processes.",

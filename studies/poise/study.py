@@ -29,6 +29,7 @@ from equipoise.experiment.specifications import method_from
 from equipoise.method import Method
 from equipoise.methods.poise import Poise
 from equipoise.runs import Run
+from equipoise.storage.store import RunError
 from equipoise.streams import stream
 from equipoise.weighting import log_likelihoods, posterior_mean, simplex_grid
 
@@ -70,8 +71,15 @@ def known() -> dict[tuple[Any, ...], dict[str, Any]]:
     return {key_of(record): record for record in map(json.loads, lines)}
 
 
+KEY = ("part", "model", "setting", "method", "seed")
+
+
 def key_of(record: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(record[name] for name in ("part", "model", "setting", "method", "seed"))
+    return tuple(record[name] for name in KEY)
+
+
+def named(key: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(zip(KEY, key, strict=True))
 
 
 class Study:
@@ -107,7 +115,13 @@ class Study:
         federation = change(plain) if change is not None else plain
         began, cpu = time.perf_counter(), time.process_time()
         with tempfile.TemporaryDirectory() as folder, dealt(federation):
-            run = simulate.run(wanted, Path(folder) / "run")
+            try:
+                run = simulate.run(wanted, Path(folder) / "run")
+            except RunError as error:
+                if "not finite" not in str(error):
+                    raise
+                self.keep({**named(key), "diverged": str(error)})
+                return self.done[key]
             record = self.record(run, wanted, federation, key, against)
             record["seconds"] = [round(time.perf_counter() - began, 1), round(time.process_time() - cpu, 1)]
             if keep is not None:
@@ -120,8 +134,7 @@ class Study:
         found = run.final()
         right = [self._right(run, wanted, federation, k, client) for k, client in enumerate(federation.ids)]
         rows = [*run.rounds(), *run.finish()]
-        record: dict[str, Any] = dict(zip(("part", "model", "setting", "method", "seed"), key, strict=True))
-        record |= {
+        record: dict[str, Any] = named(key) | {
             "served": run.main_model,
             "accuracy": [round(found[client], 6) for client in federation.ids],
             "tests": [len(part) for part in federation.test],
@@ -233,14 +246,14 @@ class Study:
         federation = federate(wanted.data, seed, wanted.dataset)
         with tempfile.TemporaryDirectory() as folder, dealt(federation):
             found = simulate.run(wanted, Path(folder) / "run").final()
-        record = dict(zip(("part", "model", "setting", "method", "seed"), key, strict=True))
-        self.keep({**record, "rmse": [round(found[client], 6) for client in federation.ids], "tests": list(map(len, federation.test))})
+        self.keep({**named(key), "rmse": [round(found[client], 6) for client in federation.ids], "tests": list(map(len, federation.test))})
 
     def keep(self, record: dict[str, Any]) -> None:
         with RESULTS.open("a") as file:
             file.write(json.dumps(record) + "\n")
         self.done[key_of(record)] = record
-        print(*key_of(record), f"{np.mean(record.get('accuracy', record.get('rmse'))):.4f}", flush=True)
+        said = "diverged" if "diverged" in record else f"{np.mean(record.get('accuracy', record.get('rmse'))):.4f}"
+        print(*key_of(record), said, flush=True)
 
     def lenet(self) -> None:
         self.report("lenet")

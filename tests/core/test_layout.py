@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -160,3 +162,9 @@ def test_the_map_names_every_package_and_each_that_it_names_is_there() -> None:
     named = {name: text for cell, text in rows for name in re.findall(r"`([\w]+)/`", cell)}
     assert packages <= named.keys(), f"CONTRIBUTING.md's map has no row for {sorted(packages - named.keys())}"
     assert all((ROOT / name).is_dir() for name in named), f"there is no {sorted(name for name in named if not (ROOT / name).is_dir())}"
+
+
+def test_importing_it_warns_of_nothing() -> None:
+    words = [sys.executable, "-W", "always::UserWarning", "-c", "import equipoise; equipoise.Experiment"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "Warning" not in done.stderr, done.stderr

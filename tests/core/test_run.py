@@ -78,6 +78,15 @@ def stopped_after(number: int) -> Watcher:
     return Watcher(on_round=stop)
 
 
+@pytest.mark.parametrize(("cores", "asked", "processes"), [(3, None, 3), (None, None, 1), (3, 2, 2), (3, 0, None)])
+def test_there_is_a_worker_for_every_core_unless_a_number_is_given(
+    cores: int | None, asked: int | None, processes: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr(simulate, "Pool", lambda count: count)
+    assert simulate._pool(eq.Experiment(data={"name": "digits"}, workers=asked)) == processes
+
+
 def test_values_by_client_survive_a_resume_and_only_changed_ones_are_written(tmp_path: Path) -> None:
     config = settings(Remembering(), rounds=5, participation={"number": 2}, keep=100)
     whole = played(config, tmp_path / "whole")

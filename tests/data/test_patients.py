@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.data import DataConfig, federate, inputs_from, load
+from equipoise.data import DataConfig, Parts, federate, histories, inputs_from, load
 from equipoise.data.check import understood
 from equipoise.data.codes import PANCREATIC_CANCER, STATES, read_rule, state_of, system_of
 from equipoise.data.histories import dataset_of
@@ -349,3 +349,18 @@ def test_what_lies_beside_the_sites_folders(tmp_path: Path) -> None:
     (tmp_path / "events.csv").write_text(EVENTS)
     with pytest.raises(ValueError, match=r"either one folder for all sites or one per site, got events\.csv beside the sites' folders"):
         read_patients(tmp_path)
+
+
+def test_values_of_each_code_are_scaled_by_those_of_the_training_patients() -> None:
+    draw = np.random.default_rng(0)
+    x = np.zeros((40, 1 + 6, 4), np.float32)
+    x[:, 1:, 0] = draw.integers(0, 5, (40, 6))  # 0: no event; 4: a rare code
+    x[:, 1:, 1] = draw.normal(50, 9, (40, 6))
+    x[:, 1:, 3] = draw.random((40, 6)) < 0.3  # no value
+    x[:, 1:, 1] *= 1 - x[:, 1:, 3]
+    train = Parts.of([np.arange(0, 20), np.arange(15, 30)])  # a patient of two clients counts once
+    recipe = histories.fit(x, ("a", "b", "c"), train)
+    for code in range(1, 5):
+        values = [float(event[1]) for patient in x[:30] for event in patient[1:] if event[0] == code and not event[3]]
+        assert recipe["mean"][code] == pytest.approx(np.mean(values)) and recipe["scale"][code] == pytest.approx(np.std(values))
+    assert recipe["mean"][0] == 0 and recipe["scale"][0] == 1 and recipe["shape"] == [7, 4]

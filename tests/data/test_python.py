@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,20 @@ def test_data_are_given_in_three_ways_and_keep_their_name(how: str) -> None:
     assert wanted.data.clients == (2 if how == "name" else None)
     with pytest.raises(ValueError, match="given twice"):
         eq.Experiment(data=data, dataset=data)
+
+
+@pytest.mark.parametrize(
+    ("given", "how"),
+    [
+        (pd.DataFrame({"a": [1.0]}), 'eq.from_frame(frame, label="COLUMN")'),
+        (SimpleNamespace(column_names=["a"]), 'eq.from_huggingface(dataset, label="COLUMN")'),
+        (np.zeros((2, 2)), "eq.from_arrays(x, y) for arrays"),
+    ],
+)
+def test_what_is_no_data_set_yet_is_refused_with_the_function_that_makes_one(given: Any, how: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        eq.Experiment(data=given)
+    assert str(refused.value).endswith(f"use {how}")
 
 
 def test_a_comparison_of_own_data_is_named_after_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

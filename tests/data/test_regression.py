@@ -91,6 +91,17 @@ def test_a_schemas_centre_and_scale_stand_in_place_of_training_rows() -> None:
     assert federation.y.numpy() == pytest.approx((y[federation.source] - 100) / 50, abs=1e-6)
 
 
+def test_only_whole_numbers_from_zero_can_be_classes() -> None:
+    def numbers(*targets: float) -> Dataset:
+        return from_arrays(np.zeros((len(targets), 2)), np.array(targets), kind="regression")
+
+    classes = numbers(2.0, 0.0, 1.0, 2.0).as_task("classification")
+    assert classes.y.tolist() == [2, 0, 1, 2] and classes.task.outputs == 3 and classes.as_task(None) is classes
+    for targets in ((0.0, 1.5), (0.5, 1.5), (-1.0, 1.0)):
+        with pytest.raises(ValueError, match="its targets are not whole numbers from 0, so they cannot be classes; use task: regression"):
+            numbers(*targets).as_task("classification")
+
+
 def test_equal_targets_do_not_divide_by_zero() -> None:
     federation = federate(DataConfig(), 1, from_arrays(np.arange(40.0)[:, None], np.full(40, 7.5), kind="regression"))
     assert (federation.task.centre, federation.task.scale) == (7.5, 1.0)

@@ -272,6 +272,9 @@ def test_a_data_set_made_in_python_takes_a_schema_too() -> None:
         federate(DataConfig(schema={"classes": ["yes"]}), 1, data)
     with pytest.raises(ValueError, match="unknown column of arrays, named by its schema 'd'"):
         federate(DataConfig(schema={"columns": [{"name": "d", "kind": "number"}]}), 1, data)
+    numbers = from_arrays(x, np.arange(30) / 7, columns=["a", "b", "c"])
+    with pytest.raises(ValueError, match="has numbers for labels, but its schema has classes; set task: classification or mend the schema"):
+        federate(DataConfig(task="regression", schema={"classes": ["yes", "no"]}), 1, numbers)
 
 
 def test_images_are_brought_to_the_schemas_shape_or_refused(tmp_path: Path) -> None:

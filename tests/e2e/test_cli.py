@@ -152,6 +152,10 @@ def test_methods_are_listed_and_shown(equipoise: Terminal) -> None:
     shown = equipoise("methods", "fedprox")
     assert shown.code == 0 and "Paper: Li et al." in shown.out and "float >= 0" in shown.out and "0.01" in shown.out
     assert "family: drift (local training" in shown.out and "needs: nothing" in shown.out and "passes per round: E·T (" in shown.out
+    told = json.loads(equipoise("methods", "fedprox", "--json").out)
+    for what in ("fairness", "exchanges per round", "passes per round"):
+        assert f"\n{what}: {told[what.partition(' per ')[0]]}" in shown.out
+    assert f"\nfamily: {told['family']} (" in shown.out and "\nneeds: " in shown.out and f"Paper: {told['paper']}" in shown.out
     assert equipoise("methods", "show", "fedprox").out == shown.out
     assert json.loads(equipoise("methods", "fedprox", "--json").out)["parameters"][-1]["name"] == "mu"
     for words, sentence in (

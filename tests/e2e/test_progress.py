@@ -50,3 +50,19 @@ def test_quiet_says_nothing(screen: io.StringIO, capsys: pytest.CaptureFixture[s
         watcher.on_start(1, 4)
         watcher.on_clients(MEASURE, 2, 5)
     assert screen.getvalue() == "" and capsys.readouterr() == ("", "")
+
+
+def test_a_clinical_measure_has_its_interval_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr(output, "console", Console(file=shown, width=160, color_system=None))
+    measures = [(0.912, 0.85, 0.96), (0.5, None, None), (None, None, None), (float("nan"), 0.1, 0.2)]
+    clinical = {
+        f"c{place}": {"auroc": dict(zip(("value", "low", "high"), one, strict=True))}
+        for place, one in enumerate([*measures, *measures[:1] * 20])
+    }
+    output._show_clinical(clinical, list(clinical), most=5)
+    rows = [line.split(maxsplit=1) for line in shown.getvalue().splitlines() if line.startswith("c") and line[1:2].isdigit()]
+    assert [(name, value.strip()) for name, value in rows] == [
+        ("c0", "91.2 (85 to 96)"), ("c1", "50.0"), ("c2", "–"), ("c3", "–"), ("c4", "91.2 (85 to 96)"),
+    ]  # fmt: skip
+    assert "... and 19 more clients" in shown.getvalue()

@@ -19,9 +19,9 @@ IN_ORDER = ("isinstance", "issubclass", "cast", "getattr", "setattr", "hasattr")
 SYMMETRIC = ("max", "min", "maximum", "minimum", "swapaxes", "transpose")  # the order of two arguments says nothing
 FLOWS = (ast.If, ast.While, ast.IfExp)
 SKIPPED = (ast.JoinedStr,)  # texts for people: what they say is judged by reading
-LOOKS = (  # numbers given to pictures, which are judged by looking
-    "linewidth", "linewidths", "markersize", "fontsize", "alpha", "s", "figsize", "dpi", "zorder", "pad", "labelpad", "fraction", "capsize",
-    "elinewidth", "markeredgewidth", "borderaxespad", "handlelength", "bbox_to_anchor", "ncol", "ncols", "shrink", "aspect", "rotation",
+LOOKS = (  # numbers given to pictures, which are judged by looking, and the indent of JSON
+    "linewidth", "linewidths", "markersize", "fontsize", "title_fontsize", "alpha", "s", "figsize", "dpi", "zorder", "pad", "labelpad", "fraction", "capsize",
+    "elinewidth", "markeredgewidth", "borderaxespad", "handlelength", "bbox_to_anchor", "ncol", "ncols", "shrink", "aspect", "rotation", "indent",
 )  # fmt: skip
 
 
