@@ -47,6 +47,14 @@ class Part:
     def of(self, setting: str, method: str, seeds: Sequence[int] | None = None) -> list[Record]:
         return [self.runs[setting, method, seed] for seed in (self.used(setting) if seeds is None else seeds)]
 
+    def diverged(self, setting: str, method: str) -> list[int]:
+        """The seeds with which it came to no result."""
+        return [seed for seed in self.used(setting) if "diverged" in self.runs[setting, method, seed]]
+
+    def standing(self, setting: str) -> list[str]:
+        """The methods that came to a result with every seed."""
+        return [method for method in self.methods if not self.diverged(setting, method)]
+
     def averages(self, setting: str, method: str) -> np.ndarray:
         return 100 * np.array([np.mean(one["accuracy"]) for one in self.of(setting, method)])
 
@@ -66,8 +74,8 @@ def rows_of(part: Part, setting: str) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     fedavg = part.of(setting, "fedavg")
-    tests = against_baseline({method: part.averages(setting, method) for method in part.methods}, POISE)
-    for method in sorted(part.methods, key=lambda name: -part.averages(setting, name).mean()):
+    tests = against_baseline({method: part.averages(setting, method) for method in part.standing(setting)}, POISE)
+    for method in sorted(part.standing(setting), key=lambda name: -part.averages(setting, name).mean()):
         own, change = part.of(setting, method), part.changes(setting, method)
         worst = np.mean([100 * min(one["accuracy"]) for one in own])
         cells = [NAMES.get(method, method), spread(part.averages(setting, method)), f"{worst:.1f}"]
@@ -79,6 +87,9 @@ def rows_of(part: Part, setting: str) -> list[str]:
         cells += [ratio(own, fedavg, lambda one: one["steps"]), ratio(own, fedavg, lambda one: sum(one["bytes"]))]
         cells.append("" if method == POISE else difference(part, setting, method, tests[method].adjusted))
         lines.append(f"| {' | '.join(cells)} |")
+    for method in part.methods:
+        if seeds := part.diverged(setting, method):
+            lines.append(f"| {NAMES.get(method, method)} | diverged with seed {listed(seeds)} |{' |' * 9}")
     return lines
 
 
@@ -122,7 +133,9 @@ def overview(part: Part) -> list[str]:
     """Averages of all methods in all settings, and who was harmed over all of them."""
     lines = [f"| average | {' | '.join(part.settings)} | below alone | significantly |", "|---" * (len(part.settings) + 3) + "|"]
     for method in part.methods:
-        cells = [f"{part.averages(setting, method).mean():.1f}" for setting in part.settings]
+        cells = [
+            f"{part.averages(setting, method).mean():.1f}" if method in part.standing(setting) else "diverged" for setting in part.settings
+        ]
         harmed, all_of_them, significant = harm(part, method)
         cells += ["", ""] if method == ALONE else [f"{harmed} of {all_of_them}", str(significant)]
         lines.append(f"| {NAMES.get(method, method)} | {' | '.join(cells)} |")
@@ -130,11 +143,13 @@ def overview(part: Part) -> list[str]:
 
 
 def harm(part: Part, method: str) -> tuple[int, int, int]:
-    changes = [part.changes(setting, method) for setting in part.settings]
+    """Clients below training alone, of how many, and how many of them significantly, where it came to a result."""
+    stood = [setting for setting in part.settings if method in part.standing(setting)]
+    changes = [part.changes(setting, method) for setting in stood]
     return (
         sum(int((one < 0).sum()) for one in changes),
         sum(one.size for one in changes),
-        sum(part.significant(setting, method) for setting in part.settings),
+        sum(part.significant(setting, method) for setting in stood),
     )
 
 
@@ -150,7 +165,7 @@ def verdicts(part: Part) -> list[str]:
     lines, seeds = [], part.complete()
     others = [method for method in part.methods if method not in (POISE, "poise, plain")]
     for setting in part.settings:
-        means = {method: part.averages(setting, method).mean() for method in others}
+        means = {method: part.averages(setting, method).mean() for method in others if method in part.standing(setting)}
         best = max(means, key=lambda name: means[name])
         gap = part.averages(setting, POISE) - part.averages(setting, best)
         sign = (

@@ -248,7 +248,7 @@ def tried(chosen: Sequence[Change], lanes: Sequence[Path], known: Map, limit: fl
         files = list(dict.fromkeys(map(_file, tests)))
         # Four times slower than measured is still no hang: other work may be going on.
         patience = 60 + 4 * sum(known.seconds[test] for test in tests)
-        return lambda: _pytest(lane, ["-x", *files], Choose(tests)) if tests else NO_TESTS, patience
+        return lambda: _pytest(lane, ["-x", *files], Choose({test: known.seconds[test] for test in tests})) if tests else NO_TESTS, patience
 
     def end(lane: Path, change: Change, code: int | None) -> None:
         source, written = whole[lane]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
@@ -14,10 +15,20 @@ from seen import FOLDER, SOURCE, Tracer
 
 
 class Choose:
-    """Of the tests in the files that are run, only these, in this order."""
+    """Of the tests in the files that are run, only these, in this order; one that hangs ends the process, which counts as a failure."""
 
-    def __init__(self, tests: list[str]) -> None:
+    def __init__(self, tests: dict[str, float]) -> None:  # and the seconds that each took before
+        self.seconds = tests
         self.places = {test: place for place, test in enumerate(tests)}
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+        # Many times slower than before is still no hang: other work may be going on.
+        faulthandler.dump_traceback_later(60 + 10 * self.seconds[item.nodeid], exit=True)
+        try:
+            return (yield)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
