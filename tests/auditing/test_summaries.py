@@ -8,6 +8,7 @@ import torch
 
 import equipoise as eq
 from equipoise.auditing import Audit, Findings
+from equipoise.auditing import summaries
 from equipoise.auditing.summaries import BINS, MOST_CLASSES, WIDEST, Projection, counted, groups_of, labels_of, leading
 from equipoise.data import federate
 from equipoise.data.shift import gaussian_kl
@@ -49,6 +50,14 @@ def test_every_clients_kl_is_that_of_its_samples_in_the_principal_components(fea
     assert found.dimensions == 5 and found.features == features
     assert found.variance == pytest.approx(values[::-1][:5].sum() / values.sum(), rel=1e-6 if features <= 128 else 1e-3)
     assert found.counts.tolist() == [np.bincount(y, minlength=3).tolist() for _, y in data.values()]
+
+
+@pytest.mark.parametrize("most", [3, 2])
+def test_moments_are_kept_by_class_up_to_a_number_of_classes_and_kl_is_the_same(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = audited(sites(6), dimensions=5)
+    monkeypatch.setattr(summaries, "MOST_CLASSES", most)
+    found = audited(sites(6), dimensions=5)
+    assert [row.kl for row in found.clients] == pytest.approx([row.kl for row in usual.clients], rel=1e-6)
 
 
 def test_a_random_projection_comes_before_many_features_and_keeps_distances() -> None:

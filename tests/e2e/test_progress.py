@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from equipoise.cli import output
+from equipoise.cli import comparison_output, output
 from equipoise.transports.measuring import MEASURE
 
 
@@ -66,3 +66,9 @@ def test_a_clinical_measure_has_its_interval_where_there_is_one(monkeypatch: pyt
         ("c0", "91.2 (85 to 96)"), ("c1", "50.0"), ("c2", "–"), ("c3", "–"), ("c4", "91.2 (85 to 96)"),
     ]  # fmt: skip
     assert "... and 19 more clients" in shown.getvalue()
+
+
+def test_best_and_second_best_are_marked_in_a_comparison() -> None:
+    styles = [comparison_output._mark("12.0", position).style for position in (1, 2, 3, None)]
+    assert styles == ["bold", "underline", "", ""]
+    assert [comparison_output._coloured(change).style for change in ("-1.0", "+1.0", "0.0")] == ["red", "green", ""]

@@ -97,6 +97,15 @@ def test_of_several_methods_every_metric_has_its_average_its_worst_client_and_it
     ]
 
 
+@pytest.mark.parametrize(("classes", "said"), [(2, False), (3, True), (4, True)])
+def test_how_a_metric_of_two_classes_is_made_of_more_is_said(classes: int, said: bool) -> None:
+    found = made_up({"fedavg": [0.5]}, "auroc")
+    runs = [replace(entry, run=replace(entry.run, task=Task("classification", (3,), classes))) for entry in found.entries]
+    text = formats.markdown(replace(found, entries=runs))
+    assert ("auroc: the plain mean over the classes that occur in a client's test data, each against the rest" in text) == said
+    assert "the plain mean" not in formats.markdown(made_up({"fedavg": [0.5]}))
+
+
 def test_numbers_are_written_in_the_unit_of_their_metric() -> None:
     assert [written(0.8534, find(name)) for name in ("accuracy", "auroc", "rmse", "loss")] == ["85.3 %", "85.3 %", "0.8534", "0.8534"]
     assert [points(0.02, find(name)) for name in ("auroc", "mae")] == ["2.0 points", "0.0200"] and written(math.nan, find("auroc")) == "–"

@@ -159,7 +159,7 @@ def name_points(axes: Axes, points: Sequence[tuple[str, float, float]]) -> None:
         taken.append(box(best))
         axes.annotate(
             label, (x, y), best, textcoords="offset points", va="center", fontsize=8, zorder=4,
-            arrowprops={"arrowstyle": "-", "color": EDGE, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3} if best[1] else None,
+            arrowprops={"arrowstyle": "-", "color": EDGE, "linewidth": 0.6, "shrinkB": 3} if best[1] else None,
         )  # fmt: skip
 
 

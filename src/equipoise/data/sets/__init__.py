@@ -29,6 +29,10 @@ def names() -> list[str]:
 
 def entry(name: str) -> RegisteredSet:
     """What is known of a set that can be fetched or imported."""
+    if name in BUILT_IN:
+        raise ValueError(f"data set {name} is built in: there is nothing to fetch or to import")
+    if name in JOINED:
+        raise ValueError(f"data set {name} is made of others, which are fetched or imported one by one: {JOINED[name].replace('+', ', ')}")
     if name not in ENTRIES:
         raise ValueError(
             f"unknown data set {name!r}{did_you_mean(name, names())}; known: {', '.join(names())}; or give the path of your own files"
