@@ -232,7 +232,7 @@ def main() -> None:
     parser.add_argument(
         "--contenders", nargs="+", choices=contenders, help=f"beside ours and {CONTROL}; default: all, or bound with --quick"
     )
-    parser.add_argument("--rounds", type=int, help="rounds that count; default: 60 (W1: 10), or 40 with --quick")
+    parser.add_argument("--rounds", type=int, help="rounds that count; default: 60 (W1: 3), or 40 with --quick")
     parser.add_argument("--before", type=Path, help="a tree of another version of Equipoise, which takes part as `before`")
     parser.add_argument("--quick", action="store_true", help="W2 and W3 beside the bound, printed and not written")
     parser.add_argument("--output", type=Path, default=HERE / "RESULTS.md")
@@ -244,7 +244,7 @@ def main() -> None:
     wanted = ["ours", CONTROL, *(name for name in asked if name not in ("ours", CONTROL))]
     everything: list[tuple[Found, int]] = []
     for workload in options.workloads or (["W2", "W3"] if options.quick else ["W1", "W2", "W3"]):
-        counted = options.rounds or (40 if options.quick else 10 if workload == "W1" else 60)
+        counted = options.rounds or (40 if options.quick else 3 if workload == "W1" else 60)
         found = compete(workload, wanted, counted, options.before.absolute() if options.before else None)
         if "ours" not in found.laps:
             raise SystemExit(f"ours did not run: {found.skipped['ours']}")
