@@ -5,7 +5,7 @@
     python benchmarks/paired.py --quick --before /tmp/before      # and beside another tree of Equipoise: git worktree add /tmp/before COMMIT
 
 On virtual machines a fixed loop on an idle core varies by 1.7 times for seconds at a time, so that runs that follow each other cannot be compared finely.
-Here every contender plays the same round, one right after another in random order, each held still while another plays; a ratio is of the same round of two
+Here every contender plays the same round, one right after another in random order, each stopped with all its processes while another plays; a ratio is of the same round of two
 contenders. An identical copy of ours takes part as a control: what its ratio strays from 1 is noise, and no ratio within that is called a difference.
 """
 
@@ -32,7 +32,7 @@ import numpy as np
 
 from bench import FLOOR_VARIANTS, HERE, Entry, command, machine
 from environments import Unavailable, last_line
-from measure import TURNS
+from measure import TURNS, family
 from workloads import WORKLOADS
 
 CONTROL, BEFORE = "control", "before"
@@ -76,8 +76,17 @@ class Player:
         return found
 
     def play(self, seconds: float) -> Lap:
+        self.hold(signal.SIGCONT)
         os.write(self.tell, b".")
-        return self.wait(seconds)
+        found = self.wait(seconds)
+        self.hold(signal.SIGSTOP)
+        return found
+
+    def hold(self, how: signal.Signals) -> None:
+        """Stop all its processes, or let them go on: one that only waits at the end of a round may have others that begin with the next."""
+        for pid in family(self.process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, how)
 
     def last_words(self) -> str:
         self.errors.seek(0)
@@ -85,6 +94,7 @@ class Player:
 
     def close(self) -> None:
         """End it with all its processes; its group first, and what it adopted by closing the pipes it waits on."""
+        self.hold(signal.SIGCONT)
         os.close(self.tell)
         os.close(self.hear)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -134,6 +144,7 @@ def compete(workload: str, wanted: Sequence[str], counted: int, before: Path | N
                 player = Player(name, *line_of(name, workload, rounds, before), Path(folder))
                 stack.callback(player.close)
                 player.wait(START_SECONDS)
+                player.hold(signal.SIGSTOP)
                 active[name], found.laps[name] = player, []
             except Unavailable as reason:
                 without(name, reason)

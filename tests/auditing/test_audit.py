@@ -15,6 +15,7 @@ import equipoise as eq
 from equipoise.auditing import Findings
 from equipoise.auditing.pictures import pictures
 from equipoise.cli import app
+from equipoise.cli.audit import show
 from equipoise.data import Federation
 from equipoise.experiment import Experiment
 from equipoise.report.drawing import encoded
@@ -56,6 +57,16 @@ def test_a_damaged_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
             Findings.read(tmp_path / "audit.json")
 
 
+def test_of_many_classes_twelve_are_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    draw = np.random.default_rng(0)
+    data = {name: (draw.normal(size=(60, 3)), np.arange(60) % 15) for name in ("north", "south")}
+    show(eq.audit({"dataset": eq.from_sites(data), "workers": 0}))
+    printed = capsys.readouterr().out
+    lines = [line.split() for line in printed[printed.index("samples by label") :].splitlines()[1:4]]
+    assert lines[0] == ["client", *map(str, range(12)), "..."]
+    assert [len(line) for line in lines[1:]] == [13, 13]
+
+
 def command(*words: str) -> str:
     result = CliRunner().invoke(app, ["audit", *words], catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -64,12 +75,17 @@ def command(*words: str) -> str:
 
 def test_the_command_prints_tables_and_a_verdict_and_writes_pictures(tmp_path: Path) -> None:
     words = ["--data", "digits", "--partition", "dirichlet:0.3", "--clients", "5", "--seed", "4", "--workers", "0"]
-    told = " ".join(command(*words, "--out", str(tmp_path / "out")).split())
+    printed = command(*words, "--out", str(tmp_path / "out"))
+    told = " ".join(printed.split())
     assert "The clients differ mainly in their labels" in told and "samples by label" in told
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"audit.json"} | {f"{name}.{kind}" for name in ("labels", "sizes", "map", "kl") for kind in ("png", "svg")}
     found = json.loads(command(*words, "--json"))
     assert found["verdict"]["dominant"] == "labels" and len(found["clients"]) == 5
+    lines = [line.split() for line in printed[printed.index("samples by label") :].splitlines()[1:]]
+    assert lines[0] == ["client", *"0123456789"]
+    counts = Findings.read(tmp_path / "out" / "audit.json").counts.tolist()
+    assert lines[1:6] == [[one["client"], *map(str, own)] for one, own in zip(found["clients"], counts, strict=True)]
     assert found == json.loads((tmp_path / "out" / "audit.json").read_text())
 
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.auditing import Audit, Findings
-from equipoise.auditing import summaries
+from equipoise.auditing import Audit, Findings, summaries
 from equipoise.auditing.summaries import BINS, MOST_CLASSES, WIDEST, Projection, counted, groups_of, labels_of, leading
 from equipoise.data import federate
 from equipoise.data.shift import gaussian_kl

@@ -45,6 +45,10 @@ def test_a_verdict_that_hangs_on_one_client_is_not_clear() -> None:
     labels[0] = 0.9  # a mean of 0.09, just above what counts
     verdict = judge(Measured(odd.sizes, labels, odd.features, odd.beyond, 0.0))
     assert verdict.dominant == "labels" and verdict.agreement < 0.8 and verdict.sure == "unsure"
+    assert (
+        verdict.agreement * 400 == pytest.approx(round(verdict.agreement * 400), abs=1e-9)
+        and "of 400 redraws of the clients" in verdict.text
+    )
     assert judge(measured(labels=0.5)).sure == "clear"
 
 

@@ -6,7 +6,7 @@ import scipy.stats
 
 from equipoise.data.partitions import Pool, deal, parse
 from equipoise.data.partitions.covariate import density_weighted, directions, tilted, whitened
-from equipoise.data.partitions.sizes import power_sizes
+from equipoise.data.partitions.sizes import attempts, power_sizes
 
 
 def labels_pool(per_class: int = 100, classes: int = 10) -> Pool:
@@ -212,6 +212,11 @@ def test_domains_refuses_what_does_not_fit() -> None:
         deal("domains:0.1", domain_pool(), 5, 1)
     with pytest.raises(ValueError, match=r"at most 0\.3333"):
         deal("domains:0.5", domain_pool(), 6, 1)
+
+
+@pytest.mark.parametrize(("draws", "times"), [(0, 10_000), (10, 10_000), (500, 10_000), (1000, 5000), (250_000, 20), (10**8, 20)])
+def test_redraws_are_fewer_where_one_takes_long(draws: int, times: int) -> None:
+    assert attempts(draws) == times
 
 
 def test_whitened_scores_have_mean_zero_and_unit_covariance() -> None:

@@ -17,6 +17,7 @@ from equipoise.data import Dataset, federate, from_arrays
 from equipoise.data.config import DataConfig
 from equipoise.runs.export import export
 from equipoise.storage.outdated import outdated
+from equipoise.task import Task
 
 
 def diabetes() -> Dataset:
@@ -100,6 +101,12 @@ def test_only_whole_numbers_from_zero_can_be_classes() -> None:
     for targets in ((0.0, 1.5), (0.5, 1.5), (-1.0, 1.0)):
         with pytest.raises(ValueError, match="its targets are not whole numbers from 0, so they cannot be classes; use task: regression"):
             numbers(*targets).as_task("classification")
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_targets_must_be_finite(bad: float) -> None:
+    with pytest.raises(ValueError, match="every target must be finite; leave out samples without one"):
+        Dataset("sensors", torch.zeros(2, 3), torch.tensor([1.0, bad]), Task("regression", (3,), 1))
 
 
 def test_equal_targets_do_not_divide_by_zero() -> None:

@@ -266,6 +266,16 @@ def test_broken_csv_files_are_refused(tmp_path: Path, content: str, said: str) -
         from_tables(tmp_path)
 
 
+def test_where_the_memory_is_not_known_arrays_may_be_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(name: str) -> int:
+        raise ValueError(name)
+
+    monkeypatch.setattr("os.sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10}[name])
+    assert npz._memory() == 40_960
+    monkeypatch.setattr("os.sysconf", unknown)
+    assert npz._memory() == 2**63
+
+
 def test_sides_of_arrays_without_values_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(npz, "_MOST_ENTRIES", 5)
     for sides, fits in ((5, True), (6, False)):

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from equipoise.cli import comparison_output, output
+from equipoise.experiment import ConfigurationError
+from equipoise.runs import Run
+from equipoise.runs.summary import summarise
 from equipoise.transports.measuring import MEASURE
+from tests.helpers.stores import made_up_run
 
 
 @pytest.fixture
@@ -66,6 +71,30 @@ def test_a_clinical_measure_has_its_interval_where_there_is_one(monkeypatch: pyt
         ("c0", "91.2 (85 to 96)"), ("c1", "50.0"), ("c2", "–"), ("c3", "–"), ("c4", "91.2 (85 to 96)"),
     ]  # fmt: skip
     assert "... and 19 more clients" in shown.getvalue()
+
+
+@pytest.mark.parametrize(("clients", "more"), [(20, False), (21, True)])
+def test_of_clinical_measures_twenty_clients_are_listed(clients: int, more: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr(output, "console", Console(file=shown, width=160, color_system=None))
+    output._show_clinical({f"c{place}": {"auroc": {"value": 0.5, "low": None, "high": None}} for place in range(clients)}, ())
+    assert ("... and 1 more clients" in shown.getvalue()) == more
+    assert sum(line.startswith("c") and line[1:2].isdigit() for line in shown.getvalue().splitlines()) == 20
+
+
+@pytest.mark.parametrize(("most", "quantiles"), [(3, True), (4, False)])
+def test_quantiles_stand_in_place_of_more_clients_than_are_listed(
+    most: int, quantiles: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "MOST_LISTED", most)
+    output.show(summarise(Run(made_up_run(tmp_path / "run", clients=4)), None))
+    assert ("quantiles over clients" in capsys.readouterr().out) == quantiles
+
+
+@pytest.mark.parametrize("word", ["method.mu", "=0.1", "method.mu=", " =0.1", "method.mu= "])
+def test_a_grid_is_a_key_and_its_values(word: str) -> None:
+    with pytest.raises(ConfigurationError, match="--grid: expected KEY=VALUE,VALUE such as method.mu=0.01,0.1, got"):
+        comparison_output.parse_grid([word])
 
 
 def test_best_and_second_best_are_marked_in_a_comparison() -> None:

@@ -44,6 +44,7 @@ def test_run_against_alone_is_a_comparison(hospitals: Path, equipoise: Terminal)
         "training": {"lr": 0.2},
     }
     cells = plan(base, [{"name": "fedprox", "mu": 0.3}], seeds=[4])
+    assert not list(Path("c/runs").glob("*/log.txt")), "logs are of runs that failed"
     assert {cell.name for cell in cells} == {path.name for path in Path("c/runs").iterdir()}, "as `compare` would have it"
     result = json.loads(Path("c/comparison.json").read_text())
     alone, together = ({client: 100 * value for client, value in entry["clients"].items()} for entry in result["entries"])

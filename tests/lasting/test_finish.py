@@ -17,6 +17,7 @@ from equipoise.composition import compose
 from equipoise.engine.rounds import Loop
 from equipoise.experiment import experiment
 from equipoise.method import Cohort
+from equipoise.methods.corefed import CoReFed
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.finetune import Finetune
 from equipoise.records import Down, State, Up, read
@@ -48,6 +49,13 @@ class Farewell(FedAvg):
     def second(self, client: Client, down: Down) -> Up:
         client.state["within"], client.state["total"] = "_kept" in client.state, down.total
         return Up()
+
+
+def test_in_a_composition_what_the_base_ends_with_is_kept_beside_the_guests(tmp_path: Path) -> None:
+    run = played(settings(compose(Farewell(), weights=CoReFed()), rounds=ROUNDS), tmp_path / "run")
+    state = load_server(run.store)
+    assert state.asked == [["ada", "bo", "cy", "di"]] and state.rate == 0.05 and state.at == ROUNDS + 1
+    assert "@corefed" in state
 
 
 def states(run: Run) -> dict[str, Any]:

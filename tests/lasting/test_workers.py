@@ -161,7 +161,9 @@ def test_a_worker_that_is_not_ready_in_time_ends_the_run_with_a_sentence(tmp_pat
         simulate.run(experiment(config(tmp_path, "fedavg", workers=1)), tmp_path / "run")
 
 
-def test_a_client_that_always_hangs_is_out_of_the_round_with_workers_and_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_always_hangs_is_out_of_the_round_with_workers_and_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     method = module(tmp_path, monkeypatch, "hanging_module", "", "if client.id == 'bo' and client.round == 1: time.sleep(600)")
     job = config(tmp_path, method, rounds=2, participation={"deadline": 3.0})
     simulate.run(experiment(job), tmp_path / "serial")
@@ -169,6 +171,7 @@ def test_a_client_that_always_hangs_is_out_of_the_round_with_workers_and_without
     same_run(tmp_path / "serial", tmp_path / "parallel")
     (row,) = Run(tmp_path / "parallel").rejected()
     assert (row["round"], row["client"], row["reason"]) == (1, "bo", "did not answer within 3 s")
+    assert caplog.text.count("a worker process did not answer within 3 s; a new one takes its place") == 3
 
 
 UNFIT = """

@@ -92,6 +92,11 @@ def test_bootstrap_repeats_with_its_seed_and_differs_with_another() -> None:
     assert first == again != other
 
 
+def test_a_thousand_draws_unless_said_otherwise() -> None:
+    usual, same, other = (bootstrap_counts(mean, [4, 5], totals=[7, 9], seed=1, **more) for more in ({}, {"draws": 1000}, {"draws": 1001}))
+    assert usual == same != other
+
+
 def test_draws_without_a_value_are_counted() -> None:
     def cf(alone: np.ndarray, together: np.ndarray) -> dict[str, float]:
         return {"cf": collaborative_fairness(alone, together)}

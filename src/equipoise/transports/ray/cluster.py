@@ -130,8 +130,12 @@ class Cluster:
         shared, trees = wire.shared_trees(requests)
         each = max(1, self.largest, size(requests[0].down))
         together = max(1, min(TOGETHER, int(INLINE / each)))
-        put = self._put(packed(Record._trusted({"trees": trees}))) if trees else None
-        return Exchange(dict(enumerate(requests)), deque(order), weights, together, shared, put)
+        return Exchange(dict(enumerate(requests)), deque(order), weights, together, shared, self._sent(trees) if trees else None)
+
+    def _sent(self, trees: dict[str, Any]) -> Any:
+        """Trees that many share: once to each node by its object store, or, small ones for few actors, with a call to each, which is quicker."""
+        array = packed(Record._trusted({"trees": trees}))
+        return array if array.nbytes * self.lanes <= INLINE else self._put(array)
 
     def _put(self, array: np.ndarray) -> Any:
         try:

@@ -19,7 +19,7 @@ class Exchange:
     weights: list[int]  # of the requests, for a fair share of work
     together: int  # at most so many in a call
     shared: dict[int, str]  # the trees that more than one request holds, see `wire`
-    trees: Any  # and the reference of them, packed
+    trees: Any  # and these, packed, or their reference
     alone: set[int] = field(default_factory=set)  # those that were lost once travel alone
     lost: dict[int, list[str]] = field(default_factory=dict)  # the nodes on which a request lost its actor
     late: Counter[int] = field(default_factory=Counter)
