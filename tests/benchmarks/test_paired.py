@@ -56,6 +56,21 @@ def test_contenders_play_every_round_together_and_never_at_once(tmp_path: Path, 
     assert all(lap["samples"] == 5 and lap["seconds"] >= 0.01 and lap["cpu_seconds"] > 0 for laps in found.laps.values() for lap in laps)
 
 
+def test_other_processes_of_a_contender_stand_still_too_while_others_play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that waits for the next round may have others that would begin with it."""
+    restless = f"import time\nwhile True: print(time.monotonic(), file=open({str(tmp_path / 'stamps')!r}, 'a')); time.sleep(0.001)"
+    start = f"import subprocess\nif {{name!r}} == 'bound': subprocess.Popen([sys.executable, '-c', {restless!r}])\nmeter = Meter()"
+    monkeypatch.setitem(globals(), "CONTENDER", CONTENDER.replace("meter = Meter()", start))
+    found, diary = compete(tmp_path, monkeypatch, counted=4)
+    assert not found.skipped
+    stamps = np.array([float(line) for line in (tmp_path / "stamps").read_text().split()])
+
+    def within(name: str) -> int:
+        return sum(int(((stamps > began) & (stamps < ended)).sum()) for who, _, began, ended in diary if who == name)
+
+    assert within("bound") > 0 and within("ours") == within("control") == within("before") == 0
+
+
 def test_who_ends_before_its_time_is_left_out_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, diary = compete(tmp_path, monkeypatch, counted=3, bound=3, before=0)
     assert found.skipped == {"bound": "ended: ValueError: no more", "before": "ended: ValueError: no more"}
