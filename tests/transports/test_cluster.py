@@ -17,7 +17,7 @@ from equipoise.experiment import ConfigurationError
 from equipoise.records import Record, dump
 from equipoise.storage.files import digest_of
 from equipoise.transports.base import Kept, Reply, state_file, state_name
-from equipoise.transports.ray import connecting, looking
+from equipoise.transports.ray import connecting, looking, references
 from equipoise.transports.ray.references import References
 from equipoise.transports.states import _parsed
 from tests.helpers.clusters import abroad, gone, local, processes, shared_memory
@@ -64,7 +64,10 @@ class Store:
         return data.tobytes()
 
 
-def test_a_state_is_written_before_its_reply_counts_and_read_from_its_file_once_it_is_dropped(tmp_path: Path) -> None:
+def test_a_large_state_is_written_before_its_reply_counts_and_read_from_its_file_once_it_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(references, "INLINE", 0)
     store = Store()
     states = References(store, tmp_path)
     names = [state_name(client, 1, 0, 1) for client in ("ada", "bo", "cy")]
