@@ -23,7 +23,7 @@ from equipoise.version import __version__
 PORT = 6379
 START_DEADLINE = 120.0
 STOP_DEADLINE = 15.0
-# What is smaller travels with a call or its answer; what is larger goes by the object stores, which costs a few milliseconds more, and memory.
+# What is smaller travels with a call or its answer; what is larger goes by the object stores, which costs a few milliseconds more.
 INLINE = 2 * 2**20
 TRAVEL = {"RAY_max_direct_call_object_size": str(INLINE)}  # of the run's process, too
 # Of every process of a node: no reports to Ray's makers, training not below other work, a dead node known within 2 s, and no state of a
