@@ -2,9 +2,9 @@
 
     make mutate N=200 SEED=1
 
-Nothing is changed in place: each lane works on a copy of the tree. First, once for a state of the tree, the suite is run to learn which test
-runs which line (kept under .mutation/). A change is caught when a test that passed before fails or does not end. Changes that survive are
-listed; those that change nothing are excepted by name, with the reason, in exceptions.yaml.
+Nothing is changed in place: each lane works on a copy of the tree. First the suite is run to learn which test runs which line; this is kept under
+.mutation/, and afterwards only files of tests that have changed are learnt anew. A change is caught when a test fails or does not end that passes
+without the change. Changes that survive are listed; those that change nothing are excepted by name, with the reason, in exceptions.yaml.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import compileall
 import contextlib
+import difflib
 import hashlib
 import importlib
 import itertools
@@ -40,7 +41,7 @@ SOURCE = "src/equipoise"
 LEFT_OUT = (".git", ".venv", ".mutation", ".hypothesis", "runs", "comparisons", "dist", "build")  # at the top of the tree
 ENOUGH = 95.0  # per cent of the changes that should be caught
 NO_TESTS = 5  # what pytest ends with
-OUTPUT = "mutation-output.txt"  # of the last tests in a lane
+OUTPUT, LAST_TEST = "mutation-output.txt", "mutation-last.txt"  # of the last tests in a lane
 
 
 def main() -> int:
@@ -145,30 +146,62 @@ class Map:
 
 
 def learnt(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> Map:
-    """The map of a state of source and tests: kept, or made by running the tests once."""
-    digest = hashlib.blake2b(repr(tests).encode(), digest_size=8)
-    for path in sorted(path for folder in ("src", "tests") for path in (root / folder).rglob("*.py")):
-        digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
-    kept = root / ".mutation" / f"map-{digest.hexdigest()}.json"
-    if not kept.exists():
-        print("running the tests once to learn which of them runs which line; this is kept", flush=True)
-        began, rows = time.monotonic(), _traced(root, lanes, tests)
+    """Which test runs which line: as it was kept, of files of tests that have changed since learnt anew.
+
+    Kept is {"sources": {version: {file: text}}, "files": {file of tests: {"digest", "version", "rows"}}}; lines are followed to where they stand now.
+    """
+    kept = root / ".mutation" / "map.json"
+    known = json.loads(kept.read_text()) if kept.exists() else {"sources": {}, "files": {}}
+    wanted = {str(path.relative_to(root)): path for name in tests for path in _test_files(root / name)}
+    digests = {file: hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest() for file, path in wanted.items()}
+    fresh = [file for file, digest in digests.items() if known["files"].get(file, {}).get("digest") != digest]
+    sources = {str(path.relative_to(root)): path.read_text() for path in sorted((root / SOURCE).rglob("*.py"))}
+    if fresh:
+        print(f"running {len(fresh)} files of tests once to learn which test runs which line; this is kept", flush=True)
+        version = hashlib.blake2b(repr(sources).encode(), digest_size=8).hexdigest()
+        began, rows = time.monotonic(), _traced(root, lanes, fresh)
         failed = [row["test"] for row in rows if not row["passed"]]
         print(
             f"{len(rows)} tests in {time.monotonic() - began:.0f} s" + (f"; left out, since they do not pass: {failed}" if failed else "")
         )
+        known["sources"][version] = sources
+        for file in fresh:
+            own = [row for row in rows if _file(row["test"]) == file]
+            known["files"][file] = {"digest": digests[file], "version": version, "rows": own}
+        known["files"] = {file: one for file, one in known["files"].items() if (root / file).exists()}
+        used = {one["version"] for one in known["files"].values()}
+        known["sources"] = {version: texts for version, texts in known["sources"].items() if version in used}
         kept.parent.mkdir(exist_ok=True)
-        kept.write_text(json.dumps(rows))
+        kept.write_text(json.dumps(known))
+    moves = {version: _moves(then, sources) for version, then in known["sources"].items()}
     found = Map(root)
-    for row in json.loads(kept.read_text()):
-        if row["passed"]:
-            found.add(row)
+    for file in wanted:
+        for row in known["files"][file]["rows"]:
+            if row["passed"]:
+                found.add(_followed(row, moves[known["files"][file]["version"]]))
     return found
 
 
+def _moves(then: dict[str, str], now: dict[str, str]) -> dict[str, dict[int, int]]:
+    """For every file that is another than it was: line then -> line now, of lines that are still there."""
+    found = {}
+    for file, text in then.items():
+        if now.get(file) != text:
+            pair = difflib.SequenceMatcher(None, text.splitlines(), now.get(file, "").splitlines(), autojunk=False)
+            found[file] = {a + 1 + n: b + 1 + n for a, b, size in pair.get_matching_blocks() for n in range(size)}
+    return found
+
+
+def _followed(row: dict[str, Any], moved: dict[str, dict[int, int]]) -> dict[str, Any]:
+    def now(lines: dict[str, list[int]]) -> dict[str, list[int]]:
+        return {file: [moved[file][line] for line in old if line in moved[file]] if file in moved else old for file, old in lines.items()}
+
+    return {**row, "lines": now(row["lines"]), "children": now(row["children"])}
+
+
 def _traced(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> list[dict[str, Any]]:
-    """Rows {test, seconds, passed, lines, children} of all tests, file by file, large files first."""
-    files = sorted((path for name in tests for path in _test_files(root / name)), key=lambda path: -path.stat().st_size)
+    """Rows {test, seconds, passed, lines, children} of all tests in these files, large files first."""
+    files = sorted(tests, key=lambda file: -(root / file).stat().st_size)
     rows: list[dict[str, Any]] = []
     ended: list[str] = []
 
@@ -181,7 +214,7 @@ def _traced(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> list[dic
         plugin = Record(str(lane / SOURCE), folder)
         return lambda: _pytest(lane, [file], plugin, str(folder / "path")), 3600.0
 
-    def end(lane: Path, file: str, code: int | None) -> None:
+    def end(lane: Path, file: str, code: int | None) -> list[str]:
         folder = lane / "mutation-lines"
         children: dict[str, set[int]] = {}
         for path in folder.glob("child-*"):
@@ -199,8 +232,9 @@ def _traced(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> list[dic
             for key in ("lines", "children"):
                 row[key] = {str(Path(source).relative_to(lane)): numbers for source, numbers in row[key].items()}
             rows.append(row)
+        return []
 
-    _side_by_side([str(path.relative_to(root)) for path in files], lanes, begin, end)
+    _side_by_side(files, lanes, begin, end)
     return rows
 
 
@@ -228,39 +262,65 @@ def _file(test: str) -> str:
 # Changes at work.
 
 
+@dataclass(frozen=True)
+class Trial:
+    """One change and the tests that see it; or, where a test is named, whether that one passes without the change."""
+
+    change: Change
+    doubted: str = ""
+
+
 def tried(chosen: Sequence[Change], lanes: Sequence[Path], known: Map, limit: float) -> dict[Change, str]:
-    """The changes that no test caught, with what was tried."""
+    """The changes that no test caught, with what was tried. A test that fails counts once it has passed without the change."""
     survivors: dict[Change, str] = {}
     done, began, whole = itertools.count(1), {}, {}
+    sure: set[str] = set()  # tests that passed in a lane without any change
+    broken: set[str] = set()
 
     def some(change: Change) -> list[str]:
         """The quickest tests that see it, as many as the limit allows, one at least."""
-        tests = known.of(change)
+        tests = [test for test in known.of(change) if test not in broken]
         totals = itertools.accumulate(known.seconds[test] for test in tests)
         chosen = [test for place, (test, total) in enumerate(zip(tests, totals, strict=True)) if not place or total <= limit]
         files = {file: place for place, file in enumerate(dict.fromkeys(map(_file, chosen)))}
         return sorted(chosen, key=lambda test: files[_file(test)])  # file by file: what its tests share is made once
 
-    def begin(lane: Path, change: Change) -> tuple[Callable[[], int], float]:
-        tests, place = some(change), lane / change.file
+    def begin(lane: Path, trial: Trial) -> tuple[Callable[[], int], float]:
+        change, place = trial.change, lane / trial.change.file
+        tests = [trial.doubted] if trial.doubted else some(change)
         began[lane], whole[lane] = time.monotonic(), (place.read_bytes(), place.stat().st_mtime_ns)
-        place.write_bytes(change.of(whole[lane][0]))
+        if not trial.doubted:
+            place.write_bytes(change.of(whole[lane][0]))
+        (lane / LAST_TEST).write_text("")
         files = list(dict.fromkeys(map(_file, tests)))
         # Four times slower than measured is still no hang: other work may be going on.
         patience = 60 + 4 * sum(known.seconds[test] for test in tests)
-        return lambda: _pytest(lane, ["-x", *files], Choose({test: known.seconds[test] for test in tests})) if tests else NO_TESTS, patience
+        plugin = Choose({test: known.seconds[test] for test in tests}, lane / LAST_TEST)
+        return lambda: _pytest(lane, ["-x", *files], plugin) if tests else NO_TESTS, patience
 
-    def end(lane: Path, change: Change, code: int | None) -> None:
+    def end(lane: Path, trial: Trial, code: int | None) -> list[Trial]:
+        change = trial.change
         source, written = whole[lane]
         (lane / change.file).write_bytes(source)
         os.utime(lane / change.file, ns=(written, written))  # as it was: what is compiled of it holds again
         how = {0: "survived", NO_TESTS: "survived", None: "hangs"}.get(code, "caught")
+        last = (lane / LAST_TEST).read_text()
+        if trial.doubted:
+            if how != "survived":
+                broken.add(trial.doubted)
+                print(f"     left out from now on, since it does not pass without the change either: {trial.doubted}", flush=True)
+                return [Trial(change)]
+            sure.add(trial.doubted)
+            how = "caught"
+        elif how != "survived" and last and last not in sure:
+            return [Trial(change, last)]
         if how == "survived":
             survivors[change] = f"{len(some(change))} of {len(known.of(change))} tests were tried"
         seconds = time.monotonic() - began[lane]
         print(f"{next(done):4d} {how:<8} {seconds:4.0f} s  {change.file}:{change.line}  {change.before} -> {change.after}", flush=True)
+        return []
 
-    _side_by_side(chosen, lanes, begin, end)
+    _side_by_side([Trial(change) for change in chosen], lanes, begin, end)
     return survivors
 
 
@@ -286,9 +346,9 @@ def _side_by_side(
     jobs: Sequence[Any],
     lanes: Sequence[Path],
     begin: Callable[[Path, Any], tuple[Callable[[], int], float]],
-    end: Callable[[Path, Any, int | None], None],
+    end: Callable[[Path, Any, int | None], list[Any]],
 ) -> None:
-    """Each job in a process of its own, one per lane at a time; it ends with its code, or None where it did not end in time."""
+    """Each job in a process of its own, one per lane at a time; it ends with its code, or None where it did not end in time, and may ask for others."""
     waiting, running = list(jobs), {}
     try:
         while waiting or running:
@@ -304,7 +364,7 @@ def _side_by_side(
                     if late:
                         os.waitpid(pid, 0)
                     del running[lane]
-                    end(lane, job, None if late else os.waitstatus_to_exitcode(status))
+                    waiting[:0] = end(lane, job, None if late else os.waitstatus_to_exitcode(status))
             time.sleep(0.02)
     finally:
         for _, pid, _ in running.values():

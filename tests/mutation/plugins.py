@@ -15,14 +15,18 @@ from seen import FOLDER, SOURCE, Tracer
 
 
 class Choose:
-    """Of the tests in the files that are run, only these, in this order; one that hangs ends the process, which counts as a failure."""
+    """Of the tests in the files that are run, only these, in this order; one that hangs ends the process, which counts as a failure.
 
-    def __init__(self, tests: dict[str, float]) -> None:  # and the seconds that each took before
-        self.seconds = tests
+    The name of the test that is run is written down, so that one knows which it was that failed.
+    """
+
+    def __init__(self, tests: dict[str, float], last: Path) -> None:  # tests with the seconds that each took before
+        self.seconds, self.last = tests, last
         self.places = {test: place for place, test in enumerate(tests)}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+        self.last.write_text(item.nodeid)
         # Many times slower than before is still no hang: other work may be going on.
         faulthandler.dump_traceback_later(60 + 10 * self.seconds[item.nodeid], exit=True)
         try:

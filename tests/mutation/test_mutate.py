@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from changes import changes
+from mutate import _followed, _moves
 
 SUMS = '''
 from __future__ import annotations
@@ -38,6 +39,7 @@ def unseen(a: int) -> int:
 TESTS = """
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +63,11 @@ def test_first(made):
 
 def test_second_looks_at_what_the_first_made(made):
     assert made == [5]
+
+
+def test_that_passes_only_once():
+    assert sums.unseen(1) is not None and not Path("was-here").exists()
+    Path("was-here").touch()
 
 
 def test_in_another_process():
@@ -131,8 +138,20 @@ def test_gaps_of_a_small_tree_are_found_and_nothing_else(tmp_path: Path) -> None
     }
     assert {change for change, how in tries.items() if how == "survived"} == {"a - 1 -> (a + 1)", "1 -> 2"}
     assert set(tries.values()) == {"caught", "survived"}
+    assert (
+        "left out from now on, since it does not pass without the change either: tests/test_sums.py::test_that_passes_only_once"
+        in ended.stdout
+    )
     assert {"a * 7 -> (a / 7)", "7 -> 8", "5 -> 6", "3 -> 4", "0 -> 1", "a > LIMIT -> a >= LIMIT", "a + b -> (a - b)"} <= tries.keys()
     n = len(tries)
     assert f"caught {n - 2} of {n - 1}: {100 * (n - 2) / (n - 1):.1f} %; 1 more change nothing and are excepted" in lines
     assert lines[-1].strip() == "src/equipoise/sums.py unseen: a - 1 -> (a + 1)"
     assert (tmp_path / "src/equipoise/sums.py").read_text() == SUMS, "nothing is changed in place"
+
+
+def test_what_was_learnt_follows_lines_that_move() -> None:
+    then, now = {"a.py": "one\ntwo\nthree\n", "b.py": "same\n"}, {"a.py": "new\none\nTWO\nthree\n", "b.py": "same\n"}
+    moved = _moves(then, now)
+    assert moved == {"a.py": {1: 2, 3: 4}}
+    row = {"test": "t", "lines": {"a.py": [1, 2, 3], "b.py": [1]}, "children": {"a.py": [3]}}
+    assert _followed(row, moved) == {"test": "t", "lines": {"a.py": [2, 4], "b.py": [1]}, "children": {"a.py": [4]}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import yaml
@@ -42,14 +42,14 @@ def report(
     `kinds` ("png", "pdf") also writes the figures as files beside the page, or those in `names` only. `more`: further figures, shown behind a run's own.
     """
     comparison = opened(runs, against)
-    with _without_warnings():
-        return _written(comparison, Path(out), kinds, names, more or {})
+    with _without_warnings(), _opened(comparison) as run:
+        return _written(comparison, run, Path(out), kinds, names, more or {})
 
 
 def page_of(comparison: Comparison, live: Live | None = None) -> str:
     """The page of a run or of several; `live` where it is watched while the run goes on."""
-    with _without_warnings():
-        return _rendered(comparison, *_drawn(comparison), live)
+    with _without_warnings(), _opened(comparison) as run:
+        return _rendered(comparison, run, *_drawn(comparison, run), live)
 
 
 @contextmanager
@@ -60,13 +60,24 @@ def _without_warnings() -> Iterator[None]:
         yield
 
 
-def _written(comparison: Comparison, path: Path, kinds: Sequence[str], names: Sequence[str], more: Mapping[str, Picture]) -> list[Path]:
-    found, drawn = _drawn(comparison)
+@contextmanager
+def _opened(comparison: Comparison) -> Iterator[Run]:
+    """The run that a page is about, or the first of several: opened once, since of very many clients that takes a while."""
+    run = Run(comparison.entries[0].run.folder)
+    with closing(run.store):
+        run.store.db.execute("begin")  # one moment of a run that goes on: no two rounds in one text
+        yield run
+
+
+def _written(
+    comparison: Comparison, run: Run, path: Path, kinds: Sequence[str], names: Sequence[str], more: Mapping[str, Picture]
+) -> list[Path]:
+    found, drawn = _drawn(comparison, run)
     drawn |= more
     for name in names:
         if name not in drawn:
             raise nearest("figure", name, list(drawn))
-    page = _rendered(comparison, found, drawn)
+    page = _rendered(comparison, run, found, drawn)
     written_files = [path]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,19 +94,19 @@ def _written(comparison: Comparison, path: Path, kinds: Sequence[str], names: Se
     return written_files
 
 
-def _drawn(comparison: Comparison) -> tuple[list[Card], dict[str, Picture]]:
+def _drawn(comparison: Comparison, run: Run) -> tuple[list[Card], dict[str, Picture]]:
     """The cards of a single run, and the figures."""
     if len(comparison.entries) > 1:
         return [], _figures_of_several(comparison)
     entry = comparison.entries[0]
-    found = cards(entry, Run(entry.run.folder))
-    return found, pictures.of_run(entry, found)
+    found = cards(entry, run)
+    return found, pictures.of_run(entry, run, found)
 
 
-def _rendered(comparison: Comparison, found: list[Card], drawn: dict[str, Picture], live: Live | None = None) -> str:
+def _rendered(comparison: Comparison, run: Run, found: list[Card], drawn: dict[str, Picture], live: Live | None = None) -> str:
     if len(comparison.entries) > 1:
-        return _page_of_several(comparison, drawn, live)
-    return _page_of_one(comparison, found, drawn, live)
+        return _page_of_several(comparison, run, drawn, live)
+    return _page_of_one(comparison, run, found, drawn, live)
 
 
 def _figures_of_several(comparison: Comparison) -> dict[str, Picture]:
@@ -110,11 +121,9 @@ def _figures_of_several(comparison: Comparison) -> dict[str, Picture]:
     return drawn
 
 
-def _page_of_one(comparison: Comparison, found: list[Card], drawn: dict[str, Picture], live: Live | None) -> str:
+def _page_of_one(comparison: Comparison, run: Run, found: list[Card], drawn: dict[str, Picture], live: Live | None) -> str:
     entry = comparison.entries[0]
-    run, metric = Run(entry.run.folder), entry.metric
-    run.store.db.execute("begin")  # one moment of a run that goes on: no two rounds in one text
-    measured = entry.measured[0]
+    metric, measured = entry.metric, entry.measured[0]
     worst = "highest" if entry.lower else "lowest"
     tiles = [(f"average {metric.name}", written(measured["average"], metric), _was(entry, "average")),
              (f"{worst} client", written(measured["worst"], metric), _was(entry, "worst")),
@@ -158,9 +167,8 @@ def _page_of_one(comparison: Comparison, found: list[Card], drawn: dict[str, Pic
     )
 
 
-def _page_of_several(comparison: Comparison, drawn: dict[str, Picture], live: Live | None) -> str:
-    entries = comparison.entries
-    run, metric = Run(entries[0].run.folder), comparison.metric
+def _page_of_several(comparison: Comparison, run: Run, drawn: dict[str, Picture], live: Live | None) -> str:
+    entries, metric = comparison.entries, comparison.metric
     tables, more = [], []
     for partition in comparison.partitions:
         header, rows = formats.grid_of(comparison, partition, marked)

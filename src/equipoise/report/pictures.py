@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,11 +30,11 @@ class Picture:
     draw: Callable[[], Figure]
 
 
-def of_run(entry: Entry, cards: Sequence[Card]) -> dict[str, Picture]:
-    """The figures of a single run."""
+def of_run(entry: Entry, run: Run, cards: Sequence[Card]) -> dict[str, Picture]:
+    """The figures of a single run, which is open."""
     metric = entry.metric
-    curves = _curves(entry)
-    alone = None if entry.alone is None or entry.run.is_alone else _curves(Entry("", entry.alone, None))
+    curves = _curves(entry, run)
+    alone = None if entry.alone is None or entry.run.is_alone else _curves_of(Entry("", entry.alone, None))
     found = {}
     known = [(card, card.alone) for card in cards if card.gain is not None and card.alone is not None and np.isfinite(card.gain)]
     if known:
@@ -63,7 +64,7 @@ def of_run(entry: Entry, cards: Sequence[Card]) -> dict[str, Picture]:
     text = f"{_DIRECTION[entry.lower]} {text}" + (" The line is the way there, round by round." if len(curves.rounds) > 1 else "")
     if len(curves.clients) > 1:  # one client is even by itself
         found["plane"] = Picture("Average and evenness", text, lambda: figures.plane(points, metric, curves))
-    return found | _clinical(entry) | _maps(entry, curves)
+    return found | _clinical(run) | _maps(entry, run, curves)
 
 
 def of_comparison(comparison: Comparison, partition: str) -> dict[str, Picture]:
@@ -80,7 +81,7 @@ def of_comparison(comparison: Comparison, partition: str) -> dict[str, Picture]:
     if gains:
         text = "One point per client and seed. " + " ".join(f"{name}: {(v < 0).sum()} of {len(v)} lose." for name, v in gains.items())
         found["gains"] = Picture("Who gains, who loses", text, lambda: figures.gains_by_method(gains, metric))
-    curves = {method: [_curves(entry) for entry in seeds] for method, seeds in entries.items()}
+    curves = {method: [_curves_of(entry) for entry in seeds] for method, seeds in entries.items()}
     ends = " ".join(f"{name} ends at {written(float(np.mean([c.mean[-1] for c in seeds])), metric)}." for name, seeds in curves.items())
     found["curves"] = Picture(
         "Learning curves",
@@ -98,19 +99,17 @@ def of_comparison(comparison: Comparison, partition: str) -> dict[str, Picture]:
 
 def of_method(entry: Entry) -> dict[str, Picture]:
     """The heat map and the weights of one run, for a page about several."""
-    return _maps(entry, _curves(entry)) | _clinical(entry)
-
-
-def _clinical(entry: Entry) -> dict[str, Picture]:
     run = Run(entry.run.folder)
-    try:
-        return {name: Picture(*one) for name, one in clinical.curves_of(run).items()}
-    finally:
-        run.store.close()
+    with closing(run.store):
+        return _maps(entry, run, _curves(entry, run)) | _clinical(run)
 
 
-def _maps(entry: Entry, curves: Curves) -> dict[str, Picture]:
-    metric, weights = entry.metric, _read(entry, read_weights)
+def _clinical(run: Run) -> dict[str, Picture]:
+    return {name: Picture(*one) for name, one in clinical.curves_of(run).items()}
+
+
+def _maps(entry: Entry, run: Run, curves: Curves) -> dict[str, Picture]:
+    metric, weights = entry.metric, read_weights(run)
     lowest, highest = (written(float(end(curves.values[:, -1])), metric) for end in (np.nanmin, np.nanmax))
     text = f"Every client in every measured round, sorted by where it ended, the best on top: from {lowest} to {highest}."
     found = {"heatmap": Picture("Clients by round", text, lambda: figures.heat_map(curves, metric))}
@@ -125,16 +124,14 @@ def _maps(entry: Entry, curves: Curves) -> dict[str, Picture]:
     return found
 
 
-def _read(entry: Entry, reader: Callable[[Run], Curves]) -> Curves:
+def _curves(entry: Entry, run: Run) -> Curves:
+    return read_curves(run, entry.run.metric, entry.run.undefined.get(entry.run.metric, ()))
+
+
+def _curves_of(entry: Entry) -> Curves:
     run = Run(entry.run.folder)
-    try:
-        return reader(run)
-    finally:
-        run.store.close()
-
-
-def _curves(entry: Entry) -> Curves:
-    return _read(entry, lambda run: read_curves(run, entry.run.metric, entry.run.undefined.get(entry.run.metric, ())))
+    with closing(run.store):
+        return _curves(entry, run)
 
 
 def _known_gains(entry: Entry) -> list[float]:

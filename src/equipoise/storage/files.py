@@ -14,6 +14,9 @@ from pathlib import Path
 
 DATABASE, CONFIGURATION, FILES, LOCK = "run.db", "experiment.yaml", "files", "run.lock"
 AT_A_TIME = 8  # files that are synced or removed together
+READ_WHOLE = (
+    2**20
+)  # bytes; hashlib clears a buffer of a quarter of that for each file, which for states of very many clients costs more than reading
 
 # Every name that Equipoise gives to a file under files/: whose it is (a client by number or digest), then round, attempt and exchange.
 # Files of clients lie in sub-folders, since a run may have very many; until format 4 they lay beside the server's.
@@ -101,8 +104,11 @@ def digest_of(data: bytes | memoryview) -> str:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file's bytes; processors have instructions for it."""
-    with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)), "rb") as file:
+    """As `digest_of`, of a file that may not fit into memory."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    with os.fdopen(os.open(path, flags), "rb", buffering=0) as file:
+        if os.fstat(file.fileno()).st_size <= READ_WHOLE:
+            return digest_of(file.read())
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
