@@ -53,6 +53,12 @@ def test_of_those_who_are_available_no_more_than_there_are(number: int) -> None:
     assert choose(settings, EIGHT, 5, 1, 0) == [available[place] for place in sorted(chosen)]
 
 
+def test_a_client_whose_draw_is_the_chance_itself_is_not_available() -> None:
+    chances = stream(5, "cohort", 1).random(8)
+    expected = [client for client, chance in zip(EIGHT, chances, strict=True) if chance < chances[3]]
+    assert choose(Participation(availability=float(chances[3])), EIGHT, 5, 1, 0) == expected != []
+
+
 # Faults.
 
 TRAINED = Training(lr=0.1, batch=10, epochs=2)

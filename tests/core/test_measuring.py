@@ -1,0 +1,412 @@
+"""A measurement by itself: what the server asks for and when, what clients answer, which rows come of it. Nobody is trained."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import log_loss
+
+from equipoise.engine import evaluation
+from equipoise.engine.evaluation import Measuring, alike, check_main
+from equipoise.experiment import Evaluation
+from equipoise.method import Served, Ups
+from equipoise.metrics import counts
+from equipoise.records import Down, Record, State, Up
+from equipoise.storage.store import RoundRecord, RunError
+from equipoise.task import Task
+from equipoise.transports import curves
+from equipoise.transports.measuring import DISTANCE, HANDED, MEASURE, OUTPUTS, PRESENT, STEPS, measure, score, served
+from equipoise.tree import Tree
+
+TWO = Task("classification", (2,), 2)
+NUMBER = Task("regression", (2,), 1, centre=10.0, scale=2.0)
+
+
+def samples(x: Any, y: Any) -> Any:
+    """As much of `Samples` as measuring uses."""
+    x, y = torch.as_tensor(x, dtype=torch.float32), torch.as_tensor(y)
+    return SimpleNamespace(x=x, y=y, some=lambda chosen: samples(x[chosen], y[chosen]))
+
+
+# Scores.
+
+
+def test_metrics_of_classes_are_those_of_their_logits() -> None:
+    logits, y = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 0.5]]), torch.tensor([0, 1, 1])
+    found = score(TWO, logits, y, ["accuracy", "loss"])
+    assert found == pytest.approx({"accuracy": 2 / 3, "loss": log_loss(y, torch.softmax(logits.double(), 1))})
+    assert score(TWO, logits[:0], y[:0], ["accuracy"]) == {}
+
+
+def test_errors_are_told_in_the_targets_unit_and_the_loss_in_that_of_training() -> None:
+    found = score(NUMBER, torch.tensor([[1.0], [0.0]]), torch.tensor([0.5, -1.0]), ["rmse", "mae", "loss"])  # 12 and 10, of 11 and 8
+    assert found == pytest.approx({"rmse": np.sqrt(2.5), "mae": 1.5, "loss": 0.625})
+
+
+def test_a_metric_that_does_not_exist_has_no_value_and_that_of_a_diverged_model_is_not_a_number() -> None:
+    y = torch.tensor([1, 1])
+    assert score(TWO, torch.zeros(2, 2), y, ["auroc", "accuracy"]).keys() == {"accuracy"}
+    found = score(TWO, torch.tensor([[np.nan, 0.0], [0.0, 1.0]]), y, ["loss", "auroc"])
+    assert np.isnan(found["loss"]) and np.isnan(found["auroc"])
+
+
+# What a client answers.
+
+
+class Client:
+    """Its models are numbers that its inputs are multiplied with."""
+
+    id = "ada"
+    task = TWO
+    inputs: Any = None
+    train = [1]
+
+    def predict(self, model: Any, on: Any) -> torch.Tensor:
+        return on.x * model
+
+    def load(self, tree: Any) -> Any:
+        return tree
+
+    def features(self, model: Any) -> torch.Tensor:
+        return torch.tensor([[[1.0, 2.0]], [[3.0, 4.0]]]) * model
+
+
+class Serving:
+    """A method that serves what it was delivered."""
+
+    changed: Any = None
+
+    def __init__(self, **models: Any) -> None:
+        self.models = models
+
+    def inputs(self, client: Any, down: Any) -> Any:
+        return self.changed
+
+    def serves(self, client: Any, down: Any) -> Any:
+        return self.models
+
+
+PARTS = {
+    "test": samples([[0.0, 1.0]] * 10 + [[1.0, 0.0]] * 30, [1] * 30 + [0] * 10),
+    "validation": samples([[0.0, 1.0]], [1]),
+    "shared": samples([[0.0, 1.0]] * 40, [1] * 40),
+}
+
+
+def asked(method: Any, step: str = MEASURE, client: Any = None, **more: Any) -> tuple[Up, list[dict[str, Any]]]:
+    told = {"down": Down(), "splits": ["validation", "test"], "metrics": ["accuracy"], "alike": True, **more}
+    return STEPS[step](method, client or Client(), Record(told), PARTS.__getitem__)  # type: ignore[arg-type]
+
+
+def test_exactly_one_served_model_is_the_main_one() -> None:
+    given: Any = {"a": 1.0, "b": Served(2.0, same_for_all=True, main=True), "c": Served(3.0, main=True)}  # type: ignore[arg-type]
+    found = served(Serving(**given), Client(), Down())  # type: ignore[arg-type]
+    assert {name: (one.model, one.same_for_all, one.main) for name, one in found.items()} == {
+        "a": (1.0, False, False), "b": (2.0, True, True), "c": (3.0, False, False),
+    }  # fmt: skip
+    first: Any = served(Serving(a=1.0, b=2.0), Client(), Down())  # type: ignore[arg-type]
+    assert [name for name, one in first.items() if one.main] == ["a"]
+    method, client = Serving(**given), Client()
+    method.changed = "other inputs"
+    own = served(method, client, Down())  # type: ignore[arg-type]
+    assert not own["b"].same_for_all and client.inputs == "other inputs"  # what it sees is its own
+    assert served(Serving(), Client(), Down()) == {}  # type: ignore[arg-type]
+
+
+def test_every_model_is_measured_on_every_part() -> None:
+    rows = measure(Client(), {"a": 1.0, "b": -1.0}, ["validation", "test"], ["accuracy"], PARTS.__getitem__)  # type: ignore[arg-type, dict-item]
+    assert [(row["model"], row["split"], row["metric"], row["value"]) for row in rows] == [
+        ("a", "validation", "accuracy", 1.0), ("b", "validation", "accuracy", 0.0), ("a", "test", "accuracy", 0.5), ("b", "test", "accuracy", 0.5),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_models_for_all_are_left_to_the_server_on_the_shared_test_set(same: bool) -> None:
+    method = Serving(all=Served(1.0, same_for_all=True), own=2.0)  # type: ignore[arg-type]
+    up, rows = asked(method, splits=["test", "shared"], alike=same, ending=True, curves=True)
+    assert up.served == {"all": {"common": same, "main": True}, "own": {"common": False, "main": False}}
+    assert [(row["model"], row["split"]) for row in rows] == [
+        ("all", "test"), ("own", "test"), *([] if same else [("all", "shared")]), ("own", "shared"),
+    ]  # fmt: skip
+    assert set(up.curves) == ({"own"} if same else {"all", "own"}) and counts.total(up.curves["own"].numpy()) == 40
+    assert up.curves["own"][1, counts.NEGATIVES].sum() == 0  # of the shared test set, which has one class
+
+
+def test_counts_and_the_majority_are_for_the_last_measurement_and_those_who_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = Serving(own=1.0)
+    assert set(asked(method)[0]) == {"served"}
+    assert set(asked(method, ending=True, curves=False)[0]) == {"served", "majority"}
+    up, _ = asked(method, ending=True, curves=True)
+    assert up.majority == 0.75 and counts.total(up.curves["own"].numpy()) == 40
+    assert set(asked(method, ending=True, curves=True, splits=["validation"])[0]) == {"served"}
+    number = Client()
+    number.task = NUMBER
+    assert "majority" not in asked(method, client=number, ending=True, metrics=[])[0]
+    for word in ("no", " NO ", "0", "False"):
+        monkeypatch.setenv("EQUIPOISE_CURVES", word)
+        assert not curves.allowed() and set(asked(method, ending=True, curves=True)[0]) == {"served", "majority"}
+    monkeypatch.setenv("EQUIPOISE_CURVES", "yes")
+    assert curves.allowed()
+
+
+def test_slices_models_and_presence_are_sent_as_asked() -> None:
+    method = Serving(a=1.0, b=2.0)
+    up, rows = asked(method, OUTPUTS, model="b", start=38, stop=40)
+    assert up.logits.tolist() == [[0.0, 2.0]] * 2 and rows == []
+    tree = Tree({"w": torch.ones(1)})
+    assert asked(Serving(a=tree), HANDED, model="a")[0].model is tree and asked(method, PRESENT) == (Up(), [])
+
+
+def test_the_distance_of_mean_features_is_that_of_the_clients_inputs() -> None:
+    client, method = Client(), Serving()
+    method.changed = "other inputs"
+    up, rows = asked(method, DISTANCE, client, local=1.0, new=-0.5)
+    assert dict(up) == pytest.approx({"angle": np.pi, "manhattan": 1.5 * (2 + 3)}, rel=1e-6) and rows == []  # of (2, 3) and -(1, 1.5)
+    assert client.inputs == "other inputs"
+    client.train = []
+    assert asked(method, DISTANCE, client, local=1.0, new=0.5) == (Up(), [])
+
+
+# Counts.
+
+
+def test_counts_are_of_enough_samples_and_not_too_many_classes() -> None:
+    def found(n: int = 30, classes: int = 2, task: str = "classification", value: float = 0.0) -> bool:
+        outputs = torch.full((n, classes), value)
+        return bool(curves.of(Task(task, (2,), classes), outputs, torch.arange(n) % max(1, classes), "m"))  # type: ignore[arg-type]
+
+    assert found() and found(classes=20) and found(classes=3)
+    assert not any([found(29), found(classes=21), found(classes=1), found(task="regression"), found(value=np.nan)])
+    (table,) = curves.of(TWO, torch.zeros(30, 2), torch.zeros(30, dtype=torch.long), "m").values()
+    assert table.dtype == torch.int32 and table[0, counts.POSITIVES, 50] == 30 and curves.fault(table, TWO) is None
+    few = torch.from_numpy(counts.counted(np.full((29, 2), 0.5), np.zeros(29, int)))
+    assert curves.fault(few, TWO) == "expected 30 samples or more" and "expected counts of shape" in str(
+        curves.fault(table, Task("classification", (2,), 3))
+    )
+    assert "expected counts" in str(curves.fault("many", TWO))
+
+
+def test_the_majority_is_the_share_of_the_most_frequent_class() -> None:
+    assert curves.majority(torch.tensor([2, 0, 2, 1])) == 0.5 and curves.majority(torch.tensor([], dtype=torch.long)) == 0.0
+
+
+def test_a_row_is_kept_for_every_class_and_score_that_occurs() -> None:
+    table = torch.from_numpy(counts.counted([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6]], [0, 1, 0]))
+    assert curves.rows("ada", "m", "test", table) == [
+        ("ada", "m", "test", 0, 20, 0, 1, 0, 0), ("ada", "m", "test", 0, 40, 1, 0, 0, 0), ("ada", "m", "test", 0, 90, 1, 0, 1, 0),
+        ("ada", "m", "test", 1, 10, 0, 1, 0, 0), ("ada", "m", "test", 1, 60, 0, 1, 0, 1), ("ada", "m", "test", 1, 80, 1, 0, 1, 0),
+    ]  # fmt: skip
+
+
+# What the server asks.
+
+
+class Clients:
+    """Answer with a model for all, and one of their own if `own`; what they were asked."""
+
+    def __init__(self, own: bool = False, **more: Any) -> None:
+        self.own, self.more, self.asked = own, more, list[tuple[str, str, Any]]()
+
+    def __call__(self, step: str, orders: Any) -> Any:
+        self.asked += [(step, client, order) for client, order in orders]
+        return [(client, *self.answer(step, client, order)) for client, order in orders]
+
+    def answer(self, step: str, client: str, order: Any) -> Any:
+        if step == OUTPUTS:
+            return Up(logits=torch.arange(float(order.start), float(order.stop))[:, None] * torch.tensor([[-1.0, 1.0]])), []
+        if step == HANDED:
+            return Up(model=Tree({"w": torch.ones(1)}, "net")), []
+        if step == DISTANCE:
+            return Up(angle=0.5), []
+        known = {"all": {"common": order["alike"], "main": not self.own}}
+        known |= {"own": {"common": False, "main": True}} if self.own else {}
+        return Up(served=known, **self.more), [
+            {"model": "all", "split": split, "metric": "loss", "value": 0.5} for split in order["splits"]
+        ]
+
+    def who(self, step: str = MEASURE) -> list[str]:
+        return [client for found, client, _ in self.asked if found == step]
+
+
+class Delivering:
+    each = False
+
+    def deliver(self, server: Any, state: State, client: str) -> Down:
+        return Down(word=client if self.each else "same")
+
+
+def measuring(ask: Any, shared: int = 0, own: Any = None, ending: bool = False, rounds: int = 4, task: Task = TWO, **settings: Any) -> Any:
+    server = SimpleNamespace(
+        ids=list("abc"), rounds=rounds, task=task, load=lambda tree: tree["w"], predict=lambda model, on: on.x * model,
+    )  # fmt: skip
+    given: Any = (Delivering(), server, ["loss"], Evaluation(**settings), ask, nullcontext, shared, own, ending)
+    return Measuring(*given)
+
+
+@pytest.mark.parametrize(
+    ("number", "every", "finish", "finishes", "phases"),
+    [
+        (1, 2, False, False, []), (2, 2, False, False, ["received"]), (3, 1, False, False, ["received"]), (3, 0, False, False, []),
+        (4, 0, False, False, ["received", "final"]), (4, 3, False, True, ["received"]), (5, 2, True, True, ["final"]),
+    ],
+)  # fmt: skip
+def test_when_models_are_measured_and_what_the_values_are_called(
+    number: int, every: int, finish: bool, finishes: bool, phases: list[str]
+) -> None:
+    ask = Clients(majority=0.5)
+    round: Any = SimpleNamespace(record=RoundRecord(number, 0, ["b"], [], finish=finish), joined=["c"], uploads=None)
+    one = measuring(ask, every=every, splits=("test",))
+    one.record(State(x=1), round, finishes)
+    everyone = [] if not phases else ["b"] if finish else list("abc")  # who comes late is measured, and nobody else again
+    assert ask.who() == everyone and one.ending == ("final" in phases)
+    rows = [row for row in round.record.measurements if row[1] != "majority"]
+    assert rows == [(client, "all", phase, "test", "loss", 0.5) for client in everyone for phase in phases]
+    told = [row for row in round.record.measurements if row[1] == "majority"]
+    assert told == [(client, "majority", "reference", "test", "accuracy", 0.5) for client in everyone]
+    assert round.record.main == ("all" if phases else "") and 0 <= round.record.seconds["evaluation"] < 60
+    assert all(("ending" in order) == ("final" in phases) for _, _, order in ask.asked)
+
+
+def test_of_a_cohort_alone_those_who_joined_are_measured() -> None:
+    ask = Clients()
+    round: Any = SimpleNamespace(record=RoundRecord(1, 0, ["b"], []), joined=["c"], uploads=None)
+    measuring(ask, clients="cohort").record(State(x=1), round, False)
+    assert ask.who() == ["c"]
+
+
+@pytest.mark.parametrize(("own", "each", "splits", "asked"), [
+    (False, False, ("test",), "abc"), (False, False, (), "a"), (True, False, (), "abc"), (False, True, (), "abc"),
+])  # fmt: skip
+def test_without_parts_of_their_own_one_client_tells_whether_others_are_needed(own: bool, each: bool, splits: Any, asked: str) -> None:
+    ask, labels = Clients(own), samples(torch.zeros(5, 2), [0, 1, 0, 1, 0])
+    one = measuring(ask, shared=5, own=labels, splits=splits)
+    one.method.each = each
+    rows, main = one.clients(State(x=1), list("abc"))
+    assert ask.who() == list(asked) and main == ("own" if own else "all")
+    assert all(
+        order["splits"] == [*splits, "shared"] and order["alike"] != each and order["metrics"] == ["loss"]
+        for step, _, order in ask.asked
+        if step == MEASURE
+    )
+    assert ask.who(OUTPUTS) == ([] if each else ["a"])
+    assert len(rows) == len(asked) * (len(splits) + 1) + (not each)
+
+
+def test_a_model_is_for_all_only_if_every_client_says_so() -> None:
+    class Divided(Clients):
+        def answer(self, step: str, client: str, order: Any) -> Any:
+            return Up(served={"all": {"common": client != "b", "main": True}}), []
+
+    ask = Divided()
+    measuring(ask, shared=5, own=samples(torch.zeros(5, 2), [0] * 5)).clients(State(x=1), list("abc"))
+    assert ask.who() == list("abc") and not ask.who(OUTPUTS)
+
+
+def test_the_shared_test_set_is_cut_into_slices_that_are_put_together_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "SHARED_CHUNK", 4)
+    ask, y = Clients(), torch.tensor([0, 1] * 5)
+    one = measuring(ask, shared=10, own=samples(torch.zeros(10, 2), y), splits=(), curves=False, ending=True)
+    rows, _ = one.clients(State(x=1), list("abc"))
+    slices = [(client, order["start"], order["stop"], order["model"]) for step, client, order in ask.asked if step == OUTPUTS]
+    assert slices == [("a", 0, 4, "all"), ("a", 4, 8, "all"), ("a", 8, 10, "all")]
+    logits = np.arange(10.0)[:, None] * np.array([[-1.0, 1.0]])
+    expected = float(np.mean(np.log(np.exp(logits).sum(1)) - logits[np.arange(10), y]))
+    assert rows[-1] == ("all", "all", "shared", "loss", pytest.approx(expected))
+    assert one.majority == [("all", "shared", 0.5)] and one.counts == []
+
+
+@pytest.mark.parametrize("ending", [False, True])
+def test_a_server_that_holds_the_test_set_asks_for_the_model(ending: bool) -> None:
+    ask, own = Clients(), samples([[0.0, 1.0]] * 30, [1] * 20 + [0] * 10)
+    one = measuring(ask, own=own, ending=ending)
+    rows, _ = one.clients(State(x=1), list("abc"))
+    assert ask.who(HANDED) == ["a"] and rows[-1][:4] == ("all", "all", "shared", "loss")
+    assert rows[-1][4] == pytest.approx(np.log(1 + np.e) - 20 / 30)
+    assert one.majority == ([("all", "shared", 20 / 30)] if ending else [])
+    assert [table[:3] for table in one.counts] == ([("all", "all", "shared")] if ending else [])
+    regression = measuring(Clients(), own=samples([[0.0]], [1.0]), ending=True, task=NUMBER)
+    regression.clients(State(x=1), ["a"])
+    assert not regression.majority and not regression.counts
+
+
+def test_whose_counts_are_asked_for() -> None:
+    assert not measuring(None)._counts_of("a") and measuring(None, ending=True)._counts_of("a")
+    assert not measuring(None, ending=True, curves=False)._counts_of("a")
+    some = measuring(None, ending=True, no_curves=("b",))
+    assert some._counts_of("a") and not some._counts_of("b")
+    assert some._order("b", Down(), [], True)["curves"] is False and some._order("a", Down(), [], True)["ending"] is True
+
+
+@pytest.mark.parametrize(
+    ("share", "counts"), [(1.0, True), (1e-9, True), (0.0, False), (1.01, False), (1, False), (None, False), (float("nan"), False)]
+)
+def test_a_majority_is_a_share(share: Any, counts: bool) -> None:
+    one = measuring(None, ending=True)
+    one._take("a", Up(majority=share))
+    assert one.majority == ([("a", "test", share)] if counts else [])
+
+
+@pytest.mark.parametrize(("shared", "split"), [(0, "test"), (7, "shared")])
+def test_counts_are_taken_from_those_who_were_asked(shared: int, split: str) -> None:
+    table = torch.from_numpy(counts.counted(np.full((30, 2), 0.5), np.zeros(30, int)))
+    one = measuring(None, shared=shared, ending=True, no_curves=("b",))
+    one._take("a", Up(curves={"m": table}))
+    (taken,) = one.counts
+    assert taken[:3] == ("a", "m", split) and torch.equal(taken[3], table)
+    with pytest.raises(RunError, match="client 'b' sent counts of scores: nobody asked; install the same version on both sides"):
+        one._take("b", Up(curves={"m": table}))
+    with pytest.raises(RunError, match="client 'a' sent counts of scores: its counts contradict each other"):
+        one._take("a", Up(curves={"m": torch.ones(2, 4, 101, dtype=torch.int32)}))
+
+
+def test_distances_are_those_of_uploads_to_the_new_model() -> None:
+    trees = {name: Tree({"w": torch.tensor([1.0, value])}, "net") for name, value in {"a": 0.0, "c": 2.0, "new": 1.0}.items()}
+    ask, ups = Clients(), Ups([("a", Up(model=trees["a"])), ("b", None), ("c", Up(model=trees["c"]))])
+    round: Any = SimpleNamespace(record=RoundRecord(1, 0, [], []), joined=[], uploads=ups)
+    measuring(ask, distances=True, every=0).record(State(model=trees["new"]), round, False)
+    assert [(client, order.local, order.new) for _, client, order in ask.asked] == [
+        ("a", trees["a"], trees["new"]),
+        ("c", trees["c"], trees["new"]),
+    ]
+    found = {(client, split, metric): value for client, _, _, split, metric, value in round.record.measurements}
+    assert found == pytest.approx({
+        ("a", "parameters", "angle"): np.pi / 4, ("a", "parameters", "manhattan"): 1.0, ("a", "embedding", "angle"): 0.5,
+        ("c", "parameters", "angle"): np.arccos(3 / np.sqrt(10)), ("c", "parameters", "manhattan"): 1.0, ("c", "embedding", "angle"): 0.5,
+    })  # fmt: skip
+    assert {row[1:3] for row in round.record.measurements} == {("local", "after_local")}
+    for more, state, uploads in (
+        ({}, State(model=trees["new"]), ups),
+        ({"distances": True}, State(x=1), ups),
+        ({"distances": True}, State(model=trees["new"]), None),
+    ):
+        ask, round.uploads = Clients(), uploads
+        measuring(ask, every=0, **more).record(state, round, False)
+        assert not ask.asked
+
+
+@pytest.mark.parametrize(("one", "other", "same"), [
+    ({"x": 1}, {"x": 1}, True), ({"x": 1}, {"x": 2}, False), ({"x": 1}, {"y": 1}, False), ({"x": 1}, {"x": 1, "y": 1}, False),
+    ({"x": torch.ones(2)}, {"x": torch.ones(2)}, True), ({"x": torch.ones(2)}, {"x": torch.zeros(2)}, False), ({"x": torch.ones(1)}, {"x": 1.0}, False),
+    ({"x": 1.0}, {"x": torch.ones(1)}, False), ({"x": [1, [2]]}, {"x": [1, [2]]}, True), ({"x": [1, 2]}, {"x": [1]}, False), ({"x": [1, 2]}, {"x": [1, 3]}, False),
+    ({"x": {"y": 1}}, {"x": {"y": 2}}, False), ({"x": [1]}, {"x": 1}, False),
+])  # fmt: skip
+def test_whether_all_were_delivered_the_same(one: Any, other: Any, same: bool) -> None:
+    assert alike([Down(one), Down(one), Down(other)]) == alike([Down(other), Down(one)]) == same
+    assert alike([]) and alike([Down(one)])
+
+
+@pytest.mark.parametrize(("main", "test", "shared", "refused"), [
+    ("auroc", [[0, 1], [2]], [], True), ("auroc", [[0, 2], [1]], [], False), ("auroc", [[0, 3]], [0, 1], True), ("auroc", [[0]], [0, 3], False),
+    ("accuracy", [[0, 1]], [], False), ("auroc", [[], []], [], False),
+])  # fmt: skip
+def test_a_main_metric_that_would_exist_for_nobody_is_refused(main: str, test: Any, shared: Any, refused: bool) -> None:
+    federation: Any = SimpleNamespace(
+        task=TWO, test=[np.array(part, int) for part in test], shared_test=np.array(shared, int), y=torch.tensor([0, 0, 1, 1])
+    )
+    with pytest.raises(ValueError, match="evaluation.main: auroc needs samples of two classes") if refused else nullcontext():
+        check_main(Evaluation(main=main), federation)
