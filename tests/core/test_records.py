@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from torch import nn
 
 from equipoise.client import ClientState
@@ -180,6 +181,9 @@ class Mine(Up):
         ({"x": State(y=PerClient())}, "x.y: a PerClient lives in the server's state"),
         ({"x": Tree({"w": 1.0})}, "x.w: expected a tensor in a tree, got float"),
         ({"x": Tree({"w": torch.zeros(1)}, "$shared 1")}, "x: expected a tree with the name of its model, not beginning with $"),
+        ({"x": Tree({"w": torch.zeros(1)}, 3)}, "x: expected a tree with the name of its model, not beginning with $, got 3"),  # type: ignore[arg-type]
+        ({"x": Tree({"w": torch.zeros(1)}, "net", ["$w"])}, "x: expected string keys that do not begin with $, got '$w'"),
+        ({"x": Tree({"$w": torch.zeros(1)}, "net")}, "x: expected string keys that do not begin with $, got '$w'"),
         ({"x": deep(32)}, "expected at most 32 levels of records, lists and mappings"),
         ({"x": Up(x=deep(31))}, "expected at most 32 levels of records, lists and mappings"),
     ],
@@ -188,6 +192,20 @@ def test_what_cannot_travel_is_refused_by_name(values: dict[Any, Any], sentence:
     pattern = ".*".join(map(re.escape, sentence.split(".*")))
     with pytest.raises(TypeError, match=pattern):
         State(values)
+
+
+def test_what_just_may_travel_does() -> None:
+    """At the bounds that the refusals above name."""
+    record = Up(many=(1 << 1024) - 1, few=1 - (1 << 1024), wide=torch.zeros([1] * 64), deep=deep(31), none=None, no=False)
+    assert_alike(record, there_and_back(record))
+    with pytest.raises(TypeError, match="at most 1024 bits, got one of 1025"):
+        Up(x=-(1 << 1024))
+    assert there_and_back(Up(model=Tree({"w": torch.ones(1)}))).model.plain, "what was just unpacked is not looked at again"
+
+
+def test_a_record_shows_its_entries() -> None:
+    assert repr(Up(a=1, b="x")) == "Up(a=1, b='x')" and len(Up(a=1, b=2)) == 2 and list(Up(a=1, b=2)) == ["a", "b"] and not Up()
+    assert dict(Up({"a": 1}, a=2, b=3)) == {"a": 2, "b": 3} and dict(Up(None)) == {}
 
 
 def test_only_the_servers_state_holds_values_by_client() -> None:
@@ -277,6 +295,50 @@ def test_a_file_without_a_record_is_refused(tmp_path: Path) -> None:
         for lazy in (False, True):
             with pytest.raises(ValueError, match="r.safetensors holds no whole record"):
                 read(path, lazy=lazy)
+
+
+STRUCTURES = {
+    "no metadata": (None, "no whole record"),
+    "a tensor alone": ('{"$tensor": 0}', "no record"),
+    "a mapping": ('{"x": {"$tensor": 0}}', "no record"),
+    "a tensor that no entry names": ('{"$record": "Up", "values": {}}', "tensors that belong to no entry"),
+    "a tensor named twice": ('{"$record": "Up", "values": {"x": {"$tensor": 0}, "y": {"$tensor": 0}}}', "no whole record"),
+    "a tree named twice": (
+        '{"$record": "Up", "values": {"x": {"$tensor": 0}, "y": {"$tree": "m", "entries": {"w": 0}, "untrained": []}}}',
+        "no whole record",
+    ),
+    "a tensor that is not there": ('{"$record": "Up", "values": {"x": {"$tensor": 0}, "y": {"$tensor": 1}}}', "no whole record"),
+    "half of it": ('{"$record": "Up", "values": {', "no whole record"),
+}
+
+
+@pytest.mark.parametrize("case", STRUCTURES)
+def test_a_whole_file_of_something_else_is_no_record(case: str, tmp_path: Path) -> None:
+    structure, sentence = STRUCTURES[case]
+    path = tmp_path / "r.safetensors"
+    save_file({"0": torch.ones(2)}, path, metadata=None if structure is None else {"record": structure})
+    for lazy in (False, True):
+        with pytest.raises(ValueError, match=f"r.safetensors holds {sentence}"):
+            read(path, lazy=lazy)
+    data = path.read_bytes()
+    with pytest.raises(ValueError, match=f"^{len(data)} bytes that hold {sentence}"):
+        files.parse(data)
+
+
+def test_the_bytes_of_a_file_are_a_record_too(tmp_path: Path) -> None:
+    write(RICH, tmp_path / "r.safetensors")
+    assert_alike(RICH, files.parse(files.dump(RICH)))
+    assert_alike(RICH, files.parse((tmp_path / "r.safetensors").read_bytes()))
+    for data in (b"", b"1234567", files.dump(RICH)[:-1]):
+        with pytest.raises(ValueError, match=f"^{len(data)} bytes that hold no whole record"):
+            files.parse(data)
+
+
+def test_of_values_by_client_those_that_changed_are_looked_at() -> None:
+    state = State(own=PerClient({"a": float("nan"), "b": 1.0}, {"b": 2.0, "c": [3]}))
+    assert dict(tensors_of(state)) == {"own.b": 2.0, "own.c[0]": 3} and size(state) == 16
+    own = state.own
+    assert list(own) == ["a", "b", "c"] and len(own) == 3 and (own["b"], own["c"]) == (2.0, [3]) and "a" in own and "d" not in own
 
 
 def test_numbers_and_tensors_are_found_with_their_paths() -> None:

@@ -40,6 +40,10 @@ def test_messages_of_this_form_are_read() -> None:
     """What the wrong ones below differ from."""
     assert unpack(one({"$tensor": 0}, ["float32", [2]], body=bytes(64))).x.tolist() == [0, 0]
     assert unpack(one({"$tree": "m", "entries": {"w": 0}, "untrained": []}, ["float32", [0, 4]])).x["w"].shape == (0, 4)
+    assert unpack(one({"$tensor": 0}, ["float32", [1] * 64], body=bytes(64))).x.shape == (1,) * 64
+    assert unpack(one({"$tensor": 0}, ["float32", []], body=bytes(64))).x.shape == ()
+    assert str(unpack(one(json.loads("[" * 33 + "]" * 33))).x) == "[" * 33 + "]" * 33
+    assert unpack(one({"$number": "-inf"})).x == -float("inf") and unpack(one({"a": {"b": 1}})).x == {"a": {"b": 1}}
 
 
 TREE = {"$tree": "m", "entries": {"w": 0}, "untrained": []}
@@ -69,6 +73,7 @@ WRONG = {
     "a shape whose size wraps to 0": one({"$tensor": 0}, ["float32", [2**32, 2**32]], body=bytes(64)),
     "an empty shape over 2^63": one({"$tensor": 0}, ["float32", [0, 2**62, 4]]),
     "an empty shape over any number": one({"$tensor": 0}, ["float32", [0, 10**30]]),
+    "65 dimensions": one({"$tensor": 0}, ["float32", [1] * 65], body=bytes(64)),
     "a thousand dimensions": one({"$tensor": 0}, ["float32", [1] * 1000], body=bytes(64)),
     "a tensor of a terabyte": one({"$tensor": 0}, ["float64", [2**37]], body=bytes(64)),
     "no body": one({"$tensor": 0}, ["float32", [2]]),

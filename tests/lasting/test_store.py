@@ -191,6 +191,14 @@ def test_what_is_wrong_with_a_checkpoint_and_which_older_one_is_whole(store: Sto
         store.check_files()
 
 
+def test_what_was_kept_before_round_1_is_looked_at_too(store: Store) -> None:
+    store.commit(record(0, server(store, 0)), 2)
+    store.check_files()
+    (store.files / "server-r0a0.safetensors").unlink()
+    with pytest.raises(RunError, match="of round 0, is damaged: server-r0a0.safetensors is missing; no older one is whole"):
+        store.check_files()
+
+
 def test_going_back_makes_an_older_round_the_last(store: Store) -> None:
     for number in (1, 2, 3):
         given = record(

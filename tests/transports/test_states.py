@@ -12,7 +12,7 @@ import torch
 
 from equipoise import simulate
 from equipoise.comparison.entries import open_runs
-from equipoise.records import Record, parse
+from equipoise.records import CannotSave, Record, parse
 from equipoise.runs import Run
 from equipoise.runs.summary import summarise
 from equipoise.storage.store import RunError, Store
@@ -40,6 +40,14 @@ def test_a_state_is_read_as_it_was_written_or_not_at_all(kind: str, tmp_path: Pa
         states.read(state_name("bo", 2, 0, 1), kept.digest)
     with pytest.raises(StateMissing, match=f"state {name} is damaged: it is not what was written"):
         states.read(name, "0" * 64)
+
+
+@pytest.mark.parametrize("kind", [FileStates, ServerStates])
+def test_a_state_that_cannot_be_written_is_one_sentence(kind: type[FileStates], tmp_path: Path) -> None:
+    name = state_name("bo", 1, 0, 1)
+    (tmp_path / name[:2]).write_text("a file where the folder should be")
+    with pytest.raises(CannotSave, match=r"cannot write .*; make room or permit writing there, then go on with `equipoise resume`"):
+        kind(tmp_path).write(name, RECORD)
 
 
 def test_all_states_have_one_format(tmp_path: Path) -> None:

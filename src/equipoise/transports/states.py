@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Collection
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -74,7 +75,8 @@ class FileStates:
                 self.sure.add(path.parent)
                 self.here[name.partition("-")[0]].append(state_file(name))
         except OSError as error:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):  # why it cannot be written may be why there is nothing to remove
+                partial.unlink(missing_ok=True)
             raise CannotSave(
                 f"cannot write {path}: {error}; make room or permit writing there, then go on with `equipoise resume`"
             ) from error
