@@ -520,3 +520,90 @@ def test_a_job_that_cannot_be_done_here_is_refused_by_a_sentence(
     nobody, refused = worker_module._begun({**message, "job": text.replace('"protocol": 1', '"protocol": 2')}, descriptor)
     assert nobody is None and refused.startswith("expected protocol 1, got 2")
     os.close(descriptor)
+
+
+# A worker's own loop, in this process.
+
+
+class Ended(Exception):
+    """The loop would go on for ever."""
+
+
+def looped(
+    monkeypatch: pytest.MonkeyPatch, send: Callable[[socket.socket, sockets.Sender], None]
+) -> tuple[list[Any], list[int], list[Any]]:
+    """What a worker answers to some messages until its parent is gone, the codes with which it would end, and what else it did."""
+    ours, theirs = socket.socketpair()
+    codes, did, threads = list[int](), list[Any](), torch.get_num_threads()
+    inbox: Any = worker_module.queue.SimpleQueue()
+
+    def end(code: int) -> None:
+        codes.append(code)
+        inbox.put(None)
+
+    def get() -> Any:
+        message = inbox.get(timeout=10)
+        if message is None:
+            raise Ended
+        return message
+
+    class Sender(sockets.Sender):
+        def take_back(self, numbers: Any) -> None:
+            did.append(("taken back", list(numbers)))
+
+    def kill(process: int, number: int) -> None:
+        assert (process, number) == (os.getpid(), signal.SIGKILL)
+        did.append("killed")
+
+    class Performing:
+        def perform_safely(self, request: Request) -> Reply:
+            did.append((request.client, torch.get_num_threads()))
+            return echo(request)
+
+    monkeypatch.setattr(sockets, "Sender", Sender)
+    monkeypatch.setattr(worker_module, "os", SimpleNamespace(_exit=end, kill=kill, getpid=os.getpid))
+    monkeypatch.setattr(worker_module, "queue", SimpleNamespace(SimpleQueue=lambda: SimpleNamespace(put=inbox.put, get=get)))
+    monkeypatch.setattr(worker_module, "_begun", lambda message, data: (Performing(), f"of {message['word']} in {data}"))
+    torch.set_num_threads(2)
+    try:
+        send(ours, sockets.Sender(ours))
+        ours.shutdown(socket.SHUT_WR)
+        with pytest.raises(Ended):
+            worker_module.main(theirs.detach(), 77)
+        answers, receiver = list[Any](), sockets.Receiver(ours)
+        with selectors.DefaultSelector() as selector:
+            selector.register(ours, selectors.EVENT_READ)
+            while selector.select(timeout=0):
+                answers.append(receiver.receive())
+    except EOFError:
+        pass
+    finally:
+        torch.set_num_threads(threads)
+        ours.close()
+    return answers, codes, did
+
+
+def task(number: int, request: Request, **more: Any) -> Record:
+    return Record._trusted({"kind": "task", "number": number, "request": wire.told(request), "down": request.down, "returned": [], **more})
+
+
+def test_a_worker_answers_its_parent_until_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = Tree({"w": torch.full((3,), 2.0)}, "net")
+    sent = wire.referring(Down(model=tree), {id(tree): "0"})
+
+    def send(ours: socket.socket, sender: sockets.Sender) -> None:
+        sender.send(Record(kind="job", number=5, word="apples"))
+        sender.send(Record(kind="trees", trees={"0": tree}))
+        sender.send(task(3, Request("ada", "client", sent, 1, 3), returned=[4, 6]))
+        sender.send(task(9, Request("bo", "client", Down(), 2, 3, die=True)))
+
+    (ready, first, second), codes, did = looped(monkeypatch, send)
+    assert (ready["kind"], ready["number"], ready["refused"]) == ("ready", 5, "of apples in 77")
+    assert (first["kind"], first["number"], first["reply"], first["up"].total) == ("reply", 3, {"client": "ada", "steps": 1}, 6.0)
+    assert (second["number"], second["up"].total, second["returned"]) == (9, 0.0, [])
+    assert did == [("taken back", [4, 6]), ("ada", 1), ("taken back", []), "killed", ("bo", 1)] and codes == [0]
+
+
+def test_a_worker_ends_at_a_damaged_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    _, codes, _ = looped(monkeypatch, lambda ours, sender: ours.sendall(sockets._FRAME.pack(2**63, 0)))
+    assert codes == [1] and "was expected in line" in capsys.readouterr().err

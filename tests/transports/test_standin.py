@@ -22,6 +22,7 @@ from equipoise.transports.base import Interrupted, Kept, Reply, Request, Watcher
 from equipoise.transports.ray import actor, references
 from equipoise.transports.ray import cluster as transport
 from equipoise.transports.ray.cluster import Cluster
+from equipoise.transports.ray.crew import Call as Call_
 from equipoise.transports.ray.crew import HeadLost
 from equipoise.tree import Tree
 from tests.helpers.runs import config, same_run, settings, sites
@@ -394,7 +395,78 @@ def test_nodes_that_die_and_objects_that_are_lost_do_not_count_against_a_client(
     assert words(cluster.exchange(asked())) == ALL
 
 
+def test_a_state_that_was_lost_is_put_again_from_its_file(ray: StandIn, opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(references, "INLINE", 0)
+    cluster = opened()
+    states = {reply.client: reply.state for reply in cluster.exchange(asked(exchange=1)) if reply.state}
+    before = len(ray.put_values)
+    failing(ray, "c01", ObjectLostError("gone"))
+    assert [reply.up.count for reply in cluster.exchange(asked(round=2, states=states, exchange=1))] == [2] * 4
+    assert len(ray.put_values) == before + 1  # of the one that was lost, and of no other
+
+
+def test_trees_travel_with_calls_as_long_as_all_copies_together_are_small(
+    ray: StandIn, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, trees, before = opened(), {"0": Tree({"w": torch.ones(3)})}, len(ray.put_values)
+    size = actor.packed(Record._trusted({"trees": trees})).nbytes
+    for inline, put in ((2 * size, 0), (2 * size - 1, 1)):  # two actors
+        monkeypatch.setattr(transport, "INLINE", inline)
+        cluster._sent(trees)
+        assert len(ray.put_values) == before + put
+
+
+def test_what_is_larger_than_an_answer_travels_alone(ray: StandIn, opened: Any) -> None:
+    cluster = opened(count=60)
+    cluster.exchange(asked(60, bytes=3 * MB))
+    before = len(performed(ray))
+    cluster.exchange(asked(60))
+    assert max(map(len, travelled(ray)[before:])) == 1 and cluster.largest == 3 * MB
+
+
+def test_a_cluster_is_that_of_this_machine_with_a_token_unless_one_says_otherwise(
+    ray: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, seen = sites_given(settings("fedavg")), []
+    monkeypatch.setattr(transport, "connected", lambda *given: seen.append(given) or (ray, ADDRESS, True))
+    federation = federate(wanted.data, wanted.seed, wanted.dataset)
+    for cluster in (Cluster(federation, wanted), Cluster(federation, wanted, "1.2.3.4:5", True)):
+        cluster.open(simulate.job_of(wanted, "run"), tmp_path / "files", Watcher())
+        cluster.close()
+    assert seen == [("auto", False), ("1.2.3.4:5", True)]
+
+
 # Time.
+
+
+def test_a_call_is_old_after_two_seconds_and_three_times_the_slowest_for_each_of_its_requests(ray: StandIn, opened: Any) -> None:
+    cluster = opened()
+    first, second = cluster.crew.lanes
+    cluster.exchanges = 1
+    going = cluster._going(asked())
+    going.slowest = 0.5
+    call = Call_(1, [0, 1], None, [], ray.clock.now - 5.0)
+    first.asked.append(call)
+
+    def repeated(*free: Any, **changes: Any) -> list[list[str]]:
+        before, call.repeated, second.knows_trees = len(performed(ray)), False, 1
+        for name, value in changes.items():
+            setattr(going, name, value)
+        left = list(free)
+        cluster._repeat(going, left)
+        assert call.repeated == (len(performed(ray)) > before) == (left != list(free))
+        second.asked.clear()
+        return travelled(ray)[before:]
+
+    assert repeated(second) == []
+    call.began -= 0.01
+    assert repeated(second) == [["c00", "c01"]] and repeated() == []
+    assert repeated(second, replies={0: Reply("c00")}) == [["c01"]]
+    assert repeated(second, replies={0: Reply("c00"), 1: Reply("c01")}) == []
+    assert repeated(second, replies={}, alone={1}) == [["c00"]]  # one of them may hang
+    call.exchange = 0
+    assert repeated(second) == []
+    first.asked.clear()
 
 
 def test_a_client_that_hangs_is_late_after_three_tries(ray: StandIn, opened: Any, tmp_path: Path) -> None:
