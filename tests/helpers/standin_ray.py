@@ -173,6 +173,7 @@ class StandIn:
 
     def wait(self, asked: list[Reference], num_returns: int, timeout: float) -> tuple[list[Reference], list[Reference]]:
         """Who was asked first ends first, one at a time."""
+        assert num_returns == 1
         for one in sorted(asked, key=lambda one: one.call.number if one.call else -1):
             if one.call is None or self._do(one.call):
                 return [one], [other for other in asked if other is not one]

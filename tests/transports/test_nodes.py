@@ -291,7 +291,7 @@ def test_a_look_says_what_the_cluster_says(tmp_path: Path, monkeypatch: pytest.M
     assert (
         seen["words"] == ["1.2.3.4:5", "token"]
         and seen["env"]["RAY_AUTH_TOKEN_PATH"] == str(tmp_path / "token")
-        and seen["timeout"] == 15.0
+        and (seen["timeout"], seen["capture_output"], seen["stdin"]) == (15.0, True, -3)
     )
     assert looking.look("1.2.3.4:5", None) == found
     assert seen["words"] == ["1.2.3.4:5"] and "RAY_AUTH_TOKEN_PATH" not in seen["env"]

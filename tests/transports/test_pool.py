@@ -123,7 +123,13 @@ class Pool:
             self.asked.append((worker.pid, request))
             found = self.script(request)
             if isinstance(found, Reply):
-                told = {"kind": "reply", "number": message["number"], "reply": wire.told(found), "up": found.up, "returned": []}
+                told = {
+                    "kind": "reply",
+                    "number": message["number"],
+                    "reply": wire.told(found),
+                    "up": found.up,
+                    "returned": worker.receiver.returned(),
+                }
                 worker.sender.send(Record._trusted(told))
                 found = True
         if type(found) is int:
@@ -204,6 +210,16 @@ def test_trees_that_many_share_are_sent_in_every_exchange_once(opened: Any) -> N
     assert pool.workers[0].trees == {}
 
 
+def test_memory_of_large_messages_is_used_again_when_the_worker_has_done_with_it(opened: Any) -> None:
+    pool, workers = opened(1)
+    for fill in range(6):
+        down = Down(model=Tree({"w": torch.full((2**15,), float(fill))}))
+        replies = workers.exchange([Request(name, "client", down, 1, 3) for name in ("c0", "c1")])
+        assert [reply.up.total for reply in replies] == [fill * 2**15] * 2
+        pool.asked.clear()
+    assert len(workers.workers[0].sender._memories) == 2  # the trees of this exchange, and of the one before
+
+
 @pytest.mark.parametrize(("count", "ahead"), [(8, 1), (9, 2)])
 def test_many_requests_are_sent_ahead(count: int, ahead: int, opened: Any) -> None:
     pool, workers = opened(1)
@@ -237,8 +253,9 @@ def dying(client: str, *becomes: Any) -> Callable[[Request], Any]:
 
 def test_a_worker_that_dies_is_replaced_and_its_client_asked_again_without_the_fault(opened: Any, caplog: Any) -> None:
     pool, workers = opened(1, script=dying("c1", 7, -signal.SIGKILL))
-    replies = workers.exchange([*asked(1), Request("c1", "client", Down(), 3, 9, die=True)])
-    assert [reply.client for reply in replies] == ["c0", "c1"]
+    down = Down(model=Tree({"w": torch.ones(3)}))
+    replies = workers.exchange([Request("c0", "client", down, 3, 9), Request("c1", "client", down, 3, 9, die=True)])
+    assert [(reply.client, reply.up.total) for reply in replies] == [("c0", 3.0), ("c1", 3.0)]  # a new one is sent the trees, too
     assert [(number, request.client, request.die) for number, request in pool.asked] == [
         (0, "c0", False), (0, "c1", True), (1, "c1", False), (2, "c1", False),
     ]  # fmt: skip
@@ -355,6 +372,8 @@ def test_what_another_process_finds_in_the_memory_is_the_federation(federation: 
     assert np.array_equal(found.shared_test, federation.shared_test)
     places = sorted((one["offset"], int(np.prod(one["shape"])) * np.dtype(one["dtype"]).itemsize) for one in told["arrays"].values())
     assert all(start % 4096 == 0 for start, _ in places) and all(a + n <= b for (a, n), (b, _) in pairwise(places))
+    end = places[0][0] + places[0][1]
+    assert not any(os.pread(descriptor, places[1][0] - end, end)) and places[1][0] > end, "memory of an earlier run is not kept"
     assert told["bytes"] == os.fstat(descriptor).st_size and told["bytes"] - sum(n for _, n in places) < 4096 * (len(places) + 1)
     found.x.zero_()
     assert torch.equal(memory.attach(told, descriptor).x, federation.x), "a stray write stays in its process"
@@ -417,10 +436,21 @@ def test_a_worker_is_started_with_its_descriptors_and_one_thread(monkeypatch: py
     assert given["pass_fds"] == (int(theirs), int(data)) and int(data) == pool.data and given["stdin"] == subprocess.DEVNULL
     environment = given["env"]
     assert environment["OMP_NUM_THREADS"] == environment["MKL_NUM_THREADS"] == environment["OPENBLAS_NUM_THREADS"] == "1"
-    assert environment["MALLOC_TOP_PAD_"] == "77" and environment["MALLOC_TRIM_THRESHOLD_"] == str(2**27)  # the user's own word counts
+    heap = [environment[f"MALLOC_{name}_"] for name in ("MMAP_THRESHOLD", "TRIM_THRESHOLD", "TOP_PAD")]
+    assert heap == [str(2**25), str(2**27), "77"]  # the user's own word counts
+    assert "memfd:equipoise" in os.readlink(f"/proc/self/fd/{pool.data}")
     assert environment["PYTHONPATH"] == os.pathsep.join(path for path in sys.path if path)
     started.connection.close()
     os.close(int(data))
+
+
+def test_a_process_that_runs_keeps_its_heap_by_the_numbers_of_glibc(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[int, int] = {}
+    monkeypatch.setattr(processes.ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=told.__setitem__))
+    processes.keep_heap()
+    assert told == {-3: 2**25, -1: 2**27, -2: 2**24}  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of malloc.h
+    monkeypatch.setattr(processes.ctypes, "CDLL", lambda name: SimpleNamespace())
+    processes.keep_heap()  # another library has none of it
 
 
 class Running:

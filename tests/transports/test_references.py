@@ -231,6 +231,8 @@ def test_an_actor_answers_with_replies_and_states_and_knows_the_trees_of_one_exc
     assert unpack(bytearray(alone))["replies"][0]["up"].w == 5.0  # the same exchange: it knows the tree
     nothing = one.perform(1, None, message("a", exchange=0))
     assert nothing[1] is None
+    with pytest.raises(ValueError):
+        one.perform(1, None, message("a"), new[0])  # a state that no request names
     with pytest.raises(KeyError):
         one.perform(2, None, message("a"))  # of another exchange it knows none
     assert one.exchange == 2 and one.trees == {}

@@ -424,6 +424,13 @@ def test_what_is_larger_than_an_answer_travels_alone(ray: StandIn, opened: Any) 
     assert max(map(len, travelled(ray)[before:])) == 1 and cluster.largest == 3 * MB
 
 
+def test_work_is_shared_as_if_there_were_one_actor_where_there_is_none(opened: Any) -> None:
+    cluster = opened()
+    for lane in cluster.crew.lanes:
+        lane.ready = False
+    assert cluster.lanes == 1
+
+
 def test_a_cluster_is_that_of_this_machine_with_a_token_unless_one_says_otherwise(
     ray: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,9 @@ def test_a_site_keeps_what_it_is_told_of_one_client_and_all_of_the_others(tmp_pa
     site.keep("bo", {names[1], names[2]})
     assert files_under(tmp_path) == sorted(state_file(name) for name in (*names[1:3], *names[4:]))
     site.keep("eve", ())
+    (tmp_path / state_file(names[1])).unlink()  # by whoever cleans up by hand
+    site.keep("bo", {names[2]})
+    site.write(names[1], RECORD)
     FileStates(tmp_path / "nowhere").keep("bo", ())
     assert len(named(tmp_path)) == 6
 

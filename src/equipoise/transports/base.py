@@ -131,9 +131,14 @@ class Transport(Protocol):
         ...
 
 
+def owner(client: str) -> str:
+    """What the names of all of a client's states begin with."""
+    return hashlib.blake2b(client.encode(), digest_size=8).hexdigest()
+
+
 def state_name(client: str, round: int, attempt: int, exchange: int) -> str:
     """The name of the state that a client has after an exchange; the same name is the same bits."""
-    return f"{hashlib.blake2b(client.encode(), digest_size=8).hexdigest()}-r{round}a{attempt}x{exchange}"
+    return f"{owner(client)}-r{round}a{attempt}x{exchange}"
 
 
 def round_of(state: str) -> int:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from equipoise.records import CannotSave, Record, dump, parse
 from equipoise.storage.files import digest_of, names_in, sync
-from equipoise.transports.base import Kept, state_file, state_name
+from equipoise.transports.base import Kept, owner, state_file
 
 
 class StateMissing(LookupError):
@@ -76,14 +76,14 @@ class FileStates:
                 self.here[name.partition("-")[0]].append(state_file(name))
         except OSError as error:
             with suppress(OSError):  # why it cannot be written may be why there is nothing to remove
-                partial.unlink(missing_ok=True)
+                partial.unlink()
             raise CannotSave(
                 f"cannot write {path}: {error}; make room or permit writing there, then go on with `equipoise resume`"
             ) from error
         return Kept(name, len(data), digest_of(data))
 
     def keep(self, client: str, names: Collection[str]) -> None:
-        own = state_name(client, 0, 0, 0).partition("-")[0]
+        own = owner(client)
         wanted = {state_file(name).rpartition("/")[2] for name in names}
         for name in [name for name in self.here.get(own, ()) if name.rpartition("/")[2] not in wanted]:
             (self.folder / name).unlink(missing_ok=True)
