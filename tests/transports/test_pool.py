@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -536,17 +537,60 @@ def test_workers_are_forked_only_where_this_process_is_plain_and_alone(monkeypat
     assert processes._plain is True and os.environ["MKL_NUM_THREADS"] == "1"
 
 
+class Exited(BaseException):
+    """In place of the end of a process."""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_forked_worker_leaves_the_parents_sockets_and_ctrl_c_alone(
+    fails: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    did: list[Any] = []
+
+    def main(*given: int) -> None:
+        did.append(given)
+        if fails:
+            raise ArithmeticError("seven apples")
+
+    def end(code: int) -> None:
+        did.append(code)
+        raise Exited
+
+    pool, pairs = processes.Pool(0), [socket.socketpair() for _ in range(2)]
+    pool.started = [processes.Process(Running(0), pairs[0][0])]  # type: ignore[arg-type]
+    number = pairs[1][1].fileno()
+    with monkeypatch.context() as child, pytest.raises(Exited):
+        child.setattr(processes.os, "fork", lambda: 0)
+        child.setattr(processes.os, "_exit", end)
+        child.setattr(processes.signal, "signal", lambda *given: did.append(given))
+        child.setattr(processes, "keep_heap", lambda: did.append("heap"))
+        child.setattr(worker_module, "main", main)
+        pool._fork(*pairs[1])
+    assert did == [(signal.SIGINT, signal.SIG_IGN), "heap", (number, pool.data), 1]
+    assert (
+        pairs[0][0].fileno() == pairs[1][0].fileno() == pairs[1][1].fileno() == -1 and ("seven apples" in capsys.readouterr().err) == fails
+    )
+    os.close(number)
+    pairs[0][1].close()
+    with monkeypatch.context() as parent:
+        parent.setattr(processes.os, "fork", lambda: 77)
+        assert pool._fork(*socket.socketpair()).pid == 77
+    pool.started = []
+    pool.close()
+
+
 def test_a_job_that_cannot_be_done_here_is_refused_by_a_sentence(
     federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "path", list(dict.fromkeys(sys.path)))
+    before = list(dict.fromkeys(sys.path))
+    monkeypatch.setattr(sys, "path", before[:])
     descriptor = os.memfd_create("test")
     told = memory.share(federation, descriptor)
     text = job_of(experiment(settings("fedavg")), "run").text()
     message = {"path": ["/new", sys.path[0]], "files": str(tmp_path), "job": text, "data": told}
     performer, refused = worker_module._begun(message, descriptor)
     assert refused == "" and performer.disk == performer.states.folder == tmp_path and performer.federation.ids == federation.ids
-    assert sys.path[0] == "/new" and sys.path.count(sys.path[1]) == 1
+    assert sys.path == ["/new", *before]
     nobody, refused = worker_module._begun({**message, "job": text.replace('"protocol": 1', '"protocol": 2')}, descriptor)
     assert nobody is None and refused.startswith("expected protocol 1, got 2")
     os.close(descriptor)
@@ -590,7 +634,12 @@ def looped(
             did.append((request.client, torch.get_num_threads()))
             return echo(request)
 
+    def thread(target: Callable[[], None], daemon: bool) -> threading.Thread:
+        assert daemon  # it must not keep a process that fails
+        return threading.Thread(target=target, daemon=True)
+
     monkeypatch.setattr(sockets, "Sender", Sender)
+    monkeypatch.setattr(worker_module, "threading", SimpleNamespace(Thread=thread))
     monkeypatch.setattr(worker_module, "os", SimpleNamespace(_exit=end, kill=kill, getpid=os.getpid))
     monkeypatch.setattr(worker_module, "queue", SimpleNamespace(SimpleQueue=lambda: SimpleNamespace(put=inbox.put, get=get)))
     monkeypatch.setattr(worker_module, "_begun", lambda message, data: (Performing(), f"of {message['word']} in {data}"))
