@@ -476,7 +476,7 @@ def test_a_process_has_its_time_to_end_and_is_then_ended(code: int | None, said:
     one = processes.Process(Running(code), ours[0])  # type: ignore[arg-type]
     pool.started = [one]
     assert pool.end(one, 2.5) == said and one.process.killed == killed and pool.started == []  # type: ignore[union-attr]
-    assert one.process.waits[0] == 2.5 and ours[0].fileno() == -1  # type: ignore[union-attr]
+    assert one.process.waits == [2.5] + [None] * killed and ours[0].fileno() == -1  # type: ignore[union-attr]
     ours[1].close()
     pool.close()
 
@@ -507,8 +507,9 @@ def child(program: str) -> int:
 
 def test_a_forked_process_is_waited_for_and_killed_once() -> None:
     forked = processes.Forked(child("exec sleep 60"))
-    with pytest.raises(subprocess.TimeoutExpired):
+    with pytest.raises(subprocess.TimeoutExpired) as late:
         forked.wait(0.01)
+    assert late.value.timeout == 0.01
     forked.kill()
     assert forked.wait(10.0) == forked.wait() == -signal.SIGKILL
     forked.kill()  # its number may be another's by now
