@@ -19,6 +19,7 @@ from equipoise.experiment import experiment
 from equipoise.methods.fedavg import FedAvg
 from equipoise.records import CannotSave, Down, Record, Up, read, size
 from equipoise.simulate import job_of
+from equipoise.storage.tables import RoundRecord
 from equipoise.transports import inprocess, wire
 from equipoise.transports.base import (
     ClientError,
@@ -291,6 +292,14 @@ def test_a_job_travels_as_text_and_another_protocol_is_refused() -> None:
     assert Job.of(job.text()) == job
     with pytest.raises(ValueError, match=r"^expected protocol 1, got 2 from equipoise 0\.3; install the same version on both sides$"):
         Job.of(json.dumps({**json.loads(job.text()), "protocol": 2}))
+
+
+def test_what_is_not_said_is_nothing() -> None:
+    """Of a request, a reply and the record of a round: no attempt before, no state, no time, no bytes, no fault."""
+    assert Request("ada", "client", Down(), 1, 3) == Request("ada", "client", Down(), 1, 3, 0, 0, None, None, False, None, False)
+    assert Reply("ada") == Reply("ada", None, None, None, None, None, 0.0, 0, 0, 0, [], None)
+    assert RoundRecord(1, 0, [], []) == RoundRecord(1, 0, [], [], 0, 0, 0, 0, None, [], [], {}, {}, [], [], [], False, "")
+    assert Job("run", {}) == Job("run", {}, {}, 1, "")
 
 
 def test_a_watcher_that_nobody_asked_for_says_nothing_and_stops_nothing() -> None:
