@@ -286,8 +286,20 @@ def test_outputs_replace_what_was_there(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").read_text() == "short"
     save_output(tmp_path / "model", b"\x00\x01")
     assert (tmp_path / "model").read_bytes() == b"\x00\x01" and (tmp_path / "model").stat().st_mode & 0o600 == 0o600
+    assert not (tmp_path / "model").stat().st_mode & 0o111  # nothing to execute
     with pytest.raises(FileNotFoundError):
         save_output(tmp_path / "none" / "report.html", "")
+
+
+def test_a_link_that_appears_in_between_is_not_followed_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "target").write_text("precious")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    monkeypatch.setattr(Path, "is_symlink", lambda self: False)  # it was none when somebody looked
+    with pytest.raises(RunError, match="link is a symbolic link, which Equipoise does not write through"):
+        save_output(tmp_path / "link", "other")
+    with pytest.raises(OSError):
+        digest(tmp_path / "link")
+    assert (tmp_path / "target").read_text() == "precious"
 
 
 def test_what_is_wrong_with_a_file(tmp_path: Path) -> None:
