@@ -73,7 +73,7 @@ class Client:
         return tree
 
     def features(self, model: Any) -> torch.Tensor:
-        return torch.tensor([[[1.0, 2.0]], [[3.0, 4.0]]]) * model
+        return torch.tensor([[[1.0, 2.0]], [[3.0, 4.0]], [[8.0, 0.0]]]) * model
 
 
 class Serving:
@@ -166,7 +166,7 @@ def test_the_distance_of_mean_features_is_that_of_the_clients_inputs() -> None:
     client, method = Client(), Serving()
     method.changed = "other inputs"
     up, rows = asked(method, DISTANCE, client, local=1.0, new=-0.5)
-    assert dict(up) == pytest.approx({"angle": np.pi, "manhattan": 1.5 * (2 + 3)}, rel=1e-6) and rows == []  # of (2, 3) and -(1, 1.5)
+    assert dict(up) == pytest.approx({"angle": np.pi, "manhattan": 1.5 * (4 + 2)}, rel=1e-6) and rows == []  # of (4, 2) and -(2, 1)
     assert client.inputs == "other inputs"
     client.train = []
     assert asked(method, DISTANCE, client, local=1.0, new=0.5) == (Up(), [])
