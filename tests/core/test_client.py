@@ -7,11 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from equipoise.client import Client, Inputs
+from equipoise.client import Client, ClientState, Inputs
 from equipoise.data.samples import EVALUATION_BATCH
 from equipoise.losses.terms import Batch, frozen_features, supervised, term
 from equipoise.models import Outputs
 from equipoise.models.network import frozen
+from equipoise.streams import number, torch_stream
 from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
 from tests.helpers.plain import assert_equal, assert_near
@@ -124,6 +125,9 @@ def test_batches_are_the_training_data_in_order() -> None:
     assert torch.equal(torch.cat([batch.x for batch in batches]), client.train.x)
     assert torch.cat([batch.indices for batch in batches]).tolist() == list(range(len(client.train)))
     assert [len(batch.y) for batch in batches][:-1] == [7] * (len(batches) - 1)
+    assert torch.equal(torch.cat([batch.y for batch in batches]), client.train.y)
+    assert [(batch.position, batch.step, batch.epoch) for batch in batches] == [(place, place, 0) for place in range(len(batches))]
+    assert len(next(client.batches()).y) == client.training.batch == 5
 
 
 def test_state_is_plain_and_notes_changes() -> None:
@@ -201,3 +205,117 @@ def test_a_model_of_the_users_that_holds_frozen_weights_never_moves_them() -> No
     assert tree.untrained == {"features.1.weight"}
     assert torch.equal(tree["features.1.weight"], start["features.1.weight"])
     assert not torch.equal(tree["features.2.weight"], start["features.2.weight"])
+
+
+def test_rounds_after_the_last_train_as_the_last_and_the_setup_as_the_first() -> None:
+    shop = bench(training={"lr": 0.8, "lr_decay": 0.5})
+    assert [Client(shop, "ada", number, 3, {}).lr for number in (0, 1, 2, 3, 4, 9)] == [0.8, 0.8, 0.4, 0.2, 0.2, 0.2]
+    client = Client(shop, "ada", 2, 3, {})
+    assert (client.steps, client.skipped, client.attempt, client.device, client.inputs) == (0, 0, 0, "cpu", None)
+
+
+def test_validation_data_are_trained_on_within_a_block_only() -> None:
+    client = Client(bench(), "ada", 1, 1, {})
+    own, judged = client.train.index.tolist(), client.validation.index.tolist()
+    with client.training_on_all():
+        assert client.train.index.tolist() == own + judged and client.validation.index.tolist() == judged
+        assert torch.equal(client.train.x[len(own) :], client.validation.x)
+    assert client.train.index.tolist() == own
+    with pytest.raises(ZeroDivisionError), client.training_on_all():
+        raise ZeroDivisionError
+    assert client.train.index.tolist() == own
+
+
+def test_random_numbers_are_named_by_round_attempt_client_and_purpose() -> None:
+    shop = bench()
+    client, again = Client(shop, "ada", 2, 3, {}), Client(shop, "ada", 2, 3, {}, attempt=1)
+    assert client.seed("noise") == number(7, "client", 2, "ada", "noise")
+    assert again.seed("noise") == number(7, "client", 2, "attempt 1", "ada", "noise")
+    assert torch.equal(client.stream("noise").get_state(), torch_stream(7, "client", 2, "ada", "noise").get_state())
+    common = [one.common_stream("basis", 3).get_state() for one in (client, again, Client(shop, "bo", 1, 3, {}))]
+    assert all(torch.equal(one, torch_stream(7, "basis", 3).get_state()) for one in common)
+
+
+def test_a_branch_that_fails_leaves_the_state_as_it_was_and_a_guest_may_see_the_whole() -> None:
+    client = Client(bench(), "ada", 1, 1, {"mine": 1})
+    with pytest.raises(ZeroDivisionError), client.owned_by("@guest"):
+        client.state["mine"] = 5
+        raise ZeroDivisionError
+    assert dict(client.state) == {"mine": 1} and not client.state.changed
+    with client.owned_by("@guest"):
+        with client.as_a_whole():
+            assert dict(client.state) == {"mine": 1}
+            client.state["more"] = 2
+        assert dict(client.state) == {} and not client.state.changed
+        client.state["mine"] = 5
+    assert dict(client.state) == {"mine": 1, "more": 2, "@guest": {"mine": 5}}
+    with pytest.raises(ZeroDivisionError), client.owned_by("@guest"):
+        branch = client.state
+        with client.as_a_whole():
+            raise ZeroDivisionError
+    assert branch.whole is client.state and client.state.whole is client.state
+
+
+def test_a_state_notes_what_was_deleted() -> None:
+    state = ClientState({"a": 1, "b": 2})
+    assert not state.changed and len(state) == 2
+    del state["a"]
+    assert state.changed and dict(state) == {"b": 2}
+    with pytest.raises(KeyError):
+        ClientState({})["a"]
+
+
+def test_a_gradient_forgets_what_was_there_and_leaves_nothing() -> None:
+    client = Client(bench(), "ada", 1, 1, {})
+    model = client.load(None)
+    clean = client.gradient(model)
+    for parameter in model.net.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    model.net.train()
+    assert_equal(clean, client.gradient(model))
+    assert all(parameter.grad is None for parameter in model.net.parameters()) and not model.net.training
+    assert clean.model == "model" and clean.untrained == frozenset()
+
+
+def test_a_weight_that_the_loss_does_not_reach_has_a_gradient_of_zero() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    net.register_parameter("unused", nn.Parameter(torch.ones(2)))
+    client = Client(bench(models={"model": net}), "ada", 1, 1, {})
+    found = client.gradient(client.load(None))
+    assert found["features.unused"].tolist() == [0, 0] and found["features.1.weight"].any()
+
+
+def test_augmentation_is_of_training_inputs_only_and_comes_before_those_of_the_method() -> None:
+    client = Client(bench(data={"augment": ["flip"], "partition": "natural", "split": (0.7, 0.15, 0.15)}), "ada", 1, 1, {})
+    x, noise = client.train.x, torch.Generator()
+    flipped = client._training_inputs(x, noise.manual_seed(0))
+    assert not torch.equal(flipped, x)
+    assert all(torch.equal(one, two) or torch.equal(one, two.flip(-1)) for one, two in zip(flipped, x, strict=True))
+    client.inputs = Inputs(train=lambda x, noise: x + 1, other=lambda x: x, random=False)
+    assert torch.equal(client._training_inputs(x, noise.manual_seed(0)), flipped + 1)
+    assert client.random_inputs, "also where the method's own are not"
+    assert torch.equal(next(client.batches(3)).x, x[:3])
+
+
+@pytest.mark.parametrize(("inputs", "random"), [(None, False), (Inputs(lambda x, noise: x, lambda x: x, False), False), (Inputs(lambda x, noise: x, lambda x: x), True)])  # fmt: skip
+def test_inputs_are_random_unless_said_otherwise(inputs: Inputs | None, random: bool) -> None:
+    client = Client(bench(), "ada", 1, 1, {})
+    client.inputs = inputs
+    assert client.random_inputs is random
+
+
+def test_measurements_on_other_samples_and_through_the_methods_inputs() -> None:
+    client = Client(bench("cnn"), "ada", 1, 1, {})
+    model = client.load(None)
+    client.inputs = Inputs(train=lambda x, noise: x, other=lambda x: 2 * x)
+    with torch.no_grad():
+        net = model.net.eval()
+        torch.testing.assert_close(client.features(model, client.validation), net.features(2 * client.validation.x))
+        torch.testing.assert_close(client.features(model), net.features(2 * client.train.x))
+        torch.testing.assert_close(client.predict(model, client.validation), net(2 * client.validation.x))
+
+
+def test_without_samples_there_is_no_loss() -> None:
+    client = Client(bench(), "ada", 1, 1, {})
+    client._own["train"] = client.train.some(torch.arange(0))
+    assert client.loss(client.load(None)) == 0.0

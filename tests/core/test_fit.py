@@ -209,3 +209,82 @@ def test_dropout_draws_from_a_named_stream_and_leaves_the_users_generator_alone(
 def test_a_misspelt_setting_is_refused() -> None:
     with pytest.raises(TypeError, match="unknown training setting 'epoch'"):
         end(worker(bench()), epoch=3)
+
+
+def test_a_fit_adds_to_what_the_request_has_done() -> None:
+    client = worker(bench(NORMED, size=11))
+    first, second = end(client)[1], end(client, epochs=2)[1]
+    assert (first.steps, second.steps, client.steps) == (2, 4, 6) and (first.skipped, second.skipped, client.skipped) == (1, 2, 3)
+
+
+@pytest.mark.parametrize("steps", [1, 4, 5, 8])
+def test_as_many_steps_as_asked_for_also_at_the_end_of_an_epoch(steps: int) -> None:
+    seen: list[Batch] = []
+    client = worker(bench())
+    assert client.fit(client.load(None), watched(seen), steps=steps).steps == len(seen) == steps
+    assert [(batch.epoch, batch.position) for batch in seen] == [divmod(step, 4) for step in range(steps)]
+
+
+def test_the_loss_of_one_sample_is_its_own() -> None:
+    client = worker(bench(lr=1e-12))
+    _, done = end(client, on=torch.tensor([3]))
+    model = client.load(None)
+    wanted = F.cross_entropy(model.net(client.train.x[3:4]), client.train.y[3:4]).item()
+    assert done.loss == pytest.approx(wanted, rel=1e-5) and done.steps == 1
+
+
+def test_the_loss_that_is_told_is_that_of_the_first_model() -> None:
+    client = worker(bench(lr=1e-12))
+    alone = end(client)[1].loss
+    for losses, factor in (([supervised, 3 * supervised], 1), ([3 * supervised, supervised], 3)):
+        done = client.fit([client.load(None), client.load(None)], losses)
+        assert done.loss == pytest.approx(factor * alone, rel=1e-5)
+
+
+def test_old_gradients_do_not_count_with_several_models() -> None:
+    client = worker(bench())
+    models = [client.load(None), client.load(None)]
+    for model in models:
+        for parameter in model.net.parameters():
+            parameter.grad = torch.full_like(parameter, 100.0)
+    client.fit(models, [supervised, supervised])
+    for model in models:
+        assert_near(model.tree(), dict(end(worker(bench()))[0]))
+
+
+def test_half_precision_is_in_the_network_and_not_in_the_loss() -> None:
+    dtypes: set[torch.dtype] = set()
+
+    def look(outputs: Outputs, batch: Batch) -> Tensor:
+        dtypes.update((outputs.features.dtype, outputs.logits.dtype))
+        return outputs.logits.sum() * 0
+
+    ends = {}
+    for precision in ("float32", "bfloat16"):
+        client = worker(bench(precision=precision))
+        model = client.load(None)
+        client.fit(model, supervised + term(look))
+        ends[precision] = model.tree()
+    assert dtypes == {torch.float32}
+    assert not torch.equal(ends["float32"]["head.weight"], ends["bfloat16"]["head.weight"])
+    assert_near(ends["bfloat16"], dict(ends["float32"]), 0.05)
+
+
+def test_a_fit_trains_in_training_mode_and_noise_is_of_its_purpose() -> None:
+    seen: list[Batch] = []
+    client = worker(bench("cnn"))
+    model = client.load(None)
+    model.net.eval()
+    client.fit(model, watched(seen), purpose="own")
+    assert model.net.training
+    assert seen[0].noise is not None and seen[0].noise.initial_seed() == client.stream("own inputs").initial_seed()
+
+
+def test_dropout_of_several_models_is_that_of_each_alone() -> None:
+    shop = bench(nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 3)))
+    alone = end(worker(shop))[0]
+    client = worker(shop)
+    models = [client.load(None), client.load(None)]
+    client.fit(models, [supervised, supervised])
+    for model in models:
+        assert_near(model.tree(), dict(alone))

@@ -175,3 +175,92 @@ def test_backward_is_torchs_own() -> None:
         assert (ours is None and theirs is None) or (ours is not None and theirs is not None and torch.equal(ours, theirs))
     with pytest.raises(RuntimeError, match="does not require grad"):
         backward(torch.ones(()))
+
+
+@pytest.mark.parametrize(
+    ("name", "taken", "refused"),
+    [
+        ("lr", [1e-9, 5.0], [0, -1, float("nan"), float("inf")]),
+        ("lr_decay", [1e-9, 1.0], [0, 1.01]),
+        ("momentum", [0.0, 0.99], [-0.1, 1.0]),
+        ("eps", [1e-12], [0]),
+        ("weight_decay", [0.0, 3.0], [-0.1]),
+        ("batch", [1, 999], [0, 2.5]),
+        ("epochs", [1, 99], [0]),
+        ("steps", [None, 1], [0]),
+        ("clip", [None, 1e-9], [0]),
+        ("focal_gamma", [0.0, 5.0], [-0.1]),
+        ("optimiser", ["sgd", "adam", "adamw"], ["rmsprop"]),
+        ("precision", ["float32", "bfloat16"], ["float16"]),
+        ("loss", ["default", "focal"], ["huber"]),
+        ("rate", [], [0.1]),
+    ],
+)
+def test_every_setting_at_its_bounds(name: str, taken: list[Any], refused: list[Any]) -> None:
+    for value in taken:
+        assert getattr(Training(**{name: value}), name) == value
+    for value in refused:
+        with pytest.raises(ValueError, match=name):
+            Training(**{name: value})
+
+
+def test_what_training_is_unless_said_otherwise() -> None:
+    """Plain SGD over one epoch; Adam's numbers are torch's."""
+    usual, adam = Training(), torch.optim.Adam([torch.zeros(1)])
+    assert (usual.optimiser, usual.lr, usual.lr_decay, usual.batch, usual.epochs, usual.steps) == ("sgd", 0.1, 1.0, 32, 1, None)
+    assert (usual.momentum, usual.nesterov, usual.weight_decay, usual.clip, usual.keep_optimiser) == (0.0, False, 0.0, None, False)
+    assert (usual.betas, usual.eps) == (adam.defaults["betas"], adam.defaults["eps"]) and usual.focal_gamma == 2.0
+    with pytest.raises(ValueError, match="belong to sgd, but optimiser is adamw"):
+        Training(optimiser="adamw", nesterov=True)
+    with pytest.raises(ValueError, match="frozen"):
+        usual.lr = 0.2  # type: ignore[misc]
+    assert [Training(lr=0.4, lr_decay=0.5).rate(number) for number in (0, 1)] == [0.4, 0.4]
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("given", [{"momentum": 0.9}, {"optimiser": "adam"}])
+def test_gradients_and_memory_in_another_layout_are_paired_by_index(memory_format: torch.memory_format, given: dict[str, Any]) -> None:
+    start = torch.randn(2, 3, 2, 2, generator=torch.Generator().manual_seed(0))
+    ours = start.clone().to(memory_format=memory_format).requires_grad_()
+    theirs = start.clone().requires_grad_()
+    optimiser = torch.optim.Adam([theirs], lr=0.1) if "optimiser" in given else torch.optim.SGD([theirs], lr=0.1, momentum=0.9)
+    state = None
+    for _ in range(3):
+        stepper = Stepper({"w": ours}, Training(**given), 0.1, state, hook=lambda name, g: g.contiguous() * 2)
+        stepper.step(ours.square().sum())
+        state = stepper.state()
+        assert all(value.is_contiguous() for value in state["w"].values())
+        optimiser.zero_grad()
+        (2 * theirs.square().sum()).backward()
+        optimiser.step()
+    torch.testing.assert_close(ours.detach(), theirs.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_hook_is_not_asked_about_a_tensor_without_a_gradient_and_old_gradients_do_not_count() -> None:
+    used, unused = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
+    used.grad = torch.full((1,), 100.0)
+    asked: list[str] = []
+    stepper = Stepper({"used": used, "unused": unused}, Training(), 0.5, hook=lambda name, g: asked.append(name) or g)
+    stepper.step(used.sum())
+    assert asked == ["used"] and used.item() == 0.5 and unused.item() == 1
+
+
+def test_minimise_is_adam_unless_said_otherwise_and_takes_options() -> None:
+    def end(kind: type[torch.optim.Optimizer], **options: Any) -> Tensor:
+        w = torch.tensor([4.0, -2.0], requires_grad=True)
+        optimiser = kind([w], lr=0.3, **options)
+        for step in range(4):
+            optimiser.zero_grad()
+            ((step + 1) * w.square().sum()).backward()
+            optimiser.step()
+        return w.detach()
+
+    for given, wanted in (
+        ({}, end(torch.optim.Adam)),
+        ({"optimiser": "adamw", "weight_decay": 0.1}, end(torch.optim.AdamW, weight_decay=0.1)),
+        ({"optimiser": "sgd", "momentum": 0.5}, end(torch.optim.SGD, momentum=0.5)),
+    ):
+        w = torch.tensor([4.0, -2.0], requires_grad=True)
+        losses = minimise({"w": w}, lambda step, w=w: (step + 1) * w.square().sum(), 4, lr=0.3, **given)
+        torch.testing.assert_close(w.detach(), wanted, rtol=1e-5, atol=1e-6)
+        assert losses[0] == 20 and len(losses) == 4

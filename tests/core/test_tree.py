@@ -151,3 +151,62 @@ def test_a_tree_in_a_file_is_read_when_asked_and_can_be_held(tmp_path: Path) -> 
 def test_a_tree_is_read_only() -> None:
     with pytest.raises(TypeError):
         tree()["w"] = Tensor()  # type: ignore[index]
+
+
+def test_a_tree_says_what_it_is() -> None:
+    assert repr(tree()) == "Tree('net', 4 entries, 5 trained numbers)" and Tree({}).model == "model" and not tree().plain
+    assert tree().params is not None and Tree({"w": torch.ones(1)}).params.untrained == frozenset()
+    only = Tree({"w": torch.ones(1)})
+    assert only.params is only and list(only.rest) == []
+
+
+def test_functions_of_several_trees_and_numbers_of_numpy() -> None:
+    a, b = tree(5, 7), tree(2, 3)
+    assert listed(a.apply(torch.sub, b)) == listed(a - b) and listed(a.apply(torch.mul, b)) == {"w": [10] * 4, "b": [21]}
+    assert listed(np.float64(2) * a) == listed(2 * a) and isinstance(np.float64(2) * a, Tree)
+    with pytest.raises(TypeError, match=r"a.apply\(torch.mul, b\), for the inner product a.dot\(b\)"):
+        a * b  # type: ignore[operator]
+
+
+def test_numbers_in_a_row_become_the_tree_again() -> None:
+    a = Tree({"w": torch.arange(4.0).reshape(2, 2), "n": torch.tensor(9), "b": torch.tensor([5.0], dtype=torch.float16)}, "net", ["n"])
+    again = a.with_flat(a.flat() + 1)
+    assert listed(again) == {"w": [1, 2, 3, 4], "b": [6]} and again["b"].dtype == torch.float16 and again["w"].shape == (2, 2)
+    assert again.model == "net" and again.untrained == frozenset()
+    for wrong in (torch.zeros(4), torch.zeros(6), torch.zeros(5, 1)):
+        with pytest.raises(ValueError, match="expected 5 numbers in one vector"):
+            a.with_flat(wrong)
+
+
+def test_the_size_is_that_of_every_entry_and_is_remembered() -> None:
+    a = Tree({"w": torch.zeros(3, dtype=torch.float64), "n": torch.zeros(2, dtype=torch.int8)}, untrained=["n"])
+    assert a.bytes() == a.bytes() == 26 and a.count() == 3
+
+
+def test_a_clone_is_contiguous_and_without_a_graph() -> None:
+    learnt = torch.ones(2, 3, requires_grad=True)
+    copy = Tree({"w": learnt.T}).clone()
+    assert copy["w"].is_contiguous() and not copy["w"].requires_grad and copy["w"].shape == (3, 2)
+
+
+def test_the_first_tree_that_is_there_gives_the_form() -> None:
+    late = Tree({"w": torch.tensor([2.0], dtype=torch.float16), "n": torch.tensor([1, 5])}, "late", ["n"])
+    other = Tree({"w": torch.tensor([4.0], dtype=torch.float16), "n": torch.tensor([3, 2])}, "other", ["n"])
+    found = combine([None, late, other], [7.0, 1.0, 2.0])
+    assert found.model == "late" and found["w"].dtype == torch.float16 and listed(found) == {"w": [10], "n": [3, 5]}
+    assert torch.equal(late["w"], torch.tensor([2.0], dtype=torch.float16)), "what is summed stays as it was"
+    with pytest.raises(ValueError, match="zip"):
+        combine([late, other], [1.0])
+
+
+def test_a_sum_of_doubles_leaves_its_terms_alone() -> None:
+    terms = [Tree({"w": torch.tensor([float(k)], dtype=torch.float64)}) for k in range(40)]
+    assert combine(terms, [1.0] * 40, divide=2.0)["w"].item() == 390
+    assert [one["w"].item() for one in terms] == list(range(40))
+
+
+def test_tensors_in_a_file_are_a_mapping(tmp_path: Path) -> None:
+    write(Record(model=tree(5)), tmp_path / "one.safetensors")
+    lazy: Tree = read(tmp_path / "one.safetensors").model
+    assert list(lazy) == list(tree()) and len(lazy) == 4 and len(lazy._tensors) == 4 and lazy.held() is not lazy
+    assert lazy["w"].tolist() == [[5, 5], [5, 5]] and lazy["count"].item() == 3

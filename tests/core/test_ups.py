@@ -1,13 +1,17 @@
-"""The replies of an exchange, and weights."""
+"""The replies of an exchange, weights, and the slots of a method by themselves."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 
-from equipoise.method import Ups, Weights
-from equipoise.records import Up
+from equipoise.method import SLOTS, Cohort, Method, Served, Ups, Weights, mistake, model_of, overridden, shared_of
+from equipoise.records import Down, State, Up
 from equipoise.tree import Tree
 
 
@@ -101,3 +105,122 @@ def test_shares_without_a_positive_sum_have_no_mean(shares: list[float]) -> None
 def test_weights_scale_their_step_only() -> None:
     weights = Weights(np.array([1.0, 2.0]), step=0.5).times(4)
     assert weights.step == 2 and weights.shares.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("shares", "absent"),
+    [([-1.0, 2.0], {}), ([np.nan], {}), ([np.inf], {}), ([1.0], {"bo": -0.5}), ([1.0], {"bo": np.nan}), ([[1.0, 2.0]], {})],
+)
+def test_shares_are_finite_and_at_least_zero_also_of_those_who_are_absent(shares: Any, absent: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="Weights: expected one finite share of at least 0 per reply"):
+        Weights(np.array(shares), absent=absent)
+
+
+def test_a_share_of_zero_is_one_and_the_step_is_whole() -> None:
+    weights = Weights(np.array([0.0, 1.0]), absent={"bo": 0.0})
+    assert weights.step == 1.0 and weights.times(0.5).absent == {"bo": 0.0} and Weights(np.array([1.0])).absent == {}
+
+
+def test_the_model_that_all_have_is_the_marked_one_or_else_the_first() -> None:
+    a, b, c = (SimpleNamespace(name=name) for name in "abc")
+    served: Any = {"mine": a, "main": Served(b, main=True), "global": Served(c, same_for_all=True)}  # type: ignore[arg-type]
+    assert shared_of(served) == ("global", c) and model_of(served["main"]) is b and model_of(a) is a  # type: ignore[arg-type]
+    del served["global"]
+    assert shared_of(served) == ("mine", a)
+    plain = Served(a)  # type: ignore[arg-type]
+    assert (plain.same_for_all, plain.main) == (False, False)
+
+
+def test_a_method_that_says_nothing_needs_nothing_and_lends_nothing() -> None:
+    flags = ("weighs", "uploads_model", "shares_model", "trains")
+    assert all(getattr(Method, flag) is True for flag in flags)
+    others = ("needs_plain_sgd", "needs_validation", "needs_classes", "composable_weights", "composable_update", "composable_finish", "reconstruction")  # fmt: skip
+    assert all(getattr(Method, flag) is False for flag in others)
+    method, state, server = Method(), State(x=1), SimpleNamespace(sizes={"ada": 3, "di": 5, "bo": 9})
+    assert method.models(None, {}) == {} and method.inputs(None, Down()) is None and method.check(None) is None  # type: ignore[arg-type, func-returns-value]
+    for slot in (method.setup, method.finish, method.alongside, method.observe):
+        assert slot(None, state, None) is state  # type: ignore[arg-type]
+    assert method.before(None, None) == method.after(None, None, None) == Up()  # type: ignore[arg-type]
+    assert method.weights(server, state, REPLIES.of(["ada", "di"])).shares.tolist() == [3, 5]  # type: ignore[arg-type]
+    assert method.title == "Method"
+
+
+@pytest.mark.parametrize(("step", "w"), [(1.0, 2.5), (0.5, 6.25), (2.0, -5.0)])
+def test_the_model_moves_by_its_step_towards_the_mean_and_buffers_take_the_mean(step: float, w: float) -> None:
+    state = State(model=up(10).model, kept=3)
+    new = Method().update(None, state, REPLIES.of(["ada", "cy"]), Weights(np.array([1.0, 1.0]), step=step))  # type: ignore[arg-type]
+    assert new.model["w"].tolist() == [w] * 2 and new.kept == 3
+    assert new.model["mean"].item() == 25 and new.model["n"].item() == 4 and new.model.untrained == {"mean", "n"}
+    assert state.model["w"].tolist() == [10] * 2
+
+
+class Asked(Cohort):
+    """Every client answers with what it was sent."""
+
+    def __init__(self) -> None:
+        self.ids, self.noted = ["ada", "cy"], []
+
+    def run(self, step: Any, down: Any = None, *, each: Any = None, strict: bool = False) -> Ups:
+        return Ups([(client, Up(model=each(client).model)) for client in self.ids])
+
+    def weighed(self, ids: Any, weights: Weights) -> None:
+        self.noted.append((list(ids), weights.shares.tolist()))
+
+
+def test_a_round_delivers_observes_weighs_notes_and_updates() -> None:
+    @dataclass(frozen=True)
+    class Own(Method):
+        def deliver(self, server: Any, state: State, client_id: str) -> Down:
+            return Down(model=up({"ada": 1, "cy": 4}[client_id]).model)
+
+        def observe(self, server: Any, state: State, ups: Ups) -> State:
+            return state.with_(seen=ups.ids)
+
+        def weights(self, server: Any, state: State, ups: Ups) -> Weights:
+            return Weights(np.array([2.0, 1.0]) * len(state.seen))
+
+    cohort = Asked()
+    new = Own().round(None, State(model=up(9).model), cohort)  # type: ignore[arg-type]
+    assert new.seen == ["ada", "cy"] and new.model["w"].tolist() == [2, 2] and cohort.noted == [(["ada", "cy"], [4, 2])]
+
+    class Wrong(Own):
+        def weights(self, server: Any, state: State, ups: Ups) -> Any:
+            return [1.0, 1.0]
+
+    with pytest.raises(TypeError, match=r"Wrong.weights returned list; expected Weights\(shares\)"):
+        Wrong().round(None, State(model=up(9).model), cohort)  # type: ignore[arg-type]
+    with pytest.raises(NotImplementedError):
+        Cohort().run(Method().client)
+
+
+def test_what_the_author_of_a_method_most_likely_did_not_mean() -> None:
+    class Fields(Method):
+        rate: float = 0.5
+
+    class Flags(Method):
+        family: ClassVar[str] = "drift"
+
+        def my_own_step(self) -> None: ...
+
+    @dataclass(frozen=True)
+    class Sound(Method):
+        rate: float = 0.5
+        wieght: int = 3  # a parameter, and no slot
+
+        def weights(self, server: Any, state: State, ups: Ups) -> Any: ...
+
+    @dataclass(frozen=True)
+    class Misspelt(Sound):
+        def delivers(self, server: Any, state: State, client_id: str) -> Any: ...
+
+    assert mistake(Fields) == (
+        "Fields has the parameter 'rate' but is no dataclass, so it would be ignored; write @dataclass(frozen=True) above the class"
+    )
+    assert mistake(Flags) is None and mistake(Sound) is None and mistake(Method) is None
+    assert (mistake(Misspelt) or "").startswith("Misspelt.delivers is asked by nothing; did you mean deliver?")
+
+    class Below(Misspelt):
+        pass
+
+    assert (mistake(Below) or "").startswith("Misspelt.delivers"), "also where it was inherited"
+    assert [slot for slot in SLOTS if overridden(Sound(), slot)] == ["weights"]

@@ -101,7 +101,8 @@ def assert_same(first: Mapping[str, Any], second: Mapping[str, Any], close: floa
 def _difference(value: Any, other: Any, close: float) -> str:
     if not isinstance(value, Tensor) or not isinstance(other, Tensor):
         near = close and isinstance(value, float) and isinstance(other, float) and abs(value - other) <= close * max(1, abs(value))
-        return "" if near or value == other else f"is {value!r} in one run and {other!r} in another"
+        equal = isinstance(value, Tensor) == isinstance(other, Tensor) and value == other  # a number is no tensor that holds it
+        return "" if near or equal else f"is {value!r} in one run and {other!r} in another"
     if value.shape != other.shape or value.dtype != other.dtype:
         return f"is {value.dtype} of shape {tuple(value.shape)} in one run and {other.dtype} of shape {tuple(other.shape)} in another"
     if torch.equal(value, other) or (close and torch.allclose(value, other, rtol=close, atol=close)):
