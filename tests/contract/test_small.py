@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from equipoise.data import DataConfig, Federation, federate, from_sites
 from equipoise.method import Method, Ups
 from equipoise.records import State, Up
 from equipoise.task import Task
@@ -232,9 +233,12 @@ def test_two_runs_are_compared(name: str, rounds: int, transports: list[Any], mo
     told.learnt = iter([{"a": 1.0}, {"a": 2.0}])
     with pytest.raises(Broken, match="a is 1.0 in one run and 2.0 in another"):
         check(name)
-    told.learnt = iter([{"a": 1.0}, {"a": 1.0001}])
+    told.learnt = iter([{"a": 1.0}, {"a": 1.00015}])
     if name == "order_of_clients":
         check(name)  # last bits may differ, by the tolerance
+        told.learnt = iter([{"a": 1.0}, {"a": 1.0003}])
+        with pytest.raises(Broken):
+            check(name)
     else:
         with pytest.raises(Broken):
             check(name)
@@ -243,6 +247,77 @@ def test_two_runs_are_compared(name: str, rounds: int, transports: list[Any], mo
 def test_the_order_in_which_two_runs_name_things_does_not_matter_where_clients_are_turned_round(monkeypatch: pytest.MonkeyPatch) -> None:
     Told(monkeypatch).learnt = iter([{"a": 1, "b": 2}, {"b": 2, "a": 1}])
     check("order_of_clients")
+
+
+def federation() -> Federation:
+    return federate(DataConfig(split=(0.6, 0.15, 0.25), partition="natural"), 7, from_sites(sites()))
+
+
+def changed_by(name: str, monkeypatch: pytest.MonkeyPatch, given: Federation) -> Federation:
+    """What a check makes of a federation before it runs on it."""
+    told = Told(monkeypatch)
+    monkeypatch.setattr(checks, "InProcess", lambda federation, wanted: federation)
+    check(name)
+    return told.asked[1][2](given, None)  # type: ignore[no-any-return]
+
+
+def test_clients_turned_round_keep_their_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = federation()
+    after = changed_by("order_of_clients", monkeypatch, before)
+    assert list(after.ids) == ["di", "cy", "bo", "ada"]
+    for part in ("train", "validation", "test"):
+        assert [one.tolist() for one in getattr(after, part)] == [one.tolist() for one in getattr(before, part)][::-1]
+
+
+def test_every_test_sample_is_corrupted_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = federation(), changed_by("unseen_test_data", monkeypatch, federation())
+    tested = np.isin(np.arange(len(before.x)), before.test.index)
+    assert tested.any() and (after.x[tested] > 1e5).all() and after.y[tested].tolist() == [2 - y for y in before.y[tested].tolist()]
+    assert torch.equal(after.x[~tested], before.x[~tested]) and torch.equal(after.y[~tested], before.y[~tested])
+    none = federate(DataConfig(split=(0.8, 0.2, 0.0), partition="natural"), 7, from_sites(sites()))
+    with pytest.raises(Broken, match="has no test data"):
+        changed_by("unseen_test_data", monkeypatch, none)
+
+
+class Served:
+    """Stands in for a run whose model names class 0 always, on one test set for all."""
+
+    clients, main_model = ("ada", "bo"), "global"
+
+    def __init__(self, rows: dict[str, float], models: tuple[str, ...] = ("global",)) -> None:
+        self.rows, self.served = rows, models
+
+    def models(self) -> tuple[str, ...]:
+        return self.served
+
+    def table(self, **wanted: Any) -> list[dict[str, Any]]:
+        assert wanted == {"phase": "final", "split": "shared", "metric": "accuracy", "model": self.served[0]}
+        return [{"client": client, "value": value} for client, value in self.rows.items()]
+
+    def model(self, name: str, client: str, given: Any) -> Any:
+        return lambda x: torch.eye(3)[torch.zeros(len(x), dtype=torch.int64)]
+
+
+def test_what_was_recorded_on_a_shared_test_set_is_what_the_models_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = {"split": (0.6, 0.15, 0.25), "partition": "natural", "test": "global"}
+    shared = federate(DataConfig(**data), 7, from_sites(sites()))
+    truth = float(np.mean(shared.y.numpy()[np.array(shared.shared_test)] == 0))
+    for rows, reason in (
+        ({"all": truth}, None),
+        ({"ada": truth, "bo": truth}, None),
+        ({"ada": truth}, r"global: expected one accuracy for all or one per client, got \['ada'\]"),
+        ({"all": truth + 1e-6}, "global of ada: .* was recorded, and the model that is served has"),
+        ({"ada": truth, "bo": truth - 1e-6}, "global of bo"),
+    ):
+        monkeypatch.setattr(checks.simulate, "run", lambda wanted, out, rows=rows: Served(rows))
+        if reason is None:
+            check("shared_test_set")
+        else:
+            with pytest.raises(Broken, match=reason):
+                check("shared_test_set")
+    monkeypatch.setattr(checks.simulate, "run", lambda wanted, out: Served({"all": truth}, ("personal",)))
+    with pytest.raises(Broken, match="'global', is not among those served: personal"):
+        check("shared_test_set")
 
 
 # What came of the checks.
@@ -258,14 +333,16 @@ def test_every_failure_is_counted_and_the_first_is_the_cause(monkeypatch: pytest
         raise KeyError("lost") if case.network == "cnn" else Broken("wrong")
 
     seen: list[Result] = []
+    tolerances: list[float] = []
     monkeypatch.setattr("equipoise.testing._refusal", lambda method, network, folder: "")
-    monkeypatch.setattr("equipoise.testing.CHECKS", {"good": lambda case: None, "bad": fails})
+    monkeypatch.setattr("equipoise.testing.CHECKS", {"good": lambda case: tolerances.append(case.tolerance), "bad": fails})
     with pytest.raises(ContractBroken) as caught:
         check_method(Trained, checks=["good", "bad"], on_result=seen.append)
     assert str(caught.value) == "Trained fails 2 of 4 checks:\nfailed bad (mlp): wrong\nfailed bad (cnn): KeyError: 'lost'"
     assert caught.value.results == seen and isinstance(caught.value.__cause__, Broken)
     assert [one.outcome for one in check_method(Trained, checks=["bad"], raise_errors=False)] == ["failed"] * 2
-    assert [one.outcome for one in check_method(Trained, checks=["good"], networks=["mlp"])] == ["passed"]
+    assert [one.outcome for one in check_method(Trained, checks=["good"], networks=["mlp"], tolerance=0.5)] == ["passed"]
+    assert tolerances == [2e-4, 2e-4, 0.5]
 
 
 # What a method could reach.

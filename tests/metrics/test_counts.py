@@ -138,3 +138,140 @@ def test_what_does_not_exist_is_nan_and_strangers_tables_are_refused() -> None:
     assert counts.fault(good, 2, 51) is not None
     with pytest.raises(ValueError, match="softmax"):
         counts.counted([[3.0, -1.0]], [0])
+
+
+def table_of(**rows: dict[int, int]) -> np.ndarray:
+    """A row of counts by score in per cent, of each kind."""
+    return np.array([[rows.get(kind, {}).get(percent, 0) for percent in range(101)] for kind in ("positives", "negatives")])
+
+
+def test_a_table_may_not_contradict_itself() -> None:
+    good = counts.counted([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6]], [0, 1, 0])
+    assert counts.fault(good, 2, 3) is None and counts.fault(good, 2) is None and counts.fault(good.astype(np.uint8), 2) is None
+
+    def moved(row: int, percent: int, other: int, place: int = 1) -> np.ndarray:
+        found = good.copy()
+        found[place, row, percent] -= 1
+        found[place, row, other] += 1
+        return found
+
+    contradiction = "its counts contradict each other, or the"
+    # The same sums, but a sample that was found where no positive is, and one that was mistaken where no negative is.
+    assert contradiction in (counts.fault(moved(counts.FOUND, 80, 81), 2) or "")
+    assert contradiction in (counts.fault(moved(counts.MISTAKEN, 60, 61), 2) or "")
+    assert contradiction in (counts.fault(good, 2, 4) or "") and contradiction in (counts.fault(good, 2, 2) or "")
+    unnamed = good.copy()
+    unnamed[1, counts.MISTAKEN] = 0  # three samples, of which two were called anything
+    assert contradiction in (counts.fault(unnamed, 2) or "")
+    less = good.copy()
+    less[0, counts.NEGATIVES] = 0  # class 0 sees fewer samples than class 1
+    assert contradiction in (counts.fault(less, 2) or "")
+    for wrong in (good[:, :3], good[..., :100], -good, good.astype(float)):
+        assert "expected counts of shape (2, 4, 101), got" in (counts.fault(wrong, 2) or "")
+    assert "shape (3, 4, 101)" in (counts.fault(good, 3) or "")
+
+
+def test_scores_at_both_ends_are_counted() -> None:
+    table = counts.counted([[1.0, 0.0], [0.0, 1.0]], [1, 1])
+    assert (
+        table[1, counts.POSITIVES, 0],
+        table[1, counts.POSITIVES, 100],
+        table[1, counts.FOUND, 100],
+        table[0, counts.MISTAKEN, 100],
+    ) == (1, 1, 1, 1)
+    assert table.sum() == 6 and counts.total(table) == 2
+    for wrong in ([[1.01, 0.0]], [[-0.01, 1.0]], [[np.nan, 1.0]], [[np.inf, 0.0]]):
+        with pytest.raises(ValueError, match="expected numbers from 0 to 1"):
+            counts.counted(wrong, [0])
+    empty = counts.counted(np.empty((0, 3)), [])
+    assert (
+        counts.total(empty) == 0 and np.isnan(counts.majority(empty)) and all(np.isnan(value) for value in counts.measures(empty).values())
+    )
+
+
+def test_one_false_alarm_in_ten_is_allowed_and_two_are_not() -> None:
+    positives = {50: 1, 95: 1}
+    for alarms, sensitivity in ((1, 1.0), (2, 0.5)):
+        pair = table_of(positives=positives, negatives={60: alarms, 10: 10 - alarms})
+        table = np.concatenate([pair, 0 * pair])[None].repeat(2, 0)
+        assert float(counts.measures(table)["sensitivity_at_specificity"]) == sensitivity
+
+
+def test_confidences_at_the_edges_of_the_fifteen_bins() -> None:
+    """Bins end at multiples of 100/15 per cent: 60 is the last of the ninth, 61 the first of the tenth, 100 is in the last."""
+    for first, second, together in (
+        (60, 61, False),
+        (61, 66, True),
+        (66, 67, False),
+        (93, 94, False),
+        (94, 100, True),
+        (53, 54, False),
+        (54, 60, True),
+    ):
+        p = [[first / 100, 1 - first / 100], [second / 100, 1 - second / 100]]
+        right, wrong = 1 - first / 100, -second / 100
+        wanted = abs(right + wrong) if together else abs(right) + abs(wrong)
+        found = float(counts.measures(counts.counted(p, [0, 1]))["calibration_error"])
+        assert found == pytest.approx(wanted / 2), (first, second)
+
+
+def test_pairs_in_one_bin_are_half_of_the_resolution() -> None:
+    p = [[0.5, 0.3, 0.2], [0.5, 0.2, 0.3], [0.2, 0.5, 0.3]]
+    # Class 0 shares a bin for 1 of 2 pairs, class 1 for none, and class 2 does not occur.
+    found = counts.resolution(counts.counted(p, [0, 1, 1]))
+    assert found == pytest.approx((1 / 2 / 2 + 0) / 2)
+    assert np.isnan(counts.resolution(counts.counted(p[:1], [0])))
+    assert counts.resolution(counts.counted([[0.2, 0.8], [0.2, 0.8], [0.2, 0.8], [0.7, 0.3]], [1, 0, 0, 0])) == pytest.approx(2 / 3 / 2)
+
+
+def test_calibration_by_tenths() -> None:
+    pair = table_of(positives={0: 1, 9: 1, 10: 2, 100: 3, 90: 1}, negatives={9: 2, 19: 2, 89: 5})
+    assert counts.calibration(*pair) == [
+        (pytest.approx(0.27 / 4), 0.5, 4),
+        (pytest.approx((0.2 + 0.38) / 4), 0.5, 4),
+        (pytest.approx(0.89), 0.0, 5),
+        (pytest.approx(3.9 / 4), 1.0, 4),
+    ]
+    assert [row[2] for row in counts.calibration(*pair, groups=2)] == [8, 9]
+
+
+def test_a_threshold_belongs_to_the_positives_and_what_does_not_exist_is_nan() -> None:
+    pair = table_of(positives={50: 3, 49: 1}, negatives={50: 1, 49: 4, 51: 1})
+    assert counts.at_threshold(*pair, 50) == pytest.approx({"sensitivity": 3 / 4, "specificity": 4 / 6, "ppv": 3 / 5, "npv": 4 / 5})
+    nobody, all_of_them = counts.at_threshold(*pair, 100), counts.at_threshold(*pair, 0)
+    assert nobody["sensitivity"] == 0 and nobody["specificity"] == 1 and np.isnan(nobody["ppv"]) and nobody["npv"] == 6 / 10
+    assert all_of_them["sensitivity"] == 1 and np.isnan(all_of_them["npv"]) and all_of_them["ppv"] == 4 / 10
+
+
+def test_curves_without_samples_of_one_kind_stay_at_zero() -> None:
+    x, height = counts.roc(*table_of(positives={80: 2}))
+    assert not x.any() and height.tolist() == [0.0] * 21 + [1.0] * 81 and len(x) == 102
+
+
+def test_classes_that_do_not_occur_are_left_out_of_the_mean() -> None:
+    p = [[0.6, 0.3, 0.1], [0.3, 0.6, 0.1], [0.5, 0.4, 0.1], [0.7, 0.2, 0.1]]
+    found = counts.measures(counts.counted(p, [0, 1, 1, 0]))
+    assert float(found["balanced_accuracy"]) == 0.75 and float(found["auroc"]) == 1.0 and float(found["auprc"]) == 1.0
+    assert float(found["sensitivity_at_specificity"]) == 1.0
+
+
+def test_majority_pooled_and_intervals() -> None:
+    first, second = counts.counted([[0.9, 0.1]] * 3, [0, 0, 1]), counts.counted([[0.2, 0.8]] * 2, [1, 1])
+    assert (
+        counts.majority(first) == 2 / 3
+        and counts.majority(counts.pooled([first, second])) == 3 / 5
+        and counts.total(counts.pooled([first, second])) == 5
+    )
+    table = counts.counted(*scores(60, 2))
+    usual, same = counts.intervals(table), counts.intervals(table, 0, 0.95, 1000)
+    assert usual == same and usual["auroc"].count + usual["auroc"].undefined == 1000
+    narrow, other = counts.intervals(table, level=0.5), counts.intervals(table, seed=1)
+    assert (narrow["auroc"].high or 0) - (narrow["auroc"].low or 0) < (usual["auroc"].high or 0) - (usual["auroc"].low or 0)
+    assert other["auroc"].low != usual["auroc"].low and other["auroc"].value == usual["auroc"].value
+
+
+def test_redrawn_tables_have_the_shares_of_the_table() -> None:
+    for classes in (2, 3):
+        table = counts.counted(*scores(60, classes))
+        np.testing.assert_allclose(counts.redrawn(table, 0, 1000).mean(0), table, atol=0.6)
+    assert not counts.redrawn(0 * table, 0, 3).any()

@@ -22,6 +22,7 @@ from equipoise.metrics import (
     over_seeds,
     paired_p,
 )
+from equipoise.metrics.intervals import percentile_interval
 from equipoise.streams import stream
 
 FEDAVG = [0.80, 0.80, 0.81, 0.82, 0.80]
@@ -200,3 +201,93 @@ def test_ranks_turn_round_and_skip_gaps() -> None:
         assert np.isnan(average_ranks({"a": [np.nan], "b": [1]})["a"])
     with pytest.raises(ValueError, match="'a': 1, 'b': 2"):
         average_ranks({"a": [1], "b": [1, 2]})
+
+
+def test_ninety_five_per_cent_unless_said_otherwise() -> None:
+    low, high = stats.t.interval(0.95, 4, np.mean(FEDAKD), stats.sem(FEDAKD))
+    for result in (over_seeds(FEDAKD), each_over_seeds([{"a": value} for value in FEDAKD])["a"]):
+        assert (result.low, result.high, result.count, result.undefined) == pytest.approx((low, high, 5, 0))
+    narrow = each_over_seeds([{"a": value} for value in FEDAKD], level=0.5)["a"]
+    assert narrow == over_seeds(FEDAKD, 0.5) and (narrow.high or 0) < high
+    two, single = over_seeds([1.0, 3.0]), over_seeds([2.0, np.nan, np.nan])
+    assert two.low is not None and two.std == pytest.approx(np.sqrt(2)) and (single.std, single.count, single.undefined) == (None, 1, 2)
+    correct = [[1, 0, 1, 1, 0, 1]] * 3
+    assert (
+        bootstrap(mean, correct, seed=1)
+        == bootstrap(mean, correct, seed=1, level=0.95, draws=1000)
+        != bootstrap(mean, correct, seed=1, level=0.9)
+    )
+    assert bootstrap_counts(mean, [4], totals=[9], seed=1) == bootstrap_counts(mean, [4], totals=[9], seed=1, level=0.95)
+    assert bootstrap(mean, correct, seed=1)["mean"].count == 1000
+
+
+@pytest.mark.parametrize("level", [0, 1, -0.5, 95])
+def test_levels_are_shares_between_0_and_1(level: float) -> None:
+    for door in (lambda: over_seeds([1, 2], level), lambda: bootstrap(mean, [[1, 0]], seed=1, level=level), lambda: bootstrap_counts(mean, [1], totals=[2], seed=1, level=level)):  # fmt: skip
+        with pytest.raises(ValueError, match="level: expected a share between 0 and 1"):
+            door()
+
+
+def test_two_draws_are_the_fewest() -> None:
+    for draws in (1, 0):
+        for door in (lambda n=draws: bootstrap(mean, [[1, 0]], seed=1, draws=n), lambda n=draws: bootstrap_counts(mean, [1], totals=[2], seed=1, draws=n)):  # fmt: skip
+            with pytest.raises(ValueError, match=f"draws: expected at least 2, and 1000 for a usable interval, got {draws}"):
+                door()
+    assert bootstrap(mean, [[1, 0]], seed=1, draws=2)["mean"].count == 2
+
+
+def test_percentiles_by_hand() -> None:
+    drawn = np.append(np.arange(101.0), [np.nan] * 3)
+    found = percentile_interval(7.0, drawn, 0.9)
+    assert (found.value, found.low, found.high, found.count, found.undefined) == pytest.approx((7, 5, 95, 101, 3))
+    assert found.std == pytest.approx(np.std(np.arange(101), ddof=1))
+    assert percentile_interval(np.nan, drawn, 0.9).low is None
+    one, two = percentile_interval(7.0, np.array([1.0, np.nan]), 0.9), percentile_interval(7.0, np.array([1.0, 3.0]), 0.5)
+    assert (one.low, one.high, one.std, one.count, one.undefined) == (None, None, None, 1, 1)
+    assert (two.low, two.high) == (1.5, 2.5)
+
+
+def test_counts_at_their_bounds_and_draws_of_each_model_are_its_own() -> None:
+    for right in (0, 3):
+        found = bootstrap_counts(mean, [right], totals=[3], seed=1)["mean"]
+        assert (found.value, found.low, found.high) == (right / 3,) * 3
+    for right, total in ((-1, 3), (4, 3), (1.5, 3), (0, 0.5)):
+        with pytest.raises(ValueError, match="whole counts from 0 to each client"):
+            bootstrap_counts(mean, [right], totals=[total], seed=1)
+    both = bootstrap_counts(gain, [40, 20], [40, 20], totals=[80, 50], seed=1)["gain"]
+    wanted = np.sqrt(2 * (0.25 / 80 + 0.24 / 50)) / 2  # two independent draws of both clients
+    assert both.value == 0 and both.std == pytest.approx(wanted, rel=0.1)
+
+
+def test_a_clients_samples_are_drawn_with_replacement() -> None:
+    values = [[0.0, 1.0, 2.0, 7.0], [1.0, 1.0, 4.0]]
+    found = bootstrap(mean, values, seed=3, draws=4000)["mean"]
+    assert found.value == pytest.approx((2.5 + 2) / 2)
+    assert found.std == pytest.approx(np.sqrt(np.var(values[0]) / 4 + np.var(values[1]) / 3) / 2, rel=0.05)
+
+
+@pytest.mark.parametrize(("accuracies", "totals", "fine"), [([0.0, 1.0], [1, 2], True), ([-0.1], [5], False), ([1.1], [5], False), ([0.5], [0], False)])  # fmt: skip
+def test_accuracies_and_totals_at_their_bounds(accuracies: list[float], totals: list[int], fine: bool) -> None:
+    if fine:
+        np.testing.assert_array_equal(accuracy_variance(accuracies, totals), [np.nan, 0.0])
+    else:
+        with pytest.raises(ValueError, match="divide percentages by 100"):
+            accuracy_variance(accuracies, totals)
+    assert accuracy_variance([0.5, 0.2], [2, 5]).tolist() == pytest.approx([0.25, 0.04])
+
+
+def test_paired_tests_at_their_bounds() -> None:
+    a = np.array([0.8, 0.8, 0.81, 0.82, 0.8])
+    assert paired_p(a + 1e-14, a) == (1.0, "identical in every seed"), "up to rounding"
+    p, reason = paired_p(a + 0.1 + 1e-14 * np.arange(5), a)
+    assert p is None and "do the seeds reach the runs" in reason
+    tiny, noted = paired_p(a + 1e-9 * np.array([1, 2, 1, 3, 1]), a)
+    assert tiny == pytest.approx(stats.ttest_rel(a + 1e-9 * np.array([1, 2, 1, 3, 1]), a).pvalue, rel=1e-3) and noted == ""
+    assert holm([0.0, 1.0]).tolist() == [0, 1]
+    for wrong in (-0.01, 1.01):
+        with pytest.raises(ValueError, match="expected numbers from 0 to 1; leave out tests without one"):
+            holm([wrong])
+    nobody = against_baseline({"a": [np.nan, 1.0], "b": [1.0, np.nan]}, "a")["b"]
+    assert np.isnan(nobody.difference) and nobody.seeds == 0
+    identical = against_baseline({"a": FEDAVG, "b": FEDAVG}, "a")["b"]
+    assert (identical.difference, identical.p, identical.adjusted, identical.note) == (0, 1.0, 1.0, "identical in every seed")

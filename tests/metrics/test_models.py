@@ -14,6 +14,7 @@ from equipoise.metrics import (
     best_and_last,
     cost,
     divergence,
+    feature_similarity,
     manhattan,
     participation,
     rounds_to,
@@ -148,3 +149,41 @@ def test_cost_of_nothing_and_of_ragged_columns() -> None:
         cost([1], [1], [1, 2], [1], [1])
     with pytest.raises(ValueError, match="got 1 for 2 rounds"):
         cost([1, 2], [1, 1], [1, 1], [1, 1], [1])
+
+
+def test_unknown_clients_are_named_five_at_most_and_weights_may_be_any_positive_sum() -> None:
+    with pytest.raises(ValueError, match=r"got \['b', 'c', 'd', 'e', 'f'\] besides"):
+        participation([list("gfedcba")], ["a"])
+    with pytest.raises(ValueError, match=r"got \['z'\] besides"):
+        weights_received([{"z": 1.0}], ["a"])
+    with pytest.raises(ValueError, match="got -1 in round 1"):
+        weights_received([{"a": -1.0}], ["a"])
+    assert weights_received([{"a": 1e-9, "b": 3e-9}], ["a", "b"]) == pytest.approx({"a": 0.25, "b": 0.75})
+
+
+def test_directions_in_which_curves_are_better() -> None:
+    falling = [3.0, 2.0, 1.0, 2.0]
+    assert rounds_to(falling, 2.0) == 1 and rounds_to(falling, 2.0, lower_is_better=True) == 2 and rounds_to(falling, 1.9, True) == 3
+    assert best_and_last(falling)["best_round"] == 1 and best_and_last(falling, True)["best"] == 1.0
+    assert speed_up([3, 1], falling, lower_is_better=True) == 1.5 and speed_up([3, 1], falling) == 1.0
+    assert speed_up([0, 0.5], [0, 0, 0, 0.5], target=0.4) == 2.0
+    curve = list(range(1, 13))
+    assert best_and_last(curve)["last_mean"] == np.mean(curve[-10:]) and best_and_last(curve, window=1)["last_mean"] == 12
+    with pytest.warns(UndefinedMetric, match="no round was measured"):
+        assert np.isnan(list(best_and_last([np.nan]).values())).all()
+
+
+def test_more_seconds_of_the_server_than_rounds_with_clients() -> None:
+    found = cost([1, 1], [1, 1], [1, 1], [2.0, 3.0], [1.0, 1.0])
+    assert found["seconds_per_round"] == (3 + 2) / 2 and found["slowest_seconds"] == 3
+
+
+def test_angles_of_both_sides_and_features_of_no_length() -> None:
+    for first, second in (([1.0, 1.0], [0.0, 0.0]), ([1.0, 1.0], [np.nan, 1.0])):
+        with pytest.warns(UndefinedMetric):
+            assert np.isnan(angle_between(first, second))
+    found = feature_similarity([[0.0, 0.0], [3.0, 4.0]], [0, 1], [[1.0, 0.0], [6.0, 8.0]], [0, 1], classes=2)
+    assert found.tolist() == pytest.approx([0.0, 1.0])
+    assert feature_similarity([[1e-6, 0.0]], [0], [[2e-6, 0.0]], [0], classes=1).tolist() == pytest.approx([1.0])
+    with pytest.warns(UndefinedMetric):
+        assert np.isnan(divergence([], [1, 0])["manhattan"])

@@ -13,6 +13,7 @@ from equipoise.metrics import (
     accuracy,
     auprc,
     auroc,
+    average_ranks,
     balanced_accuracy,
     calibration_error,
     f1,
@@ -22,6 +23,7 @@ from equipoise.metrics import (
     sensitivity_at_specificity,
     softmax,
 )
+from equipoise.metrics.performance import hits, squared_error
 from equipoise.streams import stream
 
 CLINICAL = [auroc, auprc, sensitivity_at_specificity, balanced_accuracy, f1, calibration_error]
@@ -173,3 +175,100 @@ def test_wrong_shapes_and_labels_are_refused() -> None:
         log_loss([[1, 2], [2, 1]], [0, -1])
     with pytest.warns(UndefinedMetric, match="no samples"):
         assert np.isnan(accuracy(np.empty((0, 2)), []))
+
+
+def test_bounds_of_what_is_asked() -> None:
+    scores, labels = [0.9, 0.2, 0.8, 0.1], [1, 0, 0, 1]
+    for specificity, found in ((0.0, 1.0), (0.5, 0.5), (1.0, 0.5)):
+        assert sensitivity_at_specificity(scores, labels, specificity) == found
+    for wrong in (-0.01, 1.01):
+        with pytest.raises(ValueError, match="specificity: expected a share from 0 to 1"):
+            sensitivity_at_specificity(scores, labels, wrong)
+    assert calibration_error([0.8, 0.6], [1, 1], bins=1) == pytest.approx(0.3)
+    with pytest.raises(ValueError, match="bins: expected at least 1, got 0"):
+        calibration_error([0.8], [1], bins=0)
+
+
+def test_nine_tenths_and_fifteen_bins_unless_said_otherwise() -> None:
+    p, y = sample(2, size=200)
+    assert sensitivity_at_specificity(p, y) == sensitivity_at_specificity(p, y, 0.9) != sensitivity_at_specificity(p, y, 0.6)
+    rng = np.random.default_rng(0)
+    scores, labels = rng.random(400), rng.integers(0, 2, 400)
+    assert calibration_error(scores, labels) == calibration_error(scores, labels, 15) != calibration_error(scores, labels, 16)
+
+
+@pytest.mark.filterwarnings("ignore::equipoise.metrics.PartialMetric")
+@pytest.mark.parametrize(
+    ("probabilities", "fine"),
+    [
+        ([[0.4999, 0.5001]], True),
+        ([[0.5, 0.5009]], True),
+        ([[0.5, 0.5011]], False),
+        ([[0.5, 0.4989]], False),
+        ([[0.0, 1.0]], True),
+        ([[-0.1, 1.1]], False),
+        ([[1.0]], True),  # one column is the probability of class 1
+        ([1.0], True),
+        ([[np.nan, np.nan]], True),
+    ],
+)
+def test_rows_have_to_be_probabilities(probabilities: list[object], fine: bool) -> None:
+    if fine:
+        assert balanced_accuracy(probabilities, [1]) == (0 if np.isnan(probabilities).any() else 1)
+    else:
+        with pytest.raises(ValueError, match=r"take softmax\(logits\)"):
+            f1(probabilities, [1])
+
+
+def test_one_column_is_the_probability_of_class_1() -> None:
+    column = [[0.2], [0.9], [0.6]]
+    for measure in CLINICAL:
+        assert measure(column, [0, 1, 0]) == pytest.approx(measure([[0.8, 0.2], [0.1, 0.9], [0.4, 0.6]], [0, 1, 0]))
+
+
+def test_f1_of_rows_that_are_no_prediction_and_of_classes_called_in_vain() -> None:
+    p = [[0.8, 0.1, 0.1], [np.nan, 0.5, 0.5], [0.1, 0.1, 0.8], [0.1, 0.8, 0.1]]
+    assert f1(p, [0, 0, 1, 1]) == pytest.approx((2 / 3 + 2 / 3 + 0) / 3)
+    with pytest.warns(PartialMetric, match=r"F1: classes \[2, 3\] do not occur, so the mean is over the other 2"):
+        assert f1([[0.7, 0.1, 0.1, 0.1], [0.1, 0.7, 0.1, 0.1]], [0, 1]) == 1
+
+
+def test_hits_of_rows_without_a_finite_largest() -> None:
+    scores = np.array([[1.0, 2.0], [np.nan, 0.0], [np.inf, 0.0], [-np.inf, 0.0], [-np.inf, -np.inf]])
+    assert hits(scores, np.array([1, 0, 0, 1, 0])).tolist() == [True, False, False, True, False]
+    with pytest.warns(UndefinedMetric, match="log loss is undefined: there are no samples"):
+        assert np.isnan(log_loss(np.empty((0, 2)), []))
+    with pytest.warns(UndefinedMetric, match="the squared error is undefined"):
+        assert np.isnan(squared_error([], []))
+    assert squared_error([1, 5], [3, 4]) == 2.5
+
+
+def test_labels_at_their_bounds() -> None:
+    assert accuracy([[1, 2], [2, 1]], [1, 0]) == 1
+    for labels, wrong in (([0, 2], "2.0"), ([0, -1], "-1.0"), ([0.5, 1], "0.5")):
+        with pytest.raises(ValueError, match=rf"labels: expected whole numbers from 0 to 1, got \[{wrong}\]"):
+            accuracy([[1, 2], [2, 1]], labels)
+    with pytest.raises(ValueError, match=r"logits: expected shape \(samples, classes\) with 2 rows, one per label, got \(2,\)"):
+        accuracy([1, 2], [0, 1])
+    with pytest.raises(ValueError, match=r"got \[2.0, 3.0, 4.0, 5.0, 6.0\]; give one column per class"):
+        accuracy(np.zeros((7, 2)), [0, 2, 3, 4, 5, 6, 7])
+
+
+def test_softmax_over_the_last_axis() -> None:
+    z = np.array([[[0.0, np.log(3)], [5.0, 5.0]]])
+    np.testing.assert_allclose(softmax(z), [[[0.25, 0.75], [0.5, 0.5]]])
+
+
+def test_a_warning_points_at_whoever_asked(recwarn: pytest.WarningsRecorder) -> None:
+    two_of_three = [[0.8, 0.1, 0.1], [0.2, 0.7, 0.1]]
+    for ask in (
+        lambda: accuracy(np.empty((0, 2)), []),
+        lambda: calibration_error([[np.nan, np.nan]], [0]),
+        lambda: balanced_accuracy(two_of_three, [0, 1]),
+        lambda: f1(two_of_three, [0, 1]),
+        lambda: average_ranks({"a": [1, np.nan], "b": [2, 3]}),
+        lambda: average_ranks({"a": [np.nan]}),
+    ):
+        recwarn.clear()
+        ask()
+        assert [one.filename for one in recwarn.list] == [__file__]

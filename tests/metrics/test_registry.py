@@ -15,7 +15,7 @@ import equipoise as eq
 from equipoise.comparison import formats
 from equipoise.experiment import ConfigurationError, experiment
 from equipoise.metrics import registry
-from equipoise.metrics.registry import METRICS, Metric, find, main_of, measured, why_main
+from equipoise.metrics.registry import METRICS, Metric, check, find, main_of, measured, names, why_main
 from equipoise.report import report
 from equipoise.runs.summary import summarise
 from equipoise.server import Server, ServerData
@@ -166,3 +166,34 @@ def test_an_experiment_names_its_main_metric() -> None:
     assert experiment({"evaluation": {"main": "auroc"}}).evaluation.main == "auroc"
     with pytest.raises(ConfigurationError, match=r"evaluation.man: unknown key; did you mean evaluation.main\?"):
         experiment({"evaluation": {"man": "auroc"}})
+
+
+def test_what_a_metric_is_printed_as() -> None:
+    share, error = find("accuracy"), find("rmse")
+    assert (share.scale, share.title, share.of_changes, share.lower_is_better) == (100.0, "accuracy in %", "points", False)
+    assert (error.scale, error.title, error.of_changes, error.lower_is_better) == (1.0, "rmse", "rmse", True)
+    assert [metric.name for metric in METRICS if metric.unit != "%"] == ["loss", "loss", "rmse", "mae"]
+    assert names().count("loss") == 1 and len(names()) == len(METRICS) - 1 and find("loss").needs == "classes"
+
+
+def test_which_metric_fits_which_task() -> None:
+    one = Task("classification", (4,), 1)
+    fitting = {task: [metric.name for metric in METRICS if metric.fits(task)] for task in (one, Task("classification", (4,), 2), VALUES)}
+    assert fitting[one] == ["accuracy", "loss", "balanced_accuracy", "f1", "calibration_error"]
+    assert "auroc" in fitting[Task("classification", (4,), 2)] and fitting[VALUES] == ["loss", "rmse", "mae"]
+    check(CLASSES, ["auroc", "f1"], "accuracy")
+    for given, sentence in (
+        ((one, ["auroc"]), "^evaluation.metrics: auroc needs two classes, but the task has one class; choose among accuracy, loss"),
+        ((one, ["f1"], "auroc"), "^evaluation.main: auroc needs two classes, but the task has one class"),
+        ((VALUES, ["f1"]), "^evaluation.metrics: f1 needs classes, but the task is regression; choose among loss, rmse, mae$"),
+        ((one, ["rmse"]), "^evaluation.metrics: rmse needs values, but the task is classification"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            check(*given)  # type: ignore[arg-type]
+
+
+def test_a_main_metric_that_nobody_expects_is_explained() -> None:
+    assert why_main([]) == why_main(["loss"], "loss") == why_main(["rmse"]) == why_main(["auroc", "accuracy"]) == ""
+    assert why_main(["loss"]).startswith("the main metric is loss, the only one measured;")
+    assert why_main(["loss", "f1"]).startswith("the main metric is f1, the first measured that is not the loss;")
+    assert main_of(["loss"]) == "loss" and main_of(["loss", "rmse"]) == "rmse" and measured(VALUES, (), "mae") == ("rmse", "loss", "mae")

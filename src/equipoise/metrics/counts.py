@@ -34,9 +34,10 @@ def counted(probabilities: ArrayLike, labels: ArrayLike) -> Counts:
     ((2, 4, 101), 1, [1, 1], 1)
     """
     p, y = classified(probabilities, labels, "probabilities")
-    bins, called = np.rint(100 * p).astype(np.int64), p.argmax(1)
-    if not np.isfinite(p).all() or (len(bins) and not (0 <= bins.min() <= bins.max() < BINS)):
+    percent = np.rint(100 * p)
+    if not ((percent >= 0) & (percent < BINS)).all():  # nor is NaN
         raise ValueError("probabilities: expected numbers from 0 to 1; take softmax(logits)")
+    bins, called = percent.astype(np.int64), p.argmax(1)
     table = np.zeros((p.shape[1], 4, BINS), np.int64)
     for c in range(p.shape[1]):
         own, named = y == c, called == c
