@@ -225,6 +225,9 @@ def test_a_function_that_an_allowed_package_only_imported_is_not_allowed() -> No
     assert allowed.with_names(f"{here}nearest").load(f"{here}nearest", "model", nn.Module, "module") is nearest
     assert (allowed | OWN).load(f"{here}nearest", "model", nn.Module, "module") is nearest
     assert allowed.load(f"{here}Shaped", "thing", Shaped) is Shaped
+    for name in (f"{here}Shaped", "no_such_module_here:Net"):  # not even looked for
+        with pytest.raises(NotAllowed, match="is named by a file"):
+            Imports(frozenset({"other"})).load(name, "thing", Shaped)
 
 
 def own_function() -> None:

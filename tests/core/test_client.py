@@ -319,3 +319,12 @@ def test_without_samples_there_is_no_loss() -> None:
     client = Client(bench(), "ada", 1, 1, {})
     client._own["train"] = client.train.some(torch.arange(0))
     assert client.loss(client.load(None)) == 0.0
+
+
+def test_the_parts_of_the_data() -> None:
+    shop = bench(data={"split": (0.6, 0.15, 0.25), "partition": "natural", "test": "global"})
+    federation = shop.federation
+    assert shop.position == {"ada": 0, "bo": 1} and len(federation.shared_test)
+    for client in ("ada", "bo"):
+        assert shop.part(client, "shared").index.tolist() == federation.shared_test.tolist()
+        assert shop.part(client, "train").index.tolist() == federation.train[shop.position[client]].tolist()

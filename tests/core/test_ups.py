@@ -58,6 +58,10 @@ def test_means_of_numbers_tensors_and_trees() -> None:
     assert mean.untrained == {"mean", "n"}
 
 
+def test_shares_may_sum_to_less_than_one() -> None:
+    assert REPLIES.mean("x", [0.125, 0.25, 0.125]) == REPLIES.mean("x", [1, 2, 1])
+
+
 def test_a_mean_of_counts_is_not_cut_to_whole_numbers() -> None:
     assert REPLIES.mean("counts", [1, 1, 0]).tolist() == [2.5, 1]
 

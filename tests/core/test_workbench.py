@@ -98,6 +98,7 @@ class Noisy(nn.Module):
     [
         (lambda: net(), True),
         (lambda: nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)), False),
+        (lambda: nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)).eval(), False),
         (lambda: nn.Sequential(nn.Unflatten(1, (1, 4)), nn.BatchNorm1d(1), nn.Flatten()), True),
         (Noisy, True),
     ],
