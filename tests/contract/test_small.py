@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from equipoise.data import DataConfig, Federation, federate, from_sites
+from equipoise.experiment import Experiment
 from equipoise.method import Method, Ups
-from equipoise.records import State, Up
+from equipoise.records import Record, State, Up, write
 from equipoise.task import Task
 from equipoise.testing import ContractBroken, Result, check_method, checks, small
 from equipoise.testing.checks import CHECKS, Case
@@ -73,6 +74,8 @@ def test_a_network_with_batch_norm_is_for_methods_that_train(method: Any, networ
     assert found["models"]["model"]["name"] == found["models"]["private"]["name"] == name and found["method"] == method
     assert (found["rounds"], settings(method, network)["rounds"], found["workers"]) == (9, 3, 0)
     assert settings(method)["models"]["model"] == {"name": "mlp", "hidden": [6]}
+    wanted = Experiment(**found, dataset=from_sites(sites()))
+    assert wanted.training.epochs == 1 and wanted.training.batch < min(federate(wanted.data, 7, wanted.dataset).train.sizes)
 
 
 # What is the same.
@@ -82,6 +85,19 @@ def test_values_inside_of_mappings_trees_and_lists_are_named_by_their_way() -> N
     given = {"a": [1, {"b": 2}], "t": Tree({"w": torch.ones(1)}), "e": {}, "n": None}
     assert flat(given, "s") == {"s/a/0": 1, "s/a/1/b": 2, "s/t/w": torch.ones(1), "s/n": None}
     assert flat(3) == {"": 3} and flat([4]) == {"/0": 4}
+
+
+def test_all_that_a_run_has_learnt_is_the_servers_and_every_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, disk = tmp_path / "files", tmp_path / "disk"
+    for folder, value in ((files, 1), (disk, 2)):
+        (folder / "clients").mkdir(parents=True)
+        write(Record(seen=value, _private=3), folder / "clients" / "ada.safetensors")
+    path = files / "clients" / "ada.safetensors"
+    store = SimpleNamespace(files=files, current=lambda kind: {"ada": (path, 5, 6)} if kind == "client" else {})
+    monkeypatch.setattr(small, "load_server", lambda given: State(rounds=4) if given is store else None)
+    run: Any = SimpleNamespace(store=store)
+    assert small.everything(run) == {"server/rounds": 4, "client ada/seen": 1}
+    assert small.everything(run, disk) == {"server/rounds": 4, "client ada/seen": 2}
 
 
 ONE, TWO = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.25])

@@ -241,6 +241,13 @@ def test_the_loss_that_is_told_is_that_of_the_first_model() -> None:
         assert done.loss == pytest.approx(factor * alone, rel=1e-5)
 
 
+@pytest.mark.parametrize("losses", [1, 3])
+def test_every_model_has_one_loss(losses: int) -> None:
+    client = worker(bench())
+    with pytest.raises(ValueError, match="zip"):
+        client.fit([client.load(None), client.load(None)], [supervised] * losses)
+
+
 def test_old_gradients_do_not_count_with_several_models() -> None:
     client = worker(bench())
     models = [client.load(None), client.load(None)]
