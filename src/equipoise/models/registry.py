@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from pydantic import ConfigDict, ValidationError, validate_call
+from pydantic import ValidationError, validate_call
 from torch import nn
 
 from equipoise.checked.imports import OWN, Imports
@@ -68,7 +68,7 @@ def build(spec: str | Mapping[str, Any], task: Task, imports: Imports = OWN) -> 
     for option in options:
         _known(option, list(_options(factory)), f"option of model {name!r}")
     try:
-        return validate_call(config=ConfigDict(arbitrary_types_allowed=True))(factory)(task, **options)
+        return validate_call(factory)(task, **options)
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, one['loc']))} = {quoted(one['input'])}: {one['msg']}" for one in error.errors())
         raise ValueError(f"model {name!r}: {wrong}; the defaults are {_options(factory)}") from None
