@@ -189,6 +189,14 @@ def test_scores_at_both_ends_are_counted() -> None:
     )
 
 
+def test_scores_of_zero_count_in_every_measure() -> None:
+    second, y = np.array([0.0, 1.0, 0.0, 0.6, 0.6, 0.0]), np.array([0, 1, 1, 0, 1, 0])
+    found = counts.measures(counts.counted(np.stack([1 - second, second], 1), y))
+    assert float(found["auroc"]) == pytest.approx(roc_auc_score(y, second))
+    assert float(found["auprc"]) == pytest.approx(average_precision_score(y, second))
+    assert float(found["sensitivity_at_specificity"]) == pytest.approx(1 / 3)
+
+
 def test_one_false_alarm_in_ten_is_allowed_and_two_are_not() -> None:
     positives = {50: 1, 95: 1}
     for alarms, sensitivity in ((1, 1.0), (2, 0.5)):
