@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from equipoise.data.shift import kl_gaussian_exact, kl_gaussian_fitted, kl_theorem22
+from equipoise.data.federation import Parts
+from equipoise.data.shift import gaussian_kl, kl_gaussian_exact, kl_gaussian_fitted, kl_theorem22, label_distance, realised_shift
 
 
 def example(m: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -87,3 +88,43 @@ def test_an_impossible_covariance_and_an_unknown_variant_are_refused() -> None:
         kl_gaussian_exact(np.zeros(2), -2 * np.eye(2), np.eye(2))
     with pytest.raises(ValueError, match="corrected or paper"):
         kl_theorem22(np.zeros(1), np.zeros((1, 1)), np.eye(1), 10, "printed")  # type: ignore[arg-type]
+
+
+def test_a_covariance_of_nothing_is_refused_and_one_just_above_is_not() -> None:
+    with pytest.raises(ValueError, match="its smallest relative eigenvalue is 0"):
+        kl_gaussian_exact(np.zeros(1), -np.eye(1), np.eye(1))
+    assert kl_gaussian_exact(np.zeros(1), -0.999 * np.eye(1), np.eye(1)) == pytest.approx(0.5 * (-0.999 - np.log(0.001)))
+
+
+def test_the_expansions_in_one_dimension() -> None:
+    """By hand: X = s / v, and in the printed form s / v^2."""
+    m, s, v, n = 0.3, 0.5, 2.0, 50
+    x, printed, given = s / v, s / v**2, (np.array([m]), np.array([[s]]), np.array([[v]]), n)
+    assert kl_theorem22(*given) == pytest.approx(x**2 / 4 - x**3 / 6 + m**2 / (2 * v) + 1 / n, rel=1e-12)
+    assert kl_theorem22(*given, "corrected") == kl_theorem22(*given)
+    by_hand = printed**2 / 4 - x**3 / 2 + m**2 / (2 * v) - m**2 * printed / 2 + 1 / n
+    assert kl_theorem22(*given, "paper") == pytest.approx(by_hand, rel=1e-12)
+
+
+def test_two_gaussians_by_the_textbook() -> None:
+    rng = np.random.default_rng(1)
+    (mean, mean0), a, b = rng.normal(size=(2, 3)), rng.normal(size=(3, 3)), rng.normal(size=(3, 3))
+    cov, cov0 = a @ a.T + np.eye(3), b @ b.T + np.eye(3)
+    inverse = np.linalg.inv(cov0)
+    known = np.trace(inverse @ cov) + (mean0 - mean) @ inverse @ (mean0 - mean) - 3 + np.log(np.linalg.det(cov0) / np.linalg.det(cov))
+    assert gaussian_kl(mean, cov, mean0, cov0) == pytest.approx(known / 2, rel=1e-10)
+
+
+def test_a_fitted_gaussian_needs_more_samples_than_dimensions() -> None:
+    zero = (np.zeros(3), np.zeros((3, 3)), np.eye(3))
+    assert kl_gaussian_fitted(*zero, 3) == np.inf and np.isfinite(kl_gaussian_fitted(*zero, 4))
+
+
+def test_distances_of_labels_and_scores_of_clients_without_samples_are_zero() -> None:
+    parts = Parts.of([np.array([0, 1, 2]), np.array([], int), np.array([3])])
+    labels, scores = np.array([0, 1, 1, 2, 2, 2]), np.array([[1.0, 0], [2, 0], [3, 3], [-1, 2], [9, 9], [9, 9]])
+    whole = np.array([1, 2, 3]) / 6
+    expected = [np.abs(np.array([1, 2, 0]) / 3 - whole).sum() / 2, 0, np.abs(np.array([0, 0, 1]) - whole).sum() / 2]
+    assert label_distance(labels, parts, np.arange(6), 3) == pytest.approx(expected)
+    assert label_distance(labels, parts, np.array([3]), 4)[2] == 0 and label_distance(labels, parts, np.array([], int), 3)[2] == 0.5
+    assert realised_shift(scores, parts) == pytest.approx([2**2 + 1, 0, 1 + 4])

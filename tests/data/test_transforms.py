@@ -102,3 +102,60 @@ def test_augmentation_is_for_images_and_known_names() -> None:
         augment(batch(), ("flip:3",), torch_stream(1, "a"))
     with pytest.raises(ValueError, match="expected crop or a whole number as in crop:4$"):
         augment(batch(), ("crop:x",), torch_stream(1, "a"))
+
+
+@pytest.mark.parametrize(("usual", "written"), [("crop", "crop:4"), ("crop_reflect", "crop_reflect:4"), ("rotate", "rotate:15")])
+def test_an_augmentation_without_an_amount_has_its_usual_one(usual: str, written: str) -> None:
+    assert torch.equal(augment(batch(), (usual,), torch_stream(1, "a")), augment(batch(), (written,), torch_stream(1, "a")))
+
+
+def test_augmentations_go_in_their_order_and_none_is_for_anything() -> None:
+    x = batch()
+    both = augment(x, ("crop:2", "flip"), torch_stream(1, "a"))
+    generator = torch_stream(1, "a")
+    assert torch.equal(both, augment(augment(x, ("crop:2",), generator), ("flip",), generator))
+    assert augment(torch.zeros(2, 3), (), torch_stream(1, "a")).shape == (2, 3)
+
+
+def test_a_reflecting_crop_shows_a_window_of_the_mirrored_image() -> None:
+    x = batch(60)
+    mirrored = torch.nn.functional.pad(x, (2, 2, 2, 2), mode="reflect")
+    changed = augment(x, ("crop_reflect:2",), torch_stream(1, "crop"))
+    shifts = [(d, r) for d in range(5) for r in range(5)]
+    assert bool(torch.stack([(changed == mirrored[:, :, d : d + 8, r : r + 10]).flatten(1).all(1) for d, r in shifts]).any(0).all())
+
+
+@pytest.mark.parametrize("degrees", [15, 40])
+def test_a_rotation_turns_by_an_angle_between_its_bounds(degrees: int) -> None:
+    """A blob 8 pixels to the right of the centre of an oblong image: its distance stays, its angle is drawn uniformly."""
+    rows, columns = torch.meshgrid(torch.arange(30) - 14.5, torch.arange(44) - 21.5, indexing="ij")
+    blob = torch.exp(-(rows**2 + (columns - 8) ** 2) / 8).expand(30, 1, 30, 44)
+    turned = augment(blob, (f"rotate:{degrees}",), torch_stream(1, "turn"))[:, 0]
+    down, right = ((turned * place).sum((1, 2)) / turned.sum((1, 2)) for place in (rows, columns))
+    angle = torch.rad2deg(torch.atan2(down, right))
+    drawn = (2 * torch.rand(30, generator=torch_stream(1, "turn")) - 1) * degrees
+    assert torch.allclose((down**2 + right**2).sqrt(), torch.full((30,), 8.0), atol=0.05)
+    assert torch.allclose(angle.abs(), drawn.abs(), atol=0.5) and bool(
+        ((angle > 0) == (angle[0] > 0)).eq((drawn > 0) == (drawn[0] > 0)).all()
+    )
+
+
+def test_resizing_is_bilinear_smoothed_and_rounded_and_leaves_what_fits() -> None:
+    x = torch.randint(0, 256, (3, 2, 9, 6), dtype=torch.uint8, generator=torch_stream(1, "test"))
+    x[0], x[1, :, :4] = 255, 0
+    expected = torch.nn.functional.interpolate(x.float(), (5, 5), mode="bilinear", antialias=True)
+    assert torch.equal(resized(x, 5), expected.round().to(torch.uint8)) and torch.allclose(resized(x.float(), 5), expected)
+    assert int(resized(x, 5)[0].min()) == 255 and int(resized(x, 5)[1, 0, 0, 0]) == 0
+    square = x[:, :, :6]
+    assert resized(square, 6) is square and resized(x, 9).shape == (3, 2, 9, 9) and resized(x, 6).shape == (3, 2, 6, 6)
+
+
+def test_normalisation_is_refused_for_other_channels_and_kept_for_rows() -> None:
+    rows = torch.tensor([[0.0, 1.0, 2.0]])
+    assert normalised(rows, "half").tolist() == [[-1, 1, 3]] and normalised(rows, "none").tolist() == rows.tolist()
+    assert normalised(torch.tensor([[0, 51]], dtype=torch.uint8), "none").tolist() == [[0, pytest.approx(0.2)]]
+    for wrong in (rows, torch.zeros(2, 1, 4, 4), torch.zeros(2, 3, 4)):
+        with pytest.raises(ValueError, match="normalisation imagenet is for images with 3 channels, got samples of shape"):
+            normalised(wrong, "imagenet")
+    turned = torch.zeros(2, 4, 4, 3).permute(0, 3, 1, 2)
+    assert normalised(turned, "imagenet").is_contiguous() and normalised(turned, "none").is_contiguous()

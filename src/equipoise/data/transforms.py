@@ -50,7 +50,7 @@ def resized(x: Tensor, size: int) -> Tensor:
     out = torch.empty((*x.shape[:2], size, size), dtype=x.dtype)
     for start in range(0, len(x), BLOCK):
         block = functional.interpolate(x[start : start + BLOCK].float(), (size, size), mode="bilinear", antialias=True)
-        out[start : start + BLOCK] = block.round_().clamp_(0, 255) if x.dtype == torch.uint8 else block
+        out[start : start + BLOCK] = block.round_() if x.dtype == torch.uint8 else block
     return out
 
 

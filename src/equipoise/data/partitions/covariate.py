@@ -94,7 +94,7 @@ def tilted(z: np.ndarray, shifts: np.ndarray, sizes: np.ndarray, rng: np.random.
     free = np.arange(len(z))
     for k in rng.permutation(len(sizes)):
         keys = z[free] @ shifts[k] + rng.gumbel(size=len(free))
-        top = np.argpartition(keys, len(free) - sizes[k])[len(free) - sizes[k] :] if sizes[k] < len(free) else np.arange(len(free))
+        top = np.argpartition(keys, len(free) - sizes[k])[len(free) - sizes[k] :]
         chosen[k] = np.sort(free[top])
         free = np.delete(free, top)
     return chosen

@@ -65,7 +65,7 @@ def _counts(totals: np.ndarray, clients: int, alpha: float, rng: np.random.Gener
     counts = np.zeros((len(totals), clients), np.int64)
     for kind in range(len(totals)):
         room = counts.sum(axis=0) < totals.sum() / clients
-        cut = _cut((shares[kind] * room)[None], totals[kind : kind + 1], drop)
+        cut = _cut((shares[kind] * room)[None], totals[[kind]], drop)
         if cut is None:
             return None
         counts[kind] = cut[0]

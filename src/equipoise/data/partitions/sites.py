@@ -59,7 +59,7 @@ def _swap_in_classes(labels: np.ndarray, owner: np.ndarray, members: np.ndarray,
             mine = members[owner[members] == client]
             if (labels[mine] == kind).any():
                 continue
-            counts = np.bincount(labels[mine], minlength=labels.max() + 1)
+            counts = np.bincount(labels[mine])
             # from nobody's samples first, then from a holder that keeps at least one
             having = {giver: int(((owner[members] == giver) & (labels[members] == kind)).sum()) for giver in (-1, *holders)}
             givers = [giver for giver, count in having.items() if count > (giver != -1)]
