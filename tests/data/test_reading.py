@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equipoise.data.reading import read_csv
+from equipoise.data.reading import Dialect, _every_second_is_zero, _separator, cells_as_text, column_of, is_missing, read_csv
 
 NAMES, WARDS = ("weight", "ward", "note"), ("Süd", "Nord", "Süd")
 WEIGHTS = (70.5, float("nan"), -1234.25)
@@ -60,4 +60,82 @@ def test_the_separator_is_the_one_that_makes_rows_alike(tmp_path: Path, text: st
 def test_what_is_no_text_is_refused(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "a.csv").write_bytes(raw)
     with pytest.raises(ValueError, match="is not text in UTF-8, UTF-16 or Latin-1; save it as CSV in UTF-8"):
+        read_csv(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("raw", "little", "big"),
+    [
+        (b"a\0b\0", True, False),
+        (b"\0a\0b", False, True),
+        (b"a\0", False, False),  # too short to tell
+        (b"a\0b\0c", False, False),  # half a letter
+        (b"a\0" * 9 + b"aa", False, False),  # nine of ten
+        (b"a\0" * 19 + b"aa", True, False),
+        (b"a\0\0\0", False, False),
+        (b"\0\0\0a", False, False),
+        (b"abcd", False, False),
+        (b"a\0" * 1000 + b"abc", True, False),  # by its beginning
+    ],
+)
+def test_utf_16_without_its_mark_is_known_by_its_zeros(raw: bytes, little: bool, big: bool) -> None:
+    assert (_every_second_is_zero(raw, 1), _every_second_is_zero(raw, 0)) == (little, big)
+
+
+def test_cells_read_the_same_whatever_kept_them() -> None:
+    assert cells_as_text(np.array([3.0, -2.0, 2.5, np.nan, np.inf, -np.inf])).tolist() == ["3", "-2", "2.5", "", "inf", "-inf"]
+    assert cells_as_text(np.array([3, -2])).tolist() == ["3", "-2"] and cells_as_text(np.array(["3.0", ""])).tolist() == ["3.0", ""]
+
+
+@pytest.mark.parametrize("cell", ["", "NA", "n/a", "NaN", "Null", "none", "?"])
+def test_what_counts_as_missing(cell: str) -> None:
+    assert is_missing(cell) and np.isnan(column_of([cell, "1"])[0])
+
+
+def test_a_column_is_text_if_one_cell_is() -> None:
+    assert column_of(["1", "", "2.5"])[[0, 2]].tolist() == [1, 2.5]
+    assert column_of(["1", "", "x"]).tolist() == ["1", "", "x"] and not is_missing("x") and not is_missing("0")
+
+
+@pytest.mark.parametrize(
+    ("text", "commas", "points"),
+    [
+        ("a;b;c\n1,5;2.5;3\n", ("a",), ("b",)),
+        ("a;b;c\n1,5;Dr. x;3\n", ("a",), ()),  # a point in a text is none of a number
+        ("a;b;c\n1;2.5;3\n", (), ()),
+        ("a;b;c\n1,5;NA;2,5\nNA;NA;\n", ("a", "c"), ()),
+        ("a,b\n1.5,2.5\n", (), ()),
+    ],
+)
+def test_which_columns_have_commas_and_which_points_beside_them(tmp_path: Path, text: str, commas: tuple[str], points: tuple[str]) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    dialect = read_csv(tmp_path / "a.csv")[1]
+    assert (dialect.decimal_commas, dialect.points_beside) == (commas, points)
+    assert dialect.usual == (text[1] == ",")
+
+
+def test_the_usual_way_of_writing_is_commas_and_utf_8() -> None:
+    assert Dialect().usual and not Dialect(";").usual and not Dialect(encoding="Latin-1").usual
+    assert str(Dialect(";", "UTF-16", ("a", "b"))) == "semicolons, UTF-16, decimal commas in a, b" and str(Dialect()) == "commas, UTF-8"
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("a,b;c\n1,2;3\n", ["a,b", "c"]),  # as many rows alike and as many names: more of the cells are numbers
+        ("a,b;c\nx,y;z\n", ["a", "b;c"]),  # nothing tells: commas
+        ("a,b;c\n" + "1.5;2\n" * 200 + "1,2\n" * 900, ["a,b", "c"]),  # by the first rows
+        ("\na;b\n\n1;2\n", ["a", "b"]),
+    ],
+)
+def test_the_separator_of_rows_that_two_signs_cut_alike(tmp_path: Path, text: str, names: list[str]) -> None:
+    assert _separator(text) == ("," if names[0] == "a" and names[1] != "b" else ";")
+    if text.count("\n") < 10:
+        (tmp_path / "a.csv").write_text(text)
+        assert list(read_csv(tmp_path / "a.csv")[0]) == names
+
+
+def test_a_quotation_mark_that_is_never_closed_is_refused_with_its_row(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('a,b\n1,2\n3,"' + "x" * 140_000)
+    with pytest.raises(ValueError, match=r"a\.csv, after row 2: field larger than field limit .*; is a quotation mark open"):
         read_csv(tmp_path / "a.csv")
