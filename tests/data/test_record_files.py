@@ -141,6 +141,7 @@ def test_what_is_told_of_events_and_patients(tmp_path: Path) -> None:
     ]
     everywhere = read_patients(tmp_path, anywhere=True)
     assert everywhere.ids == ("p1", "p3", "p4") and everywhere.site_names == ("CA", "NY", "unknown")
+    assert everywhere.sex.tolist() == [0, 0, 2]
     assert everywhere.state.tolist() == [STATES.index("CA"), len(STATES), STATES.index("NY")]
     assert "1 of 3 patients have no event and are kept with an empty history; 0 of them are positive" in everywhere.notes
 
@@ -163,7 +164,7 @@ def test_labels_that_are_told(cell: str, label: int, tmp_path: Path) -> None:
 
 
 def test_times_and_ages_that_disagree_are_counted_by_patient(tmp_path: Path) -> None:
-    events = "patient,age,code,value,time\np1,50,A,,5\np2,30,A,,1\np2,29,A,,2\np1,49,A,,6\np1,49,A,,7\np2,28,A,,3\n"  # equal ages agree
+    events = "patient,age,code,value,time\np1,50,A,,-5\np2,30,A,,1\np2,29,A,,2\np1,49,A,,6\np1,49,A,,7\np2,28,A,,3\n"  # equal ages agree
     notes = read(tmp_path, events).notes
     assert "events.csv: 3 events have an age below that of an earlier one; the order is that of time; the first in row 4" in notes
     assert not any("come after later ones" in note for note in notes)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from equipoise.data import Column, DataConfig, Dataset, federate, from_arrays, from_tables, inputs_from, npz
-from equipoise.data.tables import read_table
+from equipoise.data.schema import ColumnSchema
+from equipoise.data.tables import coded, dataset_of, read_sites, read_table, site_files
 
 NORTH = "age,ward,pressure,label\n" + "".join(
     f"{30 + i},{'ab'[i % 2]},{100 + i % 7 if i % 5 else ''},{'sick' if i % 3 else 'well'}\n" for i in range(20)
@@ -313,3 +315,92 @@ def test_parquet_reads_like_csv(tmp_path: Path) -> None:
     first, second = read_table(tmp_path / "a.parquet"), read_table(tmp_path / "a.csv")
     for name in ("n", "t", "label"):
         assert first[name].astype(str).tolist() == second[name].astype(str).tolist()
+
+
+@pytest.mark.parametrize(
+    ("cells", "column", "coded_as"),
+    [
+        (["a", "", "c", "z", "b"], {"kind": "category", "categories": ("a", "b", "c")}, [0, np.nan, 2, 3, 1]),
+        (np.array([3.0, np.nan, 4.0]), {"kind": "category", "categories": ("3", "4")}, [0, np.nan, 1]),
+        (np.array([1.5, np.inf, -np.inf, np.nan, 1e38, -1e39]), {"kind": "number"}, [1.5, np.nan, np.nan, np.nan, 1e38, np.nan]),
+        (["1", "NA", "2.5"], {"kind": "number"}, [1, np.nan, 2.5]),
+        (["1970-01-03", ""], {"kind": "date", "formats": ("%Y-%m-%d",)}, [2, np.nan]),
+    ],
+)
+def test_cells_as_numbers(cells: Any, column: dict[str, Any], coded_as: list[float]) -> None:
+    assert coded(np.array(cells), ColumnSchema(name="c", **column)).tolist() == pytest.approx(coded_as, nan_ok=True)
+
+
+def test_text_in_a_column_of_numbers_is_shown() -> None:
+    with pytest.raises(ValueError, match="column c must hold numbers, found text such as 'high'"):
+        coded(np.array(["1", "", "high", "low"]), ColumnSchema(name="c", kind="number"))
+
+
+@pytest.mark.parametrize(
+    ("files", "settings", "said"),
+    [
+        ({"a.csv": "x,label\n1,0\n", "a.npz": {"x": [[1.0]], "y": [0]}}, {}, "two site files share a name"),
+        ({"a.csv": "x,label\n1,0\n"}, {"site": "x"}, "site: x is for one file that holds all sites; .* is a folder with one file per site"),
+        ({}, {}, r"holds no site files; expected one \.csv, \.npz, \.parquet file per site"),
+        ({"a.csv": "id,label\nu1,0\nu2,1\nu3,0\n"}, {"categorical": ("ix",)}, "categorical names no column of data: ix; it has id, label"),
+        ({"a.csv": "label\n0\n1\n"}, {}, "no column is left to learn from; there are none but the label"),
+        ({"a.csv": "x,label\n1,a\n2,b\n"}, {"kind": "regression"}, "expected numbers in label, got text such as 'a'; use task: classification"),
+        ({"a.csv": "x,label,target\n1,0,1\n"}, {}, r"say which column is the label \(label: COLUMN\), one of x, label, target$"),
+        ({"a.csv": "x,label\n1,0\n2,NA\n3,\n"}, {}, "data: 2 rows have no label; every row needs a label"),
+        ({"a.npz": {"x": [[1.0]], "y": [0]}, "b.npz": {"z": [[1.0]], "y": [0]}}, {}, "expected the arrays x and y in every site's file, which b has not"),
+        ({"a.npz": {"u": [[1.0]], "y": [0]}}, {}, "expected one number or text per sample and column, or the arrays x and y"),
+        ({"a.npz": {"x": [[1.0]], "y": [0, 1]}}, {}, "expected arrays of one length with at least one sample"),
+        ({"a.npz": {"x": np.zeros((0, 2)), "y": np.zeros(0)}}, {}, "expected arrays of one length with at least one sample"),
+        ({"a.npz": {"x": 3.0, "y": 2.0}}, {}, "expected arrays of one length with at least one sample"),
+        ({"a.npz": {"x": [[1.0, 2.0]], "y": [0], "feature_names": ["u"]}}, {}, r"a column for each of 1 feature_names, got the shape \(1, 2\)"),
+        ({"a.npz": {"x": [[[1.0]]], "y": [0], "feature_names": ["u"]}}, {}, r"a column for each of 1 feature_names, got the shape \(1, 1, 1\)"),
+        ({"a.csv": "x,label\n1,0\n", "b.csv": "x,label,z\n1,0,1\n"}, {}, "compared with a, b has also z; bring all sites to the same columns"),
+        ({"a.csv": "x,z,label\n1,0,1\n", "b.csv": "x,label\n1,0\n"}, {}, "compared with a, b lacks z; bring all sites to the same columns"),
+    ],
+)  # fmt: skip
+def test_tables_that_cannot_be_joined_are_refused(files: dict[str, Any], settings: dict[str, Any], said: str, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name, content in files.items():
+        if isinstance(content, str):
+            (tmp_path / "data" / name).write_text(content)
+        else:
+            np.savez(tmp_path / "data" / name, **{key: np.array(value) for key, value in content.items()})
+    with pytest.raises(ValueError, match=said):
+        from_tables(tmp_path / "data", **settings)
+
+
+def test_what_files_of_sites_are(tmp_path: Path) -> None:
+    for name in ("b.csv", "a.NPZ", "c.parquet", "d.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "folder.csv").mkdir()
+    assert [file.name for file in site_files(tmp_path)] == ["a.NPZ", "b.csv", "c.parquet"] and site_files(tmp_path / "b.csv") == []
+    with pytest.raises(ValueError, match=r"cannot read .*d\.txt as a table; expected a file ending in \.csv, \.npz, \.parquet"):
+        read_table(tmp_path / "d.txt")
+
+
+def test_how_files_were_written_is_kept_by_file(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x;label\n1,5;0\n2;1\n")
+    (tmp_path / "b.csv").write_text("x,label\n1.5,0\n2,1\n")
+    found = read_sites(tmp_path)
+    assert {name: str(dialect) for name, dialect in found.dialects.items()} == {
+        "a.csv": "semicolons, UTF-8, decimal commas in x",
+        "b.csv": "commas, UTF-8",
+    }
+    assert not found.arrays and list(found.tables) == ["a", "b"] and found.tables["a"]["x"].tolist() == found.tables["b"]["x"].tolist()
+    data = dataset_of(found)
+    assert (data.name, data.source, data.site_names, data.site.tolist()) == (tmp_path.name, "own files", ("a", "b"), [0, 0, 1, 1])  # type: ignore[union-attr]
+
+
+def test_one_file_is_taken_apart_by_its_site_column(tmp_path: Path) -> None:
+    (tmp_path / "all.csv").write_text("site,x,y\n2,1,0\n1,2,1\n2,3,0\n")
+    found = read_sites(tmp_path / "all.csv", "site")
+    assert {who: table["x"].tolist() for who, table in found.tables.items()} == {"1": [2], "2": [1, 3]}
+    assert all(list(table) == ["x", "y"] for table in found.tables.values())
+    for site in (None, "sit"):
+        with pytest.raises(ValueError, match=r"is one file: say which column names the site \(site: COLUMN\), one of site, x, y"):
+            read_sites(tmp_path / "all.csv", site)
+    (tmp_path / "all.csv").write_text("site,x,y\nu,1,0\nNA,2,1\n")
+    with pytest.raises(ValueError, match="some rows name no site; every row needs its site"):
+        read_sites(tmp_path / "all.csv", "site")
+    np.savez(tmp_path / "one.npz", x=np.arange(4.0).reshape(2, 2), y=np.arange(2))
+    assert read_sites(tmp_path / "one.npz").arrays and dataset_of(read_sites(tmp_path / "one.npz")).site_names == ("one",)

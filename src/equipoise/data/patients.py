@@ -143,7 +143,6 @@ class _Reader:
         self.codes: dict[str, int] = {}
         self.positive: dict[int, bool] = {}  # by code
         self.blocks: list[np.ndarray] = []  # structured events
-        self.prefix = ""
 
     def patients(self, file: Path, shown: str, name: str, site: str | None, notes: Notes) -> None:
         self.prefix = name
@@ -227,7 +226,7 @@ class _Reader:
 
     def _check_order(self, blocks: list[np.ndarray], shown: str, notes: Notes) -> None:
         """With times given, ages have to agree with them."""
-        mine: Any = np.concatenate([np.empty(0, EVENT), *blocks])
+        mine: Any = np.concatenate([np.zeros(0, EVENT), *blocks])
         mine = mine[np.lexsort((mine["when"], mine["patient"]))]
         wrong = np.flatnonzero((np.diff(mine["age"]) < 0) & (np.diff(mine["patient"]) == 0))
         if len(wrong):
@@ -248,7 +247,7 @@ class _Reader:
             )
         sites, sex, state, told = (np.array(column) for column in zip(*self.rows, strict=True))
         names = tuple(sorted(set(sites.tolist())))
-        events: Any = np.concatenate([np.empty(0, EVENT), *self.blocks])
+        events: Any = np.concatenate([np.zeros(0, EVENT), *self.blocks])
         self.blocks = []
         positive = np.array([self.positive[k] for k in range(len(self.codes))], bool)
         records = before_diagnosis(

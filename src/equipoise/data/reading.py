@@ -133,7 +133,7 @@ def _every_second_is_zero(raw: bytes, place: int) -> bool:
 
 def _separator(text: str) -> str:
     """The sign by which most rows have as many cells as the header, then the header most, then most cells are numbers."""
-    best, found = (0.0, 1, 0), ","
+    scores: dict[str, tuple[float, int, int]] = {}
     for sign in SEPARATORS:
         rows: list[list[str]] = []
         try:
@@ -147,6 +147,5 @@ def _separator(text: str) -> str:
             continue
         alike = sum(len(row) == len(rows[0]) for row in rows) / len(rows)
         numbers = sum(_COMMA.fullmatch(cell.strip().replace(".", ",", 1)) is not None for row in rows[1:] for cell in row)
-        if (alike, len(rows[0]), numbers) > best:
-            best, found = (alike, len(rows[0]), numbers), sign
-    return found
+        scores[sign] = (alike, len(rows[0]), numbers)
+    return max(scores, key=scores.__getitem__, default=",")
