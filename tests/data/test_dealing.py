@@ -200,10 +200,10 @@ def test_partitions_look_at_large_images_in_small(side: int, length: int) -> Non
 
 
 def test_partitions_look_at_columns_of_a_table_in_equal_units() -> None:
-    x = np.array([[1.0, 5, np.nan], [2, 5, 30], [9, 5, 10], [6, 5, np.nan], [7, 7, 7]])
-    found = _features(from_arrays(x, [0, 1, 0, 1, 0], columns=["a", "b", "c"]), np.array([0, 1, 2, 3]))
+    x = np.array([[1.0, 5, np.nan, np.nan], [2, 5, 30, np.nan], [9, 5, 10, np.nan], [6, 5, np.nan, np.nan], [7, 7, 7, 7]])
+    found = _features(from_arrays(x, [0, 1, 0, 1, 0], columns=["a", "b", "c", "d"]), np.array([0, 1, 2, 3]))
     a = x[:4, 0]
-    assert np.allclose(found, np.column_stack([(a - a.mean()) / a.std(), np.zeros(4), [0, 1, -1, 0]]), atol=1e-6)
+    assert np.allclose(found, np.column_stack([(a - a.mean()) / a.std(), np.zeros(4), [0, 1, -1, 0], np.zeros(4)]), atol=1e-6)
     plain = rows(4)
     assert np.array_equal(_features(plain, np.array([3, 1])), plain.x.numpy()[[3, 1]])
 

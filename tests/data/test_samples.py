@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,10 +97,10 @@ def test_of_many_clients_five_are_named(count: int, shown: str) -> None:
 @pytest.mark.parametrize(
     "changed", [{"task": replace(TASK, centre=1.0)}, {"task": replace(TASK, scale=2.0)}, {"task": replace(TASK, outputs=3)}]
 )
-def test_sides_join_with_equal_tasks_and_shared_sets_only(changed: dict[str, Task]) -> None:
+def test_sides_join_with_equal_tasks_and_shared_sets_only(changed: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="'a' and 'b' have different tasks"):
         Roster.joined([roster("a"), replace(roster("b"), **changed)])
-    shared = {"shared": 2, "shared_fingerprint": "e"}
+    shared: dict[str, Any] = {"shared": 2, "shared_fingerprint": "e"}
     assert Roster.joined([replace(roster("a"), **shared), replace(roster("b"), **shared)]) == replace(roster("a", "b"), **shared)
     with pytest.raises(ValueError, match="different shared test sets"):
         Roster.joined([replace(roster("a"), **shared), replace(roster("b"), shared=2, shared_fingerprint="g")])

@@ -16,7 +16,7 @@ from PIL import Image
 import equipoise as eq
 from equipoise.data import Column, DataConfig, Dataset, federate, from_arrays, from_tables, inputs_from
 from equipoise.data.roster import Roster, roster_of
-from equipoise.data.schema import Schema
+from equipoise.data.schema import Schema, schema_from
 from equipoise.experiment import ConfigurationError
 
 ROWS = 40
@@ -186,12 +186,18 @@ def test_with_a_schema_sites_may_have_columns_that_it_does_not_list(folder: Path
         ({"columns": [{"name": "a", "kind": "category"}]}, "expected a category with categories, got"),
         ({"columns": [{"name": "a", "kind": "number", "categories": ["x"]}]}, "no categories for a number, got"),
         ({"columns": [{"name": "a", "kind": "date", "formats": ["%A"]}]}, "formats of dates among .* got '%A'"),
+        ({"columns": [{"name": "a", "kind": "date"}]}, "expected a date with formats, got"),
+        ({"columns": [{"name": "a", "kind": "text", "formats": ["%Y-%m-%d"]}]}, "no formats for a text, got"),
+        ({"columns": [{"name": "a", "kind": "category", "categories": ["x", "y", "x"]}]}, "expected different categories, got"),
         ({"columns": [{"name": "a", "kind": "number"}] * 2}, "got 'a' twice"),
         ({"classes": ["x", "y", "x"]}, "got 'x' twice"),
         ({"centre": 1.0}, "centre and scale together"),
         ({"centre": 1.0, "scale": 0.0}, "scale: Input should be greater than 0, got 0.0"),
         ({"centre": 1.0, "scale": float("inf")}, "finite"),
+        ({"scale": 1.0}, "centre and scale together .* got centre=None and scale=1.0"),
         ({"classes": ["x"], "centre": 1.0, "scale": 2.0}, "got both"),
+        ({"classes": ["x"], "task": "regression"}, "got both"),
+        ({1: 2}, "expected text as keys, got .1."),
         ({"label": "a", "columns": [{"name": "a", "kind": "number"}]}, "the label to be no input"),
         ([1], "expected a mapping with columns and classes, got"),
         ("nowhere.yaml", "the path of its YAML file, got 'nowhere.yaml'"),
@@ -287,6 +293,9 @@ def test_images_are_brought_to_the_schemas_shape_or_refused(tmp_path: Path) -> N
     assert (federation.task.shape, federation.task.class_names) == ((1, 4, 4), ("dog", "cat"))
     with pytest.raises(ValueError, match=r"its schema says samples of shape \(3, 4, 4\), got \(1, 4, 4\)"):
         federate(DataConfig(name=str(tmp_path), duplicates="separate", schema={"shape": [3, 4, 4]}), 1)
+    for file in tmp_path.glob("*/*/*.png"):
+        Image.new("L", (6, 9)).save(file)  # no squares: they are as the schema says without being resized
+    assert federate(DataConfig(name=str(tmp_path), duplicates="separate", schema={"shape": [1, 9, 6]}), 1).task.shape == (1, 9, 6)
 
 
 def test_sides_with_other_centres_or_scales_are_not_joined() -> None:
@@ -300,3 +309,35 @@ def test_sides_with_other_centres_or_scales_are_not_joined() -> None:
     assert Roster.of(whole.record()).task.scale == whole.task.scale != 1
     with pytest.raises(ValueError, match="the same schema: label, classes, input shape, centre and scale"):
         Roster.joined(sides)
+
+
+@pytest.mark.parametrize(
+    ("given", "predicts"),
+    [
+        ({}, None),
+        ({"classes": ("a", "b")}, "classification"),
+        ({"centre": 1.0, "scale": 2.0}, "regression"),
+        ({"task": "regression"}, "regression"),
+        ({"task": "classification"}, "classification"),
+    ],
+)
+def test_what_a_schema_tells_of_the_task(given: dict[str, Any], predicts: str | None) -> None:
+    assert Schema(**given).predicts == predicts
+
+
+def test_a_schema_says_only_what_it_knows_and_in_its_order(tmp_path: Path) -> None:
+    assert Schema().plain() == {} and schema_from(None) is None and schema_from(given := Schema()) is given
+    columns = [
+        {"name": "größe", "kind": "number"},
+        {"name": "a", "kind": "text"},
+        {"name": "b", "kind": "category", "categories": [1, "x"]},
+    ]
+    schema = schema_from({"label": "y", "columns": columns})
+    assert schema is not None and [column.name for column in schema.inputs] == ["größe", "b"] and schema.columns[2].categories == ("1", "x")
+    assert not schema.columns[0].gaps and schema.plain()["columns"][0] == columns[0]
+    schema.save(tmp_path / "schema.yaml")
+    text = (tmp_path / "schema.yaml").read_text(encoding="utf-8")
+    assert text.startswith("label: y\ncolumns:\n- name: größe\n  kind: number\n") and "null" not in text
+    assert schema_from(tmp_path / "schema.yaml") == schema_from(str(tmp_path / "schema.yaml")) == schema
+    with pytest.raises(ValueError, match="frozen"):
+        schema.label = "z"

@@ -187,8 +187,8 @@ def _features(dataset: Dataset, places: np.ndarray) -> np.ndarray:
     if not dataset.columns:
         return np.asarray(flat)
     columns = np.ma.masked_invalid(flat)
-    spread = np.where(columns.std(axis=0).filled(0) > 0, columns.std(axis=0).filled(1), 1)
-    return np.asarray(((columns - columns.mean(axis=0)) / spread).filled(0))
+    # gaps are 0, the mean; so is a column that does not vary, for a quotient by 0 is a gap too
+    return np.asarray(((columns - columns.mean(axis=0)) / columns.std(axis=0)).filled(0))
 
 
 def _split(config: DataConfig, seed: int, dataset: Dataset, dealt: Deal, groups: np.ndarray, shared: np.ndarray) -> Split:
