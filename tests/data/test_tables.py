@@ -315,6 +315,9 @@ def test_parquet_reads_like_csv(tmp_path: Path) -> None:
     first, second = read_table(tmp_path / "a.parquet"), read_table(tmp_path / "a.csv")
     for name in ("n", "t", "label"):
         assert first[name].astype(str).tolist() == second[name].astype(str).tolist()
+    (tmp_path / "b.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(ValueError, match=r"b\.parquet is damaged or not a Parquet file"):
+        read_table(tmp_path / "b.parquet")
 
 
 @pytest.mark.parametrize(
