@@ -30,16 +30,20 @@ TABLE_7 = {
     "TX": (15785, 5152), "UT": (2117, 495), "VA": (6057, 1924), "VT": (445, 150), "WA": (6247, 2009), "WI": (2893, 1281), "WV": (1712, 617),
     "WY": (358, 113),
 }  # fmt: skip
-# (code, share of all events, how many times as frequent as the diagnosis nears, mean and deviation of its value, deviations by which illness moves it)
+# (code, share of all events, how many times as frequent as the diagnosis nears)
 # No code and no value tells on its own: each is common in the healthy too, and most of the ill lack any one of them.
 _TELLING = (
-    ("ICD-10:E11.9", 0.030, 4.0, None, None, 0.0), ("ICD-10:R63.4", 0.008, 14.0, None, None, 0.0), ("ICD-10:K86.1", 0.004, 12.0, None, None, 0.0),
-    ("ICD-10:R10.13", 0.012, 10.0, None, None, 0.0), ("ICD-10:R17", 0.004, 16.0, None, None, 0.0), ("ICD-10:M54.9", 0.020, 4.0, None, None, 0.0),
-    ("ICD-10:R63.0", 0.006, 12.0, None, None, 0.0), ("ICD-10:R11.0", 0.012, 6.0, None, None, 0.0), ("ICD-10:K90.3", 0.003, 14.0, None, None, 0.0),
-    ("ICD-10:I82.4", 0.004, 8.0, None, None, 0.0), ("ICD-10:F32.9", 0.015, 3.0, None, None, 0.0), ("ICD-10:F17.2", 0.015, 3.0, None, None, 0.0),
-    ("LOINC:1975-2", 0.020, 5.0, 0.7, 0.3, 1.2), ("LOINC:24108-3", 0.006, 10.0, 15.0, 8.0, 1.5), ("LOINC:2345-7", 0.040, 2.0, 105.0, 22.0, 0.8),
-    ("LOINC:3040-3", 0.008, 8.0, 32.0, 12.0, 1.0), ("LOINC:1751-7", 0.015, 2.0, 4.2, 0.4, -0.8), ("vital:BMI", 0.050, 1.0, 28.0, 5.0, -0.5),
+    ("ICD-10:E11.9", 0.030, 4.0), ("ICD-10:R63.4", 0.008, 14.0), ("ICD-10:K86.1", 0.004, 12.0), ("ICD-10:R10.13", 0.012, 10.0),
+    ("ICD-10:R17", 0.004, 16.0), ("ICD-10:M54.9", 0.020, 4.0), ("ICD-10:R63.0", 0.006, 12.0), ("ICD-10:R11.0", 0.012, 6.0),
+    ("ICD-10:K90.3", 0.003, 14.0), ("ICD-10:I82.4", 0.004, 8.0), ("ICD-10:F32.9", 0.015, 3.0), ("ICD-10:F17.2", 0.015, 3.0),
+    ("LOINC:1975-2", 0.020, 5.0), ("LOINC:24108-3", 0.006, 10.0), ("LOINC:2345-7", 0.040, 2.0), ("LOINC:3040-3", 0.008, 8.0),
+    ("LOINC:1751-7", 0.015, 2.0), ("vital:BMI", 0.050, 1.0),
 )  # fmt: skip
+# of what is measured: mean and deviation, and the deviations by which illness moves it
+_VALUES = {
+    "LOINC:1975-2": (0.7, 0.3, 1.2), "LOINC:24108-3": (15.0, 8.0, 1.5), "LOINC:2345-7": (105.0, 22.0, 0.8), "LOINC:3040-3": (32.0, 12.0, 1.0),
+    "LOINC:1751-7": (4.2, 0.4, -0.8), "vital:BMI": (28.0, 5.0, -0.5),
+}  # fmt: skip
 _NEAR = 4.0  # years over which signs fade, counted back from the diagnosis
 _OTHERS = 240  # codes that tell nothing
 _FACTORS = 4  # ways in which states differ from each other in what they code
@@ -121,10 +125,9 @@ def _drawn(seed: int, share: float) -> tuple[np.ndarray, np.ndarray, Records, np
             likely = shares * more if ill_ones else shares
             code[mine] = draw.choice(len(codes), len(mine), p=likely / likely.sum())
         value = np.full(len(owner), np.nan)
-        for number, (_, _, _, mean, deviation, moved) in enumerate(_TELLING):
-            if mean is not None and deviation is not None:
-                mine = np.flatnonzero((code == number) & (draw.random(len(code)) < 0.95))
-                value[mine] = mean + deviation * (draw.normal(size=len(mine)) + calibration + moved * near[mine])
+        for measured, (mean, deviation, moved) in _VALUES.items():
+            mine = np.flatnonzero((code == codes.index(measured)) & (draw.random(len(code)) < 0.95))
+            value[mine] = mean + deviation * (draw.normal(size=len(mine)) + calibration + moved * near[mine])
         after = np.repeat(np.flatnonzero(sick), 2)  # the diagnosis, and an event behind it that must not be seen
         diagnosis = np.tile([len(codes) - (2 if draw.random() < 0.8 else 1), 0], int(sick.sum()))
         for name, values in (
