@@ -109,7 +109,7 @@ def progress(quiet: bool) -> Iterator[Watching]:
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
                TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
     with Progress(*columns, console=screen) as bars:
-        whole = bars.add_task("all runs", total=None)
+        whole = bars.add_task("all runs", total=0)
         going: dict[str, Any] = {}
 
         def on_plan(missing: Sequence[Cell], finished: int) -> None:
