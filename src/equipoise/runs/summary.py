@@ -201,5 +201,7 @@ def _without_noise(run: Run, metric: str, values: dict[str, float]) -> dict[str,
     if metric != "accuracy" or run.main_split != "test" or any(totals.get(client, 0) < 2 for client in values):
         return {}
     numbers = list(values.values())
+    if not np.isfinite(numbers).all():
+        return {}
     noise = accuracy_variance(numbers, [totals[client] for client in values])
     return {"std without test noise": float(np.sqrt(between_client_variance(numbers, noise)["debiased"]))}
