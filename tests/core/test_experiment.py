@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +12,12 @@ import yaml
 from torch import nn
 
 import equipoise as eq
-from equipoise.experiment import ConfigurationError, Participation, experiment, load, with_settings
+from equipoise.experiment import ConfigurationError, Participation, experiment, flat, load, preparing, with_settings
+from equipoise.experiment.preparing import prepare, try_precision
+from equipoise.experiment.sections import Faults
+from equipoise.experiment.specifications import method_spec
 from equipoise.methods.fedprox import FedProx
+from equipoise.task import Task
 
 
 @pytest.mark.parametrize(
@@ -131,3 +137,203 @@ def test_files_that_are_no_experiment(tmp_path: Path) -> None:
 )
 def test_how_many_clients_are_asked(given: dict[str, Any], clients: int, asked: int) -> None:
     assert Participation(**given).size(clients) == asked
+
+
+@pytest.mark.parametrize(
+    ("key", "taken", "refused"),
+    [
+        ("rounds", [1, 10**9], [0, 10**9 + 1]),
+        ("seed", [0, 2**63 - 1], [-1, 2**63]),
+        ("workers", [None, 0, 256], [-1, 257]),
+        ("keep", [1, 2**31 - 1], [0, 2**31]),
+        ("memory", [1, 2**31 - 1], [0, 2**31]),
+        ("device", ["cpu", "cuda", "cuda:1", "cuda:999"], ["gpu", "cuda:1000", "cuda:", "cpu:0"]),
+        ("participation.fraction", [1e-6, 1.0], [0.0, 1.0001]),
+        ("participation.availability", [1e-6, 1.0], [0.0, 1.0001]),
+        ("participation.number", [None, 1], [0]),
+        ("participation.floor", [1], [0]),
+        ("participation.tries", [1], [0]),
+        ("participation.deadline", [1e-6], [0.0]),
+        ("participation.script", [{1: ["a"]}, {1: {"clients": ["a"], "attempt": 0}}], [{1: {"clients": ["a"], "attempt": -1}}, {1: "a"}]),
+        ("faults.dropout", [0.0, 0.999], [-0.001, 1.0]),
+        ("faults.corrupt", [0.0, 0.999], [-0.001, 1.0]),
+        ("faults.stragglers", [0.0, 1.0], [-0.001, 1.001]),
+        ("faults.slowdown", [1.0], [0.999]),
+        ("faults.deadline", [None, 1e-6], [0.0]),
+        ("faults.script", [[{"round": 1, "client": "a", "kind": "kill"}]], [[{"round": 0, "client": "a", "kind": "kill"}]]),
+        ("faults.script", [[{"round": 1, "client": "a", "kind": "nan", "exchange": 1, "attempt": 0}]], [[{"round": 1, "client": "a", "kind": "nan", "exchange": 0}]]),
+        ("faults.script", [], [[{"round": 1, "client": "a", "kind": "nan", "attempt": -1}]]),
+        ("evaluation.every", [0, 1], [-1]),
+        ("evaluation.main", ["loss", None], ["los"]),
+        ("models", [{str(k): "mlp" for k in range(100)}, {"a-b": "mlp"}], [{str(k): "mlp" for k in range(101)}, {"a@b": "mlp"}]),
+        ("model", ["mlp", {"name": "mlp", "clients": {"a": "cnn"}}], [{"name": 3}, {"hidden": [3]}, {"name": "mlp", "clients": ["a"]}, {"name": "mlp", "clients": {"a": 3}}]),
+    ],
+)  # fmt: skip
+def test_settings_are_taken_up_to_their_bounds(key: str, taken: list[Any], refused: list[Any]) -> None:
+    for value in taken:
+        experiment(with_settings({}, {key: value}))
+    for value in refused:
+        with pytest.raises(ConfigurationError, match=key.partition(".")[0]):
+            experiment(with_settings({}, {key: value}))
+
+
+def test_what_is_not_said_has_these_values() -> None:
+    found = flat(eq.Experiment().model_dump(mode="json"))
+    expected = {
+        "model": "auto", "models": {}, "method.name": "fedavg", "rounds": 50, "seed": 0, "workers": None, "device": "cpu", "keep": 2, "memory": 512,
+        "participation.fraction": 1.0, "participation.number": None, "participation.availability": 1.0, "participation.floor": 1, "participation.tries": 3,
+        "participation.deadline": 3600.0, "participation.script": {}, "faults.dropout": 0.0, "faults.corrupt": 0.0, "faults.corruption": "nan", "faults.stragglers": 0.0,
+        "faults.slowdown": 10.0, "faults.deadline": None, "faults.script": [], "evaluation.every": 1, "evaluation.clients": "all",
+        "evaluation.splits": ["validation", "test"], "evaluation.metrics": [], "evaluation.main": None, "evaluation.after_local": False, "evaluation.curves": True,
+        "evaluation.no_curves": [], "evaluation.distances": False,
+    }  # fmt: skip
+    assert {key: value for key, value in found.items() if not key.startswith(("data.", "training."))} == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "some"),
+    [
+        ({}, False), ({"dropout": 0.1}, True), ({"corrupt": 0.1}, True), ({"stragglers": 0.5}, False), ({"deadline": 1.0}, False),
+        ({"stragglers": 0.5, "deadline": 1.0}, True), ({"script": [{"round": 1, "client": "a", "kind": "drop"}]}, True),
+    ],
+)  # fmt: skip
+def test_whether_any_fault_is_simulated(given: dict[str, Any], some: bool) -> None:
+    assert Faults(**given).any is some
+
+
+def test_attempts_begin_with_the_one_that_counted() -> None:
+    scripted = Participation(tries=2, script={4: {"clients": ["a"], "attempt": 3}, 5: ["a"]})
+    assert [list(scripted.attempts(number)) for number in (3, 4, 5)] == [[0, 1], [3, 4], [0, 1]]
+    assert Participation(fraction=0.29).size(100) == 29, "0.29 x 100 is a little less than 29"
+    assert Participation(fraction=0.01).size(5) == 1 and Participation(number=2, fraction=1.0).size(5) == 2
+
+
+def test_the_sentence_about_many_mistakes_is_short() -> None:
+    for count, lines in ((20, 20), (21, 21), (30, 21)):
+        with pytest.raises(ConfigurationError) as caught:
+            experiment({f"key{k}": 1 for k in range(count)})
+        told = str(caught.value).splitlines()
+        assert len(told) == lines and told[-1].startswith(f"... and {count - 20} more mistakes" if count > 20 else "key19: unknown key")
+
+
+def test_sentences_name_their_key_once_and_the_value_once() -> None:
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"models": {"a@b": "mlp"}}, "models: expected names without @, got 'a@b'; 'a-b', say"),
+        ({"model": {"name": 3}}, "model.name: expected text, got 3"),
+        ({"models": {"m": {"name": "mlp", "clients": {"7": 3}}}}, "models.m.clients.7: expected a name, a mapping"),
+        ({"device": "gpu"}, "device: expected cpu, cuda or cuda:1, say, got 'gpu'"),
+        ({"keep": "x"}, "keep: Input should be a valid integer, unable to parse string as an integer, got 'x'"),
+        ({"zzz": 1}, "zzz: unknown key. Known here: data, model"),
+        ({"participation": {"script": {"1": {"clients": [], "attemt": 1}}}}, "participation.script.1.attemt: unknown key; did you mean participation.script.1.attempt? Known here: clients, attempt"),
+    )  # fmt: skip
+    for config, sentence in cases:
+        with pytest.raises(ConfigurationError) as caught:
+            experiment(config)
+        assert str(caught.value).startswith(sentence)
+        assert str(caught.value).count("got ") <= 1
+    with pytest.raises(ConfigurationError, match="expected text as keys, got 3"):
+        experiment({3: 1})  # type: ignore[dict-item]
+
+
+def test_auto_is_named_by_the_shape_of_the_data_and_other_models_stay() -> None:
+    wanted = eq.Experiment()
+    assert wanted.with_model((1, 28, 28)).model == "cnn" and wanted.with_model((7,)).model == "mlp" and wanted.model == "auto"
+    assert eq.Experiment(model="resnet12").with_model((7,)).model == "resnet12"
+    assert eq.Experiment(models={"private": "mlp"}).with_model((1, 28, 28)).model == "auto"
+    assert eq.Experiment(models={"private": "mlp"}).architectures() == {"private": "mlp"} and wanted.architectures() == {"model": "auto"}
+    assert eq.Experiment(method="fedprox").as_names()["method"] == {"name": "fedprox", "average": "size", "mu": FedProx().mu}
+
+
+def test_an_empty_slot_is_none_and_a_filled_one_is_checked() -> None:
+    assert method_spec({"name": "fedprox", "weights": None}) == {"name": "fedprox"}
+    assert method_spec({"name": "fedprox", "weights": "feddisco"}) == {"name": "fedprox", "weights": {"name": "feddisco"}}
+    assert eq.Experiment(model=nn.Linear(1, 1)).portable == "its model is a Python object" == eq.Experiment(model=nn.Linear(1, 1)).local
+    assert eq.Experiment(dataset=eq.from_arrays([[0.0]], [0])).portable == "its data set is a Python object"
+    assert eq.Experiment().portable is None and eq.Experiment(dataset=eq.from_arrays([[0.0]], [0])).local is None
+
+
+# From an experiment to networks and a method.
+
+
+TASK = Task("classification", (4,), 3)
+SMALL = {"name": "mlp", "hidden": [2]}
+
+
+def prepared(task: Task = TASK, **settings: Any) -> Any:
+    return prepare(eq.Experiment(**{"model": SMALL, **settings}), task, ["ada", "bo"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"device": "cuda"}, "device: expected one that is present, got 'cuda'; this machine has cpu only"),
+        ({"participation": {"script": {2: ["ada", "bob"]}}}, "unknown client under participation.script.2 'bob'; did you mean 'bo'"),
+        ({"evaluation": {"no_curves": ["adda"]}}, "unknown client under evaluation.no_curves 'adda'; did you mean 'ada'"),
+        ({"faults": {"script": [{"round": 1, "client": "boo", "kind": "drop"}]}}, "unknown client under faults.script 'boo'"),
+        ({"models": {"model": {**SMALL, "clients": {"adam": SMALL}}}}, "unknown client under models.model.clients 'adam'"),
+        ({"method": {"name": "standalone", "model": "modle"}}, "unknown model of the experiment under method.model 'modle'; did you mean 'model'"),
+        ({"evaluation": {"main": "rmse"}}, "rmse"),
+        ({"model": {"name": "mlp", "hidden": ["x"]}}, "hidden"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_before_round_1(settings: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ValueError, match=sentence):
+        prepared(**settings)
+
+
+def test_a_method_of_classes_refuses_numbers() -> None:
+    with pytest.raises(
+        ConfigurationError, match="FedLsa works on classes, but the task is regression; choose another method or a label of classes"
+    ):
+        prepared(Task("regression", (4,), 1), method="fedlsa")
+    prepared(method="fedlsa")
+
+
+def test_clients_may_have_models_of_their_own() -> None:
+    settings = {
+        "models": {"proxy": SMALL, "private": {**SMALL, "clients": {"bo": {"name": "mlp", "hidden": [5]}}}},
+        "method": "fedekd",
+        "seed": 4,
+    }
+    bench, method = prepared(**settings)
+    assert (
+        type(method).__name__ == "FedeKD"
+        and (bench.seed, bench.device) == (4, "cpu")
+        and list(bench.architectures)[:2] == ["proxy", "private"]
+    )
+    sizes = {client: bench.initial(bench.key("private", client)).count() for client in ("ada", "bo")}
+    assert sizes == {"ada": 4 * 2 + 2 + 2 * 3 + 3, "bo": 4 * 5 + 5 + 5 * 3 + 3}
+
+
+def test_a_method_that_never_trains_takes_no_batch_norm() -> None:
+    class Still(eq.Method):
+        trains = False
+
+    bench, _ = prepared(method=Still())
+    assert list(bench.architectures) == ["model"]
+    with pytest.raises(ConfigurationError, match="Still never trains a model, so batch-norm statistics would stay at their start"):
+        prepared(Task("classification", (3, 32, 32), 3), method=Still(), model="resnet12")
+
+
+def test_bfloat16_is_tried_in_a_process_of_its_own_and_only_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    ended = SimpleNamespace(returncode=0, stderr="")
+    monkeypatch.setattr(subprocess, "run", lambda words, **_: asked.append(words) or ended)
+    preparing._try_bfloat16.cache_clear()
+    try:
+        try_precision(eq.Experiment())
+        assert asked == []
+        wanted = eq.Experiment(training={"precision": "bfloat16"})
+        try_precision(wanted)
+        try_precision(wanted)
+        assert len(asked) == 1 and "torch.autocast('cpu', torch.bfloat16)" in asked[0][-1] and asked[0][1:3] == ["-P", "-c"], "once"
+        for ended.returncode, ended.stderr, said in (
+            (-4, "", "it ended with code -4"),
+            (1, "Traceback\nRuntimeError: no", "RuntimeError: no"),
+        ):
+            preparing._try_bfloat16.cache_clear()
+            with pytest.raises(ConfigurationError, match=rf"bfloat16 does not work on this machine \({said}\); use float32"):
+                try_precision(wanted)
+    finally:
+        preparing._try_bfloat16.cache_clear()

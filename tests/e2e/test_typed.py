@@ -52,6 +52,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Calls:
     made = calls("finished")
     monkeypatch.setattr("equipoise.simulate.run", made)
     monkeypatch.setattr("equipoise.simulate.resume", made)
+    monkeypatch.setattr("equipoise.transports.workers.processes.this_process_is_plain", lambda: print("plain"))
     for name in ("summary", "profile"):
         monkeypatch.setattr(output, name, lambda run, name=name: print(name, run))
     return made
@@ -61,7 +62,7 @@ def test_flags_of_run_are_settings(started: Calls, equipoise: Terminal) -> None:
     flags = {"--data": "digits", "--partition": "iid", "--clients": 5, "--label": "ill", "--model": "cnn", "--method": "fedprox", "--weights": "feddisco", "--rounds": 7, "--seed": 8, "--fraction": 0.5, "--workers": 0, "--device": "cuda"}  # fmt: skip
     answer = equipoise("run", *[word for pair in flags.items() for word in pair], "--set", "method.mu=0.25", "--out", "o", "--quiet")
     ((wanted, out, watcher), where), *_ = started
-    assert (answer.code, answer.out, where) == (0, "summary finished\n", {"cluster": None, "trust_network": False})
+    assert (answer.code, answer.out, where) == (0, "plain\nsummary finished\n", {"cluster": None, "trust_network": False})
     assert (wanted.model, wanted.rounds, wanted.seed, wanted.participation.fraction, wanted.workers, wanted.device) == (
         "cnn",
         7,
@@ -89,7 +90,7 @@ def test_run_says_what_it_learns_from_when_it_begins_unless_quiet(
         (_, _, watcher), _ = started[-1]
         watcher.on_start(1, 2)
         assert len(looked) == (not quiet)
-    assert equipoise("run", "--profile").out == "summary finished\nprofile finished\n"
+    assert equipoise("run", "--profile").out == "plain\nsummary finished\nprofile finished\n"
 
 
 def test_run_on_a_cluster_takes_no_workers(started: Calls, equipoise: Terminal) -> None:
@@ -127,7 +128,7 @@ def test_resume_hands_on_all_that_it_is_told(started: Calls, equipoise: Terminal
     run = made_up_run(tmp_path / "run", rounds=1)
     answer = equipoise("resume", run, "--from-round", 3, "--allow-import", "mine", "--cluster", "h:1", "--trust-network", "--quiet")
     ((folder, _), named), *_ = started
-    assert folder == run and answer.out == "summary finished\n"
+    assert folder == run and answer.out == "plain\nsummary finished\n"
     assert named == {"from_round": 3, "allow_imports": ["mine"], "cluster": "h:1", "trust_network": True}
 
 
@@ -559,6 +560,7 @@ def test_what_is_known_of_built_in_data_sets(equipoise: Terminal, monkeypatch: p
     assert next(name for name, row in patients.items() if row["counts"] == "14,313") == sorted(patients, key=len)[-1]
     lines = equipoise("data", "list").out.splitlines()
     assert lines[0].split() == ["name", "what", "samples", "licence", "here"] and str(tmp_path) in lines[-1]
+    assert [line.split()[0] for line in lines[1:-1] if line[:2].strip()] == sets.names()
     assert "shape:        1, 8, 8" in equipoise("data", "show", "digits").out.splitlines()
     assert "name:         digits" in equipoise("data", "show", "digits").out.splitlines()
 

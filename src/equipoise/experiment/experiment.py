@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import Field, PrivateAttr, ValidationError, field_serializer, field_validator, model_validator
 from torch import nn
@@ -214,8 +214,9 @@ def _explain(detail: Any) -> str:
     if detail["type"] == "extra_forbidden":
         section: Any = Experiment
         for part in path[:-1]:
-            # A position in a tuple of sections (faults.script.0) leads to what the tuple is of.
-            section = get_args(section)[0] if part.isdigit() else section.model_fields[part].annotation
+            # A place in a tuple or a mapping of sections (faults.script.0, participation.script.3) leads to what these are of.
+            inner = get_args(section)[1 if get_origin(section) is dict else 0] if get_origin(section) in (tuple, dict) else None
+            section = section.model_fields[part].annotation if inner is None else inner
             section = get_args(section)[0] if isinstance(section, UnionType) else section  # a section or none
         valid = list(section.model_fields)
         close = closest(path[-1], valid)
