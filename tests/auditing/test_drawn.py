@@ -181,8 +181,9 @@ def test_where_nothing_can_be_told_the_picture_says_so() -> None:
 
 
 @pytest.mark.parametrize(("clients", "image"), [(300, False), (301, True)])
-def test_very_many_points_are_an_image_in_a_colour_for_light_and_dark(clients: int, image: bool) -> None:
+def test_very_many_points_are_an_image_in_a_colour_for_light_and_dark(clients: int, image: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     found = findings([row(f"c{k}") for k in range(clients)])
+    monkeypatch.setattr(pictures, "chance", lambda n, m: 0.5)
     for figure in (pictures.chart(found), pictures.kl_against_size(found)):
         points = figure.axes[0].collections[0]
         assert bool(points.get_rasterized()) == image

@@ -153,7 +153,7 @@ def test_how_many_clients_are_asked(given: dict[str, Any], clients: int, asked: 
         ("participation.number", [None, 1], [0]),
         ("participation.floor", [1], [0]),
         ("participation.tries", [1], [0]),
-        ("participation.deadline", [1e-6], [0.0]),
+        ("participation.deadline", [1e-6], [0.0, float("inf"), float("nan")]),
         ("participation.script", [{1: ["a"]}, {1: {"clients": ["a"], "attempt": 0}}], [{1: {"clients": ["a"], "attempt": -1}}, {1: "a"}]),
         ("faults.dropout", [0.0, 0.999], [-0.001, 1.0]),
         ("faults.corrupt", [0.0, 0.999], [-0.001, 1.0]),
@@ -304,6 +304,22 @@ def test_clients_may_have_models_of_their_own() -> None:
     )
     sizes = {client: bench.initial(bench.key("private", client)).count() for client in ("ada", "bo")}
     assert sizes == {"ada": 4 * 2 + 2 + 2 * 3 + 3, "bo": 4 * 5 + 5 + 5 * 3 + 3}
+
+
+def test_what_a_method_brings_follows_from_each_clients_own_models() -> None:
+    class Brings(eq.Method):
+        def models(self, task: Task, own: Any) -> Any:
+            def twice() -> nn.Module:
+                return nn.Sequential(own["private"](), nn.Linear(task.outputs, task.outputs))
+
+            return {"private": own["model"], "twice": twice}
+
+    own = {"model": SMALL, "private": {**SMALL, "clients": {"bo": {"name": "mlp", "hidden": [5]}}}}
+    bench, _ = prepared(models=own, method=Brings())
+    sizes = {client: bench.initial(bench.key("twice", client)).count() for client in ("ada", "bo")}
+    assert sizes == {"ada": 19 + 12, "bo": 43 + 12}
+    assert bench.initial(bench.key("private", "bo")).count() == 43, "what a client has of its own stays"
+    assert bench.initial(bench.key("model", "bo")).count() == 19
 
 
 def test_a_method_that_never_trains_takes_no_batch_norm() -> None:

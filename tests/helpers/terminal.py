@@ -6,12 +6,15 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 import equipoise as eq
-from equipoise.cli import main
+from equipoise.cli import app, main
 
 QUICK = ("--rounds", "2", "--workers", "0", "--seed", "3", "--set", "model={name: mlp, hidden: [6]}", "--set", "training.batch=5")
 
@@ -23,6 +26,12 @@ class Answer:
     err: str
 
 
+@cache
+def built() -> Any:
+    """The commands, built once: typer does it anew for every call."""
+    return typer.main.get_command(app)
+
+
 @dataclass(frozen=True)
 class Terminal:
     """Types commands into the console entry, in this process."""
@@ -32,6 +41,7 @@ class Terminal:
 
     def __call__(self, *words: object) -> Answer:
         self.patch.setattr(sys, "argv", ["equipoise", *map(str, words)])
+        self.patch.setattr("equipoise.cli.app", built())
         self.capture.readouterr()
         try:
             main()
