@@ -12,6 +12,7 @@ import yaml
 from torch import nn
 
 import equipoise as eq
+from equipoise.checked.imports import Imports
 from equipoise.experiment import ConfigurationError, Participation, experiment, flat, load, preparing, with_settings
 from equipoise.experiment.preparing import prepare, try_precision
 from equipoise.experiment.sections import Faults
@@ -188,6 +189,8 @@ def test_what_is_not_said_has_these_values() -> None:
         "evaluation.no_curves": [], "evaluation.distances": False,
     }  # fmt: skip
     assert {key: value for key, value in found.items() if not key.startswith(("data.", "training."))} == expected
+    (fault,) = Faults(script=[{"round": 2, "client": "a", "kind": "nan"}]).script
+    assert (fault.round, fault.exchange, fault.attempt) == (2, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -233,6 +236,13 @@ def test_sentences_name_their_key_once_and_the_value_once() -> None:
         assert str(caught.value).count("got ") <= 1
     with pytest.raises(ConfigurationError, match="expected text as keys, got 3"):
         experiment({3: 1})  # type: ignore[dict-item]
+
+
+def test_a_permission_ends_with_the_experiment_that_it_was_for() -> None:
+    with pytest.raises(ConfigurationError, match="allow"):
+        experiment({"model": "mine.own:net"}, Imports())
+    assert eq.Experiment(model="mine.own:net").model == "mine.own:net", "given in Python, it is the user's own"
+    assert experiment({"model": "mine.own:net"}).model == "mine.own:net"
 
 
 def test_auto_is_named_by_the_shape_of_the_data_and_other_models_stay() -> None:

@@ -41,6 +41,8 @@ def test_tensorboard(tmp_path: Path):
     events.Reload()
     wanted = expected(finished)
     assert wanted
+    (told,) = events.Tensors("experiment/text_summary")
+    assert b"    data.clients: 3\n" in told.tensor_proto.string_val[0]
     for (name, step), value in wanted.items():
         assert {event.step: event.value for event in events.Scalars(name)}[step] == pytest.approx(value, rel=1e-6)
     values = [value for (name, step), value in wanted.items() if name.startswith("global/test/accuracy/") and step == 2]
