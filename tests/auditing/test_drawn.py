@@ -90,6 +90,14 @@ def test_the_largest_bubble_takes_nine_tenths_of_its_cell_and_no_more_than_26_po
     assert max(figure.axes[0].collections[0].get_sizes()) == pytest.approx(diameter**2) and figure.get_figwidth() == pytest.approx(wide)
 
 
+def test_bubbles_and_bars_have_the_first_colour_and_the_middle_the_second(asked: list[Any]) -> None:
+    found = findings(2)
+    bubbles, bars = pictures.labels(found).axes[0].collections[0], pictures.by_size(found).axes[0].patches
+    middle, line = pictures.chart(found).axes[0].collections[1], pictures.kl_against_size(found).axes[0].lines[0]
+    assert bubbles.get_facecolor()[0][:3] == pytest.approx(to_rgba(COLOURS[0])[:3]) and bars[0].get_facecolor() == to_rgba(COLOURS[0])
+    assert middle.get_edgecolor()[0][:3] == pytest.approx(to_rgba(COLOURS[1])[:3]) and to_rgba(line.get_color()) == to_rgba(COLOURS[1])
+
+
 def test_in_an_image_clients_are_ordered_by_their_most_frequent_label_and_then_by_its_share(few: None) -> None:
     counts = np.zeros((4, 6), int)
     counts[:, :3] = [[0, 9, 1], [6, 4, 0], [0, 0, 0], [0, 10, 0]]
