@@ -139,6 +139,17 @@ def test_ranking_matches_a_loop_over_pairs_and_its_gradient() -> None:
     assert not scores.grad[0].any()
 
 
+def test_by_default_five_classes_go_without_a_penalty() -> None:
+    """Of seven equal classes sums are 1/7, 2/7, ...; a penalty puts the sixth beyond the threshold, and it is the last of the set."""
+    assert Conformal(threshold=0.99, penalty=1.0).sets(np.zeros((1, 7))).sum() == 6
+    assert Conformal(threshold=0.99).sets(np.zeros((1, 7))).sum() == 7
+    assert Conformal(threshold=0.99).scores(np.zeros((1, 7)), [6]).tolist() == pytest.approx([1.0])
+
+
+def test_a_ranking_of_two_classes_is_one_pair() -> None:
+    assert float(ranking_loss(torch.tensor([[1.0, 3.0]]), [[True, False]])) == 2
+
+
 def test_a_ranking_that_is_right_costs_nothing() -> None:
     assert float(ranking_loss(torch.tensor([[3.0, 2.0, 1.0]]), [[True, True, False]])) == 0
     assert float(ranking_loss(torch.tensor([[0.0, 2.0, 1.0]]), [[True, True, True]])) == 0

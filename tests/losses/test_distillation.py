@@ -112,6 +112,22 @@ def test_distillation_refuses(student, teacher, temperature):
         distillation_loss(torch.zeros(student), torch.zeros(teacher), temperature)
 
 
+def test_classes_stand_last_whatever_stands_before_them():
+    teacher, student = logits(2, 4, 3), logits(2, 4, 3, name="b").requires_grad_()
+    rows = student.detach().reshape(8, 3).requires_grad_()
+    value, flat = kl_divergence(teacher, student), kl_divergence(teacher.reshape(8, 3), rows)
+    assert value.shape == (2, 4) and torch.equal(value.reshape(8), flat)
+    value.sum().backward()
+    flat.sum().backward()
+    torch.testing.assert_close(student.grad.reshape(8, 3), rows.grad)
+    labels = torch.arange(8) % 3
+    torch.testing.assert_close(focal_loss(teacher, labels.reshape(2, 4)), focal_loss(teacher.reshape(8, 3), labels, gamma=2.0))
+
+
+def test_one_class_of_one_sample_leaves_nothing_to_teach():
+    assert float(distillation_loss(torch.tensor([[3.0]]), torch.tensor([[-1.0]]))) == 0
+
+
 def test_focal_without_focus_is_cross_entropy():
     scores, labels = logits(9, 4), torch.arange(9) % 4
     assert torch.equal(focal_loss(scores, labels, gamma=0), functional.cross_entropy(scores, labels))

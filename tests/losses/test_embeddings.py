@@ -106,3 +106,27 @@ def test_kind_in_kind_out_and_sizes_checked():
     assert isinstance(refined_alignment(torch.eye(2), [1.0, 0.0]), torch.Tensor)
     with pytest.raises(ValueError, match="same last size"):
         alignment(np.ones((2, 3)), [1.0, 2.0])
+
+
+def test_defaults_are_the_papers():
+    own, reference, others = np.array([0.6, 0.8]), [1.0, 0.0], [[0.0, 1.0]]
+    assert float(embedding_contrast(own, reference, others)) == pytest.approx((0.8 - 0.6) / 0.07)
+    np.testing.assert_allclose(embedding_target(own, reference), [0.5 * 0.6 + 0.5 * 0.6, 0.4])
+    assert float(refined_alignment(own, reference)) == pytest.approx(0.6 / math.hypot(0.6, 0.4))
+
+
+def test_contrast_without_others_is_zero_and_still_has_a_gradient():
+    own = torch.tensor([1.0, 0.2], requires_grad=True)
+    loss = embedding_contrast(own, [0.0, 1.0], np.empty((0, 2)))
+    loss.backward()
+    assert loss.item() == 0 and own.grad.tolist() == [0.0, 0.0]
+
+
+def test_cosines_are_of_the_last_axis():
+    own = positive(8, 3)
+    found = alignment(own.reshape(2, 4, 3), [1.0, 2.0, 0.5])
+    np.testing.assert_allclose(found.reshape(8), alignment(own, [1.0, 2.0, 0.5]))
+    drawn = embedding_target(own.reshape(2, 4, 3), [1.0, 2.0, 0.5], 0.3)
+    np.testing.assert_allclose(drawn.reshape(8, 3), embedding_target(own, [1.0, 2.0, 0.5], 0.3))
+    with pytest.raises(ValueError, match="same last size"):
+        alignment(np.ones((2, 3)), np.ones((1, 3)))

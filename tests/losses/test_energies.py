@@ -140,3 +140,22 @@ def test_none_and_constant_half():
 def test_trust_refuses_an_empty_batch():
     with pytest.raises(ValueError, match="at least one"):
         trust(torch.zeros(0))
+
+
+def test_what_is_no_model_and_no_row_of_energies_is_refused():
+    with pytest.raises(ValueError, match="'proxy' or 'private'; got 'both'"):
+        energy(P, Q, "entropy", rated="both")
+    with pytest.raises(ValueError, match="one energy per sample"):
+        trust(torch.zeros(2, 2))
+    with pytest.raises(ValueError, match="did you mean 'none'"):
+        trust(torch.zeros(2), kind="non")
+    with pytest.raises(ValueError, match="same samples and sizes"):
+        energy(torch.zeros(2, 3), torch.zeros(3, 3), "sqerr")
+    for kind in ("kl", "entropy", "margin", "lse"):
+        with pytest.raises(ValueError, match="at least 2 classes"):
+            energy(torch.zeros(2, 1), torch.zeros(2, 1), kind)
+
+
+def test_single_outputs_have_energies_of_the_other_kinds():
+    for kind, wanted in (("none", 0.0), ("constant_half", 0.0), ("feat", 2.0), ("sqerr", 2.0)):
+        assert energy(torch.zeros(3, 1), 2 * torch.ones(3, 1), kind).tolist() == [wanted] * 3

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from equipoise.losses import fisher_diagonal
-from equipoise.losses.fisher import squares_by_loop, squares_by_vmap, summed_loss
+from equipoise.losses.fisher import _stacked, squares_by_loop, squares_by_vmap, summed_loss
 from equipoise.losses.fisher_hooks import squares_by_hooks
 from equipoise.models import build
 from equipoise.streams import default_generator, torch_stream
@@ -140,6 +140,7 @@ HOOKED = {
     "resnet": (network({"name": "resnet10", "width": 2}, (1, 8, 8)), (1, 8, 8)),
     "moon": (network("moon_cnn", (1, 16, 16)), (1, 16, 16)),
 }
+BOTH = (slice(64), slice(64, None))
 NOT_HOOKED = {
     "groups": (sequence(lambda: nn.Conv2d(2, 4, 2, groups=2), nn.Flatten, lambda: nn.Linear(16, 3)), (2, 3, 3)),
     "circular padding": (
@@ -260,6 +261,21 @@ def test_batch_variant():
     torch.testing.assert_close(fisher_diagonal(model, x, y, fisher="batch", batch=7)["head.weight"], gradient**2)
 
 
+def test_batches_are_of_64_unless_told():
+    model, x, y = made(*HOOKED["linear"], count=66)
+    found = fisher_diagonal(model, x, y, fisher="batch")
+    assert_equal(found, fisher_diagonal(model, x, y, fisher="batch", batch=64))
+    first, last = (torch.autograd.grad(functional.cross_entropy(model(x[part]), y[part]), model.bias)[0] for part in BOTH)
+    torch.testing.assert_close(found["bias"], (64 * first**2 + 2 * last**2) / 66)
+
+
+def test_torch_func_is_asked_where_it_can_be():
+    model, x, y = made(*NOT_HOOKED["layer norm"])
+    assert_equal(_stacked(model, x, y, 3), squares_by_loop(model, x, y, 3))
+    assert _stacked(nn.GRU(2, 2).double(), x, y, 3) is None
+    assert _stacked(made(DataDependent, (4,))[0], x, y, 3) is None
+
+
 def test_labels_of_the_model():
     model, x, y = made(*HOOKED["linear"])
     with torch.no_grad():
@@ -268,6 +284,8 @@ def test_labels_of_the_model():
     assert_equal(drawn, fisher_diagonal(model, x, torch.ones_like(y)))
     with pytest.raises(ValueError, match="generator"):
         fisher_diagonal(model, x, y, labels="model")
+    with pytest.raises(ValueError, match="classification"):
+        fisher_diagonal(model, x, y.double(), labels="model", generator=torch_stream(0, "labels"))
 
 
 def test_arrays_in_arrays_out():

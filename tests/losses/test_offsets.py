@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
-from equipoise.losses import class_offsets
+from equipoise.losses import class_offsets, mean_offset, offsets
 
 
 def problem(n: int, classes: int, seed: int, labels: list[int] | None = None, scale: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
@@ -72,3 +72,23 @@ def test_constants_of_a_sample_do_not_matter_and_classes_may_be_renamed() -> Non
 def test_what_makes_no_sense_is_refused(y: list[int], rho: float) -> None:
     with pytest.raises(ValueError, match="expected logits"):
         class_offsets([[0.0, 1.0], [1.0, 0.0]], y, rho)
+
+
+@pytest.mark.parametrize("shape", [(2,), (1, 2, 2)])
+def test_logits_are_a_table(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"expected logits \(n, classes\)"):
+        class_offsets(np.zeros(shape), np.zeros(shape[0], int))
+
+
+def test_of_numbers_it_is_the_mean_residual_pulled_to_zero() -> None:
+    predictions, y = np.array([[1.0], [2.0], [4.0]]), np.array([3.0, 1.0, 9.0])  # residuals 2, -1, 5
+    assert mean_offset(predictions, y, 3.0).tolist() == [1.0]
+    assert mean_offset(predictions, y, 0.0).tolist() == [2.0]
+    assert mean_offset(np.empty((0, 1)), np.empty(0)).tolist() == [0.0]
+    assert offsets(predictions, y, 3.0, classifies=False).tolist() == [1.0]
+
+
+def test_of_classes_it_is_that_of_every_class() -> None:
+    logits, labels = problem(20, 3, 10)
+    np.testing.assert_array_equal(offsets(logits, labels, 0.7, classifies=True), class_offsets(logits, labels, 0.7))
+    np.testing.assert_array_equal(class_offsets(logits, labels), class_offsets(logits, labels, 1.0))

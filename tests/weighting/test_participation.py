@@ -74,9 +74,21 @@ def test_kind_in_kind_out_and_default_parameters():
     weights = participation_alignment(torch.tensor([0.25, 1.0]), torch.tensor([0.0, 0.0]))
     assert isinstance(weights, torch.Tensor)
     np.testing.assert_allclose(weights.numpy(), [2 / 3, 1 / 3], rtol=1e-14)
+    sigmoid = 1 / (1 + math.exp(-2))
+    np.testing.assert_allclose(participation_alignment([1.0, 1.0], [0.0, 1.0]), np.array([0.5, sigmoid]) / (0.5 + sigmoid), rtol=1e-14)
 
 
-@pytest.mark.parametrize("frequency, alignment", [([0.0, 1.0], [0.5, 0.5]), ([0.5], [0.5, 0.5]), ([], []), ([0.5], [math.nan])])
-def test_refuses(frequency, alignment):
-    with pytest.raises(ValueError):
+@pytest.mark.parametrize(
+    "frequency, alignment, sentence",
+    [
+        ([0.0, 1.0], [0.5, 0.5], "have to be positive"),
+        ([math.inf, 1.0], [0.5, 0.5], "have to be positive"),
+        ([0.5], [math.nan], "alignments finite"),
+        ([0.5], [0.5, 0.5], "one number per client"),
+        ([[0.5, 0.5]], [[0.5, 0.5]], "one number per client"),
+        ([], [], "one number per client"),
+    ],
+)
+def test_refuses(frequency, alignment, sentence):
+    with pytest.raises(ValueError, match=sentence):
         participation_alignment(frequency, alignment)

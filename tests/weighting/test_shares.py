@@ -113,3 +113,26 @@ def test_hybrid_refuses_t_outside_the_unit_interval(t):
 def test_hybrid_refuses_weights_of_different_clients():
     with pytest.raises(ValueError, match="per client"):
         hybrid([0.5, 0.5], [1.0], 0.5)
+
+
+def test_trifreqs_a_client_without_data_has_no_weight_and_its_gap_no_say():
+    assert trifreqs([0, math.inf], [1, 1], [5, 0]).tolist() == [1.0, 0.0]
+    with pytest.raises(ValueError, match="gaps have to be finite"):
+        trifreqs([0, math.inf], [1, 0], [5, 5], "count")  # the other kinds look at every gap
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: trifreqs([[0, 1]], [[1, 1]], [[5, 5]]), "one number per client"),
+        (lambda: trifreqs([0, 1], [1, 1], [5]), "one number per client"),
+        (lambda: trifreqs([0, 1], [0, 0], [5, 5]), "counts have to be finite, none negative"),
+        (lambda: trifreqs([0, 1], [1, 1], [5, -5]), "sizes have to be"),
+        (lambda: trifreqs([0, 1], [1, 0], [0, 5]), "some client has to have been seen"),
+        (lambda: hybrid([0.0, 0.0], [0.5, 0.5], 0.5), "conflict have to be"),
+        (lambda: hybrid([0.5, 0.5], [math.inf, 0.5], 0.5), "drift have to be"),
+    ],
+)
+def test_sentences_say_which_numbers_are_wrong(call, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call()

@@ -172,6 +172,33 @@ def test_box_with_opposite_vectors_and_with_none():
     np.testing.assert_allclose(min_norm_box(np.zeros((4, 4)), 0.0, 1.0), np.full(4, 0.25), atol=1e-9)
 
 
-def test_box_that_holds_no_weights_is_refused():
+def test_box_of_short_vectors_counts_their_lengths():
+    np.testing.assert_allclose(min_norm_box(np.diag([1e-6, 4e-6]), 0.0, 1.0), [0.8, 0.2], atol=1e-9)
+
+
+def test_box_holds_the_sum_at_one_where_more_would_be_shorter():
+    """w1 - 2 w2 on the first axis: with w1 at its bound of 0.9, w2 = 0.45 would cancel it."""
+    np.testing.assert_allclose(min_norm_box(gram_of([1.0, 0.1], [-2.0, 0.1]), [0.9, 0.0], 1.0), [0.9, 0.1], atol=1e-9)
+    np.testing.assert_allclose(min_norm_box(gram_of([1.0, 0.0], [1.0, 2.0]), 0.0, [0.3, 1.0]), [0.3, 0.7], atol=1e-9)
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(0.5, 1.0), (0.0, 0.3), ([0.6, 0.0, 0.0], [0.5, 1.0, 1.0])])
+def test_box_that_holds_no_weights_is_refused(lower, upper):
     with pytest.raises(ValueError, match="widen the bounds"):
-        min_norm_box(np.eye(3), 0.5, 1.0)
+        min_norm_box(np.eye(3), lower, upper)
+
+
+def test_box_that_holds_one_point_and_bounds_beyond_the_simplex():
+    for bounds in ((1 / 3, 1.0), (0.0, 1 / 3), (1 / 3, 1 / 3)):
+        np.testing.assert_allclose(min_norm_box(np.diag([1.0, 4.0, 9.0]), *bounds), np.full(3, 1 / 3), atol=1e-9)
+    np.testing.assert_allclose(min_norm_box([[1.0, 0.0], [0.0, 4.0]], -1.0, 3.0), [0.8, 0.2], atol=1e-9)
+    assert min_norm_box([[2.0]], 1.5, 2.0).tolist() == [1.0]
+
+
+def test_rounding_may_leave_a_gram_matrix_a_little_asymmetric():
+    """By a ten-thousandth of its largest number; the mean of both halves counts."""
+    for size in (0.01, 1.0, 100.0):
+        found = cosines(size * np.array([[1.0, 0.00009], [0.0, 1.0]]))
+        np.testing.assert_allclose(found, [[1.0, 0.000045], [0.000045, 1.0]], rtol=1e-12)
+    with pytest.raises(ValueError, match="symmetric"):
+        cosines([[1.0, 0.00011], [0.0, 1.0]])

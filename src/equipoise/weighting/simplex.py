@@ -26,7 +26,7 @@ def min_norm(gram: Values) -> Values:
     matrix = _symmetric(gram)
     if not np.isfinite(matrix).all():
         return like(_shares(np.ones(len(matrix))), gram)
-    norms = np.sqrt(np.clip(np.diag(matrix), 0, None))
+    norms = np.sqrt(np.maximum(np.diag(matrix), 0))
     if not norms.all():  # a vector of zeros is the shortest there is
         return like(_shares(norms == 0), gram)
     # Solved for v = w * norms, with cosines in place of dot products: vectors of very different length lose no digits.
@@ -45,7 +45,7 @@ def cosines(gram: Values) -> Values:
            [0. , 0. , 1. ]])
     """
     matrix = _symmetric(gram)
-    norms = np.sqrt(np.clip(np.diag(matrix), 0, None))
+    norms = np.sqrt(np.maximum(np.diag(matrix), 0))
     norms[norms == 0] = 1
     scaled = matrix / np.outer(norms, norms)
     np.fill_diagonal(scaled, 1)
@@ -92,7 +92,7 @@ def _symmetric(gram: Numbers) -> NDArray[np.float64]:
 def _factor(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     """R with R' R = matrix, for a matrix that is positive semi-definite up to rounding and scaled to a mean diagonal of 1."""
     values, vectors = np.linalg.eigh(matrix)
-    values = np.clip(values, 0, None)
+    values = np.maximum(values, 0)
     if values[0] < RIDGE:
         values += RIDGE
     factor: NDArray[np.float64] = np.sqrt(values)[:, None] * vectors.T
