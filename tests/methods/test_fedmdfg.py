@@ -121,7 +121,7 @@ def test_a_client_without_a_gradient_is_left_out_and_opposite_gradients_lead_now
     assert found is not None and without is not None and found.shares[1] == 0
     np.testing.assert_allclose(found.shares[[0, 2]], without.shares)
     assert found_for(np.array([[1.0, 2.0], [-2.0, -4.0]]), [1.0, 1.0]) is None
-    for side, leads in ((1e-8, False), (1e-3, True)):  # a millionth of the gradients' length is nowhere
+    for side, leads in ((1e-8, False), (0.7e-6, False), (1.5e-6, True), (1e-3, True)):  # a millionth of the gradients' length is nowhere
         assert (found_for(np.array([[1.0, side], [-1.0, side]]), [1.0, 1.0]) is not None) == leads
 
 

@@ -8,8 +8,9 @@ from math import comb, exp, log
 import numpy as np
 import pytest
 from scipy.optimize import minimize
+from scipy.stats import norm
 
-from equipoise.weighting import log_likelihoods, mixture_weights, on_simplex, posterior_mean, simplex_grid
+from equipoise.weighting import log_likelihoods, mixture_weights, mixtures, on_simplex, posterior_mean, simplex_grid
 
 
 def chances(n: int, experts: int, seed: int) -> np.ndarray:
@@ -95,3 +96,58 @@ def test_one_expert_has_all_weight() -> None:
 @pytest.mark.parametrize("wrong", [[0.5, 0.6], [1.5, -0.5], [np.nan, 1.0], [np.inf, 0.0], [0.0, 0.0], [0.5, 0.5001]])
 def test_what_is_off_the_simplex_is_seen(wrong: list[float]) -> None:
     assert not on_simplex(wrong) and on_simplex([0.5, 0.5]) and on_simplex([1.0, 0.0])
+
+
+@pytest.mark.parametrize("off", [0.9e-6, -0.9e-6])
+def test_rounding_is_forgiven_up_to_a_millionth(off: float) -> None:
+    assert on_simplex([0.5, 0.5 + off]) and not on_simplex([0.5, 0.5 + 1.2 * off])
+    assert on_simplex([-abs(off), 1 + abs(off)]) and not on_simplex([-1.2 * abs(off), 1 + 1.2 * abs(off)])
+
+
+@pytest.mark.parametrize(("experts", "steps"), [(1, 1), (2, 499), (3, 30), (30, 2), (31, 2), (32, 1), (40, 1)])
+def test_the_finest_grid_of_at_most_500_points(experts: int, steps: int) -> None:
+    assert mixtures.grid_steps(experts) == steps
+    assert experts in (1, 32, 40) or comb(steps + experts - 1, steps) <= 500 < comb(steps + experts, steps + 1)
+
+
+def test_what_experts_say_becomes_chances_of_the_labels() -> None:
+    said = np.log([[[0.2, 0.8], [0.5, 0.5]], [[0.9, 0.1], [0.3, 0.7]], [[0.6, 0.4], [1.0, 1e-300]]])  # samples, experts, classes
+    np.testing.assert_allclose(mixtures.chances(said, [1, 0, 1], classifies=True), [[0.8, 0.5], [0.9, 0.3], [0.4, 1e-12]])
+    assert mixtures.chances(np.empty((0, 2, 3)), np.empty(0), classifies=True).shape == (0, 2)
+    assert mixtures.chances(np.empty((0, 2, 1)), np.empty(0), classifies=False).shape == (0, 2)
+
+
+def test_of_numbers_they_are_densities_around_the_predictions() -> None:
+    predictions, y = np.array([[1.0], [2.0], [5.0]]), np.array([2.0, 4.0, 3.0])  # errors 1, 2, 2: a variance of 3
+    np.testing.assert_allclose(mixtures.number_chances(predictions, y), norm.pdf(y, predictions[:, 0], 3**0.5))
+    np.testing.assert_allclose(mixtures.number_chances(predictions, [1.0, 2.0, 5.0]), norm.pdf(np.zeros(3), 0, 1e-6))  # all exact
+    both = np.stack([predictions, predictions + 1], 1)
+    expected = [mixtures.number_chances(one, y) for one in (predictions, predictions + 1)]
+    np.testing.assert_allclose(mixtures.chances(both, y, classifies=False), np.transpose(expected), atol=2e-12)
+
+
+def test_a_client_with_too_few_samples_says_nothing() -> None:
+    q, grid = chances(3, 2, 8), simplex_grid(2)
+    mean = posterior_mean(log_likelihoods(q, grid), grid)
+    for least in (0, 1, 3):
+        np.testing.assert_array_equal(mixtures.evidence(q, least=least), mean)
+    np.testing.assert_array_equal(mixtures.evidence(q, pooled=True, least=3), log_likelihoods(q, grid))
+    assert mixtures.evidence(q, least=4).tolist() == [0.0, 0.0]
+    assert mixtures.evidence(q, pooled=True, least=4).tolist() == [0.0] * 500
+    assert mixtures.evidence(q[:0]).tolist() == [0.0, 0.0], "one sample at least, unless told"
+
+
+def test_the_prior_is_agreed_among_those_that_speak_of_the_same_experts() -> None:
+    fair, other, silent, more = np.array([0.2, 0.8]), np.array([0.6, 0.4]), np.zeros(2), np.array([0.2, 0.3, 0.5])
+    np.testing.assert_allclose(mixtures.agreed([(fair, 2), (other, 2), (silent, 2), (more, 3)]), [0.4, 0.6])
+    np.testing.assert_allclose(mixtures.agreed([(silent, 2), (more, 3), (silent, 2)]), [0.5, 0.5])
+    one, two, grid = chances(4, 2, 9), chances(6, 2, 10), simplex_grid(2)
+    said = [(log_likelihoods(one, grid), 2), (log_likelihoods(two, grid), 2), (np.zeros(7), 2)]
+    all_samples = posterior_mean(log_likelihoods(np.vstack([one, two]), grid), grid)
+    np.testing.assert_allclose(mixtures.agreed(said, pooled=True), all_samples)
+
+
+def test_weights_are_those_after_200_steps() -> None:
+    q, prior = np.array([[0.5, 0.49], [0.5, 0.51], [0.2, 0.21]]), [0.9, 0.1]  # experts so alike that EM has far to go
+    np.testing.assert_array_equal(mixture_weights(q, prior, 0.1), mixture_weights(q, prior, 0.1, steps=200))
+    assert not np.array_equal(mixture_weights(q, prior, 0.1), mixture_weights(q, prior, 0.1, steps=201))
