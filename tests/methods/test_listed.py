@@ -29,6 +29,17 @@ EPOCHS, CLIENTS = 3, 4
 # Whose passes are no plain sum: made samples, calibration sets, hidden units, trials of a line search. Their own tests count them.
 IN_WORDS = {"fedcog", "fedmdfg", "fedsac", "fedtype", "finetune", "poise"}
 
+# The models that clients end with: "all" where it is the same for all, "main" where it is what the method is for. Else the global model alone.
+SERVED: dict[str, dict[str, str]] = {
+    **{name: {"personal": "main"} for name in ("cffl", "cgsv", "fedave")},
+    **{name: {"personal": "main", "global": "all"} for name in ("ditto", "fedakd", "fedas", "finetune")},
+    **{name: {"proxy": "all", "personal": "main"} for name in ("fedekd", "fedtype")},
+    "fedsac": {"submodel": "main"},
+    "kdia": {"global": "all main", "teacher": "all"},
+    "pfedck": {"personal": "main", "interactive": "all"},
+    "poise": {"personal": "main", "global": "all", "alone": ""},
+    "standalone": {"personal": ""},
+}
 TRIED = {"fedequilibria": 4}  # samples of each client on which two ways to its Fisher diagonal are first compared
 
 
@@ -73,8 +84,15 @@ def test_every_method_says_what_it_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", methods.names())
 def test_exchanges_and_passes_are_those_of_a_second_round(name: str, tmp_path: Path) -> None:
-    """Of the second, since in the first some teachers are missing: per training sample, and per sample of the server's."""
+    """Of the second, since in the first some teachers are missing: per training sample, and per sample of the server's. And what is served."""
     entry, at_the_end, exchanges, original = methods.describe(name), [], Counter[int](), RoundCohort.run
+    kind, served = methods.find(name), {}
+    serves = kind.serves
+
+    def served_and_noted(*arguments: Any) -> Any:
+        for key, one in (found := serves(*arguments)).items():
+            served[key] = " ".join(["all"] * getattr(one, "same_for_all", False) + ["main"] * getattr(one, "main", False))
+        return found
 
     def run_and_count(self: RoundCohort, *arguments: Any, **more: Any) -> Any:
         exchanges[self.server.round] += 1
@@ -82,9 +100,10 @@ def test_exchanges_and_passes_are_those_of_a_second_round(name: str, tmp_path: P
 
     training = {"lr": 0.05, "batch": 5, "epochs": EPOCHS}
     wanted = eq.Experiment(**settings(name, rounds=2, training=training), dataset=eq.from_sites(sites()))
-    with counted() as passes, patch.object(RoundCohort, "run", run_and_count):
+    with counted() as passes, patch.object(RoundCohort, "run", run_and_count), patch.object(kind, "serves", served_and_noted):
         run = eq.run(wanted, tmp_path / "run", watcher=Watcher(on_round=lambda record: at_the_end.append(Counter(passes))))
     assert not run.rejected()
+    assert served == SERVED.get(name, {"global": "all"})
     if entry["exchanges"].replace("; once ", "").isdigit():
         assert exchanges[2] == int(of_round(entry["exchanges"]))
         assert exchanges[0] == int(entry["exchanges"].partition("; once ")[2] or 0)
