@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from equipoise import methods
-from equipoise.composition import Unsound, compose
+from equipoise.composition import Unsound, compose, finishes, guest_named, parts, step_name
+from equipoise.methods.fedavg import FedAvg
+from equipoise.methods.finetune import Finetune
 from tests.helpers.runs import assert_same, everything, finite, played, settings
+from tests.helpers.slots import ByLoss, Shifted, Slow
 
 BASES = ["fedavg", "fedprox", "fedavgm", "fedakd", "kdia", "corefed", "fedequilibria", "fedekd", "ditto", "fedas"]
 BASES += ["moon", "fedgkd", "fedproto", "fedmpr", "fedrdn", "feddisco", "qfedavg", "pa3fed", "fedlsa", "fedtype"]
@@ -79,3 +82,31 @@ def test_a_rule_of_its_own_gives_the_same_run(tmp_path: Path) -> None:
 def test_unsound_pairs_are_refused_with_a_reason(base: str, slot: str, guest: str, reason: str) -> None:
     with pytest.raises(Unsound, match=reason):
         compose(methods.make(base), **{slot: methods.make(guest)})
+
+
+def test_steps_travel_under_the_name_of_whose_they_are() -> None:
+    alone, shifted = FedAvg(), Shifted()
+    whole = compose(alone, inputs=shifted, beside=Slow())
+    base, guests = parts(whole)
+    assert (base, list(guests)) == (alone, ["inputs", "beside"]) and parts(alone) == (alone, {})
+    assert {step_name(whole, one.client) for one in (whole, base, whole.flow)} == {"client"}  # type: ignore[attr-defined]
+    assert step_name(alone, alone.client) == "client"
+    assert step_name(whole, guests["inputs"].centre) == "@shifted.centre"  # type: ignore[attr-defined]
+    assert guest_named(whole, "@shifted") is guests["inputs"] and guest_named(whole, "@slow") is guests["beside"]
+    for strange in (shifted.centre, FedAvg().client, len, lambda client, down: None):
+        with pytest.raises(TypeError, match=r"expected a method of FedAvg\+Shifted\+Slow such as self.client"):
+            step_name(whole, strange)
+
+
+def test_what_is_known_of_a_composition() -> None:
+    whole = compose(FedAvg(), beside=Slow(), weights=ByLoss())
+    assert whole.title == "FedAvg+ByLoss+Slow" and list(parts(whole)[1]) == ["weights", "beside"], (
+        "by slot, in whatever order they are given"
+    )
+    assert whole.weighs and whole.uploads_model and whole.shares_model and whole.trains
+    assert not compose(methods.make("standalone"), inputs=Shifted()).shares_model
+    assert not (finishes(FedAvg()) or finishes(whole))
+    assert finishes(Finetune()) and finishes(compose(FedAvg(), finish=Finetune())) and finishes(compose(Finetune(), weights=ByLoss()))
+    with pytest.raises(Unsound, match="it ends so already"):
+        compose(Finetune(), finish=Finetune(tune_epochs=1))
+    compose(methods.make("poise"), finish=Finetune())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -312,3 +313,17 @@ def test_only_updates_statistics_and_losses_are_uploaded() -> None:
     workbench, method = bench(FedAVE(batch=2), "cnn")
     up = method.client(at(workbench, "ada"), Down(model=workbench.initial("model")))
     assert set(up) == {"update", "rest", "losses"} and set(up.update) == set(workbench.initial("model").trained)
+
+
+def test_a_reputation_never_falls_below_a_thousandth_of_a_whole_value() -> None:
+    server: Any = SimpleNamespace(ids=["a", "b", "c", "d"])
+    ups: Any = SimpleNamespace(ids=["a", "b"])
+    shares, held = FedAVE()._reputation(server, State(reputation=PerClient()), ups, np.array([0.0, 0.999]))
+    np.testing.assert_allclose(shares, [0.001, 0.999], rtol=1e-12)
+    assert held == pytest.approx({"a": 0.0005, "b": 0.4995})  # of the half that belongs to two of four clients
+    known = State(reputation=PerClient().put({"a": 0.4, "b": 0.1}))
+    shares, held = FedAVE(alpha=0.75)._reputation(server, known, ups, np.array([0.2, 1.0]))
+    np.testing.assert_allclose(
+        shares, np.array([0.65, 0.4]) / 1.05
+    )  # 3/4 of 0.8 and 0.2, the shares of what both hold, and 1/4 of the values
+    assert held == pytest.approx({"a": 0.5 * 0.65 / 1.05, "b": 0.5 * 0.4 / 1.05})

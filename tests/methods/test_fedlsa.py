@@ -238,6 +238,7 @@ def test_bad_input_is_refused_before_round_1(tmp_path: Path) -> None:
     assert "FedLsa works on classes" in refused(
         eq.Experiment(**wanted, model="mlp", dataset=eq.from_sites(numbers, kind="regression")), tmp_path / "run"
     )
+    FedLsa().check(Task("classification", (4,), 2))
     with pytest.raises(ValueError, match="takes two or more, but the task has 1"):
         FedLsa().check(Task("classification", (4,), 1))
     for name, value in (("lambda_anchor", -1), ("temperature", 0), ("steps", 0), ("server_lr", 0), ("alpha", -1), ("proj_dim", -1)):

@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 from torch import nn
 
 import equipoise as eq
-from equipoise.methods.fedmdfg import FedMDFG
+from equipoise.methods.fedmdfg import HUGE, FedMDFG
 from equipoise.records import Down, PerClient, State
 from equipoise.storage.checkpoint import load_server
 from equipoise.tree import Tree
@@ -316,6 +316,28 @@ def test_a_search_that_no_rate_satisfies_takes_all_and_then_the_best() -> None:
     assert FedMDFG(s=2)._searched(1.0, False, found, before, slopes, worse) == 0.5 and asked[0] == 1.0
     mixed = lambda rate, first: np.array([1.1, 0.8 if rate <= 1 else 2.0])  # noqa: E731
     assert FedMDFG(s=2)._searched(1.0, True, found, before, slopes, mixed) == 1.0  # the largest with a smaller total
+
+
+@pytest.mark.parametrize(("fall", "trials"), [(1.2e-4, 1), (1e-4, 1), (0.8e-4, 3), (-1.0, 3)])
+def test_a_step_has_to_reach_a_ten_thousandth_of_what_its_slope_promises(fall: float, trials: int) -> None:
+    found, asked = Direction(np.eye(1), np.ones(1), scale=1.0, guided=False), []
+
+    def tried(rate: float, first: bool) -> np.ndarray:
+        asked.append((rate, first))
+        return np.array([0.0 - fall * rate * 2.0])
+
+    FedMDFG(s=1)._searched(1.0, True, found, np.zeros(1), np.array([2.0]), tried)
+    assert asked == [(2.0, True), (1.0, False), (0.5, False)][:trials]
+
+
+def test_trials_that_are_all_infinite_leave_the_model_where_it_is() -> None:
+    found = Direction(np.eye(1), np.ones(1), scale=1.0, guided=False)
+    for worst, rate in ((HUGE, 0.0), (1e20, 0.5)):
+        losses = {1.0: HUGE, 0.5: worst}
+        search = FedMDFG(s=1)._searched(
+            1.0, False, found, np.ones(1), np.ones(1), lambda rate, first, losses=losses: np.array([losses[rate]])
+        )
+        assert search == rate
 
 
 def test_the_released_tests_let_losses_grow_a_little() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -193,3 +194,10 @@ def test_weights_and_update_go_together() -> None:
         compose(FedMGDA(), weights=FedAvg())
     with pytest.raises(Unsound, match="no weight rule that stands"):
         compose(FedAvg(), weights=FedMGDA())
+
+
+@pytest.mark.parametrize(("round", "rounds", "rate"), [(1, 1, 2.0), (1, 2, 2.0), (2, 2, 0.18), (1, 5, 2.0), (3, 5, 0.6), (5, 5, 0.18)])
+def test_the_rate_falls_to_its_share_in_the_last_round(round: int, rounds: int, rate: float) -> None:
+    server: Any = SimpleNamespace(round=round, rounds=rounds, lr=0.07)
+    assert FedMGDA(server_rate=2.0, decay=0.09)._rate(server) == pytest.approx(rate)
+    assert FedMGDA(server_rate=2.0, preset="corefed")._rate(server) == 0.07

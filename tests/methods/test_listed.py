@@ -182,3 +182,64 @@ def test_the_pages_list_what_there_is() -> None:
         assert all(f"[`{name}`](" in text for name in methods.names())
         for target in re.findall(r"\]\(([^)#:]+)\)", text):
             assert (page.parent / target).exists(), target
+
+
+def test_lists_go_by_family_then_year_then_name() -> None:
+    entries, order = methods.listed(), list(FAMILIES)
+    keys = [(order.index(entry["family"]), entry["year"] or 0, entry["name"]) for entry in entries]
+    assert keys == sorted(keys) and entries[0]["name"] == "standalone" and len({key[:2] for key in keys}) < len(keys)
+
+
+@pytest.mark.parametrize(
+    ("method", "parameter", "words"),
+    [
+        ("cffl", "alpha", "float > 0 and <= 100"),
+        ("cffl", "memory", "float >= 0 and < 1"),
+        ("fedheal", "tau", "float"),
+        ("feddc", "grad_correction", "bool"),
+        ("fedsac", "alone", "int >= 1 or none"),
+        ("ditto", "average", "one of 'uniform', 'size'"),
+        ("standalone", "model", "str"),
+    ],
+)
+def test_ranges_in_words(method: str, parameter: str, words: str) -> None:
+    assert {entry["name"]: entry["range"] for entry in methods.describe(method)["parameters"]}[parameter] == words
+
+
+def test_a_reconstruction_is_shown_as_one_and_other_names_as_they_are() -> None:
+    shown = {name: methods.shown(name) for name in ("pa3fed", "fedavg", "my.module:Thing")}
+    assert shown == {"pa3fed": "pa3fed (reconstruction)", "fedavg": "fedavg", "my.module:Thing": "my.module:Thing"}
+
+
+def test_what_is_no_name_and_no_finite_number_is_refused() -> None:
+    with pytest.raises(methods.UnknownName, match="unknown method 3: expected a name"):
+        methods.find(3)  # type: ignore[arg-type]
+    for value in (float("inf"), float("nan")):
+        with pytest.raises(ValueError, match=r"method.mu: .*finite number, got (inf|nan); fedprox.mu is float >= 0"):
+            methods.make("fedprox", {"mu": value})
+    assert methods.make("fedprox", {"mu": 0}) == methods.make("fedprox", {"mu": 0.0}) != methods.make("fedprox")
+
+
+@dataclass(frozen=True)
+class Sharper(FedeKD):
+    """Trusts
+    less.
+
+    And says so.
+    """
+
+    beta: float = 3.0  # mine
+
+    def setup(self, server: Any, state: Any, everyone: Any) -> Any:
+        return state
+
+
+def test_a_class_that_changes_a_default_explains_it_itself() -> None:
+    methods.register(Sharper)
+    try:
+        found = methods.describe("sharper")
+    finally:
+        del methods._own["sharper"]
+    told = {entry["name"]: (entry["default"], entry["range"], entry["help"]) for entry in found["parameters"]}
+    assert told["beta"] == (3.0, "float", "mine") and told["lambda_kd"][2] == "weight of what the global proxy teaches; 0 is local training"
+    assert (found["summary"], found["needs"], found["exchanges"]) == ("Trusts less.", [], "not stated")

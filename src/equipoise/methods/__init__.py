@@ -8,7 +8,8 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Mapping
-from typing import Any, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -82,12 +83,18 @@ def parameters_of(method: Method) -> dict[str, Any]:
 
 
 def describe_type(hint: Any) -> str:
-    """A parameter's type and range in words."""
+    """A parameter's type and range in words.
+
+    >>> describe_type(int | None)
+    'int or none'
+    """
+    if get_origin(hint) in (Union, UnionType):
+        return " or ".join("none" if one is NoneType else describe_type(one) for one in get_args(hint))
     base = getattr(hint, "__origin__", hint)
     options = getattr(hint, "__args__", ()) if "Literal" in str(base) else ()
     if options:
         return "one of " + ", ".join(map(repr, options))
-    name = getattr(base, "__name__", str(base)) if "|" not in str(hint) else str(hint)
+    name = getattr(base, "__name__", str(base))
     bounds = [
         f"{sign} {getattr(mark, attribute)}"
         for mark in getattr(hint, "__metadata__", ())

@@ -37,7 +37,7 @@ class CFFL(Method):
     needs_classes = True
 
     upload: Fraction = 0.5  # share of its update that a client uploads: the numbers of largest magnitude (theta_u)
-    clip: Positive = 5.0  # largest norm of an update; inf: any
+    clip: Positive = 5.0  # largest norm of an update; a huge one such as 1e9: any
     alpha: Annotated[float, Gt(0), Le(100)] = 1.0  # how much more the accurate earn: reputations are sinh(alpha c); near 0: in proportion
     memory: Annotated[float, Ge(0), Lt(1)] = 0.8  # how much of a reputation stays from round to round
     threshold: Annotated[float, Ge(0), Lt(1)] = 0.5  # reputations below this share of the mean expel; 0: nobody is expelled
