@@ -130,3 +130,9 @@ def test_cosines_are_of_the_last_axis():
     np.testing.assert_allclose(drawn.reshape(8, 3), embedding_target(own, [1.0, 2.0, 0.5], 0.3))
     with pytest.raises(ValueError, match="same last size"):
         alignment(np.ones((2, 3)), np.ones((1, 3)))
+
+
+@pytest.mark.parametrize(("length", "counted"), [(0.0, 0.0), (0.5e-12, 0.5), (1.5e-12, 1.0), (1e-3, 1.0)])
+def test_the_shortest_features_are_not_blown_up(length, counted):
+    np.testing.assert_allclose(mean_direction(np.array([[length, 0.0]])), [counted, 0.0])
+    np.testing.assert_allclose(alignment(np.array([[length, 0.0]]), [2.0, 0.0]), [counted])

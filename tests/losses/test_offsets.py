@@ -92,3 +92,8 @@ def test_of_classes_it_is_that_of_every_class() -> None:
     logits, labels = problem(20, 3, 10)
     np.testing.assert_array_equal(offsets(logits, labels, 0.7, classifies=True), class_offsets(logits, labels, 0.7))
     np.testing.assert_array_equal(class_offsets(logits, labels), class_offsets(logits, labels, 1.0))
+
+
+def test_large_logits_do_not_overflow() -> None:
+    found = class_offsets([[2000.0, 1999.0], [1000.0, 1001.0], [3000.0, 3000.0]], [0, 0, 1])
+    np.testing.assert_allclose(found, class_offsets([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]], [0, 0, 1]), atol=1e-9)

@@ -322,3 +322,9 @@ def test_the_networks_of_other_tests_train_with_it(tmp_path: Path) -> None:
     """Digits, with a network that drops: the run repeats bit for bit though statistics and units are drawn."""
     first, second = (eq.run(few("fedrdn", "dropout"), tmp_path / name) for name in ("a", "b"))
     assert "dropout" in NETWORKS and same(load_server(first.store).model, load_server(second.store).model)
+
+
+def test_a_constant_channel_is_divided_by_a_millionth() -> None:
+    x = torch.full((1, 2, 2, 2), 3.0, dtype=torch.float64)
+    found = standardised(x, torch.tensor([3.0, 2.0], dtype=torch.float64), torch.tensor([0.0, 0.0], dtype=torch.float64))
+    torch.testing.assert_close(found[0, :, 0, 0], torch.tensor([0.0, 1e6], dtype=torch.float64))

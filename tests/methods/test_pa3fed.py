@@ -113,6 +113,11 @@ def test_weights_are_positive_shares_whatever_the_losses() -> None:
         assert (found > 0).all() and abs(found.sum() - 1) <= 1e-12
 
 
+def test_a_loss_that_rose_from_nothing_takes_the_whole_share_of_change() -> None:
+    _, found = weighed(Pa3Fed(beta=0.4, delta=0.0), [10, 30], [0.5, 1.0], [1.0, 1.0], state(**{"0": 0.0, "1": 1.0}))
+    np.testing.assert_allclose(found, [0.6 * 0.25 + 0.4, 0.6 * 0.75])
+
+
 def test_nobody_moving_is_defined() -> None:
     _, found = weighed(Pa3Fed(), [3, 5], [1.0, 1.0], [0.0, 0.0], state(movement=0.0))
     assert np.isfinite(found).all() and (found > 0).all()

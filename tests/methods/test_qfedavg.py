@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -136,3 +137,11 @@ def test_as_the_weight_rule_of_another_method(tmp_path: Path) -> None:
     guest = eq.run(experiment(compose(FedProx(mu=0), weights=QFedAvg(q=1)), "cnn"), out=tmp_path / "guest")
     assert own.weights() == guest.weights() and same(model_of(own), model_of(guest))
     assert not torch.equal(model_of(own)["head.weight"], model_of(eq.run(experiment("fedavg", "cnn"), out=tmp_path / "avg"))["head.weight"])
+
+
+def test_a_loss_of_nothing_counts_as_a_ten_billionth() -> None:
+    server: Any = SimpleNamespace(lr=0.5)
+    ups: Any = SimpleNamespace(numbers={"loss": np.array([0.0, 1.0 - 1e-10]), "drift": np.array([0.0, 3.0])}.__getitem__)
+    found = QFedAvg(q=0.5).weights(server, State(), ups)
+    np.testing.assert_allclose(found.shares, [1e-5, 1.0])
+    assert found.step == pytest.approx((1 + 1e-5) / (1e-5 + 1 + 0.5 * 2 * 9))  # h = F^q (1 + q L |drift|^2 / F)

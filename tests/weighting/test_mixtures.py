@@ -113,6 +113,7 @@ def test_the_finest_grid_of_at_most_500_points(experts: int, steps: int) -> None
 def test_what_experts_say_becomes_chances_of_the_labels() -> None:
     said = np.log([[[0.2, 0.8], [0.5, 0.5]], [[0.9, 0.1], [0.3, 0.7]], [[0.6, 0.4], [1.0, 1e-300]]])  # samples, experts, classes
     np.testing.assert_allclose(mixtures.chances(said, [1, 0, 1], classifies=True), [[0.8, 0.5], [0.9, 0.3], [0.4, 1e-12]])
+    np.testing.assert_allclose(mixtures.label_chances([[2000.0, 2000.0], [1000.0, 1000.0 + log(3)]], [0, 1]), [0.5, 0.75])
     assert mixtures.chances(np.empty((0, 2, 3)), np.empty(0), classifies=True).shape == (0, 2)
     assert mixtures.chances(np.empty((0, 2, 1)), np.empty(0), classifies=False).shape == (0, 2)
 
