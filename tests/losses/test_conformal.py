@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,3 +154,11 @@ def test_a_ranking_of_two_classes_is_one_pair() -> None:
 def test_a_ranking_that_is_right_costs_nothing() -> None:
     assert float(ranking_loss(torch.tensor([[3.0, 2.0, 1.0]]), [[True, True, False]])) == 0
     assert float(ranking_loss(torch.tensor([[0.0, 2.0, 1.0]]), [[True, True, True]])) == 0
+
+
+@pytest.mark.parametrize("rule", ["converged", "released"])
+def test_what_is_calibrated_has_the_temperature_that_was_fitted(rule: Any) -> None:
+    logits, labels = drawn(40, 4)
+    found = calibrated(logits, labels, 0.1, 2, 0.3, rule)
+    assert found.temperature == fitted_temperature(logits, labels, rule) and (found.k_reg, found.penalty) == (2, 0.3)
+    assert calibrated(logits, labels, 0.1, 2, 0.3).temperature == fitted_temperature(logits, labels, "converged") != found.threshold
