@@ -50,11 +50,11 @@ def from_arrays(
     ('classification', 3, torch.float32)
     """
     x, y = np.asarray(x), np.asarray(y).squeeze()
+    if x.dtype.kind not in "biuf" or not x.ndim:
+        raise ValueError(f"data set {name}: expected numbers, one row or image per sample, got {x.dtype} of shape {x.shape}")
     y = y.reshape(len(x)) if y.size == len(x) else y
     if y.ndim != 1:
         raise ValueError(f"data set {name}: expected one label per sample, got {len(x)} samples and labels of shape {y.shape}")
-    if x.dtype.kind not in "biuf" or not x.ndim:
-        raise ValueError(f"data set {name}: expected numbers, one row or image per sample, got {x.dtype} of shape {x.shape}")
     with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, and is refused as such
         inputs = torch.tensor(images_first(x) if x.dtype == np.uint8 and x.ndim > 2 else x.astype(np.float32))
     labels, names = _labels(y, kind, tuple(class_names))
@@ -77,7 +77,7 @@ def from_arrays(
 
 def _warn_of_scale(x: torch.Tensor, name: str) -> None:
     """Rows that are taken as they are should be near 0 and 1: training at any usual rate fails on blood pressures."""
-    if x.ndim != 2 or not x.numel() or x.dtype == torch.uint8:
+    if x.ndim != 2 or not x.numel():
         return
     centre, spread = float(x.double().mean(0).abs().max()), float(x.double().std(0, correction=0).max())
     if centre > FAR or spread > FAR:  # NaN and infinity are refused by what follows
