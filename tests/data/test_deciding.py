@@ -181,7 +181,10 @@ def test_the_schema_of_a_data_set_that_came_from_no_file() -> None:
 def test_a_schema_chooses_and_orders_columns_and_classes() -> None:
     data = table(class_names=("no", "yes"))
     assert with_schema(data, None) is data
-    given = Schema(classes=("maybe", "yes", "no"), columns=({"name": "c", "kind": "number", "gaps": True}, {"name": "a", "kind": "number"}))
+    given = Schema(
+        classes=("maybe", "yes", "no"),
+        columns=({"name": "c", "kind": "number", "gaps": True}, {"name": "a", "kind": "number", "gaps": True}),
+    )
     seen = with_schema(data, given)
     assert np.array_equal(seen.x.numpy(), [[5, 1], [6, 2], [np.nan, 3]], equal_nan=True)
     assert [c.name for c in seen.columns] == ["c", "a"] and seen.task.shape == (2,)
@@ -217,6 +220,8 @@ def test_a_schema_with_columns_is_for_tables_and_one_with_their_shape_for_all() 
     with pytest.raises(ValueError, match="data set arrays is no table, but its schema has columns"):
         with_schema(plain, Schema(columns=({"name": "a", "kind": "number"},)))
     assert with_schema(plain, Schema(shape=(5,))).task.shape == (5,)
+    with pytest.raises(ValueError, match="data set arrays has numbers for labels, but its schema has classes"):
+        with_schema(from_arrays(np.zeros((2, 5)), [0.5, 1]), Schema(classes=("0", "1")))
 
 
 def test_what_a_schema_does_not_say_stays_as_found() -> None:
