@@ -226,6 +226,8 @@ def test_a_folder_of_pictures(tmp_path: Path) -> None:
     assert data.name == tmp_path.name and data.task.shape == (1, 2, 3) and data.task.class_names == ("x", "y")
     assert data.y.tolist() == [0, 0, 1, 0] and data.x[:, 0, 0, 0].tolist() == [31, 21, 11, 1]
     assert data.site_names == ("a", "b") and data.site is not None and data.site.tolist() == [0, 0, 0, 1]
+    saved(tmp_path / "a" / "y" / "3.png", (3, 4), "L")  # as wide as the others, but higher
+    assert from_image_folder(tmp_path).task.shape == (1, 64, 64) and from_image_folder(tmp_path, 5).task.shape == (1, 5, 5)
 
 
 def test_pictures_that_are_too_large_or_none_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,13 +41,17 @@ def server() -> Iterator[Server]:
             if self.path == "/missing":
                 self.send_error(404)
                 return
+            if self.path.startswith("/status/"):
+                self.send_error(int(self.path.rpartition("/")[2]))
+                return
             start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and state.ranges else 0
             if start >= len(state.content):
                 self.send_error(416)
                 return
             body = state.content[start:]
             self.send_response(206 if start else 200)
-            self.send_header("Content-Length", str(len(body)))
+            if self.path != "/unsized":
+                self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if state.break_after is not None:
                 body, state.break_after = body[: state.break_after], None
@@ -106,6 +110,42 @@ def test_the_next_address_is_tried_and_all_are_named_in_the_end(server: Server, 
     assert download((server.url + "/missing", server.url + "/f"), tmp_path / "f", MD5).exists()
     with pytest.raises(OSError, match=r"/missing: HTTP Error 404.*equipoise data import"):
         download((server.url + "/missing",), tmp_path / "g", MD5)
+
+
+@pytest.mark.parametrize(("status", "tries"), [(499, 1), (500, 3), (503, 3)])
+def test_what_the_server_cannot_do_now_is_tried_three_times_and_what_it_refuses_once(
+    server: Server, tmp_path: Path, status: int, tries: int
+) -> None:
+    with pytest.raises(OSError) as refused:
+        download((f"{server.url}/status/{status}", server.url + "/missing"), tmp_path / "f", MD5)
+    assert len(server.asked) == tries + 1 and str(refused.value).count(f"HTTP Error {status}") == tries
+    assert str(refused.value).startswith("could not download f. Tried: "), "nothing is kept of what never came"
+
+
+def test_what_arrived_is_kept_to_go_on_from(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equipoise.data.sets.download.ATTEMPTS", 1)
+    server.break_after = 1000
+    with pytest.raises(OSError, match=r"f; 1,000 bytes are kept to go on from.*the connection broke after 1,000 of 1,024,000 bytes"):
+        download((server.url + "/f",), tmp_path / "f", MD5)
+    assert [file.name for file in tmp_path.iterdir()] == ["f.part"] and len(server.asked) == 1
+    seen: list[tuple[str, int, int | None]] = []
+    download((server.url + "/f",), tmp_path / "f", MD5, lambda *report: seen.append(report))
+    assert seen[0][1] > 1000 and seen[-1] == ("f", 1_024_000, 1_024_000) and {total for _, _, total in seen} == {1_024_000}
+    assert server.asked == [None, "bytes=1000-"] and (tmp_path / "f").read_bytes() == CONTENT
+
+
+def test_a_server_that_tells_no_length(server: Server, tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int | None]] = []
+    assert download((server.url + "/unsized",), tmp_path / "f", MD5, lambda *report: seen.append(report)).read_bytes() == CONTENT
+    assert seen[-1] == ("f", 1_024_000, None)
+
+
+def test_a_wrong_file_is_replaced_and_a_wrong_address_not_asked_again(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"another version")
+    assert download((server.url + "/f",), tmp_path / "f", MD5).read_bytes() == CONTENT
+    with pytest.raises(OSError, match=f"checksum {MD5} instead of 0+"):
+        download((server.url + "/f", server.url + "/f"), tmp_path / "g", "0" * 32)
+    assert server.asked == [None] * 3, "each address once, from the beginning"
 
 
 def test_fetch_keeps_the_prepared_copy_only(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
