@@ -67,6 +67,7 @@ def test_a_data_set_of_python_by_its_columns_and_notes() -> None:
         and numbers.sites[0].target == {"mean": 0.25, "lowest": 0, "highest": 1}
         and not numbers.sites[0].classes
     )
+    assert (numbers.sites[0].name, numbers.sites[0].rows, numbers.sites[0].test) == ("arrays", 4, 0)
     unnamed = understood(DataConfig(), from_arrays(x, [0, 2, 0, 0], columns=["a", "b"], sites=["s", "s", "t", "t"]))
     assert [dict(site.classes) for site in unnamed.sites] == [{"0": 1, "2": 1}, {"0": 2}]
     assert [warning for warning in unnamed.warnings if "fewer" not in warning] == []
@@ -127,6 +128,24 @@ def test_a_few_words_among_numbers(numbers: int, strange: int, gaps: int, warned
     found = look(tmp_path, {"a.csv": column(cells[1:]), "b.csv": column(cells[:1])})
     expected = f"column 'c' is not read as numbers because of {strange} cells such as 'w0'"
     assert [one.startswith(expected) for one in said(found, "column 'c' is not")] == [True] * warned
+
+
+def test_numbers_with_decimal_commas_are_no_words(tmp_path: Path) -> None:
+    rows = "".join(f"{cell};{'ab'[i % 2]}\n" for i, cell in enumerate(["1,5", "2,5", "1,5", "2,5", "n.d."]))
+    found = look(tmp_path, {"a.csv": "c;label\n1,5;a\n2,5;b\n", "b.csv": "c;label\n" + rows})
+    assert len(said(found, "column 'c' is not read as numbers because of 1 cells such as 'n.d.'; leave")) == 1
+    assert "'1,5' (2 rows) and '1.5' (1 rows) are nearly equal" in " ".join(said(found, "column 'c': the categories")), "numbers count too"
+
+
+def test_sites_of_arrays(tmp_path: Path) -> None:
+    for site, rows in (("east", 3), ("west", 2)):
+        np.savez(tmp_path / f"{site}.npz", x=np.arange(2.0 * rows).reshape(rows, 2), y=np.arange(rows) % 2)
+    found = understood(DataConfig(name=str(tmp_path), schema={"columns": [{"name": "x1", "kind": "number"}]}))
+    assert [(site.name, site.rows, dict(site.classes)) for site in found.sites] == [
+        ("east", 3, {"0": 2, "1": 1}),
+        ("west", 2, {"0": 1, "1": 1}),
+    ]
+    assert [one.name for one in found.columns] == ["x1"] and (found.label, found.files) == (None, {})
 
 
 @pytest.mark.parametrize(

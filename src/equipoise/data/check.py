@@ -20,7 +20,7 @@ from equipoise.data.patients import is_patients
 from equipoise.data.pipeline import is_own, load
 from equipoise.data.reading import cells_as_text, column_of, is_missing
 from equipoise.data.schema import INPUTS, ColumnSchema, Schema
-from equipoise.data.tables import LARGEST, Sites, dataset_of, label_column, read_sites, site_files
+from equipoise.data.tables import LARGEST, Sites, dataset_of, read_sites, site_files
 
 FEW_TESTS = 30  # test rows of a site below which a difference of some percent is noise
 _NAMED = 5
@@ -76,13 +76,13 @@ def understood(config: DataConfig, dataset: Dataset | None = None) -> Understand
     if sites.arrays:
         return _of_dataset(with_schema(dataset, config.schema), config)
     assert dataset.schema is not None
-    schema, label = dataset.schema, dataset.schema.label
-    first = next(iter(sites.tables.values()))
-    label = config.label or label or label_column(first, None)
+    schema, first = dataset.schema, next(iter(sites.tables.values()))
+    label = config.label or schema.label
+    assert label is not None  # of a table the schema always tells it
     guessed = config.label is None and (config.schema is None or config.schema.label is None)
     found = _sites(dataset, config)
     warnings = [
-        *_of_columns(sites, schema, label, config.schema is None),
+        *_of_columns(sites, schema, config.schema is None),
         *_of_labels(sites, label, schema.classes, len(dataset.x)),
         *_of_sites(found, dataset.task.class_names, config),
         *(
@@ -187,7 +187,7 @@ def _gaps(cells: np.ndarray) -> np.ndarray:
     return np.array([is_missing(cell) for cell in cells_as_text(cells)], bool)
 
 
-def _of_columns(sites: Sites, schema: Schema, label: str, guessed: bool) -> list[str]:
+def _of_columns(sites: Sites, schema: Schema, guessed: bool) -> list[str]:
     found = []
     for column in schema.columns:
         name = quoted(column.name)
@@ -222,7 +222,8 @@ def _of_columns(sites: Sites, schema: Schema, label: str, guessed: bool) -> list
                 + (f"; it could be read with the month first, too: here {_first(texts)}" if _either(texts, column.formats) else "")
             )
         if column.kind == "category":
-            found += _near_equal(column.categories, Counter(texts), f"column {name}: the categories")
+            counts = Counter(str(cell) for part in parts for cell in cells_as_text(part))  # also where a site has numbers only
+            found += _near_equal(column.categories, counts, f"column {name}: the categories")
     return found
 
 
