@@ -69,6 +69,8 @@ def test_a_hugging_face_data_set() -> None:
     every = from_huggingface(Rows(columns), label="y", site="s", categorical=["n"])
     assert [column.name for column in every.columns] == ["n", "c"] and every.columns[0].categories == ("1.5",)
     assert from_huggingface(Rows(columns), label="y", kind="regression").task.kind == "regression"
+    dated = from_huggingface(Rows({"d": ["2024-01-31", pd.NaT, "2024-02-01"], "y": [0, 1, 0]}), label="y").schema
+    assert dated is not None and (dated.columns[0].kind, dated.columns[0].gaps) == ("date", True), "what is not equal to itself is a gap"
     with pytest.raises(ValueError, match="the data set has no column z, t; it has n, c, y, s"):
         from_huggingface(Rows(columns), inputs=["n", "z"], label="y", site="t")
 
