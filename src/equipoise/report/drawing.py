@@ -86,7 +86,7 @@ def apart(place: int, points: int) -> dict[str, Any]:
         "linestyle": LINES[(place + place // len(COLOURS)) % len(LINES)],
         "marker": MARKERS[(place + place // len(COLOURS)) % len(MARKERS)],
         "markersize": 4,
-        "markevery": (min(points - 1, place % step), step) if points > 1 else None,
+        "markevery": (place % step, step) if points > 1 else None,
     }
 
 
