@@ -66,7 +66,7 @@ def test_of_three_to_five_unequal_classes_each_is_judged_against_the_rest() -> N
 @pytest.mark.parametrize("count", [12, 13])
 def test_more_than_twelve_sites_are_one_line(count: int) -> None:
     sites = {f"site {k}": scored(30, 2, k) for k in range(count)}
-    title, text, draw = clinical.curves_of(made_up(sites, 2))["roc"]
+    _, text, draw = clinical.curves_of(made_up(sites, 2))["roc"]
     labels = [line.get_text() for line in draw().axes[0].get_legend().get_texts()]
     assert labels == (list(sites) if count == 12 else [drawing.short("all clients together")])
     if count == 13:
@@ -83,7 +83,9 @@ def test_a_site_with_one_class_has_no_area() -> None:
 def test_the_tables_hold_measures_with_intervals_and_what_thresholds_would_give() -> None:
     sites = {"north": scored(40, 2, 1), "south": scored(35, 2, 2)}
     measures, thresholds = clinical.tables_of(made_up(sites, 2, clients=["north", "south", "west"]))
-    assert measures["title"].endswith("other test sets of that size; 1 of 3 clients sent no counts: fewer than 30 test samples, or they may not")
+    assert measures["title"].endswith(
+        "other test sets of that size; 1 of 3 clients sent no counts: fewer than 30 test samples, or they may not"
+    )
     assert measures["header"] == [
         "client",
         "AUROC",

@@ -8,6 +8,7 @@ import re
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from equipoise.report.cards import cards, points, written
 from equipoise.report.clinical import calibration
 from equipoise.report.curves import read_curves
 from equipoise.report.parts import metrics_of_several
-from equipoise.report.verdict import best_in_words
+from equipoise.report.verdict import _apart, best_in_words
 from equipoise.runs import Run
 from equipoise.runs.summary import summarise as shown
 from equipoise.runs.summary import undefined
@@ -80,6 +81,30 @@ def test_harm_is_judged_alike_and_so_is_another_measure() -> None:
     by_worst = best_in_words(made_up({"fedavg": [0.70, 0.71, 0.72], "fedakd": [0.80, 0.81, 0.82]}, measure="worst"))
     assert by_worst == "fedakd has the best worst client (71.0 %), over 3 seeds. fedavg and fedakd harmed nobody in 3 seeds."
     assert best_in_words(made_up({"fedavg": [0.5, 0.5], "fedakd": [0.9, 0.9]}, measure="harmed")) == "fedakd harmed nobody in 2 seeds."
+
+
+def test_up_to_three_methods_are_named_and_changes_have_a_sign() -> None:
+    def harmless(count: int) -> str:
+        return best_in_words(made_up({f"m{k}": [0.8] for k in range(count)}, measure="harmed"))
+
+    assert harmless(1) == "m0 harmed nobody in this one run." and harmless(3).startswith(
+        "m0, m1 and m2 harmed nobody in this one run per method"
+    )
+    assert harmless(4).startswith("m0, m1, m2 and 1 more harmed") and harmless(5).startswith("m0, m1, m2 and 2 more harmed")
+    change = best_in_words(made_up({"fedavg": [0.7], "fedakd": [0.8]}, measure="change"))
+    assert change.startswith("fedakd has the best change (+20.0 %) in this one run per method.")
+    tied = best_in_words(made_up({"fedavg": [0.8], "fedakd": [0.8]}, measure="std"))
+    assert tied.startswith("fedavg and fedakd have the best std (10.0 %)")
+    assert best_in_words(made_up({"fedavg": [0.8]})) == "fedavg harmed nobody in this one run.", "one method is not the best of several"
+    assert best_in_words(made_up({"standalone": [0.8]})) == ""
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "apart"),
+    [((1, 2), (3, 4), True), ((3, 4), (1, 2), True), ((1, 2), (2, 3), False), ((2, 3), (1, 2), False), ((1, 4), (2, 3), False), ((None, None), (2, 3), False), ((5, 6), (None, None), False)],
+)  # fmt: skip
+def test_intervals_are_apart_where_they_share_no_point(one: tuple[Any, Any], other: tuple[Any, Any], apart: bool) -> None:
+    assert _apart(dict(zip(("low", "high"), one, strict=True)), dict(zip(("low", "high"), other, strict=True))) == apart
 
 
 def test_every_partition_has_a_verdict_of_its_own() -> None:

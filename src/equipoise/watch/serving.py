@@ -60,7 +60,8 @@ class Watcher(ThreadingHTTPServer):
 
     def found(self, path: str) -> tuple[Page, str] | None:
         """The page that an address belongs to, and what of it is asked for; None without the token or for an address that we do not know."""
-        first, token, *rest = path.partition("?")[0].split("/") if path.count("/") > 1 else (path, "")
+        address = path.partition("?")[0]
+        first, token, *rest = address.split("/") if "/" in address else (address, "")
         if first or not hmac.compare_digest(token.encode(), self.token.encode()):
             return None
         if len(rest) == 1:
