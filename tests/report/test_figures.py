@@ -266,8 +266,8 @@ def test_rows_have_a_ring_for_alone_and_a_mark_for_together() -> None:
     assert {to_hex(group.get_edgecolor()[0]) for group in marks[1::2]} == {ALONE}
     shapes = [len(group.get_paths()[0].vertices) for group in marks[::2]]
     assert len(set(shapes)) == 3, "a circle, a triangle and a square: not by colour alone"
-    over = [ring.get_zorder() > mark.get_zorder() for mark, ring in zip(marks[::2], marks[1::2], strict=True)]
-    assert over == [True, True, False], "where they coincide the mark is on top"
+    over = [int(np.sign(ring.get_zorder() - mark.get_zorder())) for mark, ring in zip(marks[::2], marks[1::2], strict=True)]
+    assert over == [1, 1, -1], "where they coincide the mark is on top"
     figure = figures.alone_to_together(NAMES[:1], alone[:1], together[:1], ACCURACY, {})
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["alone", "gains (1)"]
 

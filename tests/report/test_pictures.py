@@ -185,3 +185,24 @@ def test_a_page_of_several_has_the_figures_of_each_method_under_its_name(folder:
     assert "3 methods on digits" in page and "Change against training alone by client (points; seed 0), most harmed first" in page
     for method in both.methods:
         assert f"{method}, {both.partitions[0]}, seed 0: {folder / method}" in page
+
+
+def test_figures_of_two_partitions_and_of_methods_that_begin_alike_are_told_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = opened([folder / method for method in ("fedavg", "fedprox")])
+    alike = [replace(entry, label={"fedprox": "fedavg (mu=1)"}.get(entry.label, entry.label)) for entry in both.entries]
+    there = [
+        replace(e, run=replace(e.run, config={**e.run.config, "data": {**e.run.config["data"], "partition": "sharded"}})) for e in alike
+    ]
+    page = shown(replace(both, entries=[*alike, *there[:1]]), monkeypatch)
+    shared = re.findall(r'<figure id="figure-([^"]*)"><h3>[^<]*</h3><img src="data:," alt="[A-Z]', page)
+    assert shared == ["gains-1", "curves-1", "plane-1", "gains-2", "curves-2", "plane-2"]
+    owned = dict(re.findall(r'<figure id="figure-([^"]*)"><h3>[^<]*</h3><img src="data:," alt="(fed[^:]*):', page))
+    assert owned == {f"{what}-fedavg-{k}": "fedavg" for what in ("heatmap", "weights") for k in (1, 2)} | {
+        f"{what}-fedavg--mu=1-1": "fedavg (mu=1)" for what in ("heatmap", "weights")
+    }
+    assert (
+        page.count('<h2 id="methods-') == 2
+        and "fedavg (mu=1), sharded" not in page
+        and f"fedavg, sharded, seed 0: {folder / 'fedavg'}" in page
+    )
+    assert f"2 methods on {both.entries[0].run.data}" in page
