@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 import equipoise.comparison.run as choosing
-from equipoise.comparison import compare, open_runs
+from equipoise.comparison import compare, open_runs, side_by_side
 from equipoise.comparison.entries import (
     Entry,
     aligned,
@@ -26,9 +27,12 @@ from equipoise.comparison.entries import (
 from equipoise.comparison.measures import cost_of, distances_of, for_each, in_unit_of, measure_run, measures, pairs
 from equipoise.comparison.plan import Cell
 from equipoise.metrics.registry import find
+from equipoise.report import pictures
 from equipoise.runs import Run
 from equipoise.storage.store import RunError, Store
 from equipoise.task import Task
+from equipoise.watch.gallery import Gallery
+from equipoise.watch.progress import progress_of
 from tests.helpers.stores import made_up_result, made_up_run
 
 
@@ -320,3 +324,28 @@ def test_a_comparison_is_made_of_what_ran_and_of_what_failed(tmp_path: Path, mon
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="cannot write a comparison to .*file"):
         compare(base, ["fedavg"], out=tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        read_result,
+        side_by_side.finished,
+        progress_of,
+        lambda folder: choosing._validation(replace(ONE, folder=folder)),
+        lambda folder: Gallery(folder.parent)._of_run(folder),
+        lambda folder: pictures._clinical(Entry("x", replace(ONE, folder=folder), None)),
+        lambda folder: pictures._curves(Entry("x", replace(ONE, folder=folder), None)),
+    ],
+)
+def test_hundreds_of_runs_need_not_be_open_at_a_time(
+    read: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = made_up_run(tmp_path / "run")
+    opened: list[Store] = []
+    closed: list[Store] = []
+    begin, end = Store.__init__, Store.close
+    monkeypatch.setattr(Store, "__init__", lambda self, *given, **more: [opened.append(self), begin(self, *given, **more)][1])
+    monkeypatch.setattr(Store, "close", lambda self: [closed.append(self), end(self)][1])
+    read(run)
+    assert opened and [id(store) for store in closed] == [id(store) for store in opened]
