@@ -185,6 +185,10 @@ def test_a_page_of_several_has_the_figures_of_each_method_under_its_name(folder:
     assert "3 methods on digits" in page and "Change against training alone by client (points; seed 0), most harmed first" in page
     for method in both.methods:
         assert f"{method}, {both.partitions[0]}, seed 0: {folder / method}" in page
+    body, foot = page[page.index('<table class="changes"') :].split("<tfoot>")[:2]
+    assert sorted(re.findall(r'<th scope="row">([^<]*)</th>', body)) == ["0", "1", "2", "3"] and foot.startswith(
+        '<tr><th scope="row">clients that lose<'
+    )
 
 
 def test_figures_of_two_partitions_and_of_methods_that_begin_alike_are_told_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
