@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -182,3 +183,13 @@ def test_a_run_is_begun_or_resumed_and_tells_of_rounds_and_of_life(tmp_path: Pat
     (tmp_path / "old" / "run.db").touch()
     carry_out(wanted, tmp_path / "old", lambda kind, **more: None, {"cluster": "x"})
     assert began == [("run", "new", {}), ("resume", "old", 5, {"cluster": "x"})]
+
+
+def test_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2, 5} if process == 0 else {1}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert side_by_side.cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert side_by_side.cores() == 8
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert side_by_side.cores() == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -174,6 +175,15 @@ def test_what_is_missing_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     one, two = Failure("x", "iid", 1, "fire"), Failure("y", "iid", 2, "flood")
     assert "1 of 2 runs failed: x, partition iid, seed 1: fire" in shown(replace(comparison, failures=[one]), monkeypatch)
     assert "2 of 3 runs failed, the first: x, partition iid, seed 1: fire" in shown(replace(comparison, failures=[one, two]), monkeypatch)
+
+
+def test_a_best_round_before_the_last_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = made_up_run(tmp_path / "run", rounds=2)
+    assert "The best average" not in shown(opened([run]), monkeypatch)
+    with sqlite3.connect(run / "run.db") as db:
+        db.execute("update measurements set value = 0.96 where round = 1")
+    db.close()
+    assert "The best average, 96.0 %, was that of round 1; it is known only by looking at test data." in shown(opened([run]), monkeypatch)
 
 
 def test_a_page_of_several_has_the_figures_of_each_method_under_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
