@@ -192,6 +192,7 @@ def test_a_page_of_several_has_the_figures_of_each_method_under_its_name(folder:
     names = re.findall(r'<figure id="figure-([^"]*)"', page)
     assert names[:3] == ["gains", "curves", "plane"]
     assert names[3:] == ["heatmap-standalone", "heatmap-fedavg", "weights-fedavg", "heatmap-fedprox", "weights-fedprox"]
+    assert "All metrics" not in page, "there is one"
     assert "3 methods on digits" in page and "Change against training alone by client (points; seed 0), most harmed first" in page
     for method in both.methods:
         assert f"{method}, {both.partitions[0]}, seed 0: {folder / method}" in page
