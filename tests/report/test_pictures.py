@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from equipoise.comparison import Comparison, opened
+from equipoise.comparison.entries import Entry
 from equipoise.comparison.table import Failure
 from equipoise.report import drawing, pictures
 from equipoise.report.cards import Card, cards
@@ -31,6 +32,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def figures_of(entry: Entry) -> dict[str, pictures.Picture]:
+    run = Run(entry.run.folder)
+    return pictures.of_run(entry, run, cards(entry, run))
+
+
 def percent(value: float) -> str:
     return f"{100 * value:.1f} %"
 
@@ -38,7 +44,7 @@ def percent(value: float) -> str:
 def test_the_figures_of_a_run_say_what_they_show(folder: Path) -> None:
     (entry,) = opened([folder / "fedavg"]).entries
     run, alone = Run(folder / "fedavg"), Run(folder / "standalone")
-    found = pictures.of_run(entry, cards(entry, run))
+    found = pictures.of_run(entry, run, cards(entry, run))
     assert list(found) == ["clients", "curves", "plane", "heatmap", "weights"]
     together, before = run.final(), alone.final()
     better = sum(together[client] > before[client] for client in together)
@@ -63,7 +69,7 @@ def test_the_figures_of_a_run_say_what_they_show(folder: Path) -> None:
 def test_errors_are_better_below(folder: Path) -> None:
     (entry,) = opened([folder / "errors" / "fedavg"]).entries
     run, alone = Run(folder / "errors" / "fedavg").final(), Run(folder / "errors" / "standalone").final()
-    found = pictures.of_run(entry, cards(entry, Run(folder / "errors" / "fedavg")))
+    found = figures_of(entry)
     better = sum(run[client] < alone[client] for client in run)
     assert found["clients"].text.endswith(f": {better} of 4 gain.") and found["plane"].text.startswith("Down is better on average")
     several = opened([folder / "errors" / method for method in ("standalone", "fedavg")])
@@ -75,17 +81,18 @@ def test_errors_are_better_below(folder: Path) -> None:
 def test_of_many_clients_the_text_speaks_of_points(count: int, many: bool, folder: Path) -> None:
     (entry,) = opened([folder / "fedavg"]).entries
     found = [Card(str(k), 1, 0.6, 0.5 + 0.1 * (k == 0), 0.1 * (k > 0), -0.1, 0.3) for k in range(count)]
-    text = pictures.of_run(entry, [*found, Card("x", 1, 0.5), Card("y", 1, 0.5, 0.4, float("nan"))])["clients"].text
+    without = [Card("x", 1, 0.5), Card("y", 1, 0.5, 0.4, float("nan"))]
+    text = pictures.of_run(entry, Run(entry.run.folder), [*found, *without])["clients"].text
     points = f"One point per client; above the line a client gains from joining. {count - 1} of {count} clients lie above it."
     assert (text == points) == many and (f"{count - 1} of {count} gain." in text) == (not many)
 
 
 def test_a_single_client_that_was_measured_once_has_no_plane_and_no_way(folder: Path) -> None:
     (entry,) = opened([folder / "single" / "fedavg"]).entries
-    found = pictures.of_run(entry, cards(entry, Run(folder / "single" / "fedavg")))
+    found = figures_of(entry)
     assert list(found) == ["curves", "heatmap", "weights"] and "training alone" not in found["curves"].text
     (alone,) = opened([folder / "standalone"]).entries
-    own = pictures.of_run(alone, cards(alone, Run(folder / "standalone")))
+    own = figures_of(alone)
     assert list(own) == ["curves", "plane", "heatmap"] and "training alone" not in own["plane"].text + own["curves"].text
 
 
