@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import sqlite3
@@ -16,7 +17,19 @@ from equipoise.records import CannotSave, PerClient, Record, Saved, State, read,
 from equipoise.storage import form
 from equipoise.storage import store as module
 from equipoise.storage.checkpoint import load_server, paths_of, save_server
-from equipoise.storage.files import digest, digest_of, file_flaw, in_subfolder, is_left_over, names_in, place, save_output, sync, unlink
+from equipoise.storage.files import (
+    READ_WHOLE,
+    digest,
+    digest_of,
+    file_flaw,
+    in_subfolder,
+    is_left_over,
+    names_in,
+    place,
+    save_output,
+    sync,
+    unlink,
+)
 from equipoise.storage.outdated import outdated
 from equipoise.storage.store import DATABASE, RoundRecord, RunError, Store
 from equipoise.storage.tables import FORMAT
@@ -300,6 +313,13 @@ def test_a_link_that_appears_in_between_is_not_followed_either(tmp_path: Path, m
     with pytest.raises(OSError):
         digest(tmp_path / "link")
     assert (tmp_path / "target").read_text() == "precious"
+
+
+@pytest.mark.parametrize("size", [0, READ_WHOLE, READ_WHOLE + 1])
+def test_a_digest_is_that_of_all_bytes_read_in_one_piece_or_in_several(size: int, tmp_path: Path) -> None:
+    content = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    (tmp_path / "file").write_bytes(content)
+    assert digest(tmp_path / "file") == digest_of(content) == hashlib.sha256(content).hexdigest()
 
 
 def test_what_is_wrong_with_a_file(tmp_path: Path) -> None:

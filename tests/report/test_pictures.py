@@ -228,3 +228,15 @@ def test_figures_of_two_partitions_and_of_methods_that_begin_alike_are_told_apar
         and f"fedavg, sharded, seed 0: {folder / 'fedavg'}" in page
     )
     assert f"2 methods on {both.entries[0].run.data}" in page
+
+
+def test_the_page_of_a_run_opens_it_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening one of very many clients takes a while."""
+    comparison, began, opens = opened([folder / "single" / "fedavg"]), Run.__init__, []
+
+    def counted(run: Run, *words: object, **named: object) -> None:
+        opens.append(words)
+        began(run, *words, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Run, "__init__", counted)
+    assert page_of(comparison) and opens == [(folder / "single" / "fedavg",)]
