@@ -334,8 +334,8 @@ def test_a_comparison_is_made_of_what_ran_and_of_what_failed(tmp_path: Path, mon
         progress_of,
         lambda folder: choosing._validation(replace(ONE, folder=folder)),
         lambda folder: Gallery(folder.parent)._of_run(folder),
-        lambda folder: pictures._clinical(Entry("x", replace(ONE, folder=folder), None)),
-        lambda folder: pictures._curves(Entry("x", replace(ONE, folder=folder), None)),
+        lambda folder: pictures.of_method(Entry("x", replace(ONE, folder=folder), None)),
+        lambda folder: pictures._curves_of(Entry("x", replace(ONE, folder=folder), None)),
     ],
 )
 def test_hundreds_of_runs_need_not_be_open_at_a_time(
