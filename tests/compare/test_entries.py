@@ -138,6 +138,7 @@ def test_what_lies_in_a_folder_is_told(tmp_path: Path) -> None:
         (tmp_path / "xyz", "no folder .*xyz; `equipoise run` names the folder"),
         (tmp_path / "no" / "where", "no folder .*where; `equipoise run` names the folder"),
         (tmp_path / "many", "is not a run but holds 6: r0, r1, r2, r3, r4; name those you want, such as .*many/r0$"),
+        (tmp_path / "many" / "r0" / "run.db", "run.db is not a run: it has no run.db"),
     ):
         with pytest.raises(RunError, match=sentence):
             open_run(folder)

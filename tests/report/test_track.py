@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -55,13 +56,16 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
     from mlflow.tracking import MlflowClient
 
+    began = time.time()
     finished = tracked("mlflow", tmp_path / "run")
     client = MlflowClient()
     (saved,) = client.search_runs([client.get_experiment_by_name("equipoise/digits").experiment_id])
     assert saved.info.status == "FINISHED" and saved.data.params["data.clients"] == "3" and saved.data.params["method.name"] == "fedavg"
     assert saved.data.params.keys() == parameters(WANTED).keys()
     for (name, step), value in expected(finished).items():
-        assert {metric.step: metric.value for metric in client.get_metric_history(saved.info.run_id, name)}[step] == value
+        history = client.get_metric_history(saved.info.run_id, name)
+        assert {metric.step: metric.value for metric in history}[step] == value
+        assert all(int(1000 * began) <= metric.timestamp <= 1000 * time.time() for metric in history)  # in milliseconds
     with pytest.raises(RuntimeError, match="oven"), tracking("mlflow", WANTED, tmp_path / "other", Watcher()):
         raise RuntimeError("the oven is on fire")
     failed = client.search_runs([saved.info.experiment_id], "attributes.status = 'FAILED'")
