@@ -401,3 +401,9 @@ def test_an_audit_is_saved_with_all_it_found_and_drawn_in_two_kinds(tmp_path: Pa
     )
     assert json.loads((tmp_path / "deep" / "out" / "audit.json").read_text())["clients"][1]["labels"] == [100, 0, 0]
     assert (tmp_path / "deep" / "out" / "sizes.svg").read_text() == "by_size svg" and len(list((tmp_path / "deep" / "out").iterdir())) == 9
+
+
+def test_what_the_page_says_of_directions_and_of_samples_in_a_sum_is_the_default() -> None:
+    assert (Audit().dimensions, Audit().least) == (10, 5)
+    text = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
+    assert "along some ten directions" in text and "A sum is of five samples or more" in text
