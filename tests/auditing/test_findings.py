@@ -19,7 +19,20 @@ from equipoise.auditing.divergence import Distance, Moments, as_overlap, by_labe
 from equipoise.auditing.findings import Findings, _groups, _note, _some, findings
 from equipoise.auditing.method import Audit
 from equipoise.auditing.running import _warnings, auditing_of
-from equipoise.auditing.summaries import BINS, CODES, DIRECT, Projection, classes_of, counted, labels_of, leading, probed, rows, summarised
+from equipoise.auditing.summaries import (
+    BINS,
+    CODES,
+    DIRECT,
+    MOST_CLASSES,
+    Projection,
+    classes_of,
+    counted,
+    labels_of,
+    leading,
+    probed,
+    rows,
+    summarised,
+)
 from equipoise.auditing.verdict import FEATURES, LABELS, SIZE, Measured, judge
 from equipoise.cli import audit, output
 from equipoise.data.shift import gaussian_kl
@@ -281,6 +294,9 @@ def test_a_client_sends_sums_of_its_classes_and_of_all_rare_ones_together() -> N
     assert not sent["sums"][1:4].any() and not sent["seconds"][1:4].any()
     few = summarised(has((6, 3, 1, 0))[0], Projection((3,), 0, basis=basis), 5)
     assert few["numbers"].tolist() == [6, 0, 0, 0, 0], "four are not enough"
+    client, x, _ = has((1,) * (MOST_CLASSES + 1))
+    many = summarised(client, Projection((3,), 0, basis=basis), 5)
+    assert many["numbers"].tolist() == [MOST_CLASSES + 1] and many["sums"].numpy() == pytest.approx((x @ basis).sum(0)[None])
 
 
 def test_a_probe_is_number_sum_squares_and_moments_along_directions() -> None:

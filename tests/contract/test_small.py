@@ -18,7 +18,7 @@ from equipoise.experiment import Experiment
 from equipoise.method import Method, Ups
 from equipoise.records import Record, State, Up, write
 from equipoise.task import Task
-from equipoise.testing import ContractBroken, Result, check_method, checks, small
+from equipoise.testing import ContractBroken, Result, check_method, checks, reaching, small
 from equipoise.testing.checks import CHECKS, Case
 from equipoise.testing.reaching import holds, probing, reachable
 from equipoise.testing.small import Broken, assert_same, finite, flat, settings, sites
@@ -433,6 +433,22 @@ def test_a_circle_is_walked_once() -> None:
     ring: list[Any] = [torch.ones(1)]
     ring.append(ring)
     assert [path for path, _ in reachable({"x": ring})] == ["x[0]"]
+
+
+class Endless:
+    def __init__(self) -> None:
+        self.__dict__ = Following()
+
+
+class Following(dict[str, Any]):
+    def items(self) -> Any:
+        return [("next", Endless())]
+
+
+def test_a_way_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reaching, "FARTHEST", 20)
+    with pytest.raises(RuntimeError, match=r"^x(\.next)+ leads on without an end$"):
+        list(reachable({"x": Endless()}))
 
 
 def test_a_probed_method_is_the_same_method_with_a_look_at_what_it_is_given() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from equipoise.metrics import counts
 from equipoise.runs import Run, export
 from equipoise.runs.scores import counted, tables
 from equipoise.simulate import Simulation, _pool
-from equipoise.storage.store import RunError
+from equipoise.storage.store import RunError, Store
 from equipoise.task import Task
 from equipoise.transports.base import Watcher
 from equipoise.version import __version__
@@ -177,6 +178,26 @@ def test_a_model_is_exported_with_its_name_and_a_card_beside_it(finished: Run, t
         export.export(finished, out=tmp_path / "file" / "m.safetensors")
     with pytest.raises(RunError, match="no model 'personal' in .*; its method serves global"):
         finished.model("personal")
+
+
+def test_a_run_of_own_data_goes_on_with_them_alone_and_one_of_an_own_model_does_not(finished: Run, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(finished.folder, tmp_path / "run"))
+    data, alone = eq.from_sites(sites()), "cannot be resumed from its file alone: its {} is a Python object; call equipoise.resume"
+
+    def told(**meta: str) -> None:
+        store = Store(folder, writing=True)
+        for key, value in meta.items():
+            store.set_meta(key.replace("_", " "), value)
+        store.close()
+
+    told(status="running")
+    with pytest.raises(RunError, match=alone.format("data set")):
+        eq.resume(folder)
+    told(not_portable="its model is a Python object")
+    with pytest.raises(RunError, match=alone.format("model")):
+        eq.resume(folder, dataset=data)
+    told(not_portable="its data set is a Python object")
+    assert eq.resume(folder, dataset=data).last_round == 1
 
 
 def test_a_watcher_hears_of_the_start_and_of_every_round_and_can_tell_that_nobody_interrupts(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -103,7 +105,9 @@ def test_draws_without_a_value_are_counted() -> None:
         return {"cf": collaborative_fairness(alone, together)}
 
     alone, together = [[1, 0], [1, 1]], [[1, 0], [1, 1]]
-    result = bootstrap(cf, alone, together, seed=1, draws=400)["cf"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of single draws nobody is told
+        result = bootstrap(cf, alone, together, seed=1, draws=400)["cf"]
     assert result.value == pytest.approx(100)
     assert result.undefined == pytest.approx(100, abs=30)  # a quarter of the draws make both clients perfect
     assert result.count + result.undefined == 400
@@ -165,6 +169,10 @@ def test_without_a_p_value_there_is_a_reason() -> None:
     assert paired_p(FEDAVG, FEDAVG) == (1.0, "identical in every seed")
     p, reason = paired_p(np.array(FEDAVG) + 0.1, FEDAVG)
     assert p is None and "same difference" in reason
+    for scale in (1e6, 1e-6):  # what is rounding follows the size of the numbers
+        values = scale * np.array(FEDAVG)
+        assert paired_p(values * (1 + 1e-13), values) == (1.0, "identical in every seed")
+        assert paired_p(values * (1 + 1e-9 * np.arange(5)), values)[0] is not None
 
 
 def test_holm_by_hand() -> None:

@@ -19,6 +19,8 @@ from equipoise.data.samples import Samples
 from equipoise.method import SLOTS, Method, Ups, overridden
 from equipoise.server import Server
 
+FARTHEST = 100_000  # objects behind which a way counts as one without an end
+
 
 def probing(method: Method, look: Callable[[Mapping[str, Any]], None]) -> Any:
     """The same method with a look at what its slots are given."""
@@ -59,7 +61,7 @@ def reachable(given: Mapping[str, Any]) -> Iterator[tuple[str, Tensor | np.ndarr
         if id(one) in seen or isinstance(one, (str, int, float, type(None), type, ModuleType, FunctionType, torch.Generator)):
             continue
         seen[id(one)] = one  # also what a property made: its number must not be given to another
-        if len(seen) > 100_000:
+        if len(seen) > FARTHEST:
             raise RuntimeError(f"{path} leads on without an end")
         if isinstance(one, Tensor) or (isinstance(one, np.ndarray) and one.dtype != object):
             yield path, one
