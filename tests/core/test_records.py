@@ -6,6 +6,7 @@ import enum
 import math
 import re
 import warnings
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,8 @@ class Mine(Up):
         ({"x": Tree({"$w": torch.zeros(1)}, "net")}, "x: expected string keys that do not begin with $, got '$w'"),
         ({"x": deep(32)}, "expected at most 32 levels of records, lists and mappings"),
         ({"x": Up(x=deep(31))}, "expected at most 32 levels of records, lists and mappings"),
+        ({"x": reduce(lambda inner, _: [inner], range(32), 1)}, "expected at most 32 levels of records, lists and mappings"),
+        ({"x": reduce(lambda inner, _: {"a": inner}, range(32), 1)}, "expected at most 32 levels of records, lists and mappings"),
     ],
 )
 def test_what_cannot_travel_is_refused_by_name(values: dict[Any, Any], sentence: str) -> None:

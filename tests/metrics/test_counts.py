@@ -205,6 +205,12 @@ def test_one_false_alarm_in_ten_is_allowed_and_two_are_not() -> None:
         assert float(counts.measures(table)["sensitivity_at_specificity"]) == sensitivity
 
 
+def test_where_every_threshold_has_too_many_false_alarms_nobody_is_found() -> None:
+    p = np.array([0.9] * 4 + [0.2] * 4)  # those who score highest are well
+    table = counts.counted(np.stack([1 - p, p], 1), [0] * 4 + [1] * 4)[1:]
+    assert float(counts.measures(table)["sensitivity_at_specificity"]) == 0
+
+
 def test_confidences_at_the_edges_of_the_fifteen_bins() -> None:
     """Bins end at multiples of 100/15 per cent: 60 is the last of the ninth, 61 the first of the tenth, 100 is in the last."""
     for first, second, together in (
