@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 import equipoise as eq
 from equipoise import methods
 from equipoise.cli import main
+from equipoise.data import federate
 from equipoise.testing import CHECKS, NETWORKS
 from tests.helpers.runs import folder_of, sites
 from tests.helpers.terminal import QUICK, Terminal, in_a_process
@@ -96,7 +97,12 @@ def test_a_dry_run_prints_the_resolved_plan_and_leaves_nothing(equipoise: Termin
     found = yaml.safe_load(text)
     assert answer.code == 0 and not out.exists()
     assert (found["rounds"], found["training"]["lr"], found["method"]) == (5, 0.01, {"name": "fedprox", "mu": 0.7})
-    assert plan.startswith("4 clients with ") and "4 asked in each of 5 rounds" in plan and "parameters" in plan
+    wanted = eq.Experiment(**found)
+    sizes = [len(rows) for rows in federate(wanted.data, wanted.seed).train]
+    assert f"4 clients with {min(sizes)} to {max(sizes)} training samples ({sum(sizes)} in all), 4 asked in each of 5 rounds" in " ".join(
+        plan.split()
+    )
+    assert "parameters" in plan and "measured: accuracy, loss; main metric: accuracy" in " ".join(plan.split())
 
 
 def test_another_method_on_the_command_line_drops_the_files_parameters(equipoise: Terminal, place: Path, tmp_path: Path) -> None:
