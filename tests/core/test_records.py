@@ -326,12 +326,18 @@ def test_a_whole_file_of_something_else_is_no_record(case: str, tmp_path: Path) 
     data = path.read_bytes()
     with pytest.raises(ValueError, match=f"^{len(data)} bytes that hold {sentence}"):
         files.parse(data)
+    with pytest.raises(ValueError, match="^" + sentence.replace("no whole", "no")):
+        files.check_form(data)
 
 
 def test_the_bytes_of_a_file_are_a_record_too(tmp_path: Path) -> None:
     write(RICH, tmp_path / "r.safetensors")
     assert_alike(RICH, files.parse(files.dump(RICH)))
     assert_alike(RICH, files.parse((tmp_path / "r.safetensors").read_bytes()))
+    files.check_form(files.dump(RICH))
+    for data in (b"", b"1234567", b"\xff" * 8 + b"{}", b"\x02" + bytes(7) + b"[]"):
+        with pytest.raises(ValueError, match="^no record: "):
+            files.check_form(data)
     for data in (b"", b"1234567", files.dump(RICH)[:-1]):
         with pytest.raises(ValueError, match=f"^{len(data)} bytes that hold no whole record"):
             files.parse(data)

@@ -322,7 +322,9 @@ def test_a_digest_is_that_of_all_bytes_read_in_one_piece_or_in_several(size: int
     assert digest(tmp_path / "file") == digest_of(content) == hashlib.sha256(content).hexdigest()
 
 
-def test_what_is_wrong_with_a_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("read_whole", [0, READ_WHOLE])
+def test_what_is_wrong_with_a_file(read_whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equipoise.storage.files.READ_WHOLE", read_whole)
     path = tmp_path / "r.safetensors"
     size, known = write(Record(x=torch.zeros(3)), path), digest(path)
     whole = path.read_bytes()
@@ -330,6 +332,8 @@ def test_what_is_wrong_with_a_file(tmp_path: Path) -> None:
     assert file_flaw(path, size + 1, known) == "is cut off" and file_flaw(path, size - 1, known) == "is longer than it was written"
     path.write_bytes(whole[:-1] + b"!")
     assert file_flaw(path, size, known) == "is not as it was written" and file_flaw(path, size, "") is None
+    path.write_bytes(whole.replace(b"Record", b"record"))
+    assert "record: 'record'" in str(file_flaw(path, size, digest(path))), "as written, by whomever"
     path.write_bytes(bytes(size))
     assert str(file_flaw(path, size, "")).startswith("cannot be read (") and file_flaw(tmp_path / "none", 1, "") == "is missing"
     assert file_flaw(tmp_path, tmp_path.stat().st_size, "") == "is not a file"

@@ -6,11 +6,11 @@ run, and a record is the same whether it stays in this process or travels.
 """
 
 from equipoise.records.contents import finite, size, tensors_of
-from equipoise.records.files import CannotSave, Saved, dump, parse, read, write
+from equipoise.records.files import CannotSave, Saved, check_form, dump, parse, read, write
 from equipoise.records.packing import pack, unpack
 from equipoise.records.record import Down, PerClient, Record, State, Up, plain
 
 __all__ = [
     "CannotSave", "Down", "PerClient", "Record", "Saved", "State", "Up",
-    "dump", "finite", "pack", "parse", "plain", "read", "size", "tensors_of", "unpack", "write",
+    "check_form", "dump", "finite", "pack", "parse", "plain", "read", "size", "tensors_of", "unpack", "write",
 ]  # fmt: skip

@@ -96,6 +96,28 @@ def read(path: Path, lazy: bool = True) -> Any:
     return record
 
 
+def check_form(data: bytes) -> None:
+    """ValueError unless the bytes of a file say of which tensors a record is made. The tensors themselves are left to `read` and `parse`."""
+    try:
+        (length,) = struct.unpack_from("<Q", data)
+        header = json.loads(data[8 : 8 + length])
+        structure, left = json.loads(header.pop("__metadata__")["record"]), set(header)
+
+        def take(position: int) -> Any:
+            left.remove(str(position))
+
+        def take_all(entries: dict[str, int]) -> Mapping[str, Any]:
+            for position in entries.values():
+                take(position)
+            return entries
+
+        record = decode(structure, take, take_all)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
+        raise ValueError(f"no record: {error or type(error).__name__}") from error
+    if not isinstance(record, Record) or left:
+        raise ValueError("tensors that belong to no entry" if left else "no record")
+
+
 class Saved(Mapping[str, Any]):
     """Values that lie in files, one per client: read when asked."""
 

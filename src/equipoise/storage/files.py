@@ -24,6 +24,7 @@ _NAME = re.compile(
     r"(?:server-r[0-9]+a[0-9]+|(?:[0-9a-f]{2}/)?(?:perclient-[0-9a-f]+-[0-9a-f]+-r[0-9]+a[0-9]+|(?:client|reply)-[0-9a-f]+-r[0-9]+a[0-9]+x[0-9]+))"
     r"\.safetensors"
 )
+_READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _SUBFOLDER = re.compile(r"[0-9a-f]{2}")
 # Names under which files are written first: safetensors' own, and ours.
 _HALF_WRITTEN = re.compile(r"\.tmp[0-9A-Za-z]{6}|client-[0-9a-f]+-r[0-9]+a[0-9]+x[0-9]+\.safetensors\.[0-9]+\.part")
@@ -105,26 +106,35 @@ def digest_of(data: bytes | memoryview) -> str:
 
 def digest(path: Path) -> str:
     """As `digest_of`, of a file that may not fit into memory."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    with os.fdopen(os.open(path, flags), "rb", buffering=0) as file:
-        if os.fstat(file.fileno()).st_size <= READ_WHOLE:
-            return digest_of(file.read())
+    if os.lstat(path).st_size <= READ_WHOLE:
+        return digest_of(_whole(path))
+    with os.fdopen(os.open(path, _READING), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _whole(path: Path) -> bytes:
+    with os.fdopen(os.open(path, _READING), "rb", buffering=0) as file:
+        return file.read()
 
 
 def file_flaw(path: Path, size: int, known: str) -> str | None:
     """What is wrong with a file of so many bytes and this digest (unknown if empty); None if it is a record as it was written."""
-    from equipoise.records import read  # torch comes with it, which most who look at runs do without
+    from equipoise.records import check_form, read  # torch comes with it, which most who look at runs do without
 
     try:
-        found = path.lstat()
+        found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode):
             return "is not a file"
         if found.st_size != size:
             return "is cut off" if found.st_size < size else "is longer than it was written"
-        if known and digest(path) != known:
+        data = _whole(path) if size <= READ_WHOLE else None  # read once, since there may be very many
+        if known and (digest(path) if data is None else digest_of(data)) != known:
             return "is not as it was written"
-        read(path, lazy=bool(known))  # where the bytes are those that were written, their form alone can be wrong
+        # Where the bytes are those that were written, their form alone can be wrong.
+        if data is None or not known:
+            read(path, lazy=bool(known))
+        else:
+            check_form(data)
     except FileNotFoundError:
         return "is missing"
     except Exception as error:  # whatever a stranger's bytes may lead to
