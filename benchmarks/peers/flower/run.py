@@ -71,7 +71,8 @@ def main() -> None:
     def serve(grid: Grid, _: Context) -> None:
         strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=options.rounds, evaluate_fn=after_round)
 
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    # A Ray of its own: left alone it looks for one that was started before on this machine, and waits long for one that is gone.
+    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"address": "local"}}
     run_simulation(server_app, client_app, num_supernodes=workload.clients, backend_config=resources)
 
 
