@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -33,16 +32,7 @@ from equipoise.storage.store import RunError, Store
 from equipoise.task import Task
 from equipoise.watch.gallery import Gallery
 from equipoise.watch.progress import progress_of
-from tests.helpers.stores import made_up_result, made_up_run
-
-
-def change(folder: Path, *statements: str) -> None:
-    db = sqlite3.connect(folder / "run.db")
-    for statement in statements:
-        db.execute(statement)
-    db.commit()
-    db.close()
-
+from tests.helpers.stores import change, made_up_result, made_up_run
 
 ONE = made_up_result("fedavg", 1, [0.5, 0.6])
 

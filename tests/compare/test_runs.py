@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from equipoise.comparison.side_by_side import Progress
 from equipoise.data import from_arrays
 from equipoise.runs import Run
 from equipoise.storage.store import RunError, Store
+from tests.helpers.stores import change
 
 BASE = {"data": {"name": "digits", "clients": 3, "partition": "dirichlet:0.5"}, "rounds": 2, "training": {"steps": 3, "lr": 0.1}}
 
@@ -29,15 +29,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory):
 
 def watching(started: list[str]) -> Progress:
     return Progress(on_plan=lambda missing, finished: started.extend(cell.name for cell in missing))
-
-
-def change(folder: Path, *statements: str) -> None:
-    """Alter the store of a run behind its back."""
-    db = sqlite3.connect(folder / "run.db")
-    for statement in statements:
-        db.execute(statement)
-    db.commit()
-    db.close()
 
 
 def test_all_cells_share_data_and_the_numbers_are_those_of_the_runs(whole):

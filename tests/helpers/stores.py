@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +62,12 @@ def made_up_result(method: str, seed: int, values: list[float], metric: str = "a
     config = {"method": {"name": method}, "seed": seed, "data": {"name": "digits", "partition": partition}}
     by_client = {str(k): value for k, value in enumerate(values)}
     return RunResult(Path(f"{method}-{seed}"), config, "digits", Task("classification", (3,), 2), f"print-{seed}", metric, {metric: by_client}, {"megabytes": 1.0, "seconds": 2.0})  # fmt: skip
+
+
+def change(folder: Path, *statements: str) -> None:
+    """Alter the store of a run behind its back."""
+    db = sqlite3.connect(folder / "run.db")
+    for statement in statements:
+        db.execute(statement)
+    db.commit()
+    db.close()

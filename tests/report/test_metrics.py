@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from equipoise.runs import Run
 from equipoise.runs.summary import summarise as shown
 from equipoise.runs.summary import undefined
 from equipoise.task import Task
-from tests.helpers.stores import made_up_run
+from tests.helpers.stores import change, made_up_run
 
 
 def made_up(averages: dict[str, list[float]], metric: str = "accuracy", partition: str = "iid", **more: object) -> Comparison:
@@ -134,14 +133,6 @@ def test_how_a_metric_of_two_classes_is_made_of_more_is_said(classes: int, said:
 def test_numbers_are_written_in_the_unit_of_their_metric() -> None:
     assert [written(0.8534, find(name)) for name in ("accuracy", "auroc", "rmse", "loss")] == ["85.3 %", "85.3 %", "0.8534", "0.8534"]
     assert [points(0.02, find(name)) for name in ("auroc", "mae")] == ["2.0 points", "0.0200"] and written(math.nan, find("auroc")) == "–"
-
-
-def change(folder: Path, *statements: str) -> None:
-    db = sqlite3.connect(folder / "run.db")
-    for statement in statements:
-        db.execute(statement)
-    db.commit()
-    db.close()
 
 
 def pair(folder: Path, *statements: str, **evaluation: object) -> tuple[Path, Path]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,15 +19,7 @@ from equipoise.watch.gallery import Gallery
 from equipoise.watch.pages import comparison_page, in_words, open_inside, run_page
 from equipoise.watch.progress import duration, progress_of
 from equipoise.watch.serving import Watcher
-from tests.helpers.stores import made_up_run
-
-
-def change(folder: Path, *statements: str) -> None:
-    db = sqlite3.connect(folder / "run.db")
-    for statement in statements:
-        db.execute(statement)
-    db.commit()
-    db.close()
+from tests.helpers.stores import change, made_up_run
 
 
 @pytest.mark.parametrize(
