@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from equipoise.composition import Unsound, compose
 from equipoise.data import federate
 from equipoise.data.federation import Parts
 from equipoise.method import Method, Ups, Weights
-from equipoise.methods.corefed import CoReFed, _gap
+from equipoise.methods.corefed import CoReFed, _gap, _rate
 from equipoise.methods.fedequilibria import FedEquilibria
 from equipoise.methods.fedprox import FedProx
 from equipoise.records import Down, State
@@ -314,3 +315,10 @@ def test_everything_it_sends_can_travel(tmp_path: Path, method: CoReFed) -> None
     here = eq.run(experiment(method), out=tmp_path / "here")
     there = eq.run(experiment(method), out=tmp_path / "there", transport="loopback")
     assert same(trained(here), trained(there))
+
+
+@pytest.mark.parametrize(("optimiser", "rate"), [("sgd", 0.25), ("adam", 1.0)])
+def test_a_step_is_divided_by_the_rate_of_plain_sgd_only(optimiser: str, rate: float) -> None:
+    """Adam's steps are no multiple of a gradient."""
+    server: Any = SimpleNamespace(lr=0.25, training=SimpleNamespace(optimiser=optimiser))
+    assert _rate(server) == rate

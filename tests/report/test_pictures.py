@@ -96,6 +96,12 @@ def test_a_single_client_that_was_measured_once_has_no_plane_and_no_way(folder: 
     assert list(own) == ["curves", "plane", "heatmap"] and "training alone" not in own["plane"].text + own["curves"].text
 
 
+def test_two_clients_are_enough_for_a_plane(tmp_path: Path) -> None:
+    made_up_run(tmp_path / "pair", clients=2, rounds=1)
+    (entry,) = opened([tmp_path / "pair"]).entries
+    assert "plane" in figures_of(entry) and "the way there" not in figures_of(entry)["plane"].text
+
+
 def test_the_lightest_and_the_heaviest_client_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (entry,) = opened([folder / "fedavg"]).entries
     rows = [{"round": n, "client": str(k), "share": share} for n in (1, 2) for k, share in enumerate((0.3, 0.1, 0.2, 0.4))]
