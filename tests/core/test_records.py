@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+import json
 import math
 import re
+import struct
 import warnings
 from functools import reduce
 from pathlib import Path
@@ -341,6 +343,22 @@ def test_the_bytes_of_a_file_are_a_record_too(tmp_path: Path) -> None:
     for data in (b"", b"1234567", files.dump(RICH)[:-1]):
         with pytest.raises(ValueError, match=f"^{len(data)} bytes that hold no whole record"):
             files.parse(data)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("shape", [3]), ("dtype", "F64"), ("data_offsets", [0, 4]), ("data_offsets", [8, 16]), ("data_offsets", [8, 0])]
+)
+def test_a_tensor_that_is_not_where_the_file_says_is_no_record(key: str, value: Any) -> None:
+    whole = files.dump(Up(x=torch.zeros(2), none=torch.zeros(0, 3)))
+    files.check_form(whole)
+    (length,) = struct.unpack_from("<Q", whole)
+    header = json.loads(whole[8 : 8 + length])
+    next(entry for entry in header.values() if entry.get("shape") == [2])[key] = value
+    told = json.dumps(header).encode()
+    with pytest.raises(ValueError, match="^no record: tensors that"):
+        files.check_form(struct.pack("<Q", len(told)) + told + whole[8 + length :])
+    with pytest.raises(ValueError, match="^no record: tensors that"):
+        files.check_form(whole + b"!")
 
 
 def test_of_values_by_client_those_that_changed_are_looked_at() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ from torch import Tensor
 from equipoise.records.coding import decode, encode
 from equipoise.records.record import Record
 from equipoise.tree import FileTensors
+
+_BYTES = {"BOOL": 1, "U8": 1, "I8": 1, "I16": 2, "F16": 2, "BF16": 2, "I32": 4, "F32": 4, "I64": 8, "F64": 8}  # of a number
 
 
 class CannotSave(RuntimeError):
@@ -97,11 +100,20 @@ def read(path: Path, lazy: bool = True) -> Any:
 
 
 def check_form(data: bytes) -> None:
-    """ValueError unless the bytes of a file say of which tensors a record is made. The tensors themselves are left to `read` and `parse`."""
+    """ValueError unless the bytes of a file say of which tensors a record is made, and where these lie: as `parse`, without making the tensors."""
     try:
         (length,) = struct.unpack_from("<Q", data)
         header = json.loads(data[8 : 8 + length])
         structure, left = json.loads(header.pop("__metadata__")["record"]), set(header)
+        end = 8 + length
+        for entry in sorted(header.values(), key=lambda entry: list(entry["data_offsets"])):
+            first, last = (8 + length + offset for offset in entry["data_offsets"])
+            known = _BYTES.get(entry["dtype"])
+            if first != end or last < first or (known and last - first != known * math.prod(entry["shape"])):
+                raise ValueError("tensors that do not lie one behind another")
+            end = last
+        if end != len(data):
+            raise ValueError("tensors that end elsewhere than the file")
 
         def take(position: int) -> Any:
             left.remove(str(position))

@@ -14,9 +14,8 @@ from pathlib import Path
 
 DATABASE, CONFIGURATION, FILES, LOCK = "run.db", "experiment.yaml", "files", "run.lock"
 AT_A_TIME = 8  # files that are synced or removed together
-READ_WHOLE = (
-    2**20
-)  # bytes; hashlib clears a buffer of a quarter of that for each file, which for states of very many clients costs more than reading
+# Bytes of a file that is read in one piece: hashlib clears a buffer for each, which for states of very many clients costs more than reading.
+READ_WHOLE = 2**20
 
 # Every name that Equipoise gives to a file under files/: whose it is (a client by number or digest), then round, attempt and exchange.
 # Files of clients lie in sub-folders, since a run may have very many; until format 4 they lay beside the server's.
