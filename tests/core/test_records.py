@@ -361,6 +361,15 @@ def test_a_tensor_that_is_not_where_the_file_says_is_no_record(key: str, value: 
         files.check_form(whole + b"!")
 
 
+def test_tensors_that_share_bytes_are_no_record() -> None:
+    whole = files.dump(Up(x=torch.zeros(2), y=torch.zeros(2)))
+    (length,) = struct.unpack_from("<Q", whole)
+    told = whole[8 : 8 + length].replace(b'[2],"data_offsets":[8,16]', b'[4],"data_offsets":[0,16]')
+    assert told != whole[8 : 8 + length]
+    with pytest.raises(ValueError, match="^no record: tensors that do not lie one behind another"):
+        files.check_form(struct.pack("<Q", len(told)) + told + whole[8 + length :])
+
+
 def test_of_values_by_client_those_that_changed_are_looked_at() -> None:
     state = State(own=PerClient({"a": float("nan"), "b": 1.0}, {"b": 2.0, "c": [3]}))
     assert dict(tensors_of(state)) == {"own.b": 2.0, "own.c[0]": 3} and size(state) == 16
