@@ -35,7 +35,15 @@ SLOWEST_LOOP, SLOWEST_PEER = 1.15, 2.2
 BOUND_VARIANTS = {
     "W1": ("channels_last", "channels_last_bare", "fused", "foreach", "bare"),
     "W2": ("fused", "foreach", "bare", "stacked_2", "stacked_5", "stacked_10"),
-    "W3": ("channels_last", "channels_last_bare", "fused", "foreach", "bare", "stacked_5", "stacked_25"),
+    "W3": (
+        "channels_last",
+        "channels_last_bare",
+        "fused",
+        "foreach",
+        "bare",
+        "stacked_5",
+        "stacked_25",
+    ),
     "W4": ("fused", "foreach", "bare"),
 }
 FLOOR_VARIANTS = {"W1": "channels_last_by_hand", "W2": "by_hand", "W3": "channels_last_by_hand"}
@@ -53,10 +61,18 @@ class Entry:
 
 def entries(workload: str, wanted: list[str]) -> list[Entry]:
     """Who takes part in a workload; no peer has FedAKD."""
-    all_entries = [Entry("ours"), *(Entry("bound", variant) for variant in BOUND_VARIANTS[workload])]
+    all_entries = [
+        Entry("ours"),
+        *(Entry("bound", variant) for variant in BOUND_VARIANTS[workload]),
+    ]
     if WORKLOADS[workload].method == "fedavg":
         all_entries += [Entry("floor", FLOOR_VARIANTS[workload])]
-        all_entries += [Entry("pfl", "processes"), Entry("pfl", "threads"), Entry("flower"), Entry("fedlab")]
+        all_entries += [
+            Entry("pfl", "processes"),
+            Entry("pfl", "threads"),
+            Entry("flower"),
+            Entry("fedlab"),
+        ]
     return [entry for entry in all_entries if entry.contender in wanted]
 
 
@@ -75,11 +91,20 @@ def run(entry: Entry, workload: str, rounds: int, seed: int) -> Result:
     """One run of a contender in processes of its own."""
     line = [*command(entry), workload, "--rounds", str(rounds), "--seed", str(seed)]
     line += ["--variant", entry.variant] if entry.variant else []
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent / "src")])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent / "src")]),
+    }
     environment.pop("OMP_NUM_THREADS", None)
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
-            line, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            line,
+            env=environment,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         try:
             output, errors = process.communicate(timeout=RUN_SECONDS)
@@ -104,7 +129,11 @@ def quiet_rounds(result: Result, limit: float) -> list[int]:
     """
     shares = list(zip(result["seconds"], result["foreign"], strict=True))
     first = min(1, len(shares) - 1)
-    return [i for i in range(first, len(shares)) if shares[i][1] <= limit + TICK_ALLOWANCE_SECONDS / (shares[i][0] * CORES)]
+    return [
+        i
+        for i in range(first, len(shares))
+        if shares[i][1] <= limit + TICK_ALLOWANCE_SECONDS / (shares[i][0] * CORES)
+    ]
 
 
 def undisturbed_run(entry: Entry, workload: str, rounds: int, seed: int, limit: float) -> Result:
@@ -117,7 +146,10 @@ def undisturbed_run(entry: Entry, workload: str, rounds: int, seed: int, limit: 
         timed = list(range(min(1, rounds - 1), rounds))
         result["disturbed"] = 2 * len(quiet) <= len(timed)
         kept = timed if result["disturbed"] else quiet
-        result |= {key: [result[key][i] for i in kept] for key in ("seconds", "samples", "cpu_seconds", "foreign")}
+        result |= {
+            key: [result[key][i] for i in kept]
+            for key in ("seconds", "samples", "cpu_seconds", "foreign")
+        }
         result["median_seconds"] = statistics.median(result["seconds"])
         result["attempts"] = attempt + 1
         tried.append(result)
@@ -151,12 +183,17 @@ def compete(workload: str, options: argparse.Namespace) -> Result:
                 skipped[f"{entry.contender} {entry.variant}".strip()] = str(reason)
                 active.remove(entry)
                 results.pop(entry)
-                print(f"{workload} {entry.contender} {entry.variant}: skipped, {reason}", flush=True)
+                print(
+                    f"{workload} {entry.contender} {entry.variant}: skipped, {reason}", flush=True
+                )
                 continue
             results[entry].append(result)
             state = f"{result['median_seconds']:.3f} s, {result['peak_mb']:.0f} MB, accuracy {result['accuracy']:.3f}"
             mark = " (disturbed)" if result["disturbed"] else ""
-            print(f"{workload} {repetition + 1}/{options.repetitions} {entry.contender} {entry.variant}: {state}{mark}", flush=True)
+            print(
+                f"{workload} {repetition + 1}/{options.repetitions} {entry.contender} {entry.variant}: {state}{mark}",
+                flush=True,
+            )
         if repetition == 0:
             active = [entry for entry in active if worth_repeating(entry, results)]
     return {
@@ -165,15 +202,26 @@ def compete(workload: str, options: argparse.Namespace) -> Result:
         "repetitions": options.repetitions,
         "rounds": rounds,
         "skipped": skipped,
-        "runs": [result for repeated in results.values() if len(repeated) == options.repetitions for result in repeated],
-        "dropped": [repeated[0] for repeated in results.values() if 0 < len(repeated) < options.repetitions],
+        "runs": [
+            result
+            for repeated in results.values()
+            if len(repeated) == options.repetitions
+            for result in repeated
+        ],
+        "dropped": [
+            repeated[0] for repeated in results.values() if 0 < len(repeated) < options.repetitions
+        ],
     }
 
 
 def worth_repeating(entry: Entry, results: dict[Entry, list[Result]]) -> bool:
     """Whether a run came near the fastest of its kind in the first repetition, or was disturbed in it."""
     first, kind = results[entry][0], kind_of(entry)
-    fastest = min(repeated[0]["median_seconds"] for other, repeated in results.items() if kind_of(other) == kind)
+    fastest = min(
+        repeated[0]["median_seconds"]
+        for other, repeated in results.items()
+        if kind_of(other) == kind
+    )
     limit = SLOWEST_LOOP if kind == "bound" else SLOWEST_PEER
     return bool(first["disturbed"] or first["median_seconds"] <= limit * fastest)
 
@@ -184,7 +232,11 @@ def kind_of(entry: Entry) -> str:
 
 def machine() -> str:
     """Processor, cores and memory in one line."""
-    models = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    models = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
     gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return f"{models[0] if models else 'unknown processor'}, {CORES} cores, {gigabytes:.0f} GiB, {os.uname().sysname} {os.uname().release}"
 
@@ -194,13 +246,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument(
-        "--contenders", nargs="+", default=["ours", "bound", "floor", *sorted(path.parent.name for path in PEERS.glob("*/run.py"))]
+        "--contenders",
+        nargs="+",
+        default=[
+            "ours",
+            "bound",
+            "floor",
+            *sorted(path.parent.name for path in PEERS.glob("*/run.py")),
+        ],
     )
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--rounds", type=int, help="rounds of every run; by default each workload's own number")
+    parser.add_argument(
+        "--rounds", type=int, help="rounds of every run; by default each workload's own number"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--limit", type=float, default=0.05, help="share of the machine that others may use in a round that counts")
-    parser.add_argument("--output", type=Path, default=HERE, help="folder of variants.json and VARIANTS.md")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=0.05,
+        help="share of the machine that others may use in a round that counts",
+    )
+    parser.add_argument(
+        "--output", type=Path, default=HERE, help="folder of variants.json and VARIANTS.md"
+    )
     options = parser.parse_args()
     # A runner that is told to end takes its contender with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

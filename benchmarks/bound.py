@@ -20,7 +20,16 @@ from networks import count_correct, network
 from workloads import Workload, cohorts, load, partition
 
 PROCESSES = os.cpu_count() or 1
-VARIANTS = ("bare", "fused", "foreach", "channels_last", "channels_last_bare", *STACKS, "by_hand", "channels_last_by_hand")
+VARIANTS = (
+    "bare",
+    "fused",
+    "foreach",
+    "channels_last",
+    "channels_last_bare",
+    *STACKS,
+    "by_hand",
+    "channels_last_by_hand",
+)
 
 
 def work(rank: int, shared: Shared, counter: Synchronized[int], pipe: Connection) -> None:

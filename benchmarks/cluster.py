@@ -34,7 +34,9 @@ PORT = 26399
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
-def experiment(workload: Workload, images, rounds: int, workers: int | None, model=None) -> eq.Experiment:
+def experiment(
+    workload: Workload, images, rounds: int, workers: int | None, model=None
+) -> eq.Experiment:
     return eq.Experiment(
         data={"partition": "natural", "split": (1.0, 0.0, 0.0), "test": "global", "duplicates": "separate"},
         dataset=dataset(images, partition(workload, images.y, 0)),
@@ -44,7 +46,9 @@ def experiment(workload: Workload, images, rounds: int, workers: int | None, mod
     )  # fmt: skip
 
 
-def measured(wanted: eq.Experiment, address: str | None, here: list[nodes.Node]) -> dict[str, float]:
+def measured(
+    wanted: eq.Experiment, address: str | None, here: list[nodes.Node]
+) -> dict[str, float]:
     """Medians of the rounds of a run but the first and the last, which measures: seconds and CPU seconds; and how long it took to begin."""
     ends: list[float] = []  # of a round, and when the next began: looking takes time, too
     begins: list[float] = []
@@ -55,11 +59,22 @@ def measured(wanted: eq.Experiment, address: str | None, here: list[nodes.Node])
     def mark(*_: object) -> None:
         ends.append(time.perf_counter())
         # Nodes that this process started are its family, too: each counts once.
-        pids = list(dict.fromkeys(family(os.getpid()) + [pid for node in here if address for pid in session(node)]))
+        pids = list(
+            dict.fromkeys(
+                family(os.getpid()) + [pid for node in here if address for pid in session(node)]
+            )
+        )
         cpu.append(cpu_seconds(pids))
         if len(ends) == 4:
-            performing = [pid for pid in pids if "ray::Actor" in command(pid)] if address else pids[1:]
-            memory.extend([memory_mb(pids[:1]), statistics.median([memory_mb([pid]) for pid in performing] or [0.0])])
+            performing = (
+                [pid for pid in pids if "ray::Actor" in command(pid)] if address else pids[1:]
+            )
+            memory.extend(
+                [
+                    memory_mb(pids[:1]),
+                    statistics.median([memory_mb([pid]) for pid in performing] or [0.0]),
+                ]
+            )
         cpu_begins.append(cpu_seconds(pids))
         begins.append(time.perf_counter())
 
@@ -78,7 +93,10 @@ def session(node: nodes.Node) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and int((entry / "stat").read_text().rpartition(")")[2].split()[3]) == node.pid:
+            if (
+                entry.name.isdigit()
+                and int((entry / "stat").read_text().rpartition(")")[2].split()[3]) == node.pid
+            ):
                 found.append(int(entry.name))
         except OSError:
             pass
@@ -94,7 +112,10 @@ def command(pid: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--address", help="of a cluster that runs; default: two nodes of one core each, started here")
+    parser.add_argument(
+        "--address",
+        help="of a cluster that runs; default: two nodes of one core each, started here",
+    )
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--write", action="store_true", help="put the section into RESULTS.md, too")
     parser.add_argument("--workloads", nargs="*", default=["W2", "W3", "step", "state", "W4"])
@@ -110,15 +131,24 @@ def main() -> None:
             here.append(nodes.start(port=PORT, cores=0, store=600))
             stack.callback(nodes.stop)
             options.address = here[0].cluster
-            here += [nodes.start(options.address, token=Path(here[0].token), cores=1, store=600) for _ in range(2)]
-            started = f"a cluster of a head and two nodes ready in {time.perf_counter() - began:.1f} s"
+            here += [
+                nodes.start(options.address, token=Path(here[0].token), cores=1, store=600)
+                for _ in range(2)
+            ]
+            started = (
+                f"a cluster of a head and two nodes ready in {time.perf_counter() - began:.1f} s"
+            )
             where, workers = "2 nodes of 1 core each on this machine", 2
         else:
             started, where, workers = "", f"the cluster at {options.address}", None
         load_before = os.getloadavg()[0]
         rows, starts, memory = [], [], []
         for name in options.workloads:
-            workload = {**WORKLOADS, "step": STEP, "state": replace(STEP, name="state", method="scaffold")}[name]
+            workload = {
+                **WORKLOADS,
+                "step": STEP,
+                "state": replace(STEP, name="state", method="scaffold"),
+            }[name]
             rounds = {"W2": 12, "W3": 8, "W4": 6}.get(name, workload.rounds)
             if name == "W4":
                 found = measured(experiment(workload, images, rounds, None), options.address, here)
@@ -129,8 +159,16 @@ def main() -> None:
             kinds: dict[str, list[dict[str, float]]] = {"workers": [], "cluster": []}
             for _ in range(options.repetitions):
                 for kind, several in kinds.items():
-                    wanted = experiment(workload, images, rounds, workers, SMALL if name in ("step", "state") else None)
-                    several.append(measured(wanted, options.address if kind == "cluster" else None, here))
+                    wanted = experiment(
+                        workload,
+                        images,
+                        rounds,
+                        workers,
+                        SMALL if name in ("step", "state") else None,
+                    )
+                    several.append(
+                        measured(wanted, options.address if kind == "cluster" else None, here)
+                    )
             rows.append((name, workload.cohort, kinds))
             starts += [one["start"] for one in kinds["cluster"]]
         lines.append(f"{datetime.now(UTC).date()}, {os.cpu_count()} cores, load {load_before:.1f} before and {os.getloadavg()[0]:.1f} after; {where} against "

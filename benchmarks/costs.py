@@ -59,19 +59,32 @@ def memory(clients: int) -> None:
 def child(*words: str) -> str:
     """Runs this script for one measurement, in a folder of its own; returns the last line it prints."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent / "src")]), "BEGAN": str(time.time())}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent / "src")]),
+            "BEGAN": str(time.time()),
+        }
         done = subprocess.run(
-            [sys.executable, str(HERE / "costs.py"), *words], env=environment, cwd=folder, capture_output=True, text=True, timeout=600
+            [sys.executable, str(HERE / "costs.py"), *words],
+            env=environment,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=600,
         )
     if done.returncode or not done.stdout.strip():
-        raise SystemExit(f"costs.py {' '.join(words)} ended with code {done.returncode}:\n{done.stderr}")
+        raise SystemExit(
+            f"costs.py {' '.join(words)} ended with code {done.returncode}:\n{done.stderr}"
+        )
     return done.stdout.strip().splitlines()[-1]
 
 
 def help_seconds() -> float:
     """From the start of `equipoise --help` to its end."""
     began = time.perf_counter()
-    subprocess.run([str(Path(sys.executable).parent / "equipoise"), "--help"], capture_output=True, check=True)
+    subprocess.run(
+        [str(Path(sys.executable).parent / "equipoise"), "--help"], capture_output=True, check=True
+    )
     return time.perf_counter() - began
 
 
@@ -79,7 +92,9 @@ def main() -> None:
     """All measurements, and the file."""
     starts = [float(child("first_client")) for _ in range(REPETITIONS)]
     helps = [help_seconds() for _ in range(REPETITIONS)]
-    peaks = {clients: json.loads(child("memory", str(clients)))["peak_mb"] for clients in (100, 10_000)}
+    peaks = {
+        clients: json.loads(child("memory", str(clients)))["peak_mb"] for clients in (100, 10_000)
+    }
     lines = [
         "# What a run costs besides its rounds",
         "",

@@ -52,7 +52,13 @@ class Case:
 
     def experiment(self, rounds: int) -> eq.Experiment:
         return eq.Experiment(
-            data={"name": "fashion_mnist", "partition": "iid", "clients": CLIENTS, "samples": self.samples, "split": (1.0, 0.0, 0.0)},
+            data={
+                "name": "fashion_mnist",
+                "partition": "iid",
+                "clients": CLIENTS,
+                "samples": self.samples,
+                "split": (1.0, 0.0, 0.0),
+            },
             **({"model": self.network} if "model" in self.models else {"models": self.models}),
             method={"name": self.method, **self.options},
             training={"lr": RATE, "batch": BATCH},
@@ -86,13 +92,24 @@ def ours(case: Case, rounds: int, folder: Path, watcher: Watcher) -> Iterator[li
 
 def plain(case: Case, federation: Federation, rounds: int) -> plain_methods.Steps:
     """The plain loop with the data, initial parameters and random numbers of Equipoise."""
-    names = {"client": lambda number, client, purpose: ("client", number, federation.ids[client], purpose)}
+    names = {
+        "client": lambda number, client, purpose: (
+            "client",
+            number,
+            federation.ids[client],
+            purpose,
+        )
+    }
     job = plain_methods.Job(
         x=federation.x,
         y=federation.y,
-        parts=[torch.tensor(federation.train[client], dtype=torch.int64) for client in range(CLIENTS)],
+        parts=[
+            torch.tensor(federation.train[client], dtype=torch.int64) for client in range(CLIENTS)
+        ],
         network=lambda name: initial_network(case, name, federation.task),
-        draw=lambda kind, *rest: torch_stream(SEED, *(names[kind](*rest) if kind in names else (kind, *rest))),
+        draw=lambda kind, *rest: torch_stream(
+            SEED, *(names[kind](*rest) if kind in names else (kind, *rest))
+        ),
         rounds=rounds,
         batch=BATCH,
         rate=RATE,
@@ -179,7 +196,13 @@ class Duel:
 def run(cases: list[Case], rounds: int, folder: Path) -> list[Duel]:
     """All rounds of all cases, in random order within a round."""
     base = {case.samples: federate(case.experiment(1).data, SEED) for case in cases}
-    duels, order = [Duel(case, base[case.samples], rounds, folder / str(place)) for place, case in enumerate(cases)], random.Random(SEED)
+    duels, order = (
+        [
+            Duel(case, base[case.samples], rounds, folder / str(place))
+            for place, case in enumerate(cases)
+        ],
+        random.Random(SEED),
+    )
     for number in range(rounds):
         for duel in order.sample(duels, len(duels)):
             duel.round(counts=number > 0)
@@ -195,7 +218,13 @@ def distance(one: list[Tensor], other: list[Tensor], case: Case, task: eq.Task) 
     trained, entries = dict(net.named_parameters()), net.state_dict()
 
     def vector(tensors: Iterable[Tensor]) -> Tensor:
-        return torch.cat([tensor.double().flatten() for name, tensor in zip(entries, tensors, strict=True) if name in trained])
+        return torch.cat(
+            [
+                tensor.double().flatten()
+                for name, tensor in zip(entries, tensors, strict=True)
+                if name in trained
+            ]
+        )
 
     first, second = vector(one), vector(other)
     return float((first - second).norm() / (first - vector(entries.values())).norm())
@@ -236,7 +265,9 @@ def render(duels: list[Duel], rounds: int) -> str:
 def row(duel: Duel, reference: Duel) -> str:
     case, ratios, quiet = duel.case, duel.ratios(), duel.quiet_ratios()
     middle = statistics.median(ratios)
-    to_fedavg = statistics.median(a.cpu["ours"] / b.cpu["ours"] for a, b in zip(duel.laps, reference.laps, strict=True))
+    to_fedavg = statistics.median(
+        a.cpu["ours"] / b.cpu["ours"] for a, b in zip(duel.laps, reference.laps, strict=True)
+    )
     cells = [
         case.method,
         ", ".join(case.models.values()),
@@ -244,7 +275,9 @@ def row(duel: Duel, reference: Duel) -> str:
         f"{duel.seconds('ours'):.2f}",
         f"{duel.seconds('plain'):.2f}",
         f"{middle:.3f} ({min(ratios):.3f}-{max(ratios):.3f}){'' if middle <= TARGET else ', above'}",
-        f"{statistics.median(quiet):.3f} ({len(quiet)} of {len(ratios)} rounds)" if quiet else "disturbed",
+        f"{statistics.median(quiet):.3f} ({len(quiet)} of {len(ratios)} rounds)"
+        if quiet
+        else "disturbed",
         f"{to_fedavg:.2f}",
         "-".join(map(str, EXPECTED.get(case.method, ()))),
         f"{duel.apart:.0e}",
@@ -255,15 +288,28 @@ def row(duel: Duel, reference: Duel) -> str:
 def main() -> None:
     """Runs what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=4, help="rounds of every method; the first warms up")
-    parser.add_argument("--methods", nargs="+", choices=sorted({case.method for case in CASES}), help="with FedAvg on their networks")
+    parser.add_argument(
+        "--rounds", type=int, default=4, help="rounds of every method; the first warms up"
+    )
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        choices=sorted({case.method for case in CASES}),
+        help="with FedAvg on their networks",
+    )
     parser.add_argument("--output", type=Path, default=HERE / "PLAIN.md")
     options = parser.parse_args()
     if options.rounds < 2:
-        parser.error(f"--rounds: expected at least 2, since the first is not counted, got {options.rounds}")
+        parser.error(
+            f"--rounds: expected at least 2, since the first is not counted, got {options.rounds}"
+        )
     wanted = [case for case in CASES if options.methods is None or case.method in options.methods]
     networks = {case.network for case in wanted}
-    cases = [case for case in CASES if case in wanted or (case.method == "fedavg" and case.network in networks)]
+    cases = [
+        case
+        for case in CASES
+        if case in wanted or (case.method == "fedavg" and case.network in networks)
+    ]
     with tempfile.TemporaryDirectory() as folder, one_thread():
         results = run(cases, options.rounds, Path(folder))
     options.output.write_text(render(results, options.rounds))

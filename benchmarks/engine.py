@@ -27,24 +27,41 @@ RUN_SECONDS = 600
 
 def costs(tree: Path, workload: str, rounds: int, seed: int) -> dict[str, float]:
     """CPU and wall seconds of the median round, and the peak of memory, of one run."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tree / "benchmarks"), str(tree / "src")])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tree / "benchmarks"), str(tree / "src")]),
+    }
     environment.pop("OMP_NUM_THREADS", None)
-    line = [sys.executable, str(tree / "benchmarks" / "ours.py"), workload, "--rounds", str(rounds), "--seed", str(seed)]
+    line = [
+        sys.executable,
+        str(tree / "benchmarks" / "ours.py"),
+        workload,
+        "--rounds",
+        str(rounds),
+        "--seed",
+        str(seed),
+    ]
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(line, env=environment, cwd=folder, capture_output=True, text=True, timeout=RUN_SECONDS)
+        done = subprocess.run(
+            line, env=environment, cwd=folder, capture_output=True, text=True, timeout=RUN_SECONDS
+        )
     reports = [text for text in done.stdout.splitlines() if text.startswith('{"contender"')]
     if done.returncode or not reports:
         raise SystemExit(f"{tree} ended with code {done.returncode}: {last_line(done.stderr)}")
     found = json.loads(reports[-1])
     return {
-        "CPU s per round": statistics.mean(found["cpu_seconds"][1:]),  # counted in ticks of 10 ms: a median would be as coarse
+        "CPU s per round": statistics.mean(
+            found["cpu_seconds"][1:]
+        ),  # counted in ticks of 10 ms: a median would be as coarse
         "wall s per round": statistics.median(found["seconds"][1:]),
         "peak MB": found["peak_mb"],
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("before", type=Path, help="a tree of the version to compare with")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=["W2", "W3"])
     parser.add_argument("--repetitions", type=int, default=7)
@@ -60,9 +77,14 @@ def main() -> None:
                 found[name].append(costs(trees[name], workload, rounds, options.seed))
         for what in found["now"][0]:
             values = {name: [one[what] for one in runs] for name, runs in found.items()}
-            ratio = statistics.median(now / before for now, before in zip(values["now"], values["before"], strict=True))
+            ratio = statistics.median(
+                now / before for now, before in zip(values["now"], values["before"], strict=True)
+            )
             before, now = (statistics.median(values[name]) for name in ("before", "now"))
-            print(f"{workload} {what}: before {before:.4g}, now {now:.4g}, median of ratios {ratio:.3f}", flush=True)
+            print(
+                f"{workload} {what}: before {before:.4g}, now {now:.4g}, median of ratios {ratio:.3f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -46,7 +46,11 @@ def play(spec: dict[str, Any]) -> None:
     choose = Loop._choose
 
     def chosen(self: Loop, number: int, attempt: int) -> list[str]:
-        return list(self.server.ids[number - 1 :: fill]) if number <= fill else choose(self, number, attempt)
+        return (
+            list(self.server.ids[number - 1 :: fill])
+            if number <= fill
+            else choose(self, number, attempt)
+        )
 
     Loop._choose = chosen  # type: ignore[method-assign]
 
@@ -62,15 +66,21 @@ def play(spec: dict[str, Any]) -> None:
             meter.start()
             return
         if record.round == fill + spec["laps"]:
-            (folder.parent / f"{folder.name}.json").write_text(json.dumps({**facts, "memory": memory.mb()}))
+            (folder.parent / f"{folder.name}.json").write_text(
+                json.dumps({**facts, "memory": memory.mb()})
+            )
         meter.lap(len(record.cohort))
 
-    simulate.run(eq.Experiment(**spec["experiment"]), folder, Watcher(on_start=started, on_round=over))
+    simulate.run(
+        eq.Experiment(**spec["experiment"]), folder, Watcher(on_start=started, on_round=over)
+    )
 
 
 def resume(folder: Path) -> None:
     """CPU seconds until the next round begins, printed; then to the end."""
-    simulate.resume(folder, Watcher(on_start=lambda first, rounds: print(time.process_time(), flush=True)))
+    simulate.resume(
+        folder, Watcher(on_start=lambda first, rounds: print(time.process_time(), flush=True))
+    )
 
 
 if __name__ == "__main__":

@@ -47,9 +47,15 @@ class Series:
     laps: int = 15
 
 
-def experiment(clients: int, method: str = "fedavg", cohort: int = 100, hidden: int = 32, **more: Any) -> dict[str, Any]:
+def experiment(
+    clients: int, method: str = "fedavg", cohort: int = 100, hidden: int = 32, **more: Any
+) -> dict[str, Any]:
     return {
-        "data": {"synthetic": {"samples": PER_CLIENT * clients, "features": FEATURES}, "clients": clients, "partition": "iid"},
+        "data": {
+            "synthetic": {"samples": PER_CLIENT * clients, "features": FEATURES},
+            "clients": clients,
+            "partition": "iid",
+        },
         "model": {"name": "mlp", "hidden": [hidden]},
         "method": method,
         "participation": {"number": cohort},
@@ -62,9 +68,23 @@ def experiment(clients: int, method: str = "fedavg", cohort: int = 100, hidden: 
 CLIENTS = (100, 1_000, 10_000, 100_000)
 SERIES = {
     "clients-fedavg": Series("clients, FedAvg, 100 a round", CLIENTS, experiment),
-    "clients-scaffold": Series("clients, SCAFFOLD (stateful), 100 a round", CLIENTS, lambda n: experiment(n, "scaffold"), fill=True),
-    "clients-fedakd": Series("clients, FedAKD (stateful), 100 a round", CLIENTS, lambda n: experiment(n, "fedakd"), fill=True),
-    "cohort": Series("clients in a round, of 10,000, FedAvg", (10, 100, 1_000, 2_000), lambda n: experiment(10_000, cohort=n)),
+    "clients-scaffold": Series(
+        "clients, SCAFFOLD (stateful), 100 a round",
+        CLIENTS,
+        lambda n: experiment(n, "scaffold"),
+        fill=True,
+    ),
+    "clients-fedakd": Series(
+        "clients, FedAKD (stateful), 100 a round",
+        CLIENTS,
+        lambda n: experiment(n, "fedakd"),
+        fill=True,
+    ),
+    "cohort": Series(
+        "clients in a round, of 10,000, FedAvg",
+        (10, 100, 1_000, 2_000),
+        lambda n: experiment(10_000, cohort=n),
+    ),
     # a hidden layer of n units over 20 inputs, with 10 outputs, has 31 n + 10 parameters
     "parameters": Series(
         "parameters, FedAvg, 2 clients on 2 workers",
@@ -80,9 +100,16 @@ SERIES = {
     ),
     # the round that measures comes behind those that are timed
     "measured": Series(
-        "clients, all measured at the end", CLIENTS, lambda n: experiment(n, evaluation={"every": 0, "clients": "all"}), laps=3
+        "clients, all measured at the end",
+        CLIENTS,
+        lambda n: experiment(n, evaluation={"every": 0, "clients": "all"}),
+        laps=3,
     ),
-    "rounds": Series("rounds of one run, 10 of 100 clients", (100, 1_000, 10_000), lambda n: experiment(100, cohort=10)),
+    "rounds": Series(
+        "rounds of one run, 10 of 100 clients",
+        (100, 1_000, 10_000),
+        lambda n: experiment(100, cohort=10),
+    ),
 }
 
 
@@ -119,8 +146,15 @@ def measure(name: str, series: Series, largest: int) -> list[Row]:
                 wanted = series.experiment(size)
                 fill = math.ceil(wanted["data"]["clients"] / AT_ONCE) if series.fill else 0
                 wanted["rounds"] = fill + laps[size] + 1
-                spec = {"folder": f"{folder}/{size}", "experiment": wanted, "fill": fill, "laps": laps[size]}
-                players[size] = Player(str(size), program("play", json.dumps(spec)), environment(), Path(folder))
+                spec = {
+                    "folder": f"{folder}/{size}",
+                    "experiment": wanted,
+                    "fill": fill,
+                    "laps": laps[size],
+                }
+                players[size] = Player(
+                    str(size), program("play", json.dumps(spec)), environment(), Path(folder)
+                )
                 stack.callback(players[size].close)
                 players[size].wait(WAIT_SECONDS)
                 print(f"{name} {size}: ready", flush=True)
@@ -130,20 +164,36 @@ def measure(name: str, series: Series, largest: int) -> list[Row]:
                     if number < laps[size]:
                         found[size].append(player.play(WAIT_SECONDS))
         for size in sizes:
-            rows.append({"size": size, **of_rounds(found, size, sizes, name), **afterwards(Path(folder) / str(size))})
+            rows.append(
+                {
+                    "size": size,
+                    **of_rounds(found, size, sizes, name),
+                    **afterwards(Path(folder) / str(size)),
+                }
+            )
             print(name, rows[-1], flush=True)
     return rows
 
 
-def of_rounds(found: dict[int, list[dict[str, float]]], size: int, sizes: list[int], name: str) -> Row:
+def of_rounds(
+    found: dict[int, list[dict[str, float]]], size: int, sizes: list[int], name: str
+) -> Row:
     """CPU and wall seconds of a round, and its ratio to the reference: the same round of the second size, or the first rounds of the same run."""
     cpu = [lap["cpu_seconds"] for lap in found[size]]
     tenth = max(1, len(cpu) // 10)
-    reference = cpu[1 : 1 + tenth] if name == "rounds" else [lap["cpu_seconds"] for lap in found[sizes[min(1, len(sizes) - 1)]]][1:]
+    reference = (
+        cpu[1 : 1 + tenth]
+        if name == "rounds"
+        else [lap["cpu_seconds"] for lap in found[sizes[min(1, len(sizes) - 1)]]][1:]
+    )
     own = cpu[-tenth:] if name == "rounds" else cpu[1:]
     shared = min(len(own), len(reference))
     ratio = interval([a / b for a, b in zip(own[-shared:], reference[-shared:], strict=True)])
-    return {"cpu": float(np.median(own)), "wall": float(np.median([lap["seconds"] for lap in found[size][1:]])), "ratio": ratio}
+    return {
+        "cpu": float(np.median(own)),
+        "wall": float(np.median([lap["seconds"] for lap in found[size][1:]])),
+        "ratio": ratio,
+    }
 
 
 def afterwards(run: Path) -> Row:
@@ -157,13 +207,32 @@ def afterwards(run: Path) -> Row:
         "in one folder": max(map(len, contents)),
         "bytes": sum(path.stat().st_size for path in everything),
     }
-    resumed = subprocess.run(program("resume", str(run)), env=environment(), capture_output=True, text=True, timeout=WAIT_SECONDS)
-    row["resume"] = float(resumed.stdout.split()[0]) if resumed.stdout else resumed.stderr.strip().splitlines()[-1]
+    resumed = subprocess.run(
+        program("resume", str(run)),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+    )
+    row["resume"] = (
+        float(resumed.stdout.split()[0])
+        if resumed.stdout
+        else resumed.stderr.strip().splitlines()[-1]
+    )
     for command in ("show", "report"):
         before, began = children(), time.perf_counter()
         line = [sys.executable, "-m", "equipoise", command, str(run)]
-        done = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=WAIT_SECONDS, cwd=run.parent)
-        row[command] = children() - before if not done.returncode else done.stderr.strip().splitlines()[-1]
+        done = subprocess.run(
+            line,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=WAIT_SECONDS,
+            cwd=run.parent,
+        )
+        row[command] = (
+            children() - before if not done.returncode else done.stderr.strip().splitlines()[-1]
+        )
         row[f"{command} wall"] = time.perf_counter() - began
     return row
 
@@ -179,7 +248,11 @@ def exponent(rows: list[Row], what: str) -> str:
     >>> exponent([{"size": 10, "cpu": 2.0}, {"size": 100, "cpu": 20.0}], "cpu")
     '1.00'
     """
-    known = [(row["size"], row[what]) for row in rows if isinstance(row.get(what), int | float) and row[what] > 0]
+    known = [
+        (row["size"], row[what])
+        for row in rows
+        if isinstance(row.get(what), int | float) and row[what] > 0
+    ]
     if len(known) < 2:
         return ""
     x, y = np.log(np.array(known[-3:], dtype=np.float64)).T
@@ -204,20 +277,31 @@ def table(name: str, found: dict[str, Any]) -> list[str]:
         "|" + "---|" * (len(COLUMNS) + 2),
     ]
     for row in rows:
-        cells = [form.format(row[what]) if isinstance(row[what], int | float) else str(row[what]) for what, (_, form) in COLUMNS.items()]
-        lines.append(f"| {row['size']:,} | {row['ratio'][0]:.2f} ({row['ratio'][1]:.2f}-{row['ratio'][2]:.2f}) | {' | '.join(cells)} |")
+        cells = [
+            form.format(row[what]) if isinstance(row[what], int | float) else str(row[what])
+            for what, (_, form) in COLUMNS.items()
+        ]
+        lines.append(
+            f"| {row['size']:,} | {row['ratio'][0]:.2f} ({row['ratio'][1]:.2f}-{row['ratio'][2]:.2f}) | {' | '.join(cells)} |"
+        )
     return [*lines, "| exponent | | " + " | ".join(exponent(rows, what) for what in COLUMNS) + " |"]
 
 
 def asked(everything: dict[str, Any]) -> list[str]:
     """What is asked and what was found, at the size that is asked for or else at the largest that was measured."""
-    titles = {what: title for what, (title, _) in COLUMNS.items()} | {"ratio": "a round, of one of the second size"}
+    titles = {what: title for what, (title, _) in COLUMNS.items()} | {
+        "ratio": "a round, of one of the second size"
+    }
     lines = ["| series | size | what | at most | found |", "|---|---|---|---|---|"]
     for name, size, what, most in ASKED:
         rows = everything.get(name, {}).get("rows", [])
         row = next((row for row in rows if row["size"] == size), rows[-1] if rows else None)
         found = "not measured" if row is None else row[what][0] if what == "ratio" else row[what]
-        said = found if isinstance(found, str) else f"{found:,.5g}{'' if found <= most else ', missed'}"
+        said = (
+            found
+            if isinstance(found, str)
+            else f"{found:,.5g}{'' if found <= most else ', missed'}"
+        )
         reached = "" if row is None or row["size"] == size else f" (at {row['size']:,})"
         lines.append(f"| {name} | {size:,} | {titles[what]} | {most:,} | {said}{reached} |")
     return lines
@@ -248,10 +332,14 @@ def render(everything: dict[str, Any]) -> str:
 
 def main() -> None:
     """Runs what the command line asks for; series not run keep their earlier results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--series", nargs="+", choices=SERIES, default=list(SERIES))
     parser.add_argument("--largest", type=int, default=10**9, help="leave out sizes above this")
-    parser.add_argument("--output", type=Path, default=HERE, help="folder of growth.json and GROWTH.md")
+    parser.add_argument(
+        "--output", type=Path, default=HERE, help="folder of growth.json and GROWTH.md"
+    )
     options = parser.parse_args()
     file = options.output / "growth.json"
     everything = json.loads(file.read_text()) if file.is_file() else {}

@@ -67,7 +67,9 @@ def stepper(parameters: Sequence[Tensor], variant: str, rate: float) -> Callable
                     p.add_(gradient, alpha=-rate)
 
         return bare
-    optimiser = torch.optim.SGD(parameters, lr=rate, fused=variant != "foreach", foreach=variant == "foreach")
+    optimiser = torch.optim.SGD(
+        parameters, lr=rate, fused=variant != "foreach", foreach=variant == "foreach"
+    )
 
     def step(loss: Tensor) -> None:
         optimiser.zero_grad()
@@ -83,7 +85,9 @@ def fedavg(shared: Shared, model: nn.Sequential) -> Trainer:
     return one_by_one(shared, model, lambda x, y: step(functional.cross_entropy(model(x), y)))
 
 
-def one_by_one(shared: Shared, model: nn.Sequential, step: Callable[[Tensor, Tensor], None]) -> Trainer:
+def one_by_one(
+    shared: Shared, model: nn.Sequential, step: Callable[[Tensor, Tensor], None]
+) -> Trainer:
     """Trains clients one after another; returns the sum of their parameters weighted by samples."""
     parameters = list(model.parameters())
 
@@ -136,7 +140,17 @@ def by_hand(shared: Shared, model: nn.Sequential) -> Trainer:
             elif isinstance(layer, nn.Conv2d):
                 wanted = [below, True, True]
                 gradient, weight, bias = torch.ops.aten.convolution_backward(
-                    gradient, saved, layer.weight, [len(layer.weight)], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, wanted
+                    gradient,
+                    saved,
+                    layer.weight,
+                    [len(layer.weight)],
+                    [1, 1],
+                    [0, 0],
+                    [1, 1],
+                    False,
+                    [0, 0],
+                    1,
+                    wanted,
                 )
                 layer.weight.sub_(weight, alpha=rate)
                 layer.bias.sub_(bias, alpha=rate)
@@ -154,12 +168,18 @@ def stacked_fedavg(shared: Shared, model: nn.Sequential) -> Trainer:
     def train(clients: list[int]) -> Tensor:
         n = len(clients)
         fill(list(model.parameters()), shared.model)
-        stacks = [p.detach().expand(n, *p.shape).clone().requires_grad_() for p in model.parameters()]
+        stacks = [
+            p.detach().expand(n, *p.shape).clone().requires_grad_() for p in model.parameters()
+        ]
         step = stepper(stacks, shared.variant, shared.workload.rate)
-        for columns in zip(*(batches(shared.parts[client], shared.workload) for client in clients), strict=True):
+        for columns in zip(
+            *(batches(shared.parts[client], shared.workload) for client in clients), strict=True
+        ):
             batch = torch.stack(columns, 1)
             outputs = stacked_forward(model, stacks, shared.x[batch])
-            losses = functional.cross_entropy(outputs.flatten(0, 1), shared.y[batch].T.flatten(), reduction="sum")
+            losses = functional.cross_entropy(
+                outputs.flatten(0, 1), shared.y[batch].T.flatten(), reduction="sum"
+            )
             step(losses / len(batch))
         size = len(shared.parts[clients[0]])
         return size * torch.cat([stack.detach().sum(0).reshape(-1) for stack in stacks])
@@ -188,10 +208,14 @@ def stacked_forward(model: nn.Sequential, stacks: list[Tensor], x: Tensor) -> Te
 def fedakd(shared: Shared, model: nn.Sequential) -> Trainer:
     """FedAKD (Yu et al., KDD 2025, Algorithm 1) with alpha = beta = temperature = 1; clients keep their models in a file."""
     workload, local = shared.workload, network(shared.workload.network, shared.seed)
-    step, step_local = (stepper(list(m.parameters()), shared.variant, workload.rate) for m in (model, local))
+    step, step_local = (
+        stepper(list(m.parameters()), shared.variant, workload.rate) for m in (model, local)
+    )
 
     def loss(outputs: Tensor, labels: Tensor, teacher: Tensor) -> Tensor:
-        distillation = functional.kl_div(outputs.log_softmax(1), teacher.log_softmax(1), reduction="batchmean", log_target=True)
+        distillation = functional.kl_div(
+            outputs.log_softmax(1), teacher.log_softmax(1), reduction="batchmean", log_target=True
+        )
         return functional.cross_entropy(outputs, labels) + distillation
 
     def train(clients: list[int]) -> Tensor:
@@ -221,10 +245,19 @@ def recall(shared: Shared, client: int) -> Tensor:
     if not shared.met[client]:
         return shared.model
     size = shared.model.numel() * shared.model.element_size()
-    return torch.from_numpy(np.frombuffer(bytearray(os.pread(shared.personal_file.fileno(), size, client * size)), dtype=np.float32))
+    return torch.from_numpy(
+        np.frombuffer(
+            bytearray(os.pread(shared.personal_file.fileno(), size, client * size)),
+            dtype=np.float32,
+        )
+    )
 
 
 def keep(shared: Shared, client: int, vector: Tensor) -> None:
     """Stores the client's own model."""
-    os.pwrite(shared.personal_file.fileno(), vector.numpy().tobytes(), client * vector.numel() * vector.element_size())
+    os.pwrite(
+        shared.personal_file.fileno(),
+        vector.numpy().tobytes(),
+        client * vector.numel() * vector.element_size(),
+    )
     shared.met[client] = True

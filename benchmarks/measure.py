@@ -64,7 +64,9 @@ def fine_cpu_seconds(pids: list[int]) -> float:
     total = 0.0
     for pid in pids:
         with contextlib.suppress(OSError):  # it has ended
-            total += time.clock_gettime((~pid << 3) | 2)  # the clock that clock_getcpuclockid(3) gives
+            total += time.clock_gettime(
+                (~pid << 3) | 2
+            )  # the clock that clock_getcpuclockid(3) gives
     return total
 
 
@@ -91,7 +93,9 @@ def memory_mb(pids: list[int]) -> float:
 
 def machine_seconds() -> float:
     """CPU time the whole machine has spent on anything but idling, time stolen by its host included."""
-    user, nice, system, _idle, _wait, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    user, nice, system, _idle, _wait, irq, softirq, steal = map(
+        int, Path("/proc/stat").read_text().split()[1:9]
+    )
     return (user + nice + system + irq + softirq + steal) / TICKS
 
 
@@ -141,14 +145,22 @@ class Meter:
         cpu = self._cpu()
         own, machine = cpu[0] - self.cpu_before[0], cpu[1] - self.cpu_before[1]
         foreign = max(0.0, machine - own) / (seconds * (os.cpu_count() or 1))
-        self.laps.append({"seconds": seconds, "samples": samples, "cpu_seconds": own, "foreign": foreign})
+        self.laps.append(
+            {"seconds": seconds, "samples": samples, "cpu_seconds": own, "foreign": foreign}
+        )
         if not self.turns.pipes and time.perf_counter() - self.sampled > SAMPLING_SECONDS:
             self._sample_memory()
         self.turns.over(**self.laps[-1])
         self._begin()
 
     def report(
-        self, contender: str, workload: Workload, options: argparse.Namespace, accuracy: float, packages: tuple[str, ...], **extra: float
+        self,
+        contender: str,
+        workload: Workload,
+        options: argparse.Namespace,
+        accuracy: float,
+        packages: tuple[str, ...],
+        **extra: float,
     ) -> None:
         """Prints the one line of JSON the runner reads."""
         self._sample_memory()
@@ -158,11 +170,17 @@ class Meter:
                     "contender": contender,
                     "variant": options.variant,
                     "workload": workload.name,
-                    **{key: [lap[key] for lap in self.laps] for key in ("seconds", "samples", "cpu_seconds", "foreign")},
+                    **{
+                        key: [lap[key] for lap in self.laps]
+                        for key in ("seconds", "samples", "cpu_seconds", "foreign")
+                    },
                     "start_seconds": self.started - self.born,
                     "peak_mb": self.peak,
                     "accuracy": accuracy,
-                    "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
+                    "versions": {
+                        "python": platform.python_version(),
+                        **{name: version(name) for name in packages},
+                    },
                     **extra,
                 }
             ),

@@ -64,7 +64,13 @@ class Contender:
 
 def experiment(method: str, rounds: int) -> eq.Experiment:
     return eq.Experiment(
-        data={"name": "fashion_mnist", "partition": "iid", "clients": CLIENTS, "samples": SAMPLES, "split": (0.7, 0.15, 0.15)},
+        data={
+            "name": "fashion_mnist",
+            "partition": "iid",
+            "clients": CLIENTS,
+            "samples": SAMPLES,
+            "split": (0.7, 0.15, 0.15),
+        },
         model=NETWORK,
         method={"name": method, **OPTIONS.get(method, {})},
         training={"lr": 0.05, "batch": BATCH},
@@ -90,14 +96,21 @@ def run(names: list[str], repetitions: int, folder: Path) -> list[Contender]:
             base, own = reference.round(), one.round()
             one.laps.append(own)
             one.ratios.append(own / base)
-            print(f"{repetition + 1}/{repetitions} {one.name}: {own:.2f} s, {own / base:.2f} of FedAvg's {base:.2f} s", flush=True)
+            print(
+                f"{repetition + 1}/{repetitions} {one.name}: {own:.2f} s, {own / base:.2f} of FedAvg's {base:.2f} s",
+                flush=True,
+            )
     return found
 
 
 def row(one: Contender, base: RoundRecord) -> str:
     record, listed = one.record, methods.describe(one.name)
     assert record is not None
-    quarters = statistics.quantiles(one.ratios, n=4, method="inclusive") if len(one.ratios) > 1 else one.ratios * 3
+    quarters = (
+        statistics.quantiles(one.ratios, n=4, method="inclusive")
+        if len(one.ratios) > 1
+        else one.ratios * 3
+    )
     cells = [
         one.name,
         f"{statistics.median(one.ratios):.2f} ({quarters[0]:.2f}-{quarters[2]:.2f})",
@@ -141,20 +154,35 @@ def render(found: list[Contender], repetitions: int, load: str) -> str:
 
 def main() -> None:
     """Runs what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--methods", nargs="+", choices=methods.names(), help="default: all; fedavg is always among them")
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        choices=methods.names(),
+        help="default: all; fedavg is always among them",
+    )
     parser.add_argument("--output", type=Path, default=HERE / "METHODS.md")
     options = parser.parse_args()
     if options.repetitions < 1:
         parser.error(f"--repetitions: expected at least 1, got {options.repetitions}")
-    names = [entry["name"] for entry in methods.listed() if options.methods is None or entry["name"] in ("fedavg", *options.methods)]
+    names = [
+        entry["name"]
+        for entry in methods.listed()
+        if options.methods is None or entry["name"] in ("fedavg", *options.methods)
+    ]
     loads = [os.getloadavg()[0]]
     with tempfile.TemporaryDirectory() as folder, one_thread(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = run(names, options.repetitions, Path(folder))
     loads.append(os.getloadavg()[0])
-    options.output.write_text(render(found, options.repetitions, f"{loads[0]:.1f} at the start, {loads[1]:.1f} at the end"))
+    options.output.write_text(
+        render(
+            found, options.repetitions, f"{loads[0]:.1f} at the start, {loads[1]:.1f} at the end"
+        )
+    )
     print(options.output.read_text())
 
 

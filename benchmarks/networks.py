@@ -14,9 +14,23 @@ def network(name: str, seed: int) -> nn.Sequential:
     """
     torch.manual_seed(seed)
     if name == "mlp":
-        return nn.Sequential(nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10))
+        return nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(784, 200),
+            nn.ReLU(),
+            nn.Linear(200, 200),
+            nn.ReLU(),
+            nn.Linear(200, 10),
+        )
     if name == "cnn":
-        return nn.Sequential(*_convolution(1, 32), *_convolution(32, 64), nn.Flatten(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 10))
+        return nn.Sequential(
+            *_convolution(1, 32),
+            *_convolution(32, 64),
+            nn.Flatten(),
+            nn.Linear(1024, 512),
+            nn.ReLU(),
+            nn.Linear(512, 10),
+        )
     if name == "lenet":
         head = (nn.Linear(256, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))
         return nn.Sequential(*_convolution(1, 6), *_convolution(6, 16), nn.Flatten(), *head)
@@ -24,11 +38,18 @@ def network(name: str, seed: int) -> nn.Sequential:
 
 
 def _convolution(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
-    return nn.Conv2d(inputs, outputs, 5), nn.MaxPool2d(2), nn.ReLU()  # in this order the same numbers, for less
+    return (
+        nn.Conv2d(inputs, outputs, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+    )  # in this order the same numbers, for less
 
 
 @torch.no_grad()
 def count_correct(model: nn.Module, x: Tensor, y: Tensor, batch: int = 500) -> int:
     """How many samples the model gets right."""
-    hits = (model(inputs).argmax(1) == labels for inputs, labels in zip(x.split(batch), y.split(batch), strict=True))
+    hits = (
+        model(inputs).argmax(1) == labels
+        for inputs, labels in zip(x.split(batch), y.split(batch), strict=True)
+    )
     return sum(int(hit.sum()) for hit in hits)

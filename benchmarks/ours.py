@@ -28,13 +28,23 @@ def dataset(images, parts: list[np.ndarray]) -> eq.Dataset:
     """The clients' images as sites, and the test images as the official test part."""
     chosen = np.concatenate(parts)
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    x = (np.concatenate([images.x[chosen], images.x_test]) * 255).round().astype(np.uint8)  # pixels as they are stored
+    x = (
+        (np.concatenate([images.x[chosen], images.x_test]) * 255).round().astype(np.uint8)
+    )  # pixels as they are stored
     y = np.concatenate([images.y[chosen], images.y_test])
     marks = np.repeat([0, 2], [len(chosen), len(images.x_test)])
     site = np.concatenate([owner, np.zeros(len(images.x_test), dtype=np.int64)])
     names = tuple(f"{k:05d}" for k in range(len(parts)))
     task = Task("classification", (1, 28, 28), 10)
-    return eq.Dataset("fashion_mnist", torch.from_numpy(x), torch.from_numpy(y), task, part=marks, site=site, site_names=names)
+    return eq.Dataset(
+        "fashion_mnist",
+        torch.from_numpy(x),
+        torch.from_numpy(y),
+        task,
+        part=marks,
+        site=site,
+        site_names=names,
+    )
 
 
 def simulate(workload: Workload, options: argparse.Namespace) -> None:
@@ -44,13 +54,23 @@ def simulate(workload: Workload, options: argparse.Namespace) -> None:
     parts = partition(workload, images.y, options.seed)
     chosen = cohorts(workload, options.rounds, options.seed)
     experiment = eq.Experiment(
-        data={"partition": "natural", "split": (1.0, 0.0, 0.0), "test": "global", "duplicates": "separate"},
+        data={
+            "partition": "natural",
+            "split": (1.0, 0.0, 0.0),
+            "test": "global",
+            "duplicates": "separate",
+        },
         dataset=dataset(images, parts),
         model=NETWORKS[workload.network],
         method=workload.method,
         training={"lr": workload.rate, "batch": workload.batch, "epochs": workload.epochs},
         participation={"number": workload.cohort},
-        evaluation={"every": 1 if workload.evaluate_each_round else 0, "clients": "cohort", "splits": (), "metrics": ("accuracy",)},
+        evaluation={
+            "every": 1 if workload.evaluate_each_round else 0,
+            "clients": "cohort",
+            "splits": (),
+            "metrics": ("accuracy",),
+        },
         rounds=options.rounds,
         seed=options.seed,
         workers=0 if options.variant == "inprocess" else None,
@@ -61,7 +81,11 @@ def simulate(workload: Workload, options: argparse.Namespace) -> None:
         """The same initial parameters and the same cohorts as every contender: theirs, in the order of our network's entries."""
         state = start(self, server)
         values = iter(network(workload.network, options.seed).parameters())
-        return state.with_(model=eq.Tree({name: next(values).detach().clone() for name in state.model}, state.model.model))
+        return state.with_(
+            model=eq.Tree(
+                {name: next(values).detach().clone() for name in state.model}, state.model.model
+            )
+        )
 
     del images
 
@@ -75,10 +99,21 @@ def simulate(workload: Workload, options: argparse.Namespace) -> None:
         meter.lap(workload.epochs * sum(len(parts[k]) for k in chosen[record.round - 1]))
         if record.round == options.rounds:
             accuracy = next(row[5] for row in record.measurements if row[1] == "global")
-            meter.report("ours", workload, options, accuracy, ("torch", "equipoise"), **profile(finished, meter.laps))
+            meter.report(
+                "ours",
+                workload,
+                options,
+                accuracy,
+                ("torch", "equipoise"),
+                **profile(finished, meter.laps),
+            )
 
     with tempfile.TemporaryDirectory() as folder:
-        run(experiment, Path(folder) / "run", Watcher(on_start=lambda first, rounds: meter.start(), on_round=lap))
+        run(
+            experiment,
+            Path(folder) / "run",
+            Watcher(on_start=lambda first, rounds: meter.start(), on_round=lap),
+        )
 
 
 def profile(records: list[RoundRecord], laps: list[dict[str, float]]) -> dict[str, float]:
@@ -92,10 +127,21 @@ def profile(records: list[RoundRecord], laps: list[dict[str, float]]) -> dict[st
     rows = []
     for record, lap in kept:
         times = [record.seconds.get(phase, 0.0) for phase in phases]
-        rows.append([1000 * value / len(record.cohort) for value in (*times, lap["seconds"] - sum(times))])
-    found = dict(zip((*phases, "rest"), (statistics.median(column) for column in zip(*rows, strict=True)), strict=True))
+        rows.append(
+            [1000 * value / len(record.cohort) for value in (*times, lap["seconds"] - sum(times))]
+        )
+    found = dict(
+        zip(
+            (*phases, "rest"),
+            (statistics.median(column) for column in zip(*rows, strict=True)),
+            strict=True,
+        )
+    )
     overhead = statistics.median(sum(row) - row[0] - row[4] for row in rows)
-    return {"overhead_ms_per_client": overhead, **{f"{phase}_ms_per_client": value for phase, value in found.items()}}
+    return {
+        "overhead_ms_per_client": overhead,
+        **{f"{phase}_ms_per_client": value for phase, value in found.items()},
+    }
 
 
 if __name__ == "__main__":

@@ -48,7 +48,9 @@ Lap = dict[str, float]
 class Player:
     """A contender in processes of its own that plays a round whenever it is told to."""
 
-    def __init__(self, name: str, line: list[str], environment: dict[str, str], folder: Path) -> None:
+    def __init__(
+        self, name: str, line: list[str], environment: dict[str, str], folder: Path
+    ) -> None:
         self.name = name
         told, tell = os.pipe()
         hear, say = os.pipe()
@@ -68,7 +70,11 @@ class Player:
             ready, _, _ = select.select([self.hear], [], [], max(0.0, deadline - time.monotonic()))
             more = os.read(self.hear, 4096) if ready else b""
             if not more:
-                why = f"did not end a round within {seconds:.0f} s" if not ready else f"ended: {self.last_words()}"
+                why = (
+                    f"did not end a round within {seconds:.0f} s"
+                    if not ready
+                    else f"ended: {self.last_words()}"
+                )
                 raise Unavailable(why)
             self.heard += more
         line, _, self.heard = self.heard.partition(b"\n")
@@ -110,24 +116,40 @@ class Found:
     """What one workload gave."""
 
     workload: str
-    laps: dict[str, list[Lap]] = field(default_factory=dict)  # contender -> one lap per round that counts
+    laps: dict[str, list[Lap]] = field(
+        default_factory=dict
+    )  # contender -> one lap per round that counts
     skipped: dict[str, str] = field(default_factory=dict)
 
 
-def line_of(name: str, workload: str, rounds: int, before: Path | None) -> tuple[list[str], dict[str, str]]:
+def line_of(
+    name: str, workload: str, rounds: int, before: Path | None
+) -> tuple[list[str], dict[str, str]]:
     """Command line and environment of a contender."""
     rest = [workload, "--rounds", str(rounds), "--seed", "0"]
     environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
     if name == BEFORE:  # its own code and its own way to run it, with the measuring of this tree
         path = os.pathsep.join([str(HERE), f"{before}/src"])
-        return [sys.executable, "-P", f"{before}/benchmarks/ours.py", *rest], {**environment, "PYTHONPATH": path}
-    variants = {"bound": BOUND_VARIANTS[workload], "floor": FLOOR_VARIANTS[workload], "pfl": "processes"}
+        return [sys.executable, "-P", f"{before}/benchmarks/ours.py", *rest], {
+            **environment,
+            "PYTHONPATH": path,
+        }
+    variants = {
+        "bound": BOUND_VARIANTS[workload],
+        "floor": FLOOR_VARIANTS[workload],
+        "pfl": "processes",
+    }
     entry = Entry("ours" if name == CONTROL else name, variants.get(name, ""))
     chosen = ["--variant", entry.variant] if entry.variant else []
-    return [*command(entry), *rest, *chosen], {**environment, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent / "src")])}
+    return [*command(entry), *rest, *chosen], {
+        **environment,
+        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent / "src")]),
+    }
 
 
-def compete(workload: str, wanted: Sequence[str], counted: int, before: Path | None = None, seed: int = 0) -> Found:
+def compete(
+    workload: str, wanted: Sequence[str], counted: int, before: Path | None = None, seed: int = 0
+) -> Found:
     """All rounds of one workload. The first warm up, and the last is left out: in it some evaluate."""
     found, rounds, order = Found(workload), WARM_UP + counted + 1, random.Random(seed)
     active: dict[str, Player] = {}
@@ -157,7 +179,9 @@ def compete(workload: str, wanted: Sequence[str], counted: int, before: Path | N
                     continue
                 if WARM_UP <= number < rounds - 1:
                     found.laps[name].append(lap)
-            print(f"{workload} round {number + 1} of {rounds}", end="\r", file=sys.stderr, flush=True)
+            print(
+                f"{workload} round {number + 1} of {rounds}", end="\r", file=sys.stderr, flush=True
+            )
     return found
 
 
@@ -175,7 +199,12 @@ def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float, floa
 
 def ratios(found: Found, name: str, what: str, to: str = "ours") -> tuple[float, float, float]:
     """Of a contender to another, round by round."""
-    return interval([one[what] / other[what] for one, other in zip(found.laps[name], found.laps[to], strict=True)])
+    return interval(
+        [
+            one[what] / other[what]
+            for one, other in zip(found.laps[name], found.laps[to], strict=True)
+        ]
+    )
 
 
 def noise(found: Found, what: str) -> float:
@@ -196,7 +225,10 @@ def verdict(found: tuple[float, float, float], floor: float) -> str:
 
 
 def table(found: Found, counted: int) -> list[str]:
-    workload, floors = WORKLOADS[found.workload], {what: noise(found, what) for what in ("cpu_seconds", "seconds")}
+    workload, floors = (
+        WORKLOADS[found.workload],
+        {what: noise(found, what) for what in ("cpu_seconds", "seconds")},
+    )
     foreign = statistics.mean(lap["foreign"] for laps in found.laps.values() for lap in laps)
     lines = [
         f"## {found.workload} `{workload.title}`",
@@ -207,7 +239,10 @@ def table(found: Found, counted: int) -> list[str]:
         "| contender | CPU s a round | CPU, of ours | | wall s a round | wall, of ours | |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name, laps in sorted(found.laps.items(), key=lambda item: statistics.median(lap["cpu_seconds"] for lap in item[1])):
+    for name, laps in sorted(
+        found.laps.items(),
+        key=lambda item: statistics.median(lap["cpu_seconds"] for lap in item[1]),
+    ):
         cells = [name]
         for what in ("cpu_seconds", "seconds"):
             ratio = ratios(found, name, what)
@@ -238,14 +273,32 @@ def render(everything: list[tuple[Found, int]]) -> str:
 def main() -> None:
     """Runs what the command line asks for."""
     contenders = ["ours", CONTROL, "bound", "floor", "pfl", "flower", "fedlab"]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workloads", nargs="+", choices=["W1", "W2", "W3"], help="default: all three, or W2 and W3 with --quick")
-    parser.add_argument(
-        "--contenders", nargs="+", choices=contenders, help=f"beside ours and {CONTROL}; default: all, or bound with --quick"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, help="rounds that count; default: 60 (W1: 3), or 40 with --quick")
-    parser.add_argument("--before", type=Path, help="a tree of another version of Equipoise, which takes part as `before`")
-    parser.add_argument("--quick", action="store_true", help="W2 and W3 beside the bound, printed and not written")
+    parser.add_argument(
+        "--workloads",
+        nargs="+",
+        choices=["W1", "W2", "W3"],
+        help="default: all three, or W2 and W3 with --quick",
+    )
+    parser.add_argument(
+        "--contenders",
+        nargs="+",
+        choices=contenders,
+        help=f"beside ours and {CONTROL}; default: all, or bound with --quick",
+    )
+    parser.add_argument(
+        "--rounds", type=int, help="rounds that count; default: 60 (W1: 3), or 40 with --quick"
+    )
+    parser.add_argument(
+        "--before",
+        type=Path,
+        help="a tree of another version of Equipoise, which takes part as `before`",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="W2 and W3 beside the bound, printed and not written"
+    )
     parser.add_argument("--output", type=Path, default=HERE / "RESULTS.md")
     options = parser.parse_args()
     if options.rounds is not None and options.rounds < 2:
@@ -256,13 +309,19 @@ def main() -> None:
     everything: list[tuple[Found, int]] = []
     for workload in options.workloads or (["W2", "W3"] if options.quick else ["W1", "W2", "W3"]):
         counted = options.rounds or (40 if options.quick else 3 if workload == "W1" else 60)
-        found = compete(workload, wanted, counted, options.before.absolute() if options.before else None)
+        found = compete(
+            workload, wanted, counted, options.before.absolute() if options.before else None
+        )
         if "ours" not in found.laps:
             raise SystemExit(f"ours did not run: {found.skipped['ours']}")
         everything.append((found, counted))
         print("\n".join(table(found, counted)), flush=True)
         if not options.quick:
-            _, title, cluster = options.output.read_text().partition("\n## Cluster\n") if options.output.is_file() else ("", "", "")
+            _, title, cluster = (
+                options.output.read_text().partition("\n## Cluster\n")
+                if options.output.is_file()
+                else ("", "", "")
+            )
             options.output.write_text(render(everything) + title + cluster)  # cluster.py wrote it
 
 

@@ -17,7 +17,9 @@ from torch.nn import functional
 
 State = list[Tensor]
 Steps = Iterator[State | None]
-Loss = Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]  # network, inputs, labels, places in the client's data
+Loss = Callable[
+    [nn.Module, Tensor, Tensor, Tensor], Tensor
+]  # network, inputs, labels, places in the client's data
 
 PASSED_AT_ONCE = 256
 GENERATOR_STEPS, GENERATOR_BATCH, POOL_BATCHES, NOISE = 50, 64, 200, 100
@@ -87,14 +89,25 @@ def kdia(job: Job) -> Steps:
             fill(net, teacher)
             answers = predict(job, client, net)
             fill(net, shared)
-            noise, pool = job.draw("client", number, client, "kdia noise"), job.draw("client", number, client, "kdia labels")
+            noise, pool = (
+                job.draw("client", number, client, "kdia noise"),
+                job.draw("client", number, client, "kdia labels"),
+            )
             labels = torch.randint(10, (len(part),), generator=pool)
             labels = labels[torch.randperm(len(part), generator=pool)]
-            train(job, number, client, net, with_generated(answers, generator.eval(), labels.split(job.batch), noise))
+            train(
+                job,
+                number,
+                client,
+                net,
+                with_generated(answers, generator.eval(), labels.split(job.batch), noise),
+            )
             replies.append(snapshot(net))
             yield None
         shared = mean(replies, job.sizes)
-        teacher = mean(replies, np.cbrt(number * job.sizes))  # triFreqs where nobody was ever absent
+        teacher = mean(
+            replies, np.cbrt(number * job.sizes)
+        )  # triFreqs where nobody was ever absent
         train_generator(job, number, net, replies, generator)
         yield shared
 
@@ -114,8 +127,12 @@ def fedequilibria(job: Job) -> Steps:
             profiles.append(functional.normalize(fisher(job, client, net), dim=0))
             yield None
         stacked = torch.stack(profiles)
-        factor = np.linalg.cholesky((stacked @ stacked.T).double().numpy() + 1e-10 * np.eye(len(profiles))).T
-        conflict, _ = nnls(np.vstack([factor, np.ones(len(factor))]), np.append(np.zeros(len(factor)), 1.0))
+        factor = np.linalg.cholesky(
+            (stacked @ stacked.T).double().numpy() + 1e-10 * np.eye(len(profiles))
+        ).T
+        conflict, _ = nnls(
+            np.vstack([factor, np.ones(len(factor))]), np.append(np.zeros(len(factor)), 1.0)
+        )
         drift = np.array(drifts)
         shared = mean(replies, 0.7 * conflict / conflict.sum() + 0.3 * drift / drift.sum())
         yield shared
@@ -130,7 +147,14 @@ def fedekd(job: Job) -> Steps:
         for client in range(len(job.parts)):
             fill(private, own[client])
             fill(proxy, shared)
-            train(job, number, client, proxy, mimicry(predict(job, client, private)), purpose="forward")
+            train(
+                job,
+                number,
+                client,
+                proxy,
+                mimicry(predict(job, client, private)),
+                purpose="forward",
+            )
             replies.append(snapshot(proxy))
             yield None
         shared = mean(replies, np.ones(len(replies)))
@@ -153,13 +177,17 @@ def corefed(job: Job) -> Steps:
             fill(net, shared)
             train(job, number, client, net, supervised)
             replies.append(snapshot(net))
-            embeddings.append(functional.normalize(predict(job, client, net.features), dim=1).mean(0))
+            embeddings.append(
+                functional.normalize(predict(job, client, net.features), dim=1).mean(0)
+            )
             yield None
         stacked = torch.stack(embeddings)
         common = stacked.mean(0)
         contrast(stacked, common)
         aligned = functional.cosine_similarity(stacked, common, dim=1)
-        refined = functional.cosine_similarity((stacked + aligned.unsqueeze(1) * common) / 2, common, dim=1)
+        refined = functional.cosine_similarity(
+            (stacked + aligned.unsqueeze(1) * common) / 2, common, dim=1
+        )
         shared = mean(replies, torch.sigmoid(2 * refined).double().numpy())
         yield shared
 
@@ -179,7 +207,13 @@ def fill(net: nn.Module, state: State) -> None:
 def parameters(net: nn.Module, state: State) -> Tensor:
     """The trained part of a snapshot as one vector."""
     trained = dict(net.named_parameters())
-    return torch.cat([tensor.flatten() for name, tensor in zip(net.state_dict(), state, strict=True) if name in trained])
+    return torch.cat(
+        [
+            tensor.flatten()
+            for name, tensor in zip(net.state_dict(), state, strict=True)
+            if name in trained
+        ]
+    )
 
 
 def mean(states: Sequence[State], weights: np.ndarray) -> State:
@@ -197,7 +231,15 @@ def mean(states: Sequence[State], weights: np.ndarray) -> State:
     return result
 
 
-def train(job: Job, number: int, client: int, net: nn.Module, loss: Loss, places: Tensor | None = None, purpose: str = "batches") -> None:
+def train(
+    job: Job,
+    number: int,
+    client: int,
+    net: nn.Module,
+    loss: Loss,
+    places: Tensor | None = None,
+    purpose: str = "batches",
+) -> None:
     """One epoch over a client's data, or over some places of it."""
     part, tensors = job.parts[client], list(net.parameters())
     places = torch.arange(len(part)) if places is None else places
@@ -220,7 +262,9 @@ def train(job: Job, number: int, client: int, net: nn.Module, loss: Loss, places
 def predict(job: Job, client: int, net: nn.Module) -> Tensor:
     """Outputs over a client's data in evaluation mode."""
     net.eval()
-    return torch.cat([net(job.x.index_select(0, index)) for index in job.parts[client].split(PASSED_AT_ONCE)])
+    return torch.cat(
+        [net(job.x.index_select(0, index)) for index in job.parts[client].split(PASSED_AT_ONCE)]
+    )
 
 
 def supervised(net: nn.Module, x: Tensor, y: Tensor, places: Tensor) -> Tensor:
@@ -228,13 +272,17 @@ def supervised(net: nn.Module, x: Tensor, y: Tensor, places: Tensor) -> Tensor:
 
 
 def divergence(student: Tensor, teacher: Tensor, reduction: str = "batchmean") -> Tensor:
-    return functional.kl_div(student.log_softmax(1), teacher.log_softmax(1), reduction=reduction, log_target=True)
+    return functional.kl_div(
+        student.log_softmax(1), teacher.log_softmax(1), reduction=reduction, log_target=True
+    )
 
 
 def distilled(teacher: Tensor) -> Loss:
     def loss(net: nn.Module, x: Tensor, y: Tensor, places: Tensor) -> Tensor:
         logits = net(x)
-        return functional.cross_entropy(logits, y) + divergence(logits, teacher.index_select(0, places))
+        return functional.cross_entropy(logits, y) + divergence(
+            logits, teacher.index_select(0, places)
+        )
 
     return loss
 
@@ -254,12 +302,17 @@ def gated(teacher: Tensor) -> Loss:
             entropies = -(p * first + q * second).sum(1)
             energy = ((p - q) * (first - second)).sum(1) / 2 / (entropies + 1e-8)
             trust = torch.sigmoid(-(energy - energy.mean()) / (energy.std(correction=0) + 1e-8))
-        return functional.cross_entropy(logits, y) + (trust * divergence(logits, target, "none").sum(1)).mean()
+        return (
+            functional.cross_entropy(logits, y)
+            + (trust * divergence(logits, target, "none").sum(1)).mean()
+        )
 
     return loss
 
 
-def with_generated(teacher: Tensor, generator: nn.Module, labels: Sequence[Tensor], noise: torch.Generator) -> Loss:
+def with_generated(
+    teacher: Tensor, generator: nn.Module, labels: Sequence[Tensor], noise: torch.Generator
+) -> Loss:
     """KDIA, Eq. 11-13: a teacher at temperature 2, and the head on generated features."""
     coming = iter(labels)
 
@@ -268,18 +321,31 @@ def with_generated(teacher: Tensor, generator: nn.Module, labels: Sequence[Tenso
         with torch.no_grad():
             features = generator(torch.randn(len(wanted), NOISE, generator=noise), wanted)
         generated = functional.cross_entropy(net.head(features), wanted)
-        return functional.cross_entropy(logits, y) + 0.5 * divergence(logits / 2, teacher.index_select(0, places) / 2) + generated
+        return (
+            functional.cross_entropy(logits, y)
+            + 0.5 * divergence(logits / 2, teacher.index_select(0, places) / 2)
+            + generated
+        )
 
     return loss
 
 
-def train_generator(job: Job, number: int, net: nn.Module, replies: list[State], generator: nn.Module) -> None:
+def train_generator(
+    job: Job, number: int, net: nn.Module, replies: list[State], generator: nn.Module
+) -> None:
     """KDIA, Eq. 3-4: features that the clients' heads together take for their labels, and that differ where their noise does."""
-    noise, pool = job.draw("server", number, "kdia noise"), job.draw("server", number, "kdia labels")
+    noise, pool = (
+        job.draw("server", number, "kdia noise"),
+        job.draw("server", number, "kdia labels"),
+    )
     labels = torch.randint(10, (POOL_BATCHES * GENERATOR_BATCH,), generator=pool)
     labels = labels[torch.randperm(len(labels), generator=pool)]
     named = [dict(zip(net.state_dict(), state, strict=True)) for state in replies]
-    heads = {name: torch.stack([entries[name] for entries in named]) for name in named[0] if name.startswith("head.")}
+    heads = {
+        name: torch.stack([entries[name] for entries in named])
+        for name in named[0]
+        if name.startswith("head.")
+    }
     shares = torch.from_numpy(job.sizes / job.sizes.sum()).float()
     optimiser = torch.optim.Adam(generator.parameters(), lr=1e-3, weight_decay=1e-5, fused=True)
     generator.train()
@@ -287,7 +353,9 @@ def train_generator(job: Job, number: int, net: nn.Module, replies: list[State],
         drawn = torch.randn(GENERATOR_BATCH, NOISE, generator=noise)
         features = generator(drawn, wanted)
         answers = torch.tensordot(shares, stacked_heads(net.head, heads, features), 1)
-        made, given = ((first - second).abs().mean() for first, second in (features.chunk(2), drawn.chunk(2)))
+        made, given = (
+            (first - second).abs().mean() for first, second in (features.chunk(2), drawn.chunk(2))
+        )
         optimiser.zero_grad()
         (functional.cross_entropy(answers, wanted) + 1 / (made / given + 1e-5)).backward()
         optimiser.step()
@@ -299,7 +367,9 @@ def stacked_heads(head: nn.Sequential, entries: dict[str, Tensor], features: Ten
     x = features.flatten(1).expand(clients, -1, -1)
     for place, layer in enumerate(head):
         if isinstance(layer, nn.Linear):
-            x = torch.baddbmm(entries[f"head.{place}.bias"].unsqueeze(1), x, entries[f"head.{place}.weight"].mT)
+            x = torch.baddbmm(
+                entries[f"head.{place}.bias"].unsqueeze(1), x, entries[f"head.{place}.weight"].mT
+            )
         elif isinstance(layer, nn.ReLU):
             x = x.relu()
     return x
@@ -318,7 +388,13 @@ def fisher(job: Job, client: int, net: nn.Module) -> Tensor:
                 kept.append((layer, given.detach(), x))
         loss = functional.cross_entropy(x, job.y.index_select(0, index), reduction="sum")
         gradients = torch.autograd.grad(loss, [output for _, _, output in kept])
-        total += torch.cat([piece for (layer, given, _), d in zip(kept, gradients, strict=True) for piece in squares(layer, given, d)])
+        total += torch.cat(
+            [
+                piece
+                for (layer, given, _), d in zip(kept, gradients, strict=True)
+                for piece in squares(layer, given, d)
+            ]
+        )
     net.requires_grad_(True)
     return total / len(job.parts[client])
 
@@ -328,7 +404,9 @@ def squares(layer: nn.Module, given: Tensor, d: Tensor) -> list[Tensor]:
     if isinstance(layer, nn.Linear):
         weight, bias = d.square().T @ given.square(), d
     elif isinstance(layer, nn.BatchNorm2d):
-        normalised = functional.batch_norm(given, layer.running_mean, layer.running_var, eps=layer.eps)
+        normalised = functional.batch_norm(
+            given, layer.running_mean, layer.running_var, eps=layer.eps
+        )
         weight, bias = (d * normalised).sum((2, 3)).square().sum(0), d.sum((2, 3))
     else:
         weight, bias = (d.flatten(2) @ patches(layer, given).mT).square_().sum(0), d.sum((2, 3))
@@ -338,7 +416,11 @@ def squares(layer: nn.Module, given: Tensor, d: Tensor) -> list[Tensor]:
 def patches(layer: nn.Conv2d, given: Tensor) -> Tensor:
     """What a kernel of stride 1 sees at every position, (sample, inputs of the kernel, positions): faster than torch's unfold."""
     (rows, columns), (height, width) = layer.padding, layer.kernel_size
-    windows = functional.pad(given, (columns, columns, rows, rows)).unfold(2, height, 1).unfold(3, width, 1)
+    windows = (
+        functional.pad(given, (columns, columns, rows, rows))
+        .unfold(2, height, 1)
+        .unfold(3, width, 1)
+    )
     return windows.permute(0, 1, 4, 5, 2, 3).reshape(len(given), layer.weight[0].numel(), -1)
 
 

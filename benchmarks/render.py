@@ -14,7 +14,17 @@ TARGETS = {"W1": (1.05, 1.25), "W2": (1.20, 1.8), "W3": (1.15, 1.8)}
 NOT_PEERS = ("ours", "bound", "floor")
 MEMORY_TARGET_MB = {"W4": 1536}
 FIELDS = {
-    *("contender", "variant", "workload", "seconds", "samples", "cpu_seconds", "foreign", "start_seconds", "peak_mb"),
+    *(
+        "contender",
+        "variant",
+        "workload",
+        "seconds",
+        "samples",
+        "cpu_seconds",
+        "foreign",
+        "start_seconds",
+        "peak_mb",
+    ),
     *("accuracy", "versions", "disturbed", "median_seconds", "attempts"),
 }
 
@@ -27,7 +37,10 @@ def render(everything: dict[str, Any]) -> str:
         "over repetitions of each run's median, and the fastest round. Ratios are medians over the interleaved repetitions. "
         "CPU-seconds are per round, memory is the peak of the summed proportional set sizes of all processes.",
     ]
-    return "\n\n".join([*parts, *(section(name, everything[name]) for name in sorted(everything))]) + "\n"
+    return (
+        "\n\n".join([*parts, *(section(name, everything[name]) for name in sorted(everything))])
+        + "\n"
+    )
 
 
 def section(name: str, found: dict[str, Any]) -> str:
@@ -48,14 +61,24 @@ def section(name: str, found: dict[str, Any]) -> str:
     lines += ["", *verdicts(name, runs)]
     ours = best(runs, "ours")
     for run in sorted(found["dropped"], key=lambda run: run["median_seconds"]):
-        against = f", {run['median_seconds'] / ours[0]['median_seconds']:.2f} to ours in the same repetition" if ours else ""
+        against = (
+            f", {run['median_seconds'] / ours[0]['median_seconds']:.2f} to ours in the same repetition"
+            if ours
+            else ""
+        )
         accuracy = f"accuracy {run['accuracy']:.4f}, {run['peak_mb']:,.0f} MB"
-        lines.append(f"- once only, {run['contender']} {run['variant']}: {run['median_seconds']:.3f} s{against}; {accuracy}")
+        lines.append(
+            f"- once only, {run['contender']} {run['variant']}: {run['median_seconds']:.3f} s{against}; {accuracy}"
+        )
     lines += [f"- skipped, {who}: {why}" for who, why in sorted(found["skipped"].items())]
     for contender in sorted(runs):
         run = best(runs, contender)[0]
         versions = ", ".join(f"{package} {version}" for package, version in run["versions"].items())
-        extras = "".join(f"; {key} {value:.4g}" for key, value in run.items() if key not in FIELDS and isinstance(value, int | float))
+        extras = "".join(
+            f"; {key} {value:.4g}"
+            for key, value in run.items()
+            if key not in FIELDS and isinstance(value, int | float)
+        )
         lines.append(f"- {contender}: {versions}; start {run['start_seconds']:.1f} s{extras}")
     return "\n".join(lines)
 
@@ -75,7 +98,10 @@ def seconds(repeated: list[Result]) -> float:
 
 def best(runs: dict[str, dict[str, list[Result]]], contender: str) -> list[Result]:
     """The repetitions of a contender's fastest variant; none if it did not run."""
-    return min(runs.get(contender, {"": []}).values(), key=lambda repeated: seconds(repeated) if repeated else 0.0)
+    return min(
+        runs.get(contender, {"": []}).values(),
+        key=lambda repeated: seconds(repeated) if repeated else 0.0,
+    )
 
 
 def ratio(numerator: list[Result], denominator: list[Result]) -> float:
@@ -84,7 +110,12 @@ def ratio(numerator: list[Result], denominator: list[Result]) -> float:
     >>> ratio([{"median_seconds": 2.0}, {"median_seconds": 9.0}], [{"median_seconds": 1.0}, {"median_seconds": 3.0}])
     2.5
     """
-    return float(median(a["median_seconds"] / b["median_seconds"] for a, b in zip(numerator, denominator, strict=True)))
+    return float(
+        median(
+            a["median_seconds"] / b["median_seconds"]
+            for a, b in zip(numerator, denominator, strict=True)
+        )
+    )
 
 
 def row(repeated: list[Result], bound: list[Result]) -> str:
@@ -111,7 +142,9 @@ def verdicts(name: str, runs: dict[str, dict[str, list[Result]]]) -> list[str]:
     peers = [best(runs, contender) for contender in runs if contender not in NOT_PEERS]
     lines = []
     if ours and bound and name in TARGETS:
-        lines.append(f"- ours to bound: {ratio(ours, bound):.2f} (asked: at most {TARGETS[name][0]:.2f})")
+        lines.append(
+            f"- ours to bound: {ratio(ours, bound):.2f} (asked: at most {TARGETS[name][0]:.2f})"
+        )
     if ours and peers and name in TARGETS:
         fastest = min(peers, key=seconds)
         lines.append(
@@ -119,10 +152,23 @@ def verdicts(name: str, runs: dict[str, dict[str, list[Result]]]) -> list[str]:
             f"(asked: at least {TARGETS[name][1]:.2f})"
         )
         if floor := best(runs, "floor"):
-            lines.append(f"- the same peer to the floor (kernels without autograd): {ratio(fastest, floor):.2f}")
-        others = [repeated for who in runs if who not in NOT_PEERS for repeated in runs[who].values() if repeated is not fastest]
-        lines += [f"- {one[0]['contender']} {one[0]['variant']} to ours: {ratio(one, ours):.2f}" for one in sorted(others, key=seconds)]
+            lines.append(
+                f"- the same peer to the floor (kernels without autograd): {ratio(fastest, floor):.2f}"
+            )
+        others = [
+            repeated
+            for who in runs
+            if who not in NOT_PEERS
+            for repeated in runs[who].values()
+            if repeated is not fastest
+        ]
+        lines += [
+            f"- {one[0]['contender']} {one[0]['variant']} to ours: {ratio(one, ours):.2f}"
+            for one in sorted(others, key=seconds)
+        ]
     if ours and name in MEMORY_TARGET_MB:
         peak = max(run["peak_mb"] for run in ours)
-        lines.append(f"- memory of ours: {peak:,.0f} MB (asked: under {MEMORY_TARGET_MB[name]:,} MB)")
+        lines.append(
+            f"- memory of ours: {peak:,.0f} MB (asked: under {MEMORY_TARGET_MB[name]:,} MB)"
+        )
     return lines

@@ -36,10 +36,25 @@ class Workload:
 WORKLOADS = {
     w.name: w
     for w in (
-        Workload("W1", "cnn-10", "cnn", 10, 10, 35_000, 32, 1, 0.01, rounds=4, concentration=0.5, evaluate_each_round=True),
+        Workload(
+            "W1",
+            "cnn-10",
+            "cnn",
+            10,
+            10,
+            35_000,
+            32,
+            1,
+            0.01,
+            rounds=4,
+            concentration=0.5,
+            evaluate_each_round=True,
+        ),
         Workload("W2", "mlp-100", "mlp", 100, 20, 60_000, 50, 1, 0.1, rounds=20),
         Workload("W3", "many-1000", "lenet", 1_000, 50, 60_000, 16, 2, 0.1, rounds=10),
-        Workload("W4", "scale", "lenet", 10_000, 100, 60_000, 16, 2, 0.1, rounds=20, method="fedakd"),
+        Workload(
+            "W4", "scale", "lenet", 10_000, 100, 60_000, 16, 2, 0.1, rounds=20, method="fedakd"
+        ),
     )
 }
 
@@ -58,13 +73,25 @@ def load() -> Images:
     """Reads fashion_mnist.npz from the folder that EQUIPOISE_DATA names."""
     folder = os.environ.get("EQUIPOISE_DATA")
     if not folder:
-        raise SystemExit("EQUIPOISE_DATA is not set: expected the folder that holds fashion_mnist.npz.")
+        raise SystemExit(
+            "EQUIPOISE_DATA is not set: expected the folder that holds fashion_mnist.npz."
+        )
     path = Path(folder) / "fashion_mnist.npz"
     if not path.is_file():
-        raise SystemExit(f"Expected {path}, found no such file: set EQUIPOISE_DATA to the folder that holds it.")
+        raise SystemExit(
+            f"Expected {path}, found no such file: set EQUIPOISE_DATA to the folder that holds it."
+        )
     with np.load(path, allow_pickle=False) as file:
-        images = {name: (file[name].astype(np.float32) / 255).reshape(-1, 1, 28, 28) for name in ("x_train", "x_test")}
-        return Images(images["x_train"], file["y_train"].astype(np.int64), images["x_test"], file["y_test"].astype(np.int64))
+        images = {
+            name: (file[name].astype(np.float32) / 255).reshape(-1, 1, 28, 28)
+            for name in ("x_train", "x_test")
+        }
+        return Images(
+            images["x_train"],
+            file["y_train"].astype(np.int64),
+            images["x_test"],
+            file["y_test"].astype(np.int64),
+        )
 
 
 def partition(workload: Workload, labels: np.ndarray, seed: int) -> list[np.ndarray]:
@@ -89,7 +116,9 @@ def partition(workload: Workload, labels: np.ndarray, seed: int) -> list[np.ndar
         clients = [generator.permutation(np.concatenate(parts)) for parts in dealt]
         if min(map(len, clients)) >= workload.batch:
             return clients
-    raise ValueError(f"No draw of {MOST_DRAWS} gave every client {workload.batch} samples: raise the concentration.")
+    raise ValueError(
+        f"No draw of {MOST_DRAWS} gave every client {workload.batch} samples: raise the concentration."
+    )
 
 
 def cohorts(workload: Workload, rounds: int, seed: int) -> list[list[int]]:
@@ -99,4 +128,7 @@ def cohorts(workload: Workload, rounds: int, seed: int) -> list[list[int]]:
     [20, 20]
     """
     generator = np.random.default_rng([seed, 2])
-    return [sorted(generator.choice(workload.clients, workload.cohort, replace=False).tolist()) for _ in range(rounds)]
+    return [
+        sorted(generator.choice(workload.clients, workload.cohort, replace=False).tolist())
+        for _ in range(rounds)
+    ]

@@ -29,7 +29,13 @@ from equipoise.storage.store import RunError
 from equipoise.transports.base import Watcher
 
 HERE = Path(__file__).parent
-RATES, EPOCHS, ROUNDS, SEEDS, METHODS = (0.05, 0.1, 0.2, 0.4), (1, 2, 4), (20, 50), (1, 2), ("fedavg", "standalone")
+RATES, EPOCHS, ROUNDS, SEEDS, METHODS = (
+    (0.05, 0.1, 0.2, 0.4),
+    (1, 2, 4),
+    (20, 50),
+    (1, 2),
+    ("fedavg", "standalone"),
+)
 
 FILE = HERE / "defaults.json"
 CLASSES = ("digits", "breast cancer", "wine")
@@ -37,18 +43,34 @@ CLASSES = ("digits", "breast cancer", "wine")
 
 def sets() -> dict[str, dict[str, Any]]:
     """Images, two tables with classes and two with numbers to predict, each with clients of different classes and sizes."""
-    cancer, wine, sugar = load_breast_cancer(return_X_y=True), load_wine(return_X_y=True), load_diabetes()
+    cancer, wine, sugar = (
+        load_breast_cancer(return_X_y=True),
+        load_wine(return_X_y=True),
+        load_diabetes(),
+    )
     numbers = {"kind": "regression", "scaled": True}
     return {  # those that diverge first
-        "heart rate": {"name": eq.from_arrays(*heart_rates(), name="heart-rate", **numbers), "partition": "quantity:1", "clients": 4},
+        "heart rate": {
+            "name": eq.from_arrays(*heart_rates(), name="heart-rate", **numbers),
+            "partition": "quantity:1",
+            "clients": 4,
+        },
         "diabetes": {
             "name": eq.from_arrays(sugar.data, sugar.target, name="diabetes", **numbers),
             "partition": "dirichlet_bins:0.5",
             "clients": 4,
         },
         "digits": {"name": "digits", "partition": "dirichlet:0.3", "clients": 10},
-        "breast cancer": {"name": eq.from_arrays(*cancer, name="breast-cancer", scaled=True), "partition": "dirichlet:0.5", "clients": 5},
-        "wine": {"name": eq.from_arrays(*wine, name="wine", scaled=True), "partition": "quantity:1", "clients": 4},
+        "breast cancer": {
+            "name": eq.from_arrays(*cancer, name="breast-cancer", scaled=True),
+            "partition": "dirichlet:0.5",
+            "clients": 5,
+        },
+        "wine": {
+            "name": eq.from_arrays(*wine, name="wine", scaled=True),
+            "partition": "quantity:1",
+            "clients": 4,
+        },
     }
 
 
@@ -61,8 +83,13 @@ def heart_rates() -> tuple[np.ndarray, np.ndarray]:
 
 def measure(folder: Path, found: dict[str, Any]) -> None:
     """One record per run and number of rounds: the mean over clients on validation data, kept as soon as it is known."""
-    done = {tuple(row[key] for key in ("set", "lr", "epochs", "method", "seed")): row["score"] for row in found["runs"]}
-    for (name, data), lr, epochs, method, seed in itertools.product(sets().items(), RATES, EPOCHS, METHODS, SEEDS):
+    done = {
+        tuple(row[key] for key in ("set", "lr", "epochs", "method", "seed")): row["score"]
+        for row in found["runs"]
+    }
+    for (name, data), lr, epochs, method, seed in itertools.product(
+        sets().items(), RATES, EPOCHS, METHODS, SEEDS
+    ):
         if (name, lr, epochs, method, seed) in done or (lr, epochs) in diverging(found["runs"]):
             continue
         classes = name in CLASSES
@@ -80,7 +107,15 @@ def measure(folder: Path, found: dict[str, Any]) -> None:
             scores = [None] * len(ROUNDS)
         for rounds, score in zip(ROUNDS, scores, strict=True):
             found["runs"].append(
-                {"set": name, "lr": lr, "epochs": epochs, "rounds": rounds, "method": method, "seed": seed, "score": score}
+                {
+                    "set": name,
+                    "lr": lr,
+                    "epochs": epochs,
+                    "rounds": rounds,
+                    "method": method,
+                    "seed": seed,
+                    "score": score,
+                }
             )
         found |= {
             "date": datetime.now(UTC).date().isoformat(),
@@ -88,11 +123,20 @@ def measure(folder: Path, found: dict[str, Any]) -> None:
             "seconds": found["seconds"] + time.time() - began,
         }
         FILE.write_text(json.dumps(found, indent=0) + "\n")
-        print(f"{name}, lr {lr}, {epochs} epochs, {method}, seed {seed}: {scores}", file=sys.stderr, flush=True)
+        print(
+            f"{name}, lr {lr}, {epochs} epochs, {method}, seed {seed}: {scores}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _score(run: eq.Run, rounds: int, classes: bool) -> float:
-    values = [row["value"] for row in run.table(round=rounds, phase="received", split="validation", model=run.main_model)]
+    values = [
+        row["value"]
+        for row in run.table(
+            round=rounds, phase="received", split="validation", model=run.main_model
+        )
+    ]
     # The loss of a regression is its squared error by the variance of the target in training data.
     return float(np.mean(values)) if classes else 1 - float(np.mean(values))
 
@@ -106,10 +150,22 @@ def table(found: dict[str, Any]) -> str:
     rows, out = found["runs"], diverging(found["runs"])
 
     def mean(**where: Any) -> float:
-        return 100 * float(np.mean([row["score"] for row in rows if all(row[key] == value for key, value in where.items())]))
+        return 100 * float(
+            np.mean(
+                [
+                    row["score"]
+                    for row in rows
+                    if all(row[key] == value for key, value in where.items())
+                ]
+            )
+        )
 
     settings = sorted(
-        ((mean(lr=lr, epochs=e, rounds=r), lr, e, r) for lr, e, r in itertools.product(RATES, EPOCHS, ROUNDS) if (lr, e) not in out),
+        (
+            (mean(lr=lr, epochs=e, rounds=r), lr, e, r)
+            for lr, e, r in itertools.product(RATES, EPOCHS, ROUNDS)
+            if (lr, e) not in out
+        ),
         key=lambda one: -one[0],
     )
     names = list(dict.fromkeys(row["set"] for row in rows))
@@ -122,17 +178,28 @@ def table(found: dict[str, Any]) -> str:
     ]  # fmt: skip
     for value, lr, epochs, rounds in settings:
         here = {"lr": lr, "epochs": epochs, "rounds": rounds}
-        each = [mean(**here, method=method) for method in METHODS] + [mean(**here, set=name) for name in names]
-        lines.append(f"| {lr} | {epochs} | {rounds} | {value:.1f} | " + " | ".join(f"{one:.1f}" for one in each) + " |")
+        each = [mean(**here, method=method) for method in METHODS] + [
+            mean(**here, set=name) for name in names
+        ]
+        lines.append(
+            f"| {lr} | {epochs} | {rounds} | {value:.1f} | "
+            + " | ".join(f"{one:.1f}" for one in each)
+            + " |"
+        )
     best = settings[0]
-    fedavg, alone = (mean(lr=best[1], epochs=best[2], rounds=best[3], method=method) for method in METHODS)
+    fedavg, alone = (
+        mean(lr=best[1], epochs=best[2], rounds=best[3], method=method) for method in METHODS
+    )
     ahead, behind = ("FedAvg", "training alone") if fedavg > alone else ("Training alone", "FedAvg")
     lines += [
         "",
         f"Best: rate {best[1]}, {best[2]} epochs, {best[3]} rounds. {ahead} is ahead of {behind} there, by {abs(fedavg - alone):.1f} points.",
     ]
     if out:
-        lines += ["", f"Left out, since a run diverged: {', '.join(f'rate {lr} with {e} epochs' for lr, e in sorted(out))}."]
+        lines += [
+            "",
+            f"Left out, since a run diverged: {', '.join(f'rate {lr} with {e} epochs' for lr, e in sorted(out))}.",
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -46,19 +46,32 @@ def label(method: dict[str, Any]) -> str:
 def rows(folder: Path) -> dict[tuple[str, str], list[dict[str, float]]]:
     """(method, model) -> one row of numbers per seed, from the final measurements of every run in a comparison's folder."""
     runs = [Run(path) for path in sorted((folder / "runs").iterdir()) if (path / "run.db").exists()]
-    alone = {run.config["seed"]: run.final() for run in runs if run.config["method"]["name"] == "standalone"}
+    alone = {
+        run.config["seed"]: run.final()
+        for run in runs
+        if run.config["method"]["name"] == "standalone"
+    }
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
     for run in runs:
         assert run.status == "finished", f"{run.folder} is {run.status}"
         for model in run.models():
             values = run.final(model=model)
             numbers = np.array(list(values.values()))
-            row = {"seed": run.config["seed"], "average": 100 * numbers.mean(), "worst": 100 * numbers.min(), "spread": 100 * numbers.std()}
+            row = {
+                "seed": run.config["seed"],
+                "average": 100 * numbers.mean(),
+                "worst": 100 * numbers.min(),
+                "spread": 100 * numbers.std(),
+            }
             reference = alone[run.config["seed"]]
             if values.keys() == reference.keys() and run.config["method"]["name"] != "standalone":
                 before, after = np.array([reference[client] for client in values]), numbers
                 moved = negative_transfer(before, after)
-                row |= {"gain": 100 * moved["average"], "harmed": 100 * moved["harmed"], "cf": collaborative_fairness(before, after)}
+                row |= {
+                    "gain": 100 * moved["average"],
+                    "harmed": 100 * moved["harmed"],
+                    "cf": collaborative_fairness(before, after),
+                }
             found.setdefault((label(run.config["method"]), model), []).append(row)
     return found
 
@@ -70,12 +83,24 @@ def table(found: dict[tuple[str, str], list[dict[str, float]]]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for (method, model), seeds in sorted(
-        found.items(), key=lambda item: (item[0][0] != "standalone", not item[0][0].startswith("fedavg"), item[0])
+        found.items(),
+        key=lambda item: (item[0][0] != "standalone", not item[0][0].startswith("fedavg"), item[0]),
     ):
         cells = []
-        for key, digits in (("average", 1), ("worst", 1), ("spread", 1), ("gain", 1), ("harmed", 0), ("cf", 0)):
+        for key, digits in (
+            ("average", 1),
+            ("worst", 1),
+            ("spread", 1),
+            ("gain", 1),
+            ("harmed", 0),
+            ("cf", 0),
+        ):
             values = [row[key] for row in seeds if key in row and np.isfinite(row[key])]
-            cells.append(f"{np.mean(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})" if values else "-")
+            cells.append(
+                f"{np.mean(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+                if values
+                else "-"
+            )
         lines.append(f"| {method} | {model} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -85,7 +110,10 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
 
 
 def main(wanted: list[str]) -> None:
@@ -96,7 +124,9 @@ def main(wanted: list[str]) -> None:
         if not wanted or system in wanted:
             compare(config, methods=[*SYSTEMS[system], config["method"]], seeds=SEEDS, out=folder)
         comment = (HERE / f"{system}-quick.yaml").read_text().splitlines()[0].removeprefix("# ")
-        parts.append(f"## {system}\n\n`experiments/{system}-quick.yaml`. {comment}\n\n{table(rows(folder))}\n")
+        parts.append(
+            f"## {system}\n\n`experiments/{system}-quick.yaml`. {comment}\n\n{table(rows(folder))}\n"
+        )
     intro = (
         (HERE / "results_intro.md")
         .read_text()
@@ -109,8 +139,12 @@ def main(wanted: list[str]) -> None:
         )
     )
     page = HERE.parent / "docs" / "results.md"
-    others = page.read_text().partition("<!-- made by experiments/accuracy.py -->")  # another script's table, behind these
-    page.write_text(intro + "\n" + "\n".join(parts) + "".join(("\n", *others[1:]) if others[1] else ""))
+    others = page.read_text().partition(
+        "<!-- made by experiments/accuracy.py -->"
+    )  # another script's table, behind these
+    page.write_text(
+        intro + "\n" + "\n".join(parts) + "".join(("\n", *others[1:]) if others[1] else "")
+    )
 
 
 if __name__ == "__main__":

@@ -18,12 +18,19 @@ BEGIN, END = "<!-- made by docs/methods/index.py -->", "<!-- end -->"
 
 
 def families() -> list[tuple[str, list[dict[str, Any]]]]:
-    return [(family, list(entries)) for family, entries in groupby(methods.listed(), lambda entry: entry["family"])]
+    return [
+        (family, list(entries))
+        for family, entries in groupby(methods.listed(), lambda entry: entry["family"])
+    ]
 
 
 def linked(name: str, root: str) -> str:
     """A method's name in tables, linked to its page or, where it has none, to its code."""
-    target = f"docs/methods/{name}.md" if (PAGES / f"{name}.md").exists() else f"src/equipoise/methods/{name}.py"
+    target = (
+        f"docs/methods/{name}.md"
+        if (PAGES / f"{name}.md").exists()
+        else f"src/equipoise/methods/{name}.py"
+    )
     return methods.shown(name).replace(name, f"[`{name}`]({root}{target})", 1)
 
 
@@ -54,18 +61,34 @@ def index() -> str:
             ]
             for entry in entries
         )
-        lines += ["", f"## {family}: {FAMILIES[family]}", "", "| method | what it does | year | needs | exchanges | fairness | passes |"]
-        lines += ["|---|---|---|---|---|---|---|", *("| " + " | ".join(map(str, row)) + " |" for row in rows)]
+        lines += [
+            "",
+            f"## {family}: {FAMILIES[family]}",
+            "",
+            "| method | what it does | year | needs | exchanges | fairness | passes |",
+        ]
+        lines += [
+            "|---|---|---|---|---|---|---|",
+            *("| " + " | ".join(map(str, row)) + " |" for row in rows),
+        ]
     return "\n".join(lines) + "\n"
 
 
 def front(text: str) -> str:
     """README.md with its list of methods brought up to date."""
     head, rest = text.split(BEGIN)
-    rows = (f"| {family}: {FAMILIES[family]} | {', '.join(linked(one['name'], '') for one in entries)} |" for family, entries in families())
-    return "\n".join([f"{head}{BEGIN}", "", "| family | methods |", "|---|---|", *rows, "", END]) + rest.split(END)[1]
+    rows = (
+        f"| {family}: {FAMILIES[family]} | {', '.join(linked(one['name'], '') for one in entries)} |"
+        for family, entries in families()
+    )
+    return (
+        "\n".join([f"{head}{BEGIN}", "", "| family | methods |", "|---|---|", *rows, "", END])
+        + rest.split(END)[1]
+    )
 
 
 if __name__ == "__main__":
     (PAGES / "README.md").write_text(index(), encoding="utf-8")
-    (ROOT / "README.md").write_text(front((ROOT / "README.md").read_text(encoding="utf-8")), encoding="utf-8")
+    (ROOT / "README.md").write_text(
+        front((ROOT / "README.md").read_text(encoding="utf-8")), encoding="utf-8"
+    )

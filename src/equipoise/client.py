@@ -73,12 +73,26 @@ class ClientState(MutableMapping[str, Any]):
 class Client:
     """One data holder at work on one request."""
 
-    def __init__(self, bench: Workbench, id: str, round: int, rounds: int, state: Mapping[str, Any], attempt: int = 0) -> None:
+    def __init__(
+        self,
+        bench: Workbench,
+        id: str,
+        round: int,
+        rounds: int,
+        state: Mapping[str, Any],
+        attempt: int = 0,
+    ) -> None:
         self.id, self.round, self.rounds, self.attempt = id, round, rounds, attempt
         self._bench = bench.without_data()
-        self._own = {name: bench.part(id, name) for name in ("train", "validation")} if bench.federation is not None else {}
+        self._own = (
+            {name: bench.part(id, name) for name in ("train", "validation")}
+            if bench.federation is not None
+            else {}
+        )
         self.task, self.training = bench.task, bench.training
-        self.lr = bench.training.rate(min(round, rounds))  # what comes after the last round trains as it did
+        self.lr = bench.training.rate(
+            min(round, rounds)
+        )  # what comes after the last round trains as it did
         self.state = ClientState(state)
         self.inputs: Inputs | None = None
         self._on_all = False
@@ -91,7 +105,11 @@ class Client:
 
     @property
     def train(self) -> Samples:
-        return self._part("train").with_(self._part("validation")) if self._on_all else self._part("train")
+        return (
+            self._part("train").with_(self._part("validation"))
+            if self._on_all
+            else self._part("train")
+        )
 
     @property
     def validation(self) -> Samples:
@@ -99,7 +117,9 @@ class Client:
 
     def _part(self, name: str) -> Samples:
         if name not in self._own:
-            raise RuntimeError(f"client {self.id} was asked for its {name} data, but this process has none loaded")
+            raise RuntimeError(
+                f"client {self.id} was asked for its {name} data, but this process has none loaded"
+            )
         return self._own[name]
 
     @contextmanager
@@ -134,7 +154,13 @@ class Client:
 
     def _names(self, purpose: str) -> tuple[str | int, ...]:
         # The attempt joins the name only after a round was given up: a round cut off by a kill is repeated bit for bit.
-        return ("client", self.round, *((f"attempt {self.attempt}",) if self.attempt else ()), self.id, purpose)
+        return (
+            "client",
+            self.round,
+            *((f"attempt {self.attempt}",) if self.attempt else ()),
+            self.id,
+            purpose,
+        )
 
     def stream(self, purpose: str) -> torch.Generator:
         """The random numbers of this client, in this round, for this purpose."""
@@ -153,7 +179,11 @@ class Client:
 
     def load(self, tree: Tree | None, model: str = "model") -> Model:
         """The tree's parameters and buffers in a network of the tree's architecture; without a tree, the named model as it was initialised."""
-        return self._bench.take(tree.model, tree) if tree is not None else self._bench.take(self._bench.key(model, self.id))
+        return (
+            self._bench.take(tree.model, tree)
+            if tree is not None
+            else self._bench.take(self._bench.key(model, self.id))
+        )
 
     def fit(
         self,
@@ -177,27 +207,56 @@ class Client:
         training = self.training.changed(changes) if changes else self.training
         lr = changes.get("lr", self.lr)
         samples = self.train
-        positions = torch.arange(len(samples)) if on is None else on.nonzero().squeeze(1) if on.dtype == torch.bool else on
+        positions = (
+            torch.arange(len(samples))
+            if on is None
+            else on.nonzero().squeeze(1)
+            if on.dtype == torch.bool
+            else on
+        )
         order, noise = self.stream(purpose), self.stream(f"{purpose} inputs")
         single = len(positions) and all(m.takes_single for m in models)
         steppers = [
-            Stepper(m.trained, training, lr, memory if len(models) == 1 else (memory or {}).get(str(k)), gradient)
+            Stepper(
+                m.trained,
+                training,
+                lr,
+                memory if len(models) == 1 else (memory or {}).get(str(k)),
+                gradient,
+            )
             for k, m in enumerate(models)
         ]
         total, seen, steps, skipped, epoch = 0.0, 0, 0, 0, 0
         for m in models:
             m.net.train()
         with default_generator(self._bench.seed, *self._names(f"{purpose} torch")):
-            turns = [Turn() for _ in models]  # dropout: each model draws the numbers that it would draw alone
-            while len(positions) and (steps < training.steps if training.steps else epoch < training.epochs):
+            turns = [
+                Turn() for _ in models
+            ]  # dropout: each model draws the numbers that it would draw alone
+            while len(positions) and (
+                steps < training.steps if training.steps else epoch < training.epochs
+            ):
                 before = steps
-                for position, chosen in enumerate(torch.split(positions[torch.randperm(len(positions), generator=order)], training.batch)):
+                for position, chosen in enumerate(
+                    torch.split(
+                        positions[torch.randperm(len(positions), generator=order)], training.batch
+                    )
+                ):
                     if len(chosen) == 1 and not single:
                         skipped += 1
                         continue
                     x, y = samples.at(chosen)
                     x = self._training_inputs(x.to(self._bench.device), noise)
-                    batch = Batch(x, y.to(self._bench.device), chosen, self._bench.supervise, epoch, steps, position, noise)
+                    batch = Batch(
+                        x,
+                        y.to(self._bench.device),
+                        chosen,
+                        self._bench.supervise,
+                        epoch,
+                        steps,
+                        position,
+                        noise,
+                    )
                     value = self._step(models, losses, steppers, turns, batch)
                     total += value * len(chosen)
                     seen, steps = seen + len(chosen), steps + 1
@@ -207,7 +266,11 @@ class Client:
                 if steps == before:  # every batch was skipped: more epochs would not help
                     break
         self.steps, self.skipped = self.steps + steps, self.skipped + skipped
-        kept = steppers[0].state() if len(models) == 1 else {str(k): s.state() for k, s in enumerate(steppers)}
+        kept = (
+            steppers[0].state()
+            if len(models) == 1
+            else {str(k): s.state() for k, s in enumerate(steppers)}
+        )
         return Done(steps, total / max(1, seen), skipped, kept)
 
     def _forward(self, model: Model, x: Tensor) -> Outputs:
@@ -215,10 +278,20 @@ class Client:
             return model(x)
         with torch.autocast(x.device.type, torch.bfloat16):
             outputs = model(x)
-        outputs.features, outputs.logits = outputs.features.float(), outputs.logits.float()  # losses are computed in full precision
+        outputs.features, outputs.logits = (
+            outputs.features.float(),
+            outputs.logits.float(),
+        )  # losses are computed in full precision
         return outputs
 
-    def _step(self, models: list[Model], losses: list[Loss], steppers: list[Stepper], turns: list[Turn], batch: Batch) -> float:
+    def _step(
+        self,
+        models: list[Model],
+        losses: list[Loss],
+        steppers: list[Stepper],
+        turns: list[Turn],
+        batch: Batch,
+    ) -> float:
         if len(models) == 1:
             value = losses[0](self._forward(models[0], batch.x), batch)
             steppers[0].step(value)
@@ -260,7 +333,9 @@ class Client:
         return self._bench.outputs(model, self.train if on is None else on, self._other)
 
     def features(self, model: Model, on: Samples | None = None) -> Tensor:
-        return self._bench.outputs(model, self.train if on is None else on, self._other, features=True)
+        return self._bench.outputs(
+            model, self.train if on is None else on, self._other, features=True
+        )
 
     def teacher(self, model: Model) -> Tensor | Model:
         """A frozen model as a teacher: its logits computed once, or the model itself where inputs are random."""
@@ -273,7 +348,9 @@ class Client:
     def batches(self, size: int | None = None) -> Iterator[Batch]:
         """The training data in order, as the network sees them outside training."""
         samples = self.train
-        for position, chosen in enumerate(torch.split(torch.arange(len(samples)), size or self.training.batch)):
+        for position, chosen in enumerate(
+            torch.split(torch.arange(len(samples)), size or self.training.batch)
+        ):
             x, y = samples.at(chosen)
             x = x.to(self._bench.device)
             yield Batch(
@@ -298,7 +375,10 @@ class Client:
         for batch in self.batches():
             outputs: Outputs = model(batch.x)
             backward(batch.supervise(outputs.logits, batch.y) * (len(batch.y) / samples))
-        found = {name: torch.zeros_like(p) if p.grad is None else p.grad.detach().cpu().clone() for name, p in model.trained.items()}
+        found = {
+            name: torch.zeros_like(p) if p.grad is None else p.grad.detach().cpu().clone()
+            for name, p in model.trained.items()
+        }
         model.net.zero_grad(set_to_none=True)
         return Tree(found, model.name)
 

@@ -42,7 +42,14 @@ FAMILIES = {  # what kind of thing a method does, in the order of lists
     "rewards": "who contributes more receives more",
     "own": "methods of users",
 }
-NOTIONS = ("no harm", "even accuracy", "collaborative", "representation", "participation", "none")  # of fairness: docs/fairness.md
+NOTIONS = (
+    "no harm",
+    "even accuracy",
+    "collaborative",
+    "representation",
+    "participation",
+    "none",
+)  # of fairness: docs/fairness.md
 NEEDS = {
     "classes": "class labels; regression is refused",
     "validation": "validation data at the server",
@@ -64,12 +71,16 @@ class Weights:
 
     shares: np.ndarray
     step: float = 1.0
-    absent: Mapping[str, float] = field(default_factory=dict)  # shares of clients that did not answer, whose earlier updates count again
+    absent: Mapping[str, float] = field(
+        default_factory=dict
+    )  # shares of clients that did not answer, whose earlier updates count again
 
     def __post_init__(self) -> None:
         shares = np.asarray([*self.shares, *self.absent.values()], dtype=np.float64)
         if shares.ndim != 1 or not np.isfinite(shares).all() or (shares < 0).any():
-            raise ValueError(f"Weights: expected one finite share of at least 0 per reply, got {shares}")
+            raise ValueError(
+                f"Weights: expected one finite share of at least 0 per reply, got {shares}"
+            )
 
     def times(self, factor: float) -> Weights:
         return replace(self, step=self.step * factor)
@@ -90,7 +101,10 @@ def model_of(one: Model | Served) -> Model:
 
 def shared_of(given: Mapping[str, Model | Served]) -> tuple[str, Model]:
     """Of the models that a client serves the name and the network of the one that all have; where there is none, of the first."""
-    name = next((name for name, one in given.items() if isinstance(one, Served) and one.same_for_all), next(iter(given)))
+    name = next(
+        (name for name, one in given.items() if isinstance(one, Served) and one.same_for_all),
+        next(iter(given)),
+    )
     return name, model_of(given[name])
 
 
@@ -106,7 +120,11 @@ class Ups(Sequence[Up]):
         return len(self._present)
 
     def __getitem__(self, position: Any) -> Any:
-        return [up for _, up in self._present[position]] if isinstance(position, slice) else self._present[position][1]
+        return (
+            [up for _, up in self._present[position]]
+            if isinstance(position, slice)
+            else self._present[position][1]
+        )
 
     def __iter__(self) -> Iterator[Up]:
         return (up for _, up in self._present)
@@ -129,33 +147,49 @@ class Ups(Sequence[Up]):
     def stack(self, name: str) -> Tensor:
         """One row of float64 numbers per reply (for a tree: its trained entries)."""
         return torch.stack(
-            [value.flat() if isinstance(value, Tree) else torch.as_tensor(value).reshape(-1).double() for value in self.values(name)]
+            [
+                value.flat()
+                if isinstance(value, Tree)
+                else torch.as_tensor(value).reshape(-1).double()
+                for value in self.values(name)
+            ]
         )
 
     def mean(self, name: str, shares: Sequence[float] | np.ndarray) -> Any:
         """The weighted mean; float buffers of a tree are averaged alike, integer ones take the maximum."""
         total = float(np.sum(np.asarray(shares, dtype=np.float64)))
         if not total > 0:
-            raise ValueError(f"{name}: expected shares with a positive sum, got {total} over {len(self)} replies; no mean has such weights")
+            raise ValueError(
+                f"{name}: expected shares with a positive sum, got {total} over {len(self)} replies; no mean has such weights"
+            )
         return self._combined(name, shares, total)
 
     def sum(self, name: str, coefficients: Sequence[float] | np.ndarray) -> Any:
         return self._combined(name, coefficients, 1.0)
 
-    def _combined(self, name: str, coefficients: Sequence[float] | np.ndarray, divide: float) -> Any:
+    def _combined(
+        self, name: str, coefficients: Sequence[float] | np.ndarray, divide: float
+    ) -> Any:
         if len(coefficients) != len(self):
-            raise ValueError(f"{name}: expected {len(self)} coefficients, one per reply, got {len(coefficients)}")
+            raise ValueError(
+                f"{name}: expected {len(self)} coefficients, one per reply, got {len(coefficients)}"
+            )
         given = iter(np.asarray(coefficients, dtype=np.float64).tolist())
         placed = [0.0 if up is None else next(given) for _, up in self.positions]
         values = [None if up is None else up[name] for _, up in self.positions]
         first = next(value for value in values if value is not None)
         if isinstance(first, Tree):
             return combine(values, placed, divide)
-        wrapped = [None if value is None else Tree({"": torch.as_tensor(value, dtype=torch.float64)}) for value in values]
+        wrapped = [
+            None if value is None else Tree({"": torch.as_tensor(value, dtype=torch.float64)})
+            for value in values
+        ]
         result = combine(wrapped, placed, divide)[""]
         if not isinstance(first, Tensor):
             return float(result)
-        return result.to(first.dtype) if first.is_floating_point() else result  # a mean of counts is not a count
+        return (
+            result.to(first.dtype) if first.is_floating_point() else result
+        )  # a mean of counts is not a count
 
     def gram(self, name: str, more: Sequence[Tree] = ()) -> np.ndarray:
         """Inner products between the replies' trees (and `more` trees behind them)."""
@@ -169,21 +203,41 @@ class Method:
     weighs: ClassVar[bool] = True  # False: its round never asks `weights`
     uploads_model: ClassVar[bool] = True  # False: no `model` in its uploads
     shares_model: ClassVar[bool] = True  # False: clients train alone
-    needs_plain_sgd: ClassVar[bool] = False  # True: momentum, weight decay, clipping and Adam are refused
+    needs_plain_sgd: ClassVar[bool] = (
+        False  # True: momentum, weight decay, clipping and Adam are refused
+    )
     needs_validation: ClassVar[bool] = False  # True: the server holds validation data
     needs_classes: ClassVar[bool] = False  # True: regression is refused
-    trains: ClassVar[bool] = True  # False: batch-norm statistics never move, so batch norm is refused
-    composable_weights: ClassVar[bool] = False  # True: its weight rule stands without its own client and update
-    composable_update: ClassVar[bool] = False  # True: its own update is right under any aggregation weights
-    composable_finish: ClassVar[bool] = False  # True: its `finish` and what it serves then stand on the rounds of any method
-    reconstruction: ClassVar[bool] = False  # True: its paper's equations were not to be had; tables say so behind its name
+    trains: ClassVar[bool] = (
+        True  # False: batch-norm statistics never move, so batch norm is refused
+    )
+    composable_weights: ClassVar[bool] = (
+        False  # True: its weight rule stands without its own client and update
+    )
+    composable_update: ClassVar[bool] = (
+        False  # True: its own update is right under any aggregation weights
+    )
+    composable_finish: ClassVar[bool] = (
+        False  # True: its `finish` and what it serves then stand on the rounds of any method
+    )
+    reconstruction: ClassVar[bool] = (
+        False  # True: its paper's equations were not to be had; tables say so behind its name
+    )
     paper: ClassVar[str] = ""
     year: ClassVar[int | None] = None  # of the paper
     family: ClassVar[str] = "own"  # one of FAMILIES
-    fairness: ClassVar[str] = ""  # the notions it is after, of NOTIONS, with commas; empty: not stated
-    needs: ClassVar[tuple[str, ...]] = ()  # of NEEDS, with its default parameters, beside what the flags above say
-    exchanges: ClassVar[str] = ""  # `cohort.run` per round, "; once N" before round 1; empty: 1, if neither round nor setup is its own
-    passes: ClassVar[str] = ""  # per round, as a sum of terms in the signs of PASSES; empty: not stated
+    fairness: ClassVar[str] = (
+        ""  # the notions it is after, of NOTIONS, with commas; empty: not stated
+    )
+    needs: ClassVar[
+        tuple[str, ...]
+    ] = ()  # of NEEDS, with its default parameters, beside what the flags above say
+    exchanges: ClassVar[str] = (
+        ""  # `cohort.run` per round, "; once N" before round 1; empty: 1, if neither round nor setup is its own
+    )
+    passes: ClassVar[str] = (
+        ""  # per round, as a sum of terms in the signs of PASSES; empty: not stated
+    )
 
     @property
     def title(self) -> str:
@@ -193,7 +247,9 @@ class Method:
     def check(self, task: Task) -> None:
         """Refuse, by a ValueError with one sentence, a task that this method with these parameters cannot do. Called before round 1."""
 
-    def models(self, task: Task, others: Mapping[str, Callable[[], nn.Module]]) -> Mapping[str, Callable[[], nn.Module]]:
+    def models(
+        self, task: Task, others: Mapping[str, Callable[[], nn.Module]]
+    ) -> Mapping[str, Callable[[], nn.Module]]:
         """Architectures the method brings along; `others` build the experiment's own, whose shapes they may depend on."""
         return {}
 
@@ -258,7 +314,9 @@ class Method:
         state = self.observe(server, state, ups)
         weights = self.weights(server, state, ups)
         if not isinstance(weights, Weights):
-            raise TypeError(f"{self.title}.weights returned {type(weights).__name__}; expected Weights(shares), one share per reply")
+            raise TypeError(
+                f"{self.title}.weights returned {type(weights).__name__}; expected Weights(shares), one share per reply"
+            )
         cohort.weighed(ups.ids, weights)
         return self.update(server, state, ups, weights)
 
@@ -269,7 +327,12 @@ class Cohort:
     ids: list[str]
 
     def run(
-        self, step: Callable[..., Up | None], down: Down | None = None, *, each: Callable[[str], Down] | None = None, strict: bool = False
+        self,
+        step: Callable[..., Up | None],
+        down: Down | None = None,
+        *,
+        each: Callable[[str], Down] | None = None,
+        strict: bool = False,
     ) -> Ups:
         """Ask every client of the cohort to perform a step of the method, and wait for the replies.
 
@@ -285,7 +348,11 @@ class Cohort:
 def mistake(kind: type[Method]) -> str | None:
     """What an author most likely did not mean: a class without @dataclass, a slot with a name that nothing asks for."""
     for base in kind.__mro__[: kind.__mro__.index(Method)]:
-        fields = [name for name, hint in inspect.get_annotations(base).items() if "ClassVar" not in str(hint)]
+        fields = [
+            name
+            for name, hint in inspect.get_annotations(base).items()
+            if "ClassVar" not in str(hint)
+        ]
         if fields and "__dataclass_fields__" not in vars(base):
             return f"{base.__name__} has the parameter {fields[0]!r} but is no dataclass, so it would be ignored; write @dataclass(frozen=True) above the class"
         for name, found in vars(base).items():

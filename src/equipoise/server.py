@@ -35,7 +35,9 @@ class Server:
     rounds: int
     round: int = 0  # the one going on, counted from 1; 0 before the first
     attempt: int = 0
-    joined: list[list[str]] = field(default_factory=list)  # for every finished round the ids whose replies counted
+    joined: list[list[str]] = field(
+        default_factory=list
+    )  # for every finished round the ids whose replies counted
     data: ServerData = field(default_factory=ServerData)
     main: str = "model"  # which of the experiment's models is meant where none is named
 
@@ -69,7 +71,9 @@ class Server:
     def validation(self) -> Samples:
         """The server's own validation data."""
         if self.data.validation is None:
-            raise RuntimeError("this method has no validation data at the server; say so in its class: needs_validation = True")
+            raise RuntimeError(
+                "this method has no validation data at the server; say so in its class: needs_validation = True"
+            )
         return self.data.validation
 
     def predict(self, model: Model, on: Samples | None = None) -> torch.Tensor:
@@ -85,7 +89,12 @@ class Server:
         return float(self._bench.supervise(self.predict(model), self.validation.y))
 
     def _names(self, purpose: str) -> tuple[str | int, ...]:
-        return ("server", self.round, *((f"attempt {self.attempt}",) if self.attempt else ()), purpose)
+        return (
+            "server",
+            self.round,
+            *((f"attempt {self.attempt}",) if self.attempt else ()),
+            purpose,
+        )
 
     def stream(self, purpose: str) -> torch.Generator:
         """The server's random numbers of this round for this purpose."""

@@ -77,7 +77,11 @@ def run(
     """
     if isinstance(given, (str, Path)):
         given = load(given)
-    wanted = given if isinstance(given, Experiment) else experiment(given, permitted(given, allow_imports))
+    wanted = (
+        given
+        if isinstance(given, Experiment)
+        else experiment(given, permitted(given, allow_imports))
+    )
     configuration(wanted)
     folder = Path(out) if out is not None else fresh_folder(wanted)
     with Simulation(wanted, watcher, transport or on_cluster(cluster, trust_network)) as simulation:
@@ -85,7 +89,11 @@ def run(
         roster, bench, method = simulation.open(job, folder)
         if watcher is None:
             tell(simulation.wanted, roster.task.shape, wanted.model)
-        store = Store.create(folder, configuration(simulation.wanted), _metadata(simulation.wanted, job, roster, simulation))
+        store = Store.create(
+            folder,
+            configuration(simulation.wanted),
+            _metadata(simulation.wanted, job, roster, simulation),
+        )
         return simulation.go(store, roster, bench, method)
 
 
@@ -113,23 +121,41 @@ def resume(
         check_metadata(store.folder, store.meta)
         saved = read_configuration(Path(folder))
         # Of a finished run nothing is given up, unless its last checkpoint is damaged; clients that missed its end are asked again.
-        done = not store.missed(saved["rounds"]) if from_round is None else store.flaw(store.last_round()) is None
+        done = (
+            not store.missed(saved["rounds"])
+            if from_round is None
+            else store.flaw(store.last_round()) is None
+        )
         if store.meta("status") == "finished" and done:
-            raise RunError(f"{folder} is finished: all {saved['rounds']} rounds are there; `equipoise show {folder}` prints its result")
+            raise RunError(
+                f"{folder} is finished: all {saved['rounds']} rounds are there; `equipoise show {folder}` prints its result"
+            )
         reason = store.meta("not portable")
         if given is None and reason not in (None, OWN_DATA if dataset is not None else None):
-            raise RunError(f"{folder} cannot be resumed from its file alone: {reason}; call equipoise.resume(folder, given=experiment)")
+            raise RunError(
+                f"{folder} cannot be resumed from its file alone: {reason}; call equipoise.resume(folder, given=experiment)"
+            )
         reason = outdated(saved, store.meta("version"), store.meta("task"))
         if reason is not None:
-            raise RunError(f"{folder} was {reason}; this version would go on with other numbers than it began with: run it anew")
+            raise RunError(
+                f"{folder} was {reason}; this version would go on with other numbers than it began with: run it anew"
+            )
         more = {"dataset": dataset} if dataset is not None else {}
         wanted = given or experiment({**saved, **more}, permitted(saved, allow_imports))
         if from_round is None:
             store.check_files()
-        with Simulation(wanted, watcher, transport or on_cluster(cluster, trust_network)) as simulation:
-            old = store.meta("fingerprint of") is None  # begun by a version whose fingerprint was one of the whole federation
-            roster, bench, method = simulation.open(job_of(simulation.wanted, store.meta("run") or ""), Path(folder))
-            if store.meta("fingerprint") != (old_fingerprint(simulation.federation) if old else roster.fingerprint):
+        with Simulation(
+            wanted, watcher, transport or on_cluster(cluster, trust_network)
+        ) as simulation:
+            old = (
+                store.meta("fingerprint of") is None
+            )  # begun by a version whose fingerprint was one of the whole federation
+            roster, bench, method = simulation.open(
+                job_of(simulation.wanted, store.meta("run") or ""), Path(folder)
+            )
+            if store.meta("fingerprint") != (
+                old_fingerprint(simulation.federation) if old else roster.fingerprint
+            ):
                 recipe = store.meta("recipe")
                 raise RunError(
                     f"{folder} was begun by a version ({store.meta('version')}) that read tables in another way (it had no schema), so this one "
@@ -157,17 +183,28 @@ def on_cluster(address: str | None, trust_network: bool) -> Connect | None:
 class Simulation:
     """An experiment whose data are on this machine: its transport, and what a loop needs beside it."""
 
-    def __init__(self, wanted: Experiment, watcher: Watcher | None = None, transport: Connect | Literal["loopback"] | None = None) -> None:
+    def __init__(
+        self,
+        wanted: Experiment,
+        watcher: Watcher | None = None,
+        transport: Connect | Literal["loopback"] | None = None,
+    ) -> None:
         self.watcher = watcher or Watcher()
         connect: Connect | None = Loopback if transport == "loopback" else transport
         with ExitStack() as on_failure:
-            pool = _pool(wanted) if connect is None else None  # processes import torch while the data are prepared here
+            pool = (
+                _pool(wanted) if connect is None else None
+            )  # processes import torch while the data are prepared here
             if pool is not None:
                 on_failure.callback(pool.close)
             federation = federate(wanted.data, wanted.seed, wanted.dataset, wanted.imports)
             self.wanted = wanted = wanted.with_model(federation.task.shape)
             on_failure.pop_all()
-        self.transport: Simulated = Workers(pool, federation) if pool is not None else (connect or InProcess)(federation, wanted)
+        self.transport: Simulated = (
+            Workers(pool, federation)
+            if pool is not None
+            else (connect or InProcess)(federation, wanted)
+        )
 
     @property
     def federation(self) -> Federation:
@@ -195,15 +232,30 @@ class Simulation:
 
     def go(self, store: Store, roster: Roster, bench: Workbench, method: Method) -> Run:
         """The loop, to its end."""
-        validation = Samples.of(self.federation, self.federation.server_validation) if method.needs_validation else None
+        validation = (
+            Samples.of(self.federation, self.federation.server_validation)
+            if method.needs_validation
+            else None
+        )
         shared = Samples.of(self.federation, self.federation.shared_test) if roster.shared else None
         began = time.time()
         try:
             with one_thread(), interruptible() as requested:
                 self.watcher.interrupted = requested
-                Loop(self.wanted, method, bench, roster, self.transport, store, ServerData(validation, shared), self.watcher).run()
+                Loop(
+                    self.wanted,
+                    method,
+                    bench,
+                    roster,
+                    self.transport,
+                    store,
+                    ServerData(validation, shared),
+                    self.watcher,
+                ).run()
         except Interrupted:
-            raise KeyboardInterrupt(f"stopped after round {store.last_round()}; go on with `equipoise resume {store.folder}`") from None
+            raise KeyboardInterrupt(
+                f"stopped after round {store.last_round()}; go on with `equipoise resume {store.folder}`"
+            ) from None
         except Exception as error:
             lost = store.lost()
             if lost is not None:
@@ -211,10 +263,15 @@ class Simulation:
             raise
         finally:
             with suppress(sqlite3.Error, RunError):  # a full disk has its own error on its way
-                store.set_meta("wall seconds", (store.meta("wall seconds") or 0.0) + time.time() - began)
+                store.set_meta(
+                    "wall seconds", (store.meta("wall seconds") or 0.0) + time.time() - began
+                )
             self.transport.close()
             store.close()
-        return Run(store.folder, Imports(self.wanted.imports.packages).with_names(self.wanted.model_dump(mode="json")))
+        return Run(
+            store.folder,
+            Imports(self.wanted.imports.packages).with_names(self.wanted.model_dump(mode="json")),
+        )
 
 
 def tell(wanted: Experiment, shape: tuple[int, ...], asked: Any) -> None:
@@ -241,7 +298,9 @@ def configuration(wanted: Experiment) -> str:
     except plainyaml.Unreadable as error:
         raise ConfigurationError(str(error)) from None
     if len(text.encode()) > plainyaml.MOST_BYTES:
-        raise ConfigurationError(f"expected an experiment of at most 1 MB, got one of {len(text) / 1e6:.1f} MB; shorten its lists")
+        raise ConfigurationError(
+            f"expected an experiment of at most 1 MB, got one of {len(text) / 1e6:.1f} MB; shorten its lists"
+        )
     return text
 
 
@@ -255,7 +314,11 @@ def _check_states(store: Store, transport: Transport, number: int, wanted: Exper
         )
         for client, file in then.items() if file.kept_at == "client"
     ]  # fmt: skip
-    missing = [reply for reply in transport.exchange(requests, wanted.participation.deadline) if reply.up is None]
+    missing = [
+        reply
+        for reply in transport.exchange(requests, wanted.participation.deadline)
+        if reply.up is None
+    ]
     if missing:
         raise RunError(
             f"{store.folder} cannot go back to round {number}: {len(missing)} of {len(then)} clients cannot; the first, {missing[0].client!r}: "
@@ -266,7 +329,9 @@ def _check_states(store: Store, transport: Transport, number: int, wanted: Exper
 def _pool(wanted: Experiment) -> Pool | None:
     """Worker processes, if the experiment asks for some and they can do its work; None: in process."""
     count = wanted.workers if wanted.workers is not None else (os.cpu_count() or 1)
-    reason = wanted.local if os.name == "posix" else "this system cannot hand sockets to child processes"
+    reason = (
+        wanted.local if os.name == "posix" else "this system cannot hand sockets to child processes"
+    )
     if count == 0 or (wanted.workers is None and reason is not None):
         return None
     if reason is not None:
@@ -277,12 +342,18 @@ def _pool(wanted: Experiment) -> Pool | None:
     return Pool(count)
 
 
-def _metadata(wanted: Experiment, job: Job, roster: Roster, simulation: Simulation) -> dict[str, Any]:
+def _metadata(
+    wanted: Experiment, job: Job, roster: Roster, simulation: Simulation
+) -> dict[str, Any]:
     federation = simulation.federation
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": __version__,
-        "environment": {"python": platform.python_version(), "torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability()},
+        "environment": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "cpu": torch.backends.cpu.get_cpu_capability(),
+        },
         "run": job.run,
         "task": asdict(roster.task),
         "data": roster.name,

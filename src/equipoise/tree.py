@@ -24,7 +24,9 @@ class Tree(Mapping[str, Tensor]):
 
     __slots__ = ("_bytes", "_tensors", "model", "plain", "untrained")
 
-    def __init__(self, tensors: Mapping[str, Tensor], model: str = "model", untrained: Iterable[str] = ()) -> None:
+    def __init__(
+        self, tensors: Mapping[str, Tensor], model: str = "model", untrained: Iterable[str] = ()
+    ) -> None:
         self._tensors = tensors
         self.model = model
         self.untrained = frozenset(untrained)
@@ -75,7 +77,9 @@ class Tree(Mapping[str, Tensor]):
 
     def __mul__(self, factor: float) -> Tree:
         if isinstance(factor, Mapping):
-            raise TypeError("tree * tree is not defined: for entrywise products use a.apply(torch.mul, b), for the inner product a.dot(b)")
+            raise TypeError(
+                "tree * tree is not defined: for entrywise products use a.apply(torch.mul, b), for the inner product a.dot(b)"
+            )
         return self._map(lambda name: self[name] * factor)
 
     __rmul__ = __mul__
@@ -85,13 +89,20 @@ class Tree(Mapping[str, Tensor]):
 
     def __add__(self, step: Tree) -> Tree:
         """This tree moved by a step; its untrained entries stay."""
-        tensors = {name: self[name] if name in self.untrained else self[name] + step[name] for name in self}
+        tensors = {
+            name: self[name] if name in self.untrained else self[name] + step[name] for name in self
+        }
         return Tree(tensors, self.model, self.untrained)
 
     def with_rest(self, rest: Tree) -> Tree:
         """This tree's trained entries with the untrained ones of another."""
         return Tree(
-            {**{name: self[name] for name in self.trained}, **{name: rest[name] for name in rest.untrained}}, self.model, rest.untrained
+            {
+                **{name: self[name] for name in self.trained},
+                **{name: rest[name] for name in rest.untrained},
+            },
+            self.model,
+            rest.untrained,
         )
 
     def apply(self, function: Callable[..., Tensor], *others: Tree) -> Tree:
@@ -101,11 +112,17 @@ class Tree(Mapping[str, Tensor]):
     def with_flat(self, numbers: Tensor) -> Tree:
         """The inverse of `flat`: a tree of trained entries alone, with these numbers in their order, in this tree's shapes and dtypes."""
         if numbers.shape != (self.count(),):
-            raise ValueError(f"expected {self.count()} numbers in one vector, as flat() gives them, got shape {tuple(numbers.shape)}")
+            raise ValueError(
+                f"expected {self.count()} numbers in one vector, as flat() gives them, got shape {tuple(numbers.shape)}"
+            )
         names = self.trained
         parts = torch.split(numbers, [self[name].numel() for name in names])
         return Tree(
-            {name: part.reshape(self[name].shape).to(self[name].dtype) for name, part in zip(names, parts, strict=True)}, self.model
+            {
+                name: part.reshape(self[name].shape).to(self[name].dtype)
+                for name, part in zip(names, parts, strict=True)
+            },
+            self.model,
         )
 
     def flat(self) -> Tensor:
@@ -125,7 +142,10 @@ class Tree(Mapping[str, Tensor]):
 
     def dot(self, other: Tree) -> float:
         """Inner product over the trained entries, in float64."""
-        return sum(float(torch.dot(self[name].reshape(-1).double(), other[name].reshape(-1).double())) for name in self.trained)
+        return sum(
+            float(torch.dot(self[name].reshape(-1).double(), other[name].reshape(-1).double()))
+            for name in self.trained
+        )
 
     def norm(self) -> float:
         return float(np.sqrt(self.dot(self)))
@@ -137,7 +157,10 @@ class Tree(Mapping[str, Tensor]):
     def clone(self) -> Tree:
         """A copy in memory of its own."""
         return Tree(
-            {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in self.items()},
+            {
+                name: tensor.detach().clone(memory_format=torch.contiguous_format)
+                for name, tensor in self.items()
+            },
             self.model,
             self.untrained,
         )
@@ -162,7 +185,9 @@ class FileTensors(Mapping[str, Tensor]):
         return len(self.keys_in_file)
 
 
-def combine(trees: Sequence[Tree | None], coefficients: Sequence[float], divide: float = 1.0) -> Tree:
+def combine(
+    trees: Sequence[Tree | None], coefficients: Sequence[float], divide: float = 1.0
+) -> Tree:
     """`sum_k coefficients[k] * trees[k] / divide`, entry by entry in float64; integer entries take the maximum.
 
     Positions are summed in blocks of 16 and a missing tree (None) leaves its position empty: so a result depends neither
@@ -182,7 +207,9 @@ def combine(trees: Sequence[Tree | None], coefficients: Sequence[float], divide:
         total: Tensor | None = None
         for start in range(0, len(trees), BLOCK):
             block: Tensor | None = None
-            for tree, coefficient in zip(trees[start : start + BLOCK], coefficients[start : start + BLOCK], strict=True):
+            for tree, coefficient in zip(
+                trees[start : start + BLOCK], coefficients[start : start + BLOCK], strict=True
+            ):
                 if tree is None or coefficient == 0:
                     continue
                 term = tree[name]

@@ -19,21 +19,29 @@ from equipoise.report.drawing import COLOURS, encoded, new
 
 M, SEED, CONTROLS = 10, 0, 20
 CASES = {
-    "fashion_mnist-ics5": DataConfig(name="fashion_mnist", partition="ics:5", clients=10, samples=24_000),
+    "fashion_mnist-ics5": DataConfig(
+        name="fashion_mnist", partition="ics:5", clients=10, samples=24_000
+    ),
     "hospitals": DataConfig(name="uci_heart_disease", normalise="pooled"),
 }
 
 
 def main(out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    print("| data | client | samples | real KL | corrected | printed | random subsample (mean of 20) | by the digamma formula |")
+    print(
+        "| data | client | samples | real KL | corrected | printed | random subsample (mean of 20) | by the digamma formula |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for name, config in CASES.items():
         rows = measured(config)
         for client, n, real, corrected, printed, control, expected in rows:
-            print(f"| {name} | {client} | {n} | {real:.3f} | {corrected:.3f} | {printed:.3g} | {control:.3f} | {expected:.3f} |")
+            print(
+                f"| {name} | {client} | {n} | {real:.3f} | {corrected:.3f} | {printed:.3g} | {control:.3f} | {expected:.3f} |"
+            )
         for kind in ("png", "svg"):
-            (out / f"appendix-b-{name}.{kind}").write_bytes(encoded(lambda rows=rows: figure(rows), kind))  # type: ignore[misc]
+            (out / f"appendix-b-{name}.{kind}").write_bytes(
+                encoded(lambda rows=rows: figure(rows), kind)
+            )  # type: ignore[misc]
 
 
 def measured(config: DataConfig) -> list[tuple[str, int, float, float, float, float, float]]:
@@ -47,15 +55,34 @@ def measured(config: DataConfig) -> list[tuple[str, int, float, float, float, fl
     z[whole_rows] = centred @ vectors
     whole = _moments(z[whole_rows])
     draw = np.random.default_rng(SEED)
-    audited = {row.client: row for row in eq.audit({"data": config, "workers": 0, "seed": SEED}, dimensions=M).clients}
+    audited = {
+        row.client: row
+        for row in eq.audit({"data": config, "workers": 0, "seed": SEED}, dimensions=M).clients
+    }
     rows = []
     for client, places in zip(federation.ids, federation.train, strict=True):
         own = _moments(z[places])
         real = distance(own, whole).kl
-        assert real is not None and abs(real - (audited[client].kl or 0)) < 0.05 * real + 0.01  # the audit saw summaries only
+        assert (
+            real is not None and abs(real - (audited[client].kl or 0)) < 0.05 * real + 0.01
+        )  # the audit saw summaries only
         corrected, printed = approximations(own, whole)
-        controls = [distance(_moments(z[draw.choice(whole_rows, len(places), replace=False)]), whole).kl or 0.0 for _ in range(CONTROLS)]
-        rows.append((client, len(places), real, corrected, printed, float(np.mean(controls)), chance(len(places), M)))
+        controls = [
+            distance(_moments(z[draw.choice(whole_rows, len(places), replace=False)]), whole).kl
+            or 0.0
+            for _ in range(CONTROLS)
+        ]
+        rows.append(
+            (
+                client,
+                len(places),
+                real,
+                corrected,
+                printed,
+                float(np.mean(controls)),
+                chance(len(places), M),
+            )
+        )
     return rows
 
 
@@ -68,8 +95,18 @@ def figure(rows: list[tuple[str, int, float, float, float, float, float]]) -> Fi
         (2, "real KL", COLOURS[1], "o-"), (3, "Theorem 2.2, corrected", COLOURS[0], "s--"), (4, "as printed", COLOURS[3], "^:"),
         (5, "random subsample", COLOURS[2], "D-"),
     ):  # fmt: skip
-        axes.plot(places, [row[column] for row in order], style, color=colour, label=label, markersize=4, linewidth=1.2)
-    axes.set_yscale("symlog", linthresh=0.1)  # an expansion may be negative where a divergence is not
+        axes.plot(
+            places,
+            [row[column] for row in order],
+            style,
+            color=colour,
+            label=label,
+            markersize=4,
+            linewidth=1.2,
+        )
+    axes.set_yscale(
+        "symlog", linthresh=0.1
+    )  # an expansion may be negative where a divergence is not
     axes.set_yticks(ticks := [-10, -1, -0.1, 0, 0.1, 1, 10], [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     axes.set_xticks(places, [f"{row[0]}\n{row[1]:,}" for row in order], fontsize=7)

@@ -43,11 +43,26 @@ def main() -> None:
     found = []
     for name, partition, clients, dominant, kinds in CASES:
         for seed in SEEDS:
-            data = {"name": name, "partition": partition, "clients": clients, "samples": SAMPLES if name == "fashion_mnist" else None}
+            data = {
+                "name": name,
+                "partition": partition,
+                "clients": clients,
+                "samples": SAMPLES if name == "fashion_mnist" else None,
+            }
             try:
-                verdict = eq.audit({"data": data, "dataset": sets[name], "workers": 0, "seed": seed}).verdict
+                verdict = eq.audit(
+                    {"data": data, "dataset": sets[name], "workers": 0, "seed": seed}
+                ).verdict
             except ValueError as error:  # a partition that cannot be made with this seed
-                found.append({"data": name, "partition": partition, "clients": clients, "seed": seed, "not made": str(error)})
+                found.append(
+                    {
+                        "data": name,
+                        "partition": partition,
+                        "clients": clients,
+                        "seed": seed,
+                        "not made": str(error),
+                    }
+                )
                 continue
             right = verdict.dominant == dominant and set(kinds) <= set(verdict.kinds)
             found.append(

@@ -7,7 +7,11 @@ from typing import Any
 TUNING, LIARS, REPORT = (100, 101), (200, 201, 202), (0, 1, 2, 3, 4)
 
 _FASHION = {"name": "fashion_mnist", "samples": 26800, "split": (0.15, 0.03, 0.82), "clients": 10}
-_ALL = {"name": "fashion_mnist", "split": (0.15, 0.03, 0.82), "clients": 10}  # for partitions that take a fraction themselves
+_ALL = {
+    "name": "fashion_mnist",
+    "split": (0.15, 0.03, 0.82),
+    "clients": 10,
+}  # for partitions that take a fraction themselves
 _TRAINING = {"optimiser": "adam", "lr": 0.001, "batch": 32, "epochs": 1}
 _COMMON: dict[str, Any] = {
     "model": {"name": "mlp", "hidden": [100]},
@@ -21,7 +25,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dirichlet-0.1": {"data": {**_FASHION, "partition": "dirichlet:0.1"}},
     "dirichlet-0.5": {"data": {**_FASHION, "partition": "dirichlet:0.5"}},
     "ics-5": {"data": {**_ALL, "partition": "ics:5,fraction=0.3829"}},
-    "part": {"data": {**_FASHION, "partition": "dirichlet:0.3", "clients": 20}, "participation": {"number": 5}, "rounds": 30},
+    "part": {
+        "data": {**_FASHION, "partition": "dirichlet:0.3", "clients": 20},
+        "participation": {"number": 5},
+        "rounds": 30,
+    },
     "digits": {
         "data": {
             "name": "digit_domains_subset",
@@ -37,11 +45,25 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "training": {**_TRAINING, "batch": 16},
         "rounds": 30,
     },
-    "cifar": {"data": {"name": "cifar10", "samples": 26800, "split": (0.15, 0.03, 0.82), "clients": 10, "partition": "dirichlet:0.5"}},
+    "cifar": {
+        "data": {
+            "name": "cifar10",
+            "samples": 26800,
+            "split": (0.15, 0.03, 0.82),
+            "clients": 10,
+            "partition": "dirichlet:0.5",
+        }
+    },
 }
 REGRESSION: dict[str, dict[str, Any]] = {
     "diabetes": {
-        "data": {"name": "diabetes", "partition": "dirichlet_bins:0.5", "clients": 5, "split": (0.5, 0.2, 0.3), "normalise": "pooled"},
+        "data": {
+            "name": "diabetes",
+            "partition": "dirichlet_bins:0.5",
+            "clients": 5,
+            "split": (0.5, 0.2, 0.3),
+            "normalise": "pooled",
+        },
         "training": {**_TRAINING, "lr": 0.003, "batch": 16, "epochs": 2},
         "rounds": 30,
     },
@@ -99,7 +121,9 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 }  # and the hard choice, which is a method of the study's own
 
 
-def config(setting: str, method: Any, seed: int, model: str = "mlp", **changes: Any) -> dict[str, Any]:
+def config(
+    setting: str, method: Any, seed: int, model: str = "mlp", **changes: Any
+) -> dict[str, Any]:
     """An experiment; `changes` have dotted keys."""
     found = {**_COMMON, **(SETTINGS | REGRESSION)[setting], "method": method, "seed": seed}
     if setting in REGRESSION:

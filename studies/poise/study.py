@@ -50,8 +50,12 @@ def federation_of(data: dict[str, Any], seed: int) -> Federation:
 
 def with_validation(federation: Federation) -> Federation:
     """Validation data are training data, and there are no others."""
-    both = [np.concatenate(pair) for pair in zip(federation.train, federation.validation, strict=True)]
-    return replace(federation, train=Parts.of(both), validation=Parts.of([part[:0] for part in both]))
+    both = [
+        np.concatenate(pair) for pair in zip(federation.train, federation.validation, strict=True)
+    ]
+    return replace(
+        federation, train=Parts.of(both), validation=Parts.of([part[:0] for part in both])
+    )
 
 
 def fold(federation: Federation, number: int, seed: int) -> Federation:
@@ -87,7 +91,9 @@ class Study:
 
     def __init__(self) -> None:
         self.done = known()
-        self.right: dict[tuple[Any, ...], list[np.ndarray]] = {}  # of training alone: which test samples it gets right
+        self.right: dict[
+            tuple[Any, ...], list[np.ndarray]
+        ] = {}  # of training alone: which test samples it gets right
 
     def one(
         self,
@@ -123,16 +129,29 @@ class Study:
                 self.keep({**named(key), "diverged": str(error)})
                 return self.done[key]
             record = self.record(run, wanted, federation, key, against)
-            record["seconds"] = [round(time.perf_counter() - began, 1), round(time.process_time() - cpu, 1)]
+            record["seconds"] = [
+                round(time.perf_counter() - began, 1),
+                round(time.process_time() - cpu, 1),
+            ]
             if keep is not None:
                 keep(run, federation)
         if key not in self.done:
             self.keep(record)
         return record
 
-    def record(self, run: Run, wanted: Experiment, federation: Federation, key: tuple[Any, ...], against: str | None) -> dict[str, Any]:
+    def record(
+        self,
+        run: Run,
+        wanted: Experiment,
+        federation: Federation,
+        key: tuple[Any, ...],
+        against: str | None,
+    ) -> dict[str, Any]:
         found = run.final()
-        right = [self._right(run, wanted, federation, k, client) for k, client in enumerate(federation.ids)]
+        right = [
+            self._right(run, wanted, federation, k, client)
+            for k, client in enumerate(federation.ids)
+        ]
         rows = [*run.rounds(), *run.finish()]
         record: dict[str, Any] = named(key) | {
             "served": run.main_model,
@@ -143,16 +162,27 @@ class Study:
             "steps": sum(row["steps"] for row in rows),
             "bytes": [sum(row[way] for row in rows) for way in ("bytes_down", "bytes_up")],
         }
-        assert all(abs(mean.mean() - value) < 1e-4 for mean, value in zip(right, record["accuracy"], strict=True))
+        assert all(
+            abs(mean.mean() - value) < 1e-4
+            for mean, value in zip(right, record["accuracy"], strict=True)
+        )
         if key[3] == against or key[3] == "standalone":
             self.right[key] = right
         reference = self.right.get((*key[:3], against, key[4]))
-        if reference is not None and key[3] != against:  # of the test samples: alone right and this one wrong, and the other way round
-            record["lost"] = [int((alone & ~own).sum()) for alone, own in zip(reference, right, strict=True)]
-            record["won"] = [int((~alone & own).sum()) for alone, own in zip(reference, right, strict=True)]
+        if (
+            reference is not None and key[3] != against
+        ):  # of the test samples: alone right and this one wrong, and the other way round
+            record["lost"] = [
+                int((alone & ~own).sum()) for alone, own in zip(reference, right, strict=True)
+            ]
+            record["won"] = [
+                int((~alone & own).sum()) for alone, own in zip(reference, right, strict=True)
+            ]
         return record
 
-    def _right(self, run: Run, wanted: Experiment, federation: Federation, k: int, client: str) -> np.ndarray:
+    def _right(
+        self, run: Run, wanted: Experiment, federation: Federation, k: int, client: str
+    ) -> np.ndarray:
         places = torch.from_numpy(np.array(federation.test[k]))
         net = run.model(run.main_model, client=client, given=wanted)
         with torch.no_grad():
@@ -162,7 +192,17 @@ class Study:
     def alone(self, part: str, setting: str, label: str, seed: int, model: str) -> None:
         """Training alone, of which later runs need to know which samples it gets right; after a pause it is run again for that."""
         change = with_validation if label.endswith("+ validation") else None
-        self.one(part, setting, label, {"name": "standalone"}, seed, model=model, change=change, against=label, again=True)
+        self.one(
+            part,
+            setting,
+            label,
+            {"name": "standalone"},
+            seed,
+            model=model,
+            change=change,
+            against=label,
+            again=True,
+        )
 
     def tune(self) -> None:
         for seed in settings.TUNING:
@@ -171,7 +211,15 @@ class Study:
                     ((name, values),) = grid.items()
                     for value in values:
                         method, changes = tuned_to(label, {name: value})
-                        self.one("tune", setting, f"{label} {name}={value}", method, seed, against=None, **changes)
+                        self.one(
+                            "tune",
+                            setting,
+                            f"{label} {name}={value}",
+                            method,
+                            seed,
+                            against=None,
+                            **changes,
+                        )
 
     def fold(self) -> None:
         for seed in settings.TUNING:
@@ -184,7 +232,15 @@ class Study:
                     with tempfile.TemporaryDirectory() as folder:
                         noted = str(Path(folder) / "noted.npz")
                         self.cross(setting, seed, noted)
-                        self.one("fold", setting, "crossed", variants.Given(fold=False, noted=noted), seed, change=with_validation, **alone)
+                        self.one(
+                            "fold",
+                            setting,
+                            "crossed",
+                            variants.Given(fold=False, noted=noted),
+                            seed,
+                            change=with_validation,
+                            **alone,
+                        )
 
     def cross(self, setting: str, seed: int, target: str) -> None:
         """What experts trained without a sample's fold say of it, of all folds together, and the prior that follows."""
@@ -199,25 +255,51 @@ class Study:
 
         for number in range(FOLDS):
             change = lambda federation, number=number: fold(federation, number, seed)  # noqa: E731
-            self.one("fold", setting, f"fold {number}", variants.Noting(fold=False), seed, change=change, against=None, keep=note)
+            self.one(
+                "fold",
+                setting,
+                f"fold {number}",
+                variants.Noting(fold=False),
+                seed,
+                change=change,
+                against=None,
+                keep=note,
+            )
         joined = {client: np.concatenate(rows) for client, rows in said.items()}
         grid = simplex_grid(4)
-        prior = np.mean([posterior_mean(log_likelihoods(rows, grid), grid) for rows in joined.values()], axis=0)
+        prior = np.mean(
+            [posterior_mean(log_likelihoods(rows, grid), grid) for rows in joined.values()], axis=0
+        )
         np.savez(target, prior=prior, **joined)
 
     def prior(self) -> None:
         for seed in settings.LIARS:
             for setting in ("dirichlet-0.5", "ics-5"):
                 for prior in ("mean", "pooled"):
-                    self.one("prior", setting, f"{prior}, nobody lies", Poise(fold=False, prior=prior), seed)
-                    self.one("prior", setting, f"{prior}, two lie", variants.Lying(fold=False, prior=prior), seed)
+                    self.one(
+                        "prior",
+                        setting,
+                        f"{prior}, nobody lies",
+                        Poise(fold=False, prior=prior),
+                        seed,
+                    )
+                    self.one(
+                        "prior",
+                        setting,
+                        f"{prior}, two lie",
+                        variants.Lying(fold=False, prior=prior),
+                        seed,
+                    )
 
     def report(self, model: str = "mlp") -> None:
         seeds = range(10) if model == "mlp" else range(3)
         for seed in seeds:
             for setting in settings.WITH_MLP if model == "mlp" else settings.WITH_LENET:
                 if seed in settings.REPORT or setting == "hospitals":
-                    for label in (*settings.METHODS, *(() if kept() == "plain" else ("poise, plain",))):
+                    for label in (
+                        *settings.METHODS,
+                        *(() if kept() == "plain" else ("poise, plain",)),
+                    ):
                         self.reported(setting, label, seed, model)
 
     def reported(self, setting: str, label: str, seed: int, model: str) -> None:
@@ -227,12 +309,24 @@ class Study:
             method = poise("plain" if label.endswith("plain") else kept())
         change = with_validation if label.endswith("+ validation") else None
         other = OTHER if label.endswith("other numbers") else 0
-        self.one("report", setting, label, method, seed, model=model, change=change, other=other, **changes)
+        self.one(
+            "report",
+            setting,
+            label,
+            method,
+            seed,
+            model=model,
+            change=change,
+            other=other,
+            **changes,
+        )
 
     def regression(self) -> None:
         for seed in range(10):
             for setting in settings.REGRESSION:
-                for label in settings.NUMBERS if seed in settings.REPORT or setting == "diabetes" else ():
+                for label in (
+                    settings.NUMBERS if seed in settings.REPORT or setting == "diabetes" else ()
+                ):
                     self.number(setting, label, seed)
 
     def number(self, setting: str, label: str, seed: int) -> None:
@@ -240,19 +334,35 @@ class Study:
         key = ("regression", "mlp", setting, label, seed)
         if key in self.done:
             return
-        method = Poise(fold=not label.endswith("plain")) if label.startswith("poise") else tuned_to(label.partition(",")[0], {})[0]
-        config = settings.config(setting, method, seed + (OTHER if label.endswith("other numbers") else 0))
+        method = (
+            Poise(fold=not label.endswith("plain"))
+            if label.startswith("poise")
+            else tuned_to(label.partition(",")[0], {})[0]
+        )
+        config = settings.config(
+            setting, method, seed + (OTHER if label.endswith("other numbers") else 0)
+        )
         wanted = Experiment(**config, dataset=diabetes() if setting == "diabetes" else None)
         federation = federate(wanted.data, seed, wanted.dataset)
         with tempfile.TemporaryDirectory() as folder, dealt(federation):
             found = simulate.run(wanted, Path(folder) / "run").final()
-        self.keep({**named(key), "rmse": [round(found[client], 6) for client in federation.ids], "tests": list(map(len, federation.test))})
+        self.keep(
+            {
+                **named(key),
+                "rmse": [round(found[client], 6) for client in federation.ids],
+                "tests": list(map(len, federation.test)),
+            }
+        )
 
     def keep(self, record: dict[str, Any]) -> None:
         with RESULTS.open("a") as file:
             file.write(json.dumps(record) + "\n")
         self.done[key_of(record)] = record
-        said = "diverged" if "diverged" in record else f"{np.mean(record.get('accuracy', record.get('rmse'))):.4f}"
+        said = (
+            "diverged"
+            if "diverged" in record
+            else f"{np.mean(record.get('accuracy', record.get('rmse'))):.4f}"
+        )
         print(*key_of(record), said, flush=True)
 
     def lenet(self) -> None:
@@ -261,7 +371,11 @@ class Study:
     def ablations(self) -> None:
         for seed in settings.REPORT:
             for setting in ("dirichlet-0.5", "ics-5"):
-                for label, method in {"plain": Poise(fold=False), **settings.ABLATIONS, "hard choice": variants.Hard(fold=False)}.items():
+                for label, method in {
+                    "plain": Poise(fold=False),
+                    **settings.ABLATIONS,
+                    "hard choice": variants.Hard(fold=False),
+                }.items():
                     self.one("ablations", setting, label, method, seed)
 
 
@@ -270,13 +384,19 @@ def diabetes() -> Dataset:
     from sklearn.datasets import load_diabetes
 
     found = load_diabetes(scaled=False)
-    return from_arrays(found.data, found.target, kind="regression", name="diabetes", columns=found.feature_names)
+    return from_arrays(
+        found.data, found.target, kind="regression", name="diabetes", columns=found.feature_names
+    )
 
 
 def tuned_to(label: str, values: dict[str, Any]) -> tuple[Method, dict[str, Any]]:
     """A method with tuned values, and the changes of the training settings that belong to it."""
     spec = dict(settings.METHODS[label])
-    spec |= {name.removeprefix("method."): value for name, value in values.items() if name.startswith("method.")}
+    spec |= {
+        name.removeprefix("method."): value
+        for name, value in values.items()
+        if name.startswith("method.")
+    }
     changes = {name: value for name, value in values.items() if not name.startswith("method.")}
     return method_from(spec), ({"training.optimiser": "sgd"} if label == "feddc" else {}) | changes
 
@@ -288,7 +408,16 @@ def chosen() -> dict[str, dict[str, Any]]:
     found = {}
     for label, grid in settings.GRID.items():
         ((name, values),) = grid.items()
-        scores = [np.mean([np.mean(one["validation"]) for one in done if one["method"] == f"{label} {name}={value}"]) for value in values]
+        scores = [
+            np.mean(
+                [
+                    np.mean(one["validation"])
+                    for one in done
+                    if one["method"] == f"{label} {name}={value}"
+                ]
+            )
+            for value in values
+        ]
         found[label] = {name: values[int(np.argmax(scores))]}
     return found
 
@@ -300,21 +429,42 @@ def kept() -> str:
     places = sorted({(key[0], key[2]) for key in done})
 
     def average(label: str, seed: int) -> float:
-        return float(np.mean([np.mean(done[setting, label, seed]["accuracy"]) for setting, own in places if own == seed]))
+        return float(
+            np.mean(
+                [
+                    np.mean(done[setting, label, seed]["accuracy"])
+                    for setting, own in places
+                    if own == seed
+                ]
+            )
+        )
 
     def harmed(label: str) -> int:
-        pairs = [(done[setting, label, seed], done[setting, "standalone + validation", seed]) for setting, seed in places]
-        return sum(own < alone for one, other in pairs for own, alone in zip(one["accuracy"], other["accuracy"], strict=True))
+        pairs = [
+            (done[setting, label, seed], done[setting, "standalone + validation", seed])
+            for setting, seed in places
+        ]
+        return sum(
+            own < alone
+            for one, other in pairs
+            for own, alone in zip(one["accuracy"], other["accuracy"], strict=True)
+        )
 
     for label in ("folded", "folded-all", "crossed"):
-        if all(average(label, seed) > average("plain", seed) for seed in settings.TUNING) and harmed(label) < harmed("plain"):
+        if all(
+            average(label, seed) > average("plain", seed) for seed in settings.TUNING
+        ) and harmed(label) < harmed("plain"):
             return label
     return "plain"
 
 
 def poise(label: str) -> Poise:
     """Poise as the decisions made it; one that was crossed would need its folds, and is not run here."""
-    forms: dict[str, Poise] = {"plain": Poise(fold=False), "folded": variants.Folded(), "folded-all": Poise()}
+    forms: dict[str, Poise] = {
+        "plain": Poise(fold=False),
+        "folded": variants.Folded(),
+        "folded-all": Poise(),
+    }
     return forms[label]
 
 
@@ -335,7 +485,9 @@ class dealt:
 def parts_of(words: list[str]) -> Iterator[str]:
     for word in words:
         if word not in ("tune", "fold", "prior", "report", "ablations", "regression", "lenet"):
-            raise SystemExit(f"expected tune, fold, prior, report, ablations, regression or lenet, got {word!r}")
+            raise SystemExit(
+                f"expected tune, fold, prior, report, ablations, regression or lenet, got {word!r}"
+            )
         yield word
 
 

@@ -44,7 +44,9 @@ class Given(Poise):
     def settle(self, client: Client, down: Down) -> Up:
         client.state.pop("_chances", None)
         with np.load(self.noted) as arrays:
-            client.state["weights"] = torch.from_numpy(mixture_weights(arrays[client.id], arrays["prior"], self.kappa))
+            client.state["weights"] = torch.from_numpy(
+                mixture_weights(arrays[client.id], arrays["prior"], self.kappa)
+            )
         return Up()
 
 
@@ -76,5 +78,9 @@ class Lying(Poise):
             return up
         grid = simplex_grid(len(ORDER))
         best = int(grid[:, ORDER.index("global")].argmax())
-        said = np.where(np.arange(len(grid)) == best, 0.0, -1e6) if self.prior == "pooled" else grid[best]
+        said = (
+            np.where(np.arange(len(grid)) == best, 0.0, -1e6)
+            if self.prior == "pooled"
+            else grid[best]
+        )
         return Up(evidence=torch.from_numpy(said))

@@ -36,15 +36,25 @@ def test_gaussian_kl_is_the_mean_log_ratio_of_densities() -> None:
     (mean, cov), (mean0, cov0) = gaussian(3, 0), gaussian(3, 1)
     x = np.random.default_rng(2).multivariate_normal(mean, cov, size=200_000)
     ratios = multivariate_normal(mean, cov).logpdf(x) - multivariate_normal(mean0, cov0).logpdf(x)
-    assert gaussian_kl(mean, cov, mean0, cov0) == pytest.approx(ratios.mean(), abs=5 * ratios.std() / np.sqrt(len(x)))
+    assert gaussian_kl(mean, cov, mean0, cov0) == pytest.approx(
+        ratios.mean(), abs=5 * ratios.std() / np.sqrt(len(x))
+    )
 
 
 def test_gaussian_kl_by_the_textbook() -> None:
     (mean, cov), (mean0, cov0) = gaussian(5, 3), gaussian(5, 4)
     inverse, shift = np.linalg.inv(cov0), mean0 - mean
-    textbook = 0.5 * (np.trace(inverse @ cov) + shift @ inverse @ shift - 5 + np.linalg.slogdet(cov0)[1] - np.linalg.slogdet(cov)[1])
+    textbook = 0.5 * (
+        np.trace(inverse @ cov)
+        + shift @ inverse @ shift
+        - 5
+        + np.linalg.slogdet(cov0)[1]
+        - np.linalg.slogdet(cov)[1]
+    )
     assert gaussian_kl(mean, cov, mean0, cov0) == pytest.approx(textbook, rel=1e-12)
-    assert gaussian_kl(mean0, cov0, mean, cov) != pytest.approx(textbook, rel=1e-2)  # a direction, not a distance
+    assert gaussian_kl(mean0, cov0, mean, cov) != pytest.approx(
+        textbook, rel=1e-2
+    )  # a direction, not a distance
     assert gaussian_kl(list(mean), cov, mean, cov) == 0
 
 
@@ -53,12 +63,16 @@ def test_a_client_with_enough_samples_has_the_exact_kl_of_its_fitted_gaussian(n:
     mean0, cov0 = gaussian(10, 5)
     x = np.random.default_rng(n).multivariate_normal(mean0 + 0.3, cov0, size=n)
     found = distance(fitted(x), Moments(1e6, mean0, cov0))
-    assert found.kl == pytest.approx(gaussian_kl(x.mean(0), np.cov(x.T, ddof=0), mean0, cov0), rel=1e-9)
+    assert found.kl == pytest.approx(
+        gaussian_kl(x.mean(0), np.cov(x.T, ddof=0), mean0, cov0), rel=1e-9
+    )
     assert found.shrinkage == 0 and found.flat == 0
 
 
 @pytest.mark.parametrize(("n", "share"), [(5, 0.75), (10, 0.5), (19, 0.05)])
-def test_below_twice_the_dimensions_the_covariance_is_shrunk_and_said_so(n: int, share: float) -> None:
+def test_below_twice_the_dimensions_the_covariance_is_shrunk_and_said_so(
+    n: int, share: float
+) -> None:
     mean0, cov0 = gaussian(10, 6)
     x = np.random.default_rng(n).multivariate_normal(mean0, cov0, size=n)
     found = distance(fitted(x), Moments(1e6, mean0, cov0))
@@ -77,7 +91,10 @@ def test_fewer_than_half_as_many_samples_as_dimensions_say_nothing() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.integers(1, 12), st.integers(1, 60), st.integers(0, 2**30), st.sampled_from(["normal", "constant", "one column", "huge", "repeated"])
+    st.integers(1, 12),
+    st.integers(1, 60),
+    st.integers(0, 2**30),
+    st.sampled_from(["normal", "constant", "one column", "huge", "repeated"]),
 )
 def test_never_infinite(m: int, n: int, seed: int, kind: str) -> None:
     draw = np.random.default_rng(seed)
@@ -109,9 +126,16 @@ def test_chance_is_what_equal_clients_show(n: int, m: int) -> None:
     """Simulated in coordinates that are not white, with other numbers than the library draws."""
     mean0, cov0 = gaussian(m, 8, scale=3)
     draw = np.random.default_rng(99)
-    seen = [distance(fitted(draw.multivariate_normal(mean0, cov0, size=n)), Moments(1e6, mean0, cov0)).kl for _ in range(1500)]
+    seen = [
+        distance(
+            fitted(draw.multivariate_normal(mean0, cov0, size=n)), Moments(1e6, mean0, cov0)
+        ).kl
+        for _ in range(1500)
+    ]
     error = np.std(seen) / np.sqrt(len(seen))
-    assert chance(n, m) == pytest.approx(np.mean(seen), abs=5 * error + (5 * np.std(seen) / 20 if n < 2 * m else 0))
+    assert chance(n, m) == pytest.approx(
+        np.mean(seen), abs=5 * error + (5 * np.std(seen) / 20 if n < 2 * m else 0)
+    )
 
 
 def test_chance_falls_as_m_times_m_plus_three_over_four_n() -> None:

@@ -8,7 +8,16 @@ import torch
 
 import equipoise as eq
 from equipoise.auditing import Audit, Findings, summaries
-from equipoise.auditing.summaries import BINS, MOST_CLASSES, WIDEST, Projection, counted, groups_of, labels_of, leading
+from equipoise.auditing.summaries import (
+    BINS,
+    MOST_CLASSES,
+    WIDEST,
+    Projection,
+    counted,
+    groups_of,
+    labels_of,
+    leading,
+)
 from equipoise.data import federate
 from equipoise.data.shift import gaussian_kl
 from equipoise.task import Task
@@ -19,11 +28,16 @@ def sites(
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     draw = np.random.default_rng(seed)
     turned = np.linalg.qr(draw.normal(size=(features, features)))[0]
-    mixing = 3 / np.arange(1, features + 1)[:, None] * turned  # variances fall as those of images do
+    mixing = (
+        3 / np.arange(1, features + 1)[:, None] * turned
+    )  # variances fall as those of images do
     found = {}
     for k, n in enumerate(sizes):
         y = draw.integers(0, classes, n)
-        found[f"site {k}"] = ((draw.normal(size=(n, features)) @ mixing + k + y[:, None]).astype(np.float32), y)
+        found[f"site {k}"] = (
+            (draw.normal(size=(n, features)) @ mixing + k + y[:, None]).astype(np.float32),
+            y,
+        )
     return found
 
 
@@ -47,16 +61,22 @@ def test_every_clients_kl_is_that_of_its_samples_in_the_principal_components(fea
         assert row.kl == pytest.approx(exact, rel=1e-6 if features <= 128 else 1e-3)
         assert row.samples == len(y)
     assert found.dimensions == 5 and found.features == features
-    assert found.variance == pytest.approx(values[::-1][:5].sum() / values.sum(), rel=1e-6 if features <= 128 else 1e-3)
+    assert found.variance == pytest.approx(
+        values[::-1][:5].sum() / values.sum(), rel=1e-6 if features <= 128 else 1e-3
+    )
     assert found.counts.tolist() == [np.bincount(y, minlength=3).tolist() for _, y in data.values()]
 
 
 @pytest.mark.parametrize("most", [3, 2])
-def test_moments_are_kept_by_class_up_to_a_number_of_classes_and_kl_is_the_same(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moments_are_kept_by_class_up_to_a_number_of_classes_and_kl_is_the_same(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usual = audited(sites(6), dimensions=5)
     monkeypatch.setattr(summaries, "MOST_CLASSES", most)
     found = audited(sites(6), dimensions=5)
-    assert [row.kl for row in found.clients] == pytest.approx([row.kl for row in usual.clients], rel=1e-6)
+    assert [row.kl for row in found.clients] == pytest.approx(
+        [row.kl for row in usual.clients], rel=1e-6
+    )
 
 
 def test_a_random_projection_comes_before_many_features_and_keeps_distances() -> None:
@@ -68,8 +88,13 @@ def test_a_random_projection_comes_before_many_features_and_keeps_distances() ->
     assert z.shape == (400, WIDEST) and projected.width == WIDEST
     ratio = (z**2).sum(1) / x.flatten(1).double().numpy().__pow__(2).sum(1)
     assert ratio.mean() == pytest.approx(1, abs=0.02)
-    assert (Projection(shape, seed=7)(x) == z).all() and not (Projection(shape, seed=8)(x) == z).all()
-    assert (Projection((30, 30), seed=7)(x.flatten(1)[:, :900].reshape(400, 30, 30)) == x.flatten(1)[:, :900].double().numpy()).all()
+    assert (Projection(shape, seed=7)(x) == z).all() and not (
+        Projection(shape, seed=8)(x) == z
+    ).all()
+    assert (
+        Projection((30, 30), seed=7)(x.flatten(1)[:, :900].reshape(400, 30, 30))
+        == x.flatten(1)[:, :900].double().numpy()
+    ).all()
 
 
 def test_wide_samples_are_audited_through_the_projection() -> None:
@@ -77,7 +102,9 @@ def test_wide_samples_are_audited_through_the_projection() -> None:
     direction = draw.normal(size=1200)
     data = {}
     for name, shift in (("near", 0.0), ("mid", 0.0), ("far", 4.0)):
-        x = draw.normal(size=(300, 1200)) * 0.1 + np.outer(draw.normal(size=300) + shift, direction / np.linalg.norm(direction))
+        x = draw.normal(size=(300, 1200)) * 0.1 + np.outer(
+            draw.normal(size=300) + shift, direction / np.linalg.norm(direction)
+        )
         data[name] = (x.astype(np.float32), draw.integers(0, 2, 300))
     found = audited(data, dimensions=2)
     assert found.features == WIDEST
@@ -102,7 +129,9 @@ def test_as_many_samples_as_least_are_enough_for_a_group() -> None:
     assert groups_of(np.array([4, 4, 6]), 9).tolist() == [3, 3, 3]
     many = np.zeros(MOST_CLASSES + 1, int)
     many[3] = 5
-    assert set(groups_of(many, 5)) == {0} and set(groups_of(many, 6)) == {-1}, "so many classes are one group"
+    assert set(groups_of(many, 5)) == {0} and set(groups_of(many, 6)) == {-1}, (
+        "so many classes are one group"
+    )
     assert groups_of(many[:-1], 5)[3] == 3
 
 
@@ -123,8 +152,17 @@ def test_targets_of_regression_are_compared_in_ten_bins() -> None:
     draw = np.random.default_rng(0)
     x = draw.normal(size=(600, 3)).astype(np.float32)
     target = draw.normal(size=600)
-    halves = {"low": (x[target < 0], target[target < 0]), "high": (x[target >= 0], target[target >= 0])}
-    found = eq.audit({"data": {"split": (1.0, 0.0, 0.0)}, "dataset": eq.from_sites(halves, kind="regression"), "workers": 0})
+    halves = {
+        "low": (x[target < 0], target[target < 0]),
+        "high": (x[target >= 0], target[target >= 0]),
+    }
+    found = eq.audit(
+        {
+            "data": {"split": (1.0, 0.0, 0.0)},
+            "dataset": eq.from_sites(halves, kind="regression"),
+            "workers": 0,
+        }
+    )
     assert found.verdict.dominant == "labels" and found.counts.shape == (2, BINS)
     assert [row.label_distance for row in found.clients] == pytest.approx([0.5, 0.5], abs=0.05)
 
@@ -135,10 +173,21 @@ def test_leading_directions_leave_out_what_does_not_vary() -> None:
 
 
 def test_features_that_do_not_vary_at_all() -> None:
-    data = {"a": (np.ones((30, 3), np.float32), np.arange(30) % 2), "b": (np.ones((30, 3), np.float32), np.arange(30) % 2)}
-    config = {"data": {"split": (1.0, 0.0, 0.0), "duplicates": "separate"}, "dataset": eq.from_sites(data), "workers": 0}
+    data = {
+        "a": (np.ones((30, 3), np.float32), np.arange(30) % 2),
+        "b": (np.ones((30, 3), np.float32), np.arange(30) % 2),
+    }
+    config = {
+        "data": {"split": (1.0, 0.0, 0.0), "duplicates": "separate"},
+        "dataset": eq.from_sites(data),
+        "workers": 0,
+    }
     found = eq.audit(config)
-    assert found.dimensions == 0 and all(row.kl is None for row in found.clients) and found.verdict.dominant == "none"
+    assert (
+        found.dimensions == 0
+        and all(row.kl is None for row in found.clients)
+        and found.verdict.dominant == "none"
+    )
     assert "no feature varies, so features cannot be compared" in found.warnings
 
 
@@ -148,7 +197,11 @@ def test_histories_are_seen_as_shares_of_their_codes() -> None:
     x[0, 1:4] = torch.tensor([[5.0, 0.5, 0.4, 0.0], [5.0, 1.5, 0.5, 0.0], [9.0, 0.0, 0.6, 1.0]])
     x[0, 4] = 99.0  # past the end: ignored
     z = counted(x)
-    assert z[0, 5] == pytest.approx(2 / 3) and z[0, 9] == pytest.approx(1 / 3) and z[0, :256].sum() == pytest.approx(1)
+    assert (
+        z[0, 5] == pytest.approx(2 / 3)
+        and z[0, 9] == pytest.approx(1 / 3)
+        and z[0, :256].sum() == pytest.approx(1)
+    )
     assert z[0, 256:].tolist() == pytest.approx([2 / 3, 0.5, 1 / 3, np.log(4), 1.0])
     assert z[1].tolist() == [0.0] * 261
 

@@ -34,9 +34,15 @@ BASE: dict[str, Any] = {
 
 def compared(out: Path, methods: list[Any], **more: Any) -> Comparison:
     """On four sites, of which bo has one class; in this process."""
-    wanted = {key: more.pop(key) for key in ("seeds", "grid", "baseline", "measure", "level") if key in more}
+    wanted = {
+        key: more.pop(key)
+        for key in ("seeds", "grid", "baseline", "measure", "level")
+        if key in more
+    }
     data = eq.from_sites(sites(SITES, ONE_CLASS, seed=6))
-    return eq.compare({**BASE, **more, "dataset": data}, methods, **{"seeds": [1], **wanted}, out=out)
+    return eq.compare(
+        {**BASE, **more, "dataset": data}, methods, **{"seeds": [1], **wanted}, out=out
+    )
 
 
 @pytest.fixture(scope="module")
@@ -71,40 +77,76 @@ def test_the_clients_without_a_value_are_named_in_a_sentence_and_nothing_is_warn
 
 
 def test_several_metrics_stand_side_by_side(tmp_path: Path) -> None:
-    result = compared(tmp_path, ["fedavg"], evaluation={"metrics": ["accuracy", "loss", "auroc"], "main": "loss"})
+    result = compared(
+        tmp_path, ["fedavg"], evaluation={"metrics": ["accuracy", "loss", "auroc"], "main": "loss"}
+    )
     assert result.metric.name == "loss" and result.metrics == ["loss", "accuracy", "auroc"]
     rows = list(csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text())))
     found = {(row["metric"], row["method"], row["measure"]): row for row in rows}
     for entry in result.entries:
         for metric in result.metrics:
             values = list(Run(entry.run.folder).final(metric).values())
-            assert float(found[metric, entry.label, "average"]["value"]) == pytest.approx(np.mean(values))
+            assert float(found[metric, entry.label, "average"]["value"]) == pytest.approx(
+                np.mean(values)
+            )
             worst = max(values) if metric == "loss" else min(values)
             assert float(found[metric, entry.label, "worst"]["value"]) == worst
     averages = {entry.label: entry.measured[0]["average"] for entry in result.entries}
-    assert found["loss", min(averages, key=lambda name: averages[name]), "average"]["position"] == "1", "the lowest loss is best"
+    assert (
+        found["loss", min(averages, key=lambda name: averages[name]), "average"]["position"] == "1"
+    ), "the lowest loss is best"
     alone, together = (Run(entry.run.folder).final("loss") for entry in result.entries)
     harmed = np.mean([together[client] > alone[client] for client in alone])
     assert float(found["loss", "fedavg", "harmed"]["value"]) == harmed
-    assert ("loss", "fedavg", "megabytes") in found and ("auroc", "fedavg", "megabytes") not in found
+    assert ("loss", "fedavg", "megabytes") in found and (
+        "auroc",
+        "fedavg",
+        "megabytes",
+    ) not in found
     plain = json.loads((tmp_path / "comparison.json").read_text())
-    assert plain["metrics"]["auroc"] == {"unit": "%", "lower_is_better": False} and plain["metrics"]["loss"]["lower_is_better"]
-    assert plain["entries"][1]["clients by metric"]["auroc"] == Run(result.entries[1].run.folder).final("auroc")
-    assert "also measured, in table.csv and comparison.json: accuracy, auroc" in formats.explanation(result)
+    assert (
+        plain["metrics"]["auroc"] == {"unit": "%", "lower_is_better": False}
+        and plain["metrics"]["loss"]["lower_is_better"]
+    )
+    assert plain["entries"][1]["clients by metric"]["auroc"] == Run(
+        result.entries[1].run.folder
+    ).final("auroc")
+    assert (
+        "also measured, in table.csv and comparison.json: accuracy, auroc"
+        in formats.explanation(result)
+    )
 
 
 def test_a_setting_is_chosen_by_the_main_metric_in_its_direction(tmp_path: Path) -> None:
     """With clients whose validation data have one class, too; a rate of almost nothing learns nothing."""
     for metric, better in (("loss", min), ("auroc", max)):
-        result = compared(tmp_path / metric, ["fedavg"], grid={"training.lr": [1e-4, 0.1]}, evaluation={"main": metric})
-        candidates = [Run(path) for path in (tmp_path / metric / "runs").iterdir() if path.name.startswith("fedavg")]
-        scores = {run.config["training"]["lr"]: np.mean(list(run.final(metric, split="validation").values())) for run in candidates}
+        result = compared(
+            tmp_path / metric,
+            ["fedavg"],
+            grid={"training.lr": [1e-4, 0.1]},
+            evaluation={"main": metric},
+        )
+        candidates = [
+            Run(path)
+            for path in (tmp_path / metric / "runs").iterdir()
+            if path.name.startswith("fedavg")
+        ]
+        scores = {
+            run.config["training"]["lr"]: np.mean(
+                list(run.final(metric, split="validation").values())
+            )
+            for run in candidates
+        }
         assert len(set(scores.values())) == 2
-        assert dict(result.entries[-1].setting)["training.lr"] == better(scores, key=lambda lr: scores[lr])
+        assert dict(result.entries[-1].setting)["training.lr"] == better(
+            scores, key=lambda lr: scores[lr]
+        )
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_without_distillation_fedekd_changes_nothing_against_training_alone(keep: bool, tmp_path: Path) -> None:
+def test_without_distillation_fedekd_changes_nothing_against_training_alone(
+    keep: bool, tmp_path: Path
+) -> None:
     training = {"optimiser": "adam", "lr": 0.01, "batch": 8, "keep_optimiser": keep}
     result = compared(tmp_path, [{"name": "fedekd", "lambda_kd": 0.0}], training=training)
     assert {entry.run.config["training"]["keep_optimiser"] for entry in result.entries} == {keep}
@@ -114,7 +156,9 @@ def test_without_distillation_fedekd_changes_nothing_against_training_alone(keep
 
 
 def test_all_runs_keep_their_optimiser_or_none_does() -> None:
-    with pytest.raises(ValueError, match="training.keep_optimiser must be the same in all runs of a comparison"):
+    with pytest.raises(
+        ValueError, match="training.keep_optimiser must be the same in all runs of a comparison"
+    ):
         plan(BASE, ["fedavg", "fedekd"], grid={"training.keep_optimiser": [False, True]})
     same = plan(BASE, ["fedavg"], grid={"training.keep_optimiser": [True]})
     assert {cell.experiment.training.keep_optimiser for cell in same} == {True}
@@ -124,54 +168,107 @@ def test_all_runs_keep_their_optimiser_or_none_does() -> None:
 
 def several(method: str, **by_metric: dict[str, float]) -> RunResult:
     made = made_up_result(method, 1, [0.5, 0.6], next(iter(by_metric)))
-    return RunResult(made.folder, made.config, made.data, made.task, made.fingerprint, made.metric, by_metric, made.cost)
+    return RunResult(
+        made.folder,
+        made.config,
+        made.data,
+        made.task,
+        made.fingerprint,
+        made.metric,
+        by_metric,
+        made.cost,
+    )
 
 
 def test_clients_that_have_no_value_in_some_run_are_left_out_of_all() -> None:
     """F1 may exist for a client under one method only; averages over different clients could not be compared."""
-    alone = several("standalone", f1={"a": 0.5, "b": 0.9, "c": 0.4}, loss={"a": 1.0, "b": 2.0, "c": 3.0})
+    alone = several(
+        "standalone", f1={"a": 0.5, "b": 0.9, "c": 0.4}, loss={"a": 1.0, "b": 2.0, "c": 3.0}
+    )
     together = several("fedavg", f1={"a": 0.6, "c": 0.2}, loss={"a": 1.0, "b": 1.0, "c": 1.0})
     entries = aligned([Entry("standalone", alone, alone), Entry("fedavg", together, alone)])
     assert [entry.run.values for entry in entries] == [{"a": 0.5, "c": 0.4}, {"a": 0.6, "c": 0.2}]
-    assert entries[0].measured[0]["average"] == pytest.approx(0.45) and entries[1].measured[0]["harmed"] == 0.5
-    assert entries[1].run.undefined == {"f1": ["b"], "loss": []} and entries[1].seen_by("loss").run.values.keys() == {"a", "b", "c"}
-    assert any("f1 is undefined for client b" in line for line in formats.explanation(Comparison(entries, "fedavg")))
+    assert (
+        entries[0].measured[0]["average"] == pytest.approx(0.45)
+        and entries[1].measured[0]["harmed"] == 0.5
+    )
+    assert entries[1].run.undefined == {"f1": ["b"], "loss": []} and entries[1].seen_by(
+        "loss"
+    ).run.values.keys() == {"a", "b", "c"}
+    assert any(
+        "f1 is undefined for client b" in line
+        for line in formats.explanation(Comparison(entries, "fedavg"))
+    )
 
 
 def test_a_diverged_client_does_not_vanish_from_the_average() -> None:
     alone = several("standalone", loss={"a": 1.0, "b": 2.0})
     broken = several("fedavg", loss={"a": 1.0, "b": math.nan})
-    comparison = Comparison(aligned([Entry("standalone", alone, alone), Entry("fedavg", broken, alone)]), "fedavg")
+    comparison = Comparison(
+        aligned([Entry("standalone", alone, alone), Entry("fedavg", broken, alone)]), "fedavg"
+    )
     row = comparison.row("iid", "fedavg", "average")
-    assert row is not None and math.isnan(row["value"]) and row["note"].startswith("loss of client b is not a number")
+    assert (
+        row is not None
+        and math.isnan(row["value"])
+        and row["note"].startswith("loss of client b is not a number")
+    )
     assert comparison.row("iid", "standalone", "average")["value"] == 1.5  # type: ignore[index]
 
 
 def test_methods_are_ranked_by_the_measure_asked_for() -> None:
     alone = made_up_result("standalone", 1, [0.5, 0.5])
     even, uneven = made_up_result("fedavg", 1, [0.6, 0.6]), made_up_result("fedprox", 1, [0.4, 0.9])
-    entries = [Entry("standalone", alone, alone), Entry("fedavg", even, alone), Entry("fedprox", uneven, alone)]
-    for measure, order in (("average", ["fedprox", "fedavg", "standalone"]), ("worst", ["fedavg", "standalone", "fedprox"])):
-        _, rows = formats.grid_of(Comparison(entries, "fedavg", measure=measure), "iid", lambda text, place: text)
-        assert sorted((row[:2] for row in rows), key=lambda row: row[1]) == [[name, f"{k}.0"] for k, name in enumerate(order, 1)]
+    entries = [
+        Entry("standalone", alone, alone),
+        Entry("fedavg", even, alone),
+        Entry("fedprox", uneven, alone),
+    ]
+    for measure, order in (
+        ("average", ["fedprox", "fedavg", "standalone"]),
+        ("worst", ["fedavg", "standalone", "fedprox"]),
+    ):
+        _, rows = formats.grid_of(
+            Comparison(entries, "fedavg", measure=measure), "iid", lambda text, place: text
+        )
+        assert sorted((row[:2] for row in rows), key=lambda row: row[1]) == [
+            [name, f"{k}.0"] for k, name in enumerate(order, 1)
+        ]
 
 
-def test_settings_are_judged_by_the_clients_that_all_of_them_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_judged_by_the_clients_that_all_of_them_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """F1 on validation data: without client b the second setting would seem the better one."""
     first, second = plan(BASE, ["fedavg"], seeds=[1], grid={"training.lr": [0.1, 0.2]})[2:]
     values = {first.name: {"a": 0.7, "b": 0.1}, second.name: {"a": 0.6}}
     known = {cell.name: several(cell.name, f1={"a": 1.0}) for cell in (first, second)}
-    monkeypatch.setattr(choosing, "_validation", lambda run: values[run.folder.name.removesuffix("-1")])
-    assert choosing._on_validation({s.setting: [s] for s in (first, second)}, known) == {first.setting: 0.7, second.setting: 0.6}
+    monkeypatch.setattr(
+        choosing, "_validation", lambda run: values[run.folder.name.removesuffix("-1")]
+    )
+    assert choosing._on_validation({s.setting: [s] for s in (first, second)}, known) == {
+        first.setting: 0.7,
+        second.setting: 0.6,
+    }
     values[second.name] = {"a": math.nan}
-    assert choosing._on_validation({s.setting: [s] for s in (first, second)}, known)[second.setting] == -math.inf
+    assert (
+        choosing._on_validation({s.setting: [s] for s in (first, second)}, known)[second.setting]
+        == -math.inf
+    )
 
 
 def test_runs_about_different_metrics_are_shown_by_one_that_all_have() -> None:
-    first, second = several("fedavg", auroc={"a": 0.5}, loss={"a": 1.0}), several("fedprox", loss={"a": 1.0}, auroc={"a": 0.7})
-    assert [entry.run.values for entry in aligned([Entry("x", first, None), Entry("y", second, None)])] == [{"a": 0.5}, {"a": 0.7}]
+    first, second = (
+        several("fedavg", auroc={"a": 0.5}, loss={"a": 1.0}),
+        several("fedprox", loss={"a": 1.0}, auroc={"a": 0.7}),
+    )
+    assert [
+        entry.run.values for entry in aligned([Entry("x", first, None), Entry("y", second, None)])
+    ] == [{"a": 0.5}, {"a": 0.7}]
     lacking = several("fedprox", loss={"a": 1.0})
-    with pytest.raises(RunError, match="fedprox-1 did not measure auroc, which fedavg-1 is judged by; it has loss"):
+    with pytest.raises(
+        RunError, match="fedprox-1 did not measure auroc, which fedavg-1 is judged by; it has loss"
+    ):
         aligned([Entry("x", first, None), Entry("y", lacking, None)])
 
 
@@ -183,10 +280,14 @@ def test_what_was_asked_is_kept(tmp_path: Path) -> None:
     assert (again.baseline, again.level, again.measure) == ("fedprox", 0.8, "worst")
     assert list(again.failures) == list(result.failures)
     assert formats.markdown(again) == formats.markdown(result)
-    assert "rank: by worst client" in formats.markdown(again) and "80% interval" in formats.markdown(again)
+    assert "rank: by worst client" in formats.markdown(
+        again
+    ) and "80% interval" in formats.markdown(again)
     ranks = {method: again.row("natural", method, "worst")["rank"] for method in again.methods}  # type: ignore[index]
     _, rows = formats.grid_of(again, "natural", lambda text, place: text)
-    assert {row[0]: row[1] for row in rows} == {method: f"{rank:.1f}" for method, rank in ranks.items()}
+    assert {row[0]: row[1] for row in rows} == {
+        method: f"{rank:.1f}" for method, rank in ranks.items()
+    }
     saved = json.loads((tmp_path / "comparison.json").read_text())
     del saved["measure"]
     (tmp_path / "comparison.json").write_text(json.dumps(saved))
@@ -197,9 +298,14 @@ def test_what_was_asked_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "sentence"),
-    [({"measure": "wurst"}, "unknown measure 'wurst'; did you mean 'worst'"), ({"level": 95}, "such as 0.95, got 95")],
+    [
+        ({"measure": "wurst"}, "unknown measure 'wurst'; did you mean 'worst'"),
+        ({"level": 95}, "such as 0.95, got 95"),
+    ],
 )
-def test_what_cannot_be_asked_is_refused_before_anything_runs(asked: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+def test_what_cannot_be_asked_is_refused_before_anything_runs(
+    asked: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match=sentence):
         compared(tmp_path / "out", ["fedavg"], **asked)
     assert not (tmp_path / "out").exists()

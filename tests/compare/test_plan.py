@@ -10,7 +10,15 @@ import torch
 
 from equipoise.checked.imports import FromFile
 from equipoise.comparison.labels import labels
-from equipoise.comparison.plan import alone_for, content, default_baseline, default_folder, folder_name, from_file, plan
+from equipoise.comparison.plan import (
+    alone_for,
+    content,
+    default_baseline,
+    default_folder,
+    folder_name,
+    from_file,
+    plan,
+)
 from equipoise.composition import compose, parts
 from equipoise.data import from_arrays
 from equipoise.experiment import ConfigurationError, Experiment
@@ -33,7 +41,10 @@ def test_a_tuned_learning_rate_has_its_own_reference():
     cells = plan(BASE, ["fedavg"], seeds=[1], grid={"training.lr": [0.1, 0.01]})
     for cell in cells:
         reference = next(other for other in cells if other.name == cell.alone)
-        assert reference.label == "standalone" and reference.experiment.training == cell.experiment.training
+        assert (
+            reference.label == "standalone"
+            and reference.experiment.training == cell.experiment.training
+        )
     assert len({cell.alone for cell in cells}) == 2
 
 
@@ -54,8 +65,12 @@ def test_names_follow_from_content_and_from_nothing_else():
 
 
 def test_an_experiment_can_be_the_base():
-    from_object = plan(Experiment(rounds=2, data={"name": "digits", "clients": 3}), ["fedavg"], seeds=[3])
-    assert [cell.name for cell in from_object] == [cell.name for cell in plan(BASE, ["fedavg"], seeds=[3])]
+    from_object = plan(
+        Experiment(rounds=2, data={"name": "digits", "clients": 3}), ["fedavg"], seeds=[3]
+    )
+    assert [cell.name for cell in from_object] == [
+        cell.name for cell in plan(BASE, ["fedavg"], seeds=[3])
+    ]
 
 
 def test_several_models_standalone_trains_the_one_that_clients_keep():
@@ -69,7 +84,10 @@ def test_the_default_folder_is_the_same_for_more_methods_or_seeds_and_another_fo
 
 
 def test_labels_tell_apart_what_differs():
-    configs = [{"method": {"name": "fedavg"}, "rounds": 2, "seed": 1}, {"method": {"name": "fedavg"}, "rounds": 5, "seed": 2}]
+    configs = [
+        {"method": {"name": "fedavg"}, "rounds": 2, "seed": 1},
+        {"method": {"name": "fedavg"}, "rounds": 5, "seed": 2},
+    ]
     assert labels(configs) == ["fedavg (rounds=2)", "fedavg (rounds=5)"]
     guests = [{"method": {"name": "fedakd", "weights": {"name": "fedequilibria"}}}]
     assert labels(guests) == ["fedakd + weights=fedequilibria"]
@@ -91,14 +109,26 @@ def test_bad_plans_are_refused_with_a_sentence(change: dict[str, object], senten
         plan(BASE, **({"methods": ["fedprox"], "seeds": [1]} | change))
 
 
-def test_a_plan_without_lists_takes_seed_and_partition_of_its_base_and_leaves_out_repetitions() -> None:
-    cells = plan({**BASE, "seed": 7, "data": {**BASE["data"], "partition": "dirichlet:0.3"}}, ["fedavg", "fedavg"])
+def test_a_plan_without_lists_takes_seed_and_partition_of_its_base_and_leaves_out_repetitions() -> (
+    None
+):
+    cells = plan(
+        {**BASE, "seed": 7, "data": {**BASE["data"], "partition": "dirichlet:0.3"}},
+        ["fedavg", "fedavg"],
+    )
     assert [(cell.label, cell.seed, cell.partition) for cell in cells] == [
         ("standalone", 7, "dirichlet:0.3"),
         ("fedavg", 7, "dirichlet:0.3"),
     ]
-    again = plan(BASE, ["standalone", "fedavg"], seeds=[1, 1, 2], partitions=["iid", "iid", "dirichlet:0.5"])
-    assert [(cell.partition, cell.seed) for cell in again[::2]] == [("iid", 1), ("iid", 2), ("dirichlet:0.5", 1), ("dirichlet:0.5", 2)]
+    again = plan(
+        BASE, ["standalone", "fedavg"], seeds=[1, 1, 2], partitions=["iid", "iid", "dirichlet:0.5"]
+    )
+    assert [(cell.partition, cell.seed) for cell in again[::2]] == [
+        ("iid", 1),
+        ("iid", 2),
+        ("dirichlet:0.5", 1),
+        ("dirichlet:0.5", 2),
+    ]
     assert {cell.experiment.workers for cell in again} == {0} and "Experiment" not in repr(again[0])
 
 
@@ -109,11 +139,13 @@ def test_a_method_that_another_process_cannot_import_is_tuned_as_it_is() -> None
 
     cells = plan(BASE, [Mine(mu=0.5)], seeds=[1], grid={"method.mu": [0.1, 0.2]})
     methods = [cell.experiment.build_method() for cell in cells[1:]]
-    assert [method.mu for method in methods] == [0.1, 0.2] and all(isinstance(method, Mine) for method in methods)  # type: ignore[attr-defined]
+    assert [method.mu for method in methods] == [0.1, 0.2] and all(
+        isinstance(method, Mine) for method in methods
+    )  # type: ignore[attr-defined]
     assert [cell.label for cell in cells] == ["standalone", "mine", "mine"]
-    composed = plan(BASE, [compose(Mine(mu=0.5), weights=FedEquilibria())], seeds=[1], grid={"method.mu": [0.3]})[
-        1
-    ].experiment.build_method()
+    composed = plan(
+        BASE, [compose(Mine(mu=0.5), weights=FedEquilibria())], seeds=[1], grid={"method.mu": [0.3]}
+    )[1].experiment.build_method()
     base, guests = parts(composed)
     assert base.mu == 0.3 and list(guests) == ["weights"]  # type: ignore[attr-defined]
 
@@ -123,13 +155,26 @@ def test_data_and_models_that_live_here_are_part_of_a_name() -> None:
 
     def name(plus: float = 0.0, flip: int = 0, model: object = "mlp") -> str:
         y = (torch.arange(12) % 2 + flip) % 2
-        return folder_name(Experiment(dataset=from_arrays(x.numpy() + plus, y.numpy()), model=model, data={"clients": 2}))
+        return folder_name(
+            Experiment(
+                dataset=from_arrays(x.numpy() + plus, y.numpy()), model=model, data={"clients": 2}
+            )
+        )
 
-    assert name() == name() and len({name(), name(plus=1.0), name(flip=1), name(model=torch.nn.Linear(2, 2))}) == 4
-    assert content(Experiment(**BASE)).keys().isdisjoint({"dataset", "objects", "workers", "keep", "memory"})
+    assert (
+        name() == name()
+        and len({name(), name(plus=1.0), name(flip=1), name(model=torch.nn.Linear(2, 2))}) == 4
+    )
+    assert (
+        content(Experiment(**BASE))
+        .keys()
+        .isdisjoint({"dataset", "objects", "workers", "keep", "memory"})
+    )
     assert re.fullmatch(r"fedavg-s5-[0-9a-f]{10}", folder_name(Experiment(**BASE, seed=5)))
     assert re.fullmatch(r"comparisons/digits-[0-9a-f]{8}", str(default_folder(BASE)))
-    assert default_folder(BASE) == default_folder({**BASE, "data": {**BASE["data"], "partition": "dirichlet:0.1"}})
+    assert default_folder(BASE) == default_folder(
+        {**BASE, "data": {**BASE["data"], "partition": "dirichlet:0.1"}}
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,14 +190,33 @@ def test_others_are_tested_against_fedavg_or_the_first(labels: list[str], baseli
     [({}, None), (None, None), ({"proxy": "mlp", "private": "cnn"}, "private"), ({"a": "mlp", "model": "cnn"}, "model"), ({"a": "mlp", "b": "mlp"}, "a")],
 )  # fmt: skip
 def test_alone_clients_train_the_model_that_they_keep(models: object, model: str | None) -> None:
-    assert alone_for({"models": models}) == {"name": "standalone", **({"model": model} if model else {})}
+    assert alone_for({"models": models}) == {
+        "name": "standalone",
+        **({"model": model} if model else {}),
+    }
 
 
 def test_what_is_given_stands_in_place_of_what_a_file_says() -> None:
-    file = FromFile({"rounds": 3, "methods": ["fedavg"], "seeds": [1, 2], "level": 0.9, "grid": {"training.lr": [0.1]}})
-    rest, found = from_file(file, methods=["fedprox"], seeds=(), grid=None, level=None, baseline=None)
+    file = FromFile(
+        {
+            "rounds": 3,
+            "methods": ["fedavg"],
+            "seeds": [1, 2],
+            "level": 0.9,
+            "grid": {"training.lr": [0.1]},
+        }
+    )
+    rest, found = from_file(
+        file, methods=["fedprox"], seeds=(), grid=None, level=None, baseline=None
+    )
     assert dict(rest) == {"rounds": 3} and isinstance(rest, FromFile)
-    assert found == {"methods": ["fedprox"], "seeds": [1, 2], "grid": {"training.lr": [0.1]}, "level": 0.9, "baseline": None}
+    assert found == {
+        "methods": ["fedprox"],
+        "seeds": [1, 2],
+        "grid": {"training.lr": [0.1]},
+        "level": 0.9,
+        "baseline": None,
+    }
     for wrong, sentence in (
         ({"methods": "fedavg"}, "methods: expected a list, got 'fedavg'"),
         ({"grid": [1]}, "grid: expected a mapping"),
@@ -170,18 +234,26 @@ def test_what_is_given_stands_in_place_of_what_a_file_says() -> None:
     [
         ({"seeds": ["1"]}, "seeds: expected whole numbers, got '1'"),
         ({"partitions": [3]}, "partitions: expected texts, got 3"),
-        ({"grid": {"method.mu": "0.1"}}, "grid: expected a list of values for method.mu, got '0.1'"),
+        (
+            {"grid": {"method.mu": "0.1"}},
+            "grid: expected a list of values for method.mu, got '0.1'",
+        ),
         ({"grid": {"method.mu": 0.1}}, "grid: expected a list of values for method.mu, got 0.1"),
         ({"grid": {"method.mu": [[1]]}}, "grid: expected numbers or texts for method.mu"),
         ({"grid": {"method.mu": [0.1, {"a": 1}]}}, "grid: expected numbers or texts for method.mu"),
-        ({"grid": {"data.partition": ["iid"]}}, "data.partition is not a setting to tune; use the seeds"),
+        (
+            {"grid": {"data.partition": ["iid"]}},
+            "data.partition is not a setting to tune; use the seeds",
+        ),
         ({"grid": {"method": ["fedavg"]}}, "grid: method is not a setting to tune"),
         ({"grid": {"method.name": ["fedavg"]}}, "grid: method.name is not a setting to tune"),
         ({"grid": {"evaluation": ["x"]}}, "grid: evaluation is not a setting to tune: all runs"),
         ({"grid": {"method.nam": [1]}}, "unknown grid key 'method.nam'"),
     ],
 )
-def test_lists_of_the_wrong_kind_are_refused_with_a_sentence(change: dict[str, object], sentence: str) -> None:
+def test_lists_of_the_wrong_kind_are_refused_with_a_sentence(
+    change: dict[str, object], sentence: str
+) -> None:
     with pytest.raises(ValueError, match=sentence):
         plan(BASE, **({"methods": ["fedprox"], "seeds": [1]} | change))
 
@@ -199,13 +271,21 @@ def test_settings_that_are_no_names_do_not_tell_runs_apart() -> None:
             **more,
         }
 
-    assert labels([config(), config(seed=2, workers=1, keep=2, memory=3, data={"partition": "x"})]) == ["fedavg", "fedavg"]
-    mixed = [config(), config(method={"name": "fedprox", "mu": 0.1}), config(method={"name": "fedprox", "mu": 0.1}, rounds=3)]
+    assert labels(
+        [config(), config(seed=2, workers=1, keep=2, memory=3, data={"partition": "x"})]
+    ) == ["fedavg", "fedavg"]
+    mixed = [
+        config(),
+        config(method={"name": "fedprox", "mu": 0.1}),
+        config(method={"name": "fedprox", "mu": 0.1}, rounds=3),
+    ]
     assert labels(mixed) == ["fedavg (rounds=2)", "fedprox (rounds=2)", "fedprox (rounds=3)"], (
         "another method's parameters are no difference"
     )
     local = "package.module:outer.<locals>.Mine"
-    assert labels([{"method": {"name": local}}, {"method": {"name": "a:Own", "weights": {"name": local}}}]) == [
+    assert labels(
+        [{"method": {"name": local}}, {"method": {"name": "a:Own", "weights": {"name": local}}}]
+    ) == [
         "mine",
         "own + weights=mine",
     ]

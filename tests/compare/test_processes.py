@@ -38,9 +38,13 @@ def told(script: str, folder: Path, deadline: float = 20.0) -> tuple[str | None,
     """The failure, if any, that is reported of a child that reads its job and then does this; and the rounds that it told of."""
     rounds: list[int] = []
     progress = Progress(on_round=lambda cell, number: rounds.append(number))
-    with subprocess.Popen(["sh", "-c", f"read job; {script}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    with subprocess.Popen(
+        ["sh", "-c", f"read job; {script}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
         try:
-            return _in_child(child, cell(deadline=deadline), folder, progress, {"cluster": None}), rounds
+            return _in_child(
+                child, cell(deadline=deadline), folder, progress, {"cluster": None}
+            ), rounds
         finally:
             child.kill()
 
@@ -55,7 +59,9 @@ def told(script: str, folder: Path, deadline: float = 20.0) -> tuple[str | None,
         ("printf '{\"event\": \"ro'; sleep 0.05; echo 'und\", \"round\": 5}'; " + say("done"), None, [5]),
     ],
 )  # fmt: skip
-def test_a_child_is_believed_until_its_last_word(script: str, failure: str | None, rounds: list[int], tmp_path: Path) -> None:
+def test_a_child_is_believed_until_its_last_word(
+    script: str, failure: str | None, rounds: list[int], tmp_path: Path
+) -> None:
     log = tmp_path / "one" / "log.txt"
     log.parent.mkdir()
     log.touch()
@@ -66,8 +72,12 @@ def test_a_child_is_believed_until_its_last_word(script: str, failure: str | Non
 def test_a_silent_child_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_by_side, "LAST_SECONDS", 0.05)
     failure, _ = told("exec sleep 60", tmp_path, deadline=0.1)
-    assert failure is not None and failure.startswith("no sign of life for 0.1 seconds (participation.deadline), so it was ended")
-    child = subprocess.Popen(["sh", "-c", "read job; exit 7"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert failure is not None and failure.startswith(
+        "no sign of life for 0.1 seconds (participation.deadline), so it was ended"
+    )
+    child = subprocess.Popen(
+        ["sh", "-c", "read job; exit 7"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     monkeypatch.setattr(side_by_side, "LAST_SECONDS", 20.0)
     side_by_side._end(child)
     assert child.returncode == 7, "one that ends when asked is not killed"
@@ -81,18 +91,32 @@ def test_a_job_says_what_is_to_be_run_and_where(tmp_path: Path) -> None:
     assert failure is None and all(job["path"])
     del job["path"]
     one = tmp_path / "one"
-    assert job == {"experiment": {"seed": 3}, "imports": [], "folder": str(one), "log": str(one / "log.txt"), "where": {"cluster": None}}
+    assert job == {
+        "experiment": {"seed": 3},
+        "imports": [],
+        "folder": str(one),
+        "log": str(one / "log.txt"),
+        "where": {"cluster": None},
+    }
 
 
-def test_what_is_finished_is_left_alone_and_the_rest_is_run_here_or_in_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_finished_is_left_alone_and_the_rest_is_run_here_or_in_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made_up_run(tmp_path / "whole")
     made_up_run(tmp_path / "cut", finished=False)
-    assert finished(tmp_path / "whole") and not finished(tmp_path / "cut") and not finished(tmp_path / "none")
+    assert (
+        finished(tmp_path / "whole")
+        and not finished(tmp_path / "cut")
+        and not finished(tmp_path / "none")
+    )
     sent: list[Any] = []
     monkeypatch.setattr(
         side_by_side,
         "_side_by_side",
-        lambda cells, folder, jobs, progress, ended, where: sent.append(([c.name for c in cells], jobs, where)),
+        lambda cells, folder, jobs, progress, ended, where: sent.append(
+            ([c.name for c in cells], jobs, where)
+        ),
     )
 
     def here(wanted: Any, folder: Path, tell: Callable[..., None]) -> None:
@@ -109,7 +133,12 @@ def test_what_is_finished_is_left_alone_and_the_rest_is_run_here_or_in_children(
         on_round=lambda cell, number: seen.append((cell.name, number)),
         on_end=lambda cell, failure: seen.append((cell.name, failure)),
     )
-    cells = [cell("whole"), cell("cut"), cell("none", portable="data"), cell("mine", portable="data")]
+    cells = [
+        cell("whole"),
+        cell("cut"),
+        cell("none", portable="data"),
+        cell("mine", portable="data"),
+    ]
     assert execute(cells, tmp_path, 3, progress) == {"none": "ValueError: not today"}
     assert planned == [(["cut", "none", "mine"], 1)] and sent == [(["cut"], 3, {})]
     assert seen == [("none", 4), ("none", "ValueError: not today"), ("mine", 4), ("mine", None)]
@@ -117,7 +146,9 @@ def test_what_is_finished_is_left_alone_and_the_rest_is_run_here_or_in_children(
     assert sent[-1] == (["cut"], 1, {"cluster": "x"})
 
 
-def test_as_many_children_as_jobs_and_each_takes_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_children_as_jobs_and_each_takes_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     children: list[Any] = []
     ended: list[Any] = []
     closed: list[Any] = []
@@ -128,13 +159,25 @@ def test_as_many_children_as_jobs_and_each_takes_the_next(tmp_path: Path, monkey
 
     monkeypatch.setattr(side_by_side, "_start", start)
     monkeypatch.setattr(side_by_side, "_end", closed.append)
-    monkeypatch.setattr(side_by_side, "_in_child", lambda child, cell, *more: None if cell.name != "b" else "broke")
+    monkeypatch.setattr(
+        side_by_side, "_in_child", lambda child, cell, *more: None if cell.name != "b" else "broke"
+    )
     cells = [cell(name) for name in "abc"]
-    side_by_side._side_by_side(cells, tmp_path, 1, Progress(), lambda cell, failure: ended.append((cell.name, failure)), {})
-    assert ended == [("a", None), ("b", "broke"), ("c", None)] and len(children) == 1 and closed == children
+    side_by_side._side_by_side(
+        cells, tmp_path, 1, Progress(), lambda cell, failure: ended.append((cell.name, failure)), {}
+    )
+    assert (
+        ended == [("a", None), ("b", "broke"), ("c", None)]
+        and len(children) == 1
+        and closed == children
+    )
     side_by_side._side_by_side([], tmp_path, 2, Progress(), lambda cell, failure: None, {})
     assert len(children) == 1
-    monkeypatch.setattr(side_by_side, "_start", lambda: children.append(SimpleNamespace(poll=lambda: 1)) or children[-1])
+    monkeypatch.setattr(
+        side_by_side,
+        "_start",
+        lambda: children.append(SimpleNamespace(poll=lambda: 1)) or children[-1],
+    )
     side_by_side._side_by_side(cells, tmp_path, 1, Progress(), lambda cell, failure: None, {})
     assert len(children) == 4, "in place of one that has ended there is a new one"
 
@@ -152,7 +195,9 @@ def test_an_error_is_one_line(error: Exception, line: str) -> None:
     assert _in_one_line(error) == line
 
 
-def test_a_run_is_begun_or_resumed_and_tells_of_rounds_and_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_begun_or_resumed_and_tells_of_rounds_and_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[Any] = []
     began: list[Any] = []
     clock = [0.0]
@@ -172,13 +217,20 @@ def test_a_run_is_begun_or_resumed_and_tells_of_rounds_and_of_life(tmp_path: Pat
 
     monkeypatch.setattr(run_process, "run", run)
     monkeypatch.setattr(
-        run_process, "resume", lambda folder, watcher, given, **where: began.append(("resume", folder.name, given.seed, where))
+        run_process,
+        "resume",
+        lambda folder, watcher, given, **where: began.append(
+            ("resume", folder.name, given.seed, where)
+        ),
     )
     wanted = Experiment(seed=5)
     carry_out(wanted, tmp_path / "new", lambda kind, **more: said.append((kind, more)))
-    assert said == [("round", {"round": 2}), ("alive", {}), ("alive", {}), ("round", {"round": 3})], (
-        "a sign of life after more than a second"
-    )
+    assert said == [
+        ("round", {"round": 2}),
+        ("alive", {}),
+        ("alive", {}),
+        ("round", {"round": 3}),
+    ], "a sign of life after more than a second"
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "run.db").touch()
     carry_out(wanted, tmp_path / "old", lambda kind, **more: None, {"cluster": "x"})
@@ -186,7 +238,9 @@ def test_a_run_is_begun_or_resumed_and_tells_of_rounds_and_of_life(tmp_path: Pat
 
 
 def test_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2, 5} if process == 0 else {1}, raising=False)
+    monkeypatch.setattr(
+        os, "sched_getaffinity", lambda process: {0, 2, 5} if process == 0 else {1}, raising=False
+    )
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     assert side_by_side.cores() == 3
     monkeypatch.delattr(os, "sched_getaffinity")

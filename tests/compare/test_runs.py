@@ -18,13 +18,19 @@ from equipoise.runs import Run
 from equipoise.storage.store import RunError, Store
 from tests.helpers.stores import change
 
-BASE = {"data": {"name": "digits", "clients": 3, "partition": "dirichlet:0.5"}, "rounds": 2, "training": {"steps": 3, "lr": 0.1}}
+BASE = {
+    "data": {"name": "digits", "clients": 3, "partition": "dirichlet:0.5"},
+    "rounds": 2,
+    "training": {"steps": 3, "lr": 0.1},
+}
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("comparison")
-    return eq.compare(BASE, ["fedavg", "fedprox"], seeds=[1], grid={"method.mu": [0.0, 10.0]}, out=folder, jobs=2)
+    return eq.compare(
+        BASE, ["fedavg", "fedprox"], seeds=[1], grid={"method.mu": [0.0, 10.0]}, out=folder, jobs=2
+    )
 
 
 def watching(started: list[str]) -> Progress:
@@ -32,21 +38,36 @@ def watching(started: list[str]) -> Progress:
 
 
 def test_all_cells_share_data_and_the_numbers_are_those_of_the_runs(whole):
-    assert not whole.failures and [entry.label for entry in whole.entries] == ["standalone", "fedavg", "fedprox"]
+    assert not whole.failures and [entry.label for entry in whole.entries] == [
+        "standalone",
+        "fedavg",
+        "fedprox",
+    ]
     assert len({entry.run.fingerprint for entry in whole.entries}) == 1
     for entry in whole.entries:
         assert entry.run.values == Run(entry.run.folder).final()
 
 
 def test_the_grid_point_is_chosen_on_validation_data(whole):
-    candidates = [Run(path) for path in (whole.folder / "runs").iterdir() if path.name.startswith("fedprox")]
-    scores = {run.config["method"]["mu"]: np.mean(list(run.final(split="validation").values())) for run in candidates}
+    candidates = [
+        Run(path) for path in (whole.folder / "runs").iterdir() if path.name.startswith("fedprox")
+    ]
+    scores = {
+        run.config["method"]["mu"]: np.mean(list(run.final(split="validation").values()))
+        for run in candidates
+    }
     assert len(scores) == 2
-    assert dict(whole.entries[2].setting)["method.mu"] == max(sorted(scores), key=lambda mu: scores[mu])
+    assert dict(whole.entries[2].setting)["method.mu"] == max(
+        sorted(scores), key=lambda mu: scores[mu]
+    )
 
 
 def test_mu_zero_is_fedavg_bit_for_bit_in_children_too(whole):
-    zero = next(Run(p) for p in (whole.folder / "runs").iterdir() if p.name.startswith("fedprox") and Run(p).config["method"]["mu"] == 0)
+    zero = next(
+        Run(p)
+        for p in (whole.folder / "runs").iterdir()
+        if p.name.startswith("fedprox") and Run(p).config["method"]["mu"] == 0
+    )
     assert zero.final() == whole.entries[1].run.values
 
 
@@ -66,37 +87,59 @@ def test_what_is_missing_runs_and_what_was_killed_resumes_to_the_same_numbers(wh
         "update meta set value = '\"running\"' where key = 'status'",
     )
     started: list[str] = []
-    completed = compare(BASE, ["fedavg", "fedavgm"], seeds=[1], out=whole.folder, jobs=1, progress=watching(started))
-    assert sorted(started) == sorted([cut.folder.name, completed.entries[2].run.folder.name]) and not completed.failures
+    completed = compare(
+        BASE, ["fedavg", "fedavgm"], seeds=[1], out=whole.folder, jobs=1, progress=watching(started)
+    )
+    assert (
+        sorted(started) == sorted([cut.folder.name, completed.entries[2].run.folder.name])
+        and not completed.failures
+    )
     assert Run(cut.folder).table() == before
 
 
-def test_an_interrupted_comparison_leaves_no_process_and_is_completed_by_the_next_call(whole, tmp_path: Path):
+def test_an_interrupted_comparison_leaves_no_process_and_is_completed_by_the_next_call(
+    whole, tmp_path: Path
+):
     def interrupt(cell: Cell, number: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compare(BASE, ["fedavg"], seeds=[1], out=tmp_path, jobs=1, progress=Progress(on_round=interrupt))
+        compare(
+            BASE, ["fedavg"], seeds=[1], out=tmp_path, jobs=1, progress=Progress(on_round=interrupt)
+        )
     for folder in (tmp_path / "runs").iterdir():
         Store(folder, writing=True).close()  # refuses while a process holds the run
     completed = compare(BASE, ["fedavg"], seeds=[1], out=tmp_path, jobs=1)
-    assert [entry.run.values for entry in completed.entries] == [entry.run.values for entry in whole.entries[:2]]
+    assert [entry.run.values for entry in completed.entries] == [
+        entry.run.values for entry in whole.entries[:2]
+    ]
 
 
 def test_failures_are_reported_with_their_reason_and_do_not_stop_the_others(tmp_path: Path):
-    result = compare(BASE, ["tests.helpers.broken:Dying", "tests.helpers.broken:Raising", "fedavg"], seeds=[1], out=tmp_path, jobs=1)
+    result = compare(
+        BASE,
+        ["tests.helpers.broken:Dying", "tests.helpers.broken:Raising", "fedavg"],
+        seeds=[1],
+        out=tmp_path,
+        jobs=1,
+    )
     assert [entry.label for entry in result.entries] == ["standalone", "fedavg"]
     reasons = {failure.method: failure.reason for failure in result.failures}
     assert "signal 9" in reasons["dying"]
     assert "round 1" in reasons["raising"] and "no patience left" in reasons["raising"]
     log = Path(reasons["raising"].split("details in ")[1].rstrip(")"))
     assert "Traceback" in log.read_text()
-    assert {row["method"] for row in json.loads((tmp_path / "comparison.json").read_text())["failures"]} == {"dying", "raising"}
+    assert {
+        row["method"] for row in json.loads((tmp_path / "comparison.json").read_text())["failures"]
+    } == {"dying", "raising"}
 
 
 def test_what_a_method_prints_is_no_message_of_its_process(tmp_path: Path):
     result = compare(BASE, ["tests.helpers.broken:Talking"], seeds=[1], out=tmp_path, jobs=1)
-    assert not result.failures and [entry.label for entry in result.entries] == ["standalone", "talking"]
+    assert not result.failures and [entry.label for entry in result.entries] == [
+        "standalone",
+        "talking",
+    ]
 
 
 def test_python_objects_are_compared_in_this_process(tmp_path: Path):
@@ -104,7 +147,10 @@ def test_python_objects_are_compared_in_this_process(tmp_path: Path):
     x = draw.normal(size=(90, 4)).astype(np.float32)
     data = from_arrays(x, (x[:, 0] > 0).astype(np.int64))
     result = eq.compare(
-        {"dataset": data, "rounds": 1, "data": {"clients": 3}, "model": torch.nn.Linear(4, 2)}, ["fedavg"], seeds=[1], out=tmp_path
+        {"dataset": data, "rounds": 1, "data": {"clients": 3}, "model": torch.nn.Linear(4, 2)},
+        ["fedavg"],
+        seeds=[1],
+        out=tmp_path,
     )
     assert not result.failures and len(result.entries) == 2
 
@@ -124,7 +170,9 @@ def test_changed_data_are_refused(whole):
     [({"baseline": "fedavgg"}, "did you mean 'fedavg'"), ({"jobs": 0}, "at least 1 run at a time"),
      ({"base": {**BASE, "evaluation": {"splits": ["test"]}}, "grid": {"training.lr": [0.1, 0.2]}}, "chosen on validation data")],
 )  # fmt: skip
-def test_bad_comparisons_are_refused_before_anything_runs(settings: dict[str, object], sentence: str, tmp_path: Path):
+def test_bad_comparisons_are_refused_before_anything_runs(
+    settings: dict[str, object], sentence: str, tmp_path: Path
+):
     with pytest.raises(ValueError, match=sentence):
         compare(**({"base": BASE, "methods": ["fedavg"], "seeds": [1], "out": tmp_path} | settings))
     assert not any(tmp_path.iterdir())

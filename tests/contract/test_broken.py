@@ -70,7 +70,9 @@ class NeedsOthers(Method):
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
         norms = np.array([up.model.norm() for up in ups])
         with np.errstate(invalid="ignore"):
-            return Weights(1 / (1 + np.abs(norms - (norms.sum() - norms) / np.float64(len(ups) - 1))))
+            return Weights(
+                1 / (1 + np.abs(norms - (norms.sum() - norms) / np.float64(len(ups) - 1)))
+            )
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,11 @@ class NeedsEveryClass(Method):
 
     def after(self, client: Client, received: Tree | None, uploaded: Tree | None) -> Up:
         features = client.features(client.load(uploaded))
-        return Up(prototypes=torch.stack([features[client.train.y == k].mean(0) for k in range(client.task.outputs)]))
+        return Up(
+            prototypes=torch.stack(
+                [features[client.train.y == k].mean(0) for k in range(client.task.outputs)]
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -121,9 +127,15 @@ class TrainsOnTestData(Method):
     """Opens the functions behind its samples and adds a term over all data, those of tests among them."""
 
     def client(self, client: Client, down: Down) -> Up:
-        x, y = inspect.getclosurevars(client.train._x).nonlocals["x"], inspect.getclosurevars(client.train._y).nonlocals["y"]
+        x, y = (
+            inspect.getclosurevars(client.train._x).nonlocals["x"],
+            inspect.getclosurevars(client.train._y).nonlocals["y"],
+        )
         model = client.load(down.model)
-        client.fit(model, supervised + term(lambda outputs, batch: batch.supervise(outputs.model(x).logits, y)))
+        client.fit(
+            model,
+            supervised + term(lambda outputs, batch: batch.supervise(outputs.model(x).logits, y)),
+        )
         return Up(model=model)
 
 
@@ -178,11 +190,23 @@ class ClaimsToBeCommon(Method):
 
 
 BROKEN: list[tuple[str, Method, str]] = [
-    ("state_round_trips", ObjectInState(), "seen: expected a tree, model, tensor, number, string, list or mapping, got set"),
+    (
+        "state_round_trips",
+        ObjectInState(),
+        "seen: expected a tree, model, tensor, number, string, list or mapping, got set",
+    ),
     ("state_round_trips", HiddenPerClient(), "a PerClient lives in the server's state"),
-    ("state_round_trips", NotFinite(), "score in the server's state holds values that are not finite"),
+    (
+        "state_round_trips",
+        NotFinite(),
+        "score in the server's state holds values that are not finite",
+    ),
     ("payload_travels", LiveTensors(), "differs by"),
-    ("payload_travels", ObjectInReply(), "who: expected a tree, model, tensor, number, string, list or mapping, got Client"),
+    (
+        "payload_travels",
+        ObjectInReply(),
+        "who: expected a tree, model, tensor, number, string, list or mapping, got Client",
+    ),
     ("one_client", NeedsOthers(), "expected one finite share of at least 0 per reply, got .nan"),
     ("one_class", NeedsEveryClass(), "prototypes holds values that are not finite"),
     ("one_sample", NeedsTwoSamples(), "spread holds values that are not finite"),
@@ -190,8 +214,16 @@ BROKEN: list[tuple[str, Method, str]] = [
     ("nan_reply", OwnMemory(), "differs by"),
     ("order_of_clients", FirstCountsMore(), "differs by .*, more than 0.0002"),
     ("unseen_test_data", TrainsOnTestData(), "differs by"),
-    ("no_foreign_data", KeepsSamples(), "client 'bo' reaches a sample that is not its own through method.kept"),
-    ("no_foreign_data", SendsSamples(), "the server reaches a sample that is not its own through ups"),
+    (
+        "no_foreign_data",
+        KeepsSamples(),
+        "client 'bo' reaches a sample that is not its own through method.kept",
+    ),
+    (
+        "no_foreign_data",
+        SendsSamples(),
+        "the server reaches a sample that is not its own through ups",
+    ),
     ("repeats", StateOnTheClass(), "differs by"),
     ("repeats", UnnamedRandomness(), "differs by"),
     ("shared_test_set", ClaimsToBeCommon(), "global"),
@@ -203,7 +235,11 @@ def test_every_check_is_shown_to_fail() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom")
-@pytest.mark.parametrize(("check", "method", "reason"), BROKEN, ids=[f"{check}-{type(method).__name__}" for check, method, _ in BROKEN])
+@pytest.mark.parametrize(
+    ("check", "method", "reason"),
+    BROKEN,
+    ids=[f"{check}-{type(method).__name__}" for check, method, _ in BROKEN],
+)
 def test_the_check_fails(check: str, method: Method, reason: str, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=reason):  # of whatever kind: the reason is what counts
         CHECKS[check](Case(method, "mlp", tmp_path))

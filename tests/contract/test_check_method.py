@@ -35,7 +35,11 @@ class NeedsEveryClass(FedAvg):
     """Sends the mean inputs of every class, also of those that a client has not."""
 
     def after(self, client: Client, received: Tree | None, uploaded: Tree | None) -> Up:
-        return Up(prototypes=torch.stack([client.train.x[client.train.y == k].mean(0) for k in range(client.task.outputs)]))
+        return Up(
+            prototypes=torch.stack(
+                [client.train.x[client.train.y == k].mean(0) for k in range(client.task.outputs)]
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -82,13 +86,20 @@ def test_a_sound_method_passes_every_check_by_name() -> None:
 
 
 def test_a_broken_method_is_told_which_checks_it_fails_and_why() -> None:
-    with pytest.raises(ContractBroken, match=r"NeedsEveryClass fails 1 of 2 checks:\nfailed one_class \(mlp\): .*not finite") as caught:
+    with pytest.raises(
+        ContractBroken,
+        match=r"NeedsEveryClass fails 1 of 2 checks:\nfailed one_class \(mlp\): .*not finite",
+    ) as caught:
         check_method(NeedsEveryClass, checks=["one_class", "one_client"], networks=["mlp"])
     assert [result.outcome for result in caught.value.results] == ["failed", "passed"]
-    assert caught.value.__cause__ is caught.value.results[0].error, "its traceback leads to the place"
+    assert caught.value.__cause__ is caught.value.results[0].error, (
+        "its traceback leads to the place"
+    )
     results = check_method(NeedsEveryClass(), checks=["one_class", "repeats"], raise_errors=False)
     assert [(result.check, result.network, result.outcome) for result in results] == [
-        (check, network, "failed" if check == "one_class" else "passed") for network in NETWORKS for check in ("one_class", "repeats")
+        (check, network, "failed" if check == "one_class" else "passed")
+        for network in NETWORKS
+        for check in ("one_class", "repeats")
     ]
 
 
@@ -99,7 +110,9 @@ def test_a_mistake_is_a_failure_of_every_check_that_meets_it() -> None:
             return Up(model=down.modell)
 
     results = check_method(Mistaken, networks=["mlp"], raise_errors=False)
-    assert {result.outcome for result in results} == {"failed"} and all("modell" in result.reason for result in results)
+    assert {result.outcome for result in results} == {"failed"} and all(
+        "modell" in result.reason for result in results
+    )
 
 
 def test_a_network_that_the_method_refuses_is_skipped_with_its_sentence() -> None:
@@ -113,13 +126,17 @@ def test_a_network_that_the_method_refuses_is_skipped_with_its_sentence() -> Non
 @pytest.mark.parametrize("more", [{}, {"checks": []}, {"networks": []}])
 def test_where_nothing_could_be_checked_nothing_has_passed(more: dict[str, Any]) -> None:
     with pytest.raises(
-        ContractBroken, match=r"no check of OnlyRegression could be made: (OnlyRegression needs numbers|none was asked for)"
+        ContractBroken,
+        match=r"no check of OnlyRegression could be made: (OnlyRegression needs numbers|none was asked for)",
     ):
         check_method(OnlyRegression, **more)
 
 
 def test_parameters_and_compositions() -> None:
-    with pytest.raises(TypeError, match=r"Parametrised cannot be made without parameters .*check_method\(Parametrised\(...\)\)"):
+    with pytest.raises(
+        TypeError,
+        match=r"Parametrised cannot be made without parameters .*check_method\(Parametrised\(...\)\)",
+    ):
         check_method(Parametrised)
     for method in (Parametrised(0.1), compose(FedAvg(), weights=FedEquilibria())):
         results = check_method(method, checks=["one_sample", "no_foreign_data"], networks=["mlp"])
@@ -138,7 +155,13 @@ def test_what_is_no_method_and_what_is_no_check_is_refused() -> None:
 
 def test_the_tolerance_is_that_of_the_order_of_clients() -> None:
     for tolerance, outcome in ((2e-4, "failed"), (10.0, "passed")):
-        results = check_method(FirstCountsMore, checks=["order_of_clients"], networks=["mlp"], tolerance=tolerance, raise_errors=False)
+        results = check_method(
+            FirstCountsMore,
+            checks=["order_of_clients"],
+            networks=["mlp"],
+            tolerance=tolerance,
+            raise_errors=False,
+        )
         assert [result.outcome for result in results] == [outcome]
 
 
@@ -162,6 +185,13 @@ class Spread(eq.Method):
 print(check_method(Spread, checks=["one_sample"], networks=["mlp"], raise_errors=False)[0])
 """
     done = subprocess.run(
-        [sys.executable, "-O", "-W", "ignore", "-c", code], env=environment(), capture_output=True, text=True, timeout=120
+        [sys.executable, "-O", "-W", "ignore", "-c", code],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
-    assert "failed one_sample (mlp): " in done.stdout and "spread holds values that are not finite" in done.stdout, done.stderr
+    assert (
+        "failed one_sample (mlp): " in done.stdout
+        and "spread holds values that are not finite" in done.stdout
+    ), done.stderr

@@ -13,31 +13,80 @@ from equipoise.methods.finetune import Finetune
 from tests.helpers.runs import assert_same, everything, finite, played, settings
 from tests.helpers.slots import ByLoss, Shifted, Slow
 
-BASES = ["fedavg", "fedprox", "fedavgm", "fedakd", "kdia", "corefed", "fedequilibria", "fedekd", "ditto", "fedas"]
-BASES += ["moon", "fedgkd", "fedproto", "fedmpr", "fedrdn", "feddisco", "qfedavg", "pa3fed", "fedlsa", "fedtype"]
+BASES = [
+    "fedavg",
+    "fedprox",
+    "fedavgm",
+    "fedakd",
+    "kdia",
+    "corefed",
+    "fedequilibria",
+    "fedekd",
+    "ditto",
+    "fedas",
+]
+BASES += [
+    "moon",
+    "fedgkd",
+    "fedproto",
+    "fedmpr",
+    "fedrdn",
+    "feddisco",
+    "qfedavg",
+    "pa3fed",
+    "fedlsa",
+    "fedtype",
+]
 RULES = ["fedavg", "fedequilibria", "corefed", "fedas", "feddisco", "qfedavg", "pa3fed", "fedheal"]
-ALONE = {"fedheal": {"masks": False}}  # settings with which a rule stands without its own client and update
+ALONE = {
+    "fedheal": {"masks": False}
+}  # settings with which a rule stands without its own client and update
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("base", BASES)
 def test_a_weight_rule_on_another_client_side(base: str, rule: str, tmp_path: Path) -> None:
     own = settings(base)["method"]
-    run = played(settings({**own, "weights": {"name": rule, **ALONE.get(rule, {})}}, rounds=2), tmp_path / "run")
+    run = played(
+        settings({**own, "weights": {"name": rule, **ALONE.get(rule, {})}}, rounds=2),
+        tmp_path / "run",
+    )
     finite(run)
     assert {row["round"] for row in run.weights()} == {1, 2}
 
 
 @pytest.mark.parametrize(
     "base",
-    ["fedavg", "fedprox", "fedavgm", "scaffold", "fedakd", "corefed", "fedequilibria", "fedekd", "ditto", "fedas", "feddyn", "feddc"],
+    [
+        "fedavg",
+        "fedprox",
+        "fedavgm",
+        "scaffold",
+        "fedakd",
+        "corefed",
+        "fedequilibria",
+        "fedekd",
+        "ditto",
+        "fedas",
+        "feddyn",
+        "feddc",
+    ],
 )
-def test_a_teacher_beside_another_method_changes_nothing_and_is_served(base: str, tmp_path: Path) -> None:
+def test_a_teacher_beside_another_method_changes_nothing_and_is_served(
+    base: str, tmp_path: Path
+) -> None:
     alone = played(settings(base, rounds=2), tmp_path / "alone")
-    both = played(settings({**settings(base)["method"], "beside": {"name": "kdia", "lambda_gen": 0.0}}, rounds=2), tmp_path / "both")
+    both = played(
+        settings(
+            {**settings(base)["method"], "beside": {"name": "kdia", "lambda_gen": 0.0}}, rounds=2
+        ),
+        tmp_path / "both",
+    )
     assert "teacher" in both.models() and "teacher" not in alone.models()
     found = everything(both)
-    assert_same(everything(alone), {name: value for name, value in found.items() if "@kdia" not in name})
+    assert_same(
+        everything(alone), {name: value for name, value in found.items() if "@kdia" not in name}
+    )
     assert any("@kdia" in name for name in found)
 
 
@@ -52,7 +101,10 @@ def test_inputs_of_another_method(base: str, tmp_path: Path) -> None:
 
 def test_a_rule_of_its_own_gives_the_same_run(tmp_path: Path) -> None:
     """FedAvg weighed by FedEquilibria is FedEquilibria: its client side is FedAvg's."""
-    composed = played(settings({"name": "fedavg", "weights": {"name": "fedequilibria", "t": 0.4}}), tmp_path / "composed")
+    composed = played(
+        settings({"name": "fedavg", "weights": {"name": "fedequilibria", "t": 0.4}}),
+        tmp_path / "composed",
+    )
     whole = played(settings({"name": "fedequilibria", "t": 0.4}), tmp_path / "whole")
     assert [row["share"] for row in composed.weights()] == [row["share"] for row in whole.weights()]
     assert_same({k: v for k, v in everything(composed).items() if "@" not in k}, everything(whole))
@@ -79,7 +131,9 @@ def test_a_rule_of_its_own_gives_the_same_run(tmp_path: Path) -> None:
         ("standalone", "beside", "kdia", "uploads none"),
     ],
 )
-def test_unsound_pairs_are_refused_with_a_reason(base: str, slot: str, guest: str, reason: str) -> None:
+def test_unsound_pairs_are_refused_with_a_reason(
+    base: str, slot: str, guest: str, reason: str
+) -> None:
     with pytest.raises(Unsound, match=reason):
         compose(methods.make(base), **{slot: methods.make(guest)})
 
@@ -92,9 +146,14 @@ def test_steps_travel_under_the_name_of_whose_they_are() -> None:
     assert {step_name(whole, one.client) for one in (whole, base, whole.flow)} == {"client"}  # type: ignore[attr-defined]
     assert step_name(alone, alone.client) == "client"
     assert step_name(whole, guests["inputs"].centre) == "@shifted.centre"  # type: ignore[attr-defined]
-    assert guest_named(whole, "@shifted") is guests["inputs"] and guest_named(whole, "@slow") is guests["beside"]
+    assert (
+        guest_named(whole, "@shifted") is guests["inputs"]
+        and guest_named(whole, "@slow") is guests["beside"]
+    )
     for strange in (shifted.centre, FedAvg().client, len, lambda client, down: None):
-        with pytest.raises(TypeError, match=r"expected a method of FedAvg\+Shifted\+Slow such as self.client"):
+        with pytest.raises(
+            TypeError, match=r"expected a method of FedAvg\+Shifted\+Slow such as self.client"
+        ):
             step_name(whole, strange)
 
 
@@ -106,7 +165,11 @@ def test_what_is_known_of_a_composition() -> None:
     assert whole.weighs and whole.uploads_model and whole.shares_model and whole.trains
     assert not compose(methods.make("standalone"), inputs=Shifted()).shares_model
     assert not (finishes(FedAvg()) or finishes(whole))
-    assert finishes(Finetune()) and finishes(compose(FedAvg(), finish=Finetune())) and finishes(compose(Finetune(), weights=ByLoss()))
+    assert (
+        finishes(Finetune())
+        and finishes(compose(FedAvg(), finish=Finetune()))
+        and finishes(compose(Finetune(), weights=ByLoss()))
+    )
     with pytest.raises(Unsound, match="it ends so already"):
         compose(Finetune(), finish=Finetune(tune_epochs=1))
     compose(methods.make("poise"), finish=Finetune())

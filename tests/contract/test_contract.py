@@ -16,4 +16,11 @@ from tests.helpers.runs import LOOSE, QUICK
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("method", methods.names())
 def test_contract(method: str, network: str, check: str, tmp_path: Path) -> None:
-    CHECKS[check](Case(methods.make(method, QUICK.get(method)), network, tmp_path, LOOSE.get(method, Case.tolerance)))
+    CHECKS[check](
+        Case(
+            methods.make(method, QUICK.get(method)),
+            network,
+            tmp_path,
+            LOOSE.get(method, Case.tolerance),
+        )
+    )

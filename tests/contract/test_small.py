@@ -43,7 +43,12 @@ def test_small_sites_have_the_sizes_and_labels_asked_for_and_a_class_to_learn() 
 
 def test_small_sites_follow_from_their_seed() -> None:
     first, again, other = sites(), sites(seed=0), sites(seed=1)
-    assert {name: len(y) for name, (_, y) in first.items()} == {"ada": 24, "bo": 13, "cy": 18, "di": 9}
+    assert {name: len(y) for name, (_, y) in first.items()} == {
+        "ada": 24,
+        "bo": 13,
+        "cy": 18,
+        "di": 9,
+    }
     assert all(np.array_equal(first[name][0], again[name][0]) for name in first)
     assert not np.array_equal(first["ada"][0], other["ada"][0])
 
@@ -69,13 +74,20 @@ class Untrained(Method):
         (Untrained(), "mlp", "mlp"),
     ],
 )
-def test_a_network_with_batch_norm_is_for_methods_that_train(method: Any, network: str, name: str) -> None:
+def test_a_network_with_batch_norm_is_for_methods_that_train(
+    method: Any, network: str, name: str
+) -> None:
     found = settings(method, network, rounds=9)
-    assert found["models"]["model"]["name"] == found["models"]["private"]["name"] == name and found["method"] == method
+    assert (
+        found["models"]["model"]["name"] == found["models"]["private"]["name"] == name
+        and found["method"] == method
+    )
     assert (found["rounds"], settings(method, network)["rounds"], found["workers"]) == (9, 3, 0)
     assert settings(method)["models"]["model"] == {"name": "mlp", "hidden": [6]}
     wanted = Experiment(**found, dataset=from_sites(sites()))
-    assert wanted.training.epochs == 1 and wanted.training.batch < min(federate(wanted.data, 7, wanted.dataset).train.sizes)
+    assert wanted.training.epochs == 1 and wanted.training.batch < min(
+        federate(wanted.data, 7, wanted.dataset).train.sizes
+    )
 
 
 # What is the same.
@@ -87,14 +99,20 @@ def test_values_inside_of_mappings_trees_and_lists_are_named_by_their_way() -> N
     assert flat(3) == {"": 3} and flat([4]) == {"/0": 4}
 
 
-def test_all_that_a_run_has_learnt_is_the_servers_and_every_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_that_a_run_has_learnt_is_the_servers_and_every_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files, disk = tmp_path / "files", tmp_path / "disk"
     for folder, value in ((files, 1), (disk, 2)):
         (folder / "clients").mkdir(parents=True)
         write(Record(seen=value, _private=3), folder / "clients" / "ada.safetensors")
     path = files / "clients" / "ada.safetensors"
-    store = SimpleNamespace(files=files, current=lambda kind: {"ada": (path, 5, 6)} if kind == "client" else {})
-    monkeypatch.setattr(small, "load_server", lambda given: State(rounds=4) if given is store else None)
+    store = SimpleNamespace(
+        files=files, current=lambda kind: {"ada": (path, 5, 6)} if kind == "client" else {}
+    )
+    monkeypatch.setattr(
+        small, "load_server", lambda given: State(rounds=4) if given is store else None
+    )
     run: Any = SimpleNamespace(store=store)
     assert small.everything(run) == {"server/rounds": 4, "client ada/seen": 1}
     assert small.everything(run, disk) == {"server/rounds": 4, "client ada/seen": 2}
@@ -110,8 +128,18 @@ ONE, TWO = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.25])
         ({"a": ONE}, {"a": TWO}, 0.0, "^a differs by 0.25 between two runs$"),
         ({"a": TWO}, {"a": ONE}, 0.01, "^a differs by 0.25 between two runs, more than 0.01$"),
         ({"a": ONE}, {"a": TWO}, 0.2, None),
-        ({"a": ONE}, {"a": ONE.double()}, 1.0, r"^a is torch.float32 of shape \(2,\) in one run and torch.float64 of shape \(2,\)"),
-        ({"a": ONE}, {"a": ONE[:1]}, 1.0, r"shape \(2,\) in one run and torch.float32 of shape \(1,\) in another"),
+        (
+            {"a": ONE},
+            {"a": ONE.double()},
+            1.0,
+            r"^a is torch.float32 of shape \(2,\) in one run and torch.float64 of shape \(2,\)",
+        ),
+        (
+            {"a": ONE},
+            {"a": ONE[:1]},
+            1.0,
+            r"shape \(2,\) in one run and torch.float32 of shape \(1,\) in another",
+        ),
         ({"a": ONE}, {"a": 1.0}, 9.0, "^a is tensor.* in one run and 1.0 in another"),
         ({"a": 1.0}, {"a": ONE}, 9.0, "^a is 1.0 in one run and tensor"),
         ({"a": 1.0}, {"a": torch.tensor(1.0)}, 0.0, "^a is 1.0 in one run and tensor"),
@@ -129,7 +157,9 @@ ONE, TWO = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.25])
         ({"a": 1, "b": 2}, {"b": 3, "a": 1}, 0.0, "^b is 2 in one run and 3"),
     ],
 )
-def test_the_same_names_and_values(first: dict[str, Any], second: dict[str, Any], close: float, reason: str | None) -> None:
+def test_the_same_names_and_values(
+    first: dict[str, Any], second: dict[str, Any], close: float, reason: str | None
+) -> None:
     if reason is None:
         assert_same(first, second, close)
     else:
@@ -146,7 +176,11 @@ def test_without_a_tolerance_every_bit_counts() -> None:
     ("learnt", "status", "reason"),
     [
         ({"a": ONE, "n": torch.tensor([3]), "s": "text"}, "finished", None),
-        ({"a": ONE, "b": torch.tensor([1.0, float("nan")])}, "finished", "^b holds values that are not finite"),
+        (
+            {"a": ONE, "b": torch.tensor([1.0, float("nan")])},
+            "finished",
+            "^b holds values that are not finite",
+        ),
         ({"a": torch.tensor([float("inf")])}, "finished", "^a holds"),
         ({"a": ONE}, "interrupted", "the run is interrupted, not finished"),
     ],
@@ -168,13 +202,17 @@ def test_a_run_is_finite_if_all_that_it_learnt_is(
 class Told:
     """Stands in for a run: it notes what was asked for, and gives what the test says."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, joined: Any = (), rejected: Any = ()) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, joined: Any = (), rejected: Any = ()
+    ) -> None:
         self.asked: list[tuple[dict[str, Any], Any, Any]] = []
         self.status, self.joined, self.refused = "finished", joined, rejected
         self.learnt: Iterator[dict[str, Any]] | None = None
         monkeypatch.setattr(checks, "played", self.played)
         monkeypatch.setattr(checks, "finite", lambda run: None)
-        monkeypatch.setattr(checks, "everything", lambda run: next(self.learnt) if self.learnt else {"a": 1})
+        monkeypatch.setattr(
+            checks, "everything", lambda run: next(self.learnt) if self.learnt else {"a": 1}
+        )
 
     def played(self, config: dict[str, Any], out: Path, data: Any, transport: Any) -> Told:
         self.asked.append((config, data, transport))
@@ -199,12 +237,16 @@ def check(name: str) -> None:
         ("one_sample", {"ada": 24, "bo": 1, "cy": 18}, None),
     ],
 )
-def test_small_clients_have_to_be_counted(name: str, sizes: dict[str, int], bo: set[int] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_clients_have_to_be_counted(
+    name: str, sizes: dict[str, int], bo: set[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = Told(monkeypatch)
     check(name)
     [(config, data, _)] = told.asked
     assert config["rounds"] == 2 and {client: len(y) for client, (_, y) in data.items()} == sizes
-    assert bo is None or (set(data["bo"][1].tolist()) == bo and len(set(data["ada"][1].tolist())) == 3)
+    assert bo is None or (
+        set(data["bo"][1].tolist()) == bo and len(set(data["ada"][1].tolist())) == 3
+    )
     Told(monkeypatch, rejected=[{"reason": "first"}, {"reason": "second"}])
     with pytest.raises(Broken, match="^first$"):
         check(name)
@@ -215,10 +257,15 @@ def test_a_missing_client_is_missing_in_its_round_alone(monkeypatch: pytest.Monk
     told = Told(monkeypatch, joined=good)
     check("missing_reply")
     script = told.asked[0][0]["faults"]["script"]
-    assert [(one["round"], one["client"], one["kind"]) for one in script] == [(1, "bo", "drop"), (2, "ada", "drop")]
+    assert [(one["round"], one["client"], one["kind"]) for one in script] == [
+        (1, "bo", "drop"),
+        (2, "ada", "drop"),
+    ]
     for joined in (good[1:], [good[0], good[0]], good[:1]):
         Told(monkeypatch, joined=joined)
-        with pytest.raises(Broken, match="expected that all but the missing client joined in rounds 1 and 2"):
+        with pytest.raises(
+            Broken, match="expected that all but the missing client joined in rounds 1 and 2"
+        ):
             check("missing_reply")
 
 
@@ -233,7 +280,9 @@ def test_a_reply_that_is_not_finite_is_as_good_as_none(monkeypatch: pytest.Monke
         check("nan_reply")
     for refused in ([], [{"round": 1, "client": "cy"}], [{"round": 2, "client": "cy"}] * 2):
         Told(monkeypatch, rejected=refused)
-        with pytest.raises(Broken, match="expected that the reply of cy in round 2 alone did not count"):
+        with pytest.raises(
+            Broken, match="expected that the reply of cy in round 2 alone did not count"
+        ):
             check("nan_reply")
 
 
@@ -241,11 +290,15 @@ def test_a_reply_that_is_not_finite_is_as_good_as_none(monkeypatch: pytest.Monke
     ("name", "rounds", "transports"),
     [("payload_travels", 3, [None, "loopback"]), ("repeats", 2, [None, None]), ("order_of_clients", 2, [None, "changed"]), ("unseen_test_data", 3, [None, "changed"])],
 )  # fmt: skip
-def test_two_runs_are_compared(name: str, rounds: int, transports: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_runs_are_compared(
+    name: str, rounds: int, transports: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = Told(monkeypatch)
     check(name)
     assert [config["rounds"] for config, _, _ in told.asked] == [rounds] * 2
-    assert ["changed" if callable(transport) else transport for _, _, transport in told.asked] == transports
+    assert [
+        "changed" if callable(transport) else transport for _, _, transport in told.asked
+    ] == transports
     told.learnt = iter([{"a": 1.0}, {"a": 2.0}])
     with pytest.raises(Broken, match="a is 1.0 in one run and 2.0 in another"):
         check(name)
@@ -260,13 +313,17 @@ def test_two_runs_are_compared(name: str, rounds: int, transports: list[Any], mo
             check(name)
 
 
-def test_the_order_in_which_two_runs_name_things_does_not_matter_where_clients_are_turned_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_in_which_two_runs_name_things_does_not_matter_where_clients_are_turned_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     Told(monkeypatch).learnt = iter([{"a": 1, "b": 2}, {"b": 2, "a": 1}])
     check("order_of_clients")
 
 
 def federation() -> Federation:
-    return federate(DataConfig(split=(0.6, 0.15, 0.25), partition="natural"), 7, from_sites(sites()))
+    return federate(
+        DataConfig(split=(0.6, 0.15, 0.25), partition="natural"), 7, from_sites(sites())
+    )
 
 
 def changed_by(name: str, monkeypatch: pytest.MonkeyPatch, given: Federation) -> Federation:
@@ -282,14 +339,22 @@ def test_clients_turned_round_keep_their_data(monkeypatch: pytest.MonkeyPatch) -
     after = changed_by("order_of_clients", monkeypatch, before)
     assert list(after.ids) == ["di", "cy", "bo", "ada"]
     for part in ("train", "validation", "test"):
-        assert [one.tolist() for one in getattr(after, part)] == [one.tolist() for one in getattr(before, part)][::-1]
+        assert [one.tolist() for one in getattr(after, part)] == [
+            one.tolist() for one in getattr(before, part)
+        ][::-1]
 
 
 def test_every_test_sample_is_corrupted_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     before, after = federation(), changed_by("unseen_test_data", monkeypatch, federation())
     tested = np.isin(np.arange(len(before.x)), before.test.index)
-    assert tested.any() and (after.x[tested] > 1e5).all() and after.y[tested].tolist() == [2 - y for y in before.y[tested].tolist()]
-    assert torch.equal(after.x[~tested], before.x[~tested]) and torch.equal(after.y[~tested], before.y[~tested])
+    assert (
+        tested.any()
+        and (after.x[tested] > 1e5).all()
+        and after.y[tested].tolist() == [2 - y for y in before.y[tested].tolist()]
+    )
+    assert torch.equal(after.x[~tested], before.x[~tested]) and torch.equal(
+        after.y[~tested], before.y[~tested]
+    )
     none = federate(DataConfig(split=(0.8, 0.2, 0.0), partition="natural"), 7, from_sites(sites()))
     with pytest.raises(Broken, match="has no test data"):
         changed_by("unseen_test_data", monkeypatch, none)
@@ -307,14 +372,21 @@ class Served:
         return self.served
 
     def table(self, **wanted: Any) -> list[dict[str, Any]]:
-        assert wanted == {"phase": "final", "split": "shared", "metric": "accuracy", "model": self.served[0]}
+        assert wanted == {
+            "phase": "final",
+            "split": "shared",
+            "metric": "accuracy",
+            "model": self.served[0],
+        }
         return [{"client": client, "value": value} for client, value in self.rows.items()]
 
     def model(self, name: str, client: str, given: Any) -> Any:
         return lambda x: torch.eye(3)[torch.zeros(len(x), dtype=torch.int64)]
 
 
-def test_what_was_recorded_on_a_shared_test_set_is_what_the_models_give(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_recorded_on_a_shared_test_set_is_what_the_models_give(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     data = {"split": (0.6, 0.15, 0.25), "partition": "natural", "test": "global"}
     shared = federate(DataConfig(**data), 7, from_sites(sites()))
     truth = float(np.mean(shared.y.numpy()[np.array(shared.shared_test)] == 0))
@@ -331,7 +403,9 @@ def test_what_was_recorded_on_a_shared_test_set_is_what_the_models_give(monkeypa
         else:
             with pytest.raises(Broken, match=reason):
                 check("shared_test_set")
-    monkeypatch.setattr(checks.simulate, "run", lambda wanted, out: Served({"all": truth}, ("personal",)))
+    monkeypatch.setattr(
+        checks.simulate, "run", lambda wanted, out: Served({"all": truth}, ("personal",))
+    )
     with pytest.raises(Broken, match="'global', is not among those served: personal"):
         check("shared_test_set")
 
@@ -344,20 +418,33 @@ def test_results_are_told_in_words() -> None:
     assert str(Result("one", "mlp", "failed", "because")) == "failed one (mlp): because"
 
 
-def test_every_failure_is_counted_and_the_first_is_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_failure_is_counted_and_the_first_is_the_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fails(case: Case) -> None:
         raise KeyError("lost") if case.network == "cnn" else Broken("wrong")
 
     seen: list[Result] = []
     tolerances: list[float] = []
     monkeypatch.setattr("equipoise.testing._refusal", lambda method, network, folder: "")
-    monkeypatch.setattr("equipoise.testing.CHECKS", {"good": lambda case: tolerances.append(case.tolerance), "bad": fails})
+    monkeypatch.setattr(
+        "equipoise.testing.CHECKS",
+        {"good": lambda case: tolerances.append(case.tolerance), "bad": fails},
+    )
     with pytest.raises(ContractBroken) as caught:
         check_method(Trained, checks=["good", "bad"], on_result=seen.append)
-    assert str(caught.value) == "Trained fails 2 of 4 checks:\nfailed bad (mlp): wrong\nfailed bad (cnn): KeyError: 'lost'"
+    assert (
+        str(caught.value)
+        == "Trained fails 2 of 4 checks:\nfailed bad (mlp): wrong\nfailed bad (cnn): KeyError: 'lost'"
+    )
     assert caught.value.results == seen and isinstance(caught.value.__cause__, Broken)
-    assert [one.outcome for one in check_method(Trained, checks=["bad"], raise_errors=False)] == ["failed"] * 2
-    assert [one.outcome for one in check_method(Trained, checks=["good"], networks=["mlp"], tolerance=0.5)] == ["passed"]
+    assert [one.outcome for one in check_method(Trained, checks=["bad"], raise_errors=False)] == [
+        "failed"
+    ] * 2
+    assert [
+        one.outcome
+        for one in check_method(Trained, checks=["good"], networks=["mlp"], tolerance=0.5)
+    ] == ["passed"]
     assert tolerances == [2e-4, 2e-4, 0.5]
 
 
@@ -422,7 +509,13 @@ def test_ways_to_a_tensor() -> None:
     assert paths(slotted) == {"x.inner"}
     assert paths(partial(print, t, end=a)) == {"x.args[0]", "x.keywords['end']"}
     assert paths(SimpleNamespace(t=t).__eq__) == {"x.__self__.t"}
-    for record in (Ups([("ada", Up(v=t)), ("bo", None)]), State(model=Tree({"w": t})), {t}, (t,), frozenset([t])):
+    for record in (
+        Ups([("ada", Up(v=t)), ("bo", None)]),
+        State(model=Tree({"w": t})),
+        {t},
+        (t,),
+        frozenset([t]),
+    ):
         assert [found for _, found in reachable({"x": record})] == [t]
     assert paths(Propertied()) == set(), "properties of strangers are not followed"
     assert paths(Giving()) == {"x.own", "x.kept[0]"}
@@ -469,6 +562,12 @@ def test_a_probed_method_is_the_same_method_with_a_look_at_what_it_is_given() ->
     assert looks == [{"method": probed, "server": "server", "state": State(), "ups": "ups"}]
     with pytest.raises(ValueError, match="0.25 is not for regression"):
         probed.check(Task("regression", (1,), 1))
-    assert probed.before(None, None) == Up() and len(looks) == 1, "slots that are not its own, and those without data, are not looked at"
-    watched = [slot for slot in vars(type(probed)) if callable(vars(type(probed))[slot]) and not slot.startswith("_")]
+    assert probed.before(None, None) == Up() and len(looks) == 1, (
+        "slots that are not its own, and those without data, are not looked at"
+    )
+    watched = [
+        slot
+        for slot in vars(type(probed))
+        if callable(vars(type(probed))[slot]) and not slot.startswith("_")
+    ]
     assert set(watched) == {"start", "client", "update", "round", "observe"}

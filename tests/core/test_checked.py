@@ -15,7 +15,14 @@ from torch import nn
 
 from equipoise.checked import arrays, plainyaml
 from equipoise.checked.imports import OWN, FromFile, Imports, NotAllowed, named, permitted, provided
-from equipoise.checked.names import UnknownName, checked_name, closest, did_you_mean, nearest, quoted
+from equipoise.checked.names import (
+    UnknownName,
+    checked_name,
+    closest,
+    did_you_mean,
+    nearest,
+    quoted,
+)
 from equipoise.checked.plainyaml import Unreadable, parsed, read
 
 # Arrays.
@@ -24,15 +31,24 @@ from equipoise.checked.plainyaml import Unreadable, parsed, read
 def test_numbers_of_any_kind_become_float64_and_results_the_kind_of_what_was_given() -> None:
     learnt = torch.tensor([1.0, 2.0], dtype=torch.bfloat16, requires_grad=True)
     for given in (learnt, [1, 2], (1.0, 2.0), np.array([1, 2], np.int8)):
-        assert arrays.float64(given).dtype == np.float64 and arrays.float64(given).tolist() == [1, 2]
-    assert arrays.tensor(learnt) is learnt and torch.equal(arrays.tensor([1.5]), torch.tensor([1.5], dtype=torch.float64))
+        assert arrays.float64(given).dtype == np.float64 and arrays.float64(given).tolist() == [
+            1,
+            2,
+        ]
+    assert arrays.tensor(learnt) is learnt and torch.equal(
+        arrays.tensor([1.5]), torch.tensor([1.5], dtype=torch.float64)
+    )
     array, tensor = np.ones(2), torch.ones(2, requires_grad=True)
     assert arrays.like(tensor, learnt) is tensor and arrays.like(array, array) is array
-    assert isinstance(arrays.like(array, learnt), torch.Tensor) and arrays.like(array, learnt).tolist() == [1, 1]
+    assert isinstance(arrays.like(array, learnt), torch.Tensor) and arrays.like(
+        array, learnt
+    ).tolist() == [1, 1]
     assert isinstance(arrays.like(tensor, array), np.ndarray)
 
 
-@pytest.mark.parametrize(("given", "expected"), [([1, 2], [1, 2]), ([[1], [2]], [1, 2]), ([[3]], [3]), ([], [])])
+@pytest.mark.parametrize(
+    ("given", "expected"), [([1, 2], [1, 2]), ([[1], [2]], [1, 2]), ([[3]], [3]), ([], [])]
+)
 def test_a_column_is_a_vector(given: Any, expected: list[float]) -> None:
     assert arrays.vector(given).tolist() == expected
 
@@ -48,7 +64,9 @@ def test_other_shapes_are_no_vector(given: Any) -> None:
 
 
 def test_pairs_of_unequal_length_are_named_in_their_order() -> None:
-    with pytest.raises(ValueError, match="expected alone and together of equal length, got 1 and 2"):
+    with pytest.raises(
+        ValueError, match="expected alone and together of equal length, got 1 and 2"
+    ):
         arrays.vectors([1], [1, 2])
     a, b = arrays.vectors([1, 2], [3, 4])
     assert (a.tolist(), b.tolist()) == ([1, 2], [3, 4])
@@ -70,7 +88,9 @@ def test_equal_up_to_rounding_is_relative_to_the_size(values: list[float], const
 
 
 def test_ranks_are_shared_by_equals() -> None:
-    assert arrays.ranks([5, 5, 5]).tolist() == [2, 2, 2] and arrays.ranks([2, 1, 2, 0]).tolist() == [3.5, 2, 3.5, 1]
+    assert arrays.ranks([5, 5, 5]).tolist() == [2, 2, 2] and arrays.ranks(
+        [2, 1, 2, 0]
+    ).tolist() == [3.5, 2, 3.5, 1]
 
 
 # Names in sentences.
@@ -108,7 +128,10 @@ class Secret(Shaped):
         (Secret("many"), "<Secret of shape many>"),
         (Shaped((2,)), "shaped"),
         (np.float64(2), repr(np.float64(2))),
-        ([1, (np.zeros(2), {"a": [np.ones(3)]})], "[1, (<ndarray of shape (2,)>, {'a': [<ndarray of shape (3,)>]})]"),
+        (
+            [1, (np.zeros(2), {"a": [np.ones(3)]})],
+            "[1, (<ndarray of shape (2,)>, {'a': [<ndarray of shape (3,)>]})]",
+        ),
         (Shaped, repr(Shaped)),
     ],
 )
@@ -123,12 +146,20 @@ def test_a_quotation_of_many_values_is_of_the_first_sixty() -> None:
 
 
 def test_unknown_names_are_told_with_the_nearest_and_at_most_sixty_others() -> None:
-    assert closest("fedavgg", ["fedprox", "fedavg"]) == "fedavg" and closest("fedavgg", ["fedavg"], 0.99) is None
+    assert (
+        closest("fedavgg", ["fedprox", "fedavg"]) == "fedavg"
+        and closest("fedavgg", ["fedavg"], 0.99) is None
+    )
     assert closest("ab", ["cd"]) is None and did_you_mean("ab", ["cd"]) == ""
     known = [f"n{number:02}x" for number in range(61)]
-    assert str(nearest("client", "qqqqqq", known[:60])).endswith(f"unknown client 'qqqqqq'. Known: {', '.join(known[:60])}")
+    assert str(nearest("client", "qqqqqq", known[:60])).endswith(
+        f"unknown client 'qqqqqq'. Known: {', '.join(known[:60])}"
+    )
     assert str(nearest("client", "qqqqqq", known)).endswith(", n59x and 1 more")
-    assert str(nearest("option", "widht", ["width"])) == "unknown option 'widht'; did you mean 'width'? Known: width"
+    assert (
+        str(nearest("option", "widht", ["width"]))
+        == "unknown option 'widht'; did you mean 'width'? Known: width"
+    )
     assert str(nearest("option", "width", [])) == "unknown option 'width'. Known: none"
 
 
@@ -136,17 +167,30 @@ def test_unknown_names_are_told_with_the_nearest_and_at_most_sixty_others() -> N
 
 
 def test_permissions_add_up_and_travel() -> None:
-    a, b = Imports(frozenset({"a"}), frozenset({"m:x"})), Imports(frozenset({"b"}), frozenset({"m:y"}), True)
+    a, b = (
+        Imports(frozenset({"a"}), frozenset({"m:x"})),
+        Imports(frozenset({"b"}), frozenset({"m:y"}), True),
+    )
     assert (a | b) == Imports(frozenset({"a", "b"}), frozenset({"m:x", "m:y"}), True)
     assert (a | a).everything is False and (b | a).everything and (a | b).everything
-    assert a.plain() == {"packages": ["a"], "names": ["m:x"], "everything": False} and b.plain()["everything"] is True
+    assert (
+        a.plain() == {"packages": ["a"], "names": ["m:x"], "everything": False}
+        and b.plain()["everything"] is True
+    )
     assert Imports.of_job({}) == Imports() and Imports.of_job(b.plain()) == b
     assert Imports.of_job({"everything": "yes"}) == Imports(), "a permission is given by True alone"
-    assert a.with_names({"model": "m:z"}, "plain").names == {"m:x", "m:z"} and a.with_names("m:z").packages == {"a"}
+    assert a.with_names({"model": "m:z"}, "plain").names == {"m:x", "m:z"} and a.with_names(
+        "m:z"
+    ).packages == {"a"}
 
 
 def test_words_with_a_colon_are_found_in_plain_data() -> None:
-    assert named(["a:b", ("c:d", {"e:f": "g:h"}), "i", b"j:k", 3, None, {"l": ["m:n"]}]) == {"a:b", "c:d", "g:h", "m:n"}
+    assert named(["a:b", ("c:d", {"e:f": "g:h"}), "i", b"j:k", 3, None, {"l": ["m:n"]}]) == {
+        "a:b",
+        "c:d",
+        "g:h",
+        "m:n",
+    }
     assert named("a") == named(3) == named(b"a:b") == frozenset()
 
 
@@ -155,32 +199,54 @@ def test_a_file_keeps_the_names_that_were_typed() -> None:
     assert file.typed == frozenset()
     first = file.changed({"rounds": 2}, ["a:b"])
     second = first.changed({"rounds": 3}, [{"name": "c:d"}])
-    assert second == {"rounds": 3} and second.typed == {"a:b", "c:d"} and first.typed == {"a:b"} and file.typed == frozenset()
+    assert (
+        second == {"rounds": 3}
+        and second.typed == {"a:b", "c:d"}
+        and first.typed == {"a:b"}
+        and file.typed == frozenset()
+    )
     assert first.changed({}).typed == {"a:b"}
     assert yaml.safe_dump(second) == "rounds: 3\n"
     assert permitted(second, ["pack"]) == Imports(frozenset({"pack"}), frozenset({"a:b", "c:d"}))
-    assert permitted(second, "pack").packages == {"pack"} and permitted({"rounds": 3}, ["pack"]) is OWN
+    assert (
+        permitted(second, "pack").packages == {"pack"} and permitted({"rounds": 3}, ["pack"]) is OWN
+    )
     for wrong in ("a.b", "", "a:b"):
-        with pytest.raises(ValueError, match="allow_imports: expected the name of a package such as my_models, got"):
+        with pytest.raises(
+            ValueError, match="allow_imports: expected the name of a package such as my_models, got"
+        ):
             permitted(second, [wrong])
 
 
-@pytest.mark.parametrize("name", ["no colon at all", "a:", ":b", "a b:c", "a.:b", "a:b.", "a-b:c", "a:b c"])
+@pytest.mark.parametrize(
+    "name", ["no colon at all", "a:", ":b", "a b:c", "a.:b", "a:b.", "a-b:c", "a:b c"]
+)
 def test_what_cannot_be_a_name_of_code_is_refused_even_where_all_is_allowed(name: str) -> None:
-    with pytest.raises(UnknownName, match="unknown model .*expected a name of ours, or package.module:name"):
+    with pytest.raises(
+        UnknownName, match="unknown model .*expected a name of ours, or package.module:name"
+    ):
         OWN.check(name, "model")
 
 
 def test_a_file_may_name_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     points = {"equipoise.methods": [EntryPoint("net", "given.sub:Net", "equipoise.methods")]}
-    monkeypatch.setattr("equipoise.checked.imports.entry_points", lambda group: points.get(group, []))
+    monkeypatch.setattr(
+        "equipoise.checked.imports.entry_points", lambda group: points.get(group, [])
+    )
     assert provided() == {"given"}
     some = Imports(frozenset({"mine"}), frozenset({"other.place:Net"}))
-    for name in ("mine:Net", "mine.sub.deep:Net.inner", "other.place:Net", "given:Other", "given.sub:Net"):
+    for name in (
+        "mine:Net",
+        "mine.sub.deep:Net.inner",
+        "other.place:Net",
+        "given:Other",
+        "given.sub:Net",
+    ):
         some.check(name, "model")
     for name in ("mine2:Net", "other.place:Other", "other:Net", "sub.mine:Net"):
         with pytest.raises(
-            NotAllowed, match=rf"named by a file.* add --allow-import {name.partition(':')[0].partition('.')[0]} \(in Python"
+            NotAllowed,
+            match=rf"named by a file.* add --allow-import {name.partition(':')[0].partition('.')[0]} \(in Python",
         ):
             some.check(name, "model")
     OWN.check("whatever.there.is:Net", "model")
@@ -193,11 +259,19 @@ def test_a_file_may_name_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> Non
         ("torch.nn:Linear", "torch.nn.Module", None),
         ("math:sqrt", "torch.nn.Module", None),
         ("math:sqrt", "", r"is <built-in function sqrt>; expected a subclass of equipoise.Module"),
-        ("math:pi", "torch.nn.Module", r"is 3.14.*; expected a class or a function that makes a torch.nn.Module"),
+        (
+            "math:pi",
+            "torch.nn.Module",
+            r"is 3.14.*; expected a class or a function that makes a torch.nn.Module",
+        ),
         ("collections:OrderedDict", "", "expected a subclass of equipoise.Module"),
         ("no_such_module_here:Net", "", r"cannot import 'no_such_module_here' .*is it installed"),
         ("torch.nn:Liner", "", "unknown name in torch.nn 'Liner'; did you mean 'Linear'"),
-        ("torch:nn.Linear", "", "leads through the module 'torch.nn'; name that module before the colon"),
+        (
+            "torch:nn.Linear",
+            "",
+            "leads through the module 'torch.nn'; name that module before the colon",
+        ),
         ("torch.nn:Linear.forwards", "", "unknown name in torch.nn 'Linear.forwards'"),
     ],
 )
@@ -219,10 +293,15 @@ def test_functions_are_offered_only_where_a_function_will_do() -> None:
 def test_a_function_that_an_allowed_package_only_imported_is_not_allowed() -> None:
     allowed = Imports(frozenset({"tests"}))
     here = f"{__name__}:"
-    with pytest.raises(NotAllowed, match="is a function of 'equipoise.checked.names', which was not allowed"):
+    with pytest.raises(
+        NotAllowed, match="is a function of 'equipoise.checked.names', which was not allowed"
+    ):
         allowed.load(f"{here}nearest", "model", nn.Module, "module")
     assert allowed.load(f"{here}own_function", "model", nn.Module, "module") is own_function
-    assert allowed.with_names(f"{here}nearest").load(f"{here}nearest", "model", nn.Module, "module") is nearest
+    assert (
+        allowed.with_names(f"{here}nearest").load(f"{here}nearest", "model", nn.Module, "module")
+        is nearest
+    )
     assert (allowed | OWN).load(f"{here}nearest", "model", nn.Module, "module") is nearest
     assert allowed.load(f"{here}Shaped", "thing", Shaped) is Shaped
     for name in (f"{here}Shaped", "no_such_module_here:Net"):  # not even looked for
@@ -240,7 +319,9 @@ def own_function() -> None:
 def refused(text: str, *words: str) -> None:
     with pytest.raises(Unreadable) as caught:
         parsed(text, "file")
-    assert str(caught.value).startswith("file") and all(word in str(caught.value) for word in words), str(caught.value)
+    assert str(caught.value).startswith("file") and all(
+        word in str(caught.value) for word in words
+    ), str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -291,15 +372,22 @@ def test_everything_else_is_refused_with_a_reason(text: str, words: tuple[str, .
 def test_thirty_two_levels_are_the_most_also_through_aliases() -> None:
     assert parsed("[" * 32 + "]" * 32, "file")
     refused("[" * 33 + "]" * 33, "at most 32 levels")
-    for most, fits in ((30, True), (31, False)):  # x0 has one level, each further one more, and the mapping is one
-        chain = "x0: &x0 [1]\n" + "".join(f"x{n}: &x{n} [*x{n - 1}, 1]\n" for n in range(1, most + 1))
+    for most, fits in (
+        (30, True),
+        (31, False),
+    ):  # x0 has one level, each further one more, and the mapping is one
+        chain = "x0: &x0 [1]\n" + "".join(
+            f"x{n}: &x{n} [*x{n - 1}, 1]\n" for n in range(1, most + 1)
+        )
         if fits:
             assert len(parsed(chain, "file")) == most + 1
         else:
             refused(chain, "300,000 values and 32 levels")
 
 
-def test_values_are_counted_with_their_lists_and_through_aliases(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_are_counted_with_their_lists_and_through_aliases(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert plainyaml.MOST_VALUES == 300_000 and plainyaml.MOST_BYTES == 1_000_000
     monkeypatch.setattr(plainyaml, "MOST_VALUES", 10)
     assert parsed("[1, 2, 3, 4, 5, 6, 7, 8, 9]", "file")

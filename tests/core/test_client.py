@@ -27,9 +27,14 @@ def bench(model: str = "mlp", size: int = 24, **changes: object) -> Workbench:
 def test_data_are_the_clients_own_and_training_is_apart_from_validation() -> None:
     shop = bench()
     ada, bo = Client(shop, "ada", 1, 1, {}), Client(shop, "bo", 1, 1, {})
-    parts = [set(samples.index.tolist()) for samples in (ada.train, ada.validation, bo.train, bo.validation)]
+    parts = [
+        set(samples.index.tolist())
+        for samples in (ada.train, ada.validation, bo.train, bo.validation)
+    ]
     assert all(parts) and sum(map(len, parts)) == len(set.union(*parts))
-    assert torch.equal(ada.train.x, shop.federation.x[ada.train.index]) and len(ada.train.y) == len(ada.train)
+    assert torch.equal(ada.train.x, shop.federation.x[ada.train.index]) and len(ada.train.y) == len(
+        ada.train
+    )
 
 
 def test_measurements_are_in_evaluation_mode_and_in_order() -> None:
@@ -53,7 +58,9 @@ def test_the_gradient_is_that_of_the_mean_loss_over_all_samples() -> None:
     model = client.load(None)
     found = client.gradient(model)
     F.cross_entropy(model.net.eval()(client.train.x), client.train.y).backward()
-    assert_near(found, {name: parameter.grad for name, parameter in model.net.named_parameters()}, 1e-5)
+    assert_near(
+        found, {name: parameter.grad for name, parameter in model.net.named_parameters()}, 1e-5
+    )
 
 
 def test_inputs_of_a_method_are_seen_by_everything_but_the_raw_data() -> None:
@@ -64,10 +71,15 @@ def test_inputs_of_a_method_are_seen_by_everything_but_the_raw_data() -> None:
     assert torch.equal(client.train.x, raw)
     flat = model.net.eval()(torch.zeros(1, 1, 8, 8)).detach()
     torch.testing.assert_close(client.predict(model), flat.expand(len(client.train), -1))
-    assert client.loss(model) == pytest.approx(float(F.cross_entropy(flat.expand(len(raw), -1), client.train.y)))
+    assert client.loss(model) == pytest.approx(
+        float(F.cross_entropy(flat.expand(len(raw), -1), client.train.y))
+    )
     assert all(not batch.x.any() for batch in client.batches())
     seen: list[torch.Tensor] = []
-    client.fit(model, supervised + term(lambda outputs, batch: seen.append(batch.x) or outputs.logits.sum() * 0))
+    client.fit(
+        model,
+        supervised + term(lambda outputs, batch: seen.append(batch.x) or outputs.logits.sum() * 0),
+    )
     assert min(float(x.min()) for x in seen) > 50
 
 
@@ -77,7 +89,9 @@ def test_a_teacher_is_cached_only_where_inputs_are_fixed() -> None:
     assert torch.equal(client.teacher(model), client.predict(model))
     client.inputs = Inputs(train=lambda x, noise: x, other=lambda x: x)
     assert client.teacher(model) is model
-    assert Client(bench(data={"augment": ["flip"], "partition": "natural"}), "ada", 1, 1, {}).random_inputs
+    assert Client(
+        bench(data={"augment": ["flip"], "partition": "natural"}), "ada", 1, 1, {}
+    ).random_inputs
 
 
 @pytest.mark.parametrize("random", [False, True])
@@ -101,7 +115,9 @@ def test_frozen_features_are_those_of_evaluation_and_change_nothing(random: bool
     client.fit(student, supervised + term(gap))
     assert gaps and max(gaps) < 1e-5
     assert_equal(before, teacher.tree())
-    assert teacher.net.training and not teacher.net.features[1].training, "every part is in the mode it was in"
+    assert teacher.net.training and not teacher.net.features[1].training, (
+        "every part is in the mode it was in"
+    )
 
 
 def test_frozen_weights_pass_a_gradient_on_and_get_none() -> None:
@@ -113,7 +129,9 @@ def test_frozen_weights_pass_a_gradient_on_and_get_none() -> None:
     loss.backward()
     assert x.grad is not None and x.grad.any()
     assert all(parameter.grad is None for parameter in net.parameters())
-    assert [parameter.requires_grad for parameter in net.parameters()] == [True] * 5 + [False], "what was frozen before stays so"
+    assert [parameter.requires_grad for parameter in net.parameters()] == [True] * 5 + [False], (
+        "what was frozen before stays so"
+    )
     with pytest.raises(RuntimeError, match="inside"), frozen(net):
         raise RuntimeError("inside")
     assert net[0].weight.requires_grad
@@ -123,10 +141,14 @@ def test_batches_are_the_training_data_in_order() -> None:
     client = Client(bench(), "ada", 1, 1, {})
     batches = list(client.batches(7))
     assert torch.equal(torch.cat([batch.x for batch in batches]), client.train.x)
-    assert torch.cat([batch.indices for batch in batches]).tolist() == list(range(len(client.train)))
+    assert torch.cat([batch.indices for batch in batches]).tolist() == list(
+        range(len(client.train))
+    )
     assert [len(batch.y) for batch in batches][:-1] == [7] * (len(batches) - 1)
     assert torch.equal(torch.cat([batch.y for batch in batches]), client.train.y)
-    assert [(batch.position, batch.step, batch.epoch) for batch in batches] == [(place, place, 0) for place in range(len(batches))]
+    assert [(batch.position, batch.step, batch.epoch) for batch in batches] == [
+        (place, place, 0) for place in range(len(batches))
+    ]
     assert len(next(client.batches()).y) == client.training.batch == 5
 
 
@@ -209,16 +231,32 @@ def test_a_model_of_the_users_that_holds_frozen_weights_never_moves_them() -> No
 
 def test_rounds_after_the_last_train_as_the_last_and_the_setup_as_the_first() -> None:
     shop = bench(training={"lr": 0.8, "lr_decay": 0.5})
-    assert [Client(shop, "ada", number, 3, {}).lr for number in (0, 1, 2, 3, 4, 9)] == [0.8, 0.8, 0.4, 0.2, 0.2, 0.2]
+    assert [Client(shop, "ada", number, 3, {}).lr for number in (0, 1, 2, 3, 4, 9)] == [
+        0.8,
+        0.8,
+        0.4,
+        0.2,
+        0.2,
+        0.2,
+    ]
     client = Client(shop, "ada", 2, 3, {})
-    assert (client.steps, client.skipped, client.attempt, client.device, client.inputs) == (0, 0, 0, "cpu", None)
+    assert (client.steps, client.skipped, client.attempt, client.device, client.inputs) == (
+        0,
+        0,
+        0,
+        "cpu",
+        None,
+    )
 
 
 def test_validation_data_are_trained_on_within_a_block_only() -> None:
     client = Client(bench(), "ada", 1, 1, {})
     own, judged = client.train.index.tolist(), client.validation.index.tolist()
     with client.training_on_all():
-        assert client.train.index.tolist() == own + judged and client.validation.index.tolist() == judged
+        assert (
+            client.train.index.tolist() == own + judged
+            and client.validation.index.tolist() == judged
+        )
         assert torch.equal(client.train.x[len(own) :], client.validation.x)
     assert client.train.index.tolist() == own
     with pytest.raises(ZeroDivisionError), client.training_on_all():
@@ -231,8 +269,13 @@ def test_random_numbers_are_named_by_round_attempt_client_and_purpose() -> None:
     client, again = Client(shop, "ada", 2, 3, {}), Client(shop, "ada", 2, 3, {}, attempt=1)
     assert client.seed("noise") == number(7, "client", 2, "ada", "noise")
     assert again.seed("noise") == number(7, "client", 2, "attempt 1", "ada", "noise")
-    assert torch.equal(client.stream("noise").get_state(), torch_stream(7, "client", 2, "ada", "noise").get_state())
-    common = [one.common_stream("basis", 3).get_state() for one in (client, again, Client(shop, "bo", 1, 3, {}))]
+    assert torch.equal(
+        client.stream("noise").get_state(), torch_stream(7, "client", 2, "ada", "noise").get_state()
+    )
+    common = [
+        one.common_stream("basis", 3).get_state()
+        for one in (client, again, Client(shop, "bo", 1, 3, {}))
+    ]
     assert all(torch.equal(one, torch_stream(7, "basis", 3).get_state()) for one in common)
 
 
@@ -273,7 +316,10 @@ def test_a_gradient_forgets_what_was_there_and_leaves_nothing() -> None:
         parameter.grad = torch.ones_like(parameter)
     model.net.train()
     assert_equal(clean, client.gradient(model))
-    assert all(parameter.grad is None for parameter in model.net.parameters()) and not model.net.training
+    assert (
+        all(parameter.grad is None for parameter in model.net.parameters())
+        and not model.net.training
+    )
     assert clean.model == "model" and clean.untrained == frozenset()
 
 
@@ -286,11 +332,20 @@ def test_a_weight_that_the_loss_does_not_reach_has_a_gradient_of_zero() -> None:
 
 
 def test_augmentation_is_of_training_inputs_only_and_comes_before_those_of_the_method() -> None:
-    client = Client(bench(data={"augment": ["flip"], "partition": "natural", "split": (0.7, 0.15, 0.15)}), "ada", 1, 1, {})
+    client = Client(
+        bench(data={"augment": ["flip"], "partition": "natural", "split": (0.7, 0.15, 0.15)}),
+        "ada",
+        1,
+        1,
+        {},
+    )
     x, noise = client.train.x, torch.Generator()
     flipped = client._training_inputs(x, noise.manual_seed(0))
     assert not torch.equal(flipped, x)
-    assert all(torch.equal(one, two) or torch.equal(one, two.flip(-1)) for one, two in zip(flipped, x, strict=True))
+    assert all(
+        torch.equal(one, two) or torch.equal(one, two.flip(-1))
+        for one, two in zip(flipped, x, strict=True)
+    )
     client.inputs = Inputs(train=lambda x, noise: x + 1, other=lambda x: x, random=False)
     assert torch.equal(client._training_inputs(x, noise.manual_seed(0)), flipped + 1)
     assert client.random_inputs, "also where the method's own are not"
@@ -310,9 +365,13 @@ def test_measurements_on_other_samples_and_through_the_methods_inputs() -> None:
     client.inputs = Inputs(train=lambda x, noise: x, other=lambda x: 2 * x)
     with torch.no_grad():
         net = model.net.eval()
-        torch.testing.assert_close(client.features(model, client.validation), net.features(2 * client.validation.x))
+        torch.testing.assert_close(
+            client.features(model, client.validation), net.features(2 * client.validation.x)
+        )
         torch.testing.assert_close(client.features(model), net.features(2 * client.train.x))
-        torch.testing.assert_close(client.predict(model, client.validation), net(2 * client.validation.x))
+        torch.testing.assert_close(
+            client.predict(model, client.validation), net(2 * client.validation.x)
+        )
 
 
 def test_without_samples_there_is_no_loss() -> None:
@@ -327,4 +386,7 @@ def test_the_parts_of_the_data() -> None:
     assert shop.position == {"ada": 0, "bo": 1} and len(federation.shared_test)
     for client in ("ada", "bo"):
         assert shop.part(client, "shared").index.tolist() == federation.shared_test.tolist()
-        assert shop.part(client, "train").index.tolist() == federation.train[shop.position[client]].tolist()
+        assert (
+            shop.part(client, "train").index.tolist()
+            == federation.train[shop.position[client]].tolist()
+        )

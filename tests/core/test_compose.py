@@ -54,7 +54,10 @@ def test_a_weight_rule_weighs_and_keeps_its_names_apart(tmp_path: Path) -> None:
 
 
 def test_composed_weights_are_those_of_the_rule_alone(tmp_path: Path) -> None:
-    alone, guest = trained(ByLoss(), tmp_path / "a", "mlp"), trained(compose(FedProx(mu=0), weights=ByLoss()), tmp_path / "b", "mlp")
+    alone, guest = (
+        trained(ByLoss(), tmp_path / "a", "mlp"),
+        trained(compose(FedProx(mu=0), weights=ByLoss()), tmp_path / "b", "mlp"),
+    )
     plain = trained("fedavg", tmp_path / "c", "mlp")
     assert alone.weights() == guest.weights() != plain.weights()
     assert_equal(server_state(alone).model, server_state(guest).model)
@@ -64,7 +67,9 @@ def test_what_stands_beside_serves_and_changes_nothing(tmp_path: Path) -> None:
     plain = played(settings("fedavg"), tmp_path / "plain")
     both = played(settings(compose(FedAvg(), beside=Slow())), tmp_path / "both")
     assert_equal(server_state(plain).model, server_state(both).model)
-    assert plain.table(model="global") == both.table(model="global"), "the base's own model keeps its name"
+    assert plain.table(model="global") == both.table(model="global"), (
+        "the base's own model keeps its name"
+    )
     assert set(both.models()) == {"teacher", "global"} and plain.models() == ["global"]
     own = trained(Slow(), tmp_path / "own", "mlp")
     assert_equal(server_state(both)["@slow"]["past"], server_state(own).past)
@@ -82,17 +87,25 @@ def test_inputs_are_changed_for_any_base(tmp_path: Path, base: Method) -> None:
 
 def test_a_composition_travels_as_plain_data(tmp_path: Path) -> None:
     config = settings(compose(Chatty(average="uniform"), weights=ByLoss(power=2.0), beside=Slow()))
-    direct, packed = played(config, tmp_path / "direct"), played(config, tmp_path / "packed", transport="loopback")
+    direct, packed = (
+        played(config, tmp_path / "direct"),
+        played(config, tmp_path / "packed", transport="loopback"),
+    )
     first, second = everything(direct), everything(packed)
     assert first.keys() == second.keys() and direct.table() == packed.table()
     spec = spec_of(config["method"])
-    assert spec["weights"] == {"name": "tests.helpers.slots:ByLoss", "power": 2.0} and spec["average"] == "uniform"
+    assert (
+        spec["weights"] == {"name": "tests.helpers.slots:ByLoss", "power": 2.0}
+        and spec["average"] == "uniform"
+    )
     again = method_from(spec)
     assert spec_of(again) == spec and again == config["method"]
 
 
 def test_a_method_in_two_slots_remembers_once(tmp_path: Path) -> None:
-    run = trained(compose(FedAvg(), weights=ByLoss(), beside=ByLoss()), tmp_path / "run", "mlp", rounds=1)
+    run = trained(
+        compose(FedAvg(), weights=ByLoss(), beside=ByLoss()), tmp_path / "run", "mlp", rounds=1
+    )
     assert server_state(run)["@byloss"]["visits"] == 4
     with pytest.raises(Unsound, match="two slots with different settings"):
         compose(FedAvg(), weights=ByLoss(), beside=ByLoss(power=2.0))
@@ -113,7 +126,11 @@ class OwnUpdate(Method):
     ("base", "guests", "reason"),
     [
         (Standalone(), {"weights": ByLoss()}, "its round never weighs replies"),
-        (NoModel(), {"weights": ByLoss()}, "the rule measures the uploaded model, but this method uploads none"),
+        (
+            NoModel(),
+            {"weights": ByLoss()},
+            "the rule measures the uploaded model, but this method uploads none",
+        ),
         (OwnUpdate(), {"weights": ByLoss()}, "its update is derived for its own weights"),
         (FedAvg(), {"weights": Scaffold()}, "it has no weight rule"),
         (FedAvg(), {"weights": Slow()}, "it has no weight rule"),
@@ -122,10 +139,14 @@ class OwnUpdate(Method):
         (NoModel(), {"beside": Slow()}, "uploads none"),
     ],
 )
-def test_an_unsound_composition_is_refused_with_the_reason(base: Method, guests: dict[str, Any], reason: str) -> None:
+def test_an_unsound_composition_is_refused_with_the_reason(
+    base: Method, guests: dict[str, Any], reason: str
+) -> None:
     with pytest.raises(Unsound, match=reason) as caught:
         compose(base, **guests)
-    assert type(base).__name__ in str(caught.value) and type(next(iter(guests.values()))).__name__ in str(caught.value)
+    assert type(base).__name__ in str(caught.value) and type(
+        next(iter(guests.values()))
+    ).__name__ in str(caught.value)
 
 
 def test_slots_are_given_at_once() -> None:

@@ -41,7 +41,10 @@ def test_it_is_an_ordinary_frozen_dataclass() -> None:
     assert one == same != other and hash(one) == hash(same) and {one: 1}[same] == 1
     assert compose(FedAvg(), weights=ByLoss()) != compose(FedAvg(), weights=ByLoss(), beside=Slow())
     assert [field.name for field in dataclasses.fields(one)] == ["base", "guests"]
-    assert repr(one) == "Composed(base=FedProx(average='size', mu=0.1), guests={'weights': ByLoss(power=2.0)})"
+    assert (
+        repr(one)
+        == "Composed(base=FedProx(average='size', mu=0.1), guests={'weights': ByLoss(power=2.0)})"
+    )
     with pytest.raises(dataclasses.FrozenInstanceError):
         one.base = FedAvg()  # type: ignore[attr-defined]
 
@@ -66,7 +69,11 @@ def test_what_was_given_may_change_afterwards() -> None:
 def test_no_slot_of_a_method_and_no_door_to_clients_is_forgotten() -> None:
     """A slot that the composition does not hand on would silently be the default."""
     assert set(method.SLOTS) <= vars(Composed).keys()
-    doors = {name for name, found in vars(Cohort).items() if inspect.isfunction(found) and not name.startswith("_")}
+    doors = {
+        name
+        for name, found in vars(Cohort).items()
+        if inspect.isfunction(found) and not name.startswith("_")
+    }
     assert doors == {"run", "weighed"} and doors <= vars(composed._Accompanied).keys()
 
 
@@ -74,7 +81,9 @@ def test_no_slot_of_a_method_and_no_door_to_clients_is_forgotten() -> None:
 def test_a_need_of_any_part_is_a_need_of_the_whole(flag: str) -> None:
     demanding: Any = dataclass(frozen=True)(type("Demanding", (Slow,), {flag: True}))
     picky: Any = dataclass(frozen=True)(type("Picky", (FedAvg,), {flag: True}))
-    assert getattr(compose(FedAvg(), beside=demanding()), flag) and getattr(compose(picky(), beside=Slow()), flag)
+    assert getattr(compose(FedAvg(), beside=demanding()), flag) and getattr(
+        compose(picky(), beside=Slow()), flag
+    )
     assert not getattr(compose(FedAvg(), beside=Slow()), flag)
 
 
@@ -106,7 +115,9 @@ class FussyBase(FedAvg):
     check = Fussy.check
 
 
-@pytest.mark.parametrize("whole", [compose(FedAvg(), beside=Fussy()), compose(FussyBase(), beside=Slow())])
+@pytest.mark.parametrize(
+    "whole", [compose(FedAvg(), beside=Fussy()), compose(FussyBase(), beside=Slow())]
+)
 def test_every_part_checks_the_task(whole: Method, tmp_path: Path) -> None:
     numbers = {name: (x, y.astype(np.float32)) for name, (x, y) in sites().items()}
     wanted = eq.Experiment(**settings(whole), dataset=eq.from_sites(numbers, kind="regression"))
@@ -139,18 +150,30 @@ def test_a_grid_over_a_composition_of_a_notebook(tmp_path: Path) -> None:
         compose(Mine(mu=mu), weights=Rule(power=p)) for mu in (0.0, 1.0) for p in (1.0, 2.0)
     ]
     table = eq.compare(base, [whole], grid=grid, out=tmp_path, jobs=1)
-    assert not table.failures and [entry.label for entry in table.entries] == ["standalone", "mine + weights=rule"]
+    assert not table.failures and [entry.label for entry in table.entries] == [
+        "standalone",
+        "mine + weights=rule",
+    ]
 
 
 def test_a_grid_over_a_composition_that_others_can_import() -> None:
-    cells = plan({"rounds": 1}, [compose(FedProx(mu=0.5), weights=ByLoss())], grid={"method.mu": [0.0], "method.weights.power": [2.0]})
-    assert cells[-1].experiment.build_method() == compose(FedProx(mu=0.0), weights=ByLoss(power=2.0))
+    cells = plan(
+        {"rounds": 1},
+        [compose(FedProx(mu=0.5), weights=ByLoss())],
+        grid={"method.mu": [0.0], "method.weights.power": [2.0]},
+    )
+    assert cells[-1].experiment.build_method() == compose(
+        FedProx(mu=0.0), weights=ByLoss(power=2.0)
+    )
 
 
 def test_as_plain_data_and_back() -> None:
     whole = compose(FedProx(mu=0.5), weights=ByLoss(power=2.0), inputs=Shifted(), beside=Slow())
     assert method_from(spec_of(whole)) == whole
-    assert parts(whole) == (FedProx(mu=0.5), {"weights": ByLoss(power=2.0), "inputs": Shifted(), "beside": Slow()})
+    assert parts(whole) == (
+        FedProx(mu=0.5),
+        {"weights": ByLoss(power=2.0), "inputs": Shifted(), "beside": Slow()},
+    )
     assert parts(FedAvg()) == (FedAvg(), {})
 
 
@@ -171,12 +194,16 @@ class Twice(FedAvg):
 
     def round(self, server: Server, state: State, cohort: Cohort) -> State:
         looked = cohort.run(self.look, Down(model=state.model))
-        return super().round(server, state, cohort).with_(looked=float(looked.numbers("mean").mean()))
+        return (
+            super().round(server, state, cohort).with_(looked=float(looked.numbers("mean").mean()))
+        )
 
     def look(self, client: Client, down: Down) -> Up:
         client.state["looked"] = client.round
         x = client.train.x
-        return Up(mean=float((client.inputs.other(x) if client.inputs is not None else x).double().mean()))
+        return Up(
+            mean=float((client.inputs.other(x) if client.inputs is not None else x).double().mean())
+        )
 
     def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
         return State(model=super().update(server, state, ups, weights).model, greeted=state.greeted)
@@ -207,20 +234,29 @@ class Centred(Method):
 
 def apart() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Sites whose samples differ in mean and scale."""
-    return {name: ((1 + place) * x + 3 * place, y) for place, (name, (x, y)) in enumerate(sites({"ada": 40, "bo": 30, "cy": 20}).items())}
+    return {
+        name: ((1 + place) * x + 3 * place, y)
+        for place, (name, (x, y)) in enumerate(sites({"ada": 40, "bo": 30, "cy": 20}).items())
+    }
 
 
 def test_inputs_of_a_guest_reach_every_step_of_the_base(tmp_path: Path) -> None:
     """Also those that do not come through `deliver`, and not those before the guest is prepared."""
     whole = played(settings(compose(Twice(), inputs=Centred())), tmp_path / "whole", apart())
-    assert abs(server_state(whole).looked) < 1e-6 < server_state(played(settings(Twice()), tmp_path / "plain", apart())).looked
+    assert (
+        abs(server_state(whole).looked)
+        < 1e-6
+        < server_state(played(settings(Twice()), tmp_path / "plain", apart())).looked
+    )
     assert server_state(whole).greeted == 3
     for own in client_states(whole).values():
         assert own["looked"] == 3 and set(own["@centred"]) == {"scale"}
 
 
 def test_a_base_that_makes_its_state_anew_loses_no_guest(tmp_path: Path) -> None:
-    run = trained(compose(Twice(), weights=ByLoss(), beside=Slow()), tmp_path / "run", "mlp", rounds=2)
+    run = trained(
+        compose(Twice(), weights=ByLoss(), beside=Slow()), tmp_path / "run", "mlp", rounds=2
+    )
     state = server_state(run)
     assert (state["@byloss"]["visits"], state["@slow"]["rounds"]) == (8, 3)
     plain = trained(compose(FedAvg(), weights=ByLoss()), tmp_path / "plain", "mlp", rounds=2)
@@ -230,8 +266,13 @@ def test_a_base_that_makes_its_state_anew_loses_no_guest(tmp_path: Path) -> None
 def test_inputs_delivered_to_each_client_are_those_it_is_measured_with(tmp_path: Path) -> None:
     """One test set for all, and one model: what a client scores on it depends on its own inputs, and nobody scores for all."""
     data = {"split": (0.6, 0.2, 0.2), "partition": "natural", "test": "global"}
-    whole = played(settings(compose(FedAvg(), inputs=Centred()), data=data), tmp_path / "run", apart())
-    rows = {row["client"]: row["value"] for row in whole.table(phase="final", split="shared", metric="loss")}
+    whole = played(
+        settings(compose(FedAvg(), inputs=Centred()), data=data), tmp_path / "run", apart()
+    )
+    rows = {
+        row["client"]: row["value"]
+        for row in whole.table(phase="final", split="shared", metric="loss")
+    }
     assert rows.keys() == {"ada", "bo", "cy"}
     wanted = eq.Experiment(**settings("fedavg", data=data), dataset=eq.from_sites(apart()))
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
@@ -241,17 +282,23 @@ def test_inputs_delivered_to_each_client_are_those_it_is_measured_with(tmp_path:
         own = federation.x[federation.train[place]]
         with torch.no_grad():
             logits = net((x - own.mean()) / own.std())
-        assert rows[client] == pytest.approx(float(nn.functional.cross_entropy(logits.double(), y)), rel=1e-5)
+        assert rows[client] == pytest.approx(
+            float(nn.functional.cross_entropy(logits.double(), y)), rel=1e-5
+        )
     assert len(set(rows.values())) == 3
 
 
 @pytest.mark.parametrize("transport", [None, "loopback"])
-def test_one_object_as_base_and_guest_has_steps_of_both(tmp_path: Path, transport: str | None) -> None:
+def test_one_object_as_base_and_guest_has_steps_of_both(
+    tmp_path: Path, transport: str | None
+) -> None:
     one = Centred()
     run = played(settings(compose(one, inputs=one)), tmp_path / "run", apart(), transport)
     for own in client_states(run).values():
         assert own["scale"] == own["@centred"]["scale"] > 0
-    same = played(settings(compose(Centred(), inputs=Centred())), tmp_path / "same", apart(), transport)
+    same = played(
+        settings(compose(Centred(), inputs=Centred())), tmp_path / "same", apart(), transport
+    )
     assert everything(run).keys() == everything(same).keys()
 
 
@@ -307,20 +354,42 @@ class Learning(Shifted):
 @pytest.mark.parametrize(
     ("base", "guests", "reason"),
     [
-        (FedAvg(), {"weights": FedProx()}, r"weights=FedProx\(\) on FedAvg\(\): its weight rule is inherited from FedAvg; give FedAvg"),
+        (
+            FedAvg(),
+            {"weights": FedProx()},
+            r"weights=FedProx\(\) on FedAvg\(\): its weight rule is inherited from FedAvg; give FedAvg",
+        ),
         (FedAvg(), {"weights": FedAvgM()}, "inherited from FedAvg; give FedAvg"),
         (FedProx(), {"weights": Claiming()}, "inherited from Method; give FedAvg"),
         (FedProx(), {"weights": Squared()}, "write composable_weights = True in it"),
-        (FedAvg(), {"beside": CoReFed()}, "remembers what its after measured, which only the slot weights asks for"),
+        (
+            FedAvg(),
+            {"beside": CoReFed()},
+            "remembers what its after measured, which only the slot weights asks for",
+        ),
         (FedAvg(), {"beside": ByLoss()}, "remembers what its before and after measured"),
         (FedAvg(), {"weights": ByLoss(), "beside": CoReFed()}, "remembers what its after measured"),
-        (Judging(), {"inputs": Shifted()}, "Judging measures models on validation data at the server, where inputs are not changed"),
-        (FedAvg(), {"inputs": Shifted(), "weights": JudgingRule()}, "JudgingRule measures models on validation data at the server"),
+        (
+            Judging(),
+            {"inputs": Shifted()},
+            "Judging measures models on validation data at the server, where inputs are not changed",
+        ),
+        (
+            FedAvg(),
+            {"inputs": Shifted(), "weights": JudgingRule()},
+            "JudgingRule measures models on validation data at the server",
+        ),
         (FedAvg(), {"inputs": Learning()}, "which this slot never asks; give it as beside, too"),
-        (FedAvg(), {"weights": compose(FedAvg(), weights=ByLoss())}, r"FedAvg\+ByLoss is a composition already"),
+        (
+            FedAvg(),
+            {"weights": compose(FedAvg(), weights=ByLoss())},
+            r"FedAvg\+ByLoss is a composition already",
+        ),
     ],
 )
-def test_what_would_not_do_what_it_says_is_refused(base: Method, guests: dict[str, Any], reason: str) -> None:
+def test_what_would_not_do_what_it_says_is_refused(
+    base: Method, guests: dict[str, Any], reason: str
+) -> None:
     with pytest.raises(Unsound, match=reason):
         compose(base, **guests)
 
@@ -337,7 +406,9 @@ class Bringing(Slow):
 
     brings: str = "model"
 
-    def models(self, task: Task, others: Mapping[str, Callable[[], nn.Module]]) -> Mapping[str, Callable[[], nn.Module]]:
+    def models(
+        self, task: Task, others: Mapping[str, Callable[[], nn.Module]]
+    ) -> Mapping[str, Callable[[], nn.Module]]:
         return {self.brings: lambda: nn.Linear(3, 3)}
 
 
@@ -347,7 +418,10 @@ class BringingBase(Bringing, FedAvg):
         return {"global": Served(client.load(down.model), same_for_all=True)}
 
 
-@pytest.mark.parametrize(("base", "brings"), [(FedAvg(), "model"), (FedAvg(), "private"), (BringingBase(brings="extra"), "extra")])
+@pytest.mark.parametrize(
+    ("base", "brings"),
+    [(FedAvg(), "model"), (FedAvg(), "private"), (BringingBase(brings="extra"), "extra")],
+)
 def test_a_guest_does_not_replace_a_network(base: Method, brings: str, tmp_path: Path) -> None:
     with pytest.raises(Unsound, match=f"Bringing brings a model '{brings}', which would replace"):
         played(settings(compose(base, beside=Bringing(brings=brings))), tmp_path / "run")

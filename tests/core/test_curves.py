@@ -34,7 +34,10 @@ def hospitals(classes: int = 2, sizes: tuple[int, ...] = (300, 220, 90)) -> eq.D
     found = {}
     for name, size in zip("abc", sizes, strict=True):
         x = rng.normal(size=(size, 4))
-        found[name] = (x, np.digitize(x[:, 0] + 0.7 * rng.normal(size=size), [0.9, 1.5, 2.0][: classes - 1]))
+        found[name] = (
+            x,
+            np.digitize(x[:, 0] + 0.7 * rng.normal(size=size), [0.9, 1.5, 2.0][: classes - 1]),
+        )
     return eq.from_sites(found)
 
 
@@ -77,11 +80,21 @@ def test_counts_are_those_of_every_served_model(classes: int, tmp_path: Path) ->
         chosen = [1] if classes == 2 else range(classes)
         exact = np.mean([roc_auc_score(y == c, p[:, c]) for c in chosen])
         assert abs(derived(run)["auroc"][client] - exact) <= counts.resolution(table) + 1e-12
-        assert derived(run)["balanced_accuracy"][client] == pytest.approx(balanced_accuracy_score(y, p.argmax(1)), abs=1e-12)
-        precision = np.mean([average_precision_score(y == c, np.rint(100 * p[:, c])) for c in chosen])
-        assert derived(run)["auprc"][client] == pytest.approx(precision, abs=1e-12), "of scores in whole per cent"
+        assert derived(run)["balanced_accuracy"][client] == pytest.approx(
+            balanced_accuracy_score(y, p.argmax(1)), abs=1e-12
+        )
+        precision = np.mean(
+            [average_precision_score(y == c, np.rint(100 * p[:, c])) for c in chosen]
+        )
+        assert derived(run)["auprc"][client] == pytest.approx(precision, abs=1e-12), (
+            "of scores in whole per cent"
+        )
         inside = clinical(run)[client]["auroc"]
-        assert inside.low is not None and inside.high is not None and inside.low <= inside.value <= inside.high
+        assert (
+            inside.low is not None
+            and inside.high is not None
+            and inside.low <= inside.value <= inside.high
+        )
 
 
 def test_the_majority_class_stands_beside_every_accuracy(tmp_path: Path) -> None:
@@ -100,7 +113,9 @@ def test_the_same_counts_come_over_a_wire_and_after_a_finish(tmp_path: Path) -> 
     here = finished(tmp_path / "here", hospitals(), method="finetune")
     there = finished(tmp_path / "there", hospitals(), "loopback", method="finetune")
     assert counted(here.store) == counted(there.store) != []
-    assert {row["round"] for row in counted(here.store)} == {4}, "after the exchanges that follow the last round, and not before"
+    assert {row["round"] for row in counted(here.store)} == {4}, (
+        "after the exchanges that follow the last round, and not before"
+    )
     assert len(here.majority()) == 3 and here.majority() == there.majority()
 
 
@@ -108,7 +123,11 @@ def test_the_same_counts_come_over_a_wire_and_after_a_finish(tmp_path: Path) -> 
 def test_a_site_may_forbid_it(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if how == "environment":
         monkeypatch.setenv(curves.FORBIDDEN, "no")
-    evaluation: dict[str, Any] = {"setting": {"curves": False}, "list": {"no_curves": ["a"]}, "environment": {}}[how]
+    evaluation: dict[str, Any] = {
+        "setting": {"curves": False},
+        "list": {"no_curves": ["a"]},
+        "environment": {},
+    }[how]
     run = finished(tmp_path / "run", hospitals(), evaluation=evaluation)
     assert list(run.counts()) == (["b"] if how == "list" else [])
     assert set(run.final()) == {"a", "b", "c"}
@@ -117,7 +136,12 @@ def test_a_site_may_forbid_it(how: str, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_shared_test_set_is_counted_once(tmp_path: Path) -> None:
-    wanted = eq.Experiment(data={"name": hospitals(), "test": "global"}, model={"name": "mlp", "hidden": [6]}, rounds=2, workers=0)
+    wanted = eq.Experiment(
+        data={"name": hospitals(), "test": "global"},
+        model={"name": "mlp", "hidden": [6]},
+        rounds=2,
+        workers=0,
+    )
     run = eq.run(wanted, tmp_path / "run", Watcher())
     assert list(run.counts()) == ["all"] and list(run.majority()) == ["all"]
     assert counts.total(run.counts()["all"]) == run.store.meta("shared test")
@@ -126,11 +150,20 @@ def test_a_shared_test_set_is_counted_once(tmp_path: Path) -> None:
 def test_equal_classes_regression_and_many_classes_say_nothing(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(400, 3))
-    even = finished(tmp_path / "even", eq.from_sites({"a": (x, np.arange(400) % 2)}), method="fedavg")
-    assert even.counts() and not unequal(even.counts()) and derived(even) == {} and clinical(even) == {}
+    even = finished(
+        tmp_path / "even", eq.from_sites({"a": (x, np.arange(400) % 2)}), method="fedavg"
+    )
+    assert (
+        even.counts()
+        and not unequal(even.counts())
+        and derived(even) == {}
+        and clinical(even) == {}
+    )
     numbers = finished(tmp_path / "numbers", eq.from_sites({"a": (x, x[:, 0])}), method="fedavg")
     assert numbers.counts() == {} and numbers.majority() == {}
-    many = finished(tmp_path / "many", eq.from_sites({"a": (x, np.arange(400) % 25)}), method="fedavg")
+    many = finished(
+        tmp_path / "many", eq.from_sites({"a": (x, np.arange(400) % 25)}), method="fedavg"
+    )
     assert many.counts() == {} and many.majority()
 
 
@@ -138,7 +171,9 @@ def test_sites_that_are_unequal_in_opposite_ways_are_unequal(tmp_path: Path) -> 
     """Together as many ill as well, and each site full of one of them: accuracy would shine at both."""
     x = np.random.default_rng(0).normal(size=(400, 3))
     ill = (np.arange(400) % 10 > 0).astype(int)
-    run = finished(tmp_path / "run", eq.from_sites({"a": (x, ill), "b": (x + 1, 1 - ill)}), method="fedavg")
+    run = finished(
+        tmp_path / "run", eq.from_sites({"a": (x, ill), "b": (x + 1, 1 - ill)}), method="fedavg"
+    )
     assert counts.majority(counts.pooled(list(run.counts().values()))) < 0.6
     assert unequal(run.counts()) and set(clinical(run)) == {"a", "b"}
 
@@ -185,7 +220,13 @@ def test_a_run_of_format_3_goes_on_and_going_back_takes_counts_along(tmp_path: P
         db.execute("update meta set value = '3' where key = 'format'")
     assert Run(tmp_path / "run").counts() == {}
     wanted = eq.Experiment(
-        data=data, model={"name": "mlp", "hidden": [6]}, training={"lr": 0.2}, rounds=3, workers=0, method="fedakd", keep=5
+        data=data,
+        model={"name": "mlp", "hidden": [6]},
+        training={"lr": 0.2},
+        rounds=3,
+        workers=0,
+        method="fedakd",
+        keep=5,
     )
     assert counted(simulate.resume(tmp_path / "run", Watcher(), given=wanted).store) == whole
 
@@ -194,7 +235,15 @@ def test_the_best_round_is_that_of_the_model_asked_for(tmp_path: Path) -> None:
     run = played(settings("fedakd", rounds=4), tmp_path / "run")
     for model in ("personal", "global"):
         rows = run.table(phase="received", metric="accuracy", model=model, split="test")
-        means = {number: np.mean([row["value"] for row in rows if row["round"] == number]) for number in range(1, 5)}
+        means = {
+            number: np.mean([row["value"] for row in rows if row["round"] == number])
+            for number in range(1, 5)
+        }
         found = summarise(run, model=model)
-        assert found["average then"] == pytest.approx(max(means.values())) and means[found["best round"]] == max(means.values())
-    assert summarise(run, model="global")["average then"] != summarise(run, model="personal")["average then"]
+        assert found["average then"] == pytest.approx(max(means.values())) and means[
+            found["best round"]
+        ] == max(means.values())
+    assert (
+        summarise(run, model="global")["average then"]
+        != summarise(run, model="personal")["average then"]
+    )

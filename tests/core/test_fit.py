@@ -18,14 +18,22 @@ from tests.helpers.plain import assert_equal, assert_near
 from tests.helpers.problems import bench_of
 from tests.helpers.runs import settings, sites
 
-NORMED = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))  # cannot take a batch of one
+NORMED = nn.Sequential(
+    nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3)
+)  # cannot take a batch of one
 
 
 def bench(model: Any = "mlp", size: int = 17, **training: Any) -> Workbench:
     """A workbench whose clients hold `size` training samples each."""
     changes = {} if isinstance(model, str) else {"models": {"model": model}}
     name = model if isinstance(model, str) else "mlp"
-    config = settings("fedavg", name, data={"split": (1.0, 0.0, 0.0), "partition": "natural"}, training={"batch": 5, **training}, **changes)
+    config = settings(
+        "fedavg",
+        name,
+        data={"split": (1.0, 0.0, 0.0), "partition": "natural"},
+        training={"batch": 5, **training},
+        **changes,
+    )
     return bench_of(config, sites({"ada": size, "bo": size}))[0]
 
 
@@ -59,12 +67,16 @@ def test_an_epoch_visits_every_sample_once_in_batches_with_a_short_last_one() ->
     client, seen = worker(bench()), []
     done = client.fit(client.load(None), watched(seen), epochs=2)
     assert [len(batch.indices) for batch in seen] == [5, 5, 5, 2] * 2
-    assert [(batch.epoch, batch.step, batch.position) for batch in seen] == [(e, 4 * e + p, p) for e in (0, 1) for p in range(4)]
+    assert [(batch.epoch, batch.step, batch.position) for batch in seen] == [
+        (e, 4 * e + p, p) for e in (0, 1) for p in range(4)
+    ]
     for epoch in (seen[:4], seen[4:]):
         assert sorted(torch.cat([batch.indices for batch in epoch]).tolist()) == list(range(17))
     assert (done.steps, done.skipped, client.steps) == (8, 0, 8)
     for batch in seen:
-        assert torch.equal(batch.x, client.train.x[batch.indices]) and torch.equal(batch.y, client.train.y[batch.indices])
+        assert torch.equal(batch.x, client.train.x[batch.indices]) and torch.equal(
+            batch.y, client.train.y[batch.indices]
+        )
 
 
 def test_steps_stand_in_place_of_epochs() -> None:
@@ -85,14 +97,23 @@ def test_the_batch_order_is_named_by_seed_round_client_attempt_and_purpose() -> 
     orders = [first, order(worker(shop), purpose="forward"), *map(order, others)]
     assert len({tuple(one) for one in orders}) == 5
     both = worker(shop)
-    assert order(both) == order(both) == first, "two stages of a round share the order of one purpose"
+    assert order(both) == order(both) == first, (
+        "two stages of a round share the order of one purpose"
+    )
 
 
 @pytest.mark.parametrize("as_places", [False, True])
 def test_a_subset_is_all_that_is_seen(as_places: bool) -> None:
     client = worker(bench())
     mask = torch.arange(17) % 3 == 0
-    assert sorted(order(client, on=mask.nonzero().squeeze(1) if as_places else mask)) == [0, 3, 6, 9, 12, 15]
+    assert sorted(order(client, on=mask.nonzero().squeeze(1) if as_places else mask)) == [
+        0,
+        3,
+        6,
+        9,
+        12,
+        15,
+    ]
 
 
 def test_an_empty_subset_changes_nothing() -> None:
@@ -106,7 +127,9 @@ def test_a_batch_of_one_that_batch_norm_cannot_take_is_skipped_and_counted() -> 
     client = worker(bench(NORMED, size=11))
     _, done = end(client, epochs=2)
     assert (done.steps, done.skipped, client.skipped) == (4, 2, 2)
-    assert end(worker(bench("cnn", size=11)))[1].steps == 3, "a convolution's batch norm takes a single sample"
+    assert end(worker(bench("cnn", size=11)))[1].steps == 3, (
+        "a convolution's batch norm takes a single sample"
+    )
 
 
 def test_training_ends_when_every_batch_is_skipped() -> None:
@@ -151,7 +174,11 @@ def test_optimiser_memory_is_given_and_returned(models: int) -> None:
     memory = None
     for _ in range(2):
         seen: list[Batch] = []
-        memory = client.fit(nets if models > 1 else nets[0], [watched(seen), *[supervised] * (models - 1)], memory=memory).memory
+        memory = client.fit(
+            nets if models > 1 else nets[0],
+            [watched(seen), *[supervised] * (models - 1)],
+            memory=memory,
+        ).memory
         for batch in seen:
             optimiser.zero_grad()
             F.cross_entropy(reference.net(batch.x), batch.y).backward()
@@ -185,7 +212,9 @@ def test_the_learning_rate_decays_by_round_and_can_be_overridden() -> None:
     start = shop.initial("model")
     moves = [(end(worker(shop, round=number))[0] - start).norm() for number in (1, 2, 3)]
     assert moves == pytest.approx([moves[0], moves[0] / 2, moves[0] / 4], rel=1e-3)
-    assert (end(worker(shop, round=3), lr=0.4)[0] - start).norm() == pytest.approx(moves[0], rel=1e-3)
+    assert (end(worker(shop, round=3), lr=0.4)[0] - start).norm() == pytest.approx(
+        moves[0], rel=1e-3
+    )
 
 
 def test_the_loss_is_the_mean_over_samples() -> None:
@@ -200,7 +229,9 @@ def test_dropout_draws_from_a_named_stream_and_leaves_the_users_generator_alone(
     first = end(worker(shop))[0]
     torch.rand(3)
     assert_equal(first, end(worker(shop))[0])
-    assert not torch.equal(first["features.2.weight"], end(worker(shop, "bo"))[0]["features.2.weight"])
+    assert not torch.equal(
+        first["features.2.weight"], end(worker(shop, "bo"))[0]["features.2.weight"]
+    )
     torch.random.set_rng_state(before)
     end(worker(shop))
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -214,7 +245,11 @@ def test_a_misspelt_setting_is_refused() -> None:
 def test_a_fit_adds_to_what_the_request_has_done() -> None:
     client = worker(bench(NORMED, size=11))
     first, second = end(client)[1], end(client, epochs=2)[1]
-    assert (first.steps, second.steps, client.steps) == (2, 4, 6) and (first.skipped, second.skipped, client.skipped) == (1, 2, 3)
+    assert (first.steps, second.steps, client.steps) == (2, 4, 6) and (
+        first.skipped,
+        second.skipped,
+        client.skipped,
+    ) == (1, 2, 3)
 
 
 @pytest.mark.parametrize("steps", [1, 4, 5, 8])
@@ -222,7 +257,9 @@ def test_as_many_steps_as_asked_for_also_at_the_end_of_an_epoch(steps: int) -> N
     seen: list[Batch] = []
     client = worker(bench())
     assert client.fit(client.load(None), watched(seen), steps=steps).steps == len(seen) == steps
-    assert [(batch.epoch, batch.position) for batch in seen] == [divmod(step, 4) for step in range(steps)]
+    assert [(batch.epoch, batch.position) for batch in seen] == [
+        divmod(step, 4) for step in range(steps)
+    ]
 
 
 def test_the_loss_of_one_sample_is_its_own() -> None:
@@ -284,7 +321,10 @@ def test_a_fit_trains_in_training_mode_and_noise_is_of_its_purpose() -> None:
     model.net.eval()
     client.fit(model, watched(seen), purpose="own")
     assert model.net.training
-    assert seen[0].noise is not None and seen[0].noise.initial_seed() == client.stream("own inputs").initial_seed()
+    assert (
+        seen[0].noise is not None
+        and seen[0].noise.initial_seed() == client.stream("own inputs").initial_seed()
+    )
 
 
 def test_dropout_of_several_models_is_that_of_each_alone() -> None:

@@ -91,7 +91,12 @@ class Meddling(Method):
     """Changes what is everyone's at every client, and tells what it found; the server tells, too."""
 
     def client(self, client: Client, down: Down) -> Up:
-        found = [torch.get_num_threads(), torch.is_grad_enabled(), str(torch.get_default_dtype()), torch.initial_seed() == 7]
+        found = [
+            torch.get_num_threads(),
+            torch.is_grad_enabled(),
+            str(torch.get_default_dtype()),
+            torch.initial_seed() == 7,
+        ]
         up = Up(model=client.load(down.model), found=found)
         torch.set_num_threads(3)
         torch.set_grad_enabled(False)
@@ -101,7 +106,15 @@ class Meddling(Method):
 
     def observe(self, server: Server, state: State, ups: Ups) -> State:
         return state.with_(
-            found=[*ups.values("found"), [torch.get_num_threads(), torch.is_grad_enabled(), str(torch.get_default_dtype()), False]]
+            found=[
+                *ups.values("found"),
+                [
+                    torch.get_num_threads(),
+                    torch.is_grad_enabled(),
+                    str(torch.get_default_dtype()),
+                    False,
+                ],
+            ]
         )
 
 
@@ -148,12 +161,16 @@ def disguised(seconds: float) -> None:
 
 
 @pytest.mark.parametrize("step", [wait, spin, stubborn, disguised])
-def test_a_step_that_takes_too_long_is_interrupted(step: Callable[[float], None], no_alarm: None) -> None:
+def test_a_step_that_takes_too_long_is_interrupted(
+    step: Callable[[float], None], no_alarm: None
+) -> None:
     began = time.monotonic()
     with pytest.raises(Late), time_limit(0.1):
         step(60)
     assert time.monotonic() - began < 30
-    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL and signal.getitimer(
+        signal.ITIMER_REAL
+    ) == (0, 0)
 
 
 def test_a_step_that_ends_in_time_is_not(no_alarm: None) -> None:
@@ -197,7 +214,9 @@ def test_an_alarm_behind_the_end_of_the_step_still_comes(no_alarm: None) -> None
 
 
 @pytest.mark.parametrize(("outer", "inner"), [(0.1, 60.0), (60.0, 0.1)])
-def test_limits_inside_each_other_each_end_their_own(outer: float, inner: float, no_alarm: None) -> None:
+def test_limits_inside_each_other_each_end_their_own(
+    outer: float, inner: float, no_alarm: None
+) -> None:
     ended = []
     try:
         with time_limit(outer):
@@ -211,7 +230,9 @@ def test_limits_inside_each_other_each_end_their_own(outer: float, inner: float,
     assert ended == ["outer" if outer < inner else "inner"]
 
 
-def test_in_another_thread_it_cannot_be_kept_and_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: Any) -> None:
+def test_in_another_thread_it_cannot_be_kept_and_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: Any
+) -> None:
     from equipoise.cli import output
 
     wanted = eq.Experiment(**settings("fedavg", rounds=1), dataset=eq.from_sites(sites()))
@@ -229,7 +250,9 @@ def test_in_another_thread_it_cannot_be_kept_and_that_is_said(tmp_path: Path, ca
     thread.start()
     thread.join()
     assert said == [False] and can_interrupt()
-    assert [record.message for record in caplog.records].count(next(r.message for r in caplog.records if "deadline" in r.message)) == 1
+    assert [record.message for record in caplog.records].count(
+        next(r.message for r in caplog.records if "deadline" in r.message)
+    ) == 1
     plan = " ".join(capsys.readouterr().out.split())
     assert "participation.deadline is kept in the main thread only" in plan
     output.plan(wanted)
@@ -259,21 +282,37 @@ class Slow(Method):
 
 
 @pytest.mark.parametrize("transport", [None, "loopback"])
-def test_in_process_a_client_that_hangs_is_out_of_the_round(tmp_path: Path, transport: str | None) -> None:
+def test_in_process_a_client_that_hangs_is_out_of_the_round(
+    tmp_path: Path, transport: str | None
+) -> None:
     """The rest of the run is, bit for bit, that of a run in which it dropped out."""
-    hung = played(settings(Slow(), participation={"deadline": 1.5}), tmp_path / "hung", transport=transport)
-    assert [(row["round"], row["client"], row["reason"]) for row in hung.rejected()] == [(2, "bo", "did not answer within 1.5 s")]
+    hung = played(
+        settings(Slow(), participation={"deadline": 1.5}), tmp_path / "hung", transport=transport
+    )
+    assert [(row["round"], row["client"], row["reason"]) for row in hung.rejected()] == [
+        (2, "bo", "did not answer within 1.5 s")
+    ]
     script = {"script": [{"round": 2, "client": "bo", "kind": "drop"}]}
-    assert_same(everything(played(settings(Slow(where="nowhere"), faults=script), tmp_path / "dropped")), everything(hung))
-    assert not list((tmp_path / "hung" / "files").rglob(f"client-{state_name('bo', 2, 0, 0).rpartition('a')[0]}*"))
+    assert_same(
+        everything(played(settings(Slow(where="nowhere"), faults=script), tmp_path / "dropped")),
+        everything(hung),
+    )
+    assert not list(
+        (tmp_path / "hung" / "files").rglob(
+            f"client-{state_name('bo', 2, 0, 0).rpartition('a')[0]}*"
+        )
+    )
 
 
 def test_in_process_a_measurement_that_hangs_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
-    sentence = (
-        "client 'bo' was to measure models in round 2: did not answer within 1.5 s; see to it, or raise participation.deadline, then resume"
-    )
+    sentence = "client 'bo' was to measure models in round 2: did not answer within 1.5 s; see to it, or raise participation.deadline, then resume"
     with pytest.raises(RunError, match=sentence):
-        played(settings(Slow(where="serves"), participation={"deadline": 1.5}, evaluation={"every": 1}), tmp_path / "run")
+        played(
+            settings(
+                Slow(where="serves"), participation={"deadline": 1.5}, evaluation={"every": 1}
+            ),
+            tmp_path / "run",
+        )
     assert eq.Run(tmp_path / "run").last_round == 1
 
 
@@ -285,5 +324,8 @@ class NoRecord(Method):
 
 @pytest.mark.parametrize("transport", [None, "loopback"])
 def test_a_step_returns_a_record_or_nothing(tmp_path: Path, transport: str | None) -> None:
-    with pytest.raises(ClientError, match=r"client: expected an Up, got dict; end the step with `return Up\(name=value\)`"):
+    with pytest.raises(
+        ClientError,
+        match=r"client: expected an Up, got dict; end the step with `return Up\(name=value\)`",
+    ):
         played(settings(NoRecord()), tmp_path / "run", transport=transport)

@@ -47,7 +47,11 @@ def inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files hold one number per line; the two outputs are that number and its negative."""
 
     def read(data: Path, recipe: Any, client: str | None) -> torch.Tensor:
-        values = torch.tensor([float(word) for word in data.read_text().split()]) if data.is_file() else torch.tensor([1.0, 2.0])
+        values = (
+            torch.tensor([float(word) for word in data.read_text().split()])
+            if data.is_file()
+            else torch.tensor([1.0, 2.0])
+        )
         return torch.stack([values, -values], 1)
 
     monkeypatch.setattr(export, "inputs_from", read)
@@ -61,12 +65,21 @@ def test_a_prediction_is_the_likeliest_class_and_all_shares(tmp_path: Path) -> N
     (tmp_path / "new.csv").write_text("1 -1 0.25")
     run = Guessing()
     header, rows = predictions(run, tmp_path / "new.csv", None, "bo", ["mine"])
-    assert header == ["sample", "prediction", "p(0)", "p(1)"] and run.asked == [("global", "bo", ["mine"])]
+    assert header == ["sample", "prediction", "p(0)", "p(1)"] and run.asked == [
+        ("global", "bo", ["mine"])
+    ]
     shares = [1 / (1 + np.exp(-2 * value)) for value in (1, -1, 0.25)]
-    assert rows == [[k, "01"[int(share < 0.5)], round(share, 6), round(1 - share, 6)] for k, share in enumerate(shares)]
+    assert rows == [
+        [k, "01"[int(share < 0.5)], round(share, 6), round(1 - share, 6)]
+        for k, share in enumerate(shares)
+    ]
     named = Guessing(task=Task("classification", (2,), 2, ("no", "yes")))
     header, rows = predictions(named, tmp_path / "new.csv", "personal")
-    assert header[2:] == ["p(no)", "p(yes)"] and [row[1] for row in rows] == ["no", "yes", "no"] and named.asked == [("personal", None, ())]
+    assert (
+        header[2:] == ["p(no)", "p(yes)"]
+        and [row[1] for row in rows] == ["no", "yes", "no"]
+        and named.asked == [("personal", None, ())]
+    )
     (tmp_path / "empty.csv").write_text("")
     assert predictions(named, tmp_path / "empty.csv") == (header, [])
 
@@ -74,14 +87,22 @@ def test_a_prediction_is_the_likeliest_class_and_all_shares(tmp_path: Path) -> N
 def test_a_prediction_may_be_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "new.csv").write_text("x")
     monkeypatch.setattr(export, "inputs_from", lambda *_: torch.tensor([[1.5], [2.5]]))
-    assert predictions(Guessing(task=Task("regression", (2,), 1)), tmp_path / "new.csv") == (["sample", "prediction"], [[0, 1.5], [1, 2.5]])
+    assert predictions(Guessing(task=Task("regression", (2,), 1)), tmp_path / "new.csv") == (
+        ["sample", "prediction"],
+        [[0, 1.5], [1, 2.5]],
+    )
 
 
-def test_a_folder_of_sites_is_predicted_site_by_site_unless_a_client_is_named(tmp_path: Path) -> None:
+def test_a_folder_of_sites_is_predicted_site_by_site_unless_a_client_is_named(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(RunError, match="no file .*nothing; give a CSV or NPZ file"):
         predictions(Guessing(), tmp_path / "nothing")
     (tmp_path / "sites").mkdir()
-    with pytest.raises(RunError, match="sites holds no site files; give a CSV, NPZ or Parquet file, or a folder with one per site"):
+    with pytest.raises(
+        RunError,
+        match="sites holds no site files; give a CSV, NPZ or Parquet file, or a folder with one per site",
+    ):
         predictions(Guessing(), tmp_path / "sites")
     (tmp_path / "sites" / "ada.csv").write_text("1 2")
     (tmp_path / "sites" / "bo.csv").write_text("-3")
@@ -97,17 +118,28 @@ def test_a_folder_of_sites_is_predicted_site_by_site_unless_a_client_is_named(tm
     assert run.asked[2:] == [("personal", "cy", ["mine"])] * 2
 
 
-def test_images_are_named_by_their_file_and_patients_by_their_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "new_images", lambda data: [tmp_path / "a" / "1.png", tmp_path / "2.png"])
+def test_images_are_named_by_their_file_and_patients_by_their_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        export, "new_images", lambda data: [tmp_path / "a" / "1.png", tmp_path / "2.png"]
+    )
     header, rows = predictions(Guessing("image"), tmp_path)
     assert header[0] == "file" and [row[0] for row in rows] == ["a/1.png", "2.png"]
     (tmp_path / "2.png").write_text("1 2")
-    assert [row[0] for row in predictions(Guessing("image"), tmp_path / "2.png")[1]] == ["1.png", "2.png"]
+    assert [row[0] for row in predictions(Guessing("image"), tmp_path / "2.png")[1]] == [
+        "1.png",
+        "2.png",
+    ]
     (tmp_path / "x.npz").write_text("1 2")
     header, rows = predictions(Guessing("image"), tmp_path / "x.npz")
     assert header[0] == "sample" and [row[0] for row in rows] == [0, 1]
-    monkeypatch.setattr(export, "new_patients", lambda data, recipe: SimpleNamespace(ids=["p7", "p8"]))
-    monkeypatch.setattr(export, "inputs_of", lambda patients, recipe: torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
+    monkeypatch.setattr(
+        export, "new_patients", lambda data, recipe: SimpleNamespace(ids=["p7", "p8"])
+    )
+    monkeypatch.setattr(
+        export, "inputs_of", lambda patients, recipe: torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    )
     header, rows = predictions(Guessing("histories"), tmp_path)
     assert header[0] == "patient" and [row[:2] for row in rows] == [["p7", "1"], ["p8", "0"]]
 
@@ -117,10 +149,23 @@ def test_images_are_named_by_their_file_and_patients_by_their_id(tmp_path: Path,
 
 def counting(*changed: dict[str, Any]) -> Any:
     """A store with one row of counts for both classes of client a, changed where asked."""
-    usual = {"client": "a", "model": "global", "split": "test", "score": 50, "found": 0, "mistaken": 0}
-    rows = [{**usual, "class": 0, "positives": 2, "negatives": 3}, {**usual, "class": 1, "positives": 3, "negatives": 2}]
+    usual = {
+        "client": "a",
+        "model": "global",
+        "split": "test",
+        "score": 50,
+        "found": 0,
+        "mistaken": 0,
+    }
+    rows = [
+        {**usual, "class": 0, "positives": 2, "negatives": 3},
+        {**usual, "class": 1, "positives": 3, "negatives": 2},
+    ]
     rows = [{**row, **change} for row, change in zip(rows, [*changed, {}, {}], strict=False)]
-    return SimpleNamespace(folder=Path("run"), rows=lambda query: rows if "from curves" in query else [{"name": "curves"}])
+    return SimpleNamespace(
+        folder=Path("run"),
+        rows=lambda query: rows if "from curves" in query else [{"name": "curves"}],
+    )
 
 
 TASK = Task("classification", (3,), 2)
@@ -129,14 +174,21 @@ TASK = Task("classification", (3,), 2)
 def test_counts_are_tables_of_one_model_and_split() -> None:
     monkey = counting()
     assert counted(SimpleNamespace(rows=lambda query: [])) == [], "a run of an older format"  # type: ignore[arg-type]
-    assert tables(monkey, TASK, "personal", "test") == {} and tables(monkey, TASK, "global", "shared") == {}
+    assert (
+        tables(monkey, TASK, "personal", "test") == {}
+        and tables(monkey, TASK, "global", "shared") == {}
+    )
 
 
-@pytest.mark.parametrize(("key", "value"), [("class", 2), ("class", -1), ("score", -1), ("score", counts.BINS)])
+@pytest.mark.parametrize(
+    ("key", "value"), [("class", 2), ("class", -1), ("score", -1), ("score", counts.BINS)]
+)
 def test_counts_of_a_class_or_score_that_cannot_be_are_refused(key: str, value: int) -> None:
     with pytest.raises(RunError, match=f"its counts of scores name class .*{value}"):
         tables(counting({key: value}), TASK, "global", "test")
-    assert tables(counting({key: value}, {key: value}), TASK, "other", "test") == {}, "not looked at"
+    assert tables(counting({key: value}, {key: value}), TASK, "other", "test") == {}, (
+        "not looked at"
+    )
 
 
 # Before and after a run.
@@ -149,40 +201,75 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_what_is_written_about_a_run(finished: Run) -> None:
     meta, names = finished.store.meta, list(sites())
-    assert meta("version") == __version__ and meta("clients") == names == finished.clients and meta("status") == "finished"
+    assert (
+        meta("version") == __version__
+        and meta("clients") == names == finished.clients
+        and meta("status") == "finished"
+    )
     assert meta("environment") == {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cpu": torch.backends.cpu.get_cpu_capability(),
     }
     made = datetime.fromisoformat(meta("created"))
-    assert made.tzinfo is not None and 0 <= (datetime.now(UTC) - made).total_seconds() < 3600 and made.microsecond == 0
-    assert len(meta("run")) == 32 and meta("fingerprint of") == "clients" and meta("method")["name"] == "fedavg" and not meta("shared test")
-    assert {name: sum(sizes) for name, sizes in meta("sizes").items()}.keys() == {"train", "validation", "test"}
-    assert [sum(parts) for parts in zip(*meta("sizes").values(), strict=True)] == [len(y) for _, y in sites().values()]
-    assert meta("not portable") == "its data set is a Python object" and 0 < meta("wall seconds") < 600
+    assert (
+        made.tzinfo is not None
+        and 0 <= (datetime.now(UTC) - made).total_seconds() < 3600
+        and made.microsecond == 0
+    )
+    assert (
+        len(meta("run")) == 32
+        and meta("fingerprint of") == "clients"
+        and meta("method")["name"] == "fedavg"
+        and not meta("shared test")
+    )
+    assert {name: sum(sizes) for name, sizes in meta("sizes").items()}.keys() == {
+        "train",
+        "validation",
+        "test",
+    }
+    assert [sum(parts) for parts in zip(*meta("sizes").values(), strict=True)] == [
+        len(y) for _, y in sites().values()
+    ]
+    assert (
+        meta("not portable") == "its data set is a Python object" and 0 < meta("wall seconds") < 600
+    )
 
 
-def test_a_model_is_exported_with_its_name_and_a_card_beside_it(finished: Run, tmp_path: Path) -> None:
+def test_a_model_is_exported_with_its_name_and_a_card_beside_it(
+    finished: Run, tmp_path: Path
+) -> None:
     path, card = export.export(finished)
     assert (path, card) == (finished.folder / "global.safetensors", finished.folder / "global.md")
     path, card = export.export(finished, client="bo")
-    assert path.name == "global-bo.safetensors" and card.read_text().startswith("# global of client bo")
+    assert path.name == "global-bo.safetensors" and card.read_text().startswith(
+        "# global of client bo"
+    )
     path, card = export.export(finished, "global", out=tmp_path / "deep" / "m.safetensors")
     with safe_open(path, "pt") as opened:
         assert opened.metadata() == {"model": "global", "client": "", "run": "run"}
-        assert all(torch.equal(opened.get_tensor(key), tensor) for key, tensor in finished.model("global").state_dict().items())
+        assert all(
+            torch.equal(opened.get_tensor(key), tensor)
+            for key, tensor in finished.model("global").state_dict().items()
+        )
     assert card == tmp_path / "deep" / "m.md"
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match="cannot write the model to .*; choose a file that can be written with --out"):
+    with pytest.raises(
+        RunError, match="cannot write the model to .*; choose a file that can be written with --out"
+    ):
         export.export(finished, out=tmp_path / "file" / "m.safetensors")
     with pytest.raises(RunError, match="no model 'personal' in .*; its method serves global"):
         finished.model("personal")
 
 
-def test_a_run_of_own_data_goes_on_with_them_alone_and_one_of_an_own_model_does_not(finished: Run, tmp_path: Path) -> None:
+def test_a_run_of_own_data_goes_on_with_them_alone_and_one_of_an_own_model_does_not(
+    finished: Run, tmp_path: Path
+) -> None:
     folder = Path(shutil.copytree(finished.folder, tmp_path / "run"))
-    data, alone = eq.from_sites(sites()), "cannot be resumed from its file alone: its {} is a Python object; call equipoise.resume"
+    data, alone = (
+        eq.from_sites(sites()),
+        "cannot be resumed from its file alone: its {} is a Python object; call equipoise.resume",
+    )
 
     def told(**meta: str) -> None:
         store = Store(folder, writing=True)
@@ -207,9 +294,12 @@ def test_a_watcher_hears_of_the_start_and_of_every_round_and_can_tell_that_nobod
     began: list[Any] = []
     closed: list[bool] = []
     close = Store.close
-    monkeypatch.setattr(Store, "close", lambda store: [closed.append(store._lock is not None), close(store)][1])
+    monkeypatch.setattr(
+        Store, "close", lambda store: [closed.append(store._lock is not None), close(store)][1]
+    )
     watcher = Watcher(
-        on_start=lambda first, rounds: began.append((first, rounds)), on_round=lambda record: began.append(watcher.interrupted())
+        on_start=lambda first, rounds: began.append((first, rounds)),
+        on_round=lambda record: began.append(watcher.interrupted()),
     )
     assert eq.run(wanted, tmp_path / "run", watcher).last_round == 2
     assert closed == [True], "whoever is handed the run may go on with it"
@@ -217,7 +307,9 @@ def test_a_watcher_hears_of_the_start_and_of_every_round_and_can_tell_that_nobod
 
 
 @pytest.mark.parametrize(("workers", "refused"), [(None, False), (0, False), (1, True)])
-def test_what_cannot_be_rebuilt_in_a_worker_runs_in_process_unless_workers_are_asked_for(workers: int | None, refused: bool) -> None:
+def test_what_cannot_be_rebuilt_in_a_worker_runs_in_process_unless_workers_are_asked_for(
+    workers: int | None, refused: bool
+) -> None:
     wanted = eq.Experiment(model=torch.nn.Linear(2, 2), workers=workers)
     if refused:
         with pytest.raises(
@@ -237,7 +329,17 @@ def test_a_simulation_names_its_model_and_closes_its_transport() -> None:
 
     wanted = eq.Experiment(dataset=eq.from_sites(sites()), seed=4)
     with Simulation(wanted, None, connect) as simulation:
-        assert wanted.model == "auto" and simulation.wanted.model == "mlp" and simulation.transport.wanted is simulation.wanted  # type: ignore[attr-defined]
+        assert (
+            wanted.model == "auto"
+            and simulation.wanted.model == "mlp"
+            and simulation.transport.wanted is simulation.wanted
+        )  # type: ignore[attr-defined]
         expected = federate(wanted.data, 4, wanted.dataset)
-        assert all((one == other).all() for one, other in zip(simulation.federation.train, expected.train, strict=True)) and closed == []
+        assert (
+            all(
+                (one == other).all()
+                for one, other in zip(simulation.federation.train, expected.train, strict=True)
+            )
+            and closed == []
+        )
     assert closed == [1] and isinstance(simulation.watcher, Watcher)

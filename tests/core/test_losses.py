@@ -8,7 +8,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from equipoise.client import Client
-from equipoise.losses.terms import Batch, Loss, Outputs, distillation, frozen_logits, supervised, term
+from equipoise.losses.terms import (
+    Batch,
+    Loss,
+    Outputs,
+    distillation,
+    frozen_logits,
+    supervised,
+    term,
+)
 from equipoise.models.model import Model
 from tests.helpers.problems import bench_of
 from tests.helpers.runs import settings, sites
@@ -27,7 +35,10 @@ def fixed(value: float) -> Loss:
 
 def test_a_loss_is_the_weighted_sum_of_its_terms() -> None:
     _, _, outputs, batch = scene()
-    assert float((fixed(2) + 0.5 * fixed(4) + 3 * (fixed(1) + 2 * fixed(5)))(outputs, batch)) == 2 + 2 + 33
+    assert (
+        float((fixed(2) + 0.5 * fixed(4) + 3 * (fixed(1) + 2 * fixed(5)))(outputs, batch))
+        == 2 + 2 + 33
+    )
     assert float((-1 * fixed(4))(outputs, batch)) == -4
 
 
@@ -62,12 +73,17 @@ def test_supervised_is_the_tasks_own_loss() -> None:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
-def test_distillation_is_the_scaled_divergence_to_the_teacher_of_each_sample(temperature: float) -> None:
+def test_distillation_is_the_scaled_divergence_to_the_teacher_of_each_sample(
+    temperature: float,
+) -> None:
     _, _, outputs, batch = scene()
     teacher = torch.randn(len(batch.y) + 10, 3, generator=torch.Generator().manual_seed(0))
     batch.indices = torch.arange(9, 1, -1)
     p = (teacher[batch.indices] / temperature).softmax(1)
-    expected = temperature**2 * (p * (p.log() - (outputs.logits / temperature).log_softmax(1))).sum(1).mean()
+    expected = (
+        temperature**2
+        * (p * (p.log() - (outputs.logits / temperature).log_softmax(1))).sum(1).mean()
+    )
     torch.testing.assert_close(distillation(teacher, temperature)(outputs, batch), expected)
 
 

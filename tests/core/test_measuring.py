@@ -20,7 +20,17 @@ from equipoise.records import Down, Record, State, Up
 from equipoise.storage.store import RoundRecord, RunError
 from equipoise.task import Task
 from equipoise.transports import curves
-from equipoise.transports.measuring import DISTANCE, HANDED, MEASURE, OUTPUTS, PRESENT, STEPS, measure, score, served
+from equipoise.transports.measuring import (
+    DISTANCE,
+    HANDED,
+    MEASURE,
+    OUTPUTS,
+    PRESENT,
+    STEPS,
+    measure,
+    score,
+    served,
+)
 from equipoise.tree import Tree
 
 TWO = Task("classification", (2,), 2)
@@ -39,16 +49,22 @@ def samples(x: Any, y: Any) -> Any:
 def test_metrics_of_classes_are_those_of_their_logits() -> None:
     logits, y = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 0.5]]), torch.tensor([0, 1, 1])
     found = score(TWO, logits, y, ["accuracy", "loss"])
-    assert found == pytest.approx({"accuracy": 2 / 3, "loss": log_loss(y, torch.softmax(logits.double(), 1))})
+    assert found == pytest.approx(
+        {"accuracy": 2 / 3, "loss": log_loss(y, torch.softmax(logits.double(), 1))}
+    )
     assert score(TWO, logits[:0], y[:0], ["accuracy"]) == {}
 
 
 def test_errors_are_told_in_the_targets_unit_and_the_loss_in_that_of_training() -> None:
-    found = score(NUMBER, torch.tensor([[1.0], [0.0]]), torch.tensor([0.5, -1.0]), ["rmse", "mae", "loss"])  # 12 and 10, of 11 and 8
+    found = score(
+        NUMBER, torch.tensor([[1.0], [0.0]]), torch.tensor([0.5, -1.0]), ["rmse", "mae", "loss"]
+    )  # 12 and 10, of 11 and 8
     assert found == pytest.approx({"rmse": np.sqrt(2.5), "mae": 1.5, "loss": 0.625})
 
 
-def test_a_metric_that_does_not_exist_has_no_value_and_that_of_a_diverged_model_is_not_a_number() -> None:
+def test_a_metric_that_does_not_exist_has_no_value_and_that_of_a_diverged_model_is_not_a_number() -> (
+    None
+):
     y = torch.tensor([1, 1])
     assert score(TWO, torch.zeros(2, 2), y, ["auroc", "accuracy"]).keys() == {"accuracy"}
     found = score(TWO, torch.tensor([[np.nan, 0.0], [0.0, 1.0]]), y, ["loss", "auroc"])
@@ -98,13 +114,25 @@ PARTS = {
 }
 
 
-def asked(method: Any, step: str = MEASURE, client: Any = None, **more: Any) -> tuple[Up, list[dict[str, Any]]]:
-    told = {"down": Down(), "splits": ["validation", "test"], "metrics": ["accuracy"], "alike": True, **more}
+def asked(
+    method: Any, step: str = MEASURE, client: Any = None, **more: Any
+) -> tuple[Up, list[dict[str, Any]]]:
+    told = {
+        "down": Down(),
+        "splits": ["validation", "test"],
+        "metrics": ["accuracy"],
+        "alike": True,
+        **more,
+    }
     return STEPS[step](method, client or Client(), Record(told), PARTS.__getitem__)  # type: ignore[arg-type]
 
 
 def test_exactly_one_served_model_is_the_main_one() -> None:
-    given: Any = {"a": 1.0, "b": Served(2.0, same_for_all=True, main=True), "c": Served(3.0, main=True)}  # type: ignore[arg-type]
+    given: Any = {
+        "a": 1.0,
+        "b": Served(2.0, same_for_all=True, main=True),
+        "c": Served(3.0, main=True),
+    }  # type: ignore[arg-type]
     found = served(Serving(**given), Client(), Down())  # type: ignore[arg-type]
     assert {name: (one.model, one.same_for_all, one.main) for name, one in found.items()} == {
         "a": (1.0, False, False), "b": (2.0, True, True), "c": (3.0, False, False),
@@ -119,7 +147,9 @@ def test_exactly_one_served_model_is_the_main_one() -> None:
 
 
 def test_every_model_is_measured_on_every_part() -> None:
-    rows = measure(Client(), {"a": 1.0, "b": -1.0}, ["validation", "test"], ["accuracy"], PARTS.__getitem__)  # type: ignore[arg-type, dict-item]
+    rows = measure(
+        Client(), {"a": 1.0, "b": -1.0}, ["validation", "test"], ["accuracy"], PARTS.__getitem__
+    )  # type: ignore[arg-type, dict-item]
     assert [(row["model"], row["split"], row["metric"], row["value"]) for row in rows] == [
         ("a", "validation", "accuracy", 1.0), ("b", "validation", "accuracy", 0.0), ("a", "test", "accuracy", 0.5), ("b", "test", "accuracy", 0.5),
     ]  # fmt: skip
@@ -129,15 +159,25 @@ def test_every_model_is_measured_on_every_part() -> None:
 def test_models_for_all_are_left_to_the_server_on_the_shared_test_set(same: bool) -> None:
     method = Serving(all=Served(1.0, same_for_all=True), own=2.0)  # type: ignore[arg-type]
     up, rows = asked(method, splits=["test", "shared"], alike=same, ending=True, curves=True)
-    assert up.served == {"all": {"common": same, "main": True}, "own": {"common": False, "main": False}}
+    assert up.served == {
+        "all": {"common": same, "main": True},
+        "own": {"common": False, "main": False},
+    }
     assert [(row["model"], row["split"]) for row in rows] == [
         ("all", "test"), ("own", "test"), *([] if same else [("all", "shared")]), ("own", "shared"),
     ]  # fmt: skip
-    assert set(up.curves) == ({"own"} if same else {"all", "own"}) and counts.total(up.curves["own"].numpy()) == 40
-    assert up.curves["own"][1, counts.NEGATIVES].sum() == 0  # of the shared test set, which has one class
+    assert (
+        set(up.curves) == ({"own"} if same else {"all", "own"})
+        and counts.total(up.curves["own"].numpy()) == 40
+    )
+    assert (
+        up.curves["own"][1, counts.NEGATIVES].sum() == 0
+    )  # of the shared test set, which has one class
 
 
-def test_counts_and_the_majority_are_for_the_last_measurement_and_those_who_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_and_the_majority_are_for_the_last_measurement_and_those_who_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     method = Serving(own=1.0)
     assert set(asked(method)[0]) == {"served"}
     assert set(asked(method, ending=True, curves=False)[0]) == {"served", "majority"}
@@ -149,7 +189,10 @@ def test_counts_and_the_majority_are_for_the_last_measurement_and_those_who_may(
     assert "majority" not in asked(method, client=number, ending=True, metrics=[])[0]
     for word in ("no", " NO ", "0", "False"):
         monkeypatch.setenv("EQUIPOISE_CURVES", word)
-        assert not curves.allowed() and set(asked(method, ending=True, curves=True)[0]) == {"served", "majority"}
+        assert not curves.allowed() and set(asked(method, ending=True, curves=True)[0]) == {
+            "served",
+            "majority",
+        }
     monkeypatch.setenv("EQUIPOISE_CURVES", "yes")
     assert curves.allowed()
 
@@ -159,14 +202,19 @@ def test_slices_models_and_presence_are_sent_as_asked() -> None:
     up, rows = asked(method, OUTPUTS, model="b", start=38, stop=40)
     assert up.logits.tolist() == [[0.0, 2.0]] * 2 and rows == []
     tree = Tree({"w": torch.ones(1)})
-    assert asked(Serving(a=tree), HANDED, model="a")[0].model is tree and asked(method, PRESENT) == (Up(), [])
+    assert asked(Serving(a=tree), HANDED, model="a")[0].model is tree and asked(
+        method, PRESENT
+    ) == (Up(), [])
 
 
 def test_the_distance_of_mean_features_is_that_of_the_clients_inputs() -> None:
     client, method = Client(), Serving()
     method.changed = "other inputs"
     up, rows = asked(method, DISTANCE, client, local=1.0, new=-0.5)
-    assert dict(up) == pytest.approx({"angle": np.pi, "manhattan": 1.5 * (4 + 2)}, rel=1e-6) and rows == []  # of (4, 2) and -(2, 1)
+    assert (
+        dict(up) == pytest.approx({"angle": np.pi, "manhattan": 1.5 * (4 + 2)}, rel=1e-6)
+        and rows == []
+    )  # of (4, 2) and -(2, 1)
     assert client.inputs == "other inputs"
     client.train = []
     assert asked(method, DISTANCE, client, local=1.0, new=0.5) == (Up(), [])
@@ -176,23 +224,44 @@ def test_the_distance_of_mean_features_is_that_of_the_clients_inputs() -> None:
 
 
 def test_counts_are_of_enough_samples_and_not_too_many_classes() -> None:
-    def found(n: int = 30, classes: int = 2, task: str = "classification", value: float = 0.0) -> bool:
+    def found(
+        n: int = 30, classes: int = 2, task: str = "classification", value: float = 0.0
+    ) -> bool:
         outputs = torch.full((n, classes), value)
-        return bool(curves.of(Task(task, (2,), classes), outputs, torch.arange(n) % max(1, classes), "m"))  # type: ignore[arg-type]
+        return bool(
+            curves.of(Task(task, (2,), classes), outputs, torch.arange(n) % max(1, classes), "m")
+        )  # type: ignore[arg-type]
 
     assert found() and found(classes=20) and found(classes=3)
-    assert not any([found(29), found(classes=21), found(classes=1), found(task="regression"), found(value=np.nan)])
+    assert not any(
+        [
+            found(29),
+            found(classes=21),
+            found(classes=1),
+            found(task="regression"),
+            found(value=np.nan),
+        ]
+    )
     (table,) = curves.of(TWO, torch.zeros(30, 2), torch.zeros(30, dtype=torch.long), "m").values()
-    assert table.dtype == torch.int32 and table[0, counts.POSITIVES, 50] == 30 and curves.fault(table, TWO) is None
+    assert (
+        table.dtype == torch.int32
+        and table[0, counts.POSITIVES, 50] == 30
+        and curves.fault(table, TWO) is None
+    )
     few = torch.from_numpy(counts.counted(np.full((29, 2), 0.5), np.zeros(29, int)))
-    assert curves.fault(few, TWO) == "expected 30 samples or more" and "expected counts of shape" in str(
+    assert curves.fault(
+        few, TWO
+    ) == "expected 30 samples or more" and "expected counts of shape" in str(
         curves.fault(table, Task("classification", (2,), 3))
     )
     assert "expected counts" in str(curves.fault("many", TWO))
 
 
 def test_the_majority_is_the_share_of_the_most_frequent_class() -> None:
-    assert curves.majority(torch.tensor([2, 0, 2, 1])) == 0.5 and curves.majority(torch.tensor([], dtype=torch.long)) == 0.0
+    assert (
+        curves.majority(torch.tensor([2, 0, 2, 1])) == 0.5
+        and curves.majority(torch.tensor([], dtype=torch.long)) == 0.0
+    )
 
 
 def test_a_row_is_kept_for_every_class_and_score_that_occurs() -> None:
@@ -218,7 +287,10 @@ class Clients:
 
     def answer(self, step: str, client: str, order: Any) -> Any:
         if step == OUTPUTS:
-            return Up(logits=torch.arange(float(order.start), float(order.stop))[:, None] * torch.tensor([[-1.0, 1.0]])), []
+            return Up(
+                logits=torch.arange(float(order.start), float(order.stop))[:, None]
+                * torch.tensor([[-1.0, 1.0]])
+            ), []
         if step == HANDED:
             return Up(model=Tree({"w": torch.ones(1)}, "net")), []
         if step == DISTANCE:
@@ -226,7 +298,8 @@ class Clients:
         known = {"all": {"common": order["alike"], "main": not self.own}}
         known |= {"own": {"common": False, "main": True}} if self.own else {}
         return Up(served=known, **self.more), [
-            {"model": "all", "split": split, "metric": "loss", "value": 0.5} for split in order["splits"]
+            {"model": "all", "split": split, "metric": "loss", "value": 0.5}
+            for split in order["splits"]
         ]
 
     def who(self, step: str = MEASURE) -> list[str]:
@@ -240,11 +313,29 @@ class Delivering:
         return Down(word=client if self.each else "same")
 
 
-def measuring(ask: Any, shared: int = 0, own: Any = None, ending: bool = False, rounds: int = 4, task: Task = TWO, **settings: Any) -> Any:
+def measuring(
+    ask: Any,
+    shared: int = 0,
+    own: Any = None,
+    ending: bool = False,
+    rounds: int = 4,
+    task: Task = TWO,
+    **settings: Any,
+) -> Any:
     server = SimpleNamespace(
         ids=list("abc"), rounds=rounds, task=task, load=lambda tree: tree["w"], predict=lambda model, on: on.x * model,
     )  # fmt: skip
-    given: Any = (Delivering(), server, ["loss"], Evaluation(**settings), ask, nullcontext, shared, own, ending)
+    given: Any = (
+        Delivering(),
+        server,
+        ["loss"],
+        Evaluation(**settings),
+        ask,
+        nullcontext,
+        shared,
+        own,
+        ending,
+    )
     return Measuring(*given)
 
 
@@ -259,16 +350,27 @@ def test_when_models_are_measured_and_what_the_values_are_called(
     number: int, every: int, finish: bool, finishes: bool, phases: list[str]
 ) -> None:
     ask = Clients(majority=0.5)
-    round: Any = SimpleNamespace(record=RoundRecord(number, 0, ["b"], [], finish=finish), joined=["c"], uploads=None)
+    round: Any = SimpleNamespace(
+        record=RoundRecord(number, 0, ["b"], [], finish=finish), joined=["c"], uploads=None
+    )
     one = measuring(ask, every=every, splits=("test",))
     one.record(State(x=1), round, finishes)
-    everyone = [] if not phases else ["b"] if finish else list("abc")  # who comes late is measured, and nobody else again
+    everyone = (
+        [] if not phases else ["b"] if finish else list("abc")
+    )  # who comes late is measured, and nobody else again
     assert ask.who() == everyone and one.ending == ("final" in phases)
     rows = [row for row in round.record.measurements if row[1] != "majority"]
-    assert rows == [(client, "all", phase, "test", "loss", 0.5) for client in everyone for phase in phases]
+    assert rows == [
+        (client, "all", phase, "test", "loss", 0.5) for client in everyone for phase in phases
+    ]
     told = [row for row in round.record.measurements if row[1] == "majority"]
-    assert told == [(client, "majority", "reference", "test", "accuracy", 0.5) for client in everyone]
-    assert round.record.main == ("all" if phases else "") and 0 <= round.record.seconds["evaluation"] < 60
+    assert told == [
+        (client, "majority", "reference", "test", "accuracy", 0.5) for client in everyone
+    ]
+    assert (
+        round.record.main == ("all" if phases else "")
+        and 0 <= round.record.seconds["evaluation"] < 60
+    )
     assert all(("ending" in order) == ("final" in phases) for _, _, order in ask.asked)
 
 
@@ -282,14 +384,18 @@ def test_of_a_cohort_alone_those_who_joined_are_measured() -> None:
 @pytest.mark.parametrize(("own", "each", "splits", "asked"), [
     (False, False, ("test",), "abc"), (False, False, (), "a"), (True, False, (), "abc"), (False, True, (), "abc"),
 ])  # fmt: skip
-def test_without_parts_of_their_own_one_client_tells_whether_others_are_needed(own: bool, each: bool, splits: Any, asked: str) -> None:
+def test_without_parts_of_their_own_one_client_tells_whether_others_are_needed(
+    own: bool, each: bool, splits: Any, asked: str
+) -> None:
     ask, labels = Clients(own), samples(torch.zeros(5, 2), [0, 1, 0, 1, 0])
     one = measuring(ask, shared=5, own=labels, splits=splits)
     one.method.each = each
     rows, main = one.clients(State(x=1), list("abc"))
     assert ask.who() == list(asked) and main == ("own" if own else "all")
     assert all(
-        order["splits"] == [*splits, "shared"] and order["alike"] != each and order["metrics"] == ["loss"]
+        order["splits"] == [*splits, "shared"]
+        and order["alike"] != each
+        and order["metrics"] == ["loss"]
         for step, _, order in ask.asked
         if step == MEASURE
     )
@@ -303,16 +409,26 @@ def test_a_model_is_for_all_only_if_every_client_says_so() -> None:
             return Up(served={"all": {"common": client != "b", "main": True}}), []
 
     ask = Divided()
-    measuring(ask, shared=5, own=samples(torch.zeros(5, 2), [0] * 5)).clients(State(x=1), list("abc"))
+    measuring(ask, shared=5, own=samples(torch.zeros(5, 2), [0] * 5)).clients(
+        State(x=1), list("abc")
+    )
     assert ask.who() == list("abc") and not ask.who(OUTPUTS)
 
 
-def test_the_shared_test_set_is_cut_into_slices_that_are_put_together_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shared_test_set_is_cut_into_slices_that_are_put_together_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(evaluation, "SHARED_CHUNK", 4)
     ask, y = Clients(), torch.tensor([0, 1] * 5)
-    one = measuring(ask, shared=10, own=samples(torch.zeros(10, 2), y), splits=(), curves=False, ending=True)
+    one = measuring(
+        ask, shared=10, own=samples(torch.zeros(10, 2), y), splits=(), curves=False, ending=True
+    )
     rows, _ = one.clients(State(x=1), list("abc"))
-    slices = [(client, order["start"], order["stop"], order["model"]) for step, client, order in ask.asked if step == OUTPUTS]
+    slices = [
+        (client, order["start"], order["stop"], order["model"])
+        for step, client, order in ask.asked
+        if step == OUTPUTS
+    ]
     assert slices == [("a", 0, 4, "all"), ("a", 4, 8, "all"), ("a", 8, 10, "all")]
     logits = np.arange(10.0)[:, None] * np.array([[-1.0, 1.0]])
     expected = float(np.mean(np.log(np.exp(logits).sum(1)) - logits[np.arange(10), y]))
@@ -339,11 +455,23 @@ def test_whose_counts_are_asked_for() -> None:
     assert not measuring(None, ending=True, curves=False)._counts_of("a")
     some = measuring(None, ending=True, no_curves=("b",))
     assert some._counts_of("a") and not some._counts_of("b")
-    assert some._order("b", Down(), [], True)["curves"] is False and some._order("a", Down(), [], True)["ending"] is True
+    assert (
+        some._order("b", Down(), [], True)["curves"] is False
+        and some._order("a", Down(), [], True)["ending"] is True
+    )
 
 
 @pytest.mark.parametrize(
-    ("share", "counts"), [(1.0, True), (1e-9, True), (0.0, False), (1.01, False), (1, False), (None, False), (float("nan"), False)]
+    ("share", "counts"),
+    [
+        (1.0, True),
+        (1e-9, True),
+        (0.0, False),
+        (1.01, False),
+        (1, False),
+        (None, False),
+        (float("nan"), False),
+    ],
 )
 def test_a_majority_is_a_share(share: Any, counts: bool) -> None:
     one = measuring(None, ending=True)
@@ -358,22 +486,36 @@ def test_counts_are_taken_from_those_who_were_asked(shared: int, split: str) -> 
     one._take("a", Up(curves={"m": table}))
     (taken,) = one.counts
     assert taken[:3] == ("a", "m", split) and torch.equal(taken[3], table)
-    with pytest.raises(RunError, match="client 'b' sent counts of scores: nobody asked; install the same version on both sides"):
+    with pytest.raises(
+        RunError,
+        match="client 'b' sent counts of scores: nobody asked; install the same version on both sides",
+    ):
         one._take("b", Up(curves={"m": table}))
-    with pytest.raises(RunError, match="client 'a' sent counts of scores: its counts contradict each other"):
+    with pytest.raises(
+        RunError, match="client 'a' sent counts of scores: its counts contradict each other"
+    ):
         one._take("a", Up(curves={"m": torch.ones(2, 4, 101, dtype=torch.int32)}))
 
 
 def test_distances_are_those_of_uploads_to_the_new_model() -> None:
-    trees = {name: Tree({"w": torch.tensor([1.0, value])}, "net") for name, value in {"a": 0.0, "c": 2.0, "new": 1.0}.items()}
-    ask, ups = Clients(), Ups([("a", Up(model=trees["a"])), ("b", None), ("c", Up(model=trees["c"]))])
+    trees = {
+        name: Tree({"w": torch.tensor([1.0, value])}, "net")
+        for name, value in {"a": 0.0, "c": 2.0, "new": 1.0}.items()
+    }
+    ask, ups = (
+        Clients(),
+        Ups([("a", Up(model=trees["a"])), ("b", None), ("c", Up(model=trees["c"]))]),
+    )
     round: Any = SimpleNamespace(record=RoundRecord(1, 0, [], []), joined=[], uploads=ups)
     measuring(ask, distances=True, every=0).record(State(model=trees["new"]), round, False)
     assert [(client, order.local, order.new) for _, client, order in ask.asked] == [
         ("a", trees["a"], trees["new"]),
         ("c", trees["c"], trees["new"]),
     ]
-    found = {(client, split, metric): value for client, _, _, split, metric, value in round.record.measurements}
+    found = {
+        (client, split, metric): value
+        for client, _, _, split, metric, value in round.record.measurements
+    }
     assert found == pytest.approx({
         ("a", "parameters", "angle"): np.pi / 4, ("a", "parameters", "manhattan"): 1.0, ("a", "embedding", "angle"): 0.5,
         ("c", "parameters", "angle"): np.arccos(3 / np.sqrt(10)), ("c", "parameters", "manhattan"): 1.0, ("c", "embedding", "angle"): 0.5,
@@ -404,9 +546,18 @@ def test_whether_all_were_delivered_the_same(one: Any, other: Any, same: bool) -
     ("auroc", [[0, 1], [2]], [], True), ("auroc", [[0, 2], [1]], [], False), ("auroc", [[0, 3]], [0, 1], True), ("auroc", [[0]], [0, 3], False),
     ("accuracy", [[0, 1]], [], False), ("auroc", [[], []], [], False),
 ])  # fmt: skip
-def test_a_main_metric_that_would_exist_for_nobody_is_refused(main: str, test: Any, shared: Any, refused: bool) -> None:
+def test_a_main_metric_that_would_exist_for_nobody_is_refused(
+    main: str, test: Any, shared: Any, refused: bool
+) -> None:
     federation: Any = SimpleNamespace(
-        task=TWO, test=[np.array(part, int) for part in test], shared_test=np.array(shared, int), y=torch.tensor([0, 0, 1, 1])
+        task=TWO,
+        test=[np.array(part, int) for part in test],
+        shared_test=np.array(shared, int),
+        y=torch.tensor([0, 0, 1, 1]),
     )
-    with pytest.raises(ValueError, match="evaluation.main: auroc needs samples of two classes") if refused else nullcontext():
+    with (
+        pytest.raises(ValueError, match="evaluation.main: auroc needs samples of two classes")
+        if refused
+        else nullcontext()
+    ):
         check_main(Evaluation(main=main), federation)

@@ -23,13 +23,19 @@ from equipoise.tree import Tree
 EPS = 1e-3  # with less, Adam takes whole steps along gradients that are nothing but rounding (a bias in front of a batch norm)
 OPTIMISERS: dict[str, tuple[dict[str, Any], Callable[..., torch.optim.Optimizer]]] = {
     "sgd": ({"momentum": 0.9, "lr": 0.02}, lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9)),
-    "adam": ({"optimiser": "adam", "lr": 0.001, "eps": EPS}, lambda p: torch.optim.Adam(p, lr=0.001, eps=EPS)),
+    "adam": (
+        {"optimiser": "adam", "lr": 0.001, "eps": EPS},
+        lambda p: torch.optim.Adam(p, lr=0.001, eps=EPS),
+    ),
     "adamw": (
         {"optimiser": "adamw", "lr": 0.001, "weight_decay": 0.1, "eps": EPS},
         lambda p: torch.optim.AdamW(p, lr=0.001, weight_decay=0.1, eps=EPS),
     ),
 }
-SHAPES = dict.fromkeys(("corefed_cnn", "fedave_cifar", "moon_cnn", "private_cnn", "proxy_cnn", "resnet10", "resnet12"), (3, 32, 32))
+SHAPES = dict.fromkeys(
+    ("corefed_cnn", "fedave_cifar", "moon_cnn", "private_cnn", "proxy_cnn", "resnet10", "resnet12"),
+    (3, 32, 32),
+)
 SHAPES |= {"gru": (6, 4), "mlp": (1, 8, 8), "cnn": (1, 8, 8)}
 SAMPLES, BATCH, STEPS = 8, 4, 3
 
@@ -39,7 +45,9 @@ class Dropped(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.features = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.4), nn.Flatten())
+        self.features = nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.4), nn.Flatten()
+        )
         self.head = nn.Linear(4 * 36, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -51,7 +59,15 @@ def at_work(model: Any, training: dict[str, Any]) -> Client:
     draw = np.random.Generator(np.random.PCG64(3))
     x = draw.standard_normal((SAMPLES, *shape)).astype(np.float32)
     if model == "gru":  # row 0: sex, postal code, number of events
-        x[:, 0] = np.stack([draw.integers(0, 2, SAMPLES), draw.integers(0, 5, SAMPLES), draw.integers(1, 6, SAMPLES), np.zeros(SAMPLES)], 1)
+        x[:, 0] = np.stack(
+            [
+                draw.integers(0, 2, SAMPLES),
+                draw.integers(0, 5, SAMPLES),
+                draw.integers(1, 6, SAMPLES),
+                np.zeros(SAMPLES),
+            ],
+            1,
+        )
         x[:, 1:, 0] = draw.integers(0, 5, (SAMPLES, 5))
     data = eq.from_arrays(x, np.arange(SAMPLES) % 3)
     wanted = eq.Experiment(
@@ -74,7 +90,9 @@ def twice(client: Client, tmp_path: Path, **options: Any) -> dict[str, Tensor]:
 
 
 def by_torch(
-    client: Client, optimiser: Callable[..., torch.optim.Optimizer], hook: Callable[[str, Tensor], Tensor] | None
+    client: Client,
+    optimiser: Callable[..., torch.optim.Optimizer],
+    hook: Callable[[str, Tensor], Tensor] | None,
 ) -> dict[str, Tensor]:
     """The same steps in one uninterrupted training: a plain loop with torch's own optimiser, which pairs entries and not memory."""
     net = client._bench._factory("model")()
@@ -99,7 +117,9 @@ def by_torch(
 
 def _as_trained(net: nn.Module, client: Client) -> nn.Module:
     """In the layout that our convolutions use: their gradients then agree, but for what the kernels of a step round."""
-    images = len(client.task.shape) == 3 and any(isinstance(part, nn.Conv2d) for part in net.modules())
+    images = len(client.task.shape) == 3 and any(
+        isinstance(part, nn.Conv2d) for part in net.modules()
+    )
     return net.to(memory_format=torch.channels_last) if images else net
 
 
@@ -108,15 +128,22 @@ def assert_as_torch(found: dict[str, Tensor], expected: dict[str, Tensor], start
     apart = {name: float((found[name] - expected[name]).double().norm()) for name in start.trained}
     gone = {name: float((expected[name] - start[name]).double().norm()) for name in start.trained}
     assert sum(gone.values()) > 0
-    assert np.linalg.norm(list(apart.values())) < 0.01 * np.linalg.norm(list(gone.values())), (apart, gone)
+    assert np.linalg.norm(list(apart.values())) < 0.01 * np.linalg.norm(list(gone.values())), (
+        apart,
+        gone,
+    )
 
 
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
 @pytest.mark.parametrize("model", [*names(), "dropout"])
-def test_fit_save_load_fit_is_one_uninterrupted_training(model: str, optimiser: str, tmp_path: Path) -> None:
+def test_fit_save_load_fit_is_one_uninterrupted_training(
+    model: str, optimiser: str, tmp_path: Path
+) -> None:
     training, reference = OPTIMISERS[optimiser]
     client = at_work(Dropped() if model == "dropout" else model, training)
-    assert_as_torch(twice(client, tmp_path), by_torch(client, reference, None), client.initial("model"))
+    assert_as_torch(
+        twice(client, tmp_path), by_torch(client, reference, None), client.initial("model")
+    )
 
 
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
@@ -125,12 +152,18 @@ def test_a_hook_may_add_in_any_order(order: str, optimiser: str, tmp_path: Path)
     """A tree's entries are contiguous and gradients of convolutions are not: whichever stands first decides the layout of their sum."""
     training, reference = OPTIMISERS[optimiser]
     client = at_work("cnn", training)
-    z = client.initial("model").apply(lambda tensor: torch.linspace(-0.3, 0.3, tensor.numel()).reshape(tensor.shape))
+    z = client.initial("model").apply(
+        lambda tensor: torch.linspace(-0.3, 0.3, tensor.numel()).reshape(tensor.shape)
+    )
     hooks: dict[str, Callable[[str, Tensor], Tensor]] = {
         "gradient first": lambda name, g: g + z[name],
         "own first": lambda name, g: z[name] + g,
     }
-    assert_as_torch(twice(client, tmp_path, gradient=hooks[order]), by_torch(client, reference, hooks[order]), client.initial("model"))
+    assert_as_torch(
+        twice(client, tmp_path, gradient=hooks[order]),
+        by_torch(client, reference, hooks[order]),
+        client.initial("model"),
+    )
 
 
 def test_fedekd_on_convolutions_trains_its_private_model_as_torch_does(tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ from equipoise.tree import Tree
 
 def run(method: Any, out: Path, **more: Any) -> eq.Run:
     data = {"name": "digits", "partition": "iid", "clients": 4}
-    return eq.run(eq.Experiment(**{"data": data, "method": method, "rounds": 2, "workers": 0, **more}), out)
+    return eq.run(
+        eq.Experiment(**{"data": data, "method": method, "rounds": 2, "workers": 0, **more}), out
+    )
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,17 @@ class NoDataclass(Method):
 @pytest.mark.parametrize(
     ("method", "sentence"),
     [
-        (Forgets(), r"Forgets\.client sent nothing, but no `model`; end it with `return Up\(model=model\)`"),
+        (
+            Forgets(),
+            r"Forgets\.client sent nothing, but no `model`; end it with `return Up\(model=model\)`",
+        ),
         (ArrayOfWeights(), r"ArrayOfWeights\.weights returned ndarray; expected Weights\(shares\)"),
         (Negative(), "expected one finite share of at least 0 per reply"),
         (Misspelt(), r"Misspelt\.weight is asked by nothing; did you mean weights\?"),
-        (NoDataclass(), r"NoDataclass has the parameter 'mu' but is no dataclass.*write @dataclass\(frozen=True\)"),
+        (
+            NoDataclass(),
+            r"NoDataclass has the parameter 'mu' but is no dataclass.*write @dataclass\(frozen=True\)",
+        ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Method) else "",
 )
@@ -89,9 +97,16 @@ class DivergesAtTheServer(Method):
         return values[self.where]()
 
 
-@pytest.mark.parametrize(("where", "entry"), [("nested", r"deep\.list\[1\]"), ("number", "number"), ("kept", r"kept\.1")])
-def test_a_server_state_that_is_not_finite_ends_the_run_in_that_round(where: str, entry: str, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=rf"round 2: {entry} in the server's state .* not finite.*lower training\.lr \(now 0\.1\)"):
+@pytest.mark.parametrize(
+    ("where", "entry"), [("nested", r"deep\.list\[1\]"), ("number", "number"), ("kept", r"kept\.1")]
+)
+def test_a_server_state_that_is_not_finite_ends_the_run_in_that_round(
+    where: str, entry: str, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        RunError,
+        match=rf"round 2: {entry} in the server's state .* not finite.*lower training\.lr \(now 0\.1\)",
+    ):
         run(DivergesAtTheServer(where), tmp_path / "run", rounds=4)
     assert eq.Run(tmp_path / "run").last_round == 1
 
@@ -103,7 +118,9 @@ class DivergesAtAClient(Method):
     def client(self, client: Client, down: Down) -> Up:
         model = client.load(down.model)
         client.fit(model)
-        client.state["score"] = torch.tensor([float("inf") if client.id == "2" and client.round == 1 else 1.0])
+        client.state["score"] = torch.tensor(
+            [float("inf") if client.id == "2" and client.round == 1 else 1.0]
+        )
         return Up(model=model)
 
 
@@ -121,10 +138,13 @@ class AllDiverge(Method):
         return Up(model=client.load(down.model), score=float("nan"))
 
 
-def test_a_round_in_which_all_replies_were_refused_names_the_first_and_its_reason(tmp_path: Path, caplog: Any) -> None:
+def test_a_round_in_which_all_replies_were_refused_names_the_first_and_its_reason(
+    tmp_path: Path, caplog: Any
+) -> None:
     caplog.set_level(logging.ERROR)
     with pytest.raises(
-        RunError, match="round 1 was given up 3 times: 0 of 4 replies counted.*of client '0': score is nan: not finite"
+        RunError,
+        match="round 1 was given up 3 times: 0 of 4 replies counted.*of client '0': score is nan: not finite",
     ) as raised:
         run(AllDiverge(), tmp_path / "run")
     assert "participation.floor" not in str(raised.value)
@@ -151,7 +171,9 @@ def test_a_strict_exchange_broken_in_the_setup_is_a_sentence(tmp_path: Path) -> 
 def test_numbers_of_numpy_times_a_tree_and_trees_times_trees() -> None:
     tree = Tree({"w": torch.tensor([1.0, 2.0]), "n": torch.tensor([7])}, "m", ["n"])
     for half in (np.float64(0.5), np.float32(0.5), 0.5):
-        assert torch.equal((half * tree)["w"], torch.tensor([0.5, 1.0])) and list(half * tree) == ["w"]
+        assert torch.equal((half * tree)["w"], torch.tensor([0.5, 1.0])) and list(half * tree) == [
+            "w"
+        ]
         assert torch.equal((tree * half)["w"], torch.tensor([0.5, 1.0]))
     with pytest.raises(TypeError, match=r"a\.apply\(torch\.mul, b\)"):
         tree * tree  # type: ignore[operator]
@@ -159,9 +181,16 @@ def test_numbers_of_numpy_times_a_tree_and_trees_times_trees() -> None:
 
 
 def test_with_flat_is_the_inverse_of_flat() -> None:
-    tree = Tree({"a": torch.randn(2, 3), "n": torch.tensor([7]), "b": torch.randn(4).to(torch.bfloat16)}, "m", ["n"])
+    tree = Tree(
+        {"a": torch.randn(2, 3), "n": torch.tensor([7]), "b": torch.randn(4).to(torch.bfloat16)},
+        "m",
+        ["n"],
+    )
     again = tree.with_flat(tree.flat())
     assert list(again) == ["a", "b"] and again.model == "m"
-    assert all(torch.equal(again[name], tree[name]) and again[name].dtype == tree[name].dtype for name in again)
+    assert all(
+        torch.equal(again[name], tree[name]) and again[name].dtype == tree[name].dtype
+        for name in again
+    )
     with pytest.raises(ValueError, match="expected 10 numbers"):
         tree.with_flat(torch.zeros(11))

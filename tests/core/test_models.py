@@ -48,17 +48,27 @@ def whole() -> nn.Module:
     ],
     ids=["parts", "class of parts", "whole", "function"],
 )
-def test_a_module_of_the_users_is_trained_and_comes_back(tmp_path: Path, model: Any, names: set[str]) -> None:
+def test_a_module_of_the_users_is_trained_and_comes_back(
+    tmp_path: Path, model: Any, names: set[str]
+) -> None:
     config = settings("fedavg", models={"model": model}, rounds=2)
-    before = {name: value.clone() for name, value in model.state_dict().items()} if isinstance(model, nn.Module) else {}
+    before = (
+        {name: value.clone() for name, value in model.state_dict().items()}
+        if isinstance(model, nn.Module)
+        else {}
+    )
     run = played(config, tmp_path / "run")
     assert set(server_state(run).model) == names
-    with pytest.raises(RunError, match=r"its model is a Python object; call run.model\(..., given=experiment\)"):
+    with pytest.raises(
+        RunError, match=r"its model is a Python object; call run.model\(..., given=experiment\)"
+    ):
         run.model("global")
     net = run.model("global", given=eq.Experiment(**config))
     assert_equal(net.state_dict(), server_state(run).model)
     assert not net.training and net(torch.zeros(2, 1, 8, 8)).shape == (2, 3)
-    assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items()), "the user's own object is left alone"
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items()), (
+        "the user's own object is left alone"
+    )
 
 
 def test_a_module_keeps_the_weights_it_came_with(tmp_path: Path) -> None:
@@ -79,7 +89,10 @@ def test_models_come_out_as_modules(tmp_path: Path, method: str) -> None:
         assert run.main_model == "personal"
         for client, state in client_states(run).items():
             assert_equal(run.model("personal", client=client).state_dict(), state["local"])
-        with pytest.raises(RunError, match="model 'personal' belongs to a client; say which with --client .in Python client=., 'ada', say"):
+        with pytest.raises(
+            RunError,
+            match="model 'personal' belongs to a client; say which with --client .in Python client=., 'ada', say",
+        ):
             run.model("personal")
         with pytest.raises(RunError, match=r"no client 'zoe' in .*; it has ada, bo, cy, di"):
             run.model("personal", client="zoe")
@@ -87,7 +100,12 @@ def test_models_come_out_as_modules(tmp_path: Path, method: str) -> None:
 
 def test_the_measured_model_is_the_one_that_comes_out(tmp_path: Path) -> None:
     run = eq.run(
-        settings("fedavg", "cnn", data={"name": folder_of(tmp_path / "sites", sites()), "split": (0.7, 0.15, 0.15)}), tmp_path / "run"
+        settings(
+            "fedavg",
+            "cnn",
+            data={"name": folder_of(tmp_path / "sites", sites()), "split": (0.7, 0.15, 0.15)},
+        ),
+        tmp_path / "run",
     )
     from equipoise.data import DataConfig, federate
 
@@ -100,7 +118,10 @@ def test_the_measured_model_is_the_one_that_comes_out(tmp_path: Path) -> None:
 
 
 def test_several_models_and_clients_with_their_own(tmp_path: Path) -> None:
-    models = {"proxy": {"name": "mlp", "hidden": [5]}, "private": {"name": "mlp", "hidden": [4], "clients": {"bo": "cnn", "cy": whole()}}}
+    models = {
+        "proxy": {"name": "mlp", "hidden": [5]},
+        "private": {"name": "mlp", "hidden": [4], "clients": {"bo": "cnn", "cy": whole()}},
+    }
     config = settings(Standalone(model="private"), models=models, rounds=1)
     run = played(config, tmp_path / "run")
     trees = {client: state["local"] for client, state in client_states(run).items()}
@@ -110,7 +131,9 @@ def test_several_models_and_clients_with_their_own(tmp_path: Path) -> None:
         "cy": "private@cy",
         "di": "private",
     }
-    assert trees["ada"]["features.1.weight"].shape == (4, 64) and trees["cy"]["features.1.weight"].shape == (3, 64)
+    assert trees["ada"]["features.1.weight"].shape == (4, 64) and trees["cy"][
+        "features.1.weight"
+    ].shape == (3, 64)
     assert any(name.endswith("running_mean") for name in trees["bo"])
     again = eq.Experiment(**config)
     for client, tree in trees.items():
@@ -118,11 +141,18 @@ def test_several_models_and_clients_with_their_own(tmp_path: Path) -> None:
 
 
 def test_a_model_for_an_unknown_client_or_of_an_unknown_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"unknown client under models.model.clients 'boo'; did you mean 'bo'?"):
-        played(settings("standalone", models={"model": {"name": "mlp", "clients": {"boo": "cnn"}}}), tmp_path / "a")
+    with pytest.raises(
+        ValueError, match=r"unknown client under models.model.clients 'boo'; did you mean 'bo'?"
+    ):
+        played(
+            settings("standalone", models={"model": {"name": "mlp", "clients": {"boo": "cnn"}}}),
+            tmp_path / "a",
+        )
     with pytest.raises(ValueError, match=r"unknown model 'mpl'; did you mean 'mlp'"):
         played(settings("fedavg", models={"model": "mpl"}), tmp_path / "b")
-    assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists(), "nothing is left of a run that never began"
+    assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists(), (
+        "nothing is left of a run that never began"
+    )
 
 
 @pytest.mark.parametrize(("method", "client"), [("fedavg", None), ("standalone", "bo")])
@@ -142,19 +172,28 @@ def test_export_writes_weights_and_a_card(tmp_path: Path, method: str, client: s
     ):
         assert fact in text
     assert (f"bo: {run.final()['bo']:.4f}" in text) and (client is None or "ada:" not in text)
-    assert export(run, client=client)[0] == run.folder / ("global.safetensors" if client is None else "personal-bo.safetensors")
+    assert export(run, client=client)[0] == run.folder / (
+        "global.safetensors" if client is None else "personal-bo.safetensors"
+    )
 
 
 def test_predictions_are_the_models(tmp_path: Path) -> None:
     data = sites()
     run = eq.run(
-        settings("fedavg", "cnn", data={"name": folder_of(tmp_path / "sites", data), "split": (0.7, 0.15, 0.15)}, rounds=1),
+        settings(
+            "fedavg",
+            "cnn",
+            data={"name": folder_of(tmp_path / "sites", data), "split": (0.7, 0.15, 0.15)},
+            rounds=1,
+        ),
         tmp_path / "run",
     )
     header, rows = predictions(run, tmp_path / "sites" / "bo.npz")
     shares = run.model("global")(torch.from_numpy(data["bo"][0])).softmax(1).detach()
     assert header == ["sample", "prediction", "p(0)", "p(1)", "p(2)"]
-    assert [row[0] for row in rows] == list(range(len(shares))) and [int(row[1]) for row in rows] == shares.argmax(1).tolist()
+    assert [row[0] for row in rows] == list(range(len(shares))) and [
+        int(row[1]) for row in rows
+    ] == shares.argmax(1).tolist()
     np.testing.assert_allclose([row[2:] for row in rows], shares, atol=1e-5)
     with pytest.raises(RunError, match=r"no file .*nothing.npz; give a CSV or NPZ file"):
         predictions(run, tmp_path / "nothing.npz")
@@ -181,8 +220,12 @@ def test_the_layout_follows_from_network_and_data_and_trees_do_not_show_it() -> 
     with_convolution = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 2))
     without = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
     assert prefers_channels_last(with_convolution, pictures)
-    assert not prefers_channels_last(without, pictures) and not prefers_channels_last(with_convolution, table)
-    bench = Workbench(pictures, factories({"model": with_convolution}, pictures), Training(), seed=0)
+    assert not prefers_channels_last(without, pictures) and not prefers_channels_last(
+        with_convolution, table
+    )
+    bench = Workbench(
+        pictures, factories({"model": with_convolution}, pictures), Training(), seed=0
+    )
     model = bench.take("model")
     weight = next(p for p in model.trained.values() if p.dim() == 4)
     assert weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()

@@ -15,7 +15,21 @@ from equipoise.checked.names import checked_name, is_unicode, nearest, quoted
 from equipoise.storage.store import RunError
 from tests.helpers.stores import made_up_run
 
-GOOD = ["a", "Zürich", "北京", "St. Mary's (2)", "a" * 64, "[bold]", "$x$", "<b>", ":smile:", "100 %", "..", "_a", "-"]
+GOOD = [
+    "a",
+    "Zürich",
+    "北京",
+    "St. Mary's (2)",
+    "a" * 64,
+    "[bold]",
+    "$x$",
+    "<b>",
+    ":smile:",
+    "100 %",
+    "..",
+    "_a",
+    "-",
+]
 BAD = [
     "",
     "a" * 65,
@@ -68,7 +82,14 @@ def test_what_is_no_text_is_no_name() -> None:
 
 
 def test_a_quotation_is_one_short_printable_line() -> None:
-    for value in (10**5000, "x" * 10**6, "a\n\x1b[2J", ["\udcff"], {"a": "b\u202e"}, np.array([1, 2])):
+    for value in (
+        10**5000,
+        "x" * 10**6,
+        "a\n\x1b[2J",
+        ["\udcff"],
+        {"a": "b\u202e"},
+        np.array([1, 2]),
+    ):
         found = quoted(value)
         assert found.isprintable() and 0 < len(found) < 130
     assert quoted(np.str_("a")) == "'a'"
@@ -82,7 +103,10 @@ def test_latex_is_escaped(sign: str) -> None:
 
 
 def test_latex_of_everything_at_once_escapes_nothing_twice() -> None:
-    assert text.latex(r"\{}^~&%$#_") == r"\textbackslash{}\{\}\textasciicircum{}\textasciitilde{}\&\%\$\#\_"
+    assert (
+        text.latex(r"\{}^~&%$#_")
+        == r"\textbackslash{}\{\}\textasciicircum{}\textasciitilde{}\&\%\$\#\_"
+    )
     assert text.latex("fedprox (mu=0.1)") == "fedprox (mu=0.1)"
 
 

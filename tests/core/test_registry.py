@@ -32,7 +32,9 @@ def registered() -> Iterator[None]:
 
 
 def test_methods_are_files_and_what_users_register(registered: None) -> None:
-    assert {"standalone", "fedavg", "fedprox", "fedavgm", "scaffold", "mine"} <= set(methods.names())
+    assert {"standalone", "fedavg", "fedprox", "fedavgm", "scaffold", "mine"} <= set(
+        methods.names()
+    )
     assert methods.make("mine", {"times": 4}) == Mine(times=4)
     assert methods.names() == sorted(methods.names())
 
@@ -48,8 +50,14 @@ def test_a_method_of_a_users_module_is_found_by_its_path() -> None:
     [
         ("fedproxx", "unknown method 'fedproxx'; did you mean 'fedprox'?"),
         ("zzz", "unknown method 'zzz'. Known: "),
-        ("no_such_package:Thing", "unknown method 'no_such_package:Thing': cannot import 'no_such_package'"),
-        ("equipoise.methods.fedprox:FedPro", "unknown name in equipoise.methods.fedprox 'FedPro'; did you mean 'FedProx'?"),
+        (
+            "no_such_package:Thing",
+            "unknown method 'no_such_package:Thing': cannot import 'no_such_package'",
+        ),
+        (
+            "equipoise.methods.fedprox:FedPro",
+            "unknown name in equipoise.methods.fedprox 'FedPro'; did you mean 'FedProx'?",
+        ),
         ("equipoise.records:Up", "expected a subclass of equipoise.Method"),
     ],
 )
@@ -61,9 +69,15 @@ def test_unknown_names_are_refused_with_the_nearest(name: str, sentence: str) ->
 
 def test_parameters_are_checked_by_name_type_and_range() -> None:
     assert methods.make("fedprox", {"mu": "1e-3"}) == FedProx(mu=0.001), "YAML reads 1e-3 as text"
-    with pytest.raises(methods.UnknownName, match=r"unknown parameter of fedprox 'nu'; did you mean 'mu'. Known: average, mu"):
+    with pytest.raises(
+        methods.UnknownName,
+        match=r"unknown parameter of fedprox 'nu'; did you mean 'mu'. Known: average, mu",
+    ):
         methods.make("fedprox", {"nu": 1})
-    with pytest.raises(ValueError, match=r"method.mu: .*greater than or equal to 0, got -1; fedprox.mu is float >= 0"):
+    with pytest.raises(
+        ValueError,
+        match=r"method.mu: .*greater than or equal to 0, got -1; fedprox.mu is float >= 0",
+    ):
         methods.make("fedprox", {"mu": -1})
     with pytest.raises(ValueError, match=r"fedavg.average is one of 'size', 'uniform'"):
         methods.make("fedavg", {"average": "siz"})
@@ -77,7 +91,9 @@ def test_a_description_has_paper_ranges_and_the_comments_of_the_fields(registere
         {"name": "share", "default": 0.5, "range": "float >= 0 and <= 1", "help": "how much"},
         {"name": "times", "default": 3, "range": "int >= 1", "help": "how often"},
     ]
-    inherited = {entry["name"]: entry["help"] for entry in methods.describe("fedprox")["parameters"]}
+    inherited = {
+        entry["name"]: entry["help"] for entry in methods.describe("fedprox")["parameters"]
+    }
     assert inherited["average"] and inherited["mu"]
 
 

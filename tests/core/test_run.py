@@ -36,9 +36,13 @@ class Failing(Method):
 
 
 def test_an_exception_names_client_round_and_step_and_keeps_its_cause(tmp_path: Path) -> None:
-    with pytest.raises(ClientError, match="client 'cy', round 2, step 'client': ZeroDivisionError: no such luck") as caught:
+    with pytest.raises(
+        ClientError, match="client 'cy', round 2, step 'client': ZeroDivisionError: no such luck"
+    ) as caught:
         played(settings(Failing()), tmp_path / "run")
-    assert isinstance(caught.value.__cause__, ZeroDivisionError), "a debugger must reach the line that failed"
+    assert isinstance(caught.value.__cause__, ZeroDivisionError), (
+        "a debugger must reach the line that failed"
+    )
     assert eq.Run(tmp_path / "run").last_round == 1, "what was finished before stands"
 
 
@@ -66,7 +70,8 @@ class Remembering(Method):
     def observe(self, server: Server, state: State, ups: Ups) -> State:
         counts = state.inner["counts"]
         return state.with_(
-            last=state.last.put(ups.table("model")), inner={"counts": counts.put({client: counts.get(client, 0) + 1 for client in ups.ids})}
+            last=state.last.put(ups.table("model")),
+            inner={"counts": counts.put({client: counts.get(client, 0) + 1 for client in ups.ids})},
         )
 
 
@@ -78,7 +83,9 @@ def stopped_after(number: int) -> Watcher:
     return Watcher(on_round=stop)
 
 
-@pytest.mark.parametrize(("cores", "asked", "processes"), [(3, None, 3), (None, None, 1), (3, 2, 2), (3, 0, None)])
+@pytest.mark.parametrize(
+    ("cores", "asked", "processes"), [(3, None, 3), (None, None, 1), (3, 2, 2), (3, 0, None)]
+)
 def test_there_is_a_worker_for_every_core_unless_a_number_is_given(
     cores: int | None, asked: int | None, processes: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +94,9 @@ def test_there_is_a_worker_for_every_core_unless_a_number_is_given(
     assert simulate._pool(eq.Experiment(data={"name": "digits"}, workers=asked)) == processes
 
 
-def test_values_by_client_survive_a_resume_and_only_changed_ones_are_written(tmp_path: Path) -> None:
+def test_values_by_client_survive_a_resume_and_only_changed_ones_are_written(
+    tmp_path: Path,
+) -> None:
     config = settings(Remembering(), rounds=5, participation={"number": 2}, keep=100)
     whole = played(config, tmp_path / "whole")
     wanted = eq.Experiment(**config, dataset=eq.from_sites(sites()))
@@ -100,7 +109,9 @@ def test_values_by_client_survive_a_resume_and_only_changed_ones_are_written(tmp
     joined = [client for row in rounds for client in row["joined"]]
     assert dict(state.inner["counts"]) == {client: joined.count(client) for client in joined}
     assert isinstance(state.last, PerClient) and set(state.last) == set(joined)
-    written = resumed.store.rows("select round, key from files where kind = 'perclient' and key like 'last%' order by rowid")
+    written = resumed.store.rows(
+        "select round, key from files where kind = 'perclient' and key like 'last%' order by rowid"
+    )
     assert [(row["round"], row["key"].partition("\x1f")[2]) for row in written] == [
         (row["round"], c) for row in rounds for c in row["joined"]
     ]
@@ -112,13 +123,20 @@ class KeepsReplies(Method):
 
     def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
         state = super().update(server, state, ups, weights)
-        return state if server.round > 1 else state.with_(first=ups[0].model, all={"of": ups.values("model")}, record=ups[0])
+        return (
+            state
+            if server.round > 1
+            else state.with_(first=ups[0].model, all={"of": ups.values("model")}, record=ups[0])
+        )
 
 
 def test_replies_that_go_through_files_give_the_same_bits(tmp_path: Path) -> None:
     """Also when a method keeps them: their files end with the round."""
     wide = {"models": {"model": {"name": "mlp", "hidden": [1500]}}, "rounds": 4}
-    spooled, held = (played(settings(KeepsReplies(), memory=megabytes, **wide), tmp_path / str(megabytes)) for megabytes in (1, 512))
+    spooled, held = (
+        played(settings(KeepsReplies(), memory=megabytes, **wide), tmp_path / str(megabytes))
+        for megabytes in (1, 512)
+    )
     assert_same(everything(held), everything(spooled))
     assert not list((tmp_path / "1" / "files").rglob("reply-*"))
 
@@ -139,7 +157,9 @@ class TwoStages(Method):
     def round(self, server: Server, state: State, cohort: Cohort) -> State:
         first = cohort.run(self.client, Down(model=state.model))
         second = cohort.run(self.second)
-        return state.with_(found=[*first.values("found"), *second.values("found")], kept=second.values("kept"))
+        return state.with_(
+            found=[*first.values("found"), *second.values("found")], kept=second.values("kept")
+        )
 
 
 def test_a_note_with_a_leading_underscore_ends_with_its_round(tmp_path: Path) -> None:
@@ -156,7 +176,10 @@ class Nameless(Method):
 
 
 def test_a_step_is_a_method_of_the_class(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"expected a method of Nameless such as self.client, got .*; steps travel by name"):
+    with pytest.raises(
+        TypeError,
+        match=r"expected a method of Nameless such as self.client, got .*; steps travel by name",
+    ):
         played(settings(Nameless()), tmp_path / "run")
 
 
@@ -169,8 +192,16 @@ def test_a_step_is_a_method_of_the_class(tmp_path: Path) -> None:
         ("drop", "dropped out"),
     ],
 )
-def test_a_damaged_reply_does_not_count_and_the_reason_is_kept(tmp_path: Path, kind: str, reason: str) -> None:
-    run = trained("fedavg", tmp_path / "run", "mlp", rounds=1, faults={"script": [{"round": 1, "client": "cy", "kind": kind}]})
+def test_a_damaged_reply_does_not_count_and_the_reason_is_kept(
+    tmp_path: Path, kind: str, reason: str
+) -> None:
+    run = trained(
+        "fedavg",
+        tmp_path / "run",
+        "mlp",
+        rounds=1,
+        faults={"script": [{"round": 1, "client": "cy", "kind": kind}]},
+    )
     (row,) = run.rejected()
     assert (row["round"], row["client"]) == (1, "cy") and reason in row["reason"]
     assert run.rounds()[0]["joined"] == ["ada", "bo", "di"]
@@ -178,17 +209,34 @@ def test_a_damaged_reply_does_not_count_and_the_reason_is_kept(tmp_path: Path, k
 
 def test_every_number_says_what_it_is(tmp_path: Path) -> None:
     run = played(
-        settings("fedavg", rounds=2, evaluation={"after_local": True, "distances": True, "metrics": ["accuracy"]}), tmp_path / "run"
+        settings(
+            "fedavg",
+            rounds=2,
+            evaluation={"after_local": True, "distances": True, "metrics": ["accuracy"]},
+        ),
+        tmp_path / "run",
     )
     rows = run.table()
     assert list(rows[0]) == ["round", "client", "model", "phase", "split", "metric", "value"]
-    said = {("global", "received"), ("global", "final"), ("local", "after_local"), ("majority", "reference")}
+    said = {
+        ("global", "received"),
+        ("global", "final"),
+        ("local", "after_local"),
+        ("majority", "reference"),
+    }
     assert {(row["model"], row["phase"]) for row in rows} == said
     assert {row["metric"] for row in rows if row["split"] == "test"} == {"accuracy"}
     last = [{**row, "phase": "final"} for row in run.table(round=2, phase="received")]
     assert run.table(phase="final") == last and not run.table(round=1, phase="final")
-    assert {row["split"] for row in run.table(phase="after_local")} >= {"validation", "test", "parameters"}
-    assert run.final() == {row["client"]: row["value"] for row in run.table(phase="final", split="test", metric="accuracy")}
+    assert {row["split"] for row in run.table(phase="after_local")} >= {
+        "validation",
+        "test",
+        "parameters",
+    }
+    assert run.final() == {
+        row["client"]: row["value"]
+        for row in run.table(phase="final", split="test", metric="accuracy")
+    }
     with pytest.raises(TypeError, match="unknown column 'klient'; expected one of round, client"):
         run.table(klient="ada")
 
@@ -205,7 +253,13 @@ def test_a_run_is_not_overwritten_and_folders_may_have_any_name(tmp_path: Path) 
 
 def test_a_run_repeats_from_its_own_file(tmp_path: Path) -> None:
     first = eq.run(
-        {"data": {"name": "digits", "clients": 3}, "rounds": 1, "workers": 0, "model": {"name": "mlp", "hidden": [4]}}, tmp_path / "a"
+        {
+            "data": {"name": "digits", "clients": 3},
+            "rounds": 1,
+            "workers": 0,
+            "model": {"name": "mlp", "hidden": [4]},
+        },
+        tmp_path / "a",
     )
     second = eq.run(first.config, tmp_path / "b")
     assert first.config == second.config and first.table() == second.table()

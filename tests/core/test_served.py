@@ -64,11 +64,23 @@ class StateServed(Method):
         return Up(model=model)
 
     def serves(self, client: Client, down: Down) -> Mapping[str, Model | Served]:
-        return {"teacher": client.load(client.state["mine"]), "global": Served(client.load(down.model), same_for_all=True)}
+        return {
+            "teacher": client.load(client.state["mine"]),
+            "global": Served(client.load(down.model), same_for_all=True),
+        }
 
 
 def experiment(method: Any, **more: Any) -> eq.Experiment:
-    return eq.Experiment(**{"data": DATA, "method": method, "training": {"lr": 0.1}, "rounds": 2, "workers": 0, **more})
+    return eq.Experiment(
+        **{
+            "data": DATA,
+            "method": method,
+            "training": {"lr": 0.1},
+            "rounds": 2,
+            "workers": 0,
+            **more,
+        }
+    )
 
 
 def accuracy_on_shared(run: eq.Run, name: str, client: str, wanted: eq.Experiment) -> float:
@@ -82,15 +94,25 @@ def accuracy_on_shared(run: eq.Run, name: str, client: str, wanted: eq.Experimen
     return float((logits.argmax(1) == federation.y[places]).double().mean())
 
 
-@pytest.mark.parametrize("method", [OwnDelivery(), OwnInputs(), StateServed()], ids=lambda method: type(method).__name__)
+@pytest.mark.parametrize(
+    "method", [OwnDelivery(), OwnInputs(), StateServed()], ids=lambda method: type(method).__name__
+)
 @pytest.mark.parametrize("splits", [(), ("train",)])
-def test_a_model_that_differs_between_clients_is_measured_for_each(method: Method, splits: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_model_that_differs_between_clients_is_measured_for_each(
+    method: Method, splits: tuple[str, ...], tmp_path: Path
+) -> None:
     wanted = experiment(method, evaluation={"splits": splits})
     run = eq.run(wanted, tmp_path / "run")
     name = run.main_model
-    rows = {row["client"]: row["value"] for row in run.table(phase="final", split="shared", metric="accuracy", model=name)}
+    rows = {
+        row["client"]: row["value"]
+        for row in run.table(phase="final", split="shared", metric="accuracy", model=name)
+    }
     assert set(rows) == set(run.clients)
-    assert rows == {client: pytest.approx(accuracy_on_shared(run, name, client, wanted), abs=1e-9) for client in run.clients}
+    assert rows == {
+        client: pytest.approx(accuracy_on_shared(run, name, client, wanted), abs=1e-9)
+        for client in run.clients
+    }
     assert len(set(rows.values())) > 1
     with pytest.raises(RunError, match="belongs to a client"):
         run.model(name, given=wanted)
@@ -101,16 +123,24 @@ def test_a_model_that_is_the_same_for_all_is_measured_once_for_all(tmp_path: Pat
     run = eq.run(wanted, tmp_path / "run")
     rows = run.table(phase="final", split="shared", metric="accuracy", model="global")
     assert [row["client"] for row in rows] == ["all"]
-    assert rows[0]["value"] == pytest.approx(accuracy_on_shared(run, "global", "2", wanted), abs=1e-9)
+    assert rows[0]["value"] == pytest.approx(
+        accuracy_on_shared(run, "global", "2", wanted), abs=1e-9
+    )
     assert run.model("global", given=wanted) is not None
 
 
-def test_without_parts_of_their_own_clients_are_not_asked_for_a_model_that_is_the_same_for_all(tmp_path: Path, monkeypatch: Any) -> None:
+def test_without_parts_of_their_own_clients_are_not_asked_for_a_model_that_is_the_same_for_all(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     from equipoise.transports.inprocess import InProcess
 
     asked: list[str] = []
     one = InProcess._one
-    monkeypatch.setattr(InProcess, "_one", lambda self, request, deadline: asked.append(request.step) or one(self, request, deadline))
+    monkeypatch.setattr(
+        InProcess,
+        "_one",
+        lambda self, request, deadline: asked.append(request.step) or one(self, request, deadline),
+    )
     eq.run(experiment("fedavg", rounds=1, evaluation={"splits": ()}), tmp_path / "run")
     assert asked.count("@measure") == 1
 
@@ -120,11 +150,18 @@ class Marked(Method):
     main: str = "b"
 
     def serves(self, client: Client, down: Down) -> Mapping[str, Model | Served]:
-        return {name: Served(client.load(down.model), same_for_all=True, main=name == self.main) for name in ("personal", "global", "b")}
+        return {
+            name: Served(client.load(down.model), same_for_all=True, main=name == self.main)
+            for name in ("personal", "global", "b")
+        }
 
 
-@pytest.mark.parametrize(("marked", "expected"), [("b", "b"), ("global", "global"), ("none of them", "personal")])
-def test_the_main_model_is_the_marked_one_or_else_the_first(marked: str, expected: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("marked", "expected"), [("b", "b"), ("global", "global"), ("none of them", "personal")]
+)
+def test_the_main_model_is_the_marked_one_or_else_the_first(
+    marked: str, expected: str, tmp_path: Path
+) -> None:
     run = eq.run(experiment(Marked(marked)), tmp_path / "run")
     assert run.main_model == expected
     assert run.store.meta("main model") == expected
@@ -160,7 +197,9 @@ def test_run_model_and_export_apply_the_clients_inputs(tmp_path: Path) -> None:
     fresh.load_state_dict(tensors)
     own = torch.from_numpy(np.array(federation.test[3], dtype=np.int64))
     with torch.no_grad():
-        assert float((fresh(federation.x[own]).argmax(1) == federation.y[own]).double().mean()) == pytest.approx(measured["3"])
+        assert float(
+            (fresh(federation.x[own]).argmax(1) == federation.y[own]).double().mean()
+        ) == pytest.approx(measured["3"])
 
 
 @dataclass(frozen=True)
@@ -184,14 +223,20 @@ class DeliversNetworks(Method):
         return Down(model=server.load(state.model))
 
 
-def test_networks_taken_while_delivering_for_measurements_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_taken_while_delivering_for_measurements_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from equipoise.training.workbench import Workbench
 
     built: list[str] = []
     build = Workbench._build
-    monkeypatch.setattr(Workbench, "_build", lambda self, key: built.append(key) or build(self, key))
+    monkeypatch.setattr(
+        Workbench, "_build", lambda self, key: built.append(key) or build(self, key)
+    )
     eq.run(experiment(DeliversNetworks(), data={**DATA, "clients": 12}), tmp_path / "run")
-    assert len(built) <= 14  # the round's own deliveries hold one network per client at most; those of measurements hold one
+    assert (
+        len(built) <= 14
+    )  # the round's own deliveries hold one network per client at most; those of measurements hold one
 
 
 @dataclass(frozen=True)
@@ -216,7 +261,11 @@ def test_features_of_no_samples_have_the_features_shape() -> None:
     from equipoise.data import federate
     from equipoise.simulate import prepare
 
-    wanted = experiment("fedavg", model={"name": "cnn", "width": 2, "hidden": 7}, data={**DATA, "split": (0.8, 0.0, 0.2)})
+    wanted = experiment(
+        "fedavg",
+        model={"name": "cnn", "width": 2, "hidden": 7},
+        data={**DATA, "split": (0.8, 0.0, 0.2)},
+    )
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
     bench, _ = prepare(wanted, federation.task, federation.ids, federation)
     client = Client(bench, "0", 1, 1, {})
@@ -244,13 +293,22 @@ def test_the_server_measures_on_its_validation_data(tmp_path: Path) -> None:
     with torch.no_grad():
         logits = run.model("global", given=wanted)(federation.x[places])
     state = load_server(run.store)
-    assert state.accuracy == pytest.approx(float((logits.argmax(1) == federation.y[places]).double().mean()))
-    assert state.loss == pytest.approx(float(nn.functional.cross_entropy(logits, federation.y[places])), rel=1e-5)
+    assert state.accuracy == pytest.approx(
+        float((logits.argmax(1) == federation.y[places]).double().mean())
+    )
+    assert state.loss == pytest.approx(
+        float(nn.functional.cross_entropy(logits, federation.y[places])), rel=1e-5
+    )
 
 
 def test_no_validation_samples_are_refused_before_round_1(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="NeedsValidation measures models on validation data at the server, and there are none"):
-        eq.run(experiment(NeedsValidation(), data={**DATA, "split": (0.8, 0.0, 0.2)}), tmp_path / "run")
+    with pytest.raises(
+        ValueError,
+        match="NeedsValidation measures models on validation data at the server, and there are none",
+    ):
+        eq.run(
+            experiment(NeedsValidation(), data={**DATA, "split": (0.8, 0.0, 0.2)}), tmp_path / "run"
+        )
     assert not (tmp_path / "run").exists()
 
 

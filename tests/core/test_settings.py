@@ -16,15 +16,29 @@ from equipoise.experiment import Experiment
 from equipoise.experiment.sections import Evaluation, Fault, Faults, Participation, Scripted
 from equipoise.training.settings import Training
 
-SECTIONS: tuple[type[BaseModel], ...] = (Experiment, DataConfig, Training, Participation, Scripted, Fault, Faults, Evaluation)
+SECTIONS: tuple[type[BaseModel], ...] = (
+    Experiment,
+    DataConfig,
+    Training,
+    Participation,
+    Scripted,
+    Fault,
+    Faults,
+    Evaluation,
+)
 
 
 def settings() -> dict[str, dict[str, Any]]:
-    return {section.__name__: {name: _of(field) for name, field in section.model_fields.items()} for section in SECTIONS}
+    return {
+        section.__name__: {name: _of(field) for name, field in section.model_fields.items()}
+        for section in SECTIONS
+    }
 
 
 def _of(field: Any) -> str:
-    default = "required" if field.is_required() else repr(field.get_default(call_default_factory=True))
+    default = (
+        "required" if field.is_required() else repr(field.get_default(call_default_factory=True))
+    )
     return ", ".join([default, *map(str, field.metadata)])
 
 

@@ -11,7 +11,10 @@ from equipoise.streams import default_generator, number, stream, torch_stream
 
 
 def test_a_name_always_gives_the_same_numbers() -> None:
-    assert stream(3, "client", 1, "ada").random(4).tolist() == stream(3, "client", 1, "ada").random(4).tolist()
+    assert (
+        stream(3, "client", 1, "ada").random(4).tolist()
+        == stream(3, "client", 1, "ada").random(4).tolist()
+    )
     first, second = torch_stream(3, "client", 1), torch_stream(3, "client", 1)
     assert torch.equal(torch.randperm(20, generator=first), torch.randperm(20, generator=second))
 
@@ -23,12 +26,25 @@ def test_the_numbers_are_the_same_everywhere_and_for_ever() -> None:
 
 
 def test_any_difference_in_seed_or_name_gives_another_stream() -> None:
-    names = [(0, "a"), (1, "a"), (0, "b"), (0, "a", "b"), (0, "ab"), (0, "a", 1), (0, "a", "1"), (0, "a", 1, "b"), (0, 1, "a", "b"), (0,)]
+    names = [
+        (0, "a"),
+        (1, "a"),
+        (0, "b"),
+        (0, "a", "b"),
+        (0, "ab"),
+        (0, "a", 1),
+        (0, "a", "1"),
+        (0, "a", 1, "b"),
+        (0, 1, "a", "b"),
+        (0,),
+    ]
     found = [number(*name) for name in names]
     assert len(set(found)) == len(found)
     draws = [stream(*name).standard_normal(2000) for name in names]
     for a, b in itertools.combinations(draws, 2):
-        assert abs((a * b).mean()) < 0.1  # four and a half standard errors of a correlation that is zero
+        assert (
+            abs((a * b).mean()) < 0.1
+        )  # four and a half standard errors of a correlation that is zero
 
 
 def test_drawing_from_one_stream_leaves_others_alone() -> None:

@@ -25,9 +25,21 @@ def test_the_path_is_changed_nowhere_and_what_is_shared_comes_from_the_helpers()
         re.compile(r"^\s*sys\.path(\.insert|\.append|\[.*\] ?=|\s*[+:]?=)", re.MULTILINE),
         re.compile(r"^(from|import) tests\.(?!helpers)"),
     )
-    assert [str(path) for path in FILES if changed.search(re.sub(r'""".*?"""', "", path.read_text(), flags=re.DOTALL))] == []
-    assert [str(path) for path in FILES if any(borrowed.match(line) for line in path.read_text().splitlines())] == []
+    assert [
+        str(path)
+        for path in FILES
+        if changed.search(re.sub(r'""".*?"""', "", path.read_text(), flags=re.DOTALL))
+    ] == []
+    assert [
+        str(path)
+        for path in FILES
+        if any(borrowed.match(line) for line in path.read_text().splitlines())
+    ] == []
 
 
 def test_helpers_hold_no_tests() -> None:
-    assert [str(path) for path in (TESTS / "helpers").glob("*.py") if re.search(r"^def test_", path.read_text(), re.MULTILINE)] == []
+    assert [
+        str(path)
+        for path in (TESTS / "helpers").glob("*.py")
+        if re.search(r"^def test_", path.read_text(), re.MULTILINE)
+    ] == []

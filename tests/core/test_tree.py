@@ -27,7 +27,10 @@ def tree(w: float = 1.0, b: float = 2.0, mean: float = 10.0, count: int = 3) -> 
 
 
 def listed(entries: Tree) -> dict[str, object]:
-    return {name: value.flatten().tolist() if value.ndim else value.item() for name, value in entries.items()}
+    return {
+        name: value.flatten().tolist() if value.ndim else value.item()
+        for name, value in entries.items()
+    }
 
 
 def test_differences_and_multiples_cover_trained_entries_only() -> None:
@@ -45,7 +48,12 @@ def test_a_step_moves_trained_entries_and_keeps_buffers() -> None:
     moved = tree(5, 7, 1, 1) + tree(2, 3, 99, 99)
     assert listed(moved) == {"w": [7] * 4, "mean": [1], "b": [10], "count": 1}
     assert moved.untrained == {"mean", "count"}
-    assert listed(moved + (tree(1, 1) - tree(3, 5))) == {"w": [5] * 4, "mean": [1], "b": [6], "count": 1}
+    assert listed(moved + (tree(1, 1) - tree(3, 5))) == {
+        "w": [5] * 4,
+        "mean": [1],
+        "b": [6],
+        "count": 1,
+    }
 
 
 def test_parts_of_a_tree() -> None:
@@ -53,7 +61,12 @@ def test_parts_of_a_tree() -> None:
     assert list(whole.params) == whole.trained == ["w", "b"]
     assert list(whole.rest) == ["mean", "count"]
     assert whole.rest.untrained == {"mean", "count"} and whole.params.untrained == frozenset()
-    assert listed(tree(5, 7).with_rest(tree(0, 0, 42, 8).rest)) == {"w": [5] * 4, "b": [7], "mean": [42], "count": 8}
+    assert listed(tree(5, 7).with_rest(tree(0, 0, 42, 8).rest)) == {
+        "w": [5] * 4,
+        "b": [7],
+        "mean": [42],
+        "count": 8,
+    }
     assert tree(5, 7).with_rest(tree().rest).untrained == {"mean", "count"}
 
 
@@ -70,7 +83,9 @@ def test_norms_products_and_counts_ignore_buffers() -> None:
 
 def test_products_are_summed_in_float64() -> None:
     wide = Tree({"w": torch.tensor([1e4, 1e-4, -1e4])})
-    assert wide.dot(Tree({"w": torch.tensor([1e4, 1.0, 1e4])})) == pytest.approx(float(torch.tensor(1e-4)), rel=1e-6)
+    assert wide.dot(Tree({"w": torch.tensor([1e4, 1.0, 1e4])})) == pytest.approx(
+        float(torch.tensor(1e-4)), rel=1e-6
+    )
 
 
 def test_a_clone_has_memory_of_its_own() -> None:
@@ -82,10 +97,17 @@ def test_a_clone_has_memory_of_its_own() -> None:
 
 
 def test_combine_averages_float_buffers_and_takes_the_largest_counter() -> None:
-    result = combine([tree(1, 2, 10, 3), tree(5, 6, 20, 9), tree(3, 1, 60, 7)], [1.0, 2.0, 1.0], divide=4.0)
+    result = combine(
+        [tree(1, 2, 10, 3), tree(5, 6, 20, 9), tree(3, 1, 60, 7)], [1.0, 2.0, 1.0], divide=4.0
+    )
     assert listed(result) == {"w": [3.5] * 4, "mean": [27.5], "b": [3.75], "count": 9}
     assert result.untrained == {"mean", "count"} and result.model == "net"
-    assert [value.dtype for value in result.values()] == [torch.float32, torch.float32, torch.float32, torch.int64]
+    assert [value.dtype for value in result.values()] == [
+        torch.float32,
+        torch.float32,
+        torch.float32,
+        torch.int64,
+    ]
 
 
 def test_combine_of_one_tree_is_that_tree() -> None:
@@ -119,10 +141,18 @@ def test_sums_run_in_blocks_of_sixteen_places() -> None:
 
 
 @settings(max_examples=30, deadline=None, derandomize=True, database=None)
-@given(st.lists(st.lists(st.floats(-1e3, 1e3, width=32), min_size=3, max_size=3), min_size=1, max_size=6))
+@given(
+    st.lists(
+        st.lists(st.floats(-1e3, 1e3, width=32), min_size=3, max_size=3), min_size=1, max_size=6
+    )
+)
 def test_gram_is_the_matrix_of_products(rows: list[list[float]]) -> None:
     trees = [
-        Tree({"a": torch.tensor(row[:1]), "b": torch.tensor(row[1:]), "buffer": torch.tensor(1e30)}, untrained=["buffer"]) for row in rows
+        Tree(
+            {"a": torch.tensor(row[:1]), "b": torch.tensor(row[1:]), "buffer": torch.tensor(1e30)},
+            untrained=["buffer"],
+        )
+        for row in rows
     ]
     expected = np.array(rows) @ np.array(rows).T
     np.testing.assert_allclose(gram(trees), expected, rtol=1e-12, atol=1e-9)
@@ -154,7 +184,11 @@ def test_a_tree_is_read_only() -> None:
 
 
 def test_a_tree_says_what_it_is() -> None:
-    assert repr(tree()) == "Tree('net', 4 entries, 5 trained numbers)" and Tree({}).model == "model" and not tree().plain
+    assert (
+        repr(tree()) == "Tree('net', 4 entries, 5 trained numbers)"
+        and Tree({}).model == "model"
+        and not tree().plain
+    )
     assert tree().params is not None and Tree({"w": torch.ones(1)}).params.untrained == frozenset()
     only = Tree({"w": torch.ones(1)})
     assert only.params is only and list(only.rest) == []
@@ -162,16 +196,33 @@ def test_a_tree_says_what_it_is() -> None:
 
 def test_functions_of_several_trees_and_numbers_of_numpy() -> None:
     a, b = tree(5, 7), tree(2, 3)
-    assert listed(a.apply(torch.sub, b)) == listed(a - b) and listed(a.apply(torch.mul, b)) == {"w": [10] * 4, "b": [21]}
+    assert listed(a.apply(torch.sub, b)) == listed(a - b) and listed(a.apply(torch.mul, b)) == {
+        "w": [10] * 4,
+        "b": [21],
+    }
     assert listed(np.float64(2) * a) == listed(2 * a) and isinstance(np.float64(2) * a, Tree)
-    with pytest.raises(TypeError, match=r"a.apply\(torch.mul, b\), for the inner product a.dot\(b\)"):
+    with pytest.raises(
+        TypeError, match=r"a.apply\(torch.mul, b\), for the inner product a.dot\(b\)"
+    ):
         a * b  # type: ignore[operator]
 
 
 def test_numbers_in_a_row_become_the_tree_again() -> None:
-    a = Tree({"w": torch.arange(4.0).reshape(2, 2), "n": torch.tensor(9), "b": torch.tensor([5.0], dtype=torch.float16)}, "net", ["n"])
+    a = Tree(
+        {
+            "w": torch.arange(4.0).reshape(2, 2),
+            "n": torch.tensor(9),
+            "b": torch.tensor([5.0], dtype=torch.float16),
+        },
+        "net",
+        ["n"],
+    )
     again = a.with_flat(a.flat() + 1)
-    assert listed(again) == {"w": [1, 2, 3, 4], "b": [6]} and again["b"].dtype == torch.float16 and again["w"].shape == (2, 2)
+    assert (
+        listed(again) == {"w": [1, 2, 3, 4], "b": [6]}
+        and again["b"].dtype == torch.float16
+        and again["w"].shape == (2, 2)
+    )
     assert again.model == "net" and again.untrained == frozenset()
     for wrong in (torch.zeros(4), torch.zeros(6), torch.zeros(5, 1)):
         with pytest.raises(ValueError, match="expected 5 numbers in one vector"):
@@ -179,7 +230,10 @@ def test_numbers_in_a_row_become_the_tree_again() -> None:
 
 
 def test_the_size_is_that_of_every_entry_and_is_remembered() -> None:
-    a = Tree({"w": torch.zeros(3, dtype=torch.float64), "n": torch.zeros(2, dtype=torch.int8)}, untrained=["n"])
+    a = Tree(
+        {"w": torch.zeros(3, dtype=torch.float64), "n": torch.zeros(2, dtype=torch.int8)},
+        untrained=["n"],
+    )
     assert a.bytes() == a.bytes() == 26 and a.count() == 3
 
 
@@ -190,11 +244,21 @@ def test_a_clone_is_contiguous_and_without_a_graph() -> None:
 
 
 def test_the_first_tree_that_is_there_gives_the_form() -> None:
-    late = Tree({"w": torch.tensor([2.0], dtype=torch.float16), "n": torch.tensor([1, 5])}, "late", ["n"])
-    other = Tree({"w": torch.tensor([4.0], dtype=torch.float16), "n": torch.tensor([3, 2])}, "other", ["n"])
+    late = Tree(
+        {"w": torch.tensor([2.0], dtype=torch.float16), "n": torch.tensor([1, 5])}, "late", ["n"]
+    )
+    other = Tree(
+        {"w": torch.tensor([4.0], dtype=torch.float16), "n": torch.tensor([3, 2])}, "other", ["n"]
+    )
     found = combine([None, late, other], [7.0, 1.0, 2.0])
-    assert found.model == "late" and found["w"].dtype == torch.float16 and listed(found) == {"w": [10], "n": [3, 5]}
-    assert torch.equal(late["w"], torch.tensor([2.0], dtype=torch.float16)), "what is summed stays as it was"
+    assert (
+        found.model == "late"
+        and found["w"].dtype == torch.float16
+        and listed(found) == {"w": [10], "n": [3, 5]}
+    )
+    assert torch.equal(late["w"], torch.tensor([2.0], dtype=torch.float16)), (
+        "what is summed stays as it was"
+    )
     with pytest.raises(ValueError, match="zip"):
         combine([late, other], [1.0])
 
@@ -208,5 +272,10 @@ def test_a_sum_of_doubles_leaves_its_terms_alone() -> None:
 def test_tensors_in_a_file_are_a_mapping(tmp_path: Path) -> None:
     write(Record(model=tree(5)), tmp_path / "one.safetensors")
     lazy: Tree = read(tmp_path / "one.safetensors").model
-    assert list(lazy) == list(tree()) and len(lazy) == 4 and len(lazy._tensors) == 4 and lazy.held() is not lazy
+    assert (
+        list(lazy) == list(tree())
+        and len(lazy) == 4
+        and len(lazy._tensors) == 4
+        and lazy.held() is not lazy
+    )
     assert lazy["w"].tolist() == [[5, 5], [5, 5]] and lazy["count"].item() == 3

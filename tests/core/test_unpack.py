@@ -16,9 +16,25 @@ from equipoise.records import Down, Record, State, Up, pack, unpack
 from equipoise.tree import Tree
 
 HONEST = [
-    Up(model=Tree({"w": torch.arange(6.0).reshape(2, 3), "n": torch.tensor(3)}, "net", ["n"]), loss=0.25, wrong=float("nan"), many=2**80),
-    Down(a=[1, [2.5, None, True, "text"], {"b": torch.zeros(0, 4)}], c={}, d=torch.tensor([1, 2, 3], dtype=torch.int8), e=-float("inf")),
-    Record(kind="task", number=3, request={"client": "ada", "round": 1}, down=State(x=torch.ones(70, dtype=torch.bool)), returned=[1, 2]),
+    Up(
+        model=Tree({"w": torch.arange(6.0).reshape(2, 3), "n": torch.tensor(3)}, "net", ["n"]),
+        loss=0.25,
+        wrong=float("nan"),
+        many=2**80,
+    ),
+    Down(
+        a=[1, [2.5, None, True, "text"], {"b": torch.zeros(0, 4)}],
+        c={},
+        d=torch.tensor([1, 2, 3], dtype=torch.int8),
+        e=-float("inf"),
+    ),
+    Record(
+        kind="task",
+        number=3,
+        request={"client": "ada", "round": 1},
+        down=State(x=torch.ones(70, dtype=torch.bool)),
+        returned=[1, 2],
+    ),
 ]
 
 
@@ -33,17 +49,23 @@ def message(header: Any, body: bytes = b"") -> bytearray:
 
 
 def one(value: Any, *tensors: Any, body: bytes = b"") -> bytearray:
-    return message({"value": {"$record": "Up", "values": {"x": value}}, "tensors": list(tensors)}, body)
+    return message(
+        {"value": {"$record": "Up", "values": {"x": value}}, "tensors": list(tensors)}, body
+    )
 
 
 def test_messages_of_this_form_are_read() -> None:
     """What the wrong ones below differ from."""
     assert unpack(one({"$tensor": 0}, ["float32", [2]], body=bytes(64))).x.tolist() == [0, 0]
-    assert unpack(one({"$tree": "m", "entries": {"w": 0}, "untrained": []}, ["float32", [0, 4]])).x["w"].shape == (0, 4)
+    assert unpack(one({"$tree": "m", "entries": {"w": 0}, "untrained": []}, ["float32", [0, 4]])).x[
+        "w"
+    ].shape == (0, 4)
     assert unpack(one({"$tensor": 0}, ["float32", [1] * 64], body=bytes(64))).x.shape == (1,) * 64
     assert unpack(one({"$tensor": 0}, ["float32", []], body=bytes(64))).x.shape == ()
     assert str(unpack(one(json.loads("[" * 33 + "]" * 33))).x) == "[" * 33 + "]" * 33
-    assert unpack(one({"$number": "-inf"})).x == -float("inf") and unpack(one({"a": {"b": 1}})).x == {"a": {"b": 1}}
+    assert unpack(one({"$number": "-inf"})).x == -float("inf") and unpack(
+        one({"a": {"b": 1}})
+    ).x == {"a": {"b": 1}}
 
 
 TREE = {"$tree": "m", "entries": {"w": 0}, "untrained": []}
@@ -70,7 +92,9 @@ WRONG = {
     "a fractional width": one({"$tensor": 0}, ["float32", [1.0]], body=bytes(64)),
     "a shape of text": one({"$tensor": 0}, ["float32", "11"], body=bytes(64)),
     "a shape over 2^63": one({"$tensor": 0}, ["float32", [2**62, 4]], body=bytes(64)),
-    "a shape whose size wraps to 0": one({"$tensor": 0}, ["float32", [2**32, 2**32]], body=bytes(64)),
+    "a shape whose size wraps to 0": one(
+        {"$tensor": 0}, ["float32", [2**32, 2**32]], body=bytes(64)
+    ),
     "an empty shape over 2^63": one({"$tensor": 0}, ["float32", [0, 2**62, 4]]),
     "an empty shape over any number": one({"$tensor": 0}, ["float32", [0, 10**30]]),
     "65 dimensions": one({"$tensor": 0}, ["float32", [1] * 65], body=bytes(64)),
@@ -95,18 +119,28 @@ WRONG = {
     "a mark among other keys": one({"a": 1, "$tensor": 0}, ["float32", [2]], body=bytes(64)),
     "two marks": one({"$tensor": 0, "$record": "Up"}, ["float32", [2]], body=bytes(64)),
     "a tree without entries": one({"$tree": "m", "untrained": []}),
-    "a tree whose entries are a list": one(TREE | {"entries": [0]}, ["float32", [2]], body=bytes(64)),
-    "a tree whose entries are trees": one(TREE | {"entries": {"w": TREE}}, ["float32", [2]], body=bytes(64)),
+    "a tree whose entries are a list": one(
+        TREE | {"entries": [0]}, ["float32", [2]], body=bytes(64)
+    ),
+    "a tree whose entries are trees": one(
+        TREE | {"entries": {"w": TREE}}, ["float32", [2]], body=bytes(64)
+    ),
     "a tree whose model is a number": one(TREE | {"$tree": 3}, ["float32", [2]], body=bytes(64)),
-    "a tree with untrained numbers": one(TREE | {"untrained": [1]}, ["float32", [2]], body=bytes(64)),
-    "a tree with untrained lists": one(TREE | {"untrained": [[]]}, ["float32", [2]], body=bytes(64)),
+    "a tree with untrained numbers": one(
+        TREE | {"untrained": [1]}, ["float32", [2]], body=bytes(64)
+    ),
+    "a tree with untrained lists": one(
+        TREE | {"untrained": [[]]}, ["float32", [2]], body=bytes(64)
+    ),
     "the literal NaN": one(float("nan")),
     "the literal Infinity": one(float("inf")),
     "the literal -Infinity": one([-float("inf")]),
     "NaN as a width": one({"$tensor": 0}, ["float32", [float("nan")]], body=bytes(64)),
     "an unknown number": one({"$number": "seven"}),
     "a number that is a list": one({"$number": [1]}),
-    "an integer of 10^5 digits": message(b'{"value": {"$record": "Up", "values": {"x": ' + b"9" * 10**5 + b'}}, "tensors": []}'),
+    "an integer of 10^5 digits": message(
+        b'{"value": {"$record": "Up", "values": {"x": ' + b"9" * 10**5 + b'}}, "tensors": []}'
+    ),
     "35 levels": one(json.loads("[" * 34 + "]" * 34)),
     "1,000 levels": message(b"[" * 1000 + b"]" * 1000),
     "100,000 lists": message(b"[" * 10**5 + b"]" * 10**5),
@@ -192,12 +226,23 @@ def mutated(whole: bytes, draw: random.Random) -> bytearray:
         elif kind == 4:
             data[place:place] = data[place : place + draw.choice([1, 4, 16, 64])]
         elif kind == 5:
-            data[:8] = struct.pack("<Q", draw.choice([0, 1, 56, 2**31, 2**63, 2**64 - 1, draw.randrange(2 * len(whole))]))
+            data[:8] = struct.pack(
+                "<Q",
+                draw.choice([0, 1, 56, 2**31, 2**63, 2**64 - 1, draw.randrange(2 * len(whole))]),
+            )
         else:
             digits = [at for at in range(8, min(end, len(data))) if 48 <= data[at] <= 57]
             if digits:
                 data[(at := draw.choice(digits)) : at + 1] = draw.choice(
-                    [b"0", b"7", b"-1", b"99999999999999999999", b"4611686018427387904", b"1.5", b'"0"']
+                    [
+                        b"0",
+                        b"7",
+                        b"-1",
+                        b"99999999999999999999",
+                        b"4611686018427387904",
+                        b"1.5",
+                        b'"0"',
+                    ]
                 )
     # Where only the length of the header is wrong, what lies behind would never be looked at.
     if len(data) >= 8 and draw.random() < 0.7:
@@ -223,7 +268,9 @@ def attack(count: int, seed: int) -> None:
         # What is read is a record like any other: it can be sent on, and arrives.
         assert isinstance(record, Record)
         assert packed(unpack(bytearray(packed(record)))) == packed(record)
-    assert 0.01 * count < read < 0.9 * count, "the changes are of use only if some pass and most do not"
+    assert 0.01 * count < read < 0.9 * count, (
+        "the changes are of use only if some pass and most do not"
+    )
     assert resident() - before < 200e6
 
 

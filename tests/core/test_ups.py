@@ -10,14 +10,31 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.method import SLOTS, Cohort, Method, Served, Ups, Weights, mistake, model_of, overridden, shared_of
+from equipoise.method import (
+    SLOTS,
+    Cohort,
+    Method,
+    Served,
+    Ups,
+    Weights,
+    mistake,
+    model_of,
+    overridden,
+    shared_of,
+)
 from equipoise.records import Down, State, Up
 from equipoise.tree import Tree
 
 
 def up(number: float) -> Up:
     model = Tree(
-        {"w": torch.full((2,), float(number)), "mean": torch.tensor(10.0 * number), "n": torch.tensor(int(number))}, "net", ["mean", "n"]
+        {
+            "w": torch.full((2,), float(number)),
+            "mean": torch.tensor(10.0 * number),
+            "n": torch.tensor(int(number)),
+        },
+        "net",
+        ["mean", "n"],
     )
     return Up(
         x=number,
@@ -54,7 +71,9 @@ def test_means_of_numbers_tensors_and_trees() -> None:
     pair = REPLIES.mean("pair", shares)
     assert pair.tolist() == [2.75, 5.5] and pair.dtype == torch.float32
     mean = REPLIES.mean("model", shares)
-    assert mean["w"].tolist() == [2.75] * 2 and mean["mean"].item() == 27.5 and mean["n"].item() == 4
+    assert (
+        mean["w"].tolist() == [2.75] * 2 and mean["mean"].item() == 27.5 and mean["n"].item() == 4
+    )
     assert mean.untrained == {"mean", "n"}
 
 
@@ -81,8 +100,18 @@ def test_some_of_the_replies() -> None:
 def test_a_missing_reply_does_not_shift_the_blocks_of_a_sum() -> None:
     """A sum over the same replies has the same bits, whether the others left or were set aside."""
     draw = np.random.Generator(np.random.PCG64(0))
-    all_of_them = Ups([(str(k), Up(v=torch.from_numpy(draw.standard_normal(20) * 10.0 ** (k % 4)))) for k in range(40)])
-    left = Ups([(client, None if client in ("2", "17") else reply) for client, reply in all_of_them.positions])
+    all_of_them = Ups(
+        [
+            (str(k), Up(v=torch.from_numpy(draw.standard_normal(20) * 10.0 ** (k % 4))))
+            for k in range(40)
+        ]
+    )
+    left = Ups(
+        [
+            (client, None if client in ("2", "17") else reply)
+            for client, reply in all_of_them.positions
+        ]
+    )
     kept = all_of_them.of([client for client in all_of_them.ids if client not in ("2", "17")])
     weights = draw.random(38)
     assert torch.equal(left.mean("v", weights), kept.mean("v", weights))
@@ -113,16 +142,31 @@ def test_weights_scale_their_step_only() -> None:
 
 @pytest.mark.parametrize(
     ("shares", "absent"),
-    [([-1.0, 2.0], {}), ([np.nan], {}), ([np.inf], {}), ([1.0], {"bo": -0.5}), ([1.0], {"bo": np.nan}), ([[1.0, 2.0]], {})],
+    [
+        ([-1.0, 2.0], {}),
+        ([np.nan], {}),
+        ([np.inf], {}),
+        ([1.0], {"bo": -0.5}),
+        ([1.0], {"bo": np.nan}),
+        ([[1.0, 2.0]], {}),
+    ],
 )
-def test_shares_are_finite_and_at_least_zero_also_of_those_who_are_absent(shares: Any, absent: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="Weights: expected one finite share of at least 0 per reply"):
+def test_shares_are_finite_and_at_least_zero_also_of_those_who_are_absent(
+    shares: Any, absent: dict[str, float]
+) -> None:
+    with pytest.raises(
+        ValueError, match="Weights: expected one finite share of at least 0 per reply"
+    ):
         Weights(np.array(shares), absent=absent)
 
 
 def test_a_share_of_zero_is_one_and_the_step_is_whole() -> None:
     weights = Weights(np.array([0.0, 1.0]), absent={"bo": 0.0})
-    assert weights.step == 1.0 and weights.times(0.5).absent == {"bo": 0.0} and Weights(np.array([1.0])).absent == {}
+    assert (
+        weights.step == 1.0
+        and weights.times(0.5).absent == {"bo": 0.0}
+        and Weights(np.array([1.0])).absent == {}
+    )
 
 
 def test_the_model_that_all_have_is_the_marked_one_or_else_the_first() -> None:
@@ -140,8 +184,16 @@ def test_a_method_that_says_nothing_needs_nothing_and_lends_nothing() -> None:
     assert all(getattr(Method, flag) is True for flag in flags)
     others = ("needs_plain_sgd", "needs_validation", "needs_classes", "composable_weights", "composable_update", "composable_finish", "reconstruction")  # fmt: skip
     assert all(getattr(Method, flag) is False for flag in others)
-    method, state, server = Method(), State(x=1), SimpleNamespace(sizes={"ada": 3, "di": 5, "bo": 9})
-    assert method.models(None, {}) == {} and method.inputs(None, Down()) is None and method.check(None) is None  # type: ignore[arg-type, func-returns-value]
+    method, state, server = (
+        Method(),
+        State(x=1),
+        SimpleNamespace(sizes={"ada": 3, "di": 5, "bo": 9}),
+    )
+    assert (
+        method.models(None, {}) == {}
+        and method.inputs(None, Down()) is None
+        and method.check(None) is None
+    )  # type: ignore[arg-type, func-returns-value]
     for slot in (method.setup, method.finish, method.alongside, method.observe):
         assert slot(None, state, None) is state  # type: ignore[arg-type]
     assert method.before(None, None) == method.after(None, None, None) == Up()  # type: ignore[arg-type]
@@ -150,11 +202,19 @@ def test_a_method_that_says_nothing_needs_nothing_and_lends_nothing() -> None:
 
 
 @pytest.mark.parametrize(("step", "w"), [(1.0, 2.5), (0.5, 6.25), (2.0, -5.0)])
-def test_the_model_moves_by_its_step_towards_the_mean_and_buffers_take_the_mean(step: float, w: float) -> None:
+def test_the_model_moves_by_its_step_towards_the_mean_and_buffers_take_the_mean(
+    step: float, w: float
+) -> None:
     state = State(model=up(10).model, kept=3)
-    new = Method().update(None, state, REPLIES.of(["ada", "cy"]), Weights(np.array([1.0, 1.0]), step=step))  # type: ignore[arg-type]
+    new = Method().update(
+        None, state, REPLIES.of(["ada", "cy"]), Weights(np.array([1.0, 1.0]), step=step)
+    )  # type: ignore[arg-type]
     assert new.model["w"].tolist() == [w] * 2 and new.kept == 3
-    assert new.model["mean"].item() == 25 and new.model["n"].item() == 4 and new.model.untrained == {"mean", "n"}
+    assert (
+        new.model["mean"].item() == 25
+        and new.model["n"].item() == 4
+        and new.model.untrained == {"mean", "n"}
+    )
     assert state.model["w"].tolist() == [10] * 2
 
 
@@ -185,7 +245,11 @@ def test_a_round_delivers_observes_weighs_notes_and_updates() -> None:
 
     cohort = Asked()
     new = Own().round(None, State(model=up(9).model), cohort)  # type: ignore[arg-type]
-    assert new.seen == ["ada", "cy"] and new.model["w"].tolist() == [2, 2] and cohort.noted == [(["ada", "cy"], [4, 2])]
+    assert (
+        new.seen == ["ada", "cy"]
+        and new.model["w"].tolist() == [2, 2]
+        and cohort.noted == [(["ada", "cy"], [4, 2])]
+    )
 
     class Wrong(Own):
         def weights(self, server: Any, state: State, ups: Ups) -> Any:
@@ -221,7 +285,9 @@ def test_what_the_author_of_a_method_most_likely_did_not_mean() -> None:
         "Fields has the parameter 'rate' but is no dataclass, so it would be ignored; write @dataclass(frozen=True) above the class"
     )
     assert mistake(Flags) is None and mistake(Sound) is None and mistake(Method) is None
-    assert (mistake(Misspelt) or "").startswith("Misspelt.delivers is asked by nothing; did you mean deliver?")
+    assert (mistake(Misspelt) or "").startswith(
+        "Misspelt.delivers is asked by nothing; did you mean deliver?"
+    )
 
     class Below(Misspelt):
         pass

@@ -18,7 +18,9 @@ from equipoise.tree import Tree
 
 LARGE = sockets._IN_LINE  # numbers of four bytes: four times what goes in line
 
-maps_memory = pytest.mark.skipif(not sockets._MAPS_MEMORY, reason="this system has no memfd_create: all messages go in line")
+maps_memory = pytest.mark.skipif(
+    not sockets._MAPS_MEMORY, reason="this system has no memfd_create: all messages go in line"
+)
 
 
 @pytest.fixture
@@ -30,7 +32,11 @@ def line() -> Iterator[tuple[sockets.Sender, sockets.Receiver]]:
 
 def record(fill: float, count: int) -> Record:
     odd = torch.arange(3, dtype=torch.uint8)  # three bytes: what follows is not aligned by itself
-    return Record(odd=odd, double=torch.full((2, 1), fill, dtype=torch.float64), up=Up(model=Tree({"w": torch.full((count,), fill)})))
+    return Record(
+        odd=odd,
+        double=torch.full((2, 1), fill, dtype=torch.float64),
+        up=Up(model=Tree({"w": torch.full((count,), fill)})),
+    )
 
 
 @pytest.mark.parametrize("count", [0, 1, LARGE])
@@ -45,7 +51,9 @@ def test_a_record_arrives_whole(line: tuple[sockets.Sender, sockets.Receiver], c
 
 
 @maps_memory
-def test_memory_in_use_is_never_written_again(line: tuple[sockets.Sender, sockets.Receiver]) -> None:
+def test_memory_in_use_is_never_written_again(
+    line: tuple[sockets.Sender, sockets.Receiver],
+) -> None:
     sender, receiver = line
     sender.send(record(1.0, LARGE))
     kept = receiver.receive().up.model["w"][5:7]  # a view of a view: the record itself is gone
@@ -57,7 +65,9 @@ def test_memory_in_use_is_never_written_again(line: tuple[sockets.Sender, socket
 
 
 @maps_memory
-def test_memory_without_readers_is_used_again(line: tuple[sockets.Sender, sockets.Receiver]) -> None:
+def test_memory_without_readers_is_used_again(
+    line: tuple[sockets.Sender, sockets.Receiver],
+) -> None:
     sender, receiver = line
     descriptors = len(os.listdir("/proc/self/fd"))
     for fill in range(20):
@@ -65,11 +75,15 @@ def test_memory_without_readers_is_used_again(line: tuple[sockets.Sender, socket
         receiver.receive()
         sender.take_back(receiver.returned())
     assert len(sender._memories) == 1 and receiver.returned() == []
-    assert len(os.listdir("/proc/self/fd")) == descriptors  # a cohort of thousands must not run out of them
+    assert (
+        len(os.listdir("/proc/self/fd")) == descriptors
+    )  # a cohort of thousands must not run out of them
 
 
 @maps_memory
-def test_memory_far_too_large_for_a_message_waits_for_another(line: tuple[sockets.Sender, sockets.Receiver]) -> None:
+def test_memory_far_too_large_for_a_message_waits_for_another(
+    line: tuple[sockets.Sender, sockets.Receiver],
+) -> None:
     sender, receiver = line
     for count in (8 * LARGE, LARGE, 8 * LARGE, LARGE):
         sender.send(record(1.0, count))
@@ -78,7 +92,9 @@ def test_memory_far_too_large_for_a_message_waits_for_another(line: tuple[socket
     assert len(sender._memories) == 2
 
 
-def test_what_the_receiver_changes_does_not_come_back_in_a_later_message(line: tuple[sockets.Sender, sockets.Receiver]) -> None:
+def test_what_the_receiver_changes_does_not_come_back_in_a_later_message(
+    line: tuple[sockets.Sender, sockets.Receiver],
+) -> None:
     sender, receiver = line
     for fill in (1.0, 2.0):
         sender.send(record(fill, LARGE))
@@ -99,7 +115,11 @@ def test_a_frame_that_comes_in_pieces_is_read_whole() -> None:
                 sent.append(data)
 
         sockets.Sender(Slow()).send(record(1.0, 1))  # type: ignore[arg-type]
-        thread = threading.Thread(target=lambda: [here.sendall(sent[0][place : place + 7]) for place in range(0, len(sent[0]), 7)])
+        thread = threading.Thread(
+            target=lambda: [
+                here.sendall(sent[0][place : place + 7]) for place in range(0, len(sent[0]), 7)
+            ]
+        )
         thread.start()
         assert sockets.Receiver(there).receive().up.model["w"].tolist() == [1.0]
         thread.join()
@@ -119,15 +139,24 @@ def test_a_tree_that_is_sent_once_stands_where_it_was_and_nothing_passes_for_it(
     sent = wire.mapped(down, lambda found: wire.reference("0") if found is tree else found)
     assert not any(found is tree for found in wire.trees_in(sent))
     got = wire.resolved(unpack(bytearray(b"".join(pack(sent)))), {"0": tree})
-    assert isinstance(got, Down) and got.model is tree and got.all[0] is tree and (got.all[1].model, len(got.all[1])) == ("net", 0)
+    assert (
+        isinstance(got, Down)
+        and got.model is tree
+        and got.all[0] is tree
+        and (got.all[1].model, len(got.all[1])) == ("net", 0)
+    )
     assert got.mine == {"@tree": "0", "shared": "$shared 0"}
 
 
 @maps_memory
 @pytest.mark.parametrize(
-    "frame", [(2**63, 0), (sockets._IN_LINE + 1, 0), (64, 5)], ids=["8 exabytes", "too long for the line", "unknown memory"]
+    "frame",
+    [(2**63, 0), (sockets._IN_LINE + 1, 0), (64, 5)],
+    ids=["8 exabytes", "too long for the line", "unknown memory"],
 )
-def test_a_frame_that_no_sender_sends_is_refused_before_memory_is_taken(frame: tuple[int, int]) -> None:
+def test_a_frame_that_no_sender_sends_is_refused_before_memory_is_taken(
+    frame: tuple[int, int],
+) -> None:
     here, there = socket.socketpair()
     with here, there:
         here.sendall(sockets._FRAME.pack(*frame))
@@ -144,9 +173,24 @@ def test_a_mapping_in_a_request_is_a_record() -> None:
 
 def test_requests_and_replies_survive_their_short_form() -> None:
     request = Request(
-        "ada", "client", Record(), 3, 9, attempt=1, state=("s-r2a0x1", "d"), after={"splits": ["test"], "metrics": ["accuracy"]}
+        "ada",
+        "client",
+        Record(),
+        3,
+        9,
+        attempt=1,
+        state=("s-r2a0x1", "d"),
+        after={"splits": ["test"], "metrics": ["accuracy"]},
     )
     assert wire.request_of(wire.told(request), request.down) == request
-    reply = Reply("ada", Up(), Kept("s-r3a1x1", 7, "d"), failure="", seconds=0.5, steps=4, measured=[{"split": "test"}])
+    reply = Reply(
+        "ada",
+        Up(),
+        Kept("s-r3a1x1", 7, "d"),
+        failure="",
+        seconds=0.5,
+        steps=4,
+        measured=[{"split": "test"}],
+    )
     assert wire.reply_of(wire.told(reply), reply.up) == reply
     assert set(wire.told(Reply("ada", Up()))) == {"client"}

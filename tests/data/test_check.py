@@ -19,13 +19,23 @@ HEADER = ["age", "ward", "pressure", "label"]
 
 def clean(site: str) -> Rows:
     rng = np.random.default_rng(ord(site[0]))
-    return [[str(rng.integers(20, 90)), "abc"[i % 3], f"{rng.normal(120, 9):.1f}", "well" if i % 3 else "sick"] for i in range(160)]
+    return [
+        [
+            str(rng.integers(20, 90)),
+            "abc"[i % 3],
+            f"{rng.normal(120, 9):.1f}",
+            "well" if i % 3 else "sick",
+        ]
+        for i in range(160)
+    ]
 
 
 def write(folder: Path, sites: dict[str, Rows], header: list[str] = HEADER) -> Path:
     folder.mkdir(exist_ok=True)
     for site, rows in sites.items():
-        (folder / f"{site}.csv").write_text("".join(",".join(row) + "\n" for row in [header, *rows]))
+        (folder / f"{site}.csv").write_text(
+            "".join(",".join(row) + "\n" for row in [header, *rows])
+        )
     return folder
 
 
@@ -34,9 +44,16 @@ def look(folder: Path, **settings: object) -> Understanding:
 
 
 def test_clean_data_are_described_without_a_warning(tmp_path: Path) -> None:
-    found = look(write(tmp_path / "sites", {"north": clean("north"), "south": clean("south")[:150]}))
+    found = look(
+        write(tmp_path / "sites", {"north": clean("north"), "south": clean("south")[:150]})
+    )
     assert found.warnings == ()
-    assert (found.name, found.task, found.label, found.guessed) == ("sites", "classification", "label", True)
+    assert (found.name, found.task, found.label, found.guessed) == (
+        "sites",
+        "classification",
+        "label",
+        True,
+    )
     assert [(site.name, site.rows, site.test, dict(site.classes)) for site in found.sites] == [
         ("north", 160, 32, {"sick": 54, "well": 106}), ("south", 150, 30, {"sick": 50, "well": 100}),
     ]  # fmt: skip
@@ -102,7 +119,9 @@ def _only(**kept: object) -> Callable[[dict[str, Rows]], None]:
         (_only(rows=149), "fewer than 30 test rows in north .29.: .*; collect more rows"),
     ],
 )  # fmt: skip
-def test_each_warning_says_what_to_do(tmp_path: Path, change: Callable[[dict[str, Rows]], None], warning: str) -> None:
+def test_each_warning_says_what_to_do(
+    tmp_path: Path, change: Callable[[dict[str, Rows]], None], warning: str
+) -> None:
     sites = {"north": clean("north"), "south": clean("south")}
     change(sites)
     header = HEADER if len(sites["north"][0]) == len(HEADER) else ["more", *HEADER]
@@ -118,12 +137,18 @@ def test_a_column_that_was_left_out_is_used_when_asked_for(tmp_path: Path) -> No
     sites = {"north": clean("north"), "south": clean("south")}
     _added(lambda site, i: f"{site[0]}{i}")(sites)
     folder = write(tmp_path / "sites", sites, ["more", *HEADER])
-    assert (look(folder).columns[0].kind, look(folder).columns[0].becomes) == ("identifier", "left out")
+    assert (look(folder).columns[0].kind, look(folder).columns[0].becomes) == (
+        "identifier",
+        "left out",
+    )
     asked = look(folder, categorical=["more"])
     assert asked.columns[0].kind == "category"
     assert not any("more" in warning for warning in asked.warnings)
     given = look(folder, schema={"columns": [{"name": "age", "kind": "number"}]})
-    assert [(one.name, one.kind) for one in given.columns][:2] == [("age", "number"), ("more", "not in the schema")]
+    assert [(one.name, one.kind) for one in given.columns][:2] == [
+        ("age", "number"),
+        ("more", "not in the schema"),
+    ]
     assert given.guessed
 
 
@@ -140,10 +165,16 @@ def test_decimal_commas_beside_points_are_doubtful(tmp_path: Path) -> None:
 
 def test_numbers_to_predict_are_described_by_site(tmp_path: Path) -> None:
     for site in ("north", "south"):
-        (tmp_path / f"{site}.csv").write_text("x,rate\n" + "".join(f"{i % 7},{60 + i / 4}\n" for i in range(160)))
+        (tmp_path / f"{site}.csv").write_text(
+            "x,rate\n" + "".join(f"{i % 7},{60 + i / 4}\n" for i in range(160))
+        )
     found = look(tmp_path, label="rate")
     assert (found.task, found.schema.task, found.warnings) == ("regression", "regression", ())
-    assert found.sites[0].target == {"mean": pytest.approx(79.875), "lowest": 60.0, "highest": 99.75}
+    assert found.sites[0].target == {
+        "mean": pytest.approx(79.875),
+        "lowest": 60.0,
+        "highest": 99.75,
+    }
 
 
 def test_images_are_counted_by_site_and_class_and_their_sizes_compared(tmp_path: Path) -> None:
@@ -153,8 +184,14 @@ def test_images_are_counted_by_site_and_class_and_their_sizes_compared(tmp_path:
             for i in range(4):
                 Image.new("RGB", (6, 5 + i % 2)).save(tmp_path / site / kind / f"{i}.png")
     found = look(tmp_path)
-    assert [(site.name, dict(site.classes)) for site in found.sites] == [("east", {"cat": 4, "dog": 4}), ("west", {"cat": 4})]
-    assert any("2 different sizes, such as 5x6, 6x6 (height x width)" in warning for warning in found.warnings)
+    assert [(site.name, dict(site.classes)) for site in found.sites] == [
+        ("east", {"cat": 4, "dog": 4}),
+        ("west", {"cat": 4}),
+    ]
+    assert any(
+        "2 different sizes, such as 5x6, 6x6 (height x width)" in warning
+        for warning in found.warnings
+    )
     assert any("site 'west' has no row of 'dog'" in warning for warning in found.warnings)
     assert look(tmp_path, image_size=8).schema.shape == (3, 8, 8)
 

@@ -21,12 +21,17 @@ def test_there_may_be_as_many_clients_as_samples() -> None:
     data = from_arrays(np.zeros((12, 2)), np.arange(12) % 2, class_names=("no", "yes"))
     whole = {"partition": "iid", "split": (1.0, 0.0, 0.0), "duplicates": "separate"}
     assert federate(DataConfig(clients=12, **whole), 0, data).train.sizes.tolist() == [1] * 12
-    with pytest.raises(ValueError, match="data.clients: expected at most 12, the number of samples that are dealt from arrays, got 13"):
+    with pytest.raises(
+        ValueError,
+        match="data.clients: expected at most 12, the number of samples that are dealt from arrays, got 13",
+    ):
         federate(DataConfig(clients=13, **whole), 0, data)
 
 
 def test_a_recipe_names_the_classes() -> None:
-    data = from_arrays(np.random.default_rng(0).normal(size=(40, 2)), np.arange(40) % 2, class_names=("no", "yes"))
+    data = from_arrays(
+        np.random.default_rng(0).normal(size=(40, 2)), np.arange(40) % 2, class_names=("no", "yes")
+    )
     assert federate(DataConfig(clients=2), 0, data).recipe["class_names"] == ["no", "yes"]
 
 
@@ -43,7 +48,9 @@ def test_normalisations_are_those_of_the_papers() -> None:
     }
     assert NORMALISATIONS.keys() == known.keys()
     for name, (mean, deviation) in known.items():
-        assert NORMALISATIONS[name][0] == pytest.approx(mean, abs=1e-4) and NORMALISATIONS[name][1] == pytest.approx(deviation, abs=1e-4)
+        assert NORMALISATIONS[name][0] == pytest.approx(mean, abs=1e-4) and NORMALISATIONS[name][
+            1
+        ] == pytest.approx(deviation, abs=1e-4)
 
 
 def rows(n: int = 40, **more: Any) -> Dataset:
@@ -77,9 +84,13 @@ NO_TEST = np.array([0] * 36 + [1] * 4)
         (None, {"pool": "all"}, range(40), []),
     ],
 )
-def test_which_official_parts_are_dealt(part: np.ndarray | None, settings: dict[str, Any], dealt: range, shared: Any) -> None:
+def test_which_official_parts_are_dealt(
+    part: np.ndarray | None, settings: dict[str, Any], dealt: range, shared: Any
+) -> None:
     found = federate(DataConfig(clients=2, **settings), 0, rows(part=part))
-    assert held(found) == list(dealt) and sorted(found.source[found.shared_test].tolist()) == list(shared)
+    assert held(found) == list(dealt) and sorted(found.source[found.shared_test].tolist()) == list(
+        shared
+    )
     assert (found.test.sizes.sum() > 0) == (settings.get("test") != "global")
 
 
@@ -91,20 +102,40 @@ def test_which_official_parts_are_dealt(part: np.ndarray | None, settings: dict[
             {"test": "global", "pool": "all"},
             "test: global keeps the official test part of arrays, so pool: all would train on it",
         ),
-        (OFFICIAL, {"test": "site"}, "test: site needs official test parts of sites, which data set arrays has not"),
-        (None, {"pool": "train"}, "pool: train needs an official split, which data set arrays has not"),
-        (NO_TEST, {"test": "global", "split": (0.9, 0.1, 0.0)}, "data set arrays has no official test part; give split a test share"),
+        (
+            OFFICIAL,
+            {"test": "site"},
+            "test: site needs official test parts of sites, which data set arrays has not",
+        ),
+        (
+            None,
+            {"pool": "train"},
+            "pool: train needs an official split, which data set arrays has not",
+        ),
+        (
+            NO_TEST,
+            {"test": "global", "split": (0.9, 0.1, 0.0)},
+            "data set arrays has no official test part; give split a test share",
+        ),
     ],
 )
-def test_parts_that_are_not_there_are_refused(part: np.ndarray | None, settings: dict[str, Any], said: str) -> None:
+def test_parts_that_are_not_there_are_refused(
+    part: np.ndarray | None, settings: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
         federate(DataConfig(clients=2, **settings), 0, rows(part=part))
 
 
 def test_a_shared_test_set_is_taken_from_training_parts_where_the_official_split_has_none() -> None:
-    found = federate(DataConfig(clients=2, test="global", pool="train", split=(0.5, 0.25, 0.25)), 0, rows(part=NO_TEST))
+    found = federate(
+        DataConfig(clients=2, test="global", pool="train", split=(0.5, 0.25, 0.25)),
+        0,
+        rows(part=NO_TEST),
+    )
     shared = found.source[found.shared_test].tolist()
-    assert len(shared) == 9 and sorted([*held(found), *shared]) == list(range(36))  # a quarter of 36
+    assert len(shared) == 9 and sorted([*held(found), *shared]) == list(
+        range(36)
+    )  # a quarter of 36
     assert (found.train.sizes.sum(), found.validation.sizes.sum(), found.test.sizes.sum()) == (
         19,
         8,
@@ -116,9 +147,17 @@ def test_a_shared_test_set_is_taken_from_training_parts_where_the_official_split
 
 def test_clients_without_samples_have_no_test_part_of_a_site() -> None:
     data = rows(part=np.tile([0, 0, 0, 2], 10), sites=["a"] * 20 + ["b"] * 20)
-    found = federate(DataConfig(partition="quantity:0.05,min_size=0", clients=6, test="site", split=(1, 0, 0)), 0, data)
+    found = federate(
+        DataConfig(partition="quantity:0.05,min_size=0", clients=6, test="site", split=(1, 0, 0)),
+        0,
+        data,
+    )
     empty = found.train.sizes == 0
-    assert empty.any() and (found.test.sizes[empty] == 0).all() and (found.test.sizes[~empty] == 5).all()
+    assert (
+        empty.any()
+        and (found.test.sizes[empty] == 0).all()
+        and (found.test.sizes[~empty] == 5).all()
+    )
 
 
 @pytest.mark.parametrize(("samples", "drawn"), [(None, 40), (40, 40), (41, 40), (39, 39), (10, 10)])
@@ -126,7 +165,9 @@ def test_only_so_many_samples_are_dealt(samples: int | None, drawn: int) -> None
     found = federate(DataConfig(clients=2, samples=samples), 0, rows())
     assert len(held(found)) == found.metadata["dealt"] == drawn
     if drawn == 40:
-        assert np.array_equal(found.train.index, federate(DataConfig(clients=2), 0, rows()).train.index)
+        assert np.array_equal(
+            found.train.index, federate(DataConfig(clients=2), 0, rows()).train.index
+        )
 
 
 @pytest.mark.parametrize(
@@ -141,7 +182,9 @@ def test_only_so_many_samples_are_dealt(samples: int | None, drawn: int) -> None
         ({"partition": "shards:1", "clients": 7}, {}, 7),
     ],
 )
-def test_how_many_clients_there_are_if_nobody_says(settings: dict[str, Any], more: dict[str, Any], clients: int) -> None:
+def test_how_many_clients_there_are_if_nobody_says(
+    settings: dict[str, Any], more: dict[str, Any], clients: int
+) -> None:
     found = federate(DataConfig(**settings), 0, rows(**more))
     assert len(found.ids) == clients
     assert found.ids == (("a", "b", "c") if clients == 3 else tuple(map(str, range(clients))))
@@ -154,19 +197,38 @@ def test_of_many_classes_the_first_ten_make_clients() -> None:
 
 def test_what_is_recorded_of_a_federation() -> None:
     x = np.arange(20.0)[:, None] / 20
-    x[19], x[17] = x[18], x[18]  # three are equal, with other labels: they count only where the label is the same
+    x[19], x[17] = (
+        x[18],
+        x[18],
+    )  # three are equal, with other labels: they count only where the label is the same
     data = replace(from_arrays(x, np.arange(20) % 2), licence="free", notes=("mind the gap",))
     found = federate(DataConfig(clients=2, partition="iid"), 3, data)
     facts = found.metadata
-    assert (facts["licence"], facts["samples"], facts["dealt"], facts["repeats"], facts["notes"]) == ("free", 20, 20, 0, ["mind the gap"])
+    assert (
+        facts["licence"],
+        facts["samples"],
+        facts["dealt"],
+        facts["repeats"],
+        facts["notes"],
+    ) == ("free", 20, 20, 0, ["mind the gap"])
     assert facts["equal_samples"] == 1 and facts["train_equal_to_shared_test"] == 0
     for k in range(2):
-        mine = [int(found.y[p]) for part in (found.train, found.validation, found.test) for p in part[k]]
+        mine = [
+            int(found.y[p]) for part in (found.train, found.validation, found.test) for p in part[k]
+        ]
         assert facts["label_distance"][k] == pytest.approx(abs(np.mean(mine) - 0.5), abs=1e-6)
-    assert "label_distance" not in federate(DataConfig(clients=2, task="regression"), 3, data).metadata
-    literal = federate(DataConfig(clients=2, partition="bcs_literal:3,q=1,fraction=1", duplicates="separate"), 0, data)
+    assert (
+        "label_distance" not in federate(DataConfig(clients=2, task="regression"), 3, data).metadata
+    )
+    literal = federate(
+        DataConfig(clients=2, partition="bcs_literal:3,q=1,fraction=1", duplicates="separate"),
+        0,
+        data,
+    )
     dealt = held(literal)
-    assert literal.metadata["dealt"] == len(set(dealt)) < 20 and literal.metadata["repeats"] == 20 - len(set(dealt))
+    assert literal.metadata["dealt"] == len(set(dealt)) < 20 and literal.metadata[
+        "repeats"
+    ] == 20 - len(set(dealt))
     assert literal.metadata["equal_samples"] == 0 and literal.metadata["samples"] == 20
 
 
@@ -175,16 +237,24 @@ def test_training_samples_that_equal_some_of_an_official_test_part_are_counted()
     x[[10, 11]] = x[0]
     data = from_arrays(x, np.arange(12) % 2 * 0, part=np.array([0] * 10 + [2] * 2))
     found = federate(DataConfig(clients=1, test="global", split=(1.0, 0.0, 0.0)), 0, data)
-    assert found.metadata["train_equal_to_shared_test"] == 1 and found.metadata["equal_samples"] == 2
+    assert (
+        found.metadata["train_equal_to_shared_test"] == 1 and found.metadata["equal_samples"] == 2
+    )
 
 
-@pytest.mark.parametrize(("equal", "of", "refused"), [(2, 4, False), (3, 4, True), (3, 5, True), (1, 1, False), (2, 2, True)])
+@pytest.mark.parametrize(
+    ("equal", "of", "refused"),
+    [(2, 4, False), (3, 4, True), (3, 5, True), (1, 1, False), (2, 2, True)],
+)
 def test_more_than_half_equal_is_too_much(equal: int, of: int, refused: bool) -> None:
     x = np.arange(float(of))[:, None] / 10
     x[:equal] = 0
     data, config = from_arrays(x, np.zeros(of, int)), DataConfig(clients=1)
     if refused:
-        with pytest.raises(ValueError, match="data set arrays: more than half of its samples are equal to each other"):
+        with pytest.raises(
+            ValueError,
+            match="data set arrays: more than half of its samples are equal to each other",
+        ):
             federate(config, 0, data)
     else:
         assert len(federate(config, 0, data).x) == of
@@ -200,34 +270,63 @@ def test_partitions_look_at_large_images_in_small(side: int, length: int) -> Non
 
 
 def test_partitions_look_at_columns_of_a_table_in_equal_units() -> None:
-    x = np.array([[1.0, 5, np.nan, np.nan], [2, 5, 30, np.nan], [9, 5, 10, np.nan], [6, 5, np.nan, np.nan], [7, 7, 7, 7]])
-    found = _features(from_arrays(x, [0, 1, 0, 1, 0], columns=["a", "b", "c", "d"]), np.array([0, 1, 2, 3]))
+    x = np.array(
+        [
+            [1.0, 5, np.nan, np.nan],
+            [2, 5, 30, np.nan],
+            [9, 5, 10, np.nan],
+            [6, 5, np.nan, np.nan],
+            [7, 7, 7, 7],
+        ]
+    )
+    found = _features(
+        from_arrays(x, [0, 1, 0, 1, 0], columns=["a", "b", "c", "d"]), np.array([0, 1, 2, 3])
+    )
     a = x[:4, 0]
-    assert np.allclose(found, np.column_stack([(a - a.mean()) / a.std(), np.zeros(4), [0, 1, -1, 0], np.zeros(4)]), atol=1e-6)
+    assert np.allclose(
+        found,
+        np.column_stack([(a - a.mean()) / a.std(), np.zeros(4), [0, 1, -1, 0], np.zeros(4)]),
+        atol=1e-6,
+    )
     plain = rows(4)
     assert np.array_equal(_features(plain, np.array([3, 1])), plain.x.numpy()[[3, 1]])
 
 
 def test_targets_are_standardised_by_training_rows_and_by_nothing_where_there_are_none() -> None:
-    data = from_arrays(np.arange(6.0)[:, None] / 6, np.array([1.5, 2.5, 4, 8, 16, 32]), kind="regression")
+    data = from_arrays(
+        np.arange(6.0)[:, None] / 6, np.array([1.5, 2.5, 4, 8, 16, 32]), kind="regression"
+    )
     assert _centre_and_scale(data, np.array([1, 2])) == (3.25, 0.75)
-    assert _centre_and_scale(data, np.array([3])) == (8.0, 1.0) and _centre_and_scale(data, np.array([], int)) == (0.0, 1.0)
+    assert _centre_and_scale(data, np.array([3])) == (8.0, 1.0) and _centre_and_scale(
+        data, np.array([], int)
+    ) == (0.0, 1.0)
     told = replace(data, schema=Schema(task="regression", centre=0.0, scale=3.0))
     assert _centre_and_scale(told, np.array([1, 2])) == (0.0, 3.0)
-    assert _centre_and_scale(replace(data, schema=Schema(task="regression")), np.array([1, 2])) == (3.25, 0.75)
+    assert _centre_and_scale(replace(data, schema=Schema(task="regression")), np.array([1, 2])) == (
+        3.25,
+        0.75,
+    )
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"normalise": "imagenet"}, "normalise: imagenet is for images and arrays is a table; use client, pooled or none"),
+        (
+            {"normalise": "imagenet"},
+            "normalise: imagenet is for images and arrays is a table; use client, pooled or none",
+        ),
         ({"augment": ("flip",)}, "augment: flip is for images and arrays is a table"),
-        ({"normalise": "client", "test": "global"}, "normalise: client has no statistics for a test set that all clients share"),
+        (
+            {"normalise": "client", "test": "global"},
+            "normalise: client has no statistics for a test set that all clients share",
+        ),
         ({"image_size": 8}, "image_size: 8 is for images and data set arrays holds none"),
         ({"events": 3}, "events: 3 is for patients' records and data set arrays holds none"),
     ],
 )
-def test_settings_for_other_data_are_refused_for_a_table(settings: dict[str, Any], said: str) -> None:
+def test_settings_for_other_data_are_refused_for_a_table(
+    settings: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
         federate(DataConfig(clients=2, **settings), 0, rows(columns=["a", "b"]))
 
@@ -240,12 +339,20 @@ def test_equal_rows_stay_together_whatever_the_length_of_a_sample() -> None:
         expected = [first.setdefault((*row, place % 2), place) for place, row in enumerate(values)]
         assert equal_samples(from_arrays(values, np.arange(60) % 2)).tolist() == expected
     tiny = np.array([0, 1, 0, 2, 1], np.uint8).repeat(3).reshape(5, 1, 3)
-    assert equal_samples(from_arrays(tiny, np.arange(5))).tolist() == [0, 1, 0, 3, 1]  # pictures, of three bytes
+    assert equal_samples(from_arrays(tiny, np.arange(5))).tolist() == [
+        0,
+        1,
+        0,
+        3,
+        1,
+    ]  # pictures, of three bytes
 
 
 def test_a_group_takes_the_side_of_its_first_entry() -> None:
     parts = Parts.of([np.arange(0, 8), np.arange(8, 12)])
-    groups = np.array([0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3])  # the second client's are all equal to some of the first
+    groups = np.array(
+        [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3]
+    )  # the second client's are all equal to some of the first
     train, validation, test = split(parts, (0.5, 0.25, 0.25), 3, groups=groups)
     assert (len(train[0]), len(validation[0]), len(test[0])) == (4, 2, 2)
     for part in (train, validation, test):

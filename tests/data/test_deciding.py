@@ -9,11 +9,21 @@ import numpy as np
 import pytest
 
 from equipoise.data import Column, Dataset, from_arrays
-from equipoise.data.deciding import completed, date_formats, days, decided, is_date, schema_of, with_schema
+from equipoise.data.deciding import (
+    completed,
+    date_formats,
+    days,
+    decided,
+    is_date,
+    schema_of,
+    with_schema,
+)
 from equipoise.data.schema import ColumnSchema, Schema
 
 
-def column(cells: Sequence[Any], name: str = "c", owners: Sequence[str] | None = None, asked: bool = False) -> ColumnSchema:
+def column(
+    cells: Sequence[Any], name: str = "c", owners: Sequence[str] | None = None, asked: bool = False
+) -> ColumnSchema:
     table = {"label": np.arange(len(cells)) % 2, name: np.array(cells)}
     return decided(table, owners or ["s"] * len(cells), "label", [name] if asked else []).columns[0]
 
@@ -47,7 +57,12 @@ def words(count: int, different: int) -> list[str]:
         ("c", list(range(2, 22)), "", "number"),
         ("c", list(range(0, 40, 2)), "", "number"),
         ("c", [*range(19), 20], "", "number"),
-        ("c", [*range(1, 11), *range(1, 11)], "a" * 10 + "b" * 10, "identifier"),  # each site counts its own
+        (
+            "c",
+            [*range(1, 11), *range(1, 11)],
+            "a" * 10 + "b" * 10,
+            "identifier",
+        ),  # each site counts its own
         ("c", [*range(1, 11), *range(1, 11)], "a" * 20, "number"),
         ("c", [*range(1, 11), *range(5, 15)], "a" * 10 + "b" * 10, "number"),
         ("c", [*range(1, 19), 1, 2], "a" * 18 + "b" * 2, "identifier"),
@@ -55,7 +70,9 @@ def words(count: int, different: int) -> list[str]:
         ("c", [2, *range(1, 21)], "b" + "a" * 20, "number"),
     ],
 )
-def test_numbers_that_only_tell_rows_apart(name: str, cells: list[float], sites: str, expected: str) -> None:
+def test_numbers_that_only_tell_rows_apart(
+    name: str, cells: list[float], sites: str, expected: str
+) -> None:
     assert kind(cells, name, list(sites)) == expected
 
 
@@ -67,10 +84,18 @@ def test_numbers_that_only_tell_rows_apart(name: str, cells: list[float], sites:
         ([*words(19, 19), "", "NA"], "", "category"),  # gaps are no rows
         (words(20, 11), "", "identifier"),  # more than one value for two rows
         (words(20, 10), "", "category"),
-        (words(20, 18) * 3, "a" * 20 + "b" * 20 + "c" * 20, "identifier"),  # nine of ten in each site
+        (
+            words(20, 18) * 3,
+            "a" * 20 + "b" * 20 + "c" * 20,
+            "identifier",
+        ),  # nine of ten in each site
         (words(20, 17) * 3, "a" * 20 + "b" * 20 + "c" * 20, "category"),
         (words(19, 19) * 3, "a" * 19 + "b" * 19 + "c" * 19, "category"),  # sites too small to say
-        ([*words(19, 19) * 3, *words(20, 20)], "a" * 19 + "b" * 19 + "c" * 19 + "d" * 20, "identifier"),  # by the one that is large enough
+        (
+            [*words(19, 19) * 3, *words(20, 20)],
+            "a" * 19 + "b" * 19 + "c" * 19 + "d" * 20,
+            "identifier",
+        ),  # by the one that is large enough
     ],
 )
 def test_words_that_only_tell_rows_apart(cells: list[str], sites: str, expected: str) -> None:
@@ -103,21 +128,51 @@ def test_free_text_has_spaces_and_is_long(cells: list[str], expected: str) -> No
         ([1.0, np.nan], False, ColumnSchema(name="c", kind="number", gaps=True)),
         ([1.0, np.inf], False, ColumnSchema(name="c", kind="number", gaps=True)),
         ([2.0, 1.0, 2.0], True, ColumnSchema(name="c", kind="category", categories=("1", "2"))),
-        ([2.0, np.nan], True, ColumnSchema(name="c", kind="category", categories=("2",), gaps=True)),
+        (
+            [2.0, np.nan],
+            True,
+            ColumnSchema(name="c", kind="category", categories=("2",), gaps=True),
+        ),
         (["b", "a", "b"], False, ColumnSchema(name="c", kind="category", categories=("a", "b"))),
-        (["b", "", "?"], False, ColumnSchema(name="c", kind="category", categories=("b",), gaps=True)),
+        (
+            ["b", "", "?"],
+            False,
+            ColumnSchema(name="c", kind="category", categories=("b",), gaps=True),
+        ),
         (["", ""], False, ColumnSchema(name="c", kind="category", categories=("none",), gaps=True)),
-        (["2024-01-31", "2024-02-01"], False, ColumnSchema(name="c", kind="date", formats=("%Y-%m-%d",))),
-        (["2024-01-31", ""], False, ColumnSchema(name="c", kind="date", formats=("%Y-%m-%d",), gaps=True)),
-        (["2024-01-31", "x"], False, ColumnSchema(name="c", kind="category", categories=("2024-01-31", "x"))),
-        (["2024-01-31", "2024-01-31"], True, ColumnSchema(name="c", kind="category", categories=("2024-01-31",))),
+        (
+            ["2024-01-31", "2024-02-01"],
+            False,
+            ColumnSchema(name="c", kind="date", formats=("%Y-%m-%d",)),
+        ),
+        (
+            ["2024-01-31", ""],
+            False,
+            ColumnSchema(name="c", kind="date", formats=("%Y-%m-%d",), gaps=True),
+        ),
+        (
+            ["2024-01-31", "x"],
+            False,
+            ColumnSchema(name="c", kind="category", categories=("2024-01-31", "x")),
+        ),
+        (
+            ["2024-01-31", "2024-01-31"],
+            True,
+            ColumnSchema(name="c", kind="category", categories=("2024-01-31",)),
+        ),
         ([*words(20, 20), ""], False, ColumnSchema(name="c", kind="identifier", gaps=True)),
         (words(20, 20), False, ColumnSchema(name="c", kind="identifier")),
-        (words(20, 20), True, ColumnSchema(name="c", kind="category", categories=tuple(sorted(words(20, 20))))),
+        (
+            words(20, 20),
+            True,
+            ColumnSchema(name="c", kind="category", categories=tuple(sorted(words(20, 20)))),
+        ),
         ([*texts(20, 30), ""], False, ColumnSchema(name="c", kind="text", gaps=True)),
     ],
 )
-def test_kinds_categories_formats_and_gaps(cells: list[Any], asked: bool, expected: ColumnSchema) -> None:
+def test_kinds_categories_formats_and_gaps(
+    cells: list[Any], asked: bool, expected: ColumnSchema
+) -> None:
     assert column(cells, asked=asked) == expected
 
 
@@ -131,16 +186,27 @@ def test_kinds_categories_formats_and_gaps(cells: list[Any], asked: bool, expect
         (["b", "a", "b"], None, "classification", ("a", "b")),
     ],
 )
-def test_the_label_tells_the_task_unless_it_is_said(target: list[Any], task: str | None, kind: str, classes: tuple[str, ...]) -> None:
+def test_the_label_tells_the_task_unless_it_is_said(
+    target: list[Any], task: str | None, kind: str, classes: tuple[str, ...]
+) -> None:
     schema = decided({"x": np.zeros(3), "y": np.array(target)}, ["s"] * 3, "y", (), task)
-    assert (schema.label, schema.task, schema.classes, [c.name for c in schema.columns]) == ("y", kind, classes, ["x"])
+    assert (schema.label, schema.task, schema.classes, [c.name for c in schema.columns]) == (
+        "y",
+        kind,
+        classes,
+        ["x"],
+    )
 
 
 @pytest.mark.parametrize(
     ("north", "south", "formats"),
     [
         (["13/01/2024"], ["01/02/2024"], ("%d/%m/%Y",)),
-        (["01/13/2024"], ["01/02/2024"], ("%m/%d/%Y",)),  # the second fits both ways: as the first needs it
+        (
+            ["01/13/2024"],
+            ["01/02/2024"],
+            ("%m/%d/%Y",),
+        ),  # the second fits both ways: as the first needs it
         (["01/13/2024"], ["01/02/2024 08:30"], ("%m/%d/%Y", "%m/%d/%Y %H:%M")),
         (["01/13/2024"], ["13/01/2024"], ()),
         (["2024-01-31"], ["31.01.2024"], ("%Y-%m-%d", "%d.%m.%Y")),
@@ -148,16 +214,23 @@ def test_the_label_tells_the_task_unless_it_is_said(target: list[Any], task: str
         (["2024-01-31", "31.01.2024"], ["2024-01-31"], ()),  # two ways within a site
     ],
 )
-def test_dates_as_each_site_writes_them(north: list[str], south: list[str], formats: tuple[str, ...]) -> None:
+def test_dates_as_each_site_writes_them(
+    north: list[str], south: list[str], formats: tuple[str, ...]
+) -> None:
     cells, sites = np.array(north + south), np.array([0] * len(north) + [1] * len(south))
     assert date_formats(cells, sites) == formats
 
 
 def test_days_are_counted_from_1970_with_fractions() -> None:
     column = ColumnSchema(name="day", kind="date", formats=("%Y-%m-%d", "%d.%m.%Y %H:%M"))
-    found = days(np.array(["1970-01-01", "1970-01-03", "1969-12-31", "01.01.1970 06:00", "NA"]), column)
+    found = days(
+        np.array(["1970-01-01", "1970-01-03", "1969-12-31", "01.01.1970 06:00", "NA"]), column
+    )
     assert found[:4].tolist() == [0.0, 2.0, -1.0, 0.25] and np.isnan(found[4])
-    with pytest.raises(ValueError, match=r"column day: expected dates as %Y-%m-%d or %d.%m.%Y %H:%M, got '1.1.70'; mend the cell"):
+    with pytest.raises(
+        ValueError,
+        match=r"column day: expected dates as %Y-%m-%d or %d.%m.%Y %H:%M, got '1.1.70'; mend the cell",
+    ):
         days(np.array(["1.1.70"]), column)
     assert is_date("1970-01-03", "%Y-%m-%d") and not is_date("1970-01-33", "%Y-%m-%d")
 
@@ -183,15 +256,28 @@ def test_a_schema_chooses_and_orders_columns_and_classes() -> None:
     assert with_schema(data, None) is data
     given = Schema(
         classes=("maybe", "yes", "no"),
-        columns=({"name": "c", "kind": "number", "gaps": True}, {"name": "a", "kind": "number", "gaps": True}),
+        columns=(
+            {"name": "c", "kind": "number", "gaps": True},
+            {"name": "a", "kind": "number", "gaps": True},
+        ),
     )
     seen = with_schema(data, given)
     assert np.array_equal(seen.x.numpy(), [[5, 1], [6, 2], [np.nan, 3]], equal_nan=True)
     assert [c.name for c in seen.columns] == ["c", "a"] and seen.task.shape == (2,)
-    assert seen.y.tolist() == [2, 1, 1] and seen.task.outputs == 3 and seen.task.class_names == ("maybe", "yes", "no")
-    assert seen.schema is not None and seen.schema.task == "classification" and seen.schema.columns == given.columns
+    assert (
+        seen.y.tolist() == [2, 1, 1]
+        and seen.task.outputs == 3
+        and seen.task.class_names == ("maybe", "yes", "no")
+    )
+    assert (
+        seen.schema is not None
+        and seen.schema.task == "classification"
+        and seen.schema.columns == given.columns
+    )
     assert with_schema(seen, given) is seen, "already seen so"
-    assert with_schema(seen, Schema(classes=("no", "yes", "maybe"))).y.tolist() == [0, 1, 1], "another order is another look"
+    assert with_schema(seen, Schema(classes=("no", "yes", "maybe"))).y.tolist() == [0, 1, 1], (
+        "another order is another look"
+    )
 
 
 def test_classes_without_names_are_called_by_their_numbers() -> None:
@@ -205,9 +291,18 @@ def test_classes_without_names_are_called_by_their_numbers() -> None:
     ("schema", "said"),
     [
         ({"shape": (3, 5, 6)}, r"its schema says samples of shape \(3, 5, 6\), got \(3,\)"),
-        ({"columns": [{"name": "cc", "kind": "number"}]}, "unknown column of arrays, named by its schema 'cc'"),
-        ({"columns": [{"name": "b", "kind": "number"}]}, "gives column 'b' another kind than the data set has"),
-        ({"columns": [{"name": "a", "kind": "category", "categories": ["1"]}]}, "gives column 'a' another kind"),
+        (
+            {"columns": [{"name": "cc", "kind": "number"}]},
+            "unknown column of arrays, named by its schema 'cc'",
+        ),
+        (
+            {"columns": [{"name": "b", "kind": "number"}]},
+            "gives column 'b' another kind than the data set has",
+        ),
+        (
+            {"columns": [{"name": "a", "kind": "category", "categories": ["1"]}]},
+            "gives column 'a' another kind",
+        ),
     ],
 )
 def test_a_schema_that_does_not_fit_is_refused(schema: dict[str, Any], said: str) -> None:
@@ -220,12 +315,18 @@ def test_a_schema_with_columns_is_for_tables_and_one_with_their_shape_for_all() 
     with pytest.raises(ValueError, match="data set arrays is no table, but its schema has columns"):
         with_schema(plain, Schema(columns=({"name": "a", "kind": "number"},)))
     assert with_schema(plain, Schema(shape=(5,))).task.shape == (5,)
-    with pytest.raises(ValueError, match="data set arrays has numbers for labels, but its schema has classes"):
+    with pytest.raises(
+        ValueError, match="data set arrays has numbers for labels, but its schema has classes"
+    ):
         with_schema(from_arrays(np.zeros((2, 5)), [0.5, 1]), Schema(classes=("0", "1")))
 
 
 def test_what_a_schema_does_not_say_stays_as_found() -> None:
     found = Schema(label="y", task="classification", classes=("a", "b"))
     assert completed(None, found) is found
-    assert completed(Schema(label="z", classes=()), found) == Schema(label="z", task="classification", classes=("a", "b"))
-    assert completed(Schema(label=None, classes=("b", "a")), found) == Schema(label="y", task="classification", classes=("b", "a"))
+    assert completed(Schema(label="z", classes=()), found) == Schema(
+        label="z", task="classification", classes=("a", "b")
+    )
+    assert completed(Schema(label=None, classes=("b", "a")), found) == Schema(
+        label="y", task="classification", classes=("b", "a")
+    )

@@ -61,7 +61,9 @@ def server() -> Iterator[Server]:
             pass
 
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     state.url = f"http://127.0.0.1:{http.server_port}"
     yield state
@@ -70,9 +72,13 @@ def server() -> Iterator[Server]:
     thread.join()
 
 
-def test_a_file_arrives_whole_with_progress_and_is_not_fetched_twice(server: Server, tmp_path: Path) -> None:
+def test_a_file_arrives_whole_with_progress_and_is_not_fetched_twice(
+    server: Server, tmp_path: Path
+) -> None:
     seen: list[tuple[str, int, int | None]] = []
-    target = download((server.url + "/f",), tmp_path / "f", MD5, lambda *report: seen.append(report))
+    target = download(
+        (server.url + "/f",), tmp_path / "f", MD5, lambda *report: seen.append(report)
+    )
     assert target.read_bytes() == CONTENT
     assert seen[-1] == ("f", len(CONTENT), len(CONTENT))
     download((server.url + "/f",), tmp_path / "f", MD5)
@@ -106,7 +112,9 @@ def test_a_tampered_file_is_refused_and_nothing_is_left(server: Server, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_next_address_is_tried_and_all_are_named_in_the_end(server: Server, tmp_path: Path) -> None:
+def test_the_next_address_is_tried_and_all_are_named_in_the_end(
+    server: Server, tmp_path: Path
+) -> None:
     assert download((server.url + "/missing", server.url + "/f"), tmp_path / "f", MD5).exists()
     with pytest.raises(OSError, match=r"/missing: HTTP Error 404.*equipoise data import"):
         download((server.url + "/missing",), tmp_path / "g", MD5)
@@ -118,29 +126,49 @@ def test_what_the_server_cannot_do_now_is_tried_three_times_and_what_it_refuses_
 ) -> None:
     with pytest.raises(OSError) as refused:
         download((f"{server.url}/status/{status}", server.url + "/missing"), tmp_path / "f", MD5)
-    assert len(server.asked) == tries + 1 and str(refused.value).count(f"HTTP Error {status}") == tries
-    assert str(refused.value).startswith("could not download f. Tried: "), "nothing is kept of what never came"
+    assert (
+        len(server.asked) == tries + 1 and str(refused.value).count(f"HTTP Error {status}") == tries
+    )
+    assert str(refused.value).startswith("could not download f. Tried: "), (
+        "nothing is kept of what never came"
+    )
 
 
-def test_what_arrived_is_kept_to_go_on_from(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_arrived_is_kept_to_go_on_from(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("equipoise.data.sets.download.ATTEMPTS", 1)
     server.break_after = 1000
-    with pytest.raises(OSError, match=r"f; 1,000 bytes are kept to go on from.*the connection broke after 1,000 of 1,024,000 bytes"):
+    with pytest.raises(
+        OSError,
+        match=r"f; 1,000 bytes are kept to go on from.*the connection broke after 1,000 of 1,024,000 bytes",
+    ):
         download((server.url + "/f",), tmp_path / "f", MD5)
     assert [file.name for file in tmp_path.iterdir()] == ["f.part"] and len(server.asked) == 1
     seen: list[tuple[str, int, int | None]] = []
     download((server.url + "/f",), tmp_path / "f", MD5, lambda *report: seen.append(report))
-    assert seen[0][1] > 1000 and seen[-1] == ("f", 1_024_000, 1_024_000) and {total for _, _, total in seen} == {1_024_000}
+    assert (
+        seen[0][1] > 1000
+        and seen[-1] == ("f", 1_024_000, 1_024_000)
+        and {total for _, _, total in seen} == {1_024_000}
+    )
     assert server.asked == [None, "bytes=1000-"] and (tmp_path / "f").read_bytes() == CONTENT
 
 
 def test_a_server_that_tells_no_length(server: Server, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int | None]] = []
-    assert download((server.url + "/unsized",), tmp_path / "f", MD5, lambda *report: seen.append(report)).read_bytes() == CONTENT
+    assert (
+        download(
+            (server.url + "/unsized",), tmp_path / "f", MD5, lambda *report: seen.append(report)
+        ).read_bytes()
+        == CONTENT
+    )
     assert seen[-1] == ("f", 1_024_000, None)
 
 
-def test_a_wrong_file_is_replaced_and_a_wrong_address_not_asked_again(server: Server, tmp_path: Path) -> None:
+def test_a_wrong_file_is_replaced_and_a_wrong_address_not_asked_again(
+    server: Server, tmp_path: Path
+) -> None:
     (tmp_path / "f").write_bytes(b"another version")
     assert download((server.url + "/f",), tmp_path / "f", MD5).read_bytes() == CONTENT
     with pytest.raises(OSError, match=f"checksum {MD5} instead of 0+"):
@@ -148,13 +176,19 @@ def test_a_wrong_file_is_replaced_and_a_wrong_address_not_asked_again(server: Se
     assert server.asked == [None] * 3, "each address once, from the beginning"
 
 
-def test_fetch_keeps_the_prepared_copy_only(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_keeps_the_prepared_copy_only(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path / "data"))
     x = np.zeros((4, 5, 5), np.uint8)
     np.savez(tmp_path / "made.npz", x_train=x, y_train=[0, 1, 0, 1], x_test=x[:1], y_test=[0])
     server.content = (tmp_path / "made.npz").read_bytes()
-    remote = Remote("tiny.npz", hashlib.md5(server.content).hexdigest(), (server.url + "/tiny.npz",))
-    entry = RegisteredSet("tiny", "made here", (1, 5, 5), ("a", "b"), "4 / 1", "none", "here", images, (remote,))
+    remote = Remote(
+        "tiny.npz", hashlib.md5(server.content).hexdigest(), (server.url + "/tiny.npz",)
+    )
+    entry = RegisteredSet(
+        "tiny", "made here", (1, 5, 5), ("a", "b"), "4 / 1", "none", "here", images, (remote,)
+    )
     assert store.fetch(entry) == tmp_path / "data" / "tiny.npz"
     assert [p.name for p in (tmp_path / "data").iterdir()] == ["tiny.npz"]
     monkeypatch.setitem(sets.ENTRIES, "tiny", entry)

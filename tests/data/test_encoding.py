@@ -43,13 +43,24 @@ def test_the_recipe_describes_columns_and_names_the_inputs() -> None:
         {"name": "c", "categorical": True, "categories": ["w", "u"], "formats": [], "gaps": False},
         {"name": "m", "categorical": False, "categories": [], "formats": [], "gaps": False},
     ]
-    dated = fit(RAW[:, :1], (Column("d"),), (ColumnSchema(name="d", kind="date", formats=("%Y-%m-%d",)),), TRAIN, ("a", "b", "c"), "none")
+    dated = fit(
+        RAW[:, :1],
+        (Column("d"),),
+        (ColumnSchema(name="d", kind="date", formats=("%Y-%m-%d",)),),
+        TRAIN,
+        ("a", "b", "c"),
+        "none",
+    )
     assert dated["columns"][0]["formats"] == ["%Y-%m-%d"]
 
 
 def test_categories_are_counted_as_the_schema_lists_them_and_unknown_ones_come_last() -> None:
-    coded = recode(np.array([[0, 0, 0], [0, 1, 1], [0, 2, 2], [0, GAP, 3], [0, 3, 4]]), COLUMNS, made("client"))
-    assert coded[[0, 1, 2, 4], 1].tolist() == [1, 2, 0, 2] and np.isnan(coded[3, 1])  # u, v, w; one that the data set does not know either
+    coded = recode(
+        np.array([[0, 0, 0], [0, 1, 1], [0, 2, 2], [0, GAP, 3], [0, 3, 4]]), COLUMNS, made("client")
+    )
+    assert coded[[0, 1, 2, 4], 1].tolist() == [1, 2, 0, 2] and np.isnan(
+        coded[3, 1]
+    )  # u, v, w; one that the data set does not know either
     assert coded[:, 2].tolist() == [0, 1, 2, 3, 4]
 
 
@@ -57,14 +68,25 @@ def test_each_client_fills_and_scales_by_its_own_training_rows() -> None:
     recipe = made("client")
     assert recipe["shared"] is None
     assert recipe["clients"] == {
-        "a": {"fill": [2, 0, 5], "mean": [2, 0, 5], "scale": [1, 1, 1]},  # the most frequent category is w; a constant is only centred
-        "b": {"fill": [8, 2, 0], "mean": [8, 0, 0], "scale": [1, 1, 1]},  # m was never observed: neutral
+        "a": {
+            "fill": [2, 0, 5],
+            "mean": [2, 0, 5],
+            "scale": [1, 1, 1],
+        },  # the most frequent category is w; a constant is only centred
+        "b": {
+            "fill": [8, 2, 0],
+            "mean": [8, 0, 0],
+            "scale": [1, 1, 1],
+        },  # m was never observed: neutral
         "c": {"fill": [6, 0, 5], "mean": [6, 0, 5], "scale": [3, 1, 1]},
     }
     assert inputs([[12, 0, 6], [GAP, 1, GAP], [0, GAP, 5], [0, 2, 5]], "client", "c") == [
         [2, 0, 1, 0, 0, 1], [0, 1, 0, 1, 0, 0], [-2, 0, 1, 0, 0, 0], [-2, 0, 0, 0, 1, 0],
     ]  # fmt: skip
-    with pytest.raises(ValueError, match=r"each client's own statistics: say which client .*, one of a, b, c \(got None\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"each client's own statistics: say which client .*, one of a, b, c \(got None\)",
+    ):
         apply(RAW, recipe, None)
     with pytest.raises(ValueError, match=r"one of a, b, c \(got d\)"):
         apply(RAW, recipe, "d")
@@ -73,8 +95,16 @@ def test_each_client_fills_and_scales_by_its_own_training_rows() -> None:
 def test_pooled_statistics_are_of_all_training_rows_each_once() -> None:
     recipe = made("pooled")
     n, m = np.array([1, 3, 7, 9]), np.array([5, 5, 5])
-    assert recipe["shared"] == {"fill": [5, 0, 5], "mean": [n.mean(), 0, m.mean()], "scale": [pytest.approx(n.std()), 1, 1]}
-    assert [recipe["clients"][name]["fill"] for name in "abc"] == [[2, 0, 5], [8, 2, 5], [6, 0, 5]]  # own fills, and the pooled one without
+    assert recipe["shared"] == {
+        "fill": [5, 0, 5],
+        "mean": [n.mean(), 0, m.mean()],
+        "scale": [pytest.approx(n.std()), 1, 1],
+    }
+    assert [recipe["clients"][name]["fill"] for name in "abc"] == [
+        [2, 0, 5],
+        [8, 2, 5],
+        [6, 0, 5],
+    ]  # own fills, and the pooled one without
     assert all(recipe["clients"][name]["mean"] == recipe["shared"]["mean"] for name in "abc")
     assert all(recipe["clients"][name]["scale"] == recipe["shared"]["scale"] for name in "abc")
     assert inputs([[5, 1, 6]], "pooled", None) == [[0, 0, 0, 1, 0, 1]]
@@ -84,12 +114,24 @@ def test_without_scaling_numbers_stay_and_gaps_are_filled_all_the_same() -> None
     recipe = made("none")
     assert recipe["shared"] == {"fill": [0, 2, 0], "mean": [0, 0, 0], "scale": [1, 1, 1]}
     assert recipe["clients"]["b"] == {"fill": [8, 2, 0], "mean": [0, 0, 0], "scale": [1, 1, 1]}
-    assert inputs([[4, 0, 6], [GAP, GAP, GAP]], "none", "b") == [[4, 0, 1, 0, 0, 6], [8, 1, 0, 0, 1, 0]]
+    assert inputs([[4, 0, 6], [GAP, GAP, GAP]], "none", "b") == [
+        [4, 0, 1, 0, 0, 6],
+        [8, 1, 0, 0, 1, 0],
+    ]
 
 
-@pytest.mark.parametrize(("count", "shown"), [(8, "c0, c1, c2, c3, c4, c5, c6, c7 (got"), (9, "c7, ... (got")])
+@pytest.mark.parametrize(
+    ("count", "shown"), [(8, "c0, c1, c2, c3, c4, c5, c6, c7 (got"), (9, "c7, ... (got")]
+)
 def test_of_many_clients_eight_are_named(count: int, shown: str) -> None:
-    recipe = fit(RAW, COLUMNS, SCHEMA, Parts.of([np.array([0])] * count), tuple(f"c{k}" for k in range(count)), "client")
+    recipe = fit(
+        RAW,
+        COLUMNS,
+        SCHEMA,
+        Parts.of([np.array([0])] * count),
+        tuple(f"c{k}" for k in range(count)),
+        "client",
+    )
     with pytest.raises(ValueError) as refused:
         apply(RAW, recipe, None)
     assert shown in str(refused.value)
@@ -102,7 +144,10 @@ def lists(parts: Parts) -> list[list[int]]:
 def test_positions_by_client() -> None:
     parts = Parts.of([np.array([4, 2]), np.array([], int), np.array([7])])
     assert (
-        len(parts) == 3 and lists(parts) == [[4, 2], [], [7]] and parts.sizes.tolist() == [2, 0, 1] and parts.owners.tolist() == [0, 0, 2]
+        len(parts) == 3
+        and lists(parts) == [[4, 2], [], [7]]
+        and parts.sizes.tolist() == [2, 0, 1]
+        and parts.owners.tolist() == [0, 0, 2]
     )
     assert lists(parts.where(np.array([False, True, True]))) == [[2], [], [7]]
     assert lists(parts.where(np.array([True, False, False]))) == [[4], [], []]
@@ -121,5 +166,19 @@ def test_positions_by_client() -> None:
 def test_a_server_validates_on_each_sample_once() -> None:
     none, y = Parts.of([np.array([], int)] * 2), torch.zeros(5, dtype=torch.int64)
     held = Parts.of([np.array([3, 1]), np.array([1, 4])])
-    federation = Federation("f", Task("classification", (1,), 1), torch.zeros(5, 1), y, ("a", "b"), none, held, none, np.empty(0, np.int64))
-    assert federation.server_validation.tolist() == [1, 3, 4] and federation.source.size == 0 and federation.augment == ()
+    federation = Federation(
+        "f",
+        Task("classification", (1,), 1),
+        torch.zeros(5, 1),
+        y,
+        ("a", "b"),
+        none,
+        held,
+        none,
+        np.empty(0, np.int64),
+    )
+    assert (
+        federation.server_validation.tolist() == [1, 3, 4]
+        and federation.source.size == 0
+        and federation.augment == ()
+    )

@@ -9,7 +9,15 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from equipoise.data import DataConfig, Dataset, Parts, federate, from_arrays, from_sites, inputs_from
+from equipoise.data import (
+    DataConfig,
+    Dataset,
+    Parts,
+    federate,
+    from_arrays,
+    from_sites,
+    inputs_from,
+)
 from equipoise.data.splits import equal_samples
 
 
@@ -35,7 +43,9 @@ def test_digits_arrive_whole_scaled_and_split() -> None:
     assert federation.ids == tuple("0123456789")
     assert federation.x.dtype == torch.float32
     assert (float(federation.x.min()), float(federation.x.max())) == (0.0, 1.0)
-    everything = np.concatenate([federation.train.index, federation.validation.index, federation.test.index])
+    everything = np.concatenate(
+        [federation.train.index, federation.validation.index, federation.test.index]
+    )
     assert np.array_equal(np.sort(everything), np.arange(1797))
     assert len(federation.shared_test) == 0
     json.dumps([federation.metadata, federation.recipe])
@@ -81,11 +91,20 @@ def test_without_an_official_split_a_shared_test_set_is_set_aside() -> None:
 def test_sites_can_be_tested_on_their_own_official_test_part() -> None:
     rng = np.random.default_rng(0)
     part = np.tile([0, 0, 0, 2], 10)
-    data = from_arrays(rng.integers(0, 256, (40, 6, 6), dtype=np.uint8), np.arange(40) % 2, sites=["a"] * 20 + ["b"] * 20, part=part)
-    federation = federate(DataConfig(partition="domains", clients=4, test="site", split=(1, 0, 0)), 1, data)
+    data = from_arrays(
+        rng.integers(0, 256, (40, 6, 6), dtype=np.uint8),
+        np.arange(40) % 2,
+        sites=["a"] * 20 + ["b"] * 20,
+        part=part,
+    )
+    federation = federate(
+        DataConfig(partition="domains", clients=4, test="site", split=(1, 0, 0)), 1, data
+    )
     for domain, test in zip(federation.metadata["domains"], federation.test, strict=True):
         wanted = np.flatnonzero(part == 2)
-        assert federation.source[test].tolist() == [i for i in wanted if (i < 20) == (domain == "a")]
+        assert federation.source[test].tolist() == [
+            i for i in wanted if (i < 20) == (domain == "a")
+        ]
     with pytest.raises(ValueError, match="official test parts of sites"):
         federate(DataConfig(test="site"), 1, pictures())
 
@@ -102,7 +121,10 @@ def test_equal_pictures_stay_on_one_side_even_across_clients() -> None:
     x = np.repeat(rng.integers(0, 256, (40, 4, 4), dtype=np.uint8), 2, axis=0)
     data = from_arrays(x, np.arange(80) % 2)
     federation = federate(DataConfig(clients=4, split=(0.5, 0.0, 0.5)), 1, data)
-    train, test = ({federation.x[i].numpy().tobytes() for i in part.index} for part in (federation.train, federation.test))
+    train, test = (
+        {federation.x[i].numpy().tobytes() for i in part.index}
+        for part in (federation.train, federation.test)
+    )
     assert not train & test
     assert len(test) > 10
     assert federation.metadata["equal_samples"] == 40
@@ -119,11 +141,19 @@ def test_data_that_are_mostly_equal_are_refused_with_the_way_out() -> None:
     data = from_arrays(np.ones((10, 2)), np.zeros(10, int))
     with pytest.raises(ValueError, match="duplicates: separate"):
         federate(DataConfig(clients=2), 1, data)
-    assert federate(DataConfig(clients=2, duplicates="separate"), 1, data).test.sizes.tolist() == [1, 1]
+    assert federate(DataConfig(clients=2, duplicates="separate"), 1, data).test.sizes.tolist() == [
+        1,
+        1,
+    ]
 
 
 def test_one_sample_and_one_client() -> None:
-    data = from_sites({"tiny": (np.ones((1, 2)), [0]), "large": (np.arange(40.0).reshape(20, 2), np.arange(20) % 2)})
+    data = from_sites(
+        {
+            "tiny": (np.ones((1, 2)), [0]),
+            "large": (np.arange(40.0).reshape(20, 2), np.arange(20) % 2),
+        }
+    )
     federation = federate(DataConfig(), 1, data)
     assert federation.ids == ("tiny", "large")
     assert federation.train.sizes.tolist() == [1, 14]
@@ -149,7 +179,9 @@ def test_images_are_resized_and_normalised_and_new_ones_go_the_same_way() -> Non
     federation = federate(DataConfig(image_size=4, normalise="half", clients=2), 1, data)
     assert federation.task.shape == (1, 4, 4)
     assert -1 <= float(federation.x.min()) < -0.5
-    assert torch.equal(inputs_from(data.x.numpy()[federation.source], federation.recipe), federation.x)
+    assert torch.equal(
+        inputs_from(data.x.numpy()[federation.source], federation.recipe), federation.x
+    )
     with pytest.raises(ValueError, match="whole-number pixels"):
         inputs_from(np.zeros((1, 1, 4, 4), np.float32), federation.recipe)
     with pytest.raises(ValueError, match="images with 3 channels"):
@@ -187,18 +219,31 @@ def test_ten_thousand_clients_share_one_array() -> None:
     data = from_arrays(np.random.default_rng(0).normal(size=(30_000, 2)), np.arange(30_000) % 10)
     federation = federate(DataConfig(clients=10_000), 1, data)
     assert len(federation.ids) == 10_000
-    assert federation.train[9_999].base is federation.train.index or federation.train[9_999].base is federation.train.index.base
+    assert (
+        federation.train[9_999].base is federation.train.index
+        or federation.train[9_999].base is federation.train.index.base
+    )
     assert federation.x.shape == (30_000, 2)
 
 
 def test_a_number_of_samples_is_drawn_from_the_seed() -> None:
-    drawn = [federate(DataConfig(name="digits", samples=200, clients=4), seed) for seed in (1, 1, 2)]
-    assert [sum(len(part) for parts in (f.train, f.validation, f.test) for part in parts) for f in drawn] == [200, 200, 200]
-    assert (drawn[0].source == drawn[1].source).all() and not (drawn[0].source == drawn[2].source).all()
+    drawn = [
+        federate(DataConfig(name="digits", samples=200, clients=4), seed) for seed in (1, 1, 2)
+    ]
+    assert [
+        sum(len(part) for parts in (f.train, f.validation, f.test) for part in parts) for f in drawn
+    ] == [200, 200, 200]
+    assert (drawn[0].source == drawn[1].source).all() and not (
+        drawn[0].source == drawn[2].source
+    ).all()
 
 
-def test_equal_samples_are_found_by_their_bytes_also_where_products_meet_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = np.random.default_rng(0).integers(0, 2, (200, 1, 3, 5)).astype(np.uint8)[:, :, :, :3]  # 9 bytes: padded, and not contiguous
+def test_equal_samples_are_found_by_their_bytes_also_where_products_meet_by_chance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = (
+        np.random.default_rng(0).integers(0, 2, (200, 1, 3, 5)).astype(np.uint8)[:, :, :, :3]
+    )  # 9 bytes: padded, and not contiguous
     first: dict[bytes, int] = {}
     expected = [first.setdefault(row.tobytes(), place) for place, row in enumerate(rows)]
     data = from_arrays(rows, np.zeros(200, int))
@@ -206,7 +251,9 @@ def test_equal_samples_are_found_by_their_bytes_also_where_products_meet_by_chan
 
     class Blind:
         def integers(self, *_: object, size: int, **__: object) -> np.ndarray:
-            return np.full(size, 2**63 - 1, np.uint64)  # times two plus one: all factors are the largest number, so orders do not matter
+            return np.full(
+                size, 2**63 - 1, np.uint64
+            )  # times two plus one: all factors are the largest number, so orders do not matter
 
     monkeypatch.setattr("equipoise.data.splits.stream", lambda *_: Blind())
     assert equal_samples(data).tolist() == expected

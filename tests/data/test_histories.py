@@ -13,7 +13,9 @@ from equipoise.data.histories import apply, dataset_of, fit, frequent, inputs_of
 from equipoise.data.patients import Records
 
 
-def records(events: Sequence[Sequence[tuple[str, float, float]]], notes: tuple[str, ...] = ()) -> Records:
+def records(
+    events: Sequence[Sequence[tuple[str, float, float]]], notes: tuple[str, ...] = ()
+) -> Records:
     """Patients by their events (code, value, age); patient k has sex k % 3, state 10 + k and label k % 2."""
     flat = [event for own in events for event in own]
     codes = tuple(sorted({code for code, _, _ in flat}))
@@ -28,15 +30,31 @@ NONE = float("nan")
 THREE = [[("b", 7.0, 30.0), ("a", NONE, 31.0), ("b", 9.0, 32.0)], [], [("c", -1.0, 50.0)]]
 
 
-def test_a_sample_begins_with_the_patient_and_holds_code_value_age_and_whether_the_value_lacks() -> None:
+def test_a_sample_begins_with_the_patient_and_holds_code_value_age_and_whether_the_value_lacks() -> (
+    None
+):
     made = dataset_of(records(THREE, ("something was left out",)), "mine", licence="mine alone")
-    assert made.x.shape == (3, 4, 4) and made.task.shape == (4, 4) and made.task.class_names == ("no", "yes") and made.task.outputs == 2
+    assert (
+        made.x.shape == (3, 4, 4)
+        and made.task.shape == (4, 4)
+        and made.task.class_names == ("no", "yes")
+        and made.task.outputs == 2
+    )
     assert made.codes == ("b", "a", "c"), "the most frequent first"
     assert made.x[0].tolist() == [[0, 10, 3, 0], [1, 7, 30, 0], [2, 0, 31, 1], [1, 9, 32, 0]]
     assert made.x[1].tolist() == [[1, 11, 0, 0], [0] * 4, [0] * 4, [0] * 4]
     assert made.x[2].tolist() == [[2, 12, 1, 0], [3, -1, 50, 0], [0] * 4, [0] * 4]
-    assert made.y.tolist() == [0, 1, 0] and made.site is not None and made.site.tolist() == [0, 1, 0] and made.site_names == ("x", "y")
-    assert (made.name, made.licence, made.notes) == ("mine", "mine alone", ("something was left out",))
+    assert (
+        made.y.tolist() == [0, 1, 0]
+        and made.site is not None
+        and made.site.tolist() == [0, 1, 0]
+        and made.site_names == ("x", "y")
+    )
+    assert (made.name, made.licence, made.notes) == (
+        "mine",
+        "mine alone",
+        ("something was left out",),
+    )
 
 
 def test_of_a_long_history_the_latest_events_are_kept() -> None:
@@ -51,20 +69,37 @@ def test_of_a_long_history_the_latest_events_are_kept() -> None:
 
 @pytest.mark.parametrize(
     ("lengths", "expected"),
-    [([3, 1], 3), ([0, 0], 1), ([], 1), ([1] * 99 + [9] * 2, 9), ([1] * 199 + [9], 1), ([511], 511), ([512], 512), ([514], 512)],
+    [
+        ([3, 1], 3),
+        ([0, 0], 1),
+        ([], 1),
+        ([1] * 99 + [9] * 2, 9),
+        ([1] * 199 + [9], 1),
+        ([511], 511),
+        ([512], 512),
+        ([514], 512),
+    ],
 )
-def test_unless_told_one_long_history_in_a_hundred_does_not_pad_the_others(lengths: list[int], expected: int) -> None:
+def test_unless_told_one_long_history_in_a_hundred_does_not_pad_the_others(
+    lengths: list[int], expected: int
+) -> None:
     made = dataset_of(records([[("a", 1.0, 2.0)] * length for length in lengths]), "mine")
     assert made.x.shape == (len(lengths), 1 + expected, 4)
 
 
 def test_a_given_vocabulary_numbers_the_codes_and_all_others_are_one() -> None:
     made = dataset_of(records(THREE), "mine", vocabulary=("c", "z"))
-    assert made.codes == ("c", "z") and made.x[0, 1:, 0].tolist() == [3, 3, 3] and made.x[2, 1, 0] == 1
-    assert made.notes == ("2 rare codes count as unknown: the 2 most frequent have a number of their own",)
+    assert (
+        made.codes == ("c", "z") and made.x[0, 1:, 0].tolist() == [3, 3, 3] and made.x[2, 1, 0] == 1
+    )
+    assert made.notes == (
+        "2 rare codes count as unknown: the 2 most frequent have a number of their own",
+    )
 
 
-def test_the_most_frequent_codes_have_a_number_by_name_where_they_are_equally_frequent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_most_frequent_codes_have_a_number_by_name_where_they_are_equally_frequent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     some = records([[(code, 1.0, 1.0) for code in "dcccbbba"]])
     assert frequent(some) == ("b", "c", "a", "d")
     unused = Records(*(getattr(some, name) for name in ("site", "site_names", "sex", "state", "label", "offsets", "code", "value", "age")), ("a", "b", "c", "d", "e"))  # fmt: skip
@@ -73,7 +108,10 @@ def test_the_most_frequent_codes_have_a_number_by_name_where_they_are_equally_fr
     monkeypatch.setattr(histories, "VOCABULARY", 3)
     assert frequent(some) == ("b", "c", "a")
     made = dataset_of(some, "mine")
-    assert made.x[0, 1:, 0].tolist() == [4, 2, 2, 2, 1, 1, 1, 3] and "1 rare codes count as unknown: the 3 most" in made.notes[-1]
+    assert (
+        made.x[0, 1:, 0].tolist() == [4, 2, 2, 2, 1, 1, 1, 3]
+        and "1 rare codes count as unknown: the 3 most" in made.notes[-1]
+    )
 
 
 def test_histories_are_shortened_to_their_latest_events() -> None:
@@ -83,8 +121,15 @@ def test_histories_are_shortened_to_their_latest_events() -> None:
     made = dataset_of(records(THREE, ("before",)), "mine", events=2)
     assert torch.equal(short.x, made.x) and short.task == made.task and short.notes == made.notes
     assert whole.x[0, 0, 2] == 3, "the given one stays as it was"
-    wide = Dataset("wide", torch.cat([whole.x, torch.zeros(3, 2, 4)], 1), whole.y, dataset_of(records(THREE), "m", events=5).task)
-    assert latest(wide, 3).notes == () and torch.equal(latest(wide, 3).x, whole.x), "where only padding goes, nothing is said"
+    wide = Dataset(
+        "wide",
+        torch.cat([whole.x, torch.zeros(3, 2, 4)], 1),
+        whole.y,
+        dataset_of(records(THREE), "m", events=5).task,
+    )
+    assert latest(wide, 3).notes == () and torch.equal(latest(wide, 3).x, whole.x), (
+        "where only padding goes, nothing is said"
+    )
 
 
 def sample(*events: tuple[float, float, float, float]) -> list[tuple[float, float, float, float]]:
@@ -98,15 +143,29 @@ def test_values_are_scaled_in_deviations_of_their_code_and_cut_at_five() -> None
         sample((1, 112, 20, 0), (1, 12, 20, 0), (3, 8, 20, 0), (2, 9, 20, 0)),
     ], np.float32)  # fmt: skip
     recipe = fit(x, ("a", "b", "c"), Parts.of([np.array([0, 1]), np.array([1])]))
-    assert recipe["kind"] == "histories" and recipe["codes"] == ["a", "b", "c"] and recipe["shape"] == [5, 4]
-    assert recipe["mean"] == [0, 12, 7, 0, 4] and recipe["scale"] == [1, 2, 1, 1, 1]  # a constant, and what was never seen: taken as it is
+    assert (
+        recipe["kind"] == "histories"
+        and recipe["codes"] == ["a", "b", "c"]
+        and recipe["shape"] == [5, 4]
+    )
+    assert recipe["mean"] == [0, 12, 7, 0, 4] and recipe["scale"] == [
+        1,
+        2,
+        1,
+        1,
+        1,
+    ]  # a constant, and what was never seen: taken as it is
     made = apply(x, recipe)
     assert made[0, 1:, 1].tolist() == [-1, 0, 0, 0] and made[1, 1:, 1].tolist() == [1, 0, -1, 1]
     assert made[2, 1:, 1].tolist() == [5, 0, 5, 2]
     low = np.array([sample((1, -500, 20, 0))], np.float32)
     assert apply(low, recipe)[0, 1].tolist() == pytest.approx([1, -5, 0.2, 0])
-    assert np.allclose(made[..., 2], np.concatenate([x[:, :1, 2], x[:, 1:, 2] / 100], 1)), "ages in centuries, the length as it is"
-    assert np.array_equal(made[..., [0, 3]], x[..., [0, 3]]) and x[0, 1, 1] == 10, "nothing else, and the given array stays"
+    assert np.allclose(made[..., 2], np.concatenate([x[:, :1, 2], x[:, 1:, 2] / 100], 1)), (
+        "ages in centuries, the length as it is"
+    )
+    assert np.array_equal(made[..., [0, 3]], x[..., [0, 3]]) and x[0, 1, 1] == 10, (
+        "nothing else, and the given array stays"
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,7 +173,11 @@ def test_values_are_scaled_in_deviations_of_their_code_and_cut_at_five() -> None
     [
         ((2, -2, 2, -2), 0, 2),
         ((0, 0, 0), 0, 1),
-        ((1000.1, 1000.1, 1000.1), 1000.1, 1),  # a constant, whatever rounding makes of its deviation
+        (
+            (1000.1, 1000.1, 1000.1),
+            1000.1,
+            1,
+        ),  # a constant, whatever rounding makes of its deviation
         ((1000, 1000.0625), 1000.03125, 0.03125),
         ([0] * 4096 + [4098, 0], 1, np.sqrt(4097)),  # more than are summed at a time
     ],
@@ -123,7 +186,10 @@ def test_mean_and_deviation_of_a_code(values: Sequence[float], mean: float, scal
     x = np.zeros((len(values), 2, 4), np.float32)
     x[:, 1, 0], x[:, 1, 1] = 1, values
     recipe = fit(x, ("a",), Parts.of([np.arange(len(values))]))
-    assert (recipe["mean"][1], recipe["scale"][1]) == (pytest.approx(mean), pytest.approx(scale, rel=1e-3))
+    assert (recipe["mean"][1], recipe["scale"][1]) == (
+        pytest.approx(mean),
+        pytest.approx(scale, rel=1e-3),
+    )
 
 
 def test_new_patients_are_prepared_as_the_recipe_says() -> None:

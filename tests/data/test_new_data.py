@@ -16,27 +16,50 @@ from equipoise.data.preparation import _column, new_images
 IMAGES: dict[str, Any] = {"kind": "image", "pixels": True, "normalise": "half", "shape": [1, 4, 4]}
 OBLONG = {**IMAGES, "shape": [3, 4, 6], "normalise": "none"}
 ARRAYS: dict[str, Any] = {"kind": "array", "pixels": False, "normalise": "none", "shape": [2]}
-HISTORIES: dict[str, Any] = {"kind": "histories", "shape": [3, 4], "codes": ["A"], "mean": [0, 0], "scale": [1, 1]}
+HISTORIES: dict[str, Any] = {
+    "kind": "histories",
+    "shape": [3, 4],
+    "codes": ["A"],
+    "mean": [0, 0],
+    "scale": [1, 1],
+}
 PIXELS = np.arange(16, dtype=np.uint8).reshape(4, 4) * 15
 
 
 def test_images_as_arrays_with_and_without_channels() -> None:
-    expected = torch.from_numpy((PIXELS / np.float32(255) - np.float32(0.5)) / np.float32(0.5))[None, None]
-    for given in (PIXELS, PIXELS[None], PIXELS[None, None], PIXELS[None, :, :, None], torch.from_numpy(PIXELS)):
+    expected = torch.from_numpy((PIXELS / np.float32(255) - np.float32(0.5)) / np.float32(0.5))[
+        None, None
+    ]
+    for given in (
+        PIXELS,
+        PIXELS[None],
+        PIXELS[None, None],
+        PIXELS[None, :, :, None],
+        torch.from_numpy(PIXELS),
+    ):
         assert torch.allclose(inputs_from(given, IMAGES), expected, atol=1e-6)
     assert inputs_from(np.repeat(PIXELS[None], 3, axis=0), IMAGES).shape == (3, 1, 4, 4)
-    assert inputs_from(np.zeros((2, 8, 8), np.uint8), IMAGES).shape == (2, 1, 4, 4)  # squares are resized
+    assert inputs_from(np.zeros((2, 8, 8), np.uint8), IMAGES).shape == (
+        2,
+        1,
+        4,
+        4,
+    )  # squares are resized
     assert inputs_from(np.zeros((2, 3, 4, 6), np.uint8), OBLONG).shape == (2, 3, 4, 6)
     for wrong in (np.zeros((2, 3, 8, 12), np.uint8), np.zeros((2, 1, 4, 6), np.uint8)):
         with pytest.raises(ValueError, match=r"expected samples of shape \(3, 4, 6\), got "):
             inputs_from(wrong, OBLONG)
-    with pytest.raises(ValueError, match=r"whole-number pixels 0\.\.255 \(uint8\), got torch.float32"):
+    with pytest.raises(
+        ValueError, match=r"whole-number pixels 0\.\.255 \(uint8\), got torch.float32"
+    ):
         inputs_from(PIXELS.astype(float), IMAGES)
     assert inputs_from(PIXELS / 255, {**IMAGES, "pixels": False}).shape == (1, 1, 4, 4)
 
 
 def test_rows_of_numbers_one_or_many() -> None:
-    assert inputs_from(np.array([1, 2]), ARRAYS).tolist() == [[1, 2]] and inputs_from(np.array([[1.5, 2], [3, 4]]), ARRAYS).shape == (2, 2)
+    assert inputs_from(np.array([1, 2]), ARRAYS).tolist() == [[1, 2]] and inputs_from(
+        np.array([[1.5, 2], [3, 4]]), ARRAYS
+    ).shape == (2, 2)
     assert inputs_from(np.array([[True, False]]), ARRAYS).tolist() == [[1, 0]]
     with pytest.raises(ValueError, match=r"expected samples of shape \(2,\), got \(3,\)"):
         inputs_from(np.zeros((2, 3)), ARRAYS)
@@ -46,7 +69,11 @@ def test_rows_of_numbers_one_or_many() -> None:
 
 def test_files_of_arrays_and_images(tmp_path: Path) -> None:
     np.savez(tmp_path / "some.npz", x=np.array([[1.0, 2]]), y=np.zeros(1))
-    assert inputs_from(tmp_path / "some.npz", ARRAYS).tolist() == inputs_from(str(tmp_path / "some.npz"), ARRAYS).tolist() == [[1, 2]]
+    assert (
+        inputs_from(tmp_path / "some.npz", ARRAYS).tolist()
+        == inputs_from(str(tmp_path / "some.npz"), ARRAYS).tolist()
+        == [[1, 2]]
+    )
     np.savez(tmp_path / "none.npz", z=np.zeros(1))
     with pytest.raises(ValueError, match=r"none\.npz has no array x; it has z"):
         inputs_from(tmp_path / "none.npz", ARRAYS)
@@ -62,13 +89,27 @@ def test_files_of_arrays_and_images(tmp_path: Path) -> None:
 
 
 def test_images_are_found_three_folders_deep(tmp_path: Path) -> None:
-    for name in ("b.png", "a.JPG", "site/c.png", "site/class/d.png", "site/class/deeper/e.png", "note.txt"):
+    for name in (
+        "b.png",
+        "a.JPG",
+        "site/c.png",
+        "site/class/d.png",
+        "site/class/deeper/e.png",
+        "note.txt",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    assert [file.relative_to(tmp_path).as_posix() for file in new_images(tmp_path)] == ["a.JPG", "b.png", "site/c.png", "site/class/d.png"]
+    assert [file.relative_to(tmp_path).as_posix() for file in new_images(tmp_path)] == [
+        "a.JPG",
+        "b.png",
+        "site/c.png",
+        "site/class/d.png",
+    ]
     assert new_images(tmp_path / "missing.png") == [tmp_path / "missing.png"]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"no images found in .*empty, nor in folders inside it; expected .*\.png"):
+    with pytest.raises(
+        ValueError, match=r"no images found in .*empty, nor in folders inside it; expected .*\.png"
+    ):
         new_images(tmp_path / "empty")
 
 
@@ -78,7 +119,8 @@ def test_histories_as_arrays_have_the_shape_of_training() -> None:
     given[:, 1] = [1, 5, 50, 0]
     assert inputs_from(given, HISTORIES).shape == (2, 3, 4)
     with pytest.raises(
-        ValueError, match=r"expected histories of shape \(3, 4\), or the folder of patients\.csv and events\.csv, got \(2, 4\)"
+        ValueError,
+        match=r"expected histories of shape \(3, 4\), or the folder of patients\.csv and events\.csv, got \(2, 4\)",
     ):
         inputs_from(given[:, :2], HISTORIES)
 
@@ -87,20 +129,35 @@ def test_histories_as_arrays_have_the_shape_of_training() -> None:
     ("described", "kind", "categories"),
     [
         ({"categorical": True, "categories": ["a"]}, "category", ("a",)),
-        ({"categorical": True, "categories": []}, "category", ("",)),  # of an older run whose training saw none
+        (
+            {"categorical": True, "categories": []},
+            "category",
+            ("",),
+        ),  # of an older run whose training saw none
         ({"categorical": False, "categories": [], "formats": ["%Y-%m-%d"]}, "date", ()),
         ({"categorical": False, "categories": []}, "number", ()),
         ({"categorical": False, "categories": [], "formats": []}, "number", ()),
     ],
 )
-def test_columns_of_a_recipe(described: dict[str, Any], kind: str, categories: tuple[str, ...]) -> None:
+def test_columns_of_a_recipe(
+    described: dict[str, Any], kind: str, categories: tuple[str, ...]
+) -> None:
     column = _column({"name": "c", **described})
-    assert (column.name, column.kind, column.categories, column.formats) == ("c", kind, categories, tuple(described.get("formats", ())))
+    assert (column.name, column.kind, column.categories, column.formats) == (
+        "c",
+        kind,
+        categories,
+        tuple(described.get("formats", ())),
+    )
 
 
 def test_arrays_through_the_recipe_of_a_table() -> None:
     x = np.array([[float(k), k % 3] for k in range(30)])
-    found = federate(DataConfig(clients=2, normalise="pooled"), 0, from_arrays(x, np.arange(30) % 2, columns=["a", "b"]))
+    found = federate(
+        DataConfig(clients=2, normalise="pooled"),
+        0,
+        from_arrays(x, np.arange(30) % 2, columns=["a", "b"]),
+    )
     assert torch.allclose(inputs_from(x[found.source], found.recipe), found.x, atol=1e-6)
     for wrong in (np.zeros(2), np.zeros((2, 3)), np.zeros((2, 2, 2))):
         with pytest.raises(ValueError, match=r"expected 2 columns \(a, b\), got an array of shape"):
@@ -114,22 +171,46 @@ def pictures(**more: Any) -> Dataset:
 
 def test_what_a_federation_of_images_or_rows_says_of_its_inputs() -> None:
     found = federate(DataConfig(clients=2, partition="pow", augment=("flip",)), 0, pictures())
-    assert {name: found.recipe[name] for name in IMAGES} == {**IMAGES, "normalise": "none"} and found.augment == ("flip",)
-    assert len(found.x) == 10 and found.recipe["schema"]["shape"] == [1, 4, 4] and len(found.source) == 10
+    assert {name: found.recipe[name] for name in IMAGES} == {
+        **IMAGES,
+        "normalise": "none",
+    } and found.augment == ("flip",)
+    assert (
+        len(found.x) == 10
+        and found.recipe["schema"]["shape"] == [1, 4, 4]
+        and len(found.source) == 10
+    )
     half = federate(DataConfig(clients=2, normalise="half"), 0, pictures())
-    assert torch.equal(half.x, inputs_from(pictures().x.numpy(), half.recipe)) and half.recipe["normalise"] == "half"
-    plain = federate(DataConfig(clients=2), 0, from_arrays(np.arange(20.0)[:, None] / 20, np.arange(20) % 2))
+    assert (
+        torch.equal(half.x, inputs_from(pictures().x.numpy(), half.recipe))
+        and half.recipe["normalise"] == "half"
+    )
+    plain = federate(
+        DataConfig(clients=2), 0, from_arrays(np.arange(20.0)[:, None] / 20, np.arange(20) % 2)
+    )
     assert {name: plain.recipe[name] for name in ARRAYS} == {**ARRAYS, "shape": [1]}
-    with pytest.raises(ValueError, match="normalise: pooled is for tables and arrays is none; use one of none, half"):
+    with pytest.raises(
+        ValueError,
+        match="normalise: pooled is for tables and arrays is none; use one of none, half",
+    ):
         federate(DataConfig(clients=2, normalise="pooled"), 0, pictures())
 
 
 def test_rows_of_a_table_are_prepared_for_each_part_and_the_shared_test_set() -> None:
     x = np.arange(40.0)[:, None]
     data = from_arrays(x, np.arange(40) % 2, columns=["a"], part=np.array([0] * 30 + [2] * 10))
-    found = federate(DataConfig(clients=2, test="global", normalise="none", split=(0.8, 0.2, 0.0)), 0, data)
-    assert found.x[:, 0].tolist() == [float(k) for k in found.source] and found.y.tolist() == [k % 2 for k in found.source]
-    assert sorted(found.source[found.shared_test].tolist()) == list(range(30, 40)) and len(found.x) == 40
-    places = np.concatenate([found.train.index, found.validation.index, found.test.index, found.shared_test])
+    found = federate(
+        DataConfig(clients=2, test="global", normalise="none", split=(0.8, 0.2, 0.0)), 0, data
+    )
+    assert found.x[:, 0].tolist() == [float(k) for k in found.source] and found.y.tolist() == [
+        k % 2 for k in found.source
+    ]
+    assert (
+        sorted(found.source[found.shared_test].tolist()) == list(range(30, 40))
+        and len(found.x) == 40
+    )
+    places = np.concatenate(
+        [found.train.index, found.validation.index, found.test.index, found.shared_test]
+    )
     assert places.tolist() == list(range(40))
     assert federate(DataConfig(clients=2), 0, data).recipe["scaling"] == "client"

@@ -39,9 +39,17 @@ def test_arrays_of_every_plain_kind_are_read(version: tuple[int, int], tmp_path:
         "a": np.arange(6).reshape(2, 3), "b": np.array([True]), "c": np.array([0.5]), "d": np.array(["x", "yy"]), "e": np.array([b"x"]),
         "f": np.array([3], np.uint8), "g": np.array(7.0), "h": np.zeros((0, 2)),
     }  # fmt: skip
-    file = packed(tmp_path / "a.npz", {"folder/": b"", **{f"{name}.npy": array(values, version) for name, values in given.items()}})
+    file = packed(
+        tmp_path / "a.npz",
+        {
+            "folder/": b"",
+            **{f"{name}.npy": array(values, version) for name, values in given.items()},
+        },
+    )
     found = read_npz(file)
-    assert list(found) == list(given) and all(np.array_equal(found[name], values) for name, values in given.items())
+    assert list(found) == list(given) and all(
+        np.array_equal(found[name], values) for name, values in given.items()
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,37 +58,52 @@ def test_arrays_of_every_plain_kind_are_read(version: tuple[int, int], tmp_path:
         (array(np.array([1j])), "the array 'x' is of type complex128; save it as numbers or text"),
         (array(np.array([1], "datetime64[D]")), r"is of type datetime64\[D\]; save it"),
         (header((2,), "|V0"), "is of type .*; save it as numbers or text"),
-        (header((2,)) + bytes(8), r"says \(2,\) of float64 \(16 bytes\), but 8 bytes are there; the file is damaged"),
+        (
+            header((2,)) + bytes(8),
+            r"says \(2,\) of float64 \(16 bytes\), but 8 bytes are there; the file is damaged",
+        ),
         (header((2,)) + bytes(24), r"\(16 bytes\), but 24 bytes are there"),
         (header((-1, -2)) + bytes(16), r"says \(-1, -2\) of float64"),
         (b"rubbish", "is damaged or not an NPZ file of plain arrays; replace it by a whole one"),
     ],
 )
-def test_what_is_no_plain_array_or_not_as_large_as_it_says_is_refused(content: bytes, said: str, tmp_path: Path) -> None:
+def test_what_is_no_plain_array_or_not_as_large_as_it_says_is_refused(
+    content: bytes, said: str, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match=said):
         read_npz(packed(tmp_path / "a.npz", {"x.npy": content}))
 
 
-def test_files_that_swell_are_refused_before_they_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_swell_are_refused_before_they_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert (npz.MOST_SWOLLEN, npz.SMALL, npz._MOST_ENTRIES) == (200, 268_435_456, 1_099_511_627_776)
     content = array(np.zeros(10_000))
     file = packed(tmp_path / "a.npz", {"x.npy": content, "y.npy": content}, zipfile.ZIP_DEFLATED)
     size, times = 2 * len(content), 2 * len(content) // file.stat().st_size
-    for small, swollen, fits in ((size, 1, True), (size - 1, 1, False), (size - 1, times + 1, True), (size - 1, times, False)):
+    for small, swollen, fits in (
+        (size, 1, True),
+        (size - 1, 1, False),
+        (size - 1, times + 1, True),
+        (size - 1, times, False),
+    ):
         monkeypatch.setattr(npz, "SMALL", small)
         monkeypatch.setattr(npz, "MOST_SWOLLEN", swollen)
         if fits:
             assert list(read_npz(file)) == ["x", "y"]
         else:
             with pytest.raises(
-                ValueError, match=f"got a file of {file.stat().st_size:,} bytes that would swell to {size:,}; it is no data set"
+                ValueError,
+                match=f"got a file of {file.stat().st_size:,} bytes that would swell to {size:,}; it is no data set",
             ):
                 read_npz(file)
     monkeypatch.setattr(npz, "SMALL", size)
     monkeypatch.setattr(npz, "_memory", lambda: size)
     assert len(read_npz(file)) == 2
     monkeypatch.setattr(npz, "_memory", lambda: size - 1)
-    with pytest.raises(ValueError, match=f"its arrays take {size:,} bytes, more than the memory of this machine"):
+    with pytest.raises(
+        ValueError, match=f"its arrays take {size:,} bytes, more than the memory of this machine"
+    ):
         read_npz(file)
 
 

@@ -12,7 +12,13 @@ import pytest
 import torch
 
 from equipoise.data import DataConfig, from_arrays
-from equipoise.data.objects import as_dataset, from_frame, from_huggingface, from_torch, with_own_data
+from equipoise.data.objects import (
+    as_dataset,
+    from_frame,
+    from_huggingface,
+    from_torch,
+    with_own_data,
+)
 
 
 class Rows:
@@ -26,51 +32,95 @@ class Rows:
         return self.columns[name]
 
 
-FRAME = pd.DataFrame({"n": [1.5, None, 3.0], "c": ["u", "v", None], "site": ["b", "a", "b"], 7: ["no", "yes", "no"]})
+FRAME = pd.DataFrame(
+    {"n": [1.5, None, 3.0], "c": ["u", "v", None], "site": ["b", "a", "b"], 7: ["no", "yes", "no"]}
+)
 
 
 def test_a_frame() -> None:
     found = from_frame(FRAME, label="7", site="site")
-    assert found.name == "frame" and found.source == "given in Python" and [column.name for column in found.columns] == ["n", "c"]
-    assert found.site_names == ("a", "b") and found.site is not None and found.site.tolist() == [0, 1, 1]
+    assert (
+        found.name == "frame"
+        and found.source == "given in Python"
+        and [column.name for column in found.columns] == ["n", "c"]
+    )
+    assert (
+        found.site_names == ("a", "b")
+        and found.site is not None
+        and found.site.tolist() == [0, 1, 1]
+    )
     assert found.task.class_names == ("no", "yes") and found.y.tolist() == [1, 0, 0]
     assert np.array_equal(found.x.numpy(), [[np.nan, 1], [1.5, 0], [3, np.nan]], equal_nan=True)
     alone = from_frame(FRAME, label="7", name="mine", categorical=["n"])
     assert alone.site is None and alone.site_names == () and alone.name == "mine"
-    assert alone.columns[0].categories == ("1.5", "3") and [column.name for column in alone.columns] == ["n", "c", "site"]
-    listed = from_frame(FRAME, label="7", schema={"columns": [{"name": "n", "kind": "number", "gaps": True}]})
+    assert alone.columns[0].categories == ("1.5", "3") and [
+        column.name for column in alone.columns
+    ] == ["n", "c", "site"]
+    listed = from_frame(
+        FRAME, label="7", schema={"columns": [{"name": "n", "kind": "number", "gaps": True}]}
+    )
     assert [column.name for column in listed.columns] == ["n"]
     numbers = FRAME.assign(y=[0, 1, 1])
     assert from_frame(numbers, label="y").task.kind == "classification"
     assert from_frame(numbers, label="y", kind="regression").task.kind == "regression"
 
 
-@pytest.mark.parametrize(("label", "site", "said"), [("y", None, "y"), ("7", "ward", "ward"), ("y", "ward", "y, ward")])
+@pytest.mark.parametrize(
+    ("label", "site", "said"), [("y", None, "y"), ("7", "ward", "ward"), ("y", "ward", "y, ward")]
+)
 def test_a_column_that_is_not_there_is_named(label: str, site: str | None, said: str) -> None:
-    with pytest.raises(ValueError, match=f"the data set has no column {said}; it has n, c, site, 7"):
+    with pytest.raises(
+        ValueError, match=f"the data set has no column {said}; it has n, c, site, 7"
+    ):
         from_frame(FRAME, label=label, site=site)
 
 
 def test_a_hugging_face_data_set() -> None:
-    columns = {"x": [[1, 2], [3, 4], [5, 6]], "n": [1.5, None, float("nan")], "c": ["u", "v", "u"], "y": [1, 0, 1], "s": ["b", "a", "b"]}
+    columns = {
+        "x": [[1, 2], [3, 4], [5, 6]],
+        "n": [1.5, None, float("nan")],
+        "c": ["u", "v", "u"],
+        "y": [1, 0, 1],
+        "s": ["b", "a", "b"],
+    }
     plain = from_huggingface(Rows(columns), inputs="x", label="y")
-    assert plain.name == "huggingface" and plain.x.tolist() == [[1, 2], [3, 4], [5, 6]] and plain.y.tolist() == [1, 0, 1]
+    assert (
+        plain.name == "huggingface"
+        and plain.x.tolist() == [[1, 2], [3, 4], [5, 6]]
+        and plain.y.tolist() == [1, 0, 1]
+    )
     assert plain.site is None and plain.task.class_names == ()
     features = {"y": SimpleNamespace(names=["no", "yes"]), "n": None}
     rows = Rows(columns, features=features, info=SimpleNamespace(dataset_name="hub"))
     named = from_huggingface(rows, inputs="x", label="y", site="s")
-    assert named.name == "hub" and named.task.class_names == ("no", "yes") and named.site_names == ("b", "a")
-    assert from_huggingface(rows, inputs="x", label="y", class_names=("0", "1"), name="mine").task.class_names == ("0", "1")
+    assert (
+        named.name == "hub"
+        and named.task.class_names == ("no", "yes")
+        and named.site_names == ("b", "a")
+    )
+    assert from_huggingface(
+        rows, inputs="x", label="y", class_names=("0", "1"), name="mine"
+    ).task.class_names == ("0", "1")
     assert from_huggingface(rows, inputs="x", label="y", name="mine").name == "mine"
     table = from_huggingface(rows, inputs=["n", "c"], label="y", site="s")
     assert np.array_equal(table.x.numpy(), [[np.nan, 1], [1.5, 0], [np.nan, 0]], equal_nan=True)
-    assert table.y.tolist() == [0, 1, 1] and table.task.class_names == ("no", "yes") and table.site_names == ("a", "b")
+    assert (
+        table.y.tolist() == [0, 1, 1]
+        and table.task.class_names == ("no", "yes")
+        and table.site_names == ("a", "b")
+    )
     del columns["x"]
     every = from_huggingface(Rows(columns), label="y", site="s", categorical=["n"])
-    assert [column.name for column in every.columns] == ["n", "c"] and every.columns[0].categories == ("1.5",)
+    assert [column.name for column in every.columns] == ["n", "c"] and every.columns[
+        0
+    ].categories == ("1.5",)
     assert from_huggingface(Rows(columns), label="y", kind="regression").task.kind == "regression"
-    dated = from_huggingface(Rows({"d": ["2024-01-31", pd.NaT, "2024-02-01"], "y": [0, 1, 0]}), label="y").schema
-    assert dated is not None and (dated.columns[0].kind, dated.columns[0].gaps) == ("date", True), "what is not equal to itself is a gap"
+    dated = from_huggingface(
+        Rows({"d": ["2024-01-31", pd.NaT, "2024-02-01"], "y": [0, 1, 0]}), label="y"
+    ).schema
+    assert dated is not None and (dated.columns[0].kind, dated.columns[0].gaps) == ("date", True), (
+        "what is not equal to itself is a gap"
+    )
     with pytest.raises(ValueError, match="the data set has no column z, t; it has n, c, y, s"):
         from_huggingface(Rows(columns), inputs=["n", "z"], label="y", site="t")
 
@@ -78,9 +128,16 @@ def test_a_hugging_face_data_set() -> None:
 def test_a_torch_data_set() -> None:
     pairs = [(torch.tensor([1.0, 2.0]), torch.tensor(1)), ([3.0, 4.0], 0)]
     found = from_torch(pairs)
-    assert found.name == "list" and found.x.tolist() == [[1, 2], [3, 4]] and found.y.tolist() == [1, 0]
-    assert from_torch([[[1.0], "b"], [[2.0], "a"]], name="mine", class_names=("b", "a")).y.tolist() == [0, 1]
-    with pytest.raises(ValueError, match="data set generator: expected one with a length, got an iterable generator"):
+    assert (
+        found.name == "list" and found.x.tolist() == [[1, 2], [3, 4]] and found.y.tolist() == [1, 0]
+    )
+    assert from_torch(
+        [[[1.0], "b"], [[2.0], "a"]], name="mine", class_names=("b", "a")
+    ).y.tolist() == [0, 1]
+    with pytest.raises(
+        ValueError,
+        match="data set generator: expected one with a length, got an iterable generator",
+    ):
         from_torch(pair for pair in pairs)
     for items, shown in (
         ([], "0 items such as None"),
@@ -89,7 +146,10 @@ def test_a_torch_data_set() -> None:
     ):
         with pytest.raises(ValueError, match=rf"\(input, label\) pairs, got {shown}"):
             from_torch(items)
-    with pytest.raises(ValueError, match=r"data set mine: expected samples of one shape, got 3, such as \(1,\) and \(3,\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"data set mine: expected samples of one shape, got 3, such as \(1,\) and \(3,\)",
+    ):
         from_torch([([1, 2], 0), ([1, 2, 3], 0), ([1], 1)], name="mine")
 
 
@@ -113,7 +173,9 @@ MINE = from_arrays(np.zeros((4, 2)), [0, 1, 1, 0], name="mine")
         ({"data": {}}, {}, False),
     ],
 )  # fmt: skip
-def test_the_values_of_an_experiment_with_own_data(values: dict[str, Any], data: Any, given: bool) -> None:
+def test_the_values_of_an_experiment_with_own_data(
+    values: dict[str, Any], data: Any, given: bool
+) -> None:
     found = with_own_data({**values, "rounds": 3})
     assert found["data"] == data and type(found["data"]) is type(data) and found["rounds"] == 3
     assert (found.get("dataset") is MINE) == given
@@ -122,7 +184,9 @@ def test_the_values_of_an_experiment_with_own_data(values: dict[str, Any], data:
 def test_without_data_nothing_is_added() -> None:
     assert with_own_data({"rounds": 3}) == {"rounds": 3}
     for values in ({"data": MINE}, {"data": {"name": MINE}}):
-        with pytest.raises(ValueError, match="a data set is given twice, as `data` and as `dataset`; leave one out"):
+        with pytest.raises(
+            ValueError, match="a data set is given twice, as `data` and as `dataset`; leave one out"
+        ):
             with_own_data({**values, "dataset": MINE})
     assert with_own_data({"data": MINE, "dataset": None})["dataset"] is MINE
 
@@ -131,6 +195,12 @@ def test_what_is_a_data_set() -> None:
     assert as_dataset(MINE) is MINE
     tensors = torch.utils.data.TensorDataset(torch.zeros(2, 1), torch.tensor([0, 1]))
     assert as_dataset(tensors).name == "tensordataset"
-    for given, how in ((FRAME, "eq.from_frame"), (Rows({}), "eq.from_huggingface"), (np.zeros(2), "eq.from_arrays")):
-        with pytest.raises(ValueError, match=f"expected a name, a path, a mapping or a data set, got .*; use {how}"):
+    for given, how in (
+        (FRAME, "eq.from_frame"),
+        (Rows({}), "eq.from_huggingface"),
+        (np.zeros(2), "eq.from_arrays"),
+    ):
+        with pytest.raises(
+            ValueError, match=f"expected a name, a path, a mapping or a data set, got .*; use {how}"
+        ):
             as_dataset(given)

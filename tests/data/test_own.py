@@ -8,7 +8,16 @@ import pytest
 import torch
 from PIL import Image
 
-from equipoise.data import DataConfig, federate, from_arrays, from_huggingface, from_image_folder, from_sites, from_torch, inputs_from
+from equipoise.data import (
+    DataConfig,
+    federate,
+    from_arrays,
+    from_huggingface,
+    from_image_folder,
+    from_sites,
+    from_torch,
+    inputs_from,
+)
 from equipoise.data.check import understood
 
 
@@ -75,7 +84,12 @@ class Rows:
 
 def test_a_hugging_face_dataset_by_its_columns() -> None:
     rows = Rows(
-        {"image": [Image.new("RGB", (4, 4), (i, 0, 0)) for i in range(4)], "label": [0, 1, 0, 1], "age": [1, 2, 3, 4], "site": list("aabb")}
+        {
+            "image": [Image.new("RGB", (4, 4), (i, 0, 0)) for i in range(4)],
+            "label": [0, 1, 0, 1],
+            "age": [1, 2, 3, 4],
+            "site": list("aabb"),
+        }
     )
     images = from_huggingface(rows, inputs="image", label="label", site="site")
     assert images.task.shape == (3, 4, 4)
@@ -94,7 +108,9 @@ def pictures(tmp_path: Path) -> Path:
         for kind in ("cat", "dog"):
             (tmp_path / "pets" / site / kind).mkdir(parents=True)
             for i in range(5):
-                Image.fromarray(rng.integers(0, 256, (6, 6, 3), dtype=np.uint8)).save(tmp_path / "pets" / site / kind / f"{i}.png")
+                Image.fromarray(rng.integers(0, 256, (6, 6, 3), dtype=np.uint8)).save(
+                    tmp_path / "pets" / site / kind / f"{i}.png"
+                )
     return tmp_path / "pets"
 
 
@@ -108,7 +124,9 @@ def test_a_folder_of_pictures_per_site_and_class(pictures: Path) -> None:
     assert inputs_from(pictures / "east" / "cat", federation.recipe).shape == (5, 3, 6, 6)
 
 
-def test_pictures_of_different_sizes_are_read_at_one_and_grey_ones_become_colour(pictures: Path) -> None:
+def test_pictures_of_different_sizes_are_read_at_one_and_grey_ones_become_colour(
+    pictures: Path,
+) -> None:
     Image.new("L", (9, 7), 128).save(pictures / "east" / "cat" / "9.png")
     assert from_image_folder(pictures).task.shape == (3, 64, 64)
     data = from_image_folder(pictures, image_size=4)
@@ -117,7 +135,9 @@ def test_pictures_of_different_sizes_are_read_at_one_and_grey_ones_become_colour
     found = understood(DataConfig(name=str(pictures)))
     assert found.schema.shape == (3, 64, 64)
     assert any(
-        "2 different sizes, such as 6x6, 7x9 (height x width): they are read at 64x64; data.image_size=" in w for w in found.warnings
+        "2 different sizes, such as 6x6, 7x9 (height x width): they are read at 64x64; data.image_size="
+        in w
+        for w in found.warnings
     )
     assert federate(DataConfig(name=str(pictures)), 1).task.shape == (3, 64, 64)
 
@@ -127,21 +147,29 @@ def test_large_pictures_are_made_small_unless_told(pictures: Path) -> None:
         Image.open(file).resize((200, 150)).save(file)
     assert federate(DataConfig(name=str(pictures)), 1).task.shape == (3, 64, 64)
     assert federate(DataConfig(name=str(pictures), image_size=150), 1).task.shape == (3, 150, 150)
-    assert "images are large, 150x200" in " ".join(understood(DataConfig(name=str(pictures))).warnings)
+    assert "images are large, 150x200" in " ".join(
+        understood(DataConfig(name=str(pictures))).warnings
+    )
 
 
 def test_pictures_are_resized_once(pictures: Path) -> None:
     """Twice would blur: the pixels are those of one resize of the file, in training and in prediction."""
     for place, file in enumerate(sorted(pictures.glob("*/*/*"))):
-        Image.fromarray(np.random.default_rng(place).integers(0, 256, (12, 9, 3), dtype=np.uint8)).save(file)
+        Image.fromarray(
+            np.random.default_rng(place).integers(0, 256, (12, 9, 3), dtype=np.uint8)
+        ).save(file)
     federation = federate(DataConfig(name=str(pictures), image_size=5), 1)
     first = sorted(pictures.glob("*/*/*"))[0]
-    once = np.asarray(Image.open(first).convert("RGB").resize((5, 5), Image.Resampling.BILINEAR)).transpose(2, 0, 1) / np.float32(255)
+    once = np.asarray(
+        Image.open(first).convert("RGB").resize((5, 5), Image.Resampling.BILINEAR)
+    ).transpose(2, 0, 1) / np.float32(255)
     assert np.array_equal(federation.x[0].numpy(), once.astype(np.float32))
     assert torch.equal(inputs_from(first, federation.recipe)[0], federation.x[0])
     oblong = federate(DataConfig(name=str(pictures)), 1)
     assert oblong.task.shape == (3, 12, 9)
-    assert torch.equal(inputs_from(pictures, oblong.recipe)[0], oblong.x[0]), "the layout of training, of images that are no squares"
+    assert torch.equal(inputs_from(pictures, oblong.recipe)[0], oblong.x[0]), (
+        "the layout of training, of images that are no squares"
+    )
 
 
 def test_a_broken_picture_is_named(pictures: Path) -> None:

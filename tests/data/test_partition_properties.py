@@ -34,14 +34,24 @@ DISJOINT = (
     "domains:0.1",
     "dirichlet:1,0,drop",
 )
-SEEDED = (*DISJOINT, "ics_literal:3,q=2", "bcs_literal:3,q=2", "cla:6", "dirichlet_bins:1,bins=2,min_size=0")
+SEEDED = (
+    *DISJOINT,
+    "ics_literal:3,q=2",
+    "bcs_literal:3,q=2",
+    "cla:6",
+    "dirichlet_bins:1,bins=2,min_size=0",
+)
 quick = settings(max_examples=15, deadline=None, derandomize=True)
 
 
 @st.composite
 def pools(draw: st.DrawFn) -> tuple[Pool, int]:
     """A pool with labels, two sites and inputs, and an even number of clients it can serve."""
-    n, classes, seed = draw(st.integers(160, 400)), draw(st.integers(2, 6)), draw(st.integers(0, 2**16))
+    n, classes, seed = (
+        draw(st.integers(160, 400)),
+        draw(st.integers(2, 6)),
+        draw(st.integers(0, 2**16)),
+    )
     rng = np.random.default_rng(seed)
     y = np.concatenate([np.arange(classes).repeat(8), rng.integers(0, classes, n - 8 * classes)])
     x = rng.normal(size=(n, 3))
@@ -90,20 +100,26 @@ def test_the_seed_decides_and_places_exist(text: str, given: tuple[Pool, int]) -
     assert first.index.max() < len(pool)
 
 
-@pytest.mark.parametrize("text", [text for text in SEEDED if text != "natural" and not text.startswith("pc1")])
+@pytest.mark.parametrize(
+    "text", [text for text in SEEDED if text != "natural" and not text.startswith("pc1")]
+)
 def test_another_seed_gives_another_deal(text: str) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 3))
     pool = Pool(np.arange(300) % 3, 3, np.arange(300) % 2, ("a", "b"), lambda: x)
     clients = 2 if text.startswith("cla") else 4
     first, other = dealt(text, pool, clients, 1), dealt(text, pool, clients, 2)
-    assert not np.array_equal(first.index, other.index) or not np.array_equal(first.offsets, other.offsets)
+    assert not np.array_equal(first.index, other.index) or not np.array_equal(
+        first.offsets, other.offsets
+    )
 
 
 @pytest.mark.parametrize("name", ["dirichlet", "dirichlet_balanced", "quantity"])
 @quick
 @given(pools(), st.integers(1, 15))
-def test_everyone_has_at_least_the_least_size(name: str, given: tuple[Pool, int], least: int) -> None:
+def test_everyone_has_at_least_the_least_size(
+    name: str, given: tuple[Pool, int], least: int
+) -> None:
     pool, clients = given
     assert dealt(f"{name}:2,min_size={least}", pool, clients).sizes.min() >= least
 
@@ -124,7 +140,9 @@ def test_equal_and_half_sizes(given: tuple[Pool, int]) -> None:
     st.integers(0, 99),
     st.sampled_from([(0.7, 0.1, 0.2), (0.6, 0.2, 0.2), (1.0, 0.0, 0.0)]),
 )
-def test_splits_have_the_sizes_of_the_rule_and_lose_nothing(sizes: list[int], seed: int, shares: tuple[float, float, float]) -> None:
+def test_splits_have_the_sizes_of_the_rule_and_lose_nothing(
+    sizes: list[int], seed: int, shares: tuple[float, float, float]
+) -> None:
     bounds = np.cumsum([0, *sizes])
     parts = Parts.of([np.arange(a, b) for a, b in pairwise(bounds)])
     train, validation, test = split(parts, shares, seed)
@@ -149,7 +167,9 @@ def test_strata_are_kept_within_one_sample_each(n: int, classes: int, seed: int)
 def test_a_group_is_never_on_both_sides_anywhere(clients: int, n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     groups = rng.integers(0, n // 2, n)
-    parts = Parts.of([rng.integers(0, n, 15) for _ in range(clients)])  # samples repeat within and between clients
+    parts = Parts.of(
+        [rng.integers(0, n, 15) for _ in range(clients)]
+    )  # samples repeat within and between clients
     sides = [set(groups[part.index]) for part in split(parts, (0.5, 0.2, 0.3), seed, groups=groups)]
     assert not sides[0] & sides[1]
     assert not sides[0] & sides[2]

@@ -45,7 +45,10 @@ def test_pow_cffl_sizes_ascend_and_average_to_the_size_asked_for() -> None:
 def test_pow_cffl_sizes_lie_between_the_quantiles_of_a_power_law() -> None:
     law = scipy.stats.powerlaw(1.659)
     points = np.linspace(law.ppf(0.01), law.ppf(0.99), 10)
-    assert deal("pow_cffl:90", labels_pool(), 10, 1).parts.sizes.tolist() == np.floor(900 * points / points.sum()).tolist()
+    assert (
+        deal("pow_cffl:90", labels_pool(), 10, 1).parts.sizes.tolist()
+        == np.floor(900 * points / points.sum()).tolist()
+    )
 
 
 def test_a_draw_that_gives_just_the_smallest_size_is_taken() -> None:
@@ -58,9 +61,14 @@ def test_pow_cffl_takes_all_there_is_and_refuses_more() -> None:
     """1,000 samples: 10 clients of 100 on average are the most."""
     parts = deal("pow_cffl:100", labels_pool(), 10, 1).parts
     assert 990 <= parts.sizes.sum() <= 1000 and len(np.unique(parts.index)) == parts.sizes.sum()
-    with pytest.raises(ValueError, match="10 clients of 101 samples on average exceed the 1000 there are; use a smaller size"):
+    with pytest.raises(
+        ValueError,
+        match="10 clients of 101 samples on average exceed the 1000 there are; use a smaller size",
+    ):
         deal("pow_cffl:101", labels_pool(), 10, 1)
-    with pytest.raises(ValueError, match="size 1 leaves a client without samples; use a larger size"):
+    with pytest.raises(
+        ValueError, match="size 1 leaves a client without samples; use a larger size"
+    ):
         deal("pow_cffl:1", labels_pool(), 10, 1)
 
 
@@ -86,9 +94,14 @@ def test_self_balancing_gives_nothing_more_to_a_client_that_is_full() -> None:
 
 
 def test_impossible_requests_end_in_an_explained_error() -> None:
-    with pytest.raises(ValueError, match="200 clients with at least 10 samples need 2000, there are 1000"):
+    with pytest.raises(
+        ValueError, match="200 clients with at least 10 samples need 2000, there are 1000"
+    ):
         deal("dirichlet:0.5", labels_pool(), 200, 1)
-    with pytest.raises(ValueError, match=r"^partition dirichlet: \d+ draws with alpha=0.01 never gave each of 99 clients 10 samples"):
+    with pytest.raises(
+        ValueError,
+        match=r"^partition dirichlet: \d+ draws with alpha=0.01 never gave each of 99 clients 10 samples",
+    ):
         deal("dirichlet:0.01", labels_pool(), 99, 1)
     with pytest.raises(ValueError, match="alpha must be above 0"):
         deal("dirichlet:0", labels_pool(), 2, 1)
@@ -100,7 +113,9 @@ def test_an_alpha_so_small_that_shares_underflow_is_no_endless_loop() -> None:
 
 
 def test_dirichlet_bins_keeps_clusters_apart() -> None:
-    x = np.concatenate([np.zeros((50, 2)), np.full((50, 2), 100.0)]) + np.random.default_rng(0).normal(size=(100, 2))
+    x = np.concatenate([np.zeros((50, 2)), np.full((50, 2), 100.0)]) + np.random.default_rng(
+        0
+    ).normal(size=(100, 2))
     pool = Pool(np.linspace(0, 1, 100, dtype=np.float32), 0, features=lambda: x)
     dealt = deal("dirichlet_bins:0.05,bins=2,min_size=1", pool, 2, 1)
     assert dealt.metadata["bin_sizes"] == [50, 50]
@@ -119,7 +134,9 @@ def test_cla_client_k_has_the_first_k_classes_in_equal_numbers() -> None:
         assert counts[: k - 1].tolist() == [100 // k] * (k - 1)
         assert counts[k - 1] == 100 // k + 100 % k
         assert not counts[k:].any()
-    assert len(np.unique(dealt.parts.index)) == 1000  # 2.93 * 100 of class 0 fit into 400: nobody shares
+    assert (
+        len(np.unique(dealt.parts.index)) == 1000
+    )  # 2.93 * 100 of class 0 fit into 400: nobody shares
     assert dealt.metadata["reused_classes"] == []
 
 
@@ -166,7 +183,9 @@ def test_partitions_by_label_fit_exactly() -> None:
 def test_shards_hold_few_labels_and_pathological_exactly_as_many_as_asked() -> None:
     pool = labels_pool()
     assert max(len(np.unique(pool.y[part])) for part in deal("shards:2", pool, 10, 1).parts) <= 4
-    assert {len(np.unique(pool.y[part])) for part in deal("pathological:3", pool, 10, 1).parts} == {3}
+    assert {len(np.unique(pool.y[part])) for part in deal("pathological:3", pool, 10, 1).parts} == {
+        3
+    }
 
 
 def test_natural_is_one_client_per_site_under_its_name() -> None:
@@ -214,7 +233,10 @@ def test_domains_refuses_what_does_not_fit() -> None:
         deal("domains:0.5", domain_pool(), 6, 1)
 
 
-@pytest.mark.parametrize(("draws", "times"), [(0, 10_000), (10, 10_000), (500, 10_000), (1000, 5000), (250_000, 20), (10**8, 20)])
+@pytest.mark.parametrize(
+    ("draws", "times"),
+    [(0, 10_000), (10, 10_000), (500, 10_000), (1000, 5000), (250_000, 20), (10**8, 20)],
+)
 def test_redraws_are_fewer_where_one_takes_long(draws: int, times: int) -> None:
     assert attempts(draws) == times
 
@@ -231,7 +253,9 @@ def test_whitening_refuses_more_directions_than_the_inputs_have() -> None:
         whitened(flat, 2)
     assert whitened(flat, 1).shape == (50, 1)
     signs = np.array([[a, b, c] for a in (1, -1) for b in (1, -1) for c in (1, -1)])
-    with pytest.raises(ValueError, match="vary in 1 directions only, 3 were asked for; use q=1 or less"):
+    with pytest.raises(
+        ValueError, match="vary in 1 directions only, 3 were asked for; use q=1 or less"
+    ):
         whitened(signs * [1.0, 1e-7, 2e-7], 3)  # beside the first the others are as good as none
     assert whitened(signs * [1.0, 1e-5, 2e-5], 3).shape == (8, 3)
 
@@ -242,7 +266,10 @@ def test_shifts_have_exactly_the_length_asked_for() -> None:
 
 
 def test_realised_shift_grows_with_the_shift_asked_for() -> None:
-    means = [np.mean(deal(f"ics:{c},q=4", gaussian_pool(), 5, 1).metadata["realised_shift"]) for c in (0, 1, 4)]
+    means = [
+        np.mean(deal(f"ics:{c},q=4", gaussian_pool(), 5, 1).metadata["realised_shift"])
+        for c in (0, 1, 4)
+    ]
     assert means[0] < 0.1 < means[1] < means[2]
 
 
@@ -257,7 +284,10 @@ def test_tilting_reaches_the_shift_and_density_weights_half_of_it() -> None:
     z = rng.normal(size=(200_000, 2))
     shift = np.array([[1.0, 0.0]])
     sizes = np.array([4000])
-    ratio, density = z[tilted(z, shift, sizes, rng)[0]], z[density_weighted(z, shift, sizes, rng)[0]]
+    ratio, density = (
+        z[tilted(z, shift, sizes, rng)[0]],
+        z[density_weighted(z, shift, sizes, rng)[0]],
+    )
     assert np.abs(ratio.mean(axis=0) - [1, 0]).max() < 0.08
     assert np.abs(np.cov(ratio, rowvar=False) - np.eye(2)).max() < 0.1
     assert np.abs(density.mean(axis=0) - [0.5, 0]).max() < 0.05
@@ -278,7 +308,9 @@ def test_covariate_facts_stay_plain_for_clients_too_small_for_a_covariance() -> 
 def test_pc1_sorted_takes_the_darkest_in_order() -> None:
     x = np.arange(100.0)[::-1, None] * np.ones((1, 3))
     dealt = deal("pc1_sorted", Pool(np.zeros(100, np.int64), 1, features=lambda: x), 5, 1)
-    assert [sorted(part.tolist()) for part in dealt.parts] == [list(range(90 - 10 * k, 100 - 10 * k)) for k in range(5)]
+    assert [sorted(part.tolist()) for part in dealt.parts] == [
+        list(range(90 - 10 * k, 100 - 10 * k)) for k in range(5)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -299,7 +331,10 @@ def test_wrong_partition_texts_are_refused_with_a_hint(text: str, said: str) -> 
 
 @pytest.mark.parametrize(
     ("partition", "sentence"),
-    [("ics:5", "looks at the inputs and was given none"), ("natural", "needs data with sites or domains and this set has none")],
+    [
+        ("ics:5", "looks at the inputs and was given none"),
+        ("natural", "needs data with sites or domains and this set has none"),
+    ],
 )
 def test_a_partition_that_lacks_what_it_looks_at_is_refused(partition: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):

@@ -51,23 +51,38 @@ def told(found: Records) -> str:
 
 def events_of(found: Records, patient: int) -> list[tuple[str, float, float]]:
     part = slice(found.offsets[patient], found.offsets[patient + 1])
-    return [(found.codes[c], float(v), float(a)) for c, v, a in zip(found.code[part], found.value[part], found.age[part], strict=True)]
+    return [
+        (found.codes[c], float(v), float(a))
+        for c, v, a in zip(found.code[part], found.value[part], found.age[part], strict=True)
+    ]
 
 
 def test_labels_by_codes_and_nothing_at_or_after_the_diagnosis(tmp_path: Path) -> None:
     found = read_patients(folder(tmp_path))
     assert found.label.tolist() == [1, 0, 1, 0]
     assert found.site_names == ("CA", "NY") and found.site.tolist() == [0, 0, 1, 1]
-    assert found.sex.tolist() == [0, 1, 0, 1] and found.state.tolist() == [STATES.index("CA")] * 2 + [STATES.index("NY")] * 2
+    assert (
+        found.sex.tolist() == [0, 1, 0, 1]
+        and found.state.tolist() == [STATES.index("CA")] * 2 + [STATES.index("NY")] * 2
+    )
     first = events_of(found, 0)
-    assert [one[0] for one in first] == ["ICD-10:E11.9", "LOINC:2345-7"] and np.isnan(first[0][1]) and first[1][1:] == (120.0, 51.0)
+    assert (
+        [one[0] for one in first] == ["ICD-10:E11.9", "LOINC:2345-7"]
+        and np.isnan(first[0][1])
+        and first[1][1:] == (120.0, 51.0)
+    )
     assert events_of(found, 2) == []  # the diagnosis came first
     assert "5 events at or after the diagnosis of 2 patients were removed" in told(found)
 
 
 def test_changing_what_comes_after_the_diagnosis_changes_nothing(tmp_path: Path) -> None:
-    other = EVENTS.replace("p1,53.0,ICD-10,E11.9,", "p1,99.0,LOINC,2345-7,7").replace("2345-7,300", "2345-7,1")
-    one, two = (dataset_of(read_patients(folder(tmp_path / name, events=text)), "x") for name, text in (("a", EVENTS), ("b", other)))
+    other = EVENTS.replace("p1,53.0,ICD-10,E11.9,", "p1,99.0,LOINC,2345-7,7").replace(
+        "2345-7,300", "2345-7,1"
+    )
+    one, two = (
+        dataset_of(read_patients(folder(tmp_path / name, events=text)), "x")
+        for name, text in (("a", EVENTS), ("b", other))
+    )
     assert torch.equal(one.x, two.x) and torch.equal(one.y, two.y)
 
 
@@ -75,10 +90,15 @@ def test_one_folder_per_site_is_the_same_as_one_for_all(tmp_path: Path) -> None:
     whole = read_patients(folder(tmp_path / "all"))
     lines = PATIENTS.splitlines(), EVENTS.splitlines()
     for state, people in (("CA", ("p1", "p2")), ("NY", ("p3", "p4"))):
-        parts = ["\n".join([text[0], *(line for line in text[1:] if line.startswith(people))]) + "\n" for text in lines]
+        parts = [
+            "\n".join([text[0], *(line for line in text[1:] if line.startswith(people))]) + "\n"
+            for text in lines
+        ]
         folder(tmp_path / "sites" / state, *parts)
     apart = read_patients(tmp_path / "sites")
-    assert apart.site_names == whole.site_names and torch.equal(dataset_of(apart, "x").x, dataset_of(whole, "x").x)
+    assert apart.site_names == whole.site_names and torch.equal(
+        dataset_of(apart, "x").x, dataset_of(whole, "x").x
+    )
     (tmp_path / "sites" / "TX").mkdir()
     with pytest.raises(ValueError, match="in every site's folder, which TX has not"):
         read_patients(tmp_path / "sites")
@@ -86,7 +106,11 @@ def test_one_folder_per_site_is_the_same_as_one_for_all(tmp_path: Path) -> None:
 
 def test_sites_may_count_their_patients_by_themselves(tmp_path: Path) -> None:
     for state in ("CA", "NY"):
-        folder(tmp_path / state, "patient,sex,postal_code\n1,F,94103\n", f"patient,age,code,value\n1,{40 + len(state)},E11,\n")
+        folder(
+            tmp_path / state,
+            "patient,sex,postal_code\n1,F,94103\n",
+            f"patient,age,code,value\n1,{40 + len(state)},E11,\n",
+        )
     assert len(read_patients(tmp_path)) == 2
 
 
@@ -98,15 +122,22 @@ def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
     folder(tmp_path / "csv")
     (tmp_path / "parquet").mkdir()
     for name in ("patients", "events"):
-        pq.write_table(pc.read_csv(tmp_path / "csv" / f"{name}.csv"), tmp_path / "parquet" / f"{name}.parquet")
+        pq.write_table(
+            pc.read_csv(tmp_path / "csv" / f"{name}.csv"), tmp_path / "parquet" / f"{name}.parquet"
+        )
     one, two = (dataset_of(read_patients(tmp_path / kind), "x") for kind in ("csv", "parquet"))
     assert torch.equal(one.x, two.x) and torch.equal(one.y, two.y)
 
 
 def test_the_state_of_the_postal_code_is_the_site_where_no_column_names_one(tmp_path: Path) -> None:
-    found = read_patients(folder(tmp_path, "patient,sex,zip\np1,F,94103\np2,M,20500\np3,F,2139\np4,M,10001\n"))
+    found = read_patients(
+        folder(tmp_path, "patient,sex,zip\np1,F,94103\np2,M,20500\np3,F,2139\np4,M,10001\n")
+    )
     assert found.site_names == ("CA", "MA", "NY") and len(found) == 3
-    assert "patients.csv: 1 patients of no known site were left out; the first in row 3 ('p2')" in told(found)
+    assert (
+        "patients.csv: 1 patients of no known site were left out; the first in row 3 ('p2')"
+        in told(found)
+    )
 
 
 BAD = [
@@ -127,8 +158,14 @@ BAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("patients", "events", "sentence", "kept"), [one[1:] for one in BAD], ids=[one[0] for one in BAD])
-def test_what_is_wrong_is_told_with_file_row_and_count(patients: str, events: str, sentence: str, kept: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("patients", "events", "sentence", "kept"),
+    [one[1:] for one in BAD],
+    ids=[one[0] for one in BAD],
+)
+def test_what_is_wrong_is_told_with_file_row_and_count(
+    patients: str, events: str, sentence: str, kept: int, tmp_path: Path
+) -> None:
     found = read_patients(folder(tmp_path, patients, events))
     assert sentence in told(found)
     assert len(found.code) == kept and len(found) == 4
@@ -137,15 +174,23 @@ def test_what_is_wrong_is_told_with_file_row_and_count(patients: str, events: st
     assert any(sentence in note for note in understood(DataConfig(name=str(tmp_path))).warnings)
 
 
-@pytest.mark.parametrize(("count", "shown"), [(5, "AL, AR, AZ, CA, CO"), (7, "AL, AR, AZ, CA, CO and 2 more")])
+@pytest.mark.parametrize(
+    ("count", "shown"), [(5, "AL, AR, AZ, CA, CO"), (7, "AL, AR, AZ, CA, CO and 2 more")]
+)
 def test_of_sites_without_positives_five_are_named(count: int, shown: str, tmp_path: Path) -> None:
     states = ["AL", "AR", "AZ", "CA", "CO", "CT", "DE"][:count]
-    patients = "patient,sex,postal_code,state\n" + "".join(f"q{place},F,,{state}\n" for place, state in enumerate(states)) + "p1,F,,NY\n"
+    patients = (
+        "patient,sex,postal_code,state\n"
+        + "".join(f"q{place},F,,{state}\n" for place, state in enumerate(states))
+        + "p1,F,,NY\n"
+    )
     found = read_patients(folder(tmp_path, patients, EVENTS))
     assert (
         told(found)
         .rstrip()
-        .endswith(f"{count} of {count + 1} sites have no positive patient, so their own numbers say nothing of them: {shown}")
+        .endswith(
+            f"{count} of {count + 1} sites have no positive patient, so their own numbers say nothing of them: {shown}"
+        )
     )
 
 
@@ -158,14 +203,32 @@ def test_of_sites_without_positives_five_are_named(count: int, shown: str, tmp_p
         ("patient,sex,postal_code,state\n", EVENTS, "expected at least one patient"),
         ("", EVENTS, "patients.csv: expected a line of column names, got an empty file"),
         (PATIENTS, "", "events.csv: expected a line of column names, got an empty file"),
-        (PATIENTS, EVENTS.replace("p2,40", "\np2,40"), "events.csv, row 7: expected 5 cells, got 0"),
-        (PATIENTS, EVENTS + 'p1,53,"ICD-10,E11,\n', "events.csv is damaged or not a CSV file in UTF-8"),
+        (
+            PATIENTS,
+            EVENTS.replace("p2,40", "\np2,40"),
+            "events.csv, row 7: expected 5 cells, got 0",
+        ),
+        (
+            PATIENTS,
+            EVENTS + 'p1,53,"ICD-10,E11,\n',
+            "events.csv is damaged or not a CSV file in UTF-8",
+        ),
         (PATIENTS.replace("state", "sex"), EVENTS, "patients.csv: the column sex appears twice"),
-        (PATIENTS.replace("NY", "../NY"), EVENTS, "patients.csv, row 4: the site of a patient, '../NY': expected 1 to 64 printable"),
-        ("patient,sex,postal_code,state,label\np1,F,94103,CA,ill\n", EVENTS, "row 2: expected a label of 0 or 1, got 'ill'"),
+        (
+            PATIENTS.replace("NY", "../NY"),
+            EVENTS,
+            "patients.csv, row 4: the site of a patient, '../NY': expected 1 to 64 printable",
+        ),
+        (
+            "patient,sex,postal_code,state,label\np1,F,94103,CA,ill\n",
+            EVENTS,
+            "row 2: expected a label of 0 or 1, got 'ill'",
+        ),
     ],
 )
-def test_files_that_cannot_be_read_are_refused(patients: str, events: str, sentence: str, tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_refused(
+    patients: str, events: str, sentence: str, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match=sentence.replace("(", r"\(")):
         read_patients(folder(tmp_path, patients, events))
 
@@ -173,7 +236,10 @@ def test_files_that_cannot_be_read_are_refused(patients: str, events: str, sente
 @pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
 def test_files_in_another_encoding_are_refused_by_name(encoding: str, tmp_path: Path) -> None:
     (folder(tmp_path) / "patients.csv").write_bytes(PATIENTS.replace("p1", "pü").encode(encoding))
-    with pytest.raises(ValueError, match=r"patients\.csv is damaged or not a CSV file in UTF-8 .*; save it as CSV in UTF-8"):
+    with pytest.raises(
+        ValueError,
+        match=r"patients\.csv is damaged or not a CSV file in UTF-8 .*; save it as CSV in UTF-8",
+    ):
         read_patients(tmp_path)
 
 
@@ -181,13 +247,17 @@ def test_a_byte_order_mark_and_quotes_change_nothing(tmp_path: Path) -> None:
     plain = dataset_of(read_patients(folder(tmp_path / "plain")), "x")
     path = folder(tmp_path / "marked")
     for name, text in (("patients.csv", PATIENTS), ("events.csv", EVENTS)):
-        (path / name).write_bytes(text.replace("p1", '"p ""1"", one"').replace("\n", "\r\n").encode("utf-8-sig"))
+        (path / name).write_bytes(
+            text.replace("p1", '"p ""1"", one"').replace("\n", "\r\n").encode("utf-8-sig")
+        )
     assert torch.equal(dataset_of(read_patients(path), "x").x, plain.x)
 
 
 def test_of_two_files_with_patients_neither_is_taken(tmp_path: Path) -> None:
     (folder(tmp_path) / "patients.parquet").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"expected one file of patients, got patients\.csv and patients\.parquet"):
+    with pytest.raises(
+        ValueError, match=r"expected one file of patients, got patients\.csv and patients\.parquet"
+    ):
         read_patients(tmp_path)
 
 
@@ -195,17 +265,27 @@ def test_with_times_the_order_is_theirs_and_ages_are_held_to_it(tmp_path: Path) 
     events = "patient,age,code,value,time\np2,41,B,,2020-03-01\np2,40,A,,2020-01-01\np2,39,C,,2020-02-01T08:30:00\n"
     found = read_patients(folder(tmp_path, events=events))
     assert [one[0] for one in events_of(found, 1)] == ["A", "C", "B"]
-    assert "events.csv: 1 events have an age below that of an earlier one; the order is that of time; the first in row 4" in told(found)
+    assert (
+        "events.csv: 1 events have an age below that of an earlier one; the order is that of time; the first in row 4"
+        in told(found)
+    )
     events = events.replace("2020-01-01", "yesterday")
-    assert "have a time that is none (2024-01-31, or a number) and were left out; the first in row 3 ('yesterday')" in told(
-        read_patients(folder(tmp_path, events=events))
+    assert (
+        "have a time that is none (2024-01-31, or a number) and were left out; the first in row 3 ('yesterday')"
+        in told(read_patients(folder(tmp_path, events=events)))
     )
 
 
 def test_ages_are_held_to_times_site_by_site(tmp_path: Path) -> None:
     for name in ("CA", "NY"):
-        folder(tmp_path / name, "Patient,Sex,ZIP\n1,F,94103\n", "patient,age,code,value,date\n1,41,A,,2020-01-01\n1,40,B,,2020-02-01\n")
-    assert [note for note in read_patients(tmp_path).notes if "below that of an earlier one" in note] == [
+        folder(
+            tmp_path / name,
+            "Patient,Sex,ZIP\n1,F,94103\n",
+            "patient,age,code,value,date\n1,41,A,,2020-01-01\n1,40,B,,2020-02-01\n",
+        )
+    assert [
+        note for note in read_patients(tmp_path).notes if "below that of an earlier one" in note
+    ] == [
         f"{name}/events.csv: 1 events have an age below that of an earlier one; the order is that of time; the first in row 3"
         for name in ("CA", "NY")
     ]
@@ -215,14 +295,25 @@ def test_ages_are_held_to_times_site_by_site(tmp_path: Path) -> None:
 
 def test_the_column_of_the_site_is_found_whatever_its_case(tmp_path: Path) -> None:
     patients = "patient,sex,postal_code,Hospital\np1,F,94103,north\np2,M,94103,south\np3,F,10001,north\np4,M,10001,south\n"
-    assert read_patients(folder(tmp_path, patients), site="Hospital").site_names == ("north", "south")
+    assert read_patients(folder(tmp_path, patients), site="Hospital").site_names == (
+        "north",
+        "south",
+    )
 
 
 def test_a_label_column_is_followed_and_differences_are_told(tmp_path: Path) -> None:
     found = read_patients(
-        folder(tmp_path, "patient,sex,postal_code,state,label\np1,F,94103,CA,0\np2,M,94103,CA,1\np3,F,10001,NY,1\np4,M,10001,NY,0\n")
+        folder(
+            tmp_path,
+            "patient,sex,postal_code,state,label\np1,F,94103,CA,0\np2,M,94103,CA,1\np3,F,10001,NY,1\np4,M,10001,NY,0\n",
+        )
     )
-    assert found.label.tolist() == [0, 1, 1, 0] and "2 patients have a label that their codes do not tell" in told(found)
+    assert found.label.tolist() == [
+        0,
+        1,
+        1,
+        0,
+    ] and "2 patients have a label that their codes do not tell" in told(found)
 
 
 def test_any_other_label_by_a_file_of_codes(tmp_path: Path) -> None:
@@ -231,18 +322,37 @@ def test_any_other_label_by_a_file_of_codes(tmp_path: Path) -> None:
     for file in ("codes.csv", "plain.txt"):
         rule = read_rule(tmp_path / file)
         assert read_patients(folder(tmp_path / "data"), rule=rule).label.tolist() == [1, 0, 0, 0]
-        assert load(DataConfig(name=str(tmp_path / "data"), codes=str(tmp_path / file))).y.tolist() == [1, 0, 0, 0]
+        assert load(
+            DataConfig(name=str(tmp_path / "data"), codes=str(tmp_path / file))
+        ).y.tolist() == [1, 0, 0, 0]
     (tmp_path / "codes.csv").write_text("code,system\nE11.9,XYZ\n")
     with pytest.raises(ValueError, match="row 2: unknown code system 'XYZ'"):
         read_rule(tmp_path / "codes.csv")
 
 
 def test_the_default_rule_is_appendix_h() -> None:
-    for code in ("C25", "C25.0", "C25.1", "C25.2", "C25.3", "C25.4", "C25.7", "C25.8", "C25.9", "c259"):
+    for code in (
+        "C25",
+        "C25.0",
+        "C25.1",
+        "C25.2",
+        "C25.3",
+        "C25.4",
+        "C25.7",
+        "C25.8",
+        "C25.9",
+        "c259",
+    ):
         assert PANCREATIC_CANCER.matches("ICD-10", code) and PANCREATIC_CANCER.matches("", code)
     for code in ("157", "157.0", "157.1", "157.2", "157.3", "157.4", "157.8", "157.9"):
         assert PANCREATIC_CANCER.matches("ICD-9", code)
-    for system, code in (("ICD-10", "C25.5"), ("ICD-9", "157.5"), ("CPT", "157"), ("ICD-10", "157"), ("ICD-10", "C26")):
+    for system, code in (
+        ("ICD-10", "C25.5"),
+        ("ICD-9", "157.5"),
+        ("CPT", "157"),
+        ("ICD-10", "157"),
+        ("ICD-10", "C26"),
+    ):
         assert not PANCREATIC_CANCER.matches(system, code)
 
 
@@ -266,7 +376,11 @@ def test_postal_codes_and_systems() -> None:
 
 
 def test_the_latest_events_are_kept_and_padded_for_the_network(tmp_path: Path) -> None:
-    events = "patient,age,code,value\n" + "".join(f"p2,{20 + k},A,{k}\n" for k in range(6)) + "p4,30,B,\n"
+    events = (
+        "patient,age,code,value\n"
+        + "".join(f"p2,{20 + k},A,{k}\n" for k in range(6))
+        + "p4,30,B,\n"
+    )
     data = dataset_of(read_patients(folder(tmp_path, events=events)), "x", events=4)
     assert data.x.shape == (4, 5, 4) and data.codes == ("A", "B")
     assert data.x[1, 0].tolist() == [1, STATES.index("CA"), 4, 0]
@@ -282,12 +396,18 @@ def test_values_are_scaled_by_code_over_training_patients_only(tmp_path: Path) -
     train = federation.x[torch.from_numpy(np.unique(federation.train.index))][:, 1:]
     code = federation.recipe["codes"].index("LOINC:2345-7") + 1
     seen = train[(train[..., 0] == code) & (train[..., 3] == 0)][:, 1]
-    assert len(seen) > 50 and float(seen.mean()) == pytest.approx(0, abs=0.02) and float(seen.std()) == pytest.approx(1, abs=0.05)
+    assert (
+        len(seen) > 50
+        and float(seen.mean()) == pytest.approx(0, abs=0.02)
+        and float(seen.std()) == pytest.approx(1, abs=0.05)
+    )
     assert float(train[..., 2].max()) < 1.3  # ages in centuries
     raw = load(DataConfig(name=str(tmp_path)))
     again = inputs_from(raw.x.numpy()[federation.source], federation.recipe)
     assert torch.equal(again, federation.x)
-    assert torch.equal(inputs_from(str(tmp_path), federation.recipe)[federation.source], federation.x)
+    assert torch.equal(
+        inputs_from(str(tmp_path), federation.recipe)[federation.source], federation.x
+    )
     with pytest.raises(ValueError, match="leave normalise and augment out"):
         federate(DataConfig(name=str(tmp_path), normalise="client"), seed=0)
 
@@ -295,10 +415,17 @@ def test_values_are_scaled_by_code_over_training_patients_only(tmp_path: Path) -
 def test_a_million_events_stay_within_bounds(tmp_path: Path) -> None:
     """A fifth of a million here, and the memory by which it would grow: less than 200 bytes an event, samples of the network included."""
     draw, people, n = np.random.default_rng(0), 4000, 200_000
-    (tmp_path / "patients.csv").write_text("patient,sex,postal_code,state\n" + "".join(f"{p},F,94103,CA\n" for p in range(people)))
+    (tmp_path / "patients.csv").write_text(
+        "patient,sex,postal_code,state\n" + "".join(f"{p},F,94103,CA\n" for p in range(people))
+    )
     with open(tmp_path / "events.csv", "w") as opened:
         opened.write("patient,age,system,code,value\n")
-        for p, a, c in zip(draw.integers(0, people, n), draw.uniform(20, 90, n), draw.integers(0, 900, n), strict=True):
+        for p, a, c in zip(
+            draw.integers(0, people, n),
+            draw.uniform(20, 90, n),
+            draw.integers(0, 900, n),
+            strict=True,
+        ):
             opened.write(f"{p},{a:.4f},ICD-10,E{c // 10:02}.{c % 10},{a:.2f}\n")
     assert (tmp_path / "events.csv").stat().st_size > 5e6
     tracemalloc.start()
@@ -325,7 +452,11 @@ def test_predictions_name_the_patient_and_end_where_training_did(tmp_path: Path)
         for k in range(24)
         for e in range(4)
     )
-    folder(tmp_path / "train", "patient,sex,postal_code,state\n" + people, "patient,age,system,code,value\n" + events)
+    folder(
+        tmp_path / "train",
+        "patient,sex,postal_code,state\n" + people,
+        "patient,age,system,code,value\n" + events,
+    )
     config = {
         "data": {"name": str(tmp_path / "train"), "codes": str(tmp_path / "codes.txt")},
         "model": {"name": "gru", "hidden": 4, "embedding": 4}, "rounds": 1, "workers": 0,
@@ -347,7 +478,10 @@ def test_what_lies_beside_the_sites_folders(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     assert len(read_patients(tmp_path)) == 4
     (tmp_path / "events.csv").write_text(EVENTS)
-    with pytest.raises(ValueError, match=r"either one folder for all sites or one per site, got events\.csv beside the sites' folders"):
+    with pytest.raises(
+        ValueError,
+        match=r"either one folder for all sites or one per site, got events\.csv beside the sites' folders",
+    ):
         read_patients(tmp_path)
 
 
@@ -361,6 +495,13 @@ def test_values_of_each_code_are_scaled_by_those_of_the_training_patients() -> N
     train = Parts.of([np.arange(0, 20), np.arange(15, 30)])  # a patient of two clients counts once
     recipe = histories.fit(x, ("a", "b", "c"), train)
     for code in range(1, 5):
-        values = [float(event[1]) for patient in x[:30] for event in patient[1:] if event[0] == code and not event[3]]
-        assert recipe["mean"][code] == pytest.approx(np.mean(values)) and recipe["scale"][code] == pytest.approx(np.std(values))
+        values = [
+            float(event[1])
+            for patient in x[:30]
+            for event in patient[1:]
+            if event[0] == code and not event[3]
+        ]
+        assert recipe["mean"][code] == pytest.approx(np.mean(values)) and recipe["scale"][
+            code
+        ] == pytest.approx(np.std(values))
     assert recipe["mean"][0] == 0 and recipe["scale"][0] == 1 and recipe["shape"] == [7, 4]

@@ -46,7 +46,9 @@ def rows(count: int = 60) -> Rows:
     return Rows(values, disease=ClassLabel())
 
 
-def test_every_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_example_of_the_page_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     section = PAGE.read_text().split("### Data in Python")[1].split("\n## ")[0]
     examples = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     monkeypatch.chdir(tmp_path)
@@ -60,12 +62,18 @@ def test_every_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monk
                 called.append(names["run"].store.meta("data"))
                 assert names["run"].status == "finished" and names["run"].final()
     assert called == ["pressures", "two-sites", "pictures", "frame"]
-    assert sorted(path.name.split("-fedavg-")[1].rpartition("-s0")[0] for path in Path("runs").iterdir()) == sorted(called)
+    assert sorted(
+        path.name.split("-fedavg-")[1].rpartition("-s0")[0] for path in Path("runs").iterdir()
+    ) == sorted(called)
     said = capsys.readouterr().err
     assert "sites (rows): north (100), south (200)" in said
     assert "model: cnn, the default for images of 1x16x16" in said
     made = names["from_hub"](rows())
-    assert made.name == "hub" and made.site_names == ("north", "south") and made.task.class_names == ("no", "yes")
+    assert (
+        made.name == "hub"
+        and made.site_names == ("north", "south")
+        and made.task.class_names == ("no", "yes")
+    )
 
 
 def test_a_frame_is_read_as_the_same_table_in_files(tmp_path: Path) -> None:
@@ -87,14 +95,23 @@ def test_a_frame_is_read_as_the_same_table_in_files(tmp_path: Path) -> None:
     assert torch.equal(ours.x, theirs.x) and torch.equal(ours.y, theirs.y)
     assert ours.recipe == theirs.recipe
     dated = frame.assign(day=pd.to_datetime(frame["day"]))
-    assert torch.equal(federate(DataConfig(), 3, eq.from_frame(dated, label="sick", site="site")).x, ours.x), "times as times, not as text"
+    assert torch.equal(
+        federate(DataConfig(), 3, eq.from_frame(dated, label="sick", site="site")).x, ours.x
+    ), "times as times, not as text"
 
 
 def test_a_hugging_face_table_is_that_frame() -> None:
     given = rows()
-    frame = pd.DataFrame(given.columns).assign(disease=[ClassLabel.names[code] for code in given.columns["disease"]])
-    ours, theirs = eq.from_huggingface(given, label="disease", site="hospital"), eq.from_frame(frame, label="disease", site="hospital")
-    assert torch.equal(ours.x.nan_to_num(-1), theirs.x.nan_to_num(-1)) and torch.equal(ours.y, theirs.y)
+    frame = pd.DataFrame(given.columns).assign(
+        disease=[ClassLabel.names[code] for code in given.columns["disease"]]
+    )
+    ours, theirs = (
+        eq.from_huggingface(given, label="disease", site="hospital"),
+        eq.from_frame(frame, label="disease", site="hospital"),
+    )
+    assert torch.equal(ours.x.nan_to_num(-1), theirs.x.nan_to_num(-1)) and torch.equal(
+        ours.y, theirs.y
+    )
     assert ours.schema == theirs.schema
     without = eq.from_huggingface(given, inputs=["age"], label="disease")
     assert without.site is None and [column.name for column in without.columns] == ["age"]
@@ -110,7 +127,10 @@ def test_rows_without_a_site_are_dealt(tmp_path: Path) -> None:
 
 def test_scaled_arrays_are_a_table_and_others_are_warned_of() -> None:
     x, y = np.random.default_rng(0).normal(500, 90, (80, 2)), [0, 1] * 40
-    with pytest.warns(UserWarning, match=r"not scaled, and have means up to 5\d\d.* deviations up to \d+.*; give scaled=True"):
+    with pytest.warns(
+        UserWarning,
+        match=r"not scaled, and have means up to 5\d\d.* deviations up to \d+.*; give scaled=True",
+    ):
         plain = eq.from_arrays(x, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -118,7 +138,10 @@ def test_scaled_arrays_are_a_table_and_others_are_warned_of() -> None:
         eq.from_arrays((x - 500) / 90, y)
         eq.from_arrays(np.full((8, 3, 3), 200, np.uint8), [0, 1] * 4)
     found = federate(DataConfig(clients=2), 0, scaled)
-    assert abs(float(found.x[found.train[1]].mean())) < 1e-5 and abs(float(found.x[found.train[1]].std(correction=0)) - 1) < 1e-5
+    assert (
+        abs(float(found.x[found.train[1]].mean())) < 1e-5
+        and abs(float(found.x[found.train[1]].std(correction=0)) - 1) < 1e-5
+    )
     assert float(federate(DataConfig(clients=2), 0, plain).x.mean()) > 400
     with pytest.raises(ValueError, match="scaled=True is for rows"):
         eq.from_arrays(np.zeros((4, 3, 3)), [0, 1, 0, 1], scaled=True)
@@ -127,7 +150,11 @@ def test_scaled_arrays_are_a_table_and_others_are_warned_of() -> None:
 @pytest.mark.parametrize("how", ["data", "name", "dataset"])
 def test_data_are_given_in_three_ways_and_keep_their_name(how: str) -> None:
     data = eq.from_arrays(np.zeros((6, 2)), [0, 1] * 3, name="mine")
-    ways: dict[str, dict[str, Any]] = {"data": {"data": data}, "name": {"data": {"name": data, "clients": 2}}, "dataset": {"dataset": data}}
+    ways: dict[str, dict[str, Any]] = {
+        "data": {"data": data},
+        "name": {"data": {"name": data, "clients": 2}},
+        "dataset": {"dataset": data},
+    }
     wanted = eq.Experiment(**ways[how])
     assert wanted.dataset is data and wanted.data.name == "mine"
     assert wanted.data.clients == (2 if how == "name" else None)
@@ -143,13 +170,17 @@ def test_data_are_given_in_three_ways_and_keep_their_name(how: str) -> None:
         (np.zeros((2, 2)), "eq.from_arrays(x, y) for arrays"),
     ],
 )
-def test_what_is_no_data_set_yet_is_refused_with_the_function_that_makes_one(given: Any, how: str) -> None:
+def test_what_is_no_data_set_yet_is_refused_with_the_function_that_makes_one(
+    given: Any, how: str
+) -> None:
     with pytest.raises(ValueError) as refused:
         eq.Experiment(data=given)
     assert str(refused.value).endswith(f"use {how}")
 
 
-def test_a_comparison_of_own_data_is_named_after_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_of_own_data_is_named_after_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     data = eq.from_arrays(rng.normal(size=(120, 3)), rng.integers(0, 2, 120), name="mine")
@@ -200,4 +231,6 @@ def test_no_error_shows_what_a_tensor_holds(mistake: Any) -> None:
     with pytest.raises((ValueError, TypeError, RuntimeError)) as caught:
         mistake()
     assert "123.4" not in str(caught.value) and "1.234" not in str(caught.value)
-    assert "123.4" not in repr(Secrets.arrays) and "Dataset('arrays', 40 samples" in repr(Secrets.arrays)
+    assert "123.4" not in repr(Secrets.arrays) and "Dataset('arrays', 40 samples" in repr(
+        Secrets.arrays
+    )

@@ -18,7 +18,9 @@ from equipoise.data.shift import label_distance
 def needs(name: str) -> pytest.MarkDecorator:
     folder = os.environ.get("EQUIPOISE_DATA")
     reason = "EQUIPOISE_DATA is not set" if not folder else f"{name}.npz is not in EQUIPOISE_DATA"
-    return pytest.mark.skipif(not folder or not (Path(folder) / f"{name}.npz").exists(), reason=reason)
+    return pytest.mark.skipif(
+        not folder or not (Path(folder) / f"{name}.npz").exists(), reason=reason
+    )
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +41,28 @@ def pool(fashion: Dataset, scores: np.ndarray, monkeypatch: pytest.MonkeyPatch) 
 
 
 @needs("fashion_mnist")
-@pytest.mark.parametrize(("c", "shift", "distance"), [(2, 1.87, 0.32), (5, 3.31, 0.43), (10, 4.25, 0.49)])
+@pytest.mark.parametrize(
+    ("c", "shift", "distance"), [(2, 1.87, 0.32), (5, 3.31, 0.43), (10, 4.25, 0.49)]
+)
 def test_ics_realises_the_expected_shift(pool: Pool, c: int, shift: float, distance: float) -> None:
     dealt = [deal(f"ics:{c}", pool, 10, seed) for seed in range(5)]
     # one seed's mean varies by 0.2 (c = 2) to 0.5 (c = 10), so that of five by up to 0.23
     assert np.mean([d.metadata["realised_shift"] for d in dealt]) == pytest.approx(shift, abs=0.5)
-    assert np.mean([label_distance(pool.y, d.parts, np.arange(len(pool)), 10) for d in dealt]) == pytest.approx(distance, abs=0.06)
-    assert dealt[0].parts.sizes.tolist() == [11950, 5975, 3984, 2988, 2390, 1992, 1707, 1493, 1327, 1194]
+    assert np.mean(
+        [label_distance(pool.y, d.parts, np.arange(len(pool)), 10) for d in dealt]
+    ) == pytest.approx(distance, abs=0.06)
+    assert dealt[0].parts.sizes.tolist() == [
+        11950,
+        5975,
+        3984,
+        2988,
+        2390,
+        1992,
+        1707,
+        1493,
+        1327,
+        1194,
+    ]
 
 
 @needs("fashion_mnist")
@@ -80,15 +97,26 @@ def test_four_hospitals_are_four_clients_without_gaps() -> None:
     assert bool(torch.isfinite(federation.x).all())
     names = federation.recipe["features"]
     swiss = federation.x[federation.train[2]]
-    assert bool((swiss[:, names.index("chol missing")] == 1).all())  # recorded as 0 throughout in Switzerland
+    assert bool(
+        (swiss[:, names.index("chol missing")] == 1).all()
+    )  # recorded as 0 throughout in Switzerland
     assert bool((swiss[:, names.index("chol")] == 0).all())
 
 
 @needs("office_caltech10_64")
 def test_office_has_the_published_test_sets_and_client_sizes() -> None:
-    config = DataConfig(name="office_caltech10", partition="domains:0.1,all_classes=1", test="site", split=(1, 0, 0), image_size=32)
+    config = DataConfig(
+        name="office_caltech10",
+        partition="domains:0.1,all_classes=1",
+        test="site",
+        split=(1, 0, 0),
+        image_size=32,
+    )
     federation = federate(config, 1)
-    train, test = {"amazon": 76, "caltech": 89, "webcam": 23, "dslr": 12}, {"amazon": 190, "caltech": 224, "webcam": 58, "dslr": 30}
+    train, test = (
+        {"amazon": 76, "caltech": 89, "webcam": 23, "dslr": 12},
+        {"amazon": 190, "caltech": 224, "webcam": 58, "dslr": 30},
+    )
     for k, domain in enumerate(federation.metadata["domains"]):
         assert (len(federation.train[k]), len(federation.test[k])) == (train[domain], test[domain])
         assert len(np.unique(federation.y.numpy()[federation.train[k]])) == 10
@@ -96,13 +124,21 @@ def test_office_has_the_published_test_sets_and_client_sizes() -> None:
 
 @needs("retinamnist")
 def test_retina_grades_as_numbers_over_bins() -> None:
-    config = DataConfig(name="retinamnist", task="regression", partition="dirichlet_bins:0.3,min_size=20", clients=6, split=(0.6, 0.2, 0.2))
+    config = DataConfig(
+        name="retinamnist",
+        task="regression",
+        partition="dirichlet_bins:0.3,min_size=20",
+        clients=6,
+        split=(0.6, 0.2, 0.2),
+    )
     federation = federate(config, 1)
     assert len(federation.x) == 1600
     assert federation.y.std(correction=0).item() * federation.task.scale == pytest.approx(
         1.34, abs=0.05
     )  # the error of a constant prediction
-    assert (federation.train.sizes + federation.validation.sizes + federation.test.sizes).min() >= 20
+    assert (
+        federation.train.sizes + federation.validation.sizes + federation.test.sizes
+    ).min() >= 20
 
 
 @needs("cifar10_webp")

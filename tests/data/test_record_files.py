@@ -10,10 +10,21 @@ import numpy as np
 import pytest
 
 from equipoise.data.codes import STATES
-from equipoise.data.patients import Notes, Records, before_diagnosis, folders, is_patients, read_patients
+from equipoise.data.patients import (
+    Notes,
+    Records,
+    before_diagnosis,
+    folders,
+    is_patients,
+    read_patients,
+)
 from equipoise.data.record_files import blocks, column_among, header_of, moment_of, number_of
 
-WANTED: dict[str, tuple[str, ...]] = {"patient": ("patient", "patient_id"), "age": ("age",), "note": ("note",)}
+WANTED: dict[str, tuple[str, ...]] = {
+    "patient": ("patient", "patient_id"),
+    "age": ("age",),
+    "note": ("note",),
+}
 PATIENTS = "patient,sex,postal_code,state\np1,F,94103,CA\np2,M,10001,NY\n"
 
 
@@ -48,14 +59,25 @@ def test_a_time_is_a_number_of_days(cell: str, days: float) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 4, 100])
-def test_rows_keep_their_numbers_however_many_are_held(at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_keep_their_numbers_however_many_are_held(
+    at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("equipoise.data.record_files.BLOCK", at_once)
-    (tmp_path / "events.csv").write_text("Age; Patient_ID ;other\n" + "".join(f"{40 + k}; p{k} ;x\n" for k in range(4)) + "\n")
+    (tmp_path / "events.csv").write_text(
+        "Age; Patient_ID ;other\n" + "".join(f"{40 + k}; p{k} ;x\n" for k in range(4)) + "\n"
+    )
     found = list(blocks(tmp_path / "events.csv", WANTED, ("patient", "age")))
     assert [start for start, _ in found] == list(range(2, 6, at_once))
-    assert [len(cells["patient"]) for _, cells in found] == [min(at_once, 4 - k) for k in range(0, 4, at_once)]
+    assert [len(cells["patient"]) for _, cells in found] == [
+        min(at_once, 4 - k) for k in range(0, 4, at_once)
+    ]
     assert [cell for _, cells in found for cell in cells["patient"]] == ["p0", "p1", "p2", "p3"]
-    assert [cell for _, cells in found for cell in cells["age"]] == ["40", "41", "42", "43"] and "note" not in found[0][1]
+    assert [cell for _, cells in found for cell in cells["age"]] == [
+        "40",
+        "41",
+        "42",
+        "43",
+    ] and "note" not in found[0][1]
 
 
 def test_parquet_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +85,10 @@ def test_parquet_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     from pyarrow import parquet
 
     monkeypatch.setattr("equipoise.data.record_files.BLOCK", 2)
-    parquet.write_table(pyarrow.table({"Patient": ["a", " b ", None], "age": [1.5, None, 3.0]}), tmp_path / "events.parquet")
+    parquet.write_table(
+        pyarrow.table({"Patient": ["a", " b ", None], "age": [1.5, None, 3.0]}),
+        tmp_path / "events.parquet",
+    )
     assert list(blocks(tmp_path / "events.parquet", WANTED, ("patient", "age"))) == [
         (2, {"patient": ["a", "b"], "age": ["1.5", ""]}),
         (4, {"patient": [""], "age": ["3.0"]}),
@@ -73,8 +98,12 @@ def test_parquet_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         header_of(tmp_path / "broken.parquet")
 
 
-@pytest.mark.parametrize(("separator", "line"), [(",", "a,b;c"), (";", "a;b,c;d"), ("\t", "a\tb"), ("|", "a|b,c|d")])
-def test_the_sign_that_the_names_have_most_of_separates(separator: str, line: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("separator", "line"), [(",", "a,b;c"), (";", "a;b,c;d"), ("\t", "a\tb"), ("|", "a|b,c|d")]
+)
+def test_the_sign_that_the_names_have_most_of_separates(
+    separator: str, line: str, tmp_path: Path
+) -> None:
     (tmp_path / "events.csv").write_text(line.upper() + "\n")
     assert header_of(tmp_path / "events.csv") == line.split(separator)
 
@@ -90,14 +119,19 @@ def test_columns_without_a_name_may_repeat(tmp_path: Path) -> None:
 
 def test_of_several_columns_the_first_name_that_is_known_counts(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("site,State\n")
-    assert column_among(tmp_path / "a.csv", ("state", "site")) == "state" and column_among(tmp_path / "a.csv", ("time",)) is None
+    assert (
+        column_among(tmp_path / "a.csv", ("state", "site")) == "state"
+        and column_among(tmp_path / "a.csv", ("time",)) is None
+    )
 
 
 def test_the_first_of_empty_lines_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("patient,age\np,1\n\n\nq,2\n")
     with pytest.raises(ValueError, match=r"row 3: expected 2 cells, got 0"):
         list(blocks(tmp_path / "a.csv", WANTED, ("patient",)))
-    with pytest.raises(ValueError, match=r"expected the columns patient, note, got patient, age; note is missing"):
+    with pytest.raises(
+        ValueError, match=r"expected the columns patient, note, got patient, age; note is missing"
+    ):
         list(blocks(tmp_path / "a.csv", WANTED, ("patient", "note")))
 
 
@@ -115,9 +149,13 @@ def test_the_first_of_empty_lines_is_named(tmp_path: Path) -> None:
         ("50", "-1.5e30", 1, math.nan),
     ],
 )
-def test_ages_and_values_count_within_bounds(age: str, value: str, kept: int, number: float, tmp_path: Path) -> None:
+def test_ages_and_values_count_within_bounds(
+    age: str, value: str, kept: int, number: float, tmp_path: Path
+) -> None:
     found = read(tmp_path, f"patient,age,code,value\np1,{age},A,{value}\n")
-    assert len(found.code) == kept and found.value.tolist() == pytest.approx([number] * kept, rel=1e-6, nan_ok=True)
+    assert len(found.code) == kept and found.value.tolist() == pytest.approx(
+        [number] * kept, rel=1e-6, nan_ok=True
+    )
     assert any("have no age from 0 to 130" in note for note in found.notes) == (not kept)
     assert any("values are no numbers" in note for note in found.notes) == ("1.5e30" in value)
     assert not any("come after later ones" in note for note in found.notes)
@@ -125,11 +163,28 @@ def test_ages_and_values_count_within_bounds(age: str, value: str, kept: int, nu
 
 def test_what_is_told_of_events_and_patients(tmp_path: Path) -> None:
     patients = "patient,sex,postal_code\np1, Female ,94103\n,F,94103\np3,W,none\np4,x,10001\n"
-    events = "patient,age,code,value\np1,50,a,\np1,50,b,n/a\np1,49,a,\np1,48, ,\np4,30,a,1\np4,29,a,1\n"
+    events = (
+        "patient,age,code,value\np1,50,a,\np1,50,b,n/a\np1,49,a,\np1,48, ,\np4,30,a,1\np4,29,a,1\n"
+    )
     found = read(tmp_path, events, patients)
-    assert found.ids == ("p1", "p4") and found.site_names == ("CA", "NY") and found.sex.tolist() == [0, 2] and len(found) == 2
-    assert found.codes == ("A", "B") and found.lengths.tolist() == [3, 2] and found.offsets.tolist() == [0, 3, 5]
-    assert [found.codes[code] for code in found.code] == ["A", "A", "B", "A", "A"] and found.age.tolist() == [49, 50, 50, 29, 30]
+    assert (
+        found.ids == ("p1", "p4")
+        and found.site_names == ("CA", "NY")
+        and found.sex.tolist() == [0, 2]
+        and len(found) == 2
+    )
+    assert (
+        found.codes == ("A", "B")
+        and found.lengths.tolist() == [3, 2]
+        and found.offsets.tolist() == [0, 3, 5]
+    )
+    assert [found.codes[code] for code in found.code] == [
+        "A",
+        "A",
+        "B",
+        "A",
+        "A",
+    ] and found.age.tolist() == [49, 50, 50, 29, 30]
     assert list(found.notes) == [
         "patients.csv: 1 patients without an id were left out; the first in row 3",
         "patients.csv: 1 postal codes are of no state and count as unknown; the first in row 4 ('none')",
@@ -143,14 +198,23 @@ def test_what_is_told_of_events_and_patients(tmp_path: Path) -> None:
     assert everywhere.ids == ("p1", "p3", "p4") and everywhere.site_names == ("CA", "NY", "unknown")
     assert everywhere.sex.tolist() == [0, 0, 2]
     assert everywhere.state.tolist() == [STATES.index("CA"), len(STATES), STATES.index("NY")]
-    assert "1 of 3 patients have no event and are kept with an empty history; 0 of them are positive" in everywhere.notes
+    assert (
+        "1 of 3 patients have no event and are kept with an empty history; 0 of them are positive"
+        in everywhere.notes
+    )
 
 
 def test_patients_without_any_event_are_kept(tmp_path: Path) -> None:
     found = read(tmp_path, "patient,age,code,value\n")
     assert found.lengths.tolist() == [0, 0] and found.label.tolist() == [0, 0] and found.codes == ()
-    assert "2 of 2 patients have no event and are kept with an empty history; 0 of them are positive" in found.notes
-    with pytest.raises(ValueError, match=r"none is left; patients\.csv: 1 patients without an id were left out; the first in row 2$"):
+    assert (
+        "2 of 2 patients have no event and are kept with an empty history; 0 of them are positive"
+        in found.notes
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"none is left; patients\.csv: 1 patients without an id were left out; the first in row 2$",
+    ):
         read(tmp_path, "patient,age,code,value\n", "patient,sex,postal_code\n,F,94103\n")
 
 
@@ -166,7 +230,10 @@ def test_labels_that_are_told(cell: str, label: int, tmp_path: Path) -> None:
 def test_times_and_ages_that_disagree_are_counted_by_patient(tmp_path: Path) -> None:
     events = "patient,age,code,value,time\np1,50,A,,-5\np2,30,A,,1\np2,29,A,,2\np1,49,A,,6\np1,49,A,,7\np2,28,A,,3\n"  # equal ages agree
     notes = read(tmp_path, events).notes
-    assert "events.csv: 3 events have an age below that of an earlier one; the order is that of time; the first in row 4" in notes
+    assert (
+        "events.csv: 3 events have an age below that of an earlier one; the order is that of time; the first in row 4"
+        in notes
+    )
     assert not any("come after later ones" in note for note in notes)
 
 
@@ -179,7 +246,12 @@ def test_events_end_at_the_first_diagnosis() -> None:
     owner, when = np.array([0, 0, 0, 0, 1, 2, 2, 3]), np.array([1.0, 5, 3, 3, 7, 4, 2, 1])
     found = before_diagnosis(records, owner, when, np.array([False, True]), notes)
     assert found.label.tolist() == [1, 0, 0, 1] and found.offsets.tolist() == [0, 1, 2, 3, 4]
-    assert found.value.tolist() == found.age.tolist() == [0, 4, 6, 7] and found.code.tolist() == [0, 0, 0, 0]
+    assert found.value.tolist() == found.age.tolist() == [0, 4, 6, 7] and found.code.tolist() == [
+        0,
+        0,
+        0,
+        0,
+    ]
     assert notes.more == [
         "2 patients have a label that their codes do not tell; the label was followed (the first is patient 3)",
         "4 events at or after the diagnosis of 2 patients were removed",
@@ -191,11 +263,23 @@ def test_which_folders_hold_records(tmp_path: Path) -> None:
     written(tmp_path / "b", PATIENTS, "")
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "patients.csv").write_text(PATIENTS)
-    assert list(folders(tmp_path)) == ["b"] and is_patients(tmp_path) and not is_patients(tmp_path / "a")
-    assert folders(tmp_path / "b") == {"": (tmp_path / "b" / "patients.csv", tmp_path / "b" / "events.csv")}
-    with pytest.raises(ValueError, match=r"expected patients\.csv and events\.csv in every site's folder, which a has not"):
+    assert (
+        list(folders(tmp_path)) == ["b"]
+        and is_patients(tmp_path)
+        and not is_patients(tmp_path / "a")
+    )
+    assert folders(tmp_path / "b") == {
+        "": (tmp_path / "b" / "patients.csv", tmp_path / "b" / "events.csv")
+    }
+    with pytest.raises(
+        ValueError,
+        match=r"expected patients\.csv and events\.csv in every site's folder, which a has not",
+    ):
         read_patients(tmp_path)
-    with pytest.raises(ValueError, match=r"expected patients\.csv and events\.csv \(or \.parquet\), or one folder per site with both"):
+    with pytest.raises(
+        ValueError,
+        match=r"expected patients\.csv and events\.csv \(or \.parquet\), or one folder per site with both",
+    ):
         read_patients(tmp_path / "a")
 
 

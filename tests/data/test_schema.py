@@ -14,7 +14,15 @@ import yaml
 from PIL import Image
 
 import equipoise as eq
-from equipoise.data import Column, DataConfig, Dataset, federate, from_arrays, from_tables, inputs_from
+from equipoise.data import (
+    Column,
+    DataConfig,
+    Dataset,
+    federate,
+    from_arrays,
+    from_tables,
+    inputs_from,
+)
 from equipoise.data.roster import Roster, roster_of
 from equipoise.data.schema import Schema, schema_from
 from equipoise.experiment import ConfigurationError
@@ -45,7 +53,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_inputs_are_the_same_whatever_the_seed(folder: Path) -> None:
-    expected = ["age", "ward=a", "ward=b", "ward=rare", "ward=other", "pressure", "pressure missing", "admitted"]
+    expected = [
+        "age",
+        "ward=a",
+        "ward=b",
+        "ward=rare",
+        "ward=other",
+        "pressure",
+        "pressure missing",
+        "admitted",
+    ]
     rare, gap = 0, 0
     for seed in range(1, 13):
         federation = federate(DataConfig(name=str(folder)), seed)
@@ -64,7 +81,11 @@ def test_what_each_column_is(folder: Path) -> None:
         "patient": "identifier", "age": "number", "ward": "category", "pressure": "number", "admitted": "date", "note": "text",
     }  # fmt: skip
     assert {column.name for column in schema.columns if column.gaps} == {"pressure"}
-    assert (schema.label, schema.task, schema.classes) == ("label", "classification", ("sick", "well"))
+    assert (schema.label, schema.task, schema.classes) == (
+        "label",
+        "classification",
+        ("sick", "well"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,14 +95,22 @@ def test_what_each_column_is(folder: Path) -> None:
         ("PatientID", range(500, 700, 5), "identifier"),
         ("n", range(40), "identifier"),  # counts the rows
         ("n", range(1, 41), "identifier"),
-        ("age", range(30, 70), "number"),  # different in every row, but neither named nor counted like an identifier
+        (
+            "age",
+            range(30, 70),
+            "number",
+        ),  # different in every row, but neither named nor counted like an identifier
         ("visits_no", [i % 4 for i in range(40)], "number"),
         ("patient_id", [i % 4 for i in range(40)], "number"),
         ("weight_id", [60 + i / 8 for i in range(40)], "number"),
     ],
 )
-def test_a_number_is_an_identifier_if_it_only_tells_rows_apart(tmp_path: Path, name: str, values: Any, kind: str) -> None:
-    (tmp_path / "a.csv").write_text(f"{name},x,label\n" + "".join(f"{v},{(i * 7) % 5},{i % 2}\n" for i, v in enumerate(values)))
+def test_a_number_is_an_identifier_if_it_only_tells_rows_apart(
+    tmp_path: Path, name: str, values: Any, kind: str
+) -> None:
+    (tmp_path / "a.csv").write_text(
+        f"{name},x,label\n" + "".join(f"{v},{(i * 7) % 5},{i % 2}\n" for i, v in enumerate(values))
+    )
     schema = from_tables(tmp_path).schema
     assert schema is not None and schema.columns[0].kind == kind
 
@@ -89,9 +118,19 @@ def test_a_number_is_an_identifier_if_it_only_tells_rows_apart(tmp_path: Path, n
 @pytest.mark.parametrize(
     ("rows", "sites", "value", "kind"),
     [
-        (40, 4, lambda i: f"p{i}", "identifier"),  # every site counts from 0: of 160 values 40 differ
+        (
+            40,
+            4,
+            lambda i: f"p{i}",
+            "identifier",
+        ),  # every site counts from 0: of 160 values 40 differ
         (40, 4, lambda i: f"p{i // 2}", "category"),
-        (5, 30, lambda i: f"ward {i}", "category"),  # small sites, in which a ward hardly comes twice
+        (
+            5,
+            30,
+            lambda i: f"ward {i}",
+            "category",
+        ),  # small sites, in which a ward hardly comes twice
     ],
 )
 def test_text_is_an_identifier_if_it_tells_the_rows_of_each_site_apart(
@@ -113,20 +152,29 @@ def test_text_is_an_identifier_if_it_tells_the_rows_of_each_site_apart(
         ("2024-{0:02}-{1:02}T12:00:00", "2024-{0:02}-{1:02} 12:00", 12),
     ],
 )
-def test_dates_become_days_in_each_sites_own_way_of_writing(tmp_path: Path, north: str, south: str, hours: int) -> None:
+def test_dates_become_days_in_each_sites_own_way_of_writing(
+    tmp_path: Path, north: str, south: str, hours: int
+) -> None:
     for site, form in (("north", north), ("south", south)):
         cells = [form.format(1 + i // 28, 1 + i % 28) for i in range(40)]
-        (tmp_path / f"{site}.csv").write_text("day,label\n" + "".join(f"{cell},{i % 2}\n" for i, cell in enumerate(cells)))
+        (tmp_path / f"{site}.csv").write_text(
+            "day,label\n" + "".join(f"{cell},{i % 2}\n" for i, cell in enumerate(cells))
+        )
     data = from_tables(tmp_path)
     assert data.schema is not None and data.schema.columns[0].kind == "date"
-    days = [np.datetime64(f"2024-{1 + i // 28:02}-{1 + i % 28:02}").astype(int) + hours / 24 for i in range(40)]
+    days = [
+        np.datetime64(f"2024-{1 + i // 28:02}-{1 + i % 28:02}").astype(int) + hours / 24
+        for i in range(40)
+    ]
     assert data.x[:, 0].tolist() == [float(day) for day in days] * 2
 
 
 def test_dates_with_day_and_month_exchanged_between_sites_are_no_dates(tmp_path: Path) -> None:
     for site, form in (("north", "{0}/{1}/2024"), ("south", "{1}/{0}/2024")):
         cells = [form.format(1 + i // 28, 1 + i % 28) for i in range(40)]
-        (tmp_path / f"{site}.csv").write_text("day,x,label\n" + "".join(f"{cell},{i % 9},{i % 2}\n" for i, cell in enumerate(cells)))
+        (tmp_path / f"{site}.csv").write_text(
+            "day,x,label\n" + "".join(f"{cell},{i % 9},{i % 2}\n" for i, cell in enumerate(cells))
+        )
     schema = from_tables(tmp_path).schema
     assert schema is not None and schema.columns[0].kind == "identifier"
 
@@ -141,7 +189,9 @@ def test_new_rows_are_prepared_like_those_of_training(folder: Path) -> None:
     assert bool(torch.isfinite(row).all())
     assert row[1:7].tolist() == [0, 0, 0, 1, pytest.approx(0, abs=1e-6), 1]
     (folder / "new.csv").write_text("age,ward,pressure,admitted\n44,a,1,yesterday\n")
-    with pytest.raises(ValueError, match="column admitted: expected dates as %Y-%m-%d, got 'yesterday'"):
+    with pytest.raises(
+        ValueError, match="column admitted: expected dates as %Y-%m-%d, got 'yesterday'"
+    ):
         inputs_from(folder / "new.csv", federation.recipe, "south")
 
 
@@ -150,7 +200,10 @@ def test_a_schema_can_be_saved_edited_and_given_back(folder: Path, tmp_path: Pat
     assert schema is not None
     schema.save(tmp_path / "schema.yaml")
     assert DataConfig(schema=str(tmp_path / "schema.yaml")).schema == schema
-    before, after = (federate(DataConfig(name=str(folder), schema=given), 1) for given in (None, str(tmp_path / "schema.yaml")))
+    before, after = (
+        federate(DataConfig(name=str(folder), schema=given), 1)
+        for given in (None, str(tmp_path / "schema.yaml"))
+    )
     assert torch.equal(before.x, after.x) and torch.equal(before.y, after.y)
     plain = yaml.safe_load((tmp_path / "schema.yaml").read_text())
     columns = {column["name"]: column for column in plain["columns"]}
@@ -160,20 +213,37 @@ def test_a_schema_can_be_saved_edited_and_given_back(folder: Path, tmp_path: Pat
     plain["classes"] = ["well", "sick"]
     edited = {**plain, "columns": [columns[name] for name in ("patient", "ward", "age", "note")]}
     federation = federate(DataConfig(name=str(folder), schema=edited), 1)
-    assert federation.recipe["features"] == ["patient", "ward=b", "ward=a", "ward=other", "age", "age missing"]
+    assert federation.recipe["features"] == [
+        "patient",
+        "ward=b",
+        "ward=a",
+        "ward=other",
+        "age",
+        "age missing",
+    ]
     assert federation.task.class_names == ("well", "sick")
     assert federation.recipe["schema"]["classes"] == ["well", "sick"]
-    own = np.flatnonzero(federation.source == 7)  # the row with the rare ward; 7 % 3 is not 0, so it is sick
+    own = np.flatnonzero(
+        federation.source == 7
+    )  # the row with the rare ward; 7 % 3 is not 0, so it is sick
     assert federation.x[own, 1:4].tolist() == [[0, 0, 1]]
     assert federation.y[own].tolist() == [1]
 
 
 def test_with_a_schema_sites_may_have_columns_that_it_does_not_list(folder: Path) -> None:
-    schema = {"label": "label", "columns": [{"name": "age", "kind": "number"}, {"name": "extra", "kind": "text"}]}
-    (folder / "north.csv").write_text("more," + table("north").replace("\n", "\n1,").removesuffix("1,"))
+    schema = {
+        "label": "label",
+        "columns": [{"name": "age", "kind": "number"}, {"name": "extra", "kind": "text"}],
+    }
+    (folder / "north.csv").write_text(
+        "more," + table("north").replace("\n", "\n1,").removesuffix("1,")
+    )
     assert federate(DataConfig(name=str(folder), schema=schema), 1).recipe["features"] == ["age"]
     schema["columns"].append({"name": "agee", "kind": "number"})  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match="site 'north' lacks the column 'agee' of the schema; it has more, patient, age"):
+    with pytest.raises(
+        ValueError,
+        match="site 'north' lacks the column 'agee' of the schema; it has more, patient, age",
+    ):
         federate(DataConfig(name=str(folder), schema=schema), 1)
 
 
@@ -211,11 +281,18 @@ def test_a_wrong_schema_is_refused_in_a_sentence(wrong: Any, said: str) -> None:
 
 def test_a_label_that_the_schema_does_not_have_is_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match="labels 'well' are not among the class names sick"):
-        from_tables(folder, schema=Schema(label="label", classes=("sick", "dead"), columns=from_tables(folder).schema.columns))  # type: ignore[union-attr]
+        from_tables(
+            folder,
+            schema=Schema(
+                label="label", classes=("sick", "dead"), columns=from_tables(folder).schema.columns
+            ),
+        )  # type: ignore[union-attr]
 
 
 def test_numbers_as_labels_stay_numbers_when_the_schema_is_given_back(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("x,label\n" + "".join(f"{i * 0.5},{i % 4}\n" for i in range(40)))
+    (tmp_path / "a.csv").write_text(
+        "x,label\n" + "".join(f"{i * 0.5},{i % 4}\n" for i in range(40))
+    )
     schema = from_tables(tmp_path, kind="regression").schema
     assert from_tables(tmp_path).task.kind == "classification"
     federation = federate(DataConfig(name=str(tmp_path), schema=schema), 1)
@@ -224,7 +301,9 @@ def test_numbers_as_labels_stay_numbers_when_the_schema_is_given_back(tmp_path: 
 
 def made(x: np.ndarray, y: np.ndarray) -> Dataset:
     columns = ("a", "b", Column("c", ("red", "green", "blue")))
-    return from_arrays(x, y, sites=[f"s{i % 3}" for i in range(len(x))], columns=columns, kind="regression")
+    return from_arrays(
+        x, y, sites=[f"s{i % 3}" for i in range(len(x))], columns=columns, kind="regression"
+    )
 
 
 def test_corrupting_test_values_within_the_schema_changes_no_weight(tmp_path: Path) -> None:
@@ -239,15 +318,26 @@ def test_corrupting_test_values_within_the_schema_changes_no_weight(tmp_path: Pa
     corrupt[rows, 0], corrupt[rows, 1], corrupt[rows, 2], targets[rows] = 1e6, np.nan, 0, -1e5
     runs = [
         eq.run(
-            eq.Experiment(data=data, dataset=made(*values), model={"name": "mlp", "hidden": [5]}, rounds=2, seed=1, workers=0),
+            eq.Experiment(
+                data=data,
+                dataset=made(*values),
+                model={"name": "mlp", "hidden": [5]},
+                rounds=2,
+                seed=1,
+                workers=0,
+            ),
             tmp_path / name,
         )
         for name, values in {"clean": (x, y), "corrupt": (corrupt, targets)}.items()
     ]
     clean, corrupted = (run.model("global").state_dict() for run in runs)
     assert all(torch.equal(clean[name], corrupted[name]) for name in clean)
-    assert float(clean["head.1.scale"]) == pytest.approx(float(y[held.source[held.train.index]].std()), rel=1e-5)
-    assert min(runs[1].final().values()) > 100 * max(runs[0].final().values())  # the test values did arrive, where they belong
+    assert float(clean["head.1.scale"]) == pytest.approx(
+        float(y[held.source[held.train.index]].std()), rel=1e-5
+    )
+    assert min(runs[1].final().values()) > 100 * max(
+        runs[0].final().values()
+    )  # the test values did arrive, where they belong
 
 
 def test_the_schema_is_written_into_the_run(folder: Path, tmp_path: Path) -> None:
@@ -257,17 +347,30 @@ def test_the_schema_is_written_into_the_run(folder: Path, tmp_path: Path) -> Non
     assert Schema(**run.store.meta("recipe")["schema"]) == decided
     file = tmp_path / "schema.yaml"
     decided.save(file)  # type: ignore[union-attr]
-    run = eq.run(eq.Experiment(data={"name": str(folder), "schema": str(file)}, **settings), tmp_path / "given")
+    run = eq.run(
+        eq.Experiment(data={"name": str(folder), "schema": str(file)}, **settings),
+        tmp_path / "given",
+    )
     file.unlink()
-    assert Schema(**run.config["data"]["schema"]) == decided  # whole: the file is not needed to repeat the run
+    assert (
+        Schema(**run.config["data"]["schema"]) == decided
+    )  # whole: the file is not needed to repeat the run
 
 
 def test_a_data_set_made_in_python_takes_a_schema_too() -> None:
     x = np.column_stack([np.arange(30.0), np.arange(30) % 3, np.arange(30) % 7])
-    data = from_arrays(x, np.arange(30) % 2, columns=["a", Column("b", ("u", "v", "w")), "c"], class_names=("no", "yes"))
+    data = from_arrays(
+        x,
+        np.arange(30) % 2,
+        columns=["a", Column("b", ("u", "v", "w")), "c"],
+        class_names=("no", "yes"),
+    )
     schema = {
         "classes": ["yes", "no"],
-        "columns": [{"name": "b", "kind": "category", "categories": ["w", "u"]}, {"name": "a", "kind": "number"}],
+        "columns": [
+            {"name": "b", "kind": "category", "categories": ["w", "u"]},
+            {"name": "a", "kind": "number"},
+        ],
     }
     federation = federate(DataConfig(schema=schema), 1, data)
     assert federation.recipe["features"] == ["b=w", "b=u", "b=other", "a"]
@@ -279,7 +382,10 @@ def test_a_data_set_made_in_python_takes_a_schema_too() -> None:
     with pytest.raises(ValueError, match="unknown column of arrays, named by its schema 'd'"):
         federate(DataConfig(schema={"columns": [{"name": "d", "kind": "number"}]}), 1, data)
     numbers = from_arrays(x, np.arange(30) / 7, columns=["a", "b", "c"])
-    with pytest.raises(ValueError, match="has numbers for labels, but its schema has classes; set task: classification or mend the schema"):
+    with pytest.raises(
+        ValueError,
+        match="has numbers for labels, but its schema has classes; set task: classification or mend the schema",
+    ):
         federate(DataConfig(task="regression", schema={"classes": ["yes", "no"]}), 1, numbers)
 
 
@@ -288,26 +394,53 @@ def test_images_are_brought_to_the_schemas_shape_or_refused(tmp_path: Path) -> N
         for kind in ("cat", "dog"):
             (tmp_path / site / kind).mkdir(parents=True)
             for i in range(5):
-                Image.new("L", (size, size), 20 * i + size).save(tmp_path / site / kind / f"{i}.png")
-    federation = federate(DataConfig(name=str(tmp_path), duplicates="separate", schema={"shape": [1, 4, 4], "classes": ["dog", "cat"]}), 1)
+                Image.new("L", (size, size), 20 * i + size).save(
+                    tmp_path / site / kind / f"{i}.png"
+                )
+    federation = federate(
+        DataConfig(
+            name=str(tmp_path),
+            duplicates="separate",
+            schema={"shape": [1, 4, 4], "classes": ["dog", "cat"]},
+        ),
+        1,
+    )
     assert (federation.task.shape, federation.task.class_names) == ((1, 4, 4), ("dog", "cat"))
-    with pytest.raises(ValueError, match=r"its schema says samples of shape \(3, 4, 4\), got \(1, 4, 4\)"):
-        federate(DataConfig(name=str(tmp_path), duplicates="separate", schema={"shape": [3, 4, 4]}), 1)
+    with pytest.raises(
+        ValueError, match=r"its schema says samples of shape \(3, 4, 4\), got \(1, 4, 4\)"
+    ):
+        federate(
+            DataConfig(name=str(tmp_path), duplicates="separate", schema={"shape": [3, 4, 4]}), 1
+        )
     for file in tmp_path.glob("*/*/*.png"):
-        Image.new("L", (6, 9)).save(file)  # no squares: they are as the schema says without being resized
-    assert federate(DataConfig(name=str(tmp_path), duplicates="separate", schema={"shape": [1, 9, 6]}), 1).task.shape == (1, 9, 6)
+        Image.new("L", (6, 9)).save(
+            file
+        )  # no squares: they are as the schema says without being resized
+    assert federate(
+        DataConfig(name=str(tmp_path), duplicates="separate", schema={"shape": [1, 9, 6]}), 1
+    ).task.shape == (1, 9, 6)
 
 
 def test_sides_with_other_centres_or_scales_are_not_joined() -> None:
     rng = np.random.default_rng(0)
-    whole = roster_of(federate(DataConfig(), 1, made(np.column_stack([rng.normal(size=(60, 2)), np.zeros(60)]), rng.normal(size=60))))
+    whole = roster_of(
+        federate(
+            DataConfig(),
+            1,
+            made(np.column_stack([rng.normal(size=(60, 2)), np.zeros(60)]), rng.normal(size=60)),
+        )
+    )
     sides = []
     for client, task in (("s0", whole.task), ("s1", replace(whole.task, scale=2.0))):
         sizes = {part: {client: sizes[client]} for part, sizes in whole.sizes.items()}
-        sides.append(Roster(task, whole.name, (client,), sizes, {client: whole.fingerprints[client]}))
+        sides.append(
+            Roster(task, whole.name, (client,), sizes, {client: whole.fingerprints[client]})
+        )
     assert Roster.joined([sides[0], replace(sides[1], task=whole.task)]).ids == ("s0", "s1")
     assert Roster.of(whole.record()).task.scale == whole.task.scale != 1
-    with pytest.raises(ValueError, match="the same schema: label, classes, input shape, centre and scale"):
+    with pytest.raises(
+        ValueError, match="the same schema: label, classes, input shape, centre and scale"
+    ):
         Roster.joined(sides)
 
 
@@ -326,18 +459,33 @@ def test_what_a_schema_tells_of_the_task(given: dict[str, Any], predicts: str | 
 
 
 def test_a_schema_says_only_what_it_knows_and_in_its_order(tmp_path: Path) -> None:
-    assert Schema().plain() == {} and schema_from(None) is None and schema_from(given := Schema()) is given
+    assert (
+        Schema().plain() == {}
+        and schema_from(None) is None
+        and schema_from(given := Schema()) is given
+    )
     columns = [
         {"name": "größe", "kind": "number"},
         {"name": "a", "kind": "text"},
         {"name": "b", "kind": "category", "categories": [1, "x"]},
     ]
     schema = schema_from({"label": "y", "columns": columns})
-    assert schema is not None and [column.name for column in schema.inputs] == ["größe", "b"] and schema.columns[2].categories == ("1", "x")
+    assert (
+        schema is not None
+        and [column.name for column in schema.inputs] == ["größe", "b"]
+        and schema.columns[2].categories == ("1", "x")
+    )
     assert not schema.columns[0].gaps and schema.plain()["columns"][0] == columns[0]
     schema.save(tmp_path / "schema.yaml")
     text = (tmp_path / "schema.yaml").read_text(encoding="utf-8")
-    assert text.startswith("label: y\ncolumns:\n- name: größe\n  kind: number\n") and "null" not in text
-    assert schema_from(tmp_path / "schema.yaml") == schema_from(str(tmp_path / "schema.yaml")) == schema
+    assert (
+        text.startswith("label: y\ncolumns:\n- name: größe\n  kind: number\n")
+        and "null" not in text
+    )
+    assert (
+        schema_from(tmp_path / "schema.yaml")
+        == schema_from(str(tmp_path / "schema.yaml"))
+        == schema
+    )
     with pytest.raises(ValueError, match="frozen"):
         schema.label = "z"

@@ -15,12 +15,39 @@ from equipoise.data.sets.synthetic import Synthetic
 
 def test_what_holds_where_nothing_is_said() -> None:
     found = DataConfig()
-    assert (found.name, found.partition, found.split, found.test, found.pool) == ("digits", "auto", (0.7, 0.1, 0.2), "local", "auto")
-    assert (found.normalise, found.augment, found.categorical, found.duplicates) == ("auto", (), (), "together")
-    unset = ("clients", "samples", "task", "schema", "synthetic", "label", "site", "codes", "events", "image_size")
+    assert (found.name, found.partition, found.split, found.test, found.pool) == (
+        "digits",
+        "auto",
+        (0.7, 0.1, 0.2),
+        "local",
+        "auto",
+    )
+    assert (found.normalise, found.augment, found.categorical, found.duplicates) == (
+        "auto",
+        (),
+        (),
+        "together",
+    )
+    unset = (
+        "clients",
+        "samples",
+        "task",
+        "schema",
+        "synthetic",
+        "label",
+        "site",
+        "codes",
+        "events",
+        "image_size",
+    )
     assert [getattr(found, name) for name in unset] == [None] * len(unset)
-    assert DataConfig(name="synthetic").synthetic == Synthetic(samples=10_000, features=20, classes=10, seed=0)
-    assert DataConfig(synthetic={"samples": 5}).name == "synthetic" and DataConfig.model_validate(found) is found
+    assert DataConfig(name="synthetic").synthetic == Synthetic(
+        samples=10_000, features=20, classes=10, seed=0
+    )
+    assert (
+        DataConfig(synthetic={"samples": 5}).name == "synthetic"
+        and DataConfig.model_validate(found) is found
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,7 +85,9 @@ def test_bounds_of_the_section(key: str, values: tuple[Any, ...], refused: tuple
         ("more", (), (1,)),
     ],
 )
-def test_bounds_of_the_synthetic_set(key: str, values: tuple[int, ...], refused: tuple[int, ...]) -> None:
+def test_bounds_of_the_synthetic_set(
+    key: str, values: tuple[int, ...], refused: tuple[int, ...]
+) -> None:
     for value in values:
         assert getattr(Synthetic(**{key: value}), key) == value
     for value in refused:
@@ -85,16 +114,27 @@ def test_the_state_of_a_postal_code(code: str, state: str | None) -> None:
 
 def test_rules_of_labels(tmp_path: Path) -> None:
     rule = LabelRule((("ICD-10", "C25.0"), ("", "157")))
-    seen = {(system, code): rule.matches(system, code) for system in ("ICD-10", "ICD-9", "") for code in ("c250", "C25.1", "15.7")}
+    seen = {
+        (system, code): rule.matches(system, code)
+        for system in ("ICD-10", "ICD-9", "")
+        for code in ("c250", "C25.1", "15.7")
+    }
     assert [pair for pair, matches in seen.items() if matches] == [
         ("ICD-10", "c250"), ("ICD-10", "15.7"), ("ICD-9", "15.7"), ("", "c250"), ("", "15.7"),
     ]  # fmt: skip
-    assert bare(" c25.0 ") == "C250" and system_of("icd-9-cm") == "ICD-9" and system_of(" ") == "" and system_of("OPS") is None
+    assert (
+        bare(" c25.0 ") == "C250"
+        and system_of("icd-9-cm") == "ICD-9"
+        and system_of(" ") == ""
+        and system_of("OPS") is None
+    )
     file = tmp_path / "codes.csv"
     file.write_text("Code ,system\nC25,icd10\n\nE11\n")
     assert read_rule(file).codes == (("ICD-10", "C25"), ("", "E11"))
     file.write_text("system,code\nCPT, 157 \nXYZ,1\n")
-    with pytest.raises(ValueError, match=r"codes\.csv, row 3: unknown code system 'XYZ'; known: ATC, CPT, CVX"):
+    with pytest.raises(
+        ValueError, match=r"codes\.csv, row 3: unknown code system 'XYZ'; known: ATC, CPT, CVX"
+    ):
         read_rule(file)
     file.write_text("C25, pancreas\n \nE11\n")
     assert read_rule(str(file)).codes == (("", "C25"), ("", "E11"))

@@ -20,8 +20,15 @@ MADE = {"samples": 3000, "features": 7, "classes": 4, "seed": 5}
 
 def test_it_has_the_size_that_was_asked_for_and_says_that_it_is_synthetic() -> None:
     found = load(DataConfig(synthetic=MADE))
-    assert tuple(found.x.shape) == (3000, 7) and found.task.outputs == 4 and set(found.y.tolist()) == {0, 1, 2, 3}
-    assert found.name == "synthetic, 3,000 samples, 7 features, 4 classes, seed 5" and found.source.startswith("synthetic")
+    assert (
+        tuple(found.x.shape) == (3000, 7)
+        and found.task.outputs == 4
+        and set(found.y.tolist()) == {0, 1, 2, 3}
+    )
+    assert (
+        found.name == "synthetic, 3,000 samples, 7 features, 4 classes, seed 5"
+        and found.source.startswith("synthetic")
+    )
 
 
 def test_its_seed_makes_it_and_the_experiments_seed_does_not() -> None:
@@ -38,7 +45,9 @@ def test_classes_are_clouds_that_overlap() -> None:
     found = load(DataConfig(synthetic={"samples": 40_000, "features": 30, "classes": 6}))
     x, y = found.x.numpy().astype(np.float64), found.y.numpy()
     centres = np.stack([x[y == k].mean(0) for k in range(6)])
-    assert np.allclose(np.concatenate([x[y == k] - centres[k] for k in range(6)]).std(0), 1, atol=0.03)
+    assert np.allclose(
+        np.concatenate([x[y == k] - centres[k] for k in range(6)]).std(0), 1, atol=0.03
+    )
     pairs = [np.linalg.norm(centres[a] - centres[b]) for a in range(6) for b in range(a)]
     assert 2.2 < np.mean(pairs) < 3.8
     nearest = ((x[:, None] - centres) ** 2).sum(2).argmin(1)
@@ -52,7 +61,9 @@ def test_the_blocks_in_which_it_is_made_do_not_show(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("given", [{"synthetic": MADE}, {"name": "synthetic", "synthetic": MADE}])
-def test_a_run_keeps_what_it_was_made_from_and_shows_that_it_is_synthetic(given: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_keeps_what_it_was_made_from_and_shows_that_it_is_synthetic(
+    given: dict[str, Any], tmp_path: Path
+) -> None:
     run = eq.run(eq.Experiment(data={**given, "clients": 5}, rounds=1, workers=0), tmp_path / "run")
     assert run.config["data"]["synthetic"] == MADE and run.config["data"]["name"] == "synthetic"
     assert experiment(run.config).data == DataConfig(**given, clients=5)
@@ -70,7 +81,10 @@ def test_by_name_alone_it_has_its_usual_size() -> None:
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        ({"name": "digits", "synthetic": MADE}, "expected no other data set beside it, got name 'digits'"),
+        (
+            {"name": "digits", "synthetic": MADE},
+            "expected no other data set beside it, got name 'digits'",
+        ),
         ({"synthetic": {"samples": 0}}, "samples"),
         ({"synthetic": {"rows": 10}}, "rows"),
     ],
@@ -84,7 +98,8 @@ def test_what_cannot_be_meant_is_refused(data: dict[str, Any], sentence: str) ->
 def test_more_clients_than_samples_are_refused_by_a_sentence(partition: str) -> None:
     wanted = DataConfig(synthetic={"samples": 50}, clients=51, partition=partition)
     with pytest.raises(
-        ValueError, match=r"data.clients: expected at most 50, the number of samples that are dealt from synthetic.*got 51; ask"
+        ValueError,
+        match=r"data.clients: expected at most 50, the number of samples that are dealt from synthetic.*got 51; ask",
     ):
         federate(wanted, seed=0)
     with pytest.raises(ValueError, match="data.clients: expected at most 20, .* got 21"):
@@ -92,4 +107,7 @@ def test_more_clients_than_samples_are_refused_by_a_sentence(partition: str) -> 
 
 
 def test_as_many_clients_as_samples_get_one_each() -> None:
-    assert federate(DataConfig(synthetic={"samples": 50}, clients=50), seed=0).train.sizes.tolist() == [1] * 50
+    assert (
+        federate(DataConfig(synthetic={"samples": 50}, clients=50), seed=0).train.sizes.tolist()
+        == [1] * 50
+    )

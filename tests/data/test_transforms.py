@@ -16,7 +16,9 @@ def test_normalisation_subtracts_then_divides_per_channel() -> None:
     x = torch.randint(0, 256, (3, 3, 4, 4), dtype=torch.uint8, generator=torch_stream(1, "test"))
     for name, (mean, std) in NORMALISATIONS.items():
         shape = (1, -1, 1, 1)
-        expected = (x.float() / 255 - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)
+        expected = (x.float() / 255 - torch.tensor(mean).view(shape)) / torch.tensor(std).view(
+            shape
+        )
         assert torch.allclose(normalised(x, name), expected, atol=1e-6)
 
 
@@ -31,7 +33,9 @@ def test_normalisations_are_those_of_the_papers_codes() -> None:
     }  # fmt: skip
     assert NORMALISATIONS.keys() == typed.keys()
     for name, values in typed.items():
-        assert [list(part) for part in NORMALISATIONS[name]] == [pytest.approx(part, abs=1e-6) for part in values]
+        assert [list(part) for part in NORMALISATIONS[name]] == [
+            pytest.approx(part, abs=1e-6) for part in values
+        ]
 
 
 def test_normalisation_leaves_the_input_alone() -> None:
@@ -68,7 +72,9 @@ def test_crop_shifts_by_at_most_the_padding_and_fills_with_zero() -> None:
     changed = augment(x, ("crop:1",), torch_stream(1, "crop"))
     padded = torch.nn.functional.pad(x, (1, 1, 1, 1))
     shifts = [(d, r) for d in range(3) for r in range(3)]
-    fits = torch.stack([(changed == padded[:, :, d : d + 8, r : r + 10]).flatten(1).all(1) for d, r in shifts])
+    fits = torch.stack(
+        [(changed == padded[:, :, d : d + 8, r : r + 10]).flatten(1).all(1) for d, r in shifts]
+    )
     assert bool((fits.sum(0) == 1).all())
     assert bool((fits.sum(1) > 0).all())  # every shift occurs
 
@@ -104,9 +110,15 @@ def test_augmentation_is_for_images_and_known_names() -> None:
         augment(batch(), ("crop:x",), torch_stream(1, "a"))
 
 
-@pytest.mark.parametrize(("usual", "written"), [("crop", "crop:4"), ("crop_reflect", "crop_reflect:4"), ("rotate", "rotate:15")])
+@pytest.mark.parametrize(
+    ("usual", "written"),
+    [("crop", "crop:4"), ("crop_reflect", "crop_reflect:4"), ("rotate", "rotate:15")],
+)
 def test_an_augmentation_without_an_amount_has_its_usual_one(usual: str, written: str) -> None:
-    assert torch.equal(augment(batch(), (usual,), torch_stream(1, "a")), augment(batch(), (written,), torch_stream(1, "a")))
+    assert torch.equal(
+        augment(batch(), (usual,), torch_stream(1, "a")),
+        augment(batch(), (written,), torch_stream(1, "a")),
+    )
 
 
 def test_augmentations_go_in_their_order_and_none_is_for_anything() -> None:
@@ -122,7 +134,16 @@ def test_a_reflecting_crop_shows_a_window_of_the_mirrored_image() -> None:
     mirrored = torch.nn.functional.pad(x, (2, 2, 2, 2), mode="reflect")
     changed = augment(x, ("crop_reflect:2",), torch_stream(1, "crop"))
     shifts = [(d, r) for d in range(5) for r in range(5)]
-    assert bool(torch.stack([(changed == mirrored[:, :, d : d + 8, r : r + 10]).flatten(1).all(1) for d, r in shifts]).any(0).all())
+    assert bool(
+        torch.stack(
+            [
+                (changed == mirrored[:, :, d : d + 8, r : r + 10]).flatten(1).all(1)
+                for d, r in shifts
+            ]
+        )
+        .any(0)
+        .all()
+    )
 
 
 @pytest.mark.parametrize("degrees", [15, 40])
@@ -144,18 +165,35 @@ def test_resizing_is_bilinear_smoothed_and_rounded_and_leaves_what_fits() -> Non
     x = torch.randint(0, 256, (3, 2, 9, 6), dtype=torch.uint8, generator=torch_stream(1, "test"))
     x[0], x[1, :, :4] = 255, 0
     expected = torch.nn.functional.interpolate(x.float(), (5, 5), mode="bilinear", antialias=True)
-    assert torch.equal(resized(x, 5), expected.round().to(torch.uint8)) and torch.allclose(resized(x.float(), 5), expected)
+    assert torch.equal(resized(x, 5), expected.round().to(torch.uint8)) and torch.allclose(
+        resized(x.float(), 5), expected
+    )
     assert int(resized(x, 5)[0].min()) == 255 and int(resized(x, 5)[1, 0, 0, 0]) == 0
     square = x[:, :, :6]
-    assert resized(square, 6) is square and resized(x, 9).shape == (3, 2, 9, 9) and resized(x, 6).shape == (3, 2, 6, 6)
+    assert (
+        resized(square, 6) is square
+        and resized(x, 9).shape == (3, 2, 9, 9)
+        and resized(x, 6).shape == (3, 2, 6, 6)
+    )
 
 
 def test_normalisation_is_refused_for_other_channels_and_kept_for_rows() -> None:
     rows = torch.tensor([[0.0, 1.0, 2.0]])
-    assert normalised(rows, "half").tolist() == [[-1, 1, 3]] and normalised(rows, "none").tolist() == rows.tolist()
-    assert normalised(torch.tensor([[0, 51]], dtype=torch.uint8), "none").tolist() == [[0, pytest.approx(0.2)]]
+    assert (
+        normalised(rows, "half").tolist() == [[-1, 1, 3]]
+        and normalised(rows, "none").tolist() == rows.tolist()
+    )
+    assert normalised(torch.tensor([[0, 51]], dtype=torch.uint8), "none").tolist() == [
+        [0, pytest.approx(0.2)]
+    ]
     for wrong in (rows, torch.zeros(2, 1, 4, 4), torch.zeros(2, 3, 4)):
-        with pytest.raises(ValueError, match="normalisation imagenet is for images with 3 channels, got samples of shape"):
+        with pytest.raises(
+            ValueError,
+            match="normalisation imagenet is for images with 3 channels, got samples of shape",
+        ):
             normalised(wrong, "imagenet")
     turned = torch.zeros(2, 4, 4, 3).permute(0, 3, 1, 2)
-    assert normalised(turned, "imagenet").is_contiguous() and normalised(turned, "none").is_contiguous()
+    assert (
+        normalised(turned, "imagenet").is_contiguous()
+        and normalised(turned, "none").is_contiguous()
+    )

@@ -29,13 +29,21 @@ def rows(heading: str) -> list[list[str]]:
     below = PAGE.partition(f"## {heading}\n")[2]
     table = re.search(r"^\|.*?(?=\n\n)", below, re.DOTALL | re.MULTILINE)
     assert table is not None
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table[0].splitlines()[2:]]
+    return [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in table[0].splitlines()[2:]
+    ]
 
 
 def test_the_walk_is_that_of_a_run(tmp_path: Path) -> None:
     """Each function that the page names is called, for the first time, after the one before it; what the start calls like a round is not counted."""
-    walk = [(file.strip("`"), function.strip("`")) for _, file, function, _ in rows("One round, from file to file")]
-    assert len(walk) > 20 and [int(row[0]) for row in rows("One round, from file to file")] == list(range(1, len(walk) + 1))
+    walk = [
+        (file.strip("`"), function.strip("`"))
+        for _, file, function, _ in rows("One round, from file to file")
+    ]
+    assert len(walk) > 20 and [int(row[0]) for row in rows("One round, from file to file")] == list(
+        range(1, len(walk) + 1)
+    )
     called: dict[tuple[str, str], None] = {}
 
     def watch(frame: FrameType, event: str, argument: Any) -> None:
@@ -63,7 +71,9 @@ def test_the_walk_is_that_of_a_run(tmp_path: Path) -> None:
 
 def test_the_tables_are_those_of_a_store(tmp_path: Path) -> None:
     run = played(settings("fedavg", rounds=1), tmp_path / "run")
-    there = {row["name"] for row in run.store.rows("select name from sqlite_master where type = 'table'")}
+    there = {
+        row["name"] for row in run.store.rows("select name from sqlite_master where type = 'table'")
+    }
     assert {name.strip("`") for name, _ in rows("The store's tables")} == there
 
 
@@ -71,14 +81,22 @@ def test_the_tables_are_those_of_a_store(tmp_path: Path) -> None:
 def test_every_file_that_is_named_is_there(page: str) -> None:
     """Paths are given from the root of the repository, or from that of the package."""
     text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
-    spans = [span for span in re.findall(r"`([^`\s]+)`", text) if re.fullmatch(r"[\w./-]+(\.py|\.md|\.yaml|/)", span)]
+    spans = [
+        span
+        for span in re.findall(r"`([^`\s]+)`", text)
+        if re.fullmatch(r"[\w./-]+(\.py|\.md|\.yaml|/)", span)
+    ]
     links = [(ROOT / page).parent / link for link in re.findall(r"\]\(([^)#:]+)\)", text)]
     assert len(spans) > 10
     named = [span for span in spans if "NAME" not in span and span != "hospitals/"]
-    assert [span for span in named if not (ROOT / span).exists() and not (SOURCE / span).exists()] == []
+    assert [
+        span for span in named if not (ROOT / span).exists() and not (SOURCE / span).exists()
+    ] == []
     assert [str(link) for link in links if not link.exists()] == []
     for span in spans:  # where any name may stand, the folder is there
-        assert "NAME" not in span or any((base / span).parent.is_dir() for base in (ROOT, SOURCE)), span
+        assert "NAME" not in span or any(
+            (base / span).parent.is_dir() for base in (ROOT, SOURCE)
+        ), span
 
 
 @pytest.fixture
@@ -91,7 +109,9 @@ def addons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name, text in blocks.items():
         if name != "pyproject.toml":
             (folder.parent / name).write_text(text)
-    ((group, points),) = re.findall(r'\[project.entry-points."([\w.]+)"\]\n(.+)', blocks["pyproject.toml"])
+    ((group, points),) = re.findall(
+        r'\[project.entry-points."([\w.]+)"\]\n(.+)', blocks["pyproject.toml"]
+    )
     information = folder.parent / "my_addons-1.0.dist-info"
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: my-addons\nVersion: 1.0\n")
@@ -109,18 +129,30 @@ def module(name: str) -> Any:
 def test_a_method(addons: Path, tmp_path: Path) -> None:
     """By name in a file, without any permission but its entry point; it keeps the contract."""
     file = tmp_path / "experiment.yaml"
-    file.write_text("method: my_addons.methods:Halved\ndata: {name: digits, clients: 3, samples: 120}\nrounds: 1\nworkers: 0\nseed: 2\n")
+    file.write_text(
+        "method: my_addons.methods:Halved\ndata: {name: digits, clients: 3, samples: 120}\nrounds: 1\nworkers: 0\nseed: 2\n"
+    )
     run = eq.run(str(file), tmp_path / "run")
     file.write_text(file.read_text().replace("my_addons.methods:Halved", "fedavg"))
     assert run.final("loss") != eq.run(str(file), tmp_path / "plain").final("loss")
-    assert {result.outcome for result in check_method(module("methods").Halved, checks=["payload_travels", "repeats"])} == {"passed"}
+    assert {
+        result.outcome
+        for result in check_method(module("methods").Halved, checks=["payload_travels", "repeats"])
+    } == {"passed"}
 
 
 def test_a_metric(addons: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "METRICS", (*registry.METRICS, module("metrics").TOP_TWO))
-    run = played(settings("fedavg", rounds=1, evaluation={"metrics": ["accuracy", "top_two"], "main": "top_two"}), tmp_path / "run")
+    run = played(
+        settings(
+            "fedavg", rounds=1, evaluation={"metrics": ["accuracy", "top_two"], "main": "top_two"}
+        ),
+        tmp_path / "run",
+    )
     assert run.main_metric == "top_two" and set(run.final()) == set(run.clients)
-    assert all(0 <= run.final("accuracy")[client] <= value <= 1 for client, value in run.final().items())
+    assert all(
+        0 <= run.final("accuracy")[client] <= value <= 1 for client, value in run.final().items()
+    )
 
 
 def test_a_data_set(addons: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,12 +164,19 @@ def test_a_data_set(addons: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path))
     monkeypatch.setitem(sets.ENTRIES, "stripes", module("sets").STRIPES)
     np.savez(tmp_path / "stripes.npz", x_train=x[:80], y_train=y[:80], x_test=x[80:], y_test=y[80:])
-    wanted = {"model": {"name": "mlp", "hidden": [6]}, "rounds": 2, "workers": 0, "training": {"lr": 0.1, "epochs": 3}}
+    wanted = {
+        "model": {"name": "mlp", "hidden": [6]},
+        "rounds": 2,
+        "workers": 0,
+        "training": {"lr": 0.1, "epochs": 3},
+    }
     assert "stripes" in sets.names()
     run = eq.run(eq.Experiment(data={"name": "stripes", "clients": 2}, **wanted), tmp_path / "run")
     assert run.task.class_names == ("lying", "standing") and min(run.final().values()) > 0.9
     own = module("sets").two_sites(x.astype(np.float32) / 255, y)
-    assert eq.run(eq.Experiment(dataset=own, data={"partition": "natural"}, **wanted), tmp_path / "own").clients == ["north", "south"]
+    assert eq.run(
+        eq.Experiment(dataset=own, data={"partition": "natural"}, **wanted), tmp_path / "own"
+    ).clients == ["north", "south"]
 
 
 def test_a_partition(addons: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

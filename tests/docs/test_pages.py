@@ -16,29 +16,45 @@ DOCS = ROOT / "docs"
 
 def linked(page: Path) -> set[Path]:
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    return {(page.parent / link).resolve() for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)}
+    return {
+        (page.parent / link).resolve() for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
+    }
 
 
 def test_the_index_names_every_page() -> None:
     pages = {
-        page for page in [*DOCS.glob("*.md"), *DOCS.glob("notebooks/*.ipynb"), DOCS / "methods" / "README.md"] if page.name != "index.md"
+        page
+        for page in [
+            *DOCS.glob("*.md"),
+            *DOCS.glob("notebooks/*.ipynb"),
+            DOCS / "methods" / "README.md",
+        ]
+        if page.name != "index.md"
     }
     assert len(pages) >= 10 and pages - linked(DOCS / "index.md") == set()
 
 
-@pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]])
+@pytest.mark.parametrize(
+    "page", [str(page.relative_to(ROOT)) for page in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]]
+)
 def test_links_between_files_lead_somewhere(page: str) -> None:
     assert [str(target) for target in linked(ROOT / page) if not target.exists()] == []
 
 
 def test_the_glossary_has_each_word_once_in_order_with_its_meaning() -> None:
     text = (DOCS / "glossary.md").read_text()
-    tables = [re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", part, re.MULTILINE)[1:] for part in text.split("\n## ")[1:]]
+    tables = [
+        re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", part, re.MULTILINE)[1:]
+        for part in text.split("\n## ")[1:]
+    ]
     assert len(tables) == 2 and all(len(table) > 20 for table in tables)
     for table in tables:
         words = [word.lower() for word, _ in table]
         assert words == sorted(words)
-        assert all(len(meaning.split()) > 3 and meaning[0].isupper() and meaning.endswith(".") for _, meaning in table)
+        assert all(
+            len(meaning.split()) > 3 and meaning[0].isupper() and meaning.endswith(".")
+            for _, meaning in table
+        )
     words = [word for table in tables for cell, _ in table for word in cell.lower().split(", ")]
     assert len(words) == len(set(words))
 
@@ -48,8 +64,16 @@ def test_the_citation_is_of_this_version_and_valid() -> None:
     found = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert found["cff-version"] == "1.2.0" and found["version"] == __version__
     text = {"message", "title", "version", "license", "abstract", "type", "cff-version"}
-    assert {"cff-version", "message", "title", "authors"} <= set(found) <= text | {"authors", "keywords"}
+    assert (
+        {"cff-version", "message", "title", "authors"}
+        <= set(found)
+        <= text | {"authors", "keywords"}
+    )
     assert all(isinstance(found[key], str) and found[key] for key in text)
     assert found["type"] in ("software", "dataset") and found["license"] == "Apache-2.0"
-    assert found["authors"] and all(set(author) == {"name"} and author["name"] for author in found["authors"]), "an entity has a name"
-    assert len(set(found["keywords"])) == len(found["keywords"]) > 0 and all(isinstance(word, str) for word in found["keywords"])
+    assert found["authors"] and all(
+        set(author) == {"name"} and author["name"] for author in found["authors"]
+    ), "an entity has a name"
+    assert len(set(found["keywords"])) == len(found["keywords"]) > 0 and all(
+        isinstance(word, str) for word in found["keywords"]
+    )

@@ -26,7 +26,13 @@ def _below(name: str, command: Any) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _of(option: Any) -> str:
-    kind = ", flag" if getattr(option, "is_flag", False) else ", several" if option.multiple or option.nargs != 1 else ""
+    kind = (
+        ", flag"
+        if getattr(option, "is_flag", False)
+        else ", several"
+        if option.multiple or option.nargs != 1
+        else ""
+    )
     return f"{'required' if option.required else repr(option.default)}{kind}, {option.type.name}"
 
 

@@ -103,7 +103,10 @@ def _doctor(run: Path, **more: Any) -> Path:
 
 
 def _untouched(place: Path) -> bool:
-    return not any((place / trace).exists() for trace in ("imported", "called", "pwned")) and "strange_package" not in sys.modules
+    return (
+        not any((place / trace).exists() for trace in ("imported", "called", "pwned"))
+        and "strange_package" not in sys.modules
+    )
 
 
 SYSTEM = {"name": "os:system", "command": "touch pwned"}
@@ -122,29 +125,49 @@ SPECIFICATIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize(
-    "words", [["run"], ["run", "--dry-run"], ["compare", "--methods", "fedavg"], ["compare", "--methods", "fedavg", "--dry-run"]]
+    "words",
+    [
+        ["run"],
+        ["run", "--dry-run"],
+        ["compare", "--methods", "fedavg"],
+        ["compare", "--methods", "fedavg", "--dry-run"],
+    ],
 )
 @pytest.mark.parametrize("named", SPECIFICATIONS, ids=str)
-def test_a_file_cannot_name_code(equipoise: Terminal, place: Path, named: dict[str, Any], words: list[str]) -> None:
+def test_a_file_cannot_name_code(
+    equipoise: Terminal, place: Path, named: dict[str, Any], words: list[str]
+) -> None:
     answer = equipoise(words[0], _write(place / "e.yaml", **named), *words[1:])
-    assert answer.code == 2 and len(answer.err.splitlines()) == 1 and answer.err.startswith("error: ")
+    assert (
+        answer.code == 2 and len(answer.err.splitlines()) == 1 and answer.err.startswith("error: ")
+    )
     assert "is named by a file" in answer.err and "--allow-import" in answer.err
     assert _untouched(place)
 
 
 @pytest.mark.parametrize("command", ["resume", "export", "predict"])
 @pytest.mark.parametrize("named", SPECIFICATIONS, ids=str)
-def test_the_folder_of_a_run_cannot_name_code(equipoise: Terminal, place: Path, named: dict[str, Any], command: str) -> None:
+def test_the_folder_of_a_run_cannot_name_code(
+    equipoise: Terminal, place: Path, named: dict[str, Any], command: str
+) -> None:
     run = _doctor(place / ("stopped" if command == "resume" else "run"), **named)
-    answer = equipoise(command, run, *([place / "sites" / "bo.npz"] if command == "predict" else []))
+    answer = equipoise(
+        command, run, *([place / "sites" / "bo.npz"] if command == "predict" else [])
+    )
     whole = not isinstance(named.get("method"), str)  # the file of a run has a mapping there
-    assert answer.code == 2 and ("is named by a file" if whole else "not a mapping") in answer.err and len(answer.err.splitlines()) == 1
+    assert (
+        answer.code == 2
+        and ("is named by a file" if whole else "not a mapping") in answer.err
+        and len(answer.err.splitlines()) == 1
+    )
     assert _untouched(place)
 
 
 @pytest.mark.parametrize("command", ["show", "report", "table"])
 def test_reading_a_run_imports_nothing(equipoise: Terminal, place: Path, command: str) -> None:
-    answer = equipoise(command, _doctor(place / "run", model=SYSTEM, method={"name": "strange_package:Own"}))
+    answer = equipoise(
+        command, _doctor(place / "run", model=SYSTEM, method={"name": "strange_package:Own"})
+    )
     assert answer.code == 0, answer.err
     assert _untouched(place)
 
@@ -155,7 +178,9 @@ def test_reading_a_run_imports_nothing(equipoise: Terminal, place: Path, command
      {"methods": ["fedavg"], "grid": {"model": [SYSTEM]}}, {"methods": ["fedavg"], "grid": {"method.name": ["strange_package:Own"]}}],
     ids=str,
 )  # fmt: skip
-def test_the_lists_of_a_comparison_cannot_name_code(equipoise: Terminal, place: Path, lists: dict[str, Any]) -> None:
+def test_the_lists_of_a_comparison_cannot_name_code(
+    equipoise: Terminal, place: Path, lists: dict[str, Any]
+) -> None:
     for more in ([], ["--dry-run"]):
         answer = equipoise("compare", _write(place / "e.yaml", **lists), *more)
         assert answer.code == 2 and len(answer.err.splitlines()) == 1, answer.err
@@ -166,16 +191,32 @@ def test_the_lists_of_a_comparison_cannot_name_code(equipoise: Terminal, place: 
 
 def test_no_key_of_a_file_gives_the_permission(equipoise: Terminal, place: Path) -> None:
     for key in ("allow_imports", "allow-import", "imports", "_imports", "typed"):
-        answer = equipoise("run", _write(place / "e.yaml", model="strange_package:Net", **{key: ["strange_package"]}))
-        assert answer.code == 2 and "is named by a file" in answer.err and f"{key}: unknown key" in answer.err
+        answer = equipoise(
+            "run",
+            _write(place / "e.yaml", model="strange_package:Net", **{key: ["strange_package"]}),
+        )
+        assert (
+            answer.code == 2
+            and "is named by a file" in answer.err
+            and f"{key}: unknown key" in answer.err
+        )
     assert _untouched(place)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_what_is_allowed_runs_and_the_permission_travels_to_workers(equipoise: Terminal, place: Path, workers: int) -> None:
-    file = _write(place / "e.yaml", model={"name": "strange_package:made", "width": 5}, method="strange_package:Own", workers=workers)
+def test_what_is_allowed_runs_and_the_permission_travels_to_workers(
+    equipoise: Terminal, place: Path, workers: int
+) -> None:
+    file = _write(
+        place / "e.yaml",
+        model={"name": "strange_package:made", "width": 5},
+        method="strange_package:Own",
+        workers=workers,
+    )
     allowed = ("--allow-import", "strange_package")
-    answer = equipoise("run", file, *allowed, "--allow-import", "another", "--out", "mine", "--quiet")
+    answer = equipoise(
+        "run", file, *allowed, "--allow-import", "another", "--out", "mine", "--quiet"
+    )
     assert answer.code == 0, answer.err
     assert (place / "imported").exists()
     for command in (["export", "mine"], ["predict", "mine", "sites/bo.npz"]):
@@ -185,21 +226,39 @@ def test_what_is_allowed_runs_and_the_permission_travels_to_workers(equipoise: T
 
 
 @pytest.mark.parametrize("named", [{"model": SYSTEM}, {"model": "strange_package:Net"}, *({"method": {"name": "fedavg", slot: {"name": "strange_package:Own"}}} for slot in ("weights", "inputs", "beside")), {"method": {"name": "strange_package:Own"}}], ids=str)  # fmt: skip
-def test_a_worker_refuses_by_itself_what_its_job_does_not_allow(place: Path, named: dict[str, Any]) -> None:
+def test_a_worker_refuses_by_itself_what_its_job_does_not_allow(
+    place: Path, named: dict[str, Any]
+) -> None:
     """As if the server had looked away: the job names code, and says nothing of a permission or one for another package."""
     wanted = experiment(FromFile(_config("sites", workers=1)), Imports(frozenset({"another"})))
     for allowed in ({}, wanted.imports.plain()):
-        with Simulation(wanted) as simulation, pytest.raises(ConfigurationError, match="is named by a file"):
+        with (
+            Simulation(wanted) as simulation,
+            pytest.raises(ConfigurationError, match="is named by a file"),
+        ):
             job = job_of(wanted, "run")
-            simulation.transport.open(replace(job, experiment={**job.experiment, **named}, allowed=allowed), place / "files", Watcher())
+            simulation.transport.open(
+                replace(job, experiment={**job.experiment, **named}, allowed=allowed),
+                place / "files",
+                Watcher(),
+            )
     assert _untouched(place)
 
 
-def test_a_comparison_hands_the_permission_to_its_processes(equipoise: Terminal, place: Path) -> None:
-    file = _write(place / "e.yaml", model="strange_package:Net", methods=["strange_package:Own"], rounds=1)
-    answer = equipoise("compare", file, "--allow-import", "strange_package", "--out", "table", "--quiet")
+def test_a_comparison_hands_the_permission_to_its_processes(
+    equipoise: Terminal, place: Path
+) -> None:
+    file = _write(
+        place / "e.yaml", model="strange_package:Net", methods=["strange_package:Own"], rounds=1
+    )
+    answer = equipoise(
+        "compare", file, "--allow-import", "strange_package", "--out", "table", "--quiet"
+    )
     assert answer.code == 0, answer.err + answer.out
-    assert eq.compare(file, out="table", allow_imports=["strange_package"]).methods == ["standalone", "own"]
+    assert eq.compare(file, out="table", allow_imports=["strange_package"]).methods == [
+        "standalone",
+        "own",
+    ]
 
 
 def test_resume_asks_again(equipoise: Terminal, place: Path) -> None:
@@ -216,11 +275,17 @@ def test_resume_asks_again(equipoise: Terminal, place: Path) -> None:
      ["--model", "mlp", "--set", "model.clients={bo: 'strange_package:Net'}"], ["--weights", "strange_package:Own", "--method", "fedavg"]],
     ids=str,
 )  # fmt: skip
-def test_what_the_user_types_is_the_users_own(equipoise: Terminal, place: Path, words: list[str]) -> None:
+def test_what_the_user_types_is_the_users_own(
+    equipoise: Terminal, place: Path, words: list[str]
+) -> None:
     for given in ([], [_write(place / "e.yaml")]):
-        answer = equipoise("run", *given, "--data", "sites", "--rounds", "1", "--workers", "0", *words, "--dry-run")
+        answer = equipoise(
+            "run", *given, "--data", "sites", "--rounds", "1", "--workers", "0", *words, "--dry-run"
+        )
         assert answer.code == 0, answer.err
-        assert (place / "imported").exists() or "clients" in words[-1], "a client's own model is made when the client is asked"
+        assert (place / "imported").exists() or "clients" in words[-1], (
+            "a client's own model is made when the client is asked"
+        )
 
 
 def test_what_is_typed_allows_that_name_only(equipoise: Terminal, place: Path) -> None:
@@ -247,7 +312,10 @@ def test_what_is_given_in_python_is_the_users_own_and_a_file_is_not(place: Path)
             eq.run(config, "other")
     with pytest.raises(ConfigurationError, match="is named by a file"):
         eq.run("mine/experiment.yaml", "other")
-    assert eq.run("mine/experiment.yaml", "other", allow_imports="strange_package").status == "finished"
+    assert (
+        eq.run("mine/experiment.yaml", "other", allow_imports="strange_package").status
+        == "finished"
+    )
 
 
 @pytest.mark.parametrize(
@@ -269,10 +337,20 @@ def test_what_is_given_in_python_is_the_users_own_and_a_file_is_not(place: Path)
         ("strange_package :Net", "expected a name of ours"),
     ],
 )
-def test_an_allowed_package_opens_no_other_door(equipoise: Terminal, place: Path, name: str, sentence: str) -> None:
-    answer = equipoise("run", _write(place / "e.yaml", model={"name": name}), "--dry-run", "--allow-import", "strange_package")
+def test_an_allowed_package_opens_no_other_door(
+    equipoise: Terminal, place: Path, name: str, sentence: str
+) -> None:
+    answer = equipoise(
+        "run",
+        _write(place / "e.yaml", model={"name": name}),
+        "--dry-run",
+        "--allow-import",
+        "strange_package",
+    )
     assert answer.code == 2 and sentence in answer.err and len(answer.err.splitlines()) == 1
-    assert (place / "called").exists() == (name == "strange_package:traced"), "only a function of the package itself is called"
+    assert (place / "called").exists() == (name == "strange_package:traced"), (
+        "only a function of the package itself is called"
+    )
 
 
 def test_options_that_do_not_fit_are_a_sentence(equipoise: Terminal, place: Path) -> None:
@@ -282,9 +360,13 @@ def test_options_that_do_not_fit_are_a_sentence(equipoise: Terminal, place: Path
 
 
 @pytest.mark.parametrize("group", ["equipoise.models", "equipoise.methods", "equipoise.datasets"])
-def test_a_package_with_an_entry_point_is_allowed(place: Path, monkeypatch: pytest.MonkeyPatch, group: str) -> None:
+def test_a_package_with_an_entry_point_is_allowed(
+    place: Path, monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
     points = {group: [EntryPoint("net", "strange_package:Net", group)]}
-    monkeypatch.setattr("equipoise.checked.imports.entry_points", lambda group: points.get(group, []))
+    monkeypatch.setattr(
+        "equipoise.checked.imports.entry_points", lambda group: points.get(group, [])
+    )
     assert experiment(load(_write(place / "e.yaml", method="strange_package:Own"))).build_method()
     with pytest.raises(ConfigurationError, match="is named by a file"):
         experiment(load(_write(place / "e.yaml", model="os:system")))
@@ -307,7 +389,11 @@ def test_a_configuration_that_is_none_is_a_sentence(equipoise: Terminal, place: 
         (place / "run" / "experiment.yaml").write_text(text)
         for command in ("show", "export", "report"):
             answer = equipoise(command, "run")
-            assert answer.code == 2 and len(answer.err.splitlines()) == 1 and "experiment.yaml" in answer.err
+            assert (
+                answer.code == 2
+                and len(answer.err.splitlines()) == 1
+                and "experiment.yaml" in answer.err
+            )
     with pytest.raises(RunError):
         eq.Run("run").config  # noqa: B018
 
@@ -315,16 +401,27 @@ def test_a_configuration_that_is_none_is_a_sentence(equipoise: Terminal, place: 
 def test_a_file_full_of_mistakes_is_told_shortly(equipoise: Terminal, place: Path) -> None:
     (place / "e.yaml").write_text("\n".join(f"k{n}: 1" for n in range(60_000)))
     answer = equipoise("run", "e.yaml", "--dry-run")
-    assert answer.code == 2 and len(answer.err.splitlines()) == 21 and "and 59980 more mistakes" in answer.err
+    assert (
+        answer.code == 2
+        and len(answer.err.splitlines()) == 21
+        and "and 59980 more mistakes" in answer.err
+    )
 
 
 @pytest.mark.parametrize(
     "words",
-    [["run", "--data", "sites", "--workers", "1", "--rounds", "1"], ["compare", "--data", "sites", "--methods", "fedavg", "--rounds", "1"]],
+    [
+        ["run", "--data", "sites", "--workers", "1", "--rounds", "1"],
+        ["compare", "--data", "sites", "--methods", "fedavg", "--rounds", "1"],
+    ],
 )
-def test_the_current_folder_does_not_stand_in_for_a_library(place: Path, tmp_path: Path, words: list[str]) -> None:
+def test_the_current_folder_does_not_stand_in_for_a_library(
+    place: Path, tmp_path: Path, words: list[str]
+) -> None:
     for library in ("json", "numpy", "equipoise", "yaml", "torch"):
-        (place / f"{library}.py").write_text("import pathlib; pathlib.Path('pwned').touch(); raise SystemExit(9)")
+        (place / f"{library}.py").write_text(
+            "import pathlib; pathlib.Path('pwned').touch(); raise SystemExit(9)"
+        )
     program = "from equipoise.cli import main; main()"  # as the installed command, which does not look there either
     source = str(Path(eq.__file__).parent.parent)
     done = subprocess.run(

@@ -31,7 +31,9 @@ CASES: dict[str, tuple[Callable[[Path], Words], str]] = {}
 DRY = ["--dry-run", "--workers", "0"]
 
 
-def case(sentence: str, name: str = "") -> Callable[[Callable[[Path], Words]], Callable[[Path], Words]]:
+def case(
+    sentence: str, name: str = ""
+) -> Callable[[Callable[[Path], Words]], Callable[[Path], Words]]:
     def keep(prepare: Callable[[Path], Words]) -> Callable[[Path], Words]:
         CASES[name or prepare.__name__] = prepare, sentence
         return prepare
@@ -44,14 +46,21 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mistakes")
     data = folder_of(folder / "sites", sites())
     eq.run(
-        {"data": {"name": data, "split": [0.7, 0.15, 0.15]}, "model": {"name": "mlp", "hidden": [4]}, "rounds": 1, "workers": 0},
+        {
+            "data": {"name": data, "split": [0.7, 0.15, 0.15]},
+            "model": {"name": "mlp", "hidden": [4]},
+            "rounds": 1,
+            "workers": 0,
+        },
         folder / "run",
     )
     for site in ("north", "south"):
         for place, label in enumerate(("cat", "dog")):
             (folder / "images" / site / label).mkdir(parents=True)
             for number in range(3):
-                (folder / "images" / site / label / f"{number}.png").write_bytes(_png(4, 4, bytes([place, number] * 10)))
+                (folder / "images" / site / label / f"{number}.png").write_bytes(
+                    _png(4, 4, bytes([place, number] * 10))
+                )
     return folder
 
 
@@ -149,7 +158,16 @@ def a_setting_that_is_no_yaml(place: Path) -> Words:
 
 @case("--grid method.mu")
 def a_grid_that_is_no_yaml(place: Path) -> Words:
-    return ["compare", "--data", "sites", "--methods", "fedprox", "--grid", "method.mu={", "--dry-run"]
+    return [
+        "compare",
+        "--data",
+        "sites",
+        "--methods",
+        "fedprox",
+        "--grid",
+        "method.mu={",
+        "--dry-run",
+    ]
 
 
 @case("seeds: expected a list, got 'many'")
@@ -222,7 +240,9 @@ for _name, _members, _sentence in [
 
 @case("would swell to")
 def npz_that_is_a_zip_bomb(place: Path) -> Words:
-    with zipfile.ZipFile(place / "sites" / "bo.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+    with zipfile.ZipFile(
+        place / "sites" / "bo.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1
+    ) as archive:
         with archive.open("x.npy", "w", force_zip64=True) as opened:
             opened.write(_npy(f"({2**29 // 8},)"))
             block = bytes(2**24)
@@ -287,7 +307,13 @@ def an_official_file_that_is_damaged(place: Path) -> Words:
 def a_prepared_copy_of_something_else(place: Path) -> Words:
     folder = Path(os.environ["EQUIPOISE_DATA"])
     folder.mkdir()
-    np.savez(folder / "mnist.npz", x_train=np.zeros(3), y_train=np.zeros(3), x_test=np.zeros(3), y_test=np.zeros(3))
+    np.savez(
+        folder / "mnist.npz",
+        x_train=np.zeros(3),
+        y_train=np.zeros(3),
+        x_test=np.zeros(3),
+        y_test=np.zeros(3),
+    )
     return ["run", "--data", "mnist", *DRY]
 
 
@@ -305,11 +331,24 @@ def an_archive_that_swells(place: Path) -> Words:
 
 def _png(width: int, height: int, pixels: bytes | None = None) -> bytes:
     def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        return (
+            struct.pack(">I", len(content))
+            + kind
+            + content
+            + struct.pack(">I", zlib.crc32(kind + content))
+        )
 
-    rows = b"".join(b"\0" + (pixels or b"")[row * width : (row + 1) * width].ljust(width, b"\0") for row in range(height if pixels else 0))
+    rows = b"".join(
+        b"\0" + (pixels or b"")[row * width : (row + 1) * width].ljust(width, b"\0")
+        for row in range(height if pixels else 0)
+    )
     head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
 
 
 def _image(content: bytes) -> Callable[[Path], Words]:
@@ -332,7 +371,12 @@ case("is not a readable image", "png: PostScript")(
 @case("is not a readable image")
 def a_png_with_a_text_that_swells(place: Path) -> Words:
     swollen = b"Comment\0\0" + zlib.compress(bytes(20_000_000))
-    chunk = struct.pack(">I", len(swollen)) + b"zTXt" + swollen + struct.pack(">I", zlib.crc32(b"zTXt" + swollen))
+    chunk = (
+        struct.pack(">I", len(swollen))
+        + b"zTXt"
+        + swollen
+        + struct.pack(">I", zlib.crc32(b"zTXt" + swollen))
+    )
     whole = _png(4, 4, bytes(16))
     return _image(whole[:33] + chunk + whole[33:])(place)
 
@@ -359,12 +403,25 @@ for _name, _content, _sentence in [
     ("a label of 65 characters", b"a,label\n1," + b"x" * 65 + b"\n", "expected 1 to 64 printable characters"),
 ]:  # fmt: skip
     case(_sentence, f"csv: {_name}")(_csv(_content))
-for _name, _file in {"65 characters": "x" * 65, "a line break": "a\nb", "an escape sequence": "a\x1b[2J", "a blank": "a "}.items():
-    case("the site of a file", f"a site called by {_name}")(_csv(b"a,label\n1,0\n2,1\n", f"{_file}.csv"))
-case("it is not UTF-8", "a site called in Latin-1")(_csv(b"a,label\n1,0\n2,1\n", os.fsdecode(b"Z\xfcrich.csv")))
+for _name, _file in {
+    "65 characters": "x" * 65,
+    "a line break": "a\nb",
+    "an escape sequence": "a\x1b[2J",
+    "a blank": "a ",
+}.items():
+    case("the site of a file", f"a site called by {_name}")(
+        _csv(b"a,label\n1,0\n2,1\n", f"{_file}.csv")
+    )
+case("it is not UTF-8", "a site called in Latin-1")(
+    _csv(b"a,label\n1,0\n2,1\n", os.fsdecode(b"Z\xfcrich.csv"))
+)
 
 
-@case("needs the package pyarrow" if not __import__("importlib.util").util.find_spec("pyarrow") else "not a Parquet file")
+@case(
+    "needs the package pyarrow"
+    if not __import__("importlib.util").util.find_spec("pyarrow")
+    else "not a Parquet file"
+)
 def a_damaged_parquet_file(place: Path) -> Words:
     (place / "sites" / "zz.parquet").write_bytes(b"PAR1 and no more")
     return ["run", "--data", "sites", *DRY]
@@ -449,7 +506,10 @@ def a_run_whose_configuration_is_a_bomb(place: Path) -> Words:
 @case("was not written by Equipoise")
 def a_run_with_a_client_that_steers_the_terminal(place: Path) -> Words:
     with sqlite3.connect(place / "run" / "run.db") as db:
-        db.execute("update meta set value = ? where key = 'clients'", (json.dumps(["ada", "bo\x1b[2J", "cy", "di"]),))
+        db.execute(
+            "update meta set value = ? where key = 'clients'",
+            (json.dumps(["ada", "bo\x1b[2J", "cy", "di"]),),
+        )
     return ["show", "run"]
 
 
@@ -476,7 +536,9 @@ def a_run_whose_configuration_names_no_model(place: Path) -> Words:
 @case("it is damaged")
 def a_comparison_without_a_baseline(place: Path) -> Words:
     entry = {"method": "fedavg", "run": str(place / "run"), "alone": None, "setting": {}}
-    (place / "run" / "comparison.json").write_text(json.dumps({"format": 1, "entries": [entry], "failures": [], "level": 0.95}))
+    (place / "run" / "comparison.json").write_text(
+        json.dumps({"format": 1, "entries": [entry], "failures": [], "level": 0.95})
+    )
     return ["report", "run"]
 
 
@@ -496,7 +558,11 @@ def test_a_mistake_is_one_sentence(equipoise: Terminal, place: Path, name: str) 
     prepare, sentence = CASES[name]
     answer = equipoise(*prepare(place))  # a traceback would be an exception here
     assert answer.code == 2, answer
-    assert answer.err.startswith("error: ") and len(answer.err.splitlines()) == 1 and len(answer.err) < 2500, answer.err[:3000]
+    assert (
+        answer.err.startswith("error: ")
+        and len(answer.err.splitlines()) == 1
+        and len(answer.err) < 2500
+    ), answer.err[:3000]
     assert sentence in answer.err
     assert all(sign.isprintable() for sign in answer.err.removesuffix("\n"))
     assert not any(word in answer.err for word in ("pickle", "unsafe", "Traceback"))

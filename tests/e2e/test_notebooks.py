@@ -19,17 +19,43 @@ def test_there_are_notebooks() -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_is_kept_without_results(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_runs_and_is_kept_without_results(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     book = nbformat.read(path, as_version=4)
     nbformat.validate(book)
-    assert all(not cell.outputs and cell.execution_count is None for cell in book.cells if cell.cell_type == "code")
-    for link in [link.split(")")[0] for cell in book.cells if cell.cell_type == "markdown" for link in cell.source.split("](")[1:]]:
+    assert all(
+        not cell.outputs and cell.execution_count is None
+        for cell in book.cells
+        if cell.cell_type == "code"
+    )
+    for link in [
+        link.split(")")[0]
+        for cell in book.cells
+        if cell.cell_type == "markdown"
+        for link in cell.source.split("](")[1:]
+    ]:
         assert (path.parent / link.split("#")[0]).exists(), link
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(equipoise.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]))
-    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):  # nothing of the user's own is read or written
+    monkeypatch.setenv(
+        "PYTHONPATH",
+        os.pathsep.join(
+            [str(Path(equipoise.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        ),
+    )
+    for name in (
+        "IPYTHONDIR",
+        "JUPYTER_RUNTIME_DIR",
+    ):  # nothing of the user's own is read or written
         monkeypatch.setenv(name, str(tmp_path / name))
     work = tmp_path / "work"
     work.mkdir()
-    done = nbclient.NotebookClient(book, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(work)}}).execute()
-    said = "".join(output.get("text", "") for cell in done.cells if cell.cell_type == "code" for output in cell.outputs)
+    done = nbclient.NotebookClient(
+        book, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(work)}}
+    ).execute()
+    said = "".join(
+        output.get("text", "")
+        for cell in done.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+    )
     assert "error:" not in said and "Traceback" not in said and list(work.glob("*.html"))

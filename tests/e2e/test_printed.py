@@ -42,7 +42,11 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> Printed:
 def coloured(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """The same with the signs that a terminal takes for colours."""
     screen = io.StringIO()
-    monkeypatch.setattr(output, "console", Console(file=screen, width=200, force_terminal=True, color_system="standard", _environ={}))
+    monkeypatch.setattr(
+        output,
+        "console",
+        Console(file=screen, width=200, force_terminal=True, color_system="standard", _environ={}),
+    )
     return screen
 
 
@@ -59,7 +63,9 @@ def test_numbers_stand_right_and_words_left(printed: Printed) -> None:
     ]
 
 
-def test_a_line_is_broken_at_the_width_of_the_terminal_unless_it_is_to_be_copied(printed: Printed) -> None:
+def test_a_line_is_broken_at_the_width_of_the_terminal_unless_it_is_to_be_copied(
+    printed: Printed,
+) -> None:
     output.say("x " * 150)
     assert len(printed()) == 2
     output.say("y " * 150, wrap=False)
@@ -68,9 +74,15 @@ def test_a_line_is_broken_at_the_width_of_the_terminal_unless_it_is_to_be_copied
 
 @pytest.mark.parametrize("setting", ["training.lr", "=3", ""])
 def test_a_setting_is_a_key_and_a_value(setting: str) -> None:
-    with pytest.raises(ConfigurationError, match="--set: expected KEY=VALUE such as training.lr=0.01, got"):
+    with pytest.raises(
+        ConfigurationError, match="--set: expected KEY=VALUE such as training.lr=0.01, got"
+    ):
         output.parse_settings([setting])
-    assert output.parse_settings([" a.b =[1, x]", "c=", "d=e=f"]) == {"a.b": [1, "x"], "c": None, "d": "e=f"}
+    assert output.parse_settings([" a.b =[1, x]", "c=", "d=e=f"]) == {
+        "a.b": [1, "x"],
+        "c": None,
+        "d": "e=f",
+    }
 
 
 def found(**changed: Any) -> dict[str, Any]:
@@ -113,7 +125,12 @@ def test_all_that_is_known_of_a_run_is_said(printed: Printed) -> None:
         "average then": 0.6,
         "std without test noise": 0.1,
     }
-    others = {"accuracy": {"average": 0.5}, "loss": {"average": 1.25}, "auroc": {}, "f1": {"average": 0.625}}
+    others = {
+        "accuracy": {"average": 0.5},
+        "loss": {"average": 1.25},
+        "auroc": {},
+        "f1": {"average": 0.625},
+    }
     output.show(
         found(**more, method={"name": "fedavg"}, metrics=others, outdated="written by version 0.1", notes=["take care"],
               **{"per client": rows, "rejected replies": 3})
@@ -136,10 +153,16 @@ def test_all_that_is_known_of_a_run_is_said(printed: Printed) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("gain", "colour"), [(0.1, "\x1b[32mgains"), (-0.1, "\x1b[31mloses"), (0.0, " equal")])
-def test_who_gains_is_green_and_who_loses_red(gain: float, colour: str, coloured: io.StringIO) -> None:
+@pytest.mark.parametrize(
+    ("gain", "colour"), [(0.1, "\x1b[32mgains"), (-0.1, "\x1b[31mloses"), (0.0, " equal")]
+)
+def test_who_gains_is_green_and_who_loses_red(
+    gain: float, colour: str, coloured: io.StringIO
+) -> None:
     row = {"samples": 1, "value": 0.5, "alone": 0.5, "gain": gain}
-    output.show(found(against="x", gained=0, lost=0, **{"per client": {"a": row}, "average gain": 0.0}))
+    output.show(
+        found(against="x", gained=0, lost=0, **{"per client": {"a": row}, "average gain": 0.0})
+    )
     assert colour in coloured.getvalue()
 
 
@@ -150,7 +173,9 @@ def test_a_run_without_a_value_says_so(printed: Printed) -> None:
     assert printed()[3:] == ["why", "no client has a value"]
 
 
-@pytest.mark.parametrize(("metric", "shown"), [("accuracy", ["0", "1", "3", "4"]), ("loss", ["4", "3", "1", "0"])])
+@pytest.mark.parametrize(
+    ("metric", "shown"), [("accuracy", ["0", "1", "3", "4"]), ("loss", ["4", "3", "1", "0"])]
+)
 def test_of_many_clients_the_worst_and_the_best_are_shown(
     metric: str, shown: list[str], printed: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,29 +198,53 @@ def test_a_diverged_client_is_among_the_worst(lower: bool, monkeypatch: pytest.M
 
 
 def test_a_terminal_shows_fifty_clients_or_ten_of_each_end() -> None:
-    assert (output.MOST_LISTED, output.AT_EACH_END, output.SHARES) == (50, 10, (1, 10, 25, 50, 75, 90, 99))
+    assert (output.MOST_LISTED, output.AT_EACH_END, output.SHARES) == (
+        50,
+        10,
+        (1, 10, 25, 50, 75, 90, 99),
+    )
 
 
-def test_measures_beside_accuracy_are_of_the_clients_with_test_data_of_their_own(printed: Printed) -> None:
+def test_measures_beside_accuracy_are_of_the_clients_with_test_data_of_their_own(
+    printed: Printed,
+) -> None:
     one = {"value": 0.5, "low": 0.4, "high": None}
     clinical = {"a": {"auroc": one, "sensitivity_at_specificity": one, "balanced_accuracy": one}}
     output.show(found(clinical=clinical))
     lines = printed()[6:]
     assert lines[0].startswith("classes are unequal; in %, with 95 % intervals")
-    assert lines[1].split("  ") == ["client", "auroc", "sensitivity at 90 % specificity", "balanced accuracy"]
+    assert lines[1].split("  ") == [
+        "client",
+        "auroc",
+        "sensitivity at 90 % specificity",
+        "balanced accuracy",
+    ]
     assert lines[2].split() == ["a", "50.0", "50.0", "50.0"]
-    assert lines[3:] == ["1 of 2 clients sent no counts: fewer than 30 test samples, or they may not"]
+    assert lines[3:] == [
+        "1 of 2 clients sent no counts: fewer than 30 test samples, or they may not"
+    ]
     output.show(found(clinical=clinical, split="shared"))
     assert "no counts" not in printed()[-1]
 
 
 def test_numbers_that_do_not_exist_are_null_in_json() -> None:
     given = {"a": {"b": math.nan, "c": math.inf, "d": 1.5}, "e": "text", "f": None, "g": 3}
-    assert output.plain(given) == {"a": {"b": None, "c": None, "d": 1.5}, "e": "text", "f": None, "g": 3}
+    assert output.plain(given) == {
+        "a": {"b": None, "c": None, "d": 1.5},
+        "e": "text",
+        "f": None,
+        "g": 3,
+    }
 
 
-def test_a_profile_is_of_medians_over_rounds_without_places(printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = [{"clients": 0.3, "clients@node": 9.0}, {"clients": 0.1, "transport": 0.2}, {"clients": 0.2, "transport": 0.3}]
+def test_a_profile_is_of_medians_over_rounds_without_places(
+    printed: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = [
+        {"clients": 0.3, "clients@node": 9.0},
+        {"clients": 0.1, "transport": 0.2},
+        {"clients": 0.2, "transport": 0.3},
+    ]
     output.profile(SimpleNamespace(rounds=lambda: [{"seconds": one} for one in seconds]))  # type: ignore[arg-type]
     assert [line.split() for line in printed()] == [
         ["phase", "ms", "per", "round", "share"], ["clients", "200.00", "50%"], ["transport", "200.00", "50%"],
@@ -207,14 +256,19 @@ def test_a_profile_is_of_medians_over_rounds_without_places(printed: Printed, mo
 def test_the_summary_of_a_run_ends_with_how_to_look_again(printed: Printed, tmp_path: Path) -> None:
     made_up_run(tmp_path / "alone", "standalone", rounds=1)
     output.summary(Run(made_up_run(tmp_path / "run", rounds=1)))
-    assert printed()[-1] == f"saved in {tmp_path / 'run'}; look again with: equipoise show {tmp_path / 'run'}"
+    assert (
+        printed()[-1]
+        == f"saved in {tmp_path / 'run'}; look again with: equipoise show {tmp_path / 'run'}"
+    )
     assert printed()[-2].startswith(f"against training alone ({tmp_path / 'alone'})")
 
 
 def test_only_a_run_is_removed_and_only_one_that_nobody_works_on(tmp_path: Path) -> None:
     output.remove_run(tmp_path / "nothing")
     (tmp_path / "other").mkdir()
-    with pytest.raises(RunError, match="other exists but is not a run; remove it yourself or choose another --out"):
+    with pytest.raises(
+        RunError, match="other exists but is not a run; remove it yourself or choose another --out"
+    ):
         output.remove_run(tmp_path / "other")
     run = made_up_run(tmp_path / "run", rounds=1)
     holding = Store(run, writing=True)
@@ -229,16 +283,29 @@ def test_only_a_run_is_removed_and_only_one_that_nobody_works_on(tmp_path: Path)
 # While a run is going on.
 
 
-def measured(number: int, finish: bool = False, metric: str = "accuracy", values: tuple[float, ...] = (0.25, 0.75)) -> RoundRecord:
+def measured(
+    number: int,
+    finish: bool = False,
+    metric: str = "accuracy",
+    values: tuple[float, ...] = (0.25, 0.75),
+) -> RoundRecord:
     rows = [
-        (client, "global", "final" if finish else "received", "test", metric, value) for client, value in zip("ab", values, strict=False)
+        (client, "global", "final" if finish else "received", "test", metric, value)
+        for client, value in zip("ab", values, strict=False)
     ]
-    return RoundRecord(number, 0, ["a", "b", "c"], ["a", "b"], measurements=rows, main="global", finish=finish)
+    return RoundRecord(
+        number, 0, ["a", "b", "c"], ["a", "b"], measurements=rows, main="global", finish=finish
+    )
 
 
 def test_without_a_terminal_every_round_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     with output.progress(False) as watcher:
-        for record in (measured(1), measured(2, metric="loss"), measured(3, values=()), measured(4, finish=True)):
+        for record in (
+            measured(1),
+            measured(2, metric="loss"),
+            measured(3, values=()),
+            measured(4, finish=True),
+        ):
             watcher.on_round(record)
     assert capsys.readouterr() == (
         "",
@@ -247,8 +314,12 @@ def test_without_a_terminal_every_round_is_a_line(capsys: pytest.CaptureFixture[
     )
 
 
-@pytest.mark.parametrize(("said", "line"), [(("go on with this",), "\ngo on with this\n"), ((), "\nstopped\n")])
-def test_an_interrupted_run_says_how_to_go_on(said: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("said", "line"), [(("go on with this",), "\ngo on with this\n"), ((), "\nstopped\n")]
+)
+def test_an_interrupted_run_says_how_to_go_on(
+    said: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(KeyboardInterrupt), output.progress(True):
         raise KeyboardInterrupt(*said)
     assert capsys.readouterr() == ("", line)
@@ -266,7 +337,11 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
 
 def last(screen: io.StringIO, word: str) -> str:
     """The last state of the line that begins with a word."""
-    return [line for line in re.split(r"\x1b\[[0-9?]*[A-Za-z]|[\r\n]+", screen.getvalue()) if line.startswith(word)][-1]
+    return [
+        line
+        for line in re.split(r"\x1b\[[0-9?]*[A-Za-z]|[\r\n]+", screen.getvalue())
+        if line.startswith(word)
+    ][-1]
 
 
 def test_rounds_and_clients_have_a_bar_each(terminal: io.StringIO) -> None:
@@ -276,8 +351,14 @@ def test_rounds_and_clients_have_a_bar_each(terminal: io.StringIO) -> None:
         watcher.on_round(measured(3))
         watcher.on_clients("client", 4, 6)
         watcher.on_round(measured(12, finish=True, values=(1.0, 1.0)))
-    assert "3/9" in last(terminal, "rounds") and "global accuracy 1.000, lowest 1.000" in last(terminal, "rounds"), "no round of its own"
-    assert "4/6" in last(terminal, "clients") and "training" in last(terminal, "clients") and "node" not in terminal.getvalue()
+    assert "3/9" in last(terminal, "rounds") and "global accuracy 1.000, lowest 1.000" in last(
+        terminal, "rounds"
+    ), "no round of its own"
+    assert (
+        "4/6" in last(terminal, "clients")
+        and "training" in last(terminal, "clients")
+        and "node" not in terminal.getvalue()
+    )
 
 
 def test_nothing_is_drawn_before_a_run_starts(terminal: io.StringIO) -> None:
@@ -290,7 +371,11 @@ def test_nothing_is_drawn_before_a_run_starts(terminal: io.StringIO) -> None:
 
 
 def cells(methods: tuple[str, ...] = ("fedprox",), **more: Any) -> list[Cell]:
-    return plan({"rounds": 4, "data": {"name": "digits", "clients": 3}}, list(methods), **{"seeds": [1], **more})
+    return plan(
+        {"rounds": 4, "data": {"name": "digits", "clients": 3}},
+        list(methods),
+        **{"seeds": [1], **more},
+    )
 
 
 def test_a_plan_lists_every_run_and_counts_them(printed: Printed) -> None:
@@ -299,13 +384,22 @@ def test_a_plan_lists_every_run_and_counts_them(printed: Printed) -> None:
     lines = printed()
     assert lines[0].split() == ["method", "partition", "seed", "setting", "folder"]
     assert [line.split() for line in lines[1:4]] == [
-        [cell.label, cell.partition, "1", *([f"method.mu={cell.setting[0][1]}"] if cell.setting else []), cell.name] for cell in planned
+        [
+            cell.label,
+            cell.partition,
+            "1",
+            *([f"method.mu={cell.setting[0][1]}"] if cell.setting else []),
+            cell.name,
+        ]
+        for cell in planned
     ]
     assert [cell.setting for cell in planned] == [(), (("method.mu", 0.25),), (("method.mu", 0.5),)]
     assert lines[4] == "plan: 3 runs of 4 rounds"
 
 
-def test_a_comparison_without_a_terminal_is_told_in_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison_without_a_terminal_is_told_in_lines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     alone, first, _ = cells(grid={"method.mu": [0.25, 0.5]})
     with comparison_output.progress(False) as watching:
         watching.on_plan([alone, first], 3)
@@ -335,15 +429,30 @@ def test_bars_of_a_comparison_sum_up_the_rounds_of_all_runs(terminal: io.StringI
         watching.on_end(alone, None)
         watching.on_end(second, "no luck")
     shown = terminal.getvalue()
-    assert "2 runs are finished already, 3 to do" in shown and f"failed fedprox mu=0.5, {second.partition}, seed 1: no luck" in shown
-    assert "7/12 rounds" in last(terminal, "all runs") and "3/4 rounds" in last(terminal, "fedprox mu=0.25")
+    assert (
+        "2 runs are finished already, 3 to do" in shown
+        and f"failed fedprox mu=0.5, {second.partition}, seed 1: no luck" in shown
+    )
+    assert "7/12 rounds" in last(terminal, "all runs") and "3/4 rounds" in last(
+        terminal, "fedprox mu=0.25"
+    )
     final = shown.replace("\r", "\n").rpartition("all runs")[2]
-    assert "standalone" not in final and "fedprox mu=0.25" in final and "failed standalone" not in shown, "what is over is out of sight"
+    assert (
+        "standalone" not in final
+        and "fedprox mu=0.25" in final
+        and "failed standalone" not in shown
+    ), "what is over is out of sight"
 
 
 @pytest.mark.parametrize(
     ("text", "seeds"),
-    [("7", [7]), ("0-2", [0, 1, 2]), (" 1 , 3-4", [1, 3, 4]), ("5-5", [5]), ("1-1000", list(range(1, 1001)))],
+    [
+        ("7", [7]),
+        ("0-2", [0, 1, 2]),
+        (" 1 , 3-4", [1, 3, 4]),
+        ("5-5", [5]),
+        ("1-1000", list(range(1, 1001))),
+    ],
 )
 def test_seeds_are_numbers_and_ranges(text: str, seeds: list[int]) -> None:
     assert comparison_output.parse_seeds(text) == seeds
@@ -351,34 +460,56 @@ def test_seeds_are_numbers_and_ranges(text: str, seeds: list[int]) -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "1-", "-1", "1-a", "3-2", "1,,2", "1-1001"])
 def test_other_seeds_are_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="--seeds: expected numbers and ranges such as 1,2,3 or 1-5, got"):
+    with pytest.raises(
+        ConfigurationError, match="--seeds: expected numbers and ranges such as 1,2,3 or 1-5, got"
+    ):
         comparison_output.parse_seeds(text)
 
 
-@pytest.mark.parametrize(("text", "asked"), [("1", False), (" 2 ", True), ("1000", True), ("1001", False), ("1,2", False), ("1-2", False)])
-def test_a_number_that_may_be_meant_as_how_many_is_asked_about(text: str, asked: bool, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [("1", False), (" 2 ", True), ("1000", True), ("1001", False), ("1,2", False), ("1-2", False)],
+)
+def test_a_number_that_may_be_meant_as_how_many_is_asked_about(
+    text: str, asked: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
     comparison_output.ask_about_seeds(text)
-    assert capsys.readouterr().err == (f"seed {text.strip()} only; did you mean 1-{text.strip()}?\n" if asked else "")
+    assert capsys.readouterr().err == (
+        f"seed {text.strip()} only; did you mean 1-{text.strip()}?\n" if asked else ""
+    )
 
 
 def compared(clients: int = 3) -> Comparison:
     alone = made_up_result("standalone", 1, [0.5] * clients)
     own = made_up_result("fedavg", 1, [0.5 + 0.1 * (k - 1) for k in range(clients)])
-    return Comparison([Entry("standalone", alone, alone), Entry("fedavg", own, alone)], "fedavg", folder=Path("c"))
+    return Comparison(
+        [Entry("standalone", alone, alone), Entry("fedavg", own, alone)], "fedavg", folder=Path("c")
+    )
 
 
 @pytest.mark.parametrize("limit", [2, 3])
-def test_a_comparison_shows_its_table_and_the_most_harmed_clients_first(limit: int, printed: Printed) -> None:
+def test_a_comparison_shows_its_table_and_the_most_harmed_clients_first(
+    limit: int, printed: Printed
+) -> None:
     comparison_output.show(compared(), limit)
     lines = printed()
-    assert lines[0] == "iid" and lines[1].startswith("method") and {line.split()[0] for line in lines[2:4]} == {"standalone", "fedavg"}
-    start = lines.index("who gains, who loses against training alone (iid, seed 1; most harmed first)")
+    assert (
+        lines[0] == "iid"
+        and lines[1].startswith("method")
+        and {line.split()[0] for line in lines[2:4]} == {"standalone", "fedavg"}
+    )
+    start = lines.index(
+        "who gains, who loses against training alone (iid, seed 1; most harmed first)"
+    )
     assert lines[start - 1] == "" and lines[start + 1].split() == ["client", "alone", "fedavg"]
     rows = [["0", "50.0", "-10.0"], ["1", "50.0", "0.0"], ["2", "50.0", "+10.0"]]
     assert [line.split() for line in lines[start + 2 : start + 2 + limit]] == rows[:limit]
     assert lines[start + 2 + limit].split()[:3] == ["clients", "that", "lose"]
     assert ("... and 1 more clients in comparison.json" in lines) == (limit == 2)
-    assert lines[-1] == "saved in c: table.md, table.tex, table.csv, comparison.json; equipoise report c makes a page of it"
+    assert (
+        lines[-1]
+        == "saved in c: table.md, table.tex, table.csv, comparison.json; equipoise report c makes a page of it"
+    )
     assert "best, second best" in lines
 
 
@@ -388,15 +519,21 @@ def test_without_runs_of_training_alone_there_is_no_table_of_gains(printed: Prin
     assert not any("who gains" in line for line in printed())
 
 
-@pytest.mark.parametrize(("width", "blocks"), [(20, [["b", "c"]]), (19, [["b"], ["c"]]), (12, [["b"], ["c"]])])
-def test_a_table_that_is_too_wide_is_broken_into_several(width: int, blocks: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("width", "blocks"), [(20, [["b", "c"]]), (19, [["b"], ["c"]]), (12, [["b"], ["c"]])]
+)
+def test_a_table_that_is_too_wide_is_broken_into_several(
+    width: int, blocks: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The columns take 3 + 2, 6 + 2 and 5 + 2 signs."""
     screen = io.StringIO()
     monkeypatch.setattr(output, "console", Console(file=screen, width=width, color_system=None))
     comparison_output._wide_table(["a", "b", "c"], [["xyz", "123456", "12345"]])
     lines = screen.getvalue().splitlines()
     assert [line.split()[1:] for line in lines if line.startswith("a")] == blocks
-    assert sum(line.startswith("xyz") for line in lines) == len(blocks), "the first column is repeated"
+    assert sum(line.startswith("xyz") for line in lines) == len(blocks), (
+        "the first column is repeated"
+    )
     if width == 20:
         assert [line.rstrip() for line in lines] == ["a         b      c", "xyz  123456  12345"]
 
@@ -418,10 +555,16 @@ def raised(error: Exception, name: str = "equipoise.somewhere") -> Exception:
     ("error", "sentence"),
     [
         (MemoryError(), "not enough memory; use less data, a smaller model or fewer --workers"),
-        (MemoryError("9 GB"), "not enough memory (9 GB); use less data, a smaller model or fewer --workers"),
+        (
+            MemoryError("9 GB"),
+            "not enough memory (9 GB); use less data, a smaller model or fewer --workers",
+        ),
         (OSError(28, "No space left", "x\n"), "x\\n: No space left"),
         (OSError(28, "No space left"), "No space left"),
-        (sqlite3.DatabaseError("torn"), "the folder of a run is damaged (torn); restore it from a copy, or run the experiment anew"),
+        (
+            sqlite3.DatabaseError("torn"),
+            "the folder of a run is damaged (torn); restore it from a copy, or run the experiment anew",
+        ),
         (ConfigurationError("one\ntwo"), "one\ntwo"),
         (RunError("one\n  two"), "one two"),
         (raised(ValueError("ours")), "ours"),
@@ -430,11 +573,15 @@ def raised(error: Exception, name: str = "equipoise.somewhere") -> Exception:
         (raised(TypeError("a bug")), None),
     ],
 )
-def test_what_a_user_can_mend_is_a_sentence_and_a_bug_is_none(error: Exception, sentence: str | None) -> None:
+def test_what_a_user_can_mend_is_a_sentence_and_a_bug_is_none(
+    error: Exception, sentence: str | None
+) -> None:
     assert cli._sentence(error) == sentence
 
 
-def test_the_console_entry_ends_with_a_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_console_entry_ends_with_a_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def ended(error: BaseException, *words: str) -> object:
         def app() -> None:
             raise error
@@ -457,13 +604,24 @@ def test_a_run_against_alone_is_one_method_and_one_seed(monkeypatch: pytest.Monk
     asked: list[Any] = []
     monkeypatch.setattr("equipoise.cli.compare.compared", lambda *words: asked.append(words))
     where = {"cluster": None, "trust_network": False}
-    _against_alone(FromFile({"method": "fedprox", "seed": 3, "rounds": 2}), Path("o"), ["p"], True, False, where, [])
+    _against_alone(
+        FromFile({"method": "fedprox", "seed": 3, "rounds": 2}),
+        Path("o"),
+        ["p"],
+        True,
+        False,
+        where,
+        [],
+    )
     assert asked[0] == (
         {"rounds": 2, "methods": ["fedprox"], "seeds": [3]}, {"methods": [], "seeds": []}, Path("o"), None, ["p"], True, False, "terminal", where,
     )  # fmt: skip
     _against_alone(FromFile(), None, [], False, True, where, [])
     assert asked[1][0] == {"methods": ["fedavg"], "seeds": [0]} and asked[1][5:7] == (False, True)
-    with pytest.raises(ConfigurationError, match="--track is for one run, and --against-alone makes two; leave out one of them"):
+    with pytest.raises(
+        ConfigurationError,
+        match="--track is for one run, and --against-alone makes two; leave out one of them",
+    ):
         _against_alone(FromFile(), None, [], False, False, where, ["--track", "--profile"])
 
 
@@ -474,5 +632,9 @@ def test_data_are_looked_at_once_before_the_missing_runs(monkeypatch: pytest.Mon
     comparison_output.understood([])
     comparison_output.understood(planned)
     assert seen == [planned[0].experiment]
-    monkeypatch.setattr(comparison_output, "before_training", lambda wanted: (_ for _ in ()).throw(ValueError("unreadable")))
+    monkeypatch.setattr(
+        comparison_output,
+        "before_training",
+        lambda wanted: (_ for _ in ()).throw(ValueError("unreadable")),
+    )
     comparison_output.understood(planned)  # each run will say so itself

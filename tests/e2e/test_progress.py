@@ -32,10 +32,21 @@ def last_lines(screen: io.StringIO) -> str:
 def test_clients_of_a_round_are_shown_by_node(screen: io.StringIO) -> None:
     with output.progress(False) as watcher:
         watcher.on_start(3, 9)
-        watcher.by_place.update({"clients@10.0.0.2:1": 4, "seconds@10.0.0.2:1": 2.5, "clients@10.0.0.1:1": 7, "lost@10.0.0.3:1": 1})
+        watcher.by_place.update(
+            {
+                "clients@10.0.0.2:1": 4,
+                "seconds@10.0.0.2:1": 2.5,
+                "clients@10.0.0.1:1": 7,
+                "lost@10.0.0.3:1": 1,
+            }
+        )
         watcher.on_clients("local", 11, 20)
     shown = last_lines(screen)
-    assert "training; this round by node: 10.0.0.1:1 7, 10.0.0.2:1 4" in shown and "11/20" in shown and "2/9" in shown
+    assert (
+        "training; this round by node: 10.0.0.1:1 7, 10.0.0.2:1 4" in shown
+        and "11/20" in shown
+        and "2/9" in shown
+    )
     assert "10.0.0.3" not in shown and "2.5" not in shown
 
 
@@ -43,10 +54,23 @@ def test_without_nodes_only_what_is_done_is_shown(screen: io.StringIO) -> None:
     with output.progress(False) as watcher:
         watcher.on_start(1, 4)
         watcher.on_clients(MEASURE, 2, 5)
-        measurements = [(client, "global", "received", "test", "accuracy", value) for client, value in (("a", 0.5), ("b", 0.75))]
-        watcher.on_round(SimpleNamespace(round=1, finish=False, joined=["a", "b"], main="global", measurements=measurements))
+        measurements = [
+            (client, "global", "received", "test", "accuracy", value)
+            for client, value in (("a", 0.5), ("b", 0.75))
+        ]
+        watcher.on_round(
+            SimpleNamespace(
+                round=1, finish=False, joined=["a", "b"], main="global", measurements=measurements
+            )
+        )
     shown = last_lines(screen)
-    assert "measuring" in shown and "by node" not in shown and "training" not in shown and "1/4" in shown and "2/5" in shown
+    assert (
+        "measuring" in shown
+        and "by node" not in shown
+        and "training" not in shown
+        and "1/4" in shown
+        and "2/5" in shown
+    )
     assert "global accuracy 0.625, lowest 0.500" in shown
 
 
@@ -57,16 +81,27 @@ def test_quiet_says_nothing(screen: io.StringIO, capsys: pytest.CaptureFixture[s
     assert screen.getvalue() == "" and capsys.readouterr() == ("", "")
 
 
-def test_a_clinical_measure_has_its_interval_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clinical_measure_has_its_interval_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     shown = io.StringIO()
     monkeypatch.setattr(output, "console", Console(file=shown, width=160, color_system=None))
-    measures = [(0.912, 0.85, 0.96), (0.5, None, None), (None, None, None), (float("nan"), 0.1, 0.2)]
+    measures = [
+        (0.912, 0.85, 0.96),
+        (0.5, None, None),
+        (None, None, None),
+        (float("nan"), 0.1, 0.2),
+    ]
     clinical = {
         f"c{place}": {"auroc": dict(zip(("value", "low", "high"), one, strict=True))}
         for place, one in enumerate([*measures, *measures[:1] * 20])
     }
     output._show_clinical(clinical, list(clinical), most=5)
-    rows = [line.split(maxsplit=1) for line in shown.getvalue().splitlines() if line.startswith("c") and line[1:2].isdigit()]
+    rows = [
+        line.split(maxsplit=1)
+        for line in shown.getvalue().splitlines()
+        if line.startswith("c") and line[1:2].isdigit()
+    ]
     assert [(name, value.strip()) for name, value in rows] == [
         ("c0", "91.2 (85 to 96)"), ("c1", "50.0"), ("c2", "–"), ("c3", "–"), ("c4", "91.2 (85 to 96)"),
     ]  # fmt: skip
@@ -74,17 +109,32 @@ def test_a_clinical_measure_has_its_interval_where_there_is_one(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("clients", "more"), [(20, False), (21, True)])
-def test_of_clinical_measures_twenty_clients_are_listed(clients: int, more: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_clinical_measures_twenty_clients_are_listed(
+    clients: int, more: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown = io.StringIO()
     monkeypatch.setattr(output, "console", Console(file=shown, width=160, color_system=None))
-    output._show_clinical({f"c{place}": {"auroc": {"value": 0.5, "low": None, "high": None}} for place in range(clients)}, ())
+    output._show_clinical(
+        {
+            f"c{place}": {"auroc": {"value": 0.5, "low": None, "high": None}}
+            for place in range(clients)
+        },
+        (),
+    )
     assert ("... and 1 more clients" in shown.getvalue()) == more
-    assert sum(line.startswith("c") and line[1:2].isdigit() for line in shown.getvalue().splitlines()) == 20
+    assert (
+        sum(line.startswith("c") and line[1:2].isdigit() for line in shown.getvalue().splitlines())
+        == 20
+    )
 
 
 @pytest.mark.parametrize(("most", "quantiles"), [(3, True), (4, False)])
 def test_quantiles_stand_in_place_of_more_clients_than_are_listed(
-    most: int, quantiles: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    most: int,
+    quantiles: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(output, "MOST_LISTED", most)
     output.show(summarise(Run(made_up_run(tmp_path / "run", clients=4)), None))
@@ -93,11 +143,17 @@ def test_quantiles_stand_in_place_of_more_clients_than_are_listed(
 
 @pytest.mark.parametrize("word", ["method.mu", "=0.1", "method.mu=", " =0.1", "method.mu= "])
 def test_a_grid_is_a_key_and_its_values(word: str) -> None:
-    with pytest.raises(ConfigurationError, match="--grid: expected KEY=VALUE,VALUE such as method.mu=0.01,0.1, got"):
+    with pytest.raises(
+        ConfigurationError, match="--grid: expected KEY=VALUE,VALUE such as method.mu=0.01,0.1, got"
+    ):
         comparison_output.parse_grid([word])
 
 
 def test_best_and_second_best_are_marked_in_a_comparison() -> None:
     styles = [comparison_output._mark("12.0", position).style for position in (1, 2, 3, None)]
     assert styles == ["bold", "underline", "", ""]
-    assert [comparison_output._coloured(change).style for change in ("-1.0", "+1.0", "0.0")] == ["red", "green", ""]
+    assert [comparison_output._coloured(change).style for change in ("-1.0", "+1.0", "0.0")] == [
+        "red",
+        "green",
+        "",
+    ]

@@ -29,7 +29,9 @@ def test_show_prints_names_as_they_are(equipoise: Terminal, tmp_path: Path) -> N
     assert str(run) in equipoise("report", run).out
 
 
-def test_what_a_strangers_store_says_does_not_steer_the_terminal(equipoise: Terminal, tmp_path: Path) -> None:
+def test_what_a_strangers_store_says_does_not_steer_the_terminal(
+    equipoise: Terminal, tmp_path: Path
+) -> None:
     run = made_up_run(tmp_path / "run")
     with sqlite3.connect(run / "run.db") as db:
         db.execute("update measurements set client = 'b\x1b[2J' where client = '1'")
@@ -42,11 +44,16 @@ def test_what_a_strangers_store_says_does_not_steer_the_terminal(equipoise: Term
 def test_a_comparison_escapes_its_labels_everywhere(equipoise: Terminal, tmp_path: Path) -> None:
     label = r"a_b\c{d}^~&%$#|<i>[bold]"
     first, second = made_up_run(tmp_path / "a"), made_up_run(tmp_path / "b", "fedprox")
-    entries = [{"method": name, "run": str(run), "alone": None, "setting": {}} for name, run in ((label, first), ("other", second))]
+    entries = [
+        {"method": name, "run": str(run), "alone": None, "setting": {}}
+        for name, run in ((label, first), ("other", second))
+    ]
     folder = tmp_path / "both"
     folder.mkdir()
     (folder / "comparison.json").write_text(
-        json.dumps({"format": 1, "entries": entries, "failures": [], "baseline": "other", "level": 0.95})
+        json.dumps(
+            {"format": 1, "entries": entries, "failures": [], "baseline": "other", "level": 0.95}
+        )
     )
     found = Comparison(open_runs([folder]), "other", folder=folder)
     row = next(line for line in formats.latex(found).splitlines() if line.startswith("a"))
@@ -54,16 +61,22 @@ def test_a_comparison_escapes_its_labels_everywhere(equipoise: Terminal, tmp_pat
         r"a\_b\textbackslash{}c\{d\}\textasciicircum{}\textasciitilde{}\&\%\$\#\textbar{}\textless{}i\textgreater{}[bold] & "
     )
     row = next(line for line in formats.markdown(found).splitlines() if line.startswith("| a"))
-    assert r"\|\<i>" in row and row.replace(r"\|", "").count("|") == formats.markdown(found).splitlines()[2].count("|")
+    assert r"\|\<i>" in row and row.replace(r"\|", "").count("|") == formats.markdown(
+        found
+    ).splitlines()[2].count("|")
     from equipoise.cli import comparison_output
 
     comparison_output.show(found, 5)
     assert label in equipoise.capture.readouterr().out
     assert equipoise("report", folder).code == 0
-    assert "<i>" not in (folder / "report.html").read_text().partition("<main")[2].replace("&lt;i&gt;", "")
+    assert "<i>" not in (folder / "report.html").read_text().partition("<main")[2].replace(
+        "&lt;i&gt;", ""
+    )
 
 
-def test_show_passes_over_neighbours_that_may_not_be_read(equipoise: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_passes_over_neighbours_that_may_not_be_read(
+    equipoise: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = made_up_run(tmp_path / "fedavg")
     made_up_run(tmp_path / "locked", "standalone")
     broken = {"a": "[", "b": "[]", "c": "method: {}", "d": "x" * 10}
@@ -92,7 +105,9 @@ def test_show_finds_the_neighbour_that_may_be_read(equipoise: Terminal, tmp_path
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="its file systems take UTF-8 only")
-def test_a_neighbour_whose_name_is_not_utf8_is_shown_escaped(equipoise: Terminal, tmp_path: Path) -> None:
+def test_a_neighbour_whose_name_is_not_utf8_is_shown_escaped(
+    equipoise: Terminal, tmp_path: Path
+) -> None:
     run = made_up_run(tmp_path / "fedavg")
     made_up_run(tmp_path / os.fsdecode(b"st\xffand"), "standalone")
     answer = equipoise("show", run)

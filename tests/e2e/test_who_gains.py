@@ -26,17 +26,37 @@ def hospitals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for site, count in ROWS.items():
         x = rng.normal(size=(count, 2))
         ill = x[:, 0] + 0.5 * rng.normal(size=count) > 1.2
-        lines = [f"{a:.4f},{b:.4f},{'yes' if sick else 'no'}" for (a, b), sick in zip(x, ill, strict=True)]
-        (tmp_path / "hospitals" / f"{site}.csv").write_text("\n".join(["age,pressure,disease", *lines]) + "\n")
+        lines = [
+            f"{a:.4f},{b:.4f},{'yes' if sick else 'no'}"
+            for (a, b), sick in zip(x, ill, strict=True)
+        ]
+        (tmp_path / "hospitals" / f"{site}.csv").write_text(
+            "\n".join(["age,pressure,disease", *lines]) + "\n"
+        )
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def test_run_against_alone_is_a_comparison(hospitals: Path, equipoise: Terminal) -> None:
     words = ("--data", "hospitals", "--label", "disease", *SMALL)
-    answer = equipoise("run", *words, "--method", "fedprox", "--set", "method.mu=0.3", "--seed", "4", "--against-alone", "--out", "c")
+    answer = equipoise(
+        "run",
+        *words,
+        "--method",
+        "fedprox",
+        "--set",
+        "method.mu=0.3",
+        "--seed",
+        "4",
+        "--against-alone",
+        "--out",
+        "c",
+    )
     assert answer.code == 0, answer.err
-    assert "who gains, who loses against training alone" in answer.out and "clients that lose" in answer.out
+    assert (
+        "who gains, who loses against training alone" in answer.out
+        and "clients that lose" in answer.out
+    )
     base = {
         "data": {"name": "hospitals", "label": "disease"},
         "rounds": 8,
@@ -45,18 +65,44 @@ def test_run_against_alone_is_a_comparison(hospitals: Path, equipoise: Terminal)
     }
     cells = plan(base, [{"name": "fedprox", "mu": 0.3}], seeds=[4])
     assert not list(Path("c/runs").glob("*/log.txt")), "logs are of runs that failed"
-    assert {cell.name for cell in cells} == {path.name for path in Path("c/runs").iterdir()}, "as `compare` would have it"
+    assert {cell.name for cell in cells} == {path.name for path in Path("c/runs").iterdir()}, (
+        "as `compare` would have it"
+    )
     result = json.loads(Path("c/comparison.json").read_text())
-    alone, together = ({client: 100 * value for client, value in entry["clients"].items()} for entry in result["entries"])
+    alone, together = (
+        {client: 100 * value for client, value in entry["clients"].items()}
+        for entry in result["entries"]
+    )
     printed = answer.out[answer.out.index("who gains, who loses") :].splitlines()
     for client in ROWS:
         change = together[client] - alone[client]
         row = next(line.split() for line in printed if line.startswith(client))
-        assert row == [client, f"{alone[client]:.1f}", f"{change:+.1f}" if f"{change:.1f}" not in ("0.0", "-0.0") else row[2]]
-    assert {(entry["method"], entry["seed"]) for entry in result["entries"]} == {("standalone", 4), ("fedprox", 4)}
+        assert row == [
+            client,
+            f"{alone[client]:.1f}",
+            f"{change:+.1f}" if f"{change:.1f}" not in ("0.0", "-0.0") else row[2],
+        ]
+    assert {(entry["method"], entry["seed"]) for entry in result["entries"]} == {
+        ("standalone", 4),
+        ("fedprox", 4),
+    }
     assert eq.Run(Path("c") / result["entries"][1]["run"]).config["method"]["mu"] == 0.3
-    again = equipoise("run", *words, "--method", "fedprox", "--set", "method.mu=0.3", "--seed", "4", "--against-alone", "--out", "c")
-    assert "0 runs to do, 2 finished already" in again.err, "the same command completes what is missing"
+    again = equipoise(
+        "run",
+        *words,
+        "--method",
+        "fedprox",
+        "--set",
+        "method.mu=0.3",
+        "--seed",
+        "4",
+        "--against-alone",
+        "--out",
+        "c",
+    )
+    assert "0 runs to do, 2 finished already" in again.err, (
+        "the same command completes what is missing"
+    )
     shown = equipoise("show", "c")
     assert shown.code == 0 and "who gains, who loses" in shown.out and "majority class" in shown.out
     said = "from counts of scores in whole per cent, of clients with at least 30 test samples: auroc, auprc, balanced_accuracy"
@@ -73,13 +119,27 @@ def test_run_against_alone_is_a_comparison(hospitals: Path, equipoise: Terminal)
 
 def test_a_file_of_a_stranger_is_not_trusted_for_it(hospitals: Path, equipoise: Terminal) -> None:
     Path("stranger.py").write_text("raise SystemExit('imported')")
-    Path("e.yaml").write_text("method: {name: 'stranger:Method'}\ndata: {name: hospitals, label: disease}\n")
+    Path("e.yaml").write_text(
+        "method: {name: 'stranger:Method'}\ndata: {name: hospitals, label: disease}\n"
+    )
     answer = equipoise("run", "e.yaml", "--against-alone", "--dry-run")
     assert answer.code == 2 and "--allow-import" in answer.err
 
 
 def test_clinical_measures_stand_beside_accuracy(hospitals: Path, equipoise: Terminal) -> None:
-    answer = equipoise("run", "--data", "hospitals", "--label", "disease", *SMALL, "--workers", "0", "--quiet", "--out", "run")
+    answer = equipoise(
+        "run",
+        "--data",
+        "hospitals",
+        "--label",
+        "disease",
+        *SMALL,
+        "--workers",
+        "0",
+        "--quiet",
+        "--out",
+        "run",
+    )
     assert answer.code == 0, answer.err
     for said in (
         "majority class",
@@ -104,12 +164,36 @@ def test_clinical_measures_stand_beside_accuracy(hospitals: Path, equipoise: Ter
     assert Path("page-roc.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_further_measures_are_columns_on_request_and_in_the_files_always(hospitals: Path, equipoise: Terminal) -> None:
-    words = ("compare", "--data", "hospitals", "--label", "disease", *SMALL, "--quiet", "--out", "c")
-    answer = equipoise(*words, "--measures", "best,p10_change,p90_change,best_round,d_cos,d_man", "--target", "0.7")
+def test_further_measures_are_columns_on_request_and_in_the_files_always(
+    hospitals: Path, equipoise: Terminal
+) -> None:
+    words = (
+        "compare",
+        "--data",
+        "hospitals",
+        "--label",
+        "disease",
+        *SMALL,
+        "--quiet",
+        "--out",
+        "c",
+    )
+    answer = equipoise(
+        *words, "--measures", "best,p10_change,p90_change,best_round,d_cos,d_man", "--target", "0.7"
+    )
     assert answer.code == 0, answer.err
-    for title in ("best client", "P10 of change", "P90 of change", "best round", "rounds to target", "D_cos", "D_man"):
-        assert title in answer.out and title not in equipoise("compare", *words[1:-1], "plain").out, title
+    for title in (
+        "best client",
+        "P10 of change",
+        "P90 of change",
+        "best round",
+        "rounds to target",
+        "D_cos",
+        "D_man",
+    ):
+        assert (
+            title in answer.out and title not in equipoise("compare", *words[1:-1], "plain").out
+        ), title
     rows = {
         (row["method"], row["measure"]): row
         for row in csv.DictReader(io.StringIO(Path("c/table.csv").read_text()))
@@ -128,16 +212,31 @@ def test_further_measures_are_columns_on_request_and_in_the_files_always(hospita
     assert float(rows["fedavg", "p90_change"]["value"]) == pytest.approx(np.percentile(change, 90))
     assert float(rows["fedavg", "best"]["value"]) == max(together.final().values())
     means = {
-        n: np.mean([row["value"] for row in together.table(round=n, phase="received", split="test", metric="accuracy")])
+        n: np.mean(
+            [
+                row["value"]
+                for row in together.table(
+                    round=n, phase="received", split="test", metric="accuracy"
+                )
+            ]
+        )
         for n in range(1, 9)
     }
     assert float(rows["fedavg", "best_round"]["value"]) == max(means, key=lambda n: (means[n], -n))
-    assert float(rows["fedavg", "rounds_to_target"]["value"]) == next(n for n, mean in means.items() if mean >= 0.7)
+    assert float(rows["fedavg", "rounds_to_target"]["value"]) == next(
+        n for n, mean in means.items() if mean >= 0.7
+    )
     last = together.table(round=8, split="embedding", metric="angle")
-    assert float(rows["fedavg", "d_cos"]["value"]) == pytest.approx(np.mean([row["value"] for row in last])) and len(last) == 3
+    assert (
+        float(rows["fedavg", "d_cos"]["value"])
+        == pytest.approx(np.mean([row["value"] for row in last]))
+        and len(last) == 3
+    )
     assert rows["standalone", "d_cos"]["value"] == "", "training alone has no common model"
     saved = json.loads(Path("c/comparison.json").read_text())
-    assert saved["target"] == 0.7 and saved["entries"][1]["measures"]["best_round"] == float(rows["fedavg", "best_round"]["value"])
+    assert saved["target"] == 0.7 and saved["entries"][1]["measures"]["best_round"] == float(
+        rows["fedavg", "best_round"]["value"]
+    )
     assert "D_man" in equipoise("show", "c").out, "kept with the comparison"
     majority = float(rows["fedavg", "majority"]["value"])
     assert majority == pytest.approx(np.mean(list(together.majority().values())))
@@ -159,19 +258,40 @@ def test_what_is_not_over_is_marked(hospitals: Path, equipoise: Terminal) -> Non
         "--quiet",
     )
     answer = equipoise("compare", *words, "--rounds", "10", "--set", "training.lr=0.02")
-    assert "fedavg ‡" in answer.out and "‡ fedavg on auto: not converged: mean loss still got better by 0." in answer.out
+    assert (
+        "fedavg ‡" in answer.out
+        and "‡ fedavg on auto: not converged: mean loss still got better by 0." in answer.out
+    )
     (folder,) = Path("c/runs").glob("fedavg*")
     assert "not converged: mean loss still got better" in equipoise("show", folder).out
     equipoise("report", folder, "--out", "page.html")
     assert "Not converged: mean loss still got better" in Path("page.html").read_text()
     equipoise("report", "c", "--out", "both.html")
-    assert "fedavg ‡" in Path("both.html").read_text() and "not converged" in Path("both.html").read_text()
-    assert json.loads(Path("c/comparison.json").read_text())["not converged"]["auto"] == ["standalone", "fedavg"]
+    assert (
+        "fedavg ‡" in Path("both.html").read_text()
+        and "not converged" in Path("both.html").read_text()
+    )
+    assert json.loads(Path("c/comparison.json").read_text())["not converged"]["auto"] == [
+        "standalone",
+        "fedavg",
+    ]
 
 
-def test_a_model_that_the_experiment_has_not_is_refused_before_round_1(hospitals: Path, equipoise: Terminal) -> None:
+def test_a_model_that_the_experiment_has_not_is_refused_before_round_1(
+    hospitals: Path, equipoise: Terminal
+) -> None:
     answer = equipoise(
-        "run", "--data", "hospitals", "--label", "disease", "--method", "standalone", "--set", "method.model=modle", "--out", "run"
+        "run",
+        "--data",
+        "hospitals",
+        "--label",
+        "disease",
+        "--method",
+        "standalone",
+        "--set",
+        "method.model=modle",
+        "--out",
+        "run",
     )
     assert answer.code == 2 and answer.err.startswith(
         "error: unknown model of the experiment under method.model 'modle'; did you mean 'model'?"
@@ -179,18 +299,44 @@ def test_a_model_that_the_experiment_has_not_is_refused_before_round_1(hospitals
     assert not Path("run").exists()
 
 
-def test_a_run_from_python_says_how_data_were_understood(hospitals: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wanted = eq.Experiment(data={"name": "hospitals", "label": "disease"}, model={"name": "mlp", "hidden": [4]}, rounds=1, workers=0)
+def test_a_run_from_python_says_how_data_were_understood(
+    hospitals: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = eq.Experiment(
+        data={"name": "hospitals", "label": "disease"},
+        model={"name": "mlp", "hidden": [4]},
+        rounds=1,
+        workers=0,
+    )
     eq.run(wanted, "run")
     said = capsys.readouterr().err
     assert "hospitals: 620 rows, classification, label disease" in said
-    assert "sites (rows): boston (320), lyon (240), wien (60)" in said and "warning: fewer than 30 test rows in wien (12)" in said
+    assert (
+        "sites (rows): boston (320), lyon (240), wien (60)" in said
+        and "warning: fewer than 30 test rows in wien (12)" in said
+    )
 
 
-def test_the_majority_class_is_on_the_page_and_on_a_models_card(hospitals: Path, equipoise: Terminal) -> None:
-    equipoise("run", "--data", "hospitals", "--label", "disease", *SMALL, "--workers", "0", "--quiet", "--out", "run")
+def test_the_majority_class_is_on_the_page_and_on_a_models_card(
+    hospitals: Path, equipoise: Terminal
+) -> None:
+    equipoise(
+        "run",
+        "--data",
+        "hospitals",
+        "--label",
+        "disease",
+        *SMALL,
+        "--workers",
+        "0",
+        "--quiet",
+        "--out",
+        "run",
+    )
     equipoise("report", "run", "--out", "page.html")
     assert "what always naming it would reach" in Path("page.html").read_text()
     equipoise("export", "run", "--out", "model.safetensors")
     shares = eq.Run("run").majority()
-    assert all(f"(majority class {share:.4f})" in Path("model.md").read_text() for share in shares.values())
+    assert all(
+        f"(majority class {share:.4f})" in Path("model.md").read_text() for share in shares.values()
+    )

@@ -11,7 +11,16 @@ from equipoise.auditing.findings import ClientRow, Findings
 from equipoise.auditing.verdict import Verdict
 
 SAID = "The clients differ mainly in size."
-VERDICT = Verdict("size", ("size",), {"size": 0.5, "labels": 0.0, "features": 0.0}, None, 1.0, "clear", ("cffl",), SAID)
+VERDICT = Verdict(
+    "size",
+    ("size",),
+    {"size": 0.5, "labels": 0.0, "features": 0.0},
+    None,
+    1.0,
+    "clear",
+    ("cffl",),
+    SAID,
+)
 
 
 def row(client: str = "a", samples: int = 100, kl: float | None = 0.5, **more: Any) -> ClientRow:
@@ -23,9 +32,22 @@ def row(client: str = "a", samples: int = 100, kl: float | None = 0.5, **more: A
     return ClientRow(client, samples, kl=kl, **(usual | more))
 
 
-def findings(rows: Sequence[ClientRow] | int, counts: np.ndarray | None = None, classes: int = 3, **more: Any) -> Findings:
+def findings(
+    rows: Sequence[ClientRow] | int, counts: np.ndarray | None = None, classes: int = 3, **more: Any
+) -> Findings:
     """Of these clients, or of so many; a client's samples are of the first class, unless counts are given."""
     rows = [row(f"c{k}", 100 + k, 0.5 + k) for k in range(rows)] if isinstance(rows, int) else rows
-    counts = np.array([[one.samples, *[0] * (classes - 1)] for one in rows]) if counts is None else counts
+    counts = (
+        np.array([[one.samples, *[0] * (classes - 1)] for one in rows])
+        if counts is None
+        else counts
+    )
     names = tuple(f"class {c}" for c in range(counts.shape[1]))
-    return Findings("digits", tuple(rows), VERDICT, names, counts, **{"dimensions": 2, "features": 8, "variance": 0.625, **more})
+    return Findings(
+        "digits",
+        tuple(rows),
+        VERDICT,
+        names,
+        counts,
+        **{"dimensions": 2, "features": 8, "variance": 0.625, **more},
+    )

@@ -21,7 +21,10 @@ import equipoise as eq
 from tests.helpers.runs import QUICK, everything
 
 EXPECTED = Path(__file__).parents[1] / "lasting" / "bits.json"
-NETWORKS: dict[str, Any] = {"mlp": {"name": "mlp", "hidden": [12]}, "cnn": {"name": "cnn", "width": 2, "hidden": 8}}
+NETWORKS: dict[str, Any] = {
+    "mlp": {"name": "mlp", "hidden": [12]},
+    "cnn": {"name": "cnn", "width": 2, "hidden": 8},
+}
 
 WITHOUT_NORM: dict[str, Any] = {"name": "proxy_cnn"}  # for a method that refuses batch norm
 
@@ -30,7 +33,9 @@ def processor() -> str:
     """What the last bits of a matrix product may depend on."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+        model = next(
+            (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), ""
+        )
     except OSError:
         model = platform.processor()
     return f"{model}, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
@@ -41,20 +46,29 @@ def digest(values: dict[str, Any]) -> str:
     whole = hashlib.sha256()
     for name, value in sorted(values.items()):
         whole.update(name.encode())
-        whole.update(value.contiguous().numpy().tobytes() if isinstance(value, torch.Tensor) else repr(value).encode())
+        whole.update(
+            value.contiguous().numpy().tobytes()
+            if isinstance(value, torch.Tensor)
+            else repr(value).encode()
+        )
     return whole.hexdigest()
 
 
 def norms(values: dict[str, Any]) -> dict[str, float]:
     """What another processor must agree with but for rounding."""
-    return {name: float(value.double().norm()) for name, value in sorted(values.items()) if isinstance(value, torch.Tensor)}
+    return {
+        name: float(value.double().norm())
+        for name, value in sorted(values.items())
+        if isinstance(value, torch.Tensor)
+    }
 
 
 def settings(method: str, network: str) -> dict[str, Any]:
     return {
         "data": {"name": "digits", "partition": "dirichlet:0.5", "clients": 4, "samples": 240},
         "models": dict.fromkeys(
-            ("model", "private", "proxy"), WITHOUT_NORM if method == "fedmdfg" and network == "cnn" else NETWORKS[network]
+            ("model", "private", "proxy"),
+            WITHOUT_NORM if method == "fedmdfg" and network == "cnn" else NETWORKS[network],
         ),
         "method": {"name": method, **QUICK.get(method, {})},
         "training": {"lr": 0.05, "batch": 16},
@@ -72,10 +86,16 @@ def found(method: str, network: str, folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    expected = json.loads(EXPECTED.read_text()) if EXPECTED.exists() else {"processor": processor(), "methods": {}}
+    expected = (
+        json.loads(EXPECTED.read_text())
+        if EXPECTED.exists()
+        else {"processor": processor(), "methods": {}}
+    )
     if expected["processor"] != processor():
         sys.exit(f"these digests belong to {expected['processor']}; this is {processor()}")
     for name in sys.argv[1:]:
         with tempfile.TemporaryDirectory() as scratch:
-            expected["methods"][name] = {network: found(name, network, Path(scratch) / network) for network in NETWORKS}
+            expected["methods"][name] = {
+                network: found(name, network, Path(scratch) / network) for network in NETWORKS
+            }
     EXPECTED.write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n")

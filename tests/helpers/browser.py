@@ -27,7 +27,11 @@ def find_chromium() -> str | None:
     if os.geteuid() == 0 and shutil.which("apt-get"):
         command = ["apt-get", "install", "-y", "-q", "--no-install-recommends", "chromium"]
         subprocess.run(
-            command, capture_output=True, timeout=INSTALL_SECONDS, check=False, env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+            command,
+            capture_output=True,
+            timeout=INSTALL_SECONDS,
+            check=False,
+            env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
         )
     return shutil.which("chromium")
 
@@ -53,13 +57,17 @@ class Browser:
         os.close(to_write)
         self.rest, self.number, self.session, self.events = b"", 0, "", []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         self.number += 1
-        message = {"id": self.number, "method": method, "params": parameters} | ({"sessionId": self.session} if self.session else {})
+        message = {"id": self.number, "method": method, "params": parameters} | (
+            {"sessionId": self.session} if self.session else {}
+        )
         os.write(self.writes, json.dumps(message).encode() + b"\0")
         end = time.monotonic() + SECONDS
         while True:
@@ -83,7 +91,13 @@ class Browser:
     def open(self, page: Path | str, width: int = 1200, height: int = 900) -> None:
         """Show a file, or what an address leads to."""
         phone = width < 600
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=phone,
+        )
         self.events.clear()
         self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         end = time.monotonic() + SECONDS
@@ -91,36 +105,54 @@ class Browser:
             self._next(end)
 
     def run(self, script: str) -> Any:
-        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        answer = self.call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
         if "exceptionDetails" in answer:
-            raise RuntimeError(answer["exceptionDetails"]["exception"].get("description", "the script failed"))
+            raise RuntimeError(
+                answer["exceptionDetails"]["exception"].get("description", "the script failed")
+            )
         return answer["result"].get("value")
 
     def complaints(self) -> list[str]:
         """Errors and warnings that the page caused since it was opened."""
-        found = [e["params"]["exceptionDetails"]["text"] for e in self.events if e["method"] == "Runtime.exceptionThrown"]
+        found = [
+            e["params"]["exceptionDetails"]["text"]
+            for e in self.events
+            if e["method"] == "Runtime.exceptionThrown"
+        ]
         found += [
             str(e["params"]["args"])
             for e in self.events
-            if e["method"] == "Runtime.consoleAPICalled" and e["params"]["type"] in ("error", "warning")
+            if e["method"] == "Runtime.consoleAPICalled"
+            and e["params"]["type"] in ("error", "warning")
         ]
         return found + [
             e["params"]["entry"]["text"]
             for e in self.events
-            if e["method"] == "Log.entryAdded" and e["params"]["entry"]["level"] in ("error", "warning")
+            if e["method"] == "Log.entryAdded"
+            and e["params"]["entry"]["level"] in ("error", "warning")
         ]
 
     def requested(self) -> list[str]:
         """Addresses the page asked for, beside itself and what it holds inline."""
-        urls = [e["params"]["request"]["url"] for e in self.events if e["method"] == "Network.requestWillBeSent"]
+        urls = [
+            e["params"]["request"]["url"]
+            for e in self.events
+            if e["method"] == "Network.requestWillBeSent"
+        ]
         return [url for url in urls if not url.startswith(("file:", "data:"))]
 
     def screenshot(self, path: Path, whole: bool = True) -> None:
-        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
+        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)[
+            "data"
+        ]
         path.write_bytes(base64.b64decode(data))
 
     def printed(self) -> bytes:
-        return base64.b64decode(self.call("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"])
+        return base64.b64decode(
+            self.call("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"]
+        )
 
     def close(self) -> None:
         try:

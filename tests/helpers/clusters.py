@@ -38,7 +38,15 @@ class Local:
         return self.head.cluster
 
     def join(self, cores: int = 1, environment: Mapping[str, str] | None = None) -> nodes.Node:
-        self.nodes.append(nodes.start(self.address, token=Path(self.head.token), cores=cores, store=self.store, environment=environment))
+        self.nodes.append(
+            nodes.start(
+                self.address,
+                token=Path(self.head.token),
+                cores=cores,
+                store=self.store,
+                environment=environment,
+            )
+        )
         return self.nodes[-1]
 
     def kill(self, node: nodes.Node) -> None:
@@ -61,7 +69,9 @@ def local(folder: Path, *cores: int, store: int = STORE) -> Iterator[Local]:
             patch.delenv(name, raising=False)
         found = Local(nodes.start(port=free_port(), cores=0, store=store), store)
         try:
-            for count in cores:  # one after another: nodes of one machine that start at once take the same sockets
+            for count in (
+                cores
+            ):  # one after another: nodes of one machine that start at once take the same sockets
                 found.join(count)
             yield found
         finally:
@@ -107,17 +117,28 @@ def sockets(pids: list[int]) -> list[tuple[str, str, str]]:
             for entry in Path(f"/proc/{pid}/fd").iterdir():
                 with suppress(OSError):
                     inodes |= set(re.findall(r"socket:\[(\d+)\]", os.readlink(entry)))
-    lines = [line.split() for kind in ("tcp", "tcp6", "udp", "udp6") for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]]
+    lines = [
+        line.split()
+        for kind in ("tcp", "tcp6", "udp", "udp6")
+        for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]
+    ]
     return [(words[1], words[2], words[3]) for words in lines if words[9] in inodes]
 
 
 def abroad(pids: list[int]) -> list[tuple[str, str, str]]:
     """Those that listen or connect elsewhere than on this machine's loopback."""
-    return [one for one in sockets(pids) if not (_is_loopback(one[0]) and (_is_loopback(one[1]) or not one[1].strip("0:")))]
+    return [
+        one
+        for one in sockets(pids)
+        if not (_is_loopback(one[0]) and (_is_loopback(one[1]) or not one[1].strip("0:")))
+    ]
 
 
 def listens(node: nodes.Node, port: int) -> bool:
-    return any(state == "0A" and int(here.partition(":")[2], 16) == port for here, _, state in sockets(processes([node])))
+    return any(
+        state == "0A" and int(here.partition(":")[2], 16) == port
+        for here, _, state in sockets(processes([node]))
+    )
 
 
 def _is_loopback(address: str) -> bool:
@@ -125,7 +146,8 @@ def _is_loopback(address: str) -> bool:
     return (
         host.endswith("7F")
         if len(host) == 8
-        else host in ("00000000000000000000000001000000",) or (host[16:24] == "FFFF0000" and host.endswith("7F"))
+        else host in ("00000000000000000000000001000000",)
+        or (host[16:24] == "FFFF0000" and host.endswith("7F"))
     )
 
 

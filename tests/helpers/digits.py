@@ -35,7 +35,10 @@ DIGITS = {"name": "digits", "partition": "dirichlet:0.5", "clients": 5}
 with default_generator(
     SEED, "tests"
 ):  # an object, so a run starts from its weights as they are: they must not differ from process to process
-    DROPPING = Network(nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5)), nn.Linear(16, 10))
+    DROPPING = Network(
+        nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5)),
+        nn.Linear(16, 10),
+    )
 NETWORKS: dict[str, Any] = {
     "mlp": {"name": "mlp", "hidden": [8]},
     "cnn": {"name": "cnn", "width": 2, "hidden": 8},  # convolutions and batch norm
@@ -44,13 +47,22 @@ NETWORKS: dict[str, Any] = {
 
 
 def experiment(method: Any, network: str = "mlp", **changes: Any) -> eq.Experiment:
-    settings = {"data": DIGITS, "model": NETWORKS[network], "rounds": 3, "workers": 0, "seed": SEED, "evaluation": {"every": 0}}
+    settings = {
+        "data": DIGITS,
+        "model": NETWORKS[network],
+        "rounds": 3,
+        "workers": 0,
+        "seed": SEED,
+        "evaluation": {"every": 0},
+    }
     return eq.Experiment(**{**settings, **changes, "method": method})
 
 
 def few(method: Any, network: str = "cnn", **changes: Any) -> eq.Experiment:
     """The same with three clients and few samples."""
-    return experiment(method, network, **{"data": {**DIGITS, "clients": 3, "samples": 240}, **changes})
+    return experiment(
+        method, network, **{"data": {**DIGITS, "clients": 3, "samples": 240}, **changes}
+    )
 
 
 def finished(method: Any, out: Path, network: str = "cnn", **changes: Any) -> State:
@@ -90,7 +102,15 @@ def updates(kind: type[Method]) -> Iterator[list[Seen]]:
     def update(self: Method, server: Any, state: State, ups: Ups, weights: Weights) -> State:
         new = original(self, server, state, ups, weights)
         found.append(
-            Seen(SimpleNamespace(round=server.round, rounds=server.rounds, lr=server.lr, sizes=server.sizes), state, ups, weights, new)
+            Seen(
+                SimpleNamespace(
+                    round=server.round, rounds=server.rounds, lr=server.lr, sizes=server.sizes
+                ),
+                state,
+                ups,
+                weights,
+                new,
+            )
         )
         return new
 
@@ -100,7 +120,9 @@ def updates(kind: type[Method]) -> Iterator[list[Seen]]:
 
 def server(sizes: Sequence[float], round: int = 1, rounds: int = 1, lr: float = 0.1) -> Any:
     """What weight rules ask of a server, for clients "0", "1", ..."""
-    return SimpleNamespace(sizes={str(k): size for k, size in enumerate(sizes)}, round=round, rounds=rounds, lr=lr)
+    return SimpleNamespace(
+        sizes={str(k): size for k, size in enumerate(sizes)}, round=round, rounds=rounds, lr=lr
+    )
 
 
 def replies(models: Sequence[Sequence[float]] | None = None, **numbers: Sequence[float]) -> Ups:
@@ -128,23 +150,43 @@ def client_of(wanted: eq.Experiment, id: str = "0", empty: bool = False) -> Clie
     """A client at work in round 1; `empty`: it has no training data."""
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
     if empty:
-        parts = [np.empty(0, np.int64) if name == id else part for name, part in zip(federation.ids, federation.train, strict=True)]
+        parts = [
+            np.empty(0, np.int64) if name == id else part
+            for name, part in zip(federation.ids, federation.train, strict=True)
+        ]
         federation = replace(federation, train=Parts.of(parts))
-    return Client(prepare(wanted, federation.task, federation.ids, federation)[0], id, 1, wanted.rounds, {})
+    return Client(
+        prepare(wanted, federation.task, federation.ids, federation)[0], id, 1, wanted.rounds, {}
+    )
 
 
 def plain_losses(wanted: eq.Experiment, model: Tree, ids: Sequence[str]) -> list[float]:
     """Mean cross-entropy of each client's training data, in float64, by a network of torch's own."""
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
     spec = wanted.model
-    net = (copy.deepcopy(spec) if isinstance(spec, nn.Module) else build(spec, Task("classification", (1, 8, 8), 10))).double().eval()
-    net.load_state_dict({name: value.double() if value.is_floating_point() else value for name, value in model.items()})
+    net = (
+        (
+            copy.deepcopy(spec)
+            if isinstance(spec, nn.Module)
+            else build(spec, Task("classification", (1, 8, 8), 10))
+        )
+        .double()
+        .eval()
+    )
+    net.load_state_dict(
+        {
+            name: value.double() if value.is_floating_point() else value
+            for name, value in model.items()
+        }
+    )
     found = []
     with torch.no_grad():
         for id in ids:
             index = torch.from_numpy(np.array(federation.train[federation.ids.index(id)]))
             logits, y = net(federation.x[index].double()), federation.y[index]
-            found.append(float((torch.logsumexp(logits, 1) - logits[torch.arange(len(y)), y]).mean()))
+            found.append(
+                float((torch.logsumexp(logits, 1) - logits[torch.arange(len(y)), y]).mean())
+            )
     return found
 
 
@@ -170,12 +212,22 @@ def refused(wanted: Any, out: Path) -> str:
 def plain_net(bench: Workbench, entries: Mapping[str, Tensor]) -> Network:
     """The experiment's network with these weights, in float64 and in torch's own memory layout."""
     net = copy.deepcopy(bench.take("model").net).to(memory_format=torch.contiguous_format).double()
-    net.load_state_dict({name: entry.double() if entry.is_floating_point() else entry for name, entry in entries.items()})
+    net.load_state_dict(
+        {
+            name: entry.double() if entry.is_floating_point() else entry
+            for name, entry in entries.items()
+        }
+    )
     return net
 
 
 def plain_epoch(
-    net: Network, x: Tensor, y: Tensor, order: torch.Generator, loss: Callable[[Tensor, Tensor, Tensor], Tensor], **optimiser: Any
+    net: Network,
+    x: Tensor,
+    y: Tensor,
+    order: torch.Generator,
+    loss: Callable[[Tensor, Tensor, Tensor], Tensor],
+    **optimiser: Any,
 ) -> None:
     """An epoch of torch's own SGD; `loss(features, logits, places)` comes on top of cross-entropy."""
     steps = torch.optim.SGD(net.parameters(), **{"lr": 0.1, **optimiser})

@@ -23,7 +23,9 @@ from tests.helpers.runs import settings, sites
 
 
 def dropping() -> Network:
-    return Network(nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.ReLU(), nn.Dropout(0.4)), nn.Linear(10, 3))
+    return Network(
+        nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.ReLU(), nn.Dropout(0.4)), nn.Linear(10, 3)
+    )
 
 
 NETWORKS: dict[str, Any] = {
@@ -40,7 +42,9 @@ def play(method: Any, out: Path, network: str = "mlp", on: Any = None, **changes
 
 def own(run: Run, name: str, round: int | None = None) -> dict[str, Any]:
     """What each client that has it remembers under a name."""
-    return {client: state[name] for client, state in client_states(run, round).items() if name in state}
+    return {
+        client: state[name] for client, state in client_states(run, round).items() if name in state
+    }
 
 
 def shared(run: Run, round: int | None = None) -> Mapping[str, Tensor]:
@@ -49,16 +53,24 @@ def shared(run: Run, round: int | None = None) -> Mapping[str, Tensor]:
     return model
 
 
-def bench(method: Any, network: str = "mlp", on: Any = None, **changes: Any) -> tuple[Workbench, Any]:
+def bench(
+    method: Any, network: str = "mlp", on: Any = None, **changes: Any
+) -> tuple[Workbench, Any]:
     """A workbench and the method, to work with single clients by hand."""
-    return bench_of(settings(method, **{"models": {"model": NETWORKS[network]}, **changes}), on or sites())
+    return bench_of(
+        settings(method, **{"models": {"model": NETWORKS[network]}, **changes}), on or sites()
+    )
 
 
-def at(bench: Workbench, client: str, round: int = 1, state: Mapping[str, Any] | None = None) -> Client:
+def at(
+    bench: Workbench, client: str, round: int = 1, state: Mapping[str, Any] | None = None
+) -> Client:
     return Client(bench, client, round, 3, state or {})
 
 
-def passes_of(method: Any, out: Path, rounds: int = 2, epochs: int = 2, **changes: Any) -> dict[str, float]:
+def passes_of(
+    method: Any, out: Path, rounds: int = 2, epochs: int = 2, **changes: Any
+) -> dict[str, float]:
     """Passes per client's training samples and round, with and without gradient."""
     training = {"lr": 0.05, "batch": 5, "epochs": epochs, **changes.pop("training", {})}
     with counted() as passes:
@@ -72,7 +84,9 @@ SEED = 7  # of every run here
 
 def net_of(workbench: Workbench, tree: Tree | None = None) -> nn.Module:
     """A network of its own with these weights (default: the initial ones), in torch's own memory layout."""
-    net: nn.Module = copy.deepcopy(workbench.take("model").net).to(memory_format=torch.contiguous_format)
+    net: nn.Module = copy.deepcopy(workbench.take("model").net).to(
+        memory_format=torch.contiguous_format
+    )
     net.load_state_dict(dict(tree or workbench.initial("model")))
     return net
 

@@ -21,11 +21,22 @@ from equipoise.training.workbench import Workbench
 from tests.helpers.plain import plain_mean
 from tests.helpers.runs import played, settings
 
-WHOLE = {"split": (1.0, 0.0, 0.0), "partition": "natural", "duplicates": "separate"}  # every sample is trained on
+WHOLE = {
+    "split": (1.0, 0.0, 0.0),
+    "partition": "natural",
+    "duplicates": "separate",
+}  # every sample is trained on
 RATE = 0.05
 
 
-def scalar(method: Any, out: Path, h: Sequence[float], a: Sequence[float], start: float = 0.0, **changes: Any) -> Run:
+def scalar(
+    method: Any,
+    out: Path,
+    h: Sequence[float],
+    a: Sequence[float],
+    start: float = 0.0,
+    **changes: Any,
+) -> Run:
     """Client i minimises h_i/2 (w - a_i)^2: a single weight and one sample, x = sqrt(h_i/2), y = a_i x, under squared error."""
     model = nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, start)
@@ -35,7 +46,10 @@ def scalar(method: Any, out: Path, h: Sequence[float], a: Sequence[float], start
         sites[f"site{place}"] = (np.array([[x]], np.float32), np.array([centre * x], np.float32))
     training = {"lr": RATE, "batch": 1, "steps": 10, **changes.pop("training", {})}
     wanted = {
-        "data": {**WHOLE, "schema": {"centre": 0.0, "scale": 1.0}},  # targets as they are: the optima are known in their unit
+        "data": {
+            **WHOLE,
+            "schema": {"centre": 0.0, "scale": 1.0},
+        },  # targets as they are: the optima are known in their unit
         "model": model,
         "method": method,
         "training": training,
@@ -45,7 +59,9 @@ def scalar(method: Any, out: Path, h: Sequence[float], a: Sequence[float], start
         "evaluation": {"every": 0},
         **changes,
     }
-    return simulate.run(eq.Experiment(**wanted, dataset=eq.from_sites(sites, kind="regression")), out)
+    return simulate.run(
+        eq.Experiment(**wanted, dataset=eq.from_sites(sites, kind="regression")), out
+    )
 
 
 def weight(run: Run, round: int | None = None) -> float:
@@ -66,10 +82,15 @@ def client_states(run: Run, round: int | None = None) -> dict[str, Any]:
 
 def _saved(run: Run, kind: str, round: int) -> dict[str, Any]:
     query = "select key, name, max(round) from files where kind = ? and round <= ? group by key"
-    return {row["key"]: read(run.store.files / row["name"], lazy=False) for row in run.store.rows(query, (kind, round))}
+    return {
+        row["key"]: read(run.store.files / row["name"], lazy=False)
+        for row in run.store.rows(query, (kind, round))
+    }
 
 
-def bench_of(config: dict[str, Any], data: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> tuple[Workbench, Method]:
+def bench_of(
+    config: dict[str, Any], data: Mapping[str, tuple[np.ndarray, np.ndarray]]
+) -> tuple[Workbench, Method]:
     """The workbench and method of an experiment on some sites, to work with single clients by hand."""
     wanted = eq.Experiment(**config, dataset=eq.from_sites(dict(data)))
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
@@ -83,7 +104,9 @@ def first_replies(bench: Workbench, method: Method) -> dict[str, Up]:
     found = {}
     for client in server.ids:
         with bench.lending():
-            answer = method.client(Client(bench, client, 1, 1, {}), method.deliver(server, state, client))
+            answer = method.client(
+                Client(bench, client, 1, 1, {}), method.deliver(server, state, client)
+            )
             assert answer is not None
             found[client] = answer
     return found
@@ -92,7 +115,13 @@ def first_replies(bench: Workbench, method: Method) -> dict[str, Up]:
 def server_of(bench: Workbench) -> Server:
     federation = bench.federation
     assert federation is not None
-    return Server(bench, federation.ids, dict(zip(federation.ids, map(int, federation.train.sizes), strict=True)), rounds=1, round=1)
+    return Server(
+        bench,
+        federation.ids,
+        dict(zip(federation.ids, map(int, federation.train.sizes), strict=True)),
+        rounds=1,
+        round=1,
+    )
 
 
 def averaged(ups: Mapping[str, Up], shares: Mapping[str, float]) -> dict[str, Tensor]:
@@ -102,4 +131,6 @@ def averaged(ups: Mapping[str, Up], shares: Mapping[str, float]) -> dict[str, Te
 
 def trained(method: Any, out: Path, model: str = "cnn", on: Any = None, **changes: Any) -> Run:
     """A small run on images (`on`: other sites) that keeps every checkpoint; `cnn` has batch norm."""
-    return played(settings(method, model, **{"keep": 100, "evaluation": {"every": 0}, **changes}), out, on)
+    return played(
+        settings(method, model, **{"keep": 100, "evaluation": {"every": 0}, **changes}), out, on
+    )

@@ -25,7 +25,9 @@ __all__ = [
     "same_run", "settings", "sites", "stopped",
 ]  # fmt: skip
 
-QUICK: dict[str, dict[str, Any]] = {  # hyper-parameters that keep a method's own work small, and let it act in few rounds on few samples
+QUICK: dict[
+    str, dict[str, Any]
+] = {  # hyper-parameters that keep a method's own work small, and let it act in few rounds on few samples
     "kdia": {"gen_steps": 4},
     "fedcog": {"start_round": 1, "steps": 3},
     "fedlsa": {"steps": 5},
@@ -47,7 +49,11 @@ def folder_of(path: Path, data: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> 
 
 def settings(method: Any, network: str = "mlp", **more: Any) -> dict[str, Any]:
     """As in the checks of the contract, for a method by name with quick parameters."""
-    return small.settings({"name": method, **QUICK.get(method, {})} if isinstance(method, str) else method, network, **more)
+    return small.settings(
+        {"name": method, **QUICK.get(method, {})} if isinstance(method, str) else method,
+        network,
+        **more,
+    )
 
 
 def config(tmp: Path, method: Any, **more: Any) -> dict[str, Any]:
@@ -72,7 +78,9 @@ def same_run(first: Run | Path, second: Run | Path, disk: Path | None = None) ->
 
 def files_under(folder: Path) -> list[str]:
     """The names of all files in a folder and its sub-folders, as the store names them."""
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return sorted(
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    )
 
 
 def _untimed(run: Run) -> list[dict[str, Any]]:
@@ -81,12 +89,19 @@ def _untimed(run: Run) -> list[dict[str, Any]]:
 
 def _files(run: Run) -> list[str]:
     """What the store says that the server keeps."""
-    return [row["name"] for row in run.store.rows("select name from files where kept_at = 'server' order by name")]
+    return [
+        row["name"]
+        for row in run.store.rows("select name from files where kept_at = 'server' order by name")
+    ]
 
 
 def environment() -> dict[str, str]:
     """For child processes: one that finds the package as this one does, and the tests."""
-    paths = [Path(eq.__file__).parents[1], Path(__file__).parents[2], os.environ.get("PYTHONPATH", "")]
+    paths = [
+        Path(eq.__file__).parents[1],
+        Path(__file__).parents[2],
+        os.environ.get("PYTHONPATH", ""),
+    ]
     return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"}
 
 
@@ -108,17 +123,32 @@ def stopped(tmp: Path, method: Any = "scaffold", rounds: int = 3, **more: Any) -
     original = simulate.interruptible
     simulate.interruptible = lambda: contextlib.nullcontext(lambda: len(done) >= rounds - 1)  # type: ignore[assignment]
     try:
-        with pytest.raises(KeyboardInterrupt, match=f"stopped after round {rounds - 1}; go on with `equipoise resume"):
-            simulate.run(experiment(config(tmp, method, rounds=rounds, **more)), tmp / "run", watcher)
+        with pytest.raises(
+            KeyboardInterrupt,
+            match=f"stopped after round {rounds - 1}; go on with `equipoise resume",
+        ):
+            simulate.run(
+                experiment(config(tmp, method, rounds=rounds, **more)), tmp / "run", watcher
+            )
     finally:
         simulate.interruptible = original
     return tmp / "run"
 
 
-def killed_at_random(play: Callable[..., dict[str, Any]], job: dict[str, Any], out: Path, moment: Callable[[], float], times: int) -> None:
+def killed_at_random(
+    play: Callable[..., dict[str, Any]],
+    job: dict[str, Any],
+    out: Path,
+    moment: Callable[[], float],
+    times: int,
+) -> None:
     """A run that is killed so many times, each time after some seconds, and then left to its end."""
     for _ in range(times):
         begun = (out / "run.db").exists()
         play(**({"resume": True} if begun else {"config": job}), out=str(out), die_after=moment())
-    said = play(resume=True, out=str(out)) if (out / "run.db").exists() else play(config=job, out=str(out))
+    said = (
+        play(resume=True, out=str(out))
+        if (out / "run.db").exists()
+        else play(config=job, out=str(out))
+    )
     assert not said.get("error") or "is finished" in said["error"], said

@@ -53,7 +53,9 @@ class Slow(Method):
 
     def observe(self, server: Server, state: State, ups: Ups) -> State:
         total = state.past * state.rounds + ups.mean("model", np.ones(len(ups))).params
-        return state.with_(past=(total / (state.rounds + 1)).with_rest(state.past.rest), rounds=state.rounds + 1)
+        return state.with_(
+            past=(total / (state.rounds + 1)).with_rest(state.past.rest), rounds=state.rounds + 1
+        )
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
         return Down(model=state.model, past=state.past)
@@ -77,4 +79,6 @@ class Shifted(Method):
         return Down(shift=state.shift)
 
     def inputs(self, client: Client, down: Down) -> Inputs:
-        return Inputs(train=lambda x, noise: x - down.shift, other=lambda x: x - down.shift, random=False)
+        return Inputs(
+            train=lambda x, noise: x - down.shift, other=lambda x: x - down.shift, random=False
+        )

@@ -50,7 +50,13 @@ class RayError(Exception):
 
 RayActorError, ActorUnschedulableError, RayTaskError, ObjectLostError, ObjectStoreFullError = (
     type(name, (RayError,), {})
-    for name in ("RayActorError", "ActorUnschedulableError", "RayTaskError", "ObjectLostError", "ObjectStoreFullError")
+    for name in (
+        "RayActorError",
+        "ActorUnschedulableError",
+        "RayTaskError",
+        "ObjectLostError",
+        "ObjectStoreFullError",
+    )
 )
 
 
@@ -110,7 +116,11 @@ class Call:
     @property
     def clients(self) -> list[str]:
         """Whose requests travel in it."""
-        return [task["request"]["client"] for task in unpack(self.arguments[2].data)["tasks"]] if self.method == "perform" else []
+        return (
+            [task["request"]["client"] for task in unpack(self.arguments[2].data)["tasks"]]
+            if self.method == "perform"
+            else []
+        )
 
 
 class StandIn:
@@ -120,7 +130,11 @@ class StandIn:
         RayError=RayError, RayActorError=RayActorError, ActorUnschedulableError=ActorUnschedulableError,
         ObjectLostError=ObjectLostError, ObjectStoreFullError=ObjectStoreFullError,
     )  # fmt: skip
-    util = SimpleNamespace(scheduling_strategies=SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node, soft: (node, soft)))
+    util = SimpleNamespace(
+        scheduling_strategies=SimpleNamespace(
+            NodeAffinitySchedulingStrategy=lambda node, soft: (node, soft)
+        )
+    )
 
     def __init__(self, clock: Clock) -> None:
         self.clock, self.script = clock, lambda call: None
@@ -129,7 +143,9 @@ class StandIn:
         self.processes: list[Process] = []
         self.calls: list[Call] = []
         self.put_values: list[Any] = []
-        self.said: list[Any] = []  # what actors did to their process, and how the cluster was reached
+        self.said: list[
+            Any
+        ] = []  # what actors did to their process, and how the cluster was reached
         self.shutdowns, self.unreachable, self.numbers = 0, 0, itertools.count()
 
     def add(self, **more: Any) -> Machine:
@@ -156,7 +172,10 @@ class StandIn:
         return SimpleNamespace(get_node_id=lambda: self.head.id)
 
     def put(self, value: Any) -> Reference:
-        if sum(array.nbytes for array in (value.values() if isinstance(value, dict) else [value])) > self.head.store:
+        if (
+            sum(array.nbytes for array in (value.values() if isinstance(value, dict) else [value]))
+            > self.head.store
+        ):
             raise ObjectStoreFullError
         self.put_values.append(value)
         return Reference(self.head, value=_stored(value))
@@ -171,7 +190,9 @@ class StandIn:
         assert asked.call is None or asked.call.done
         return asked.value
 
-    def wait(self, asked: list[Reference], num_returns: int, timeout: float) -> tuple[list[Reference], list[Reference]]:
+    def wait(
+        self, asked: list[Reference], num_returns: int, timeout: float
+    ) -> tuple[list[Reference], list[Reference]]:
         """Who was asked first ends first, one at a time."""
         assert num_returns == 1
         for one in sorted(asked, key=lambda one: one.call.number if one.call else -1):
@@ -183,7 +204,9 @@ class StandIn:
     def remote(self, **options: Any) -> Callable[[Any], Any]:
         assert options == {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
         return lambda made: SimpleNamespace(
-            options=lambda scheduling_strategy: SimpleNamespace(remote=lambda: self._start(made, *scheduling_strategy))
+            options=lambda scheduling_strategy: SimpleNamespace(
+                remote=lambda: self._start(made, *scheduling_strategy)
+            )
         )
 
     def kill(self, handle: Any) -> None:
@@ -201,7 +224,8 @@ class StandIn:
 
         def method(name: str, count: int = 1) -> Any:
             return SimpleNamespace(
-                remote=lambda *arguments: self._ask(process, name, arguments, count), options=lambda num_returns: method(name, num_returns)
+                remote=lambda *arguments: self._ask(process, name, arguments, count),
+                options=lambda num_returns: method(name, num_returns),
             )
 
         return SimpleNamespace(process=process, begin=method("begin"), perform=method("perform"))
@@ -221,7 +245,9 @@ class StandIn:
             if process.dead or process.machine.dead:
                 raise Died
             self.script(call)
-            arguments = [self.get(one) if isinstance(one, Reference) else one for one in call.arguments]
+            arguments = [
+                self.get(one) if isinstance(one, Reference) else one for one in call.arguments
+            ]
             with patch.multiple(actor, **{"kind": actor.kind, **process.machine.changes}):
                 process.instance = process.instance or process.made()
                 found = getattr(process.instance, call.method)(*arguments)
@@ -231,9 +257,17 @@ class StandIn:
             return False
         except (RayError, Exception, Died) as error:
             process.dead |= isinstance(error, Died)
-            told = RayActorError("\n  The actor died\nof a fault.") if isinstance(error, Died) else error
+            told = (
+                RayActorError("\n  The actor died\nof a fault.")
+                if isinstance(error, Died)
+                else error
+            )
             for one in call.left:
-                one.error = told if isinstance(told, RayError) else RayTaskError(f"{type(error).__name__}: {error}")
+                one.error = (
+                    told
+                    if isinstance(told, RayError)
+                    else RayTaskError(f"{type(error).__name__}: {error}")
+                )
         call.done = True
         return True
 
@@ -253,7 +287,11 @@ def _stored(value: Any) -> Any:
     """As it lies in an object store: a copy that nobody writes to."""
     if isinstance(value, dict):
         return {name: _stored(one) for name, one in value.items()}
-    return np.frombuffer(value.tobytes(), value.dtype).reshape(value.shape) if isinstance(value, np.ndarray) else value
+    return (
+        np.frombuffer(value.tobytes(), value.dtype).reshape(value.shape)
+        if isinstance(value, np.ndarray)
+        else value
+    )
 
 
 @contextmanager
@@ -268,9 +306,13 @@ def stood_in(*cores: int) -> Iterator[StandIn]:
             change.setattr(module, "time", clock)
         change.setattr(cluster, "connected", lambda address, trust: (ray, address, True))
         change.setattr(crew, "socket", SimpleNamespace(create_connection=ray.reach))
-        change.setattr(actor, "os", SimpleNamespace(path=os.path, getpid=os.getpid, kill=ray.end_own))
+        change.setattr(
+            actor, "os", SimpleNamespace(path=os.path, getpid=os.getpid, kill=ray.end_own)
+        )
         names = {name: getattr(signal, name) for name in ("SIGINT", "SIG_IGN", "SIGKILL")}
-        change.setattr(actor, "signal", SimpleNamespace(**names, signal=lambda *asked: ray.said.append(asked)))
+        change.setattr(
+            actor, "signal", SimpleNamespace(**names, signal=lambda *asked: ray.said.append(asked))
+        )
         change.setattr(actor, "keep_heap", lambda: ray.said.append("heap"))
         change.setattr(sys, "path", sys.path[:])
         yield ray

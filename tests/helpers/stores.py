@@ -39,15 +39,27 @@ def made_up_run(
         "shared test": shared_test, "facts": {}, "recipe": {}, "fingerprint": f"{fingerprint}-{config.seed}-{config.data.partition}",
         "method": config.model_dump(mode="json")["method"], "not portable": None,
     })  # fmt: skip
-    model, metric = "personal" if method == "standalone" else "global", "rmse" if regression else "accuracy"
+    model, metric = (
+        "personal" if method == "standalone" else "global",
+        "rmse" if regression else "accuracy",
+    )
     split = "shared" if shared_test else "test"
     store.commit(RoundRecord(0, 0, [], []), 2)
     for number in range(1, rounds + 1 if finished else rounds):
         record = RoundRecord(number, 0, list(ids), list(ids), bytes_down=1000, bytes_up=500)
-        values = np.round(50 * np.clip(level + 0.3 * draw.random(count) - 0.1 * (rounds - number), 0, 1)) / 50
-        named = {"all": float(values[0])} if shared_test and model == "global" else dict(zip(ids, values.tolist(), strict=True))
+        values = (
+            np.round(50 * np.clip(level + 0.3 * draw.random(count) - 0.1 * (rounds - number), 0, 1))
+            / 50
+        )
+        named = (
+            {"all": float(values[0])}
+            if shared_test and model == "global"
+            else dict(zip(ids, values.tolist(), strict=True))
+        )
         record.measurements = [
-            (client, model, "received", part, metric, value) for client, value in named.items() for part in ("validation", split)
+            (client, model, "received", part, metric, value)
+            for client, value in named.items()
+            for part in ("validation", split)
         ]
         if method != "standalone":
             record.weights = dict.fromkeys(ids, 1 / count)
@@ -57,9 +69,15 @@ def made_up_run(
     return folder
 
 
-def made_up_result(method: str, seed: int, values: list[float], metric: str = "accuracy", partition: str = "iid") -> RunResult:
+def made_up_result(
+    method: str, seed: int, values: list[float], metric: str = "accuracy", partition: str = "iid"
+) -> RunResult:
     """What a comparison knows of a run, with one value for each client."""
-    config = {"method": {"name": method}, "seed": seed, "data": {"name": "digits", "partition": partition}}
+    config = {
+        "method": {"name": method},
+        "seed": seed,
+        "data": {"name": "digits", "partition": partition},
+    }
     by_client = {str(k): value for k, value in enumerate(values)}
     return RunResult(Path(f"{method}-{seed}"), config, "digits", Task("classification", (3,), 2), f"print-{seed}", metric, {metric: by_client}, {"megabytes": 1.0, "seconds": 2.0})  # fmt: skip
 

@@ -16,7 +16,18 @@ import typer
 import equipoise as eq
 from equipoise.cli import app, main
 
-QUICK = ("--rounds", "2", "--workers", "0", "--seed", "3", "--set", "model={name: mlp, hidden: [6]}", "--set", "training.batch=5")
+QUICK = (
+    "--rounds",
+    "2",
+    "--workers",
+    "0",
+    "--seed",
+    "3",
+    "--set",
+    "model={name: mlp, hidden: [6]}",
+    "--set",
+    "training.batch=5",
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +66,9 @@ class Terminal:
 
 @pytest.fixture
 def equipoise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    monkeypatch.setattr("equipoise.cli.output.console.width", 300)  # a narrow terminal folds what tests look for
+    monkeypatch.setattr(
+        "equipoise.cli.output.console.width", 300
+    )  # a narrow terminal folds what tests look for
     return Terminal(capsys, monkeypatch)
 
 
@@ -68,6 +81,19 @@ def in_a_process(*words: object, folder: Path, path: Path | None = None) -> Answ
         "COLUMNS": "300",
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "-c", "import sys; from equipoise.cli import main; sys.exit(main())", *map(str, words)]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from equipoise.cli import main; sys.exit(main())",
+        *map(str, words),
+    ]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     return Answer(done.returncode, done.stdout, done.stderr)

@@ -83,7 +83,11 @@ def work(job: dict[str, Any], answer: int) -> None:
     die_at = job.get("die_at")
     if "die_after" in job:
         threading.Timer(job["die_after"], os.kill, (os.getpid(), signal.SIGKILL)).start()
-    apart: Any = (lambda federation, wanted: Separated(federation, Path(job["disk"]))) if "disk" in job else None
+    apart: Any = (
+        (lambda federation, wanted: Separated(federation, Path(job["disk"])))
+        if "disk" in job
+        else None
+    )
     try:
         if job.get("resume"):
             simulate.resume(job["out"], from_round=job.get("from_round"), transport=apart)
@@ -107,7 +111,9 @@ def main() -> None:
         with os.fdopen(reading) as pipe:
             said = pipe.read()
         status = os.waitpid(child, 0)[1]
-        print(json.dumps({"killed": os.WIFSIGNALED(status), **json.loads(said or "{}")}), flush=True)
+        print(
+            json.dumps({"killed": os.WIFSIGNALED(status), **json.loads(said or "{}")}), flush=True
+        )
 
 
 if __name__ == "__main__":

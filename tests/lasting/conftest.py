@@ -22,7 +22,11 @@ def not_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def play() -> Iterator[Callable[..., dict[str, Any]]]:
     """Play or resume a run in a child process that may be killed; says whether it was, and what it said."""
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.helpers.zygote"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
+        [sys.executable, "-m", "tests.helpers.zygote"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
     ) as process:
         assert process.stdin is not None and process.stdout is not None
 

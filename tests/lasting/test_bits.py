@@ -19,9 +19,16 @@ def test_every_method_has_its_digests() -> None:
 
 @pytest.mark.parametrize("network", bits.NETWORKS)
 @pytest.mark.parametrize("method", EXPECTED["methods"])
-def test_the_final_state_is_that_of_the_commit_that_recorded_it(method: str, network: str, tmp_path: Path) -> None:
-    expected, found = EXPECTED["methods"][method][network], bits.found(method, network, tmp_path / "run")
-    assert found["norm"] == pytest.approx(expected["norm"], rel=0.02)  # on any processor, but for rounding
+def test_the_final_state_is_that_of_the_commit_that_recorded_it(
+    method: str, network: str, tmp_path: Path
+) -> None:
+    expected, found = (
+        EXPECTED["methods"][method][network],
+        bits.found(method, network, tmp_path / "run"),
+    )
+    assert found["norm"] == pytest.approx(
+        expected["norm"], rel=0.02
+    )  # on any processor, but for rounding
     if bits.processor() != EXPECTED["processor"]:
         pytest.skip(f"the digests belong to {EXPECTED['processor']}; the norm agrees")
     assert found["digest"] == expected["digest"]

@@ -46,7 +46,9 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("kind", ["server", "client", "perclient"])
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_newest_checkpoint_is_named_and_an_older_one_leads_to_the_same_bits(damage: str, kind: str, tmp_path: Path) -> None:
+def test_a_damaged_newest_checkpoint_is_named_and_an_older_one_leads_to_the_same_bits(
+    damage: str, kind: str, tmp_path: Path
+) -> None:
     method = "kdia" if kind == "perclient" else "scaffold"
     folder = stopped(tmp_path, method)
     victim = sorted((folder / "files").rglob(f"{kind}-*r2a0*"))[0]
@@ -54,7 +56,10 @@ def test_a_damaged_newest_checkpoint_is_named_and_an_older_one_leads_to_the_same
     before = {path: path.read_bytes() for path in (folder / "files").rglob("*.safetensors")}
     with pytest.raises(RunError) as said:
         simulate.resume(folder)
-    assert f"the newest checkpoint of {folder}, of round 2, is damaged: {victim.relative_to(folder / 'files')} " in str(said.value)
+    assert (
+        f"the newest checkpoint of {folder}, of round 2, is damaged: {victim.relative_to(folder / 'files')} "
+        in str(said.value)
+    )
     assert f"`equipoise resume {folder} --from-round 1`" in str(said.value)
     assert "repl" not in str(said.value)  # nobody's reply is to blame
     assert {path: path.read_bytes() for path in (folder / "files").rglob("*.safetensors")} == before
@@ -65,16 +70,22 @@ def test_a_damaged_newest_checkpoint_is_named_and_an_older_one_leads_to_the_same
 
 def test_only_a_checkpoint_that_is_held_and_whole_is_gone_back_to(tmp_path: Path) -> None:
     folder = stopped(tmp_path, rounds=4)
-    with pytest.raises(RunError, match=r"holds no checkpoint of round 1, but of 3, 2; choose one of these"):
+    with pytest.raises(
+        RunError, match=r"holds no checkpoint of round 1, but of 3, 2; choose one of these"
+    ):
         simulate.resume(folder, from_round=1)
     with pytest.raises(RunError, match=r"holds no checkpoint of round 7, but of 3, 2"):
         simulate.resume(folder, from_round=7)
     for number in (2, 3):
         flip(folder / "files" / f"server-r{number}a0.safetensors")
-    with pytest.raises(RunError, match=r"round 3, is damaged: server-r3.*no older one is whole: restore the folder from a copy, or run"):
+    with pytest.raises(
+        RunError,
+        match=r"round 3, is damaged: server-r3.*no older one is whole: restore the folder from a copy, or run",
+    ):
         simulate.resume(folder)
     with pytest.raises(
-        RunError, match=r"the checkpoint of round 2 of .* is damaged, too: server-r2a0.safetensors is not as it was written"
+        RunError,
+        match=r"the checkpoint of round 2 of .* is damaged, too: server-r2a0.safetensors is not as it was written",
     ):
         simulate.resume(folder, from_round=2)
     assert Run(folder).last_round == 3 and len(Run(folder).rounds()) == 3  # nothing was given up
@@ -95,7 +106,9 @@ def test_an_older_checkpoint_that_is_damaged_does_not_stop_a_run(tmp_path: Path)
     same_run(folder, tmp_path / "whole")
 
 
-def test_going_back_deletes_the_later_rounds_all_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_going_back_deletes_the_later_rounds_all_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = stopped(tmp_path)
     before = list(sqlite3.connect(folder / "run.db").iterdump())
     store = Store(folder, writing=True)
@@ -138,11 +151,16 @@ def test_no_model_comes_out_of_a_damaged_checkpoint(damage: str, tmp_path: Path)
         lambda: export(run, client=ids[1]),
         lambda: predictions(run, new, client=ids[1]),
     ):
-        with pytest.raises(RunError, match=r"of round 2, is damaged: [0-9a-f]{2}/client-\w+-r2a0x1.safetensors .*--from-round 1"):
+        with pytest.raises(
+            RunError,
+            match=r"of round 2, is damaged: [0-9a-f]{2}/client-\w+-r2a0x1.safetensors .*--from-round 1",
+        ):
             ask()
     DAMAGE[damage](run.folder / "files" / "server-r2a0.safetensors")
     for ask in (lambda: export(run), lambda: predictions(run, new)):
-        with pytest.raises(RunError, match=r"of round 2, is damaged: server-r2a0.safetensors .*--from-round 1"):
+        with pytest.raises(
+            RunError, match=r"of round 2, is damaged: server-r2a0.safetensors .*--from-round 1"
+        ):
             ask()
 
 
@@ -150,19 +168,28 @@ def test_a_damaged_database_is_found_at_resume(tmp_path: Path) -> None:
     folder = stopped(tmp_path, rounds=5)
     with sqlite3.connect(folder / "run.db") as db:
         db.execute("pragma wal_checkpoint(truncate)")
-        page = db.execute("select rootpage from sqlite_master where name = 'measured'").fetchone()[0]
+        page = db.execute("select rootpage from sqlite_master where name = 'measured'").fetchone()[
+            0
+        ]
     db.close()
     content = bytearray((folder / "run.db").read_bytes())
     size = int.from_bytes(content[16:18], "big")
-    content[(page - 1) * size + 100 : page * size] = bytes(size - 100)  # an index, which nothing at resume would read
+    content[(page - 1) * size + 100 : page * size] = bytes(
+        size - 100
+    )  # an index, which nothing at resume would read
     (folder / "run.db").write_bytes(content)
-    with pytest.raises(RunError, match="is damaged or not a run of Equipoise: its database says: .*restore it from a copy"):
+    with pytest.raises(
+        RunError,
+        match="is damaged or not a run of Equipoise: its database says: .*restore it from a copy",
+    ):
         simulate.resume(folder)
 
 
 def test_every_file_has_its_digest(tmp_path: Path) -> None:
     for method, workers in (("kdia", 0), ("scaffold", 1)):
-        run = simulate.run(experiment(config(tmp_path, method, rounds=2, workers=workers)), tmp_path / method)
+        run = simulate.run(
+            experiment(config(tmp_path, method, rounds=2, workers=workers)), tmp_path / method
+        )
         rows = run.store.rows("select name, digest from files")
         assert {row["name"]: row["digest"] for row in rows} == {
             name: digest(run.store.files / name) for name in files_under(run.store.files)
@@ -182,13 +209,17 @@ def old(tmp_path: Path) -> Path:
 def test_a_run_of_format_1_is_read_as_it_is(old: Path) -> None:
     before = (old / "run.db").read_bytes()
     run = Run(old)
-    assert [row["round"] for row in run.rounds()] == [1, 2] and run.rounds()[0]["seconds"]["clients"] > 0
+    assert [row["round"] for row in run.rounds()] == [1, 2] and run.rounds()[0]["seconds"][
+        "clients"
+    ] > 0
     run.model("global")
     run.store.close()
     assert (old / "run.db").read_bytes() == before
 
 
-def test_opening_a_run_of_format_1_for_writing_migrates_it_whole_or_not_at_all(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_a_run_of_format_1_for_writing_migrates_it_whole_or_not_at_all(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = list(sqlite3.connect(old / "run.db").iterdump())
     calls: list[Path] = []
 
@@ -216,7 +247,10 @@ def test_opening_a_run_of_format_1_for_writing_migrates_it_whole_or_not_at_all(o
 
 def test_a_broken_header_is_found_in_a_run_without_digests(old: Path) -> None:
     no_header(old / "files" / "client-000001-r2a0x1.safetensors")
-    with pytest.raises(RunError, match=r"of round 2, is damaged: client-000001-r2a0x1.safetensors cannot be read \("):
+    with pytest.raises(
+        RunError,
+        match=r"of round 2, is damaged: client-000001-r2a0x1.safetensors cannot be read \(",
+    ):
         eq.resume(old)
     with pytest.raises(RunError, match=r"client-000001-r2a0x1.safetensors cannot be read \("):
         Run(old).model("global", client="1")

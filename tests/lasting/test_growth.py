@@ -26,11 +26,19 @@ def long(folder: Path, rounds: int) -> Run:
     with sqlite3.connect(folder / "run.db") as db:
         db.execute("delete from rounds where round > 0")
         db.execute("delete from seconds where round > 0")
-        db.executemany("insert into rounds values (?, 0, '[\"0\"]', '[\"0\"]', 1, 2, 3, 4, null)", [(n,) for n in range(1, rounds + 1)])
-        db.executemany("insert into seconds values (?, ?, ?)", [(n, phase, n / 8) for n in range(1, rounds + 1) for phase in PHASES])
+        db.executemany(
+            "insert into rounds values (?, 0, '[\"0\"]', '[\"0\"]', 1, 2, 3, 4, null)",
+            [(n,) for n in range(1, rounds + 1)],
+        )
+        db.executemany(
+            "insert into seconds values (?, ?, ?)",
+            [(n, phase, n / 8) for n in range(1, rounds + 1) for phase in PHASES],
+        )
     db.close()
     configuration = folder / "experiment.yaml"
-    configuration.write_text(configuration.read_text().replace("\nrounds: 4\n", f"\nrounds: {rounds}\n"))
+    configuration.write_text(
+        configuration.read_text().replace("\nrounds: 4\n", f"\nrounds: {rounds}\n")
+    )
     return Run(folder)
 
 
@@ -52,7 +60,9 @@ def work(run: Run) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("migrated", [False, True], ids=["format 1", "format 2"])
-def test_the_rounds_of_a_run_are_one_query_whose_work_grows_with_their_number(migrated: bool, tmp_path: Path) -> None:
+def test_the_rounds_of_a_run_are_one_query_whose_work_grows_with_their_number(
+    migrated: bool, tmp_path: Path
+) -> None:
     runs = []
     for rounds in (500, 4000):
         run = long(tmp_path / str(rounds), rounds)
@@ -62,10 +72,14 @@ def test_the_rounds_of_a_run_are_one_query_whose_work_grows_with_their_number(mi
         runs.append(run)
     (few_statements, few), (many_statements, many) = map(work, runs)
     assert few_statements == many_statements == 1
-    assert many < 12 * few  # eight times the rounds; each of 4,000 rounds looking through all would be sixty times the work
+    assert (
+        many < 12 * few
+    )  # eight times the rounds; each of 4,000 rounds looking through all would be sixty times the work
     rows = runs[1].rounds()
     assert [row["round"] for row in rows] == list(range(1, 4001))
-    assert rows[99]["seconds"] == dict.fromkeys(PHASES, 100 / 8) and list(rows[99]["seconds"]) == list(PHASES)
+    assert rows[99]["seconds"] == dict.fromkeys(PHASES, 100 / 8) and list(
+        rows[99]["seconds"]
+    ) == list(PHASES)
     assert rows[99]["cohort"] == ["0"] and "phase" not in rows[99]
 
 
@@ -77,7 +91,9 @@ def test_a_round_without_times_is_a_round(tmp_path: Path) -> None:
     assert [row["seconds"].get("store") for row in run.rounds()] == [1 / 8, None, 3 / 8]
 
 
-def written(folder: Path, keep: int, cohorts: list[list[int]], reopened: set[int]) -> Iterator[Store]:
+def written(
+    folder: Path, keep: int, cohorts: list[list[int]], reopened: set[int]
+) -> Iterator[Store]:
     """A store in which the clients of each round's cohort wrote a state, and the server its own; given after every commit."""
     store = Store.create(folder, "", {})
     for number, cohort in enumerate(cohorts):
@@ -87,43 +103,79 @@ def written(folder: Path, keep: int, cohorts: list[list[int]], reopened: set[int
         names = {"server": f"server-r{number}a0.safetensors"} | {
             str(k): f"{k % 256:02x}/client-{k:06x}-r{number}a0x1.safetensors" for k in cohort
         }
-        files = [("server" if key == "server" else "client", "" if key == "server" else key, name, "") for key, name in names.items()]
+        files = [
+            ("server" if key == "server" else "client", "" if key == "server" else key, name, "")
+            for key, name in names.items()
+        ]
         for name in names.values():
             place(store.files, name).write_bytes(b"x")
         ids = [str(k) for k in cohort]
         measured = [(client, "global", "received", "test", "accuracy", 0.5) for client in ids]
-        store.commit(RoundRecord(number, 0, ids, ids, measurements=measured, weights=dict.fromkeys(ids, 0.1), files=files), keep)
+        store.commit(
+            RoundRecord(
+                number,
+                0,
+                ids,
+                ids,
+                measurements=measured,
+                weights=dict.fromkeys(ids, 0.1),
+                files=files,
+            ),
+            keep,
+        )
         yield store
     store.close()
 
 
-@pytest.mark.parametrize("reopened", [set(), {3}, {4, 5, 9}], ids=["in one go", "resumed once", "resumed thrice"])
+@pytest.mark.parametrize(
+    "reopened", [set(), {3}, {4, 5, 9}], ids=["in one go", "resumed once", "resumed thrice"]
+)
 @pytest.mark.parametrize("keep", [1, 2, 3])
-def test_a_commit_keeps_what_the_kept_rounds_would_find_and_nothing_else(keep: int, reopened: set[int], tmp_path: Path) -> None:
+def test_a_commit_keeps_what_the_kept_rounds_would_find_and_nothing_else(
+    keep: int, reopened: set[int], tmp_path: Path
+) -> None:
     draw = random.Random(f"{keep} {sorted(reopened)}")
     cohorts = [draw.sample(range(7), 3) for _ in range(12)]
     for number, store in enumerate(written(tmp_path / "run", keep, cohorts, reopened)):
         wanted = set()
-        for kept in range(max(0, number - keep + 1), number + 1):  # by its meaning: what each kept round finds
+        for kept in range(
+            max(0, number - keep + 1), number + 1
+        ):  # by its meaning: what each kept round finds
             wanted.add(f"server-r{kept}a0.safetensors")
             for client in range(7):
                 last = max((n for n in range(kept + 1) if client in cohorts[n]), default=None)
-                wanted |= {f"{client:02x}/client-{client:06x}-r{last}a0x1.safetensors"} if last is not None else set()
-        assert {row["name"] for row in store.rows("select name from files")} == wanted == set(files_under(store.files))
+                wanted |= (
+                    {f"{client:02x}/client-{client:06x}-r{last}a0x1.safetensors"}
+                    if last is not None
+                    else set()
+                )
+        assert (
+            {row["name"] for row in store.rows("select name from files")}
+            == wanted
+            == set(files_under(store.files))
+        )
 
 
-def test_a_commit_costs_what_its_cohort_costs_however_many_clients_have_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_costs_what_its_cohort_costs_however_many_clients_have_a_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Counted: steps of SQLite's machine, statements, rows that change, files that are synced and removed."""
     removed: list[Path] = []
     synced: list[Path] = []
     for name, seen in (("unlink", removed), ("sync", synced)):
         real = getattr(store_module, name)
-        monkeypatch.setattr(store_module, name, lambda paths, real=real, seen=seen: real(seen.extend(paths := list(paths)) or paths))
+        monkeypatch.setattr(
+            store_module,
+            name,
+            lambda paths, real=real, seen=seen: real(seen.extend(paths := list(paths)) or paths),
+        )
     found = {}
     for clients in (200, 4000):
         everyone, few = list(range(clients)), [[k, k + 1, k + 2] for k in range(0, 18, 3)]
         steps, statements, changes = list[None](), list[str](), 0
-        for number, store in enumerate(written(tmp_path / str(clients), 2, [everyone, *few], set())):
+        for number, store in enumerate(
+            written(tmp_path / str(clients), 2, [everyone, *few], set())
+        ):
             if number == len(few) - 1:  # what the last commit does is counted
                 changes = store.db.total_changes
                 removed.clear(), synced.clear()
@@ -137,7 +189,11 @@ def test_a_commit_costs_what_its_cohort_costs_however_many_clients_have_a_state(
     _, statements_of_one, changes, gone, on_disk = found[200]
     # By hand: a round, three measurements and shares, four files and two values of metadata are new; the server's file of two rounds ago and the
     # first states of the three clients of one round ago go. One file each for the server and three clients, and their folders.
-    assert (changes, gone) == (1 + 3 + 3 + 4 + 1 + 4, 4) and statements_of_one < 40 and 4 < on_disk <= 8
+    assert (
+        (changes, gone) == (1 + 3 + 3 + 4 + 1 + 4, 4)
+        and statements_of_one < 40
+        and 4 < on_disk <= 8
+    )
 
 
 def counted_opening(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -155,14 +211,18 @@ def counted_opening(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     return len(steps)
 
 
-def test_opening_a_run_costs_the_same_however_much_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_a_run_costs_the_same_however_much_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = {}
     for rows in (10, 5000):
         folder = long(tmp_path / str(rows), 3).folder
         with sqlite3.connect(folder / "run.db") as db:
             one = "insert into measurements values (1, ?, 'global', 'received', 'test', 'accuracy', 0.5)"
             db.executemany(one, [(str(number),) for number in range(rows)])
-            db.executemany("insert into weights values (1, ?, 0.1)", [(str(number),) for number in range(rows)])
+            db.executemany(
+                "insert into weights values (1, ?, 0.1)", [(str(number),) for number in range(rows)]
+            )
         db.close()
         found[rows] = counted_opening(folder, monkeypatch)
     assert 0 < found[5000] <= found[10] + 1
@@ -171,12 +231,28 @@ def test_opening_a_run_costs_the_same_however_much_was_measured(tmp_path: Path, 
 COLUMNS = {
     "measurements": ("round", "client", "model", "phase", "split", "metric", "value"),
     "weights": ("round", "client", "share"),
-    "curves": ("round", "client", "model", "split", "class", "score", "positives", "negatives", "found", "mistaken"),
+    "curves": (
+        "round",
+        "client",
+        "model",
+        "split",
+        "class",
+        "score",
+        "positives",
+        "negatives",
+        "found",
+        "mistaken",
+    ),
 }
 
 
-@pytest.mark.parametrize(("table", "column"), [(table, column) for table, columns in COLUMNS.items() for column in columns])
-def test_a_value_of_the_wrong_type_is_found_when_it_is_read(table: str, column: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [(table, column) for table, columns in COLUMNS.items() for column in columns],
+)
+def test_a_value_of_the_wrong_type_is_found_when_it_is_read(
+    table: str, column: str, tmp_path: Path
+) -> None:
     folder = long(tmp_path / "run", 3).folder
     Store(folder, writing=True).close()  # to today's format
     with sqlite3.connect(folder / "run.db") as db:
@@ -184,20 +260,41 @@ def test_a_value_of_the_wrong_type_is_found_when_it_is_read(table: str, column: 
         db.execute("insert into weights values (1, '0', 0.5)")
         db.execute("insert into curves values (1, '0', 'global', 'test', 0, 0, 1, 1, 1, 1)")
     db.close()
-    read = {"measurements": Run.table, "weights": Run.weights, "curves": lambda run: run.store.rows("select * from curves")}[table]
+    read = {
+        "measurements": Run.table,
+        "weights": Run.weights,
+        "curves": lambda run: run.store.rows("select * from curves"),
+    }[table]
     assert read(Run(folder))
     for wrong in (b"\x01", None) if column != "value" else (b"\x01", "good"):
-        if wrong is None:  # the table says that there is none: whoever wants one there changes that first
-            (made,) = sqlite3.connect(folder / "run.db").execute("select sql from sqlite_master where name = ?", (table,)).fetchone()
+        if (
+            wrong is None
+        ):  # the table says that there is none: whoever wants one there changes that first
+            (made,) = (
+                sqlite3.connect(folder / "run.db")
+                .execute("select sql from sqlite_master where name = ?", (table,))
+                .fetchone()
+            )
             with sqlite3.connect(folder / "run.db") as db:
                 db.execute("pragma writable_schema = on")
-                db.execute("update sqlite_master set sql = ? where name = ?", (made.replace(" not null", ""), table))
+                db.execute(
+                    "update sqlite_master set sql = ? where name = ?",
+                    (made.replace(" not null", ""), table),
+                )
             db.close()
         with sqlite3.connect(folder / "run.db") as db:
-            db.execute(f"update {table} set {column} = ? where rowid = (select max(rowid) from {table})", (wrong,))
+            db.execute(
+                f"update {table} set {column} = ? where rowid = (select max(rowid) from {table})",
+                (wrong,),
+            )
         db.close()
         run = Run(folder)
-        with pytest.raises(RunError, match=rf"is damaged or not a run of Equipoise: a '{column}' in its database is of the wrong type"):
+        with pytest.raises(
+            RunError,
+            match=rf"is damaged or not a run of Equipoise: a '{column}' in its database is of the wrong type",
+        ):
             read(run)
-        with pytest.raises(RunError, match=rf"row [0-9]+ of the table '{table}' holds a value of the wrong type"):
+        with pytest.raises(
+            RunError, match=rf"row [0-9]+ of the table '{table}' holds a value of the wrong type"
+        ):
             Store(folder, writing=True)

@@ -29,15 +29,27 @@ def test_a_run_of_format_1_is_resumed_to_the_same_bits(method: str, tmp_path: Pa
     assert bits.digest(values) == expected["digest"]
     # To nine decimals: a metric's own formula may round otherwise than it did in version 0.1, which had no rows of reference either.
     rows = [
-        (r["round"], r["client"], r["model"], r["phase"], r["split"], r["metric"], round(r["value"], 9))
+        (
+            r["round"],
+            r["client"],
+            r["model"],
+            r["phase"],
+            r["split"],
+            r["metric"],
+            round(r["value"], 9),
+        )
         for r in run.table()
         if r["phase"] != "reference"
     ]
     assert hashlib.sha256(repr(rows).encode()).hexdigest() == expected["table"]
 
 
-@pytest.mark.parametrize("method", ["scaffold", "kdia"])  # states of clients; and one value per client at the server
-def test_a_run_of_format_4_whose_files_lie_in_one_folder_goes_on_to_the_same_bits(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "method", ["scaffold", "kdia"]
+)  # states of clients; and one value per client at the server
+def test_a_run_of_format_4_whose_files_lie_in_one_folder_goes_on_to_the_same_bits(
+    method: str, tmp_path: Path
+) -> None:
     folder = stopped(tmp_path, method, rounds=4)
     with sqlite3.connect(folder / "run.db") as db:
         for (name,) in db.execute("select name from files").fetchall():

@@ -13,7 +13,11 @@ from equipoise.runs import Run
 from tests.helpers.runs import assert_same, config, everything, killed_at_random, same_run, stopped
 from tests.helpers.transports import named
 
-METHODS = ["fedavg", "scaffold", "kdia"]  # without client state, with it, and with one value per client at the server
+METHODS = [
+    "fedavg",
+    "scaffold",
+    "kdia",
+]  # without client state, with it, and with one value per client at the server
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -50,13 +54,17 @@ def test_killed_while_it_goes_back(play: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "kdia"])
-def test_killed_at_random_moments_again_and_again(method: str, workers: int, play: Any, tmp_path: Path) -> None:
+def test_killed_at_random_moments_again_and_again(
+    method: str, workers: int, play: Any, tmp_path: Path
+) -> None:
     job = config(tmp_path, method, rounds=6, workers=workers)
     whole, out = tmp_path / "whole", tmp_path / "killed"
     assert not play(config=job | {"workers": 0}, out=str(whole)).get("error")
     draw = random.Random(f"{method} {workers}")
     shortest, longest = (0.05, 0.6) if not workers else (2.0, 6.0)
-    killed_at_random(play, job, out, lambda: draw.uniform(shortest, longest), 5 if not workers else 2)
+    killed_at_random(
+        play, job, out, lambda: draw.uniform(shortest, longest), 5 if not workers else 2
+    )
     same_run(whole, out)
 
 
@@ -73,9 +81,15 @@ def test_twenty_kills_at_any_moment_change_no_bit(where: str, play: Any, tmp_pat
     for number in range(60):
         if kills == 20:
             break
-        moment = {"die_after": draw.uniform(0.05, 0.4)} if number % 3 == 2 else {"die_at": draw.randrange(1, events // 40)}
+        moment = (
+            {"die_after": draw.uniform(0.05, 0.4)}
+            if number % 3 == 2
+            else {"die_at": draw.randrange(1, events // 40)}
+        )
         begun = (out / "run.db").exists()
-        said = play(**({"resume": True} if begun else {"config": job}), out=str(out), **moment, **disk)
+        said = play(
+            **({"resume": True} if begun else {"config": job}), out=str(out), **moment, **disk
+        )
         if "is finished" in said.get("error", ""):
             break
         assert said["killed"] or not said.get("error"), said
@@ -88,7 +102,9 @@ def test_twenty_kills_at_any_moment_change_no_bit(where: str, play: Any, tmp_pat
     assert_same(everything(Run(whole)), everything(killed, tmp_path / "disk" if disk else None))
     assert Run(whole).table() == killed.table()
     if disk:
-        assert {file.path.name for file in killed.store.current("client").values()} <= named(tmp_path / "disk")
+        assert {file.path.name for file in killed.store.current("client").values()} <= named(
+            tmp_path / "disk"
+        )
         assert not list((out / "files").rglob("client-*"))
 
 

@@ -19,7 +19,11 @@ from equipoise.storage.store import RunError
 from tests.helpers import half_finished
 
 IMAGES, TABLE = {"shape": [1, 28, 28]}, {"shape": [12]}
-ADAM, MOMENTUM, PLAIN = {"optimiser": "adam"}, {"optimiser": "sgd", "momentum": 0.9}, {"optimiser": "sgd", "momentum": 0.0}
+ADAM, MOMENTUM, PLAIN = (
+    {"optimiser": "adam"},
+    {"optimiser": "sgd", "momentum": 0.9},
+    {"optimiser": "sgd", "momentum": 0.0},
+)
 KEPT = {"keep_optimiser": True}
 
 
@@ -35,7 +39,14 @@ KEPT = {"keep_optimiser": True}
         (False, "1.0.0", "fedekd", ADAM, "cnn", IMAGES),
         (True, "0.1.0", "standalone", ADAM | KEPT, "cnn", IMAGES),
         (True, "0.1.0", "standalone", MOMENTUM | KEPT, {"name": "lenet"}, IMAGES),
-        (True, "0.1.0", "standalone", ADAM | KEPT, {"name": "mlp", "clients": {"3": "cnn"}}, IMAGES),
+        (
+            True,
+            "0.1.0",
+            "standalone",
+            ADAM | KEPT,
+            {"name": "mlp", "clients": {"3": "cnn"}},
+            IMAGES,
+        ),
         (True, "0.1.0", "standalone", ADAM | KEPT, "<Sequential given in Python>", IMAGES),
         (False, "0.2.0", "standalone", ADAM | KEPT, "cnn", IMAGES),
         (False, "0.1.0", "standalone", ADAM, "cnn", IMAGES),
@@ -46,15 +57,24 @@ KEPT = {"keep_optimiser": True}
         (False, "0.1.0", "fedavg", ADAM | KEPT, "cnn", IMAGES),
     ],
 )
-def test_which_runs_the_correction_changes(changed: bool, version: str, method: str, training: Any, model: Any, task: Any) -> None:
+def test_which_runs_the_correction_changes(
+    changed: bool, version: str, method: str, training: Any, model: Any, task: Any
+) -> None:
     config = {"method": {"name": method}, "training": training, "model": model, "models": {}}
     assert (outdated(config, version, task) is not None) == changed
 
 
 def test_standalone_looks_at_the_model_that_it_trains() -> None:
-    config = {"method": {"name": "standalone", "model": "private"}, "training": ADAM | KEPT, "models": {"private": "mlp", "proxy": "cnn"}}
+    config = {
+        "method": {"name": "standalone", "model": "private"},
+        "training": ADAM | KEPT,
+        "models": {"private": "mlp", "proxy": "cnn"},
+    }
     assert outdated(config, "0.1.0", IMAGES) is None
-    assert outdated({**config, "method": {"name": "standalone", "model": "proxy"}}, "0.1.0", IMAGES) is not None
+    assert (
+        outdated({**config, "method": {"name": "standalone", "model": "proxy"}}, "0.1.0", IMAGES)
+        is not None
+    )
 
 
 @pytest.fixture
@@ -70,13 +90,16 @@ def old(tmp_path: Path) -> Path:
 
 def test_it_is_not_resumed_and_stays_as_it_is(old: Path) -> None:
     with pytest.raises(
-        RunError, match=r"was begun by version 0\.1\.0, whose FedeKD kept the optimiser's memory .*wrong weights.*run it anew"
+        RunError,
+        match=r"was begun by version 0\.1\.0, whose FedeKD kept the optimiser's memory .*wrong weights.*run it anew",
     ):
         eq.resume(old)
     assert Run(old).last_round == 2 and (old / "files" / "server-r2a0.safetensors").exists()
 
 
-def test_show_marks_it(old: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_marks_it(
+    old: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from equipoise.cli import output
 
     monkeypatch.setattr(output.console, "width", 300)

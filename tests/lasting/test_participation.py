@@ -18,10 +18,15 @@ from tests.helpers.runs import config, everything, played, settings, sites
 EIGHT = {f"c{k}": 12 + k for k in range(8)}
 
 
-def test_a_number_or_a_fraction_of_the_clients_is_asked_and_every_method_sees_the_same(tmp_path: Path) -> None:
+def test_a_number_or_a_fraction_of_the_clients_is_asked_and_every_method_sees_the_same(
+    tmp_path: Path,
+) -> None:
     runs = [
         played(settings(method, participation=part, rounds=4), tmp_path / name, sites(EIGHT))
-        for name, method, part in (("a", "fedavg", {"number": 3}), ("b", "scaffold", {"fraction": 0.375}))
+        for name, method, part in (
+            ("a", "fedavg", {"number": 3}),
+            ("b", "scaffold", {"fraction": 0.375}),
+        )
     ]
     cohorts = [[row["cohort"] for row in run.rounds()] for run in runs]
     assert cohorts[0] == cohorts[1]
@@ -30,26 +35,42 @@ def test_a_number_or_a_fraction_of_the_clients_is_asked_and_every_method_sees_th
 
 
 def test_unavailable_clients_are_not_asked(tmp_path: Path) -> None:
-    run = played(settings("fedavg", participation={"availability": 0.5}, rounds=8), tmp_path / "run", sites(EIGHT))
+    run = played(
+        settings("fedavg", participation={"availability": 0.5}, rounds=8),
+        tmp_path / "run",
+        sites(EIGHT),
+    )
     sizes = [len(row["cohort"]) for row in run.rounds()]
     assert 0 < sum(sizes) / len(sizes) < 8 and len(set(sizes)) > 1
 
 
 def test_dropouts_and_stragglers_are_drawn_from_the_seed_and_recorded(tmp_path: Path) -> None:
     faults = {"dropout": 0.3, "stragglers": 0.4, "slowdown": 50.0, "deadline": 0.1}
-    first, second = (played(settings("fedavg", faults=faults, rounds=5), tmp_path / name, sites(EIGHT)) for name in "ab")
+    first, second = (
+        played(settings("fedavg", faults=faults, rounds=5), tmp_path / name, sites(EIGHT))
+        for name in "ab"
+    )
     reasons = [row["reason"] for row in first.rejected()]
-    assert any("dropped out" in reason for reason in reasons) and any("missed the deadline" in reason for reason in reasons)
+    assert any("dropped out" in reason for reason in reasons) and any(
+        "missed the deadline" in reason for reason in reasons
+    )
     assert first.rejected() == second.rejected()
     for row in first.rounds():
         assert set(row["joined"]) == set(row["cohort"]) - {
-            r["client"] for r in first.rejected() if r["round"] == row["round"] and r["attempt"] == row["attempt"]
+            r["client"]
+            for r in first.rejected()
+            if r["round"] == row["round"] and r["attempt"] == row["attempt"]
         }
         assert 0 < row["virtual_seconds"] <= 0.1
 
 
 def test_below_the_floor_a_round_is_repeated_with_a_new_cohort(tmp_path: Path) -> None:
-    job = settings("fedavg", participation={"number": 4, "floor": 4, "tries": 50}, faults={"dropout": 0.3}, rounds=3)
+    job = settings(
+        "fedavg",
+        participation={"number": 4, "floor": 4, "tries": 50},
+        faults={"dropout": 0.3},
+        rounds=3,
+    )
     run = played(job, tmp_path / "run", sites(EIGHT))
     rounds = run.rounds()
     assert all(len(row["joined"]) == 4 for row in rounds)
@@ -60,8 +81,12 @@ def test_below_the_floor_a_round_is_repeated_with_a_new_cohort(tmp_path: Path) -
     assert {row["reason"] for row in run.rejected()} == {"dropped out"}
 
 
-def test_after_the_last_try_the_run_stops_with_a_sentence_and_can_be_resumed(tmp_path: Path) -> None:
-    job = config(tmp_path, "fedavg", participation={"floor": 4, "tries": 2}, faults={"dropout": 0.99})
+def test_after_the_last_try_the_run_stops_with_a_sentence_and_can_be_resumed(
+    tmp_path: Path,
+) -> None:
+    job = config(
+        tmp_path, "fedavg", participation={"floor": 4, "tries": 2}, faults={"dropout": 0.99}
+    )
     with pytest.raises(
         RunError,
         match=r"round 1 was given up 2 times: .* 4 needed; the first reply that was refused in its last attempt, of client .*dropped out",
@@ -72,23 +97,49 @@ def test_after_the_last_try_the_run_stops_with_a_sentence_and_can_be_resumed(tmp
 
 
 def test_a_training_that_diverges_at_every_client_says_what_to_change(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"holds values that are not finite; .*lower training.lr or set training.clip=1, and run anew$"):
-        simulate.run(experiment(config(tmp_path, "fedavg", training={"lr": 1e30})), tmp_path / "run")
+    with pytest.raises(
+        RunError,
+        match=r"holds values that are not finite; .*lower training.lr or set training.clip=1, and run anew$",
+    ):
+        simulate.run(
+            experiment(config(tmp_path, "fedavg", training={"lr": 1e30})), tmp_path / "run"
+        )
 
 
-@pytest.mark.parametrize(("kind", "reason"), [("nan", "not finite"), ("shape", "expected shape"), ("names", "missing")])
-def test_a_damaged_reply_is_rejected_and_never_reaches_the_model(kind: str, reason: str, tmp_path: Path) -> None:
-    run = played(settings("fedavg", faults={"corrupt": 0.4, "corruption": kind}, rounds=4), tmp_path / "run")
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("nan", "not finite"), ("shape", "expected shape"), ("names", "missing")]
+)
+def test_a_damaged_reply_is_rejected_and_never_reaches_the_model(
+    kind: str, reason: str, tmp_path: Path
+) -> None:
+    run = played(
+        settings("fedavg", faults={"corrupt": 0.4, "corruption": kind}, rounds=4), tmp_path / "run"
+    )
     assert run.rejected() and all(reason in row["reason"] for row in run.rejected())
-    assert all(torch.isfinite(value).all() for value in everything(run).values() if isinstance(value, torch.Tensor))
+    assert all(
+        torch.isfinite(value).all()
+        for value in everything(run).values()
+        if isinstance(value, torch.Tensor)
+    )
 
 
-def test_scaffolds_control_stays_the_mean_of_the_clients_when_a_reply_is_refused(tmp_path: Path) -> None:
-    script = {"script": [{"round": 1, "client": "cy", "kind": "nan"}, {"round": 3, "client": "ada", "kind": "nan"}]}
-    run = played(settings("scaffold", faults=script, participation={"number": 3}, rounds=4), tmp_path / "run")
+def test_scaffolds_control_stays_the_mean_of_the_clients_when_a_reply_is_refused(
+    tmp_path: Path,
+) -> None:
+    script = {
+        "script": [
+            {"round": 1, "client": "cy", "kind": "nan"},
+            {"round": 3, "client": "ada", "kind": "nan"},
+        ]
+    }
+    run = played(
+        settings("scaffold", faults=script, participation={"number": 3}, rounds=4), tmp_path / "run"
+    )
     assert run.rejected()
     state = load_server(run.store)
-    own: list[Tree | None] = [read(path, lazy=False)["control"] for path, *_ in run.store.current("client").values()]
+    own: list[Tree | None] = [
+        read(path, lazy=False)["control"] for path, *_ in run.store.current("client").values()
+    ]
     mean = combine(own, [1.0] * len(own), divide=len(run.clients))
     for name in state.control:
         # One float32 rounding per round separates the running sum from the mean taken at once.
@@ -112,11 +163,15 @@ def test_the_store_keeps_rounds_weights_bytes_seconds(tmp_path: Path) -> None:
 
 
 def test_old_checkpoints_are_pruned_and_the_kept_ones_are_whole(tmp_path: Path) -> None:
-    run = played(settings("scaffold", participation={"number": 2}, rounds=9, keep=3), tmp_path / "run")
+    run = played(
+        settings("scaffold", participation={"number": 2}, rounds=9, keep=3), tmp_path / "run"
+    )
     rows = run.store.rows("select kind, key, round from files")
     assert sorted(row["round"] for row in rows if row["kind"] == "server") == [7, 8, 9]
     for client in run.clients:
-        versions = sorted(row["round"] for row in rows if row["kind"] == "client" and row["key"] == client)
+        versions = sorted(
+            row["round"] for row in rows if row["kind"] == "client" and row["key"] == client
+        )
         joined = [row["round"] for row in run.rounds() if client in row["joined"]]
         for kept in (7, 8, 9):  # the state that each kept round would find is still there
             before = [number for number in joined if number <= kept]

@@ -33,7 +33,9 @@ class Disk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.contents: dict[int, bytes] = {}  # inode -> content when it was synced
-        self.holds: dict[str, int] = {}  # path inside the folder, once its own folder was synced -> inode
+        self.holds: dict[
+            str, int
+        ] = {}  # path inside the folder, once its own folder was synced -> inode
         self.folders = {"", "files"}  # those whose own names were synced
         self.database: bytes | None = None  # the last transaction that is sure to be there
         self.images: dict[Image, None] = {}
@@ -43,10 +45,16 @@ class Disk:
         synced = os.fstat(descriptor)
         with self.lock:
             files = self.folder / "files"
-            for place in (place for place in (self.folder, files, *files.glob("??")) if place.is_dir()):
+            for place in (
+                place for place in (self.folder, files, *files.glob("??")) if place.is_dir()
+            ):
                 inside = [path for path in place.iterdir() if path.is_file()]
                 if place == files and os.path.samestat(place.stat(), synced):
-                    self.folders |= {str(path.relative_to(self.folder)) for path in place.iterdir() if path.is_dir()}
+                    self.folders |= {
+                        str(path.relative_to(self.folder))
+                        for path in place.iterdir()
+                        if path.is_dir()
+                    }
                 if os.path.samestat(place.stat(), synced):
                     for path in inside:
                         if not path.name.startswith("run."):
@@ -77,7 +85,11 @@ class Disk:
     def moment(self) -> None:
         with self.lock:
             if self.database is not None:
-                there = {name: inode for name, inode in sorted(self.holds.items()) if name.rpartition("/")[0] in self.folders}
+                there = {
+                    name: inode
+                    for name, inode in sorted(self.holds.items())
+                    if name.rpartition("/")[0] in self.folders
+                }
                 held = ((name, self.contents.get(inode, UNSYNCED)) for name, inode in there.items())
                 self.images[(("run.db", self.database), *held)] = None
 
@@ -122,13 +134,23 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
     monkeypatch.setattr(store_module.Store, "__init__", init)
     monkeypatch.setattr(checkpoint, "write", around(records.write))
     monkeypatch.setattr(states.FileStates, "write", around(states.FileStates.write))
-    monkeypatch.setattr(os, "fsync", lambda descriptor: (fsync(descriptor), found.fsync(descriptor))[0])
-    monkeypatch.setattr(Path, "unlink", lambda path, missing_ok=False: (unlink(path, missing_ok), found.removed(path))[0])
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: (fsync(descriptor), found.fsync(descriptor))[0]
+    )
+    monkeypatch.setattr(
+        Path,
+        "unlink",
+        lambda path, missing_ok=False: (unlink(path, missing_ok), found.removed(path))[0],
+    )
     return found
 
 
-@pytest.mark.parametrize("method", ["scaffold", "kdia"])  # state of clients; and one value per client at the server
-def test_power_may_be_lost_at_any_moment(method: str, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "method", ["scaffold", "kdia"]
+)  # state of clients; and one value per client at the server
+def test_power_may_be_lost_at_any_moment(
+    method: str, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # With one checkpoint kept, a commit that is lost after it removed the older one would be the end.
     job = experiment(config(tmp_path, method, rounds=3, keep=1))
     simulate.run(job, disk.folder)

@@ -72,7 +72,9 @@ def test_a_newer_run_asks_for_an_upgrade(tmp_path: Path) -> None:
     store = Store(folder, writing=True)
     store.set_meta("format", 99)
     store.close()
-    with pytest.raises(RunError, match=rf"newer version \(format 99, this one reads up to {FORMAT}\); upgrade"):
+    with pytest.raises(
+        RunError, match=rf"newer version \(format 99, this one reads up to {FORMAT}\); upgrade"
+    ):
         simulate.resume(folder)
 
 
@@ -112,7 +114,9 @@ def test_a_folder_in_use_or_not_writable_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_full_disk_ends_the_run_with_a_sentence_and_it_can_be_resumed(workers: int, tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_run_with_a_sentence_and_it_can_be_resumed(
+    workers: int, tmp_path: Path
+) -> None:
     """A limit on the size of files stands in for a full disk: the write of a checkpoint fails in the middle of the run."""
     job = config(tmp_path, "scaffold", rounds=2, workers=workers)
     program = (
@@ -129,15 +133,27 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_it_can_be_resumed(workers:
         "cli.app = lambda: simulate.run(wanted, OUT)\n"
         "cli.main()\n"
     ).replace("OUT", repr(str(tmp_path / "run")))
-    said = subprocess.run([sys.executable, "-c", program, json.dumps(job)], capture_output=True, text=True, timeout=100, env=environment())
+    said = subprocess.run(
+        [sys.executable, "-c", program, json.dumps(job)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=environment(),
+    )
     assert said.returncode == 2, said.stderr
-    assert "error: cannot write" in said.stderr and "equipoise resume" in said.stderr and "Traceback" not in said.stderr
+    assert (
+        "error: cannot write" in said.stderr
+        and "equipoise resume" in said.stderr
+        and "Traceback" not in said.stderr
+    )
     simulate.resume(tmp_path / "run")
     simulate.run(experiment(job | {"workers": 0}), tmp_path / "whole")
     same_run(tmp_path / "run", tmp_path / "whole")
 
 
-def test_a_files_folder_that_vanishes_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_files_folder_that_vanishes_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = config(tmp_path, "scaffold", rounds=2)
     perform = Performer.perform
 
@@ -147,12 +163,17 @@ def test_a_files_folder_that_vanishes_is_a_sentence(tmp_path: Path, monkeypatch:
         return perform(self, *arguments)
 
     monkeypatch.setattr(Performer, "perform", vanishing)
-    with pytest.raises(RunError, match="files was removed or moved while the run was going on; bring it back and resume"):
+    with pytest.raises(
+        RunError,
+        match="files was removed or moved while the run was going on; bring it back and resume",
+    ):
         simulate.run(experiment(job), tmp_path / "run")
 
 
 def test_ctrl_c_ends_after_the_current_client_and_says_how_to_resume(tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(config(tmp_path, "fedavg", rounds=5000)))))
+    (tmp_path / "job.yaml").write_text(
+        yaml.safe_dump(json.loads(json.dumps(config(tmp_path, "fedavg", rounds=5000))))
+    )
     command = [
         sys.executable,
         "-c",
@@ -164,13 +185,19 @@ def test_ctrl_c_ends_after_the_current_client_and_says_how_to_resume(tmp_path: P
     ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment()) as process:
         deadline = time.monotonic() + 60
-        while not ((tmp_path / "run" / "run.db").exists() and Store(tmp_path / "run").last_round() >= 2):
+        while not (
+            (tmp_path / "run" / "run.db").exists() and Store(tmp_path / "run").last_round() >= 2
+        ):
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.05)
         os.kill(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "stopped after round" in said and f"equipoise resume {tmp_path / 'run'}" in said and "Traceback" not in said
+    assert (
+        "stopped after round" in said
+        and f"equipoise resume {tmp_path / 'run'}" in said
+        and "Traceback" not in said
+    )
     assert simulate.Run(tmp_path / "run").status == "stopped"
 
 
@@ -182,11 +209,16 @@ def test_a_table_run_from_before_there_were_schemas_is_told_so(tmp_path: Path) -
     store.set_meta("fingerprint", "of other inputs")
     store.set_meta("version", "0.1.0")
     store.close()
-    with pytest.raises(RunError, match=r"begun by a version \(0\.1\.0\) that read tables in another way .*run the experiment anew"):
+    with pytest.raises(
+        RunError,
+        match=r"begun by a version \(0\.1\.0\) that read tables in another way .*run the experiment anew",
+    ):
         simulate.resume(folder)
 
 
-def test_whoever_asks_for_the_lock_leaves_no_trace_and_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_asks_for_the_lock_leaves_no_trace_and_keeps_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert not is_held(tmp_path), "a folder that was never run"
     assert list(tmp_path.iterdir()) == []
     held = acquire(tmp_path)

@@ -66,11 +66,27 @@ def test_a_new_store_holds_what_it_was_given(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / f"{DATABASE}.new").write_text("left over by a process that was killed")
     store = Store.create(tmp_path / "run", "rounds: 3\n", {"clients": ["a"], "note": None})
-    assert (store.meta("format"), store.meta("status"), store.meta("clients"), store.meta("note")) == (FORMAT, "running", ["a"], None)
-    assert store.meta("never said") is None and store.last_round() == -1 and store.missed(3) is None and store.checkpoints() == []
-    assert (tmp_path / "run" / "experiment.yaml").read_text() == "rounds: 3\n" and store.files.is_dir()
-    assert not (tmp_path / "run" / f"{DATABASE}.new").exists() and store.db.execute("pragma journal_mode").fetchone() == ("wal",)
-    assert store.db.execute("pragma synchronous").fetchone() == (2,) and store.db.execute("pragma trusted_schema").fetchone() == (0,)
+    assert (
+        store.meta("format"),
+        store.meta("status"),
+        store.meta("clients"),
+        store.meta("note"),
+    ) == (FORMAT, "running", ["a"], None)
+    assert (
+        store.meta("never said") is None
+        and store.last_round() == -1
+        and store.missed(3) is None
+        and store.checkpoints() == []
+    )
+    assert (
+        tmp_path / "run" / "experiment.yaml"
+    ).read_text() == "rounds: 3\n" and store.files.is_dir()
+    assert not (tmp_path / "run" / f"{DATABASE}.new").exists() and store.db.execute(
+        "pragma journal_mode"
+    ).fetchone() == ("wal",)
+    assert store.db.execute("pragma synchronous").fetchone() == (2,) and store.db.execute(
+        "pragma trusted_schema"
+    ).fetchone() == (0,)
     with pytest.raises(RunError, match="holds a run already; resume it with `equipoise resume"):
         Store.create(tmp_path / "run", "", {})
     store.set_meta("clients", ["b"])
@@ -86,7 +102,9 @@ def test_a_new_store_holds_what_it_was_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("version", "sentence"), [
     (0, "its format is 0"), (True, "its format is True"), (1.0, "its format is 1.0"), (FORMAT + 1, f"newer version .format {FORMAT + 1}, this one reads up to {FORMAT}"),
 ])  # fmt: skip
-def test_formats_that_this_version_does_not_read(version: object, sentence: str, store: Store) -> None:
+def test_formats_that_this_version_does_not_read(
+    version: object, sentence: str, store: Store
+) -> None:
     store.set_meta("format", version)
     with pytest.raises(RunError, match=sentence):
         Store(store.folder)
@@ -108,21 +126,33 @@ def test_every_column_of_a_round_is_what_the_record_says(store: Store) -> None:
         rejected=[(0, 3, "a", "gone")], files=[server(store, 2, 1)], elsewhere=[("b", "bb/client-bb-r2a1x1.safetensors", 99, "d" * 64)],
     )  # fmt: skip
     store.commit(given, 2, "finished")
-    assert store.tuples("select * from rounds") == [(2, 1, '["a", "b"]', '["b"]', 10, 20, 30, 40, 0.5)]
-    assert store.tuples("select * from measurements") == [(2, "a", "global", "received", "test", "loss", 0.25)]
+    assert store.tuples("select * from rounds") == [
+        (2, 1, '["a", "b"]', '["b"]', 10, 20, 30, 40, 0.5)
+    ]
+    assert store.tuples("select * from measurements") == [
+        (2, "a", "global", "received", "test", "loss", 0.25)
+    ]
     assert store.tuples("select * from curves") == [(2, *table[0])]
     assert store.tuples("select * from weights") == [(2, "a", 0.75), (2, "b", 0.25)]
-    assert store.tuples("select * from seconds") == [(2, "clients", 1.5)] and given.seconds == {"clients": 1.5}
+    assert store.tuples("select * from seconds") == [(2, "clients", 1.5)] and given.seconds == {
+        "clients": 1.5
+    }
     assert store.tuples("select * from rejected") == [(2, 0, 3, "a", "gone")]
     path = store.files / "server-r2a1.safetensors"
     assert store.rows("select * from files order by kind") == [
         {"kind": "client", "key": "b", "round": 2, "name": "bb/client-bb-r2a1x1.safetensors", "bytes": 99, "digest": "d" * 64, "kept_at": "client"},
         {"kind": "server", "key": "", "round": 2, "name": path.name, "bytes": path.stat().st_size, "digest": digest(path), "kept_at": "server"},
     ]  # fmt: skip
-    assert store.meta("status") == "finished" and store.meta("main model") is None and store.last_round() == 2
+    assert (
+        store.meta("status") == "finished"
+        and store.meta("main model") is None
+        and store.last_round() == 2
+    )
     store.commit(record(3, server(store, 3), main="personal", seconds={"store": 1.0}), 2)
     assert store.meta("status") == "running" and store.meta("main model") == "personal"
-    assert 1.0 < store.rows("select seconds from seconds where phase = 'store'")[0]["seconds"] < 60  # to sync is part of it
+    assert (
+        1.0 < store.rows("select seconds from seconds where phase = 'store'")[0]["seconds"] < 60
+    )  # to sync is part of it
 
 
 def measured(client: str, phase: str, value: float) -> tuple[str, str, str, str, str, float]:
@@ -132,13 +162,28 @@ def measured(client: str, phase: str, value: float) -> tuple[str, str, str, str,
 def test_who_comes_late_has_new_final_values_and_nobody_else(store: Store) -> None:
     phases = ("received", "final", "reference")
     counts = [(one, "global", "test", 0, 1, 1, 1, 1, 1) for one in ("a", "b")]
-    store.commit(record(3, measurements=[measured(one, phase, 1.0) for one in ("a", "b") for phase in phases], curves=counts), 2)  # type: ignore[arg-type]
+    store.commit(
+        record(
+            3,
+            measurements=[measured(one, phase, 1.0) for one in ("a", "b") for phase in phases],
+            curves=counts,
+        ),
+        2,
+    )  # type: ignore[arg-type]
     store.commit(record(4, measurements=[measured("a", "final", 2.0)], curves=[], finish=True), 2)
     found = store.tuples("select client, phase, value from measurements order by client, phase")
-    assert found == [("a", "final", 2.0), ("a", "received", 1.0), ("b", "final", 1.0), ("b", "received", 1.0), ("b", "reference", 1.0)]
+    assert found == [
+        ("a", "final", 2.0),
+        ("a", "received", 1.0),
+        ("b", "final", 1.0),
+        ("b", "received", 1.0),
+        ("b", "reference", 1.0),
+    ]
     assert store.tuples("select client from curves") == [("b",)]
     store.commit(record(5, measurements=[measured("b", "final", 3.0)]), 2)
-    assert len(store.tuples("select * from measurements where client = 'b' and phase = 'final'")) == 2  # only an end replaces
+    assert (
+        len(store.tuples("select * from measurements where client = 'b' and phase = 'final'")) == 2
+    )  # only an end replaces
 
 
 def test_who_has_not_answered_since_the_last_round(store: Store) -> None:
@@ -150,11 +195,18 @@ def test_who_has_not_answered_since_the_last_round(store: Store) -> None:
     assert store.missed(3) == ["a"] and store.last_round() == 5
 
 
-def test_a_round_that_cannot_be_saved_leaves_the_store_as_it_was(store: Store, tmp_path: Path) -> None:
+def test_a_round_that_cannot_be_saved_leaves_the_store_as_it_was(
+    store: Store, tmp_path: Path
+) -> None:
     store.commit(record(1, server(store, 1)), 2)
     before = list(store.db.iterdump())
-    with pytest.raises(RunError, match=r"round 2 could not be saved to .*; make room or permit writing, then `equipoise resume"):
-        store.commit(record(2, ("server", "", "server-r2a0.safetensors", "")), 2)  # a file that is not there
+    with pytest.raises(
+        RunError,
+        match=r"round 2 could not be saved to .*; make room or permit writing, then `equipoise resume",
+    ):
+        store.commit(
+            record(2, ("server", "", "server-r2a0.safetensors", "")), 2
+        )  # a file that is not there
     with pytest.raises(sqlite3.IntegrityError):
         store.commit(record(1, server(store, 1)), 2)
     store.db.execute("rollback")
@@ -169,15 +221,34 @@ def test_a_round_that_cannot_be_saved_leaves_the_store_as_it_was(store: Store, t
 
 def test_the_newest_version_at_or_before_a_round_is_found(store: Store) -> None:
     for number in (1, 2, 3):
-        store.commit(record(number, server(store, number), client(store, "aa" if number < 3 else "bb", number)), 5)
+        store.commit(
+            record(
+                number, server(store, number), client(store, "aa" if number < 3 else "bb", number)
+            ),
+            5,
+        )
     assert {key: file.path.name for key, file in store.current("client").items()} == {
         "aa": "client-aa-r2a0x1.safetensors", "bb": "client-bb-r3a0x1.safetensors",
     }  # fmt: skip
-    assert list(store.current("client", "aa")) == ["aa"] and not store.current("client", "cc") and not store.current("perclient")
-    assert store.current("client", at=1)["aa"].path == store.files / "aa" / "client-aa-r1a0x1.safetensors"
-    assert list(store.current("client", at=2)) == ["aa"] and store.current("server", at=2)[""].path.name == "server-r2a0.safetensors"
+    assert (
+        list(store.current("client", "aa")) == ["aa"]
+        and not store.current("client", "cc")
+        and not store.current("perclient")
+    )
+    assert (
+        store.current("client", at=1)["aa"].path
+        == store.files / "aa" / "client-aa-r1a0x1.safetensors"
+    )
+    assert (
+        list(store.current("client", at=2)) == ["aa"]
+        and store.current("server", at=2)[""].path.name == "server-r2a0.safetensors"
+    )
     (file,) = store.current("server", "").values()
-    assert (file.bytes, file.digest, file.kept_at) == (file.path.stat().st_size, digest(file.path), "server")
+    assert (file.bytes, file.digest, file.kept_at) == (
+        file.path.stat().st_size,
+        digest(file.path),
+        "server",
+    )
     assert store.checkpoints() == [3, 2, 1]
     assert store.rows("select name from files where round = ?", [3])[0].keys() == {"name"}
 
@@ -185,15 +256,30 @@ def test_the_newest_version_at_or_before_a_round_is_found(store: Store) -> None:
 def test_what_is_wrong_with_a_checkpoint_and_which_older_one_is_whole(store: Store) -> None:
     store.check_files()  # nothing is there yet
     for number in (0, 1, 2):
-        store.commit(record(number, server(store, number), client(store, "aa", number), client(store, "bb", number)), 5)
-    assert store.flaw(2) is store.flaw(0) is None and store.flaw(7) == "the server's state is missing"
+        store.commit(
+            record(
+                number,
+                server(store, number),
+                client(store, "aa", number),
+                client(store, "bb", number),
+            ),
+            5,
+        )
+    assert (
+        store.flaw(2) is store.flaw(0) is None and store.flaw(7) == "the server's state is missing"
+    )
     newest = store.files / "bb" / "client-bb-r2a0x1.safetensors"
     newest.write_bytes(newest.read_bytes() + b"!")
-    assert store.flaw(2) == store.flaw(2, "bb") == "bb/client-bb-r2a0x1.safetensors is longer than it was written"
+    assert (
+        store.flaw(2)
+        == store.flaw(2, "bb")
+        == "bb/client-bb-r2a0x1.safetensors is longer than it was written"
+    )
     assert store.flaw(2, "aa") is None and store.flaw(1) is None
     store.check_files("aa")
     with pytest.raises(
-        RunError, match=r"of round 2, is damaged: bb/client-bb.*`equipoise resume .* --from-round 1` goes on from the one of round 1"
+        RunError,
+        match=r"of round 2, is damaged: bb/client-bb.*`equipoise resume .* --from-round 1` goes on from the one of round 1",
     ):
         store.check_files()
     (store.files / "server-r1a0.safetensors").unlink()
@@ -208,21 +294,34 @@ def test_what_was_kept_before_round_1_is_looked_at_too(store: Store) -> None:
     store.commit(record(0, server(store, 0)), 2)
     store.check_files()
     (store.files / "server-r0a0.safetensors").unlink()
-    with pytest.raises(RunError, match="of round 0, is damaged: server-r0a0.safetensors is missing; no older one is whole"):
+    with pytest.raises(
+        RunError,
+        match="of round 0, is damaged: server-r0a0.safetensors is missing; no older one is whole",
+    ):
         store.check_files()
 
 
 def test_going_back_makes_an_older_round_the_last(store: Store) -> None:
     for number in (1, 2, 3):
         given = record(
-            number, server(store, number), measurements=[measured("a", "received", 1.0)], weights={"a": 1.0}, seconds={"clients": 1.0}
+            number,
+            server(store, number),
+            measurements=[measured("a", "received", 1.0)],
+            weights={"a": 1.0},
+            seconds={"clients": 1.0},
         )
         store.commit(given, 2, "finished")
     with pytest.raises(RunError, match="holds no checkpoint of round 1, but of 3, 2; choose"):
         store.go_back(1)
     store.go_back(2)
-    assert store.last_round() == 2 and store.meta("status") == "running" and store.checkpoints() == [2]
-    assert store.tuples("select round from weights") == store.tuples("select round from seconds") == [(1,), (2,)]
+    assert (
+        store.last_round() == 2 and store.meta("status") == "running" and store.checkpoints() == [2]
+    )
+    assert (
+        store.tuples("select round from weights")
+        == store.tuples("select round from seconds")
+        == [(1,), (2,)]
+    )
     store.commit(record(3, server(store, 3)), 2)
     store.commit(record(4, server(store, 4)), 2)
     assert store.checkpoints() == [4, 3] and not (store.files / "server-r2a0.safetensors").exists()
@@ -235,7 +334,13 @@ def test_going_back_without_any_checkpoint_says_so(store: Store) -> None:
 
 def test_what_nothing_names_is_swept_away(store: Store) -> None:
     store.commit(record(1, server(store, 1), client(store, "aa", 1)), 2)
-    for name in ("server-r9a0.safetensors", "aa/client-aa-r9a0x1.safetensors", "aa/.tmpAbc123", "notes.txt", "aa/notes.txt"):
+    for name in (
+        "server-r9a0.safetensors",
+        "aa/client-aa-r9a0x1.safetensors",
+        "aa/.tmpAbc123",
+        "notes.txt",
+        "aa/notes.txt",
+    ):
         (store.files / name).write_text("")
     store.sweep()
     assert sorted(names_in(store.files)) == [
@@ -246,7 +351,9 @@ def test_what_nothing_names_is_swept_away(store: Store) -> None:
     assert store.files.is_dir()
     store.files.rmdir()
     store.files.write_text("")
-    with pytest.raises(RunError, match="cannot write to .*files: .*; it must be a folder that can be written"):
+    with pytest.raises(
+        RunError, match="cannot write to .*files: .*; it must be a folder that can be written"
+    ):
         store.sweep()
 
 
@@ -254,17 +361,25 @@ def test_what_was_taken_away_from_a_run_is_named(store: Store, tmp_path: Path) -
     store.commit(record(1, server(store, 1), client(store, "aa", 1)), 2)
     assert store.lost() is None
     (store.files / "aa" / "client-aa-r1a0x1.safetensors").unlink()
-    assert str(store.lost()).startswith(f"aa/client-aa-r1a0x1.safetensors was removed from {store.folder} while the run was going on")
+    assert str(store.lost()).startswith(
+        f"aa/client-aa-r1a0x1.safetensors was removed from {store.folder} while the run was going on"
+    )
     for what in (store.files, store.folder / DATABASE, store.folder):
         what.rename(tmp_path / "elsewhere")
-        assert str(store.lost()).startswith(f"{what} was removed or moved while the run was going on; bring it back")
+        assert str(store.lost()).startswith(
+            f"{what} was removed or moved while the run was going on; bring it back"
+        )
         (tmp_path / "elsewhere").rename(what)
 
 
 def test_states_on_the_clients_disks_are_no_part_of_a_checkpoint(store: Store) -> None:
     away = ("b", "bb/client-bb-r1a0x1.safetensors", 99, "d" * 64)
     store.commit(record(1, server(store, 1), elsewhere=[away]), 2)
-    assert store.flaw(1) is None and store.lost() is None and store.current("client")["b"].kept_at == "client"
+    assert (
+        store.flaw(1) is None
+        and store.lost() is None
+        and store.current("client")["b"].kept_at == "client"
+    )
 
 
 # Names and contents.
@@ -286,7 +401,10 @@ def test_files_of_clients_lie_in_folders_of_their_first_two_letters(tmp_path: Pa
         and place(tmp_path / "none", "y") == tmp_path / "none" / "y"
         and not (tmp_path / "none").exists()
     )
-    assert place(tmp_path / "none", "7c/y") == tmp_path / "none" / "7c" / "y" and not (tmp_path / "none").exists()
+    assert (
+        place(tmp_path / "none", "7c/y") == tmp_path / "none" / "7c" / "y"
+        and not (tmp_path / "none").exists()
+    )
     (tmp_path / "7c" / "x").write_text("")
     (tmp_path / "zz").mkdir()
     (tmp_path / "0f").write_text("a file")
@@ -298,17 +416,23 @@ def test_outputs_replace_what_was_there(tmp_path: Path) -> None:
     save_output(tmp_path / "report.html", "short")
     assert (tmp_path / "report.html").read_text() == "short"
     save_output(tmp_path / "model", b"\x00\x01")
-    assert (tmp_path / "model").read_bytes() == b"\x00\x01" and (tmp_path / "model").stat().st_mode & 0o600 == 0o600
+    assert (tmp_path / "model").read_bytes() == b"\x00\x01" and (
+        tmp_path / "model"
+    ).stat().st_mode & 0o600 == 0o600
     assert not (tmp_path / "model").stat().st_mode & 0o111  # nothing to execute
     with pytest.raises(FileNotFoundError):
         save_output(tmp_path / "none" / "report.html", "")
 
 
-def test_a_link_that_appears_in_between_is_not_followed_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_that_appears_in_between_is_not_followed_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "target").write_text("precious")
     (tmp_path / "link").symlink_to(tmp_path / "target")
     monkeypatch.setattr(Path, "is_symlink", lambda self: False)  # it was none when somebody looked
-    with pytest.raises(RunError, match="link is a symbolic link, which Equipoise does not write through"):
+    with pytest.raises(
+        RunError, match="link is a symbolic link, which Equipoise does not write through"
+    ):
         save_output(tmp_path / "link", "other")
     with pytest.raises(OSError):
         digest(tmp_path / "link")
@@ -316,30 +440,48 @@ def test_a_link_that_appears_in_between_is_not_followed_either(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("size", [0, READ_WHOLE, READ_WHOLE + 1])
-def test_a_digest_is_that_of_all_bytes_read_in_one_piece_or_in_several(size: int, tmp_path: Path) -> None:
+def test_a_digest_is_that_of_all_bytes_read_in_one_piece_or_in_several(
+    size: int, tmp_path: Path
+) -> None:
     content = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     (tmp_path / "file").write_bytes(content)
     assert digest(tmp_path / "file") == digest_of(content) == hashlib.sha256(content).hexdigest()
 
 
 @pytest.mark.parametrize("read_whole", [0, READ_WHOLE])
-def test_what_is_wrong_with_a_file(read_whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_with_a_file(
+    read_whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("equipoise.storage.files.READ_WHOLE", read_whole)
     path = tmp_path / "r.safetensors"
     size, known = write(Record(x=torch.zeros(3)), path), digest(path)
     whole = path.read_bytes()
-    assert known == digest_of(whole) and file_flaw(path, size, known) is file_flaw(path, size, "") is None
-    assert file_flaw(path, size + 1, known) == "is cut off" and file_flaw(path, size - 1, known) == "is longer than it was written"
+    assert (
+        known == digest_of(whole)
+        and file_flaw(path, size, known) is file_flaw(path, size, "") is None
+    )
+    assert (
+        file_flaw(path, size + 1, known) == "is cut off"
+        and file_flaw(path, size - 1, known) == "is longer than it was written"
+    )
     path.write_bytes(whole[:-1] + b"!")
-    assert file_flaw(path, size, known) == "is not as it was written" and file_flaw(path, size, "") is None
+    assert (
+        file_flaw(path, size, known) == "is not as it was written"
+        and file_flaw(path, size, "") is None
+    )
     path.write_bytes(whole.replace(b"Record", b"record"))
     assert "record: 'record'" in str(file_flaw(path, size, digest(path))), "as written, by whomever"
     path.write_bytes(bytes(size))
-    assert str(file_flaw(path, size, "")).startswith("cannot be read (") and file_flaw(tmp_path / "none", 1, "") == "is missing"
+    assert (
+        str(file_flaw(path, size, "")).startswith("cannot be read (")
+        and file_flaw(tmp_path / "none", 1, "") == "is missing"
+    )
     assert file_flaw(tmp_path, tmp_path.stat().st_size, "") == "is not a file"
 
 
-def test_files_are_synced_and_removed_as_far_as_it_can_be_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_synced_and_removed_as_far_as_it_can_be_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = [tmp_path / f"{number}" for number in range(20)]
     for name in names:
         name.write_text("")
@@ -370,16 +512,32 @@ def test_a_servers_state_is_saved_in_parts_and_comes_back(store: Store) -> None:
     assert [(kind, key) for kind, key, _, _ in first.files] == [
         ("server", ""), ("perclient", "own\x1fa"), ("perclient", "own\x1fb"), ("perclient", "deep/own\x1fa"),
     ]  # fmt: skip
-    assert all(known == digest(store.files / name) for _, _, name, known in first.files) and len({name for *_, name, _ in first.files}) == 4
+    assert (
+        all(known == digest(store.files / name) for _, _, name, known in first.files)
+        and len({name for *_, name, _ in first.files}) == 4
+    )
     store.commit(first, 2)
     for found in (settled(), load_server(store)):
-        assert dict(found.own) == {"a": 1, "b": 2} and dict(found.deep["own"]) == {"a": 3} and (found.deep["x"], found.number) == (4, 1)
-        assert not found.own.changed and torch.equal(found.several[0]["w"], tree["w"]) and torch.equal(found.inner.tree["w"], tree["w"])
+        assert (
+            dict(found.own) == {"a": 1, "b": 2}
+            and dict(found.deep["own"]) == {"a": 3}
+            and (found.deep["x"], found.number) == (4, 1)
+        )
+        assert (
+            not found.own.changed
+            and torch.equal(found.several[0]["w"], tree["w"])
+            and torch.equal(found.inner.tree["w"], tree["w"])
+        )
     second = RoundRecord(2, 1, [], [])
     state = load_server(store)
     settled = save_server(store, state.with_(own=state.own.put({"b": 20})), second)
-    assert [(kind, key) for kind, key, _, _ in second.files] == [("server", ""), ("perclient", "own\x1fb")]  # what changed, and no more
-    assert second.files[0][2] == "server-r2a1.safetensors" and second.files[1][2].endswith("-r2a1.safetensors")
+    assert [(kind, key) for kind, key, _, _ in second.files] == [
+        ("server", ""),
+        ("perclient", "own\x1fb"),
+    ]  # what changed, and no more
+    assert second.files[0][2] == "server-r2a1.safetensors" and second.files[1][2].endswith(
+        "-r2a1.safetensors"
+    )
     store.commit(second, 2)
     for found in (settled(), load_server(store)):
         assert dict(found.own) == {"a": 1, "b": 20} and dict(found.deep["own"]) == {"a": 3}
@@ -392,11 +550,16 @@ def test_a_servers_state_holds_what_large_replies_brought(store: Store) -> None:
     write(Record(value=Tree({"w": torch.ones(2)}, "net")), path)
     lazy = read(path)["value"]
     settled = save_server(
-        store, State(model=lazy, several=[lazy], inner={"tree": lazy}, record=Record(tree=lazy)), RoundRecord(1, 0, [], [])
+        store,
+        State(model=lazy, several=[lazy], inner={"tree": lazy}, record=Record(tree=lazy)),
+        RoundRecord(1, 0, [], []),
     )
     path.unlink()
     found = settled()
-    assert [one["w"].tolist() for one in (found.model, found.several[0], found.inner["tree"], found.record.tree)] == [[1, 1]] * 4
+    assert [
+        one["w"].tolist()
+        for one in (found.model, found.several[0], found.inner["tree"], found.record.tree)
+    ] == [[1, 1]] * 4
 
 
 def test_saved_values_are_a_mapping_of_files(tmp_path: Path) -> None:
@@ -404,7 +567,8 @@ def test_saved_values_are_a_mapping_of_files(tmp_path: Path) -> None:
     saved = Saved({"a": tmp_path / "a.safetensors"})
     assert dict(saved) == {"a": 7} and "b" not in saved and len(saved) == 1
     with pytest.raises(
-        CannotSave, match=r"cannot write .*none.x: .*; make room or permit writing there, then go on with `equipoise resume`"
+        CannotSave,
+        match=r"cannot write .*none.x: .*; make room or permit writing there, then go on with `equipoise resume`",
     ):
         write(Record(value=7), tmp_path / "none" / "x")
 
@@ -443,7 +607,9 @@ def test_metadata_that_no_run_has(change: dict[str, Any], sentence: str | None) 
         return
     with pytest.raises(RunError) as said:
         form.check_metadata(Path("run"), meta)
-    assert sentence in str(said.value) and str(said.value).startswith("run is damaged or not a run of Equipoise: ")
+    assert sentence in str(said.value) and str(said.value).startswith(
+        "run is damaged or not a run of Equipoise: "
+    )
 
 
 @pytest.mark.parametrize(
@@ -451,16 +617,33 @@ def test_metadata_that_no_run_has(change: dict[str, Any], sentence: str | None) 
     [
         ("update rounds set cohort = 'x'", "'x' in its database is not JSON"),
         ("update rounds set joined = '[1]'", "an entry of a round's clients is '1', not a text"),
-        ("update rounds set virtual_seconds = 'x'", "row 1 of the table 'rounds' holds a value of the wrong type"),
-        ("update rounds set steps = 1.5", "row 1 of the table 'rounds' holds a value of the wrong type"),
+        (
+            "update rounds set virtual_seconds = 'x'",
+            "row 1 of the table 'rounds' holds a value of the wrong type",
+        ),
+        (
+            "update rounds set steps = 1.5",
+            "row 1 of the table 'rounds' holds a value of the wrong type",
+        ),
         ("create view more as select 1", "its database has a view named 'more', which no run has"),
-        ("alter table seconds rename column phase to what", "its database has no 'phase' in the table 'seconds'"),
+        (
+            "alter table seconds rename column phase to what",
+            "its database has no 'phase' in the table 'seconds'",
+        ),
         ("update rounds set virtual_seconds = null", None),
         ("update measurements set value = null", None),
     ],
 )
 def test_tables_that_no_run_has(statement: str, sentence: str | None, store: Store) -> None:
-    store.commit(record(1, virtual_seconds=0.5, measurements=[measured("a", "received", 1.0)], seconds={"x": 1.0}), 2)
+    store.commit(
+        record(
+            1,
+            virtual_seconds=0.5,
+            measurements=[measured("a", "received", 1.0)],
+            seconds={"x": 1.0},
+        ),
+        2,
+    )
     store.db.execute(statement)
     if sentence is None:
         assert len(Store(store.folder).rows("select * from measurements")) == 1
@@ -480,17 +663,24 @@ def test_long_tables_are_looked_at_when_they_are_read_or_written(store: Store) -
     with pytest.raises(RunError, match=r"its run\.db cannot be read \(no such table: apples\)"):
         reader.rows("select * from apples")
     store.close()
-    with pytest.raises(RunError, match="row 1 of the table 'weights' holds a value of the wrong type"):
+    with pytest.raises(
+        RunError, match="row 1 of the table 'weights' holds a value of the wrong type"
+    ):
         Store(store.folder, writing=True)
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
-def test_stores_of_older_formats_are_read_and_brought_to_this_one(version: int, tmp_path: Path) -> None:
+def test_stores_of_older_formats_are_read_and_brought_to_this_one(
+    version: int, tmp_path: Path
+) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "server-r1a0.safetensors").touch()
     size = write(State(x=1), tmp_path / "files" / "server-r2a0.safetensors")
     with sqlite3.connect(tmp_path / DATABASE) as db:
-        db.executescript(module.TABLES + "".join(text for since, text in module.ADDED.items() if since <= version))
+        db.executescript(
+            module.TABLES
+            + "".join(text for since, text in module.ADDED.items() if since <= version)
+        )
         db.execute("insert into meta values ('format', ?)", (json.dumps(version),))
         for number, bytes in ((1, 5), (2, size)):  # the first is damaged: its digest stays unknown
             db.execute(
@@ -510,8 +700,16 @@ def test_stores_of_older_formats_are_read_and_brought_to_this_one(version: int, 
     reader.close()
     writer = Store(tmp_path, writing=True)
     (file,) = writer.current("server").values()
-    assert (file.digest, file.kept_at, writer.meta("format")) == (digest(file.path), "server", FORMAT)
-    assert writer.current("server", at=1)[""][2:] == first and writer.flaw(2) is None and writer.tuples("select * from curves") == []
+    assert (file.digest, file.kept_at, writer.meta("format")) == (
+        digest(file.path),
+        "server",
+        FORMAT,
+    )
+    assert (
+        writer.current("server", at=1)[""][2:] == first
+        and writer.flaw(2) is None
+        and writer.tuples("select * from curves") == []
+    )
     writer.close()
     Store(tmp_path, writing=True).close()
 
@@ -522,15 +720,33 @@ def test_stores_of_older_formats_are_read_and_brought_to_this_one(version: int, 
         ("unknown", {"training": {"optimiser": "adam"}, "method": {"name": "fedekd"}}, True),
         ("0.1", {"training": {"momentum": 0.9}, "method": {"name": "fedekd"}}, True),
         ("0.1", {"training": {}, "method": {"name": "fedekd"}}, False),
-        ("0.1", {"training": {"optimiser": "adam", "keep_optimiser": True}, "method": {"name": "standalone"}, "model": "cnn"}, True),
         (
             "0.1",
-            {"training": {"optimiser": "adam", "keep_optimiser": True}, "method": {"name": "standalone"}, "model": {"name": "mlp"}},
+            {
+                "training": {"optimiser": "adam", "keep_optimiser": True},
+                "method": {"name": "standalone"},
+                "model": "cnn",
+            },
+            True,
+        ),
+        (
+            "0.1",
+            {
+                "training": {"optimiser": "adam", "keep_optimiser": True},
+                "method": {"name": "standalone"},
+                "model": {"name": "mlp"},
+            },
             False,
         ),
     ],
 )
-def test_which_settings_an_old_version_left_out(version: str, config: dict[str, Any], changed: bool) -> None:
-    assert (outdated(config, version, {"kind": "classification", "shape": [1, 8, 8]}) is not None) == changed
-    assert "did not standardise" in str(outdated(config, "0.9", {"kind": "regression", "shape": [3]}))
+def test_which_settings_an_old_version_left_out(
+    version: str, config: dict[str, Any], changed: bool
+) -> None:
+    assert (
+        outdated(config, version, {"kind": "classification", "shape": [1, 8, 8]}) is not None
+    ) == changed
+    assert "did not standardise" in str(
+        outdated(config, "0.9", {"kind": "regression", "shape": [3]})
+    )
     assert outdated(config, "0.9", {"kind": "regression", "shape": [3], "centre": 0.0}) is None

@@ -72,14 +72,19 @@ BAD_NAMES = ["../../precious.txt", "/etc/passwd", "client-../x.safetensors", "se
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-def test_a_row_that_names_any_other_file_is_refused_and_nothing_is_removed(name: str, half: Path, tmp_path: Path) -> None:
+def test_a_row_that_names_any_other_file_is_refused_and_nothing_is_removed(
+    name: str, half: Path, tmp_path: Path
+) -> None:
     precious = tmp_path / "precious.txt"
     precious.write_text("my thesis")
     inside = half / "files" / "precious.txt"
     inside.write_text("its appendix")
     # An old version of the server's state: the next commit would remove its file.
     sql(half, "insert into files values ('server', '', -5, ?, 9, '', 'server')", name)
-    with pytest.raises(RunError, match="is damaged or not a run of Equipoise: its database names a file .*, which no run writes"):
+    with pytest.raises(
+        RunError,
+        match="is damaged or not a run of Equipoise: its database names a file .*, which no run writes",
+    ):
         simulate.resume(half)
     with pytest.raises(RunError, match="which no run writes"):
         Run(half)
@@ -87,8 +92,13 @@ def test_a_row_that_names_any_other_file_is_refused_and_nothing_is_removed(name:
 
 
 def test_a_trigger_is_refused(half: Path) -> None:
-    sql(half, "create trigger later after insert on rounds begin update files set name = '../../precious.txt' where kind = 'server'; end")
-    with pytest.raises(RunError, match="its database has a trigger named 'later', which no run has"):
+    sql(
+        half,
+        "create trigger later after insert on rounds begin update files set name = '../../precious.txt' where kind = 'server'; end",
+    )
+    with pytest.raises(
+        RunError, match="its database has a trigger named 'later', which no run has"
+    ):
         simulate.resume(half)
 
 
@@ -104,7 +114,10 @@ def test_what_is_not_of_a_run_stays_in_its_folder(half: Path) -> None:
     (half / "files" / "0123" / within.name).write_text("in a folder that no run makes")
     simulate.resume(half)
     assert (half / "files" / "notes.txt").read_text() == "mine"
-    assert not (half / "files" / "server-r9a0.safetensors").exists() and not (half / "files" / ".tmpAb12Cd").exists()
+    assert (
+        not (half / "files" / "server-r9a0.safetensors").exists()
+        and not (half / "files" / ".tmpAb12Cd").exists()
+    )
     assert [path.name for path in within.parent.iterdir()] == ["notes.txt"]
     assert (half / "files" / "0123" / within.name).exists()
 
@@ -112,9 +125,22 @@ def test_what_is_not_of_a_run_stays_in_its_folder(half: Path) -> None:
 # Links.
 
 
-@pytest.mark.parametrize("name", ["run.db", "run.db-wal", "run.db-shm", "run.db-journal", "run.lock", "experiment.yaml", "files"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "run.db",
+        "run.db-wal",
+        "run.db-shm",
+        "run.db-journal",
+        "run.lock",
+        "experiment.yaml",
+        "files",
+    ],
+)
 @pytest.mark.parametrize("to", ["something", "nothing"])
-def test_a_run_is_not_followed_through_links(name: str, to: str, half: Path, tmp_path: Path) -> None:
+def test_a_run_is_not_followed_through_links(
+    name: str, to: str, half: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "elsewhere"
     if (half / name).exists():
         shutil.move(half / name, target)
@@ -126,7 +152,10 @@ def test_a_run_is_not_followed_through_links(name: str, to: str, half: Path, tmp
     (half / name).unlink(missing_ok=True)
     (half / name).symlink_to(target)
     for ask in (lambda: simulate.resume(half), lambda: Run(half).status):
-        with pytest.raises(RunError, match=rf"{name} is a symbolic link, which Equipoise does not follow inside a run; put the file"):
+        with pytest.raises(
+            RunError,
+            match=rf"{name} is a symbolic link, which Equipoise does not follow inside a run; put the file",
+        ):
             ask()
     assert listing(target) == before
 
@@ -143,7 +172,10 @@ def test_a_sub_folder_is_not_followed_through_a_link(to: str, half: Path, tmp_pa
         before = listing(target)
         place.symlink_to(target)
         for ask in (lambda: simulate.resume(half), lambda: Run(half).status):
-            with pytest.raises(RunError, match=rf"files/{place.name} is a symbolic link, which Equipoise does not follow inside a run"):
+            with pytest.raises(
+                RunError,
+                match=rf"files/{place.name} is a symbolic link, which Equipoise does not follow inside a run",
+            ):
                 ask()
         assert listing(target) == before
         place.unlink()
@@ -156,7 +188,9 @@ def listing(path: Path) -> object:
 
 
 @pytest.mark.parametrize("link", ["server-r2a0.safetensors", "server-r3a0.safetensors"])
-def test_a_checkpoint_is_not_read_or_written_through_a_link(link: str, half: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_is_not_read_or_written_through_a_link(
+    link: str, half: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "target"
     place = half / "files" / link
     shutil.move(place, target) if place.exists() else target.write_bytes(b"precious")
@@ -171,9 +205,14 @@ def test_a_checkpoint_is_not_read_or_written_through_a_link(link: str, half: Pat
     assert target.read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["experiment.yaml", "files", "run.db.new", "run.db.new-journal", "run.lock", "tensorboard"])
+@pytest.mark.parametrize(
+    "name",
+    ["experiment.yaml", "files", "run.db.new", "run.db.new-journal", "run.lock", "tensorboard"],
+)
 def test_a_new_run_is_not_written_through_links(name: str, made: Path, tmp_path: Path) -> None:
-    (tmp_path / "target").mkdir() if name in ("files", "tensorboard") else (tmp_path / "target").write_text("precious")
+    (tmp_path / "target").mkdir() if name in ("files", "tensorboard") else (
+        tmp_path / "target"
+    ).write_text("precious")
     before = listing(tmp_path / "target")
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / name).symlink_to(tmp_path / "target")
@@ -182,15 +221,24 @@ def test_a_new_run_is_not_written_through_links(name: str, made: Path, tmp_path:
     assert listing(tmp_path / "target") == before
 
 
-@pytest.mark.parametrize("name", ["report.html", "report-heatmap.png", "global.safetensors", "global.md"])
+@pytest.mark.parametrize(
+    "name", ["report.html", "report-heatmap.png", "global.safetensors", "global.md"]
+)
 @pytest.mark.parametrize("dangling", [False, True])
-def test_outputs_are_not_written_through_links(name: str, dangling: bool, whole: Path, tmp_path: Path) -> None:
+def test_outputs_are_not_written_through_links(
+    name: str, dangling: bool, whole: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "target"
     if not dangling:
         target.write_text("precious")
     (whole / name).symlink_to(target)
-    with pytest.raises(RunError, match=rf"{name} is a symbolic link, which Equipoise does not write through; remove it, or choose another"):
-        report([whole], whole / "report.html", kinds=["png"]) if name.startswith("report") else export(Run(whole), "global")
+    with pytest.raises(
+        RunError,
+        match=rf"{name} is a symbolic link, which Equipoise does not write through; remove it, or choose another",
+    ):
+        report([whole], whole / "report.html", kinds=["png"]) if name.startswith(
+            "report"
+        ) else export(Run(whole), "global")
     assert not target.exists() if dangling else target.read_text() == "precious"
 
 
@@ -199,7 +247,9 @@ def test_outputs_are_not_written_through_links(name: str, dangling: bool, whole:
 
 def garbage(folder: Path, start: float, stop: float) -> None:
     content = bytearray((folder / "run.db").read_bytes())
-    content[int(start * len(content)) : int(stop * len(content))] = os.urandom(int(stop * len(content)) - int(start * len(content)))
+    content[int(start * len(content)) : int(stop * len(content))] = os.urandom(
+        int(stop * len(content)) - int(start * len(content))
+    )
     (folder / "run.db").write_bytes(content)
 
 
@@ -268,7 +318,13 @@ def without_record(folder: Path) -> None:
 
     path = folder / "files" / "server-r2a0.safetensors"
     save_file({"0": torch.zeros(3)}, path)
-    sql(folder, "update files set bytes = ?, digest = ? where name = ?", path.stat().st_size, digest(path), path.name)
+    sql(
+        folder,
+        "update files set bytes = ?, digest = ? where name = ?",
+        path.stat().st_size,
+        digest(path),
+        path.name,
+    )
 
 
 class Answer:
@@ -301,12 +357,20 @@ def one_sentence(answer: tuple[object, str]) -> None:
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_malformed_store_is_one_sentence(case: str, half: Path, equipoise: Answer) -> None:
     BROKEN[case](half)
-    for command in ("resume", "show", "export", "report", *(["table"] if "configuration" not in case and "words" not in case else [])):
+    for command in (
+        "resume",
+        "show",
+        "export",
+        "report",
+        *(["table"] if "configuration" not in case and "words" not in case else []),
+    ):
         one_sentence(equipoise(command, half))
 
 
 @pytest.mark.parametrize("case", FILES_BROKEN)
-def test_damaged_files_are_one_sentence(case: str, half: Path, equipoise: Answer, tmp_path: Path) -> None:
+def test_damaged_files_are_one_sentence(
+    case: str, half: Path, equipoise: Answer, tmp_path: Path
+) -> None:
     FILES_BROKEN[case](half)
     (tmp_path / "new.csv").write_text("a\n1\n")
     for words in (("resume", half), ("export", half), ("predict", half, tmp_path / "new.csv")):
@@ -317,9 +381,16 @@ def test_damaged_files_are_one_sentence(case: str, half: Path, equipoise: Answer
 @pytest.mark.parametrize("what", ["", "files", "a state", "run.db"])
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_run_that_is_deleted_while_it_goes_on_is_one_sentence(
-    what: str, workers: int, made: Path, tmp_path: Path, equipoise: Answer, monkeypatch: pytest.MonkeyPatch
+    what: str,
+    workers: int,
+    made: Path,
+    tmp_path: Path,
+    equipoise: Answer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (tmp_path / "job.yaml").write_text(json.dumps(config(made, "scaffold", rounds=4, workers=workers)))
+    (tmp_path / "job.yaml").write_text(
+        json.dumps(config(made, "scaffold", rounds=4, workers=workers))
+    )
     if workers:
         from equipoise.transports.workers.pool import Workers as transport
     else:
@@ -330,7 +401,11 @@ def test_a_run_that_is_deleted_while_it_goes_on_is_one_sentence(
         asked.extend(requests[:1] if requests[0].step == "client" else ())
         if len(asked) == 3 and not deleted:
             deleted.append(what)
-            gone = tmp_path / "run" / (what if what != "a state" else f"files/{newest(tmp_path / 'run')}")
+            gone = (
+                tmp_path
+                / "run"
+                / (what if what != "a state" else f"files/{newest(tmp_path / 'run')}")
+            )
             shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
         return exchange(self, requests, *rest)
 
@@ -345,6 +420,8 @@ def test_a_run_that_is_deleted_while_it_goes_on_is_one_sentence(
 def newest(folder: Path) -> str:
     """The file of the newest client's state, which the next step needs."""
     store = Store(folder)
-    found = store.rows("select name from files where kind = 'client' order by round desc, name")[0]["name"]
+    found = store.rows("select name from files where kind = 'client' order by round desc, name")[0][
+        "name"
+    ]
     store.close()
     return str(found)

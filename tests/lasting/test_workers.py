@@ -50,10 +50,18 @@ KILL_BO = {"script": [{"round": 1, "client": "bo", "kind": "kill"}]}
 
 def killed_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault is not cleared: it kills every worker that takes it."""
-    monkeypatch.setattr(workers, "replace", lambda value, **changes: value if "die" in changes else dataclasses.replace(value, **changes))
+    monkeypatch.setattr(
+        workers,
+        "replace",
+        lambda value, **changes: (
+            value if "die" in changes else dataclasses.replace(value, **changes)
+        ),
+    )
 
 
-def test_a_worker_that_is_killed_again_and_again_ends_the_run_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_is_killed_again_and_again_ends_the_run_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     killed_again_and_again(monkeypatch)
     counts = {"/proc/vmstat": 5}  # some process, once, for want of memory: not this one
     monkeypatch.setattr(processes, "out_of_memory_kills", lambda: counts)
@@ -63,7 +71,9 @@ def test_a_worker_that_is_killed_again_and_again_ends_the_run_with_a_sentence(tm
         simulate.run(experiment(job), tmp_path / "run")
 
 
-def test_memory_is_spoken_of_where_the_kernel_counted_an_end_since_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_spoken_of_where_the_kernel_counted_an_end_since_the_last_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     counts = {"group": 3, "machine": 5}
     monkeypatch.setattr(processes, "out_of_memory_kills", lambda: dict(counts))
     with closing(workers.Workers(processes.Pool(0), None)) as pool:  # type: ignore[arg-type]
@@ -87,13 +97,25 @@ def test_the_kernels_counts_are_found_in_either_version_of_control_groups(tmp_pa
     write("proc/self/cgroup", "4:cpu,memory:/jobs/a:b\n2:pids:/\n0::/user.slice\n")
     machine = write("proc/vmstat", "nr_free_pages 7\noom_kill 2\n")
     new = write("cgroup/user.slice/memory.events", "low 0\nhigh 0\noom 3\noom_kill 4\n")
-    old = write("cgroup/memory/jobs/a:b/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 6\n")
-    assert processes.out_of_memory_kills(tmp_path / "proc", tmp_path / "cgroup") == {machine: 2, new: 4, old: 6}
+    old = write(
+        "cgroup/memory/jobs/a:b/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 6\n"
+    )
+    assert processes.out_of_memory_kills(tmp_path / "proc", tmp_path / "cgroup") == {
+        machine: 2,
+        new: 4,
+        old: 6,
+    }
     assert isinstance(processes.out_of_memory_kills(), dict)  # whatever this system has
 
 
 @pytest.mark.parametrize(
-    ("code", "words"), [(0, "exit code 0"), (7, "exit code 7"), (-11, "killed by signal 11 (SIGSEGV)"), (-200, "killed by signal 200")]
+    ("code", "words"),
+    [
+        (0, "exit code 0"),
+        (7, "exit code 7"),
+        (-11, "killed by signal 11 (SIGSEGV)"),
+        (-200, "killed by signal 200"),
+    ],
 )
 def test_an_end_is_told_by_its_exit_code_or_signal(code: int, words: str) -> None:
     assert processes.ending(code) == words
@@ -101,44 +123,71 @@ def test_an_end_is_told_by_its_exit_code_or_signal(code: int, words: str) -> Non
 
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, top: str, step: str) -> str:
     """A method in a module of its own, with code that runs when it is imported and code that its step begins with."""
-    lines = ["import os, signal, sys, time", "from dataclasses import dataclass", "from equipoise import Method, Up", top]
-    lines += ["@dataclass(frozen=True)", "class Odd(Method):", "    def client(self, client, down):", f"        {step}"]
+    lines = [
+        "import os, signal, sys, time",
+        "from dataclasses import dataclass",
+        "from equipoise import Method, Up",
+        top,
+    ]
+    lines += [
+        "@dataclass(frozen=True)",
+        "class Odd(Method):",
+        "    def client(self, client, down):",
+        f"        {step}",
+    ]
     lines += ["        return super().client(client, down)"]
     (tmp_path / f"{name}.py").write_text("\n".join(lines) + "\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     return f"{name}:Odd"
 
 
-def test_a_step_that_ends_its_process_is_told_by_its_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    method = module(tmp_path, monkeypatch, "leaving_module", "", "if client.id == 'cy': os._exit(5)")
-    with pytest.raises(RunError, match=r"3 times with client 'cy' in round 1, step 'client' \(the last: exit code 5\)$"):
+def test_a_step_that_ends_its_process_is_told_by_its_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = module(
+        tmp_path, monkeypatch, "leaving_module", "", "if client.id == 'cy': os._exit(5)"
+    )
+    with pytest.raises(
+        RunError,
+        match=r"3 times with client 'cy' in round 1, step 'client' \(the last: exit code 5\)$",
+    ):
         simulate.run(experiment(config(tmp_path, method, workers=2)), tmp_path / "run")
 
 
-IN_A_WORKER = (
-    "if os.getpid() != {parent}:\n    open({path!r}, 'a').write('x'); starts = os.path.getsize({path!r})\n    if {when}: os._exit(7)"
-)
+IN_A_WORKER = "if os.getpid() != {parent}:\n    open({path!r}, 'a').write('x'); starts = os.path.getsize({path!r})\n    if {when}: os._exit(7)"
 
 
-def test_a_worker_that_dies_while_starting_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_dies_while_starting_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first one starts, is killed, and two of its replacements do not come up."""
-    top = IN_A_WORKER.format(parent=os.getpid(), path=str(tmp_path / "starts"), when="starts in (2, 3)")
-    job = config(tmp_path, module(tmp_path, monkeypatch, "fragile_module", top, "pass"), faults=KILL_BO)
+    top = IN_A_WORKER.format(
+        parent=os.getpid(), path=str(tmp_path / "starts"), when="starts in (2, 3)"
+    )
+    job = config(
+        tmp_path, module(tmp_path, monkeypatch, "fragile_module", top, "pass"), faults=KILL_BO
+    )
     simulate.run(experiment(job), tmp_path / "serial")
     simulate.run(experiment(job | {"workers": 1}), tmp_path / "parallel")
     assert (tmp_path / "starts").stat().st_size == 4
     same_run(tmp_path / "serial", tmp_path / "parallel")
 
 
-def test_a_worker_that_never_starts_ends_the_run_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_never_starts_ends_the_run_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     top = IN_A_WORKER.format(parent=os.getpid(), path=str(tmp_path / "starts"), when="True")
     job = config(tmp_path, module(tmp_path, monkeypatch, "broken_module", top, "pass"), workers=1)
-    with pytest.raises(RunError, match=r"ended 3 times while starting \(the last: exit code 7\); .*--workers 0"):
+    with pytest.raises(
+        RunError, match=r"ended 3 times while starting \(the last: exit code 7\); .*--workers 0"
+    ):
         simulate.run(experiment(job), tmp_path / "run")
     assert (tmp_path / "starts").stat().st_size == 3
 
 
-def test_a_worker_has_its_own_time_to_start_however_long_the_exchange_has_lasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_has_its_own_time_to_start_however_long_the_exchange_has_lasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = SimpleNamespace(passed=0.0, monotonic=lambda: time.monotonic() + clock.passed)
     monkeypatch.setattr(workers, "time", clock)
     start = processes.Pool.start
@@ -146,16 +195,25 @@ def test_a_worker_has_its_own_time_to_start_however_long_the_exchange_has_lasted
     started: list[processes.Process] = []
 
     def later(pool: processes.Pool) -> processes.Process:
-        clock.passed += 2 * workers.START_DEADLINE if started else 0.0  # a replacement, long after the first one was ready
+        clock.passed += (
+            2 * workers.START_DEADLINE if started else 0.0
+        )  # a replacement, long after the first one was ready
         started.append(start(pool))
         return started[-1]
 
     monkeypatch.setattr(processes.Pool, "start", later)
-    simulate.run(experiment(config(tmp_path, "fedavg", faults=KILL_BO, workers=1, participation={"deadline": 1e6})), tmp_path / "run")
+    simulate.run(
+        experiment(
+            config(tmp_path, "fedavg", faults=KILL_BO, workers=1, participation={"deadline": 1e6})
+        ),
+        tmp_path / "run",
+    )
     assert clock.passed == 2 * workers.START_DEADLINE
 
 
-def test_a_worker_that_is_not_ready_in_time_ends_the_run_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_is_not_ready_in_time_ends_the_run_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(workers, "START_DEADLINE", 0.0)
     with pytest.raises(RunError, match="was not ready within 0 s; run with --workers 0"):
         simulate.run(experiment(config(tmp_path, "fedavg", workers=1)), tmp_path / "run")
@@ -164,14 +222,23 @@ def test_a_worker_that_is_not_ready_in_time_ends_the_run_with_a_sentence(tmp_pat
 def test_a_client_that_always_hangs_is_out_of_the_round_with_workers_and_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    method = module(tmp_path, monkeypatch, "hanging_module", "", "if client.id == 'bo' and client.round == 1: time.sleep(600)")
+    method = module(
+        tmp_path,
+        monkeypatch,
+        "hanging_module",
+        "",
+        "if client.id == 'bo' and client.round == 1: time.sleep(600)",
+    )
     job = config(tmp_path, method, rounds=2, participation={"deadline": 3.0})
     simulate.run(experiment(job), tmp_path / "serial")
     simulate.run(experiment(job | {"workers": 2}), tmp_path / "parallel")
     same_run(tmp_path / "serial", tmp_path / "parallel")
     (row,) = Run(tmp_path / "parallel").rejected()
     assert (row["round"], row["client"], row["reason"]) == (1, "bo", "did not answer within 3 s")
-    assert caplog.text.count("a worker process did not answer within 3 s; a new one takes its place") == 3
+    assert (
+        caplog.text.count("a worker process did not answer within 3 s; a new one takes its place")
+        == 3
+    )
 
 
 UNFIT = """
@@ -188,51 +255,71 @@ def unfit():
 """
 
 
-def test_what_cannot_travel_is_refused_by_the_same_sentence_on_every_transport(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_travel_is_refused_by_the_same_sentence_on_every_transport(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     top = "from equipoise.records import PerClient\nfrom equipoise.tree import Tree\n" + UNFIT
     step = "return Up(model=client.load(down.model), said=list(unfit()), threads=torch.get_num_threads())"
     step += "\n    def observe(self, server, state, ups):\n        return state.with_(said=ups.values('said'))\n    def unused(self):"
     job = config(
         tmp_path,
-        module(tmp_path, monkeypatch, "unfit_module", top, step.replace("return Up", "torch.set_num_threads(3); return Up")),
+        module(
+            tmp_path,
+            monkeypatch,
+            "unfit_module",
+            top,
+            step.replace("return Up", "torch.set_num_threads(3); return Up"),
+        ),
         rounds=1,
     )
     said = []
-    for name, more, transport in (("direct", {}, None), ("packed", {}, "loopback"), ("workers", {"workers": 2}, None)):
-        state = load_server(simulate.run(experiment(job | more), tmp_path / name, transport=transport).store)
+    for name, more, transport in (
+        ("direct", {}, None),
+        ("packed", {}, "loopback"),
+        ("workers", {"workers": 2}, None),
+    ):
+        state = load_server(
+            simulate.run(experiment(job | more), tmp_path / name, transport=transport).store
+        )
         said.append(state.said)
     assert said[0] == said[1] == said[2] and len(said[0]) == 4
-    assert all(sentences == said[0][0] for sentences in said[0]) and len(said[0][0]) == 14 and "taken" not in said[0][0]
+    assert (
+        all(sentences == said[0][0] for sentences in said[0])
+        and len(said[0][0]) == 14
+        and "taken" not in said[0][0]
+    )
 
 
 @pytest.mark.parametrize("more", [{}, {"workers": 1}], ids=["in process", "workers"])
 def test_settings_that_a_step_changes_are_as_before_in_the_next_one(
     more: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = (
-        "[torch.get_num_threads(), torch.is_grad_enabled(), str(torch.get_default_dtype()), torch.are_deterministic_algorithms_enabled(), "
-    )
+    found = "[torch.get_num_threads(), torch.is_grad_enabled(), str(torch.get_default_dtype()), torch.are_deterministic_algorithms_enabled(), "
     found += "random.random(), float(numpy.random.rand()), float(torch.rand(1))]"
     step = f"up = Up(model=client.load(down.model), found={found}); torch.set_num_threads(3); torch.set_grad_enabled(False); "
     step += "torch.set_default_dtype(torch.float64); torch.use_deterministic_algorithms(True); torch.manual_seed(5); random.seed(1); "
-    step += (
-        "numpy.random.seed(1); return up\n    def observe(self, server, state, ups):\n        return state.with_(found=ups.values('found'))"
-    )
+    step += "numpy.random.seed(1); return up\n    def observe(self, server, state, ups):\n        return state.with_(found=ups.values('found'))"
     step += "\n    def unused(self):"
     method = module(tmp_path, monkeypatch, "meddling_module", "import numpy, random, torch", step)
-    state = load_server(simulate.run(experiment(config(tmp_path, method, rounds=2) | more), tmp_path / "run").store)
+    state = load_server(
+        simulate.run(experiment(config(tmp_path, method, rounds=2) | more), tmp_path / "run").store
+    )
     assert state.found[0][:4] == [1, True, "torch.float32", False]
     assert len(state.found) == 4 and all(found == state.found[0] for found in state.found)
 
 
-def test_an_exception_in_a_worker_names_client_round_and_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_in_a_worker_names_client_round_and_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "clumsy_module.py").write_text(
         "from dataclasses import dataclass\nfrom equipoise import Method\n@dataclass(frozen=True)\nclass Clumsy(Method):\n"
         "    def client(self, client, down):\n        raise ArithmeticError('seven apples')\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     job = config(tmp_path, "clumsy_module:Clumsy", workers=1)
-    with pytest.raises(ClientError, match=r"client '\w+', round 1, step 'client'(?s:.*)seven apples"):
+    with pytest.raises(
+        ClientError, match=r"client '\w+', round 1, step 'client'(?s:.*)seven apples"
+    ):
         simulate.run(experiment(job), tmp_path / "run")
 
 
@@ -243,7 +330,10 @@ def test_a_method_of_a_notebook_runs_in_process_and_says_why_not_in_workers(tmp_
 
     job = config(tmp_path, Mine())
     assert eq.run(eq.Experiment(**job), tmp_path / "run").status == "finished"
-    with pytest.raises(ConfigurationError, match=r"workers: expected 0 .*Mine is defined in a notebook.*module that can be imported"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"workers: expected 0 .*Mine is defined in a notebook.*module that can be imported",
+    ):
         eq.run(eq.Experiment(**job | {"workers": 2}), tmp_path / "other")
 
 
@@ -255,10 +345,18 @@ def test_forked_workers_give_the_same_bits_and_are_replaced_when_they_die(tmp_pa
     job = config(tmp_path, "scaffold", model="cnn", faults=FAULTS)
     simulate.run(experiment(job), tmp_path / "serial")
     counted = "from equipoise.transports.workers.processes import Pool; fork = Pool._fork; Pool._fork = lambda *a: (print('forked', flush=True), fork(*a))[1]; "
-    program = [sys.executable, "-c", PLAIN + counted + PROGRAM, json.dumps(job | {"workers": 2}), str(tmp_path / "parallel")]
+    program = [
+        sys.executable,
+        "-c",
+        PLAIN + counted + PROGRAM,
+        json.dumps(job | {"workers": 2}),
+        str(tmp_path / "parallel"),
+    ]
     done = subprocess.run(program, env=environment(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["forked"] * 3  # two, and one in place of the one that the script kills
+    assert (
+        done.stdout.split() == ["forked"] * 3
+    )  # two, and one in place of the one that the script kills
     assert "killed by signal 9 (SIGKILL)" in done.stderr
     same_run(tmp_path / "serial", tmp_path / "parallel")
 
@@ -266,10 +364,18 @@ def test_forked_workers_give_the_same_bits_and_are_replaced_when_they_die(tmp_pa
 @pytest.mark.parametrize("program", [PROGRAM, PLAIN + PROGRAM], ids=["started", "forked"])
 def test_no_worker_survives_its_parent(program: str, tmp_path: Path) -> None:
     job = config(tmp_path, "fedavg", rounds=10_000, workers=2)
-    parent = subprocess.Popen([sys.executable, "-c", program, json.dumps(job), str(tmp_path / "run")], env=environment())
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program, json.dumps(job), str(tmp_path / "run")], env=environment()
+    )
     try:
         children = _until(
-            lambda: found if len(found := _children(parent.pid)) == 2 and (tmp_path / "run" / "run.db").exists() else None, 60
+            lambda: (
+                found
+                if len(found := _children(parent.pid)) == 2
+                and (tmp_path / "run" / "run.db").exists()
+                else None
+            ),
+            60,
         )
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait(timeout=10)
@@ -288,7 +394,9 @@ def _until(condition, seconds: float):
 
 
 def _children(parent: int) -> list[int]:
-    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True).stdout
+    listed = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True
+    ).stdout
     return [int(word) for word in listed.split()]
 
 
@@ -306,7 +414,12 @@ def test_a_worker_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.Mon
         "        return super().client(client, down)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    job = config(tmp_path, {"name": "sleepy_module:Sleepy", "flag": str(tmp_path / "slept")}, rounds=2, participation={"deadline": 3.0})
+    job = config(
+        tmp_path,
+        {"name": "sleepy_module:Sleepy", "flag": str(tmp_path / "slept")},
+        rounds=2,
+        participation={"deadline": 3.0},
+    )
     hung = simulate.run(experiment(job | {"workers": 1}), tmp_path / "hung")
     assert (tmp_path / "slept").exists()
     assert_same(everything(hung), everything(simulate.run(experiment(job), tmp_path / "serial")))

@@ -11,17 +11,27 @@ import torch
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from equipoise.losses.conformal import Conformal, calibrated, consensus, fitted_temperature, ranking_loss
+from equipoise.losses.conformal import (
+    Conformal,
+    calibrated,
+    consensus,
+    fitted_temperature,
+    ranking_loss,
+)
 
 
-def drawn(samples: int, classes: int, seed: int = 0, scale: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
+def drawn(
+    samples: int, classes: int, seed: int = 0, scale: float = 2.0
+) -> tuple[np.ndarray, np.ndarray]:
     draw = np.random.default_rng(seed)
     logits = scale * draw.standard_normal((samples, classes))
     labels = np.array([draw.choice(classes, p=softmax(row / 1.7)) for row in logits])
     return logits, labels
 
 
-def brute_sums(row: np.ndarray, temperature: float, k_reg: int, penalty: float) -> list[tuple[int, float]]:
+def brute_sums(
+    row: np.ndarray, temperature: float, k_reg: int, penalty: float
+) -> list[tuple[int, float]]:
     """(class, sum up to its rank), by falling probability."""
     chances = softmax(row / temperature)
     total, found = 0.0, []
@@ -31,22 +41,33 @@ def brute_sums(row: np.ndarray, temperature: float, k_reg: int, penalty: float) 
     return found
 
 
-def brute_set(row: np.ndarray, threshold: float, temperature: float, k_reg: int, penalty: float) -> set[int]:
+def brute_set(
+    row: np.ndarray, threshold: float, temperature: float, k_reg: int, penalty: float
+) -> set[int]:
     sums = brute_sums(row, temperature, k_reg, penalty)
     size = min(len(row), 1 + sum(value <= threshold for _, value in sums))
     return {k for k, _ in sums[:size]}
 
 
-@pytest.mark.parametrize(("classes", "k_reg", "penalty"), [(2, 1, 0.5), (3, 2, 1.0), (10, 5, 0.5), (10, 1, 0.05)])
+@pytest.mark.parametrize(
+    ("classes", "k_reg", "penalty"), [(2, 1, 0.5), (3, 2, 1.0), (10, 5, 0.5), (10, 1, 0.05)]
+)
 def test_sets_and_thresholds_match_plain_loops(classes: int, k_reg: int, penalty: float) -> None:
     logits, labels = drawn(57, classes)
     for alpha in (0.05, 0.1, 0.5):
         found = calibrated(logits, labels, alpha, k_reg, penalty)
-        scores = sorted(dict(brute_sums(row, found.temperature, k_reg, penalty))[y] for row, y in zip(logits, labels, strict=True))
-        assert found.threshold == pytest.approx(scores[math.ceil(round((1 - alpha) * 56, 9))], rel=1e-12)
+        scores = sorted(
+            dict(brute_sums(row, found.temperature, k_reg, penalty))[y]
+            for row, y in zip(logits, labels, strict=True)
+        )
+        assert found.threshold == pytest.approx(
+            scores[math.ceil(round((1 - alpha) * 56, 9))], rel=1e-12
+        )
         others, _ = drawn(40, classes, seed=1)
         for row, members in zip(others, found.sets(others), strict=True):
-            assert set(np.flatnonzero(members)) == brute_set(row, found.threshold, found.temperature, k_reg, penalty)
+            assert set(np.flatnonzero(members)) == brute_set(
+                row, found.threshold, found.temperature, k_reg, penalty
+            )
         covered = found.sets(logits)[np.arange(len(labels)), labels]
         assert covered.mean() >= 1 - alpha
 
@@ -78,7 +99,12 @@ def likelihood(logits: np.ndarray, labels: np.ndarray, temperature: float) -> fl
 @pytest.mark.parametrize("seed", range(4))
 def test_the_temperature_is_the_most_likely_one(seed: int) -> None:
     logits, labels = drawn(80, 5, seed)
-    best = minimize_scalar(lambda t: likelihood(logits, labels, t), bounds=(0.1, 10), method="bounded", options={"xatol": 1e-10})
+    best = minimize_scalar(
+        lambda t: likelihood(logits, labels, t),
+        bounds=(0.1, 10),
+        method="bounded",
+        options={"xatol": 1e-10},
+    )
     assert fitted_temperature(logits, labels) == pytest.approx(best.x, rel=1e-5)
 
 
@@ -97,7 +123,9 @@ def test_the_released_rule_leaves_it_at_its_start() -> None:
     wild = 60.0 * logits  # a slope that takes more than a step
     moved, t = fitted_temperature(wild, labels, "released"), 1.3
     for _ in range(10):
-        change = 0.01 * (likelihood(wild, labels, t + 1e-6) - likelihood(wild, labels, t - 1e-6)) / 2e-6
+        change = (
+            0.01 * (likelihood(wild, labels, t + 1e-6) - likelihood(wild, labels, t - 1e-6)) / 2e-6
+        )
         t -= change
         if abs(change) < 0.01:
             break
@@ -111,7 +139,11 @@ def test_consensus_is_one_sided() -> None:
     values = []
     for a, b in zip(own, other, strict=True):
         first, second = set(np.flatnonzero(a)), set(np.flatnonzero(b))
-        values.append(len(first & second) / len(first | second) if len(first) <= len(second) else len(first & second) / len(second))
+        values.append(
+            len(first & second) / len(first | second)
+            if len(first) <= len(second)
+            else len(first & second) / len(second)
+        )
     assert float(consensus(own, other)) == pytest.approx(np.mean(values), rel=1e-12)
     assert float(consensus(own, own)) == 1
     narrow, wide = np.array([[True, False, False]]), np.array([[True, True, False]])
@@ -135,7 +167,11 @@ def test_ranking_matches_a_loop_over_pairs_and_its_gradient() -> None:
     expected = np.zeros(5)
     for a in inside:
         for b in outside:
-            expected[[a, b]] += np.array([-1.0, 1.0]) * (logits[1, b] > logits[1, a]) / (len(inside) * len(outside) * 30)
+            expected[[a, b]] += (
+                np.array([-1.0, 1.0])
+                * (logits[1, b] > logits[1, a])
+                / (len(inside) * len(outside) * 30)
+            )
     np.testing.assert_allclose(scores.grad[1], expected, atol=1e-12)
     assert not scores.grad[0].any()
 
@@ -160,5 +196,12 @@ def test_a_ranking_that_is_right_costs_nothing() -> None:
 def test_what_is_calibrated_has_the_temperature_that_was_fitted(rule: Any) -> None:
     logits, labels = drawn(40, 4)
     found = calibrated(logits, labels, 0.1, 2, 0.3, rule)
-    assert found.temperature == fitted_temperature(logits, labels, rule) and (found.k_reg, found.penalty) == (2, 0.3)
-    assert calibrated(logits, labels, 0.1, 2, 0.3).temperature == fitted_temperature(logits, labels, "converged") != found.threshold
+    assert found.temperature == fitted_temperature(logits, labels, rule) and (
+        found.k_reg,
+        found.penalty,
+    ) == (2, 0.3)
+    assert (
+        calibrated(logits, labels, 0.1, 2, 0.3).temperature
+        == fitted_temperature(logits, labels, "converged")
+        != found.threshold
+    )

@@ -10,7 +10,9 @@ import pytest
 from equipoise.losses import model_contrast
 
 
-@pytest.mark.parametrize(("length", "cosine"), [(0.0, 0.0), (0.9e-8, 0.0), (1.5e-8, 1.0), (1.0, 1.0), (1e8, 1.0)])
+@pytest.mark.parametrize(
+    ("length", "cosine"), [(0.0, 0.0), (0.9e-8, 0.0), (1.5e-8, 1.0), (1.0, 1.0), (1e8, 1.0)]
+)
 def test_features_shorter_than_rounding_have_no_direction(length: float, cosine: float) -> None:
     """Along the received model and across the last one, so that the loss is softplus(-cosine / temperature)."""
     for scaled in ([[length, 0.0]], [[1.0, 0.0]]):
@@ -20,5 +22,7 @@ def test_features_shorter_than_rounding_have_no_direction(length: float, cosine:
 
 
 def test_whose_features_repel() -> None:
-    found = model_contrast(np.array([[3.0, 4.0]]), np.array([[1.0, 0.0]]), np.array([[0.0, 2.0]]), temperature=0.1)
+    found = model_contrast(
+        np.array([[3.0, 4.0]]), np.array([[1.0, 0.0]]), np.array([[0.0, 2.0]]), temperature=0.1
+    )
     assert found.tolist() == pytest.approx([math.log1p(math.exp((0.8 - 0.6) / 0.1))])

@@ -25,7 +25,10 @@ def chances(row):
 def distilled(student, teacher, temperature):
     total = 0.0
     for own, wanted in zip(student, teacher, strict=True):
-        q, p = chances([one / temperature for one in own]), chances([one / temperature for one in wanted])
+        q, p = (
+            chances([one / temperature for one in own]),
+            chances([one / temperature for one in wanted]),
+        )
         total += sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
     return temperature**2 * total / len(student)
 
@@ -35,7 +38,9 @@ def distilled(student, teacher, temperature):
 def test_distillation_against_plain_loops(shape, temperature):
     student, teacher = logits(*shape), logits(*shape, name="b")
     expected = distilled(student.tolist(), teacher.tolist(), temperature)
-    assert float(distillation_loss(student, teacher, temperature)) == pytest.approx(expected, rel=1e-12)
+    assert float(distillation_loss(student, teacher, temperature)) == pytest.approx(
+        expected, rel=1e-12
+    )
 
 
 def test_gradient_is_temperature_times_difference_of_chances():
@@ -65,7 +70,9 @@ def test_small_divergence_keeps_its_digits_in_float32():
     teacher = logits(20, 10, scale=1.0, dtype=torch.float32)
     student = teacher + 1e-2 * logits(20, 10, name="b", scale=1.0, dtype=torch.float32)
     exact = kl_divergence(teacher.double(), student.double())
-    torch.testing.assert_close(kl_divergence(teacher, student).double(), exact, rtol=1e-2, atol=1e-7)
+    torch.testing.assert_close(
+        kl_divergence(teacher, student).double(), exact, rtol=1e-2, atol=1e-7
+    )
 
 
 def test_differs_from_cross_entropy_form_by_the_teachers_entropy():
@@ -105,7 +112,8 @@ def test_arrays_in_arrays_out():
 
 
 @pytest.mark.parametrize(
-    "student, teacher, temperature", [((2, 3), (2, 4), 1.0), ((0, 3), (0, 3), 1.0), ((3,), (3,), 1.0), ((2, 3), (2, 3), 0.0)]
+    "student, teacher, temperature",
+    [((2, 3), (2, 4), 1.0), ((0, 3), (0, 3), 1.0), ((3,), (3,), 1.0), ((2, 3), (2, 3), 0.0)],
 )
 def test_distillation_refuses(student, teacher, temperature):
     with pytest.raises(ValueError):
@@ -121,7 +129,10 @@ def test_classes_stand_last_whatever_stands_before_them():
     flat.sum().backward()
     torch.testing.assert_close(student.grad.reshape(8, 3), rows.grad)
     labels = torch.arange(8) % 3
-    torch.testing.assert_close(focal_loss(teacher, labels.reshape(2, 4)), focal_loss(teacher.reshape(8, 3), labels, gamma=2.0))
+    torch.testing.assert_close(
+        focal_loss(teacher, labels.reshape(2, 4)),
+        focal_loss(teacher.reshape(8, 3), labels, gamma=2.0),
+    )
 
 
 def test_one_class_of_one_sample_leaves_nothing_to_teach():
@@ -130,13 +141,17 @@ def test_one_class_of_one_sample_leaves_nothing_to_teach():
 
 def test_focal_without_focus_is_cross_entropy():
     scores, labels = logits(9, 4), torch.arange(9) % 4
-    assert torch.equal(focal_loss(scores, labels, gamma=0), functional.cross_entropy(scores, labels))
+    assert torch.equal(
+        focal_loss(scores, labels, gamma=0), functional.cross_entropy(scores, labels)
+    )
 
 
 @pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0, 5.0])
 def test_focal_against_plain_loops(gamma):
     scores, labels = logits(9, 4), torch.arange(9) % 4
-    picked = [chances(row)[label] for row, label in zip(scores.tolist(), labels.tolist(), strict=True)]
+    picked = [
+        chances(row)[label] for row, label in zip(scores.tolist(), labels.tolist(), strict=True)
+    ]
     expected = sum(-((1 - p) ** gamma) * math.log(p) for p in picked) / 9
     assert float(focal_loss(scores, labels, gamma)) == pytest.approx(expected, rel=1e-10)
 

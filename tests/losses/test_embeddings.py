@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.losses import alignment, cohort_contrast, embedding_contrast, embedding_target, mean_direction, refined_alignment
+from equipoise.losses import (
+    alignment,
+    cohort_contrast,
+    embedding_contrast,
+    embedding_target,
+    mean_direction,
+    refined_alignment,
+)
 from equipoise.streams import stream, torch_stream
 
 
@@ -15,14 +22,19 @@ def positive(count=5, size=4):
 
 
 def cosine(a, b):
-    return sum(x * y for x, y in zip(a, b, strict=True)) / math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
+    return sum(x * y for x, y in zip(a, b, strict=True)) / math.sqrt(
+        sum(x * x for x in a) * sum(y * y for y in b)
+    )
 
 
 def test_mean_direction_of_plain_loops_and_dead_samples():
     features = positive()
     features[2] = 0
     lengths = [math.sqrt(sum(one * one for one in row)) for row in features]
-    expected = [sum(row[j] / length for row, length in zip(features, lengths, strict=True) if length) / 5 for j in range(4)]
+    expected = [
+        sum(row[j] / length for row, length in zip(features, lengths, strict=True) if length) / 5
+        for j in range(4)
+    ]
     np.testing.assert_allclose(mean_direction(features), expected, rtol=1e-14)
     assert np.linalg.norm(mean_direction(features)) <= 1
 
@@ -42,7 +54,9 @@ def test_mean_direction_refuses_no_samples():
 def test_alignment_is_the_cosine():
     embeddings = positive()
     np.testing.assert_allclose(
-        alignment(embeddings, embeddings.mean(0)), [cosine(one, embeddings.mean(0)) for one in embeddings], rtol=1e-13
+        alignment(embeddings, embeddings.mean(0)),
+        [cosine(one, embeddings.mean(0)) for one in embeddings],
+        rtol=1e-13,
     )
 
 
@@ -52,15 +66,23 @@ def test_refined_alignment_closed_form(beta):
     reference = embeddings.mean(0)
     for found, one in zip(refined_alignment(embeddings, reference, beta), embeddings, strict=True):
         a, b, agreement = np.linalg.norm(one), np.linalg.norm(reference), cosine(one, reference)
-        below = (1 - beta) ** 2 * a**2 + 2 * (1 - beta) * beta * agreement**2 * a * b + beta**2 * agreement**2 * b**2
-        assert found == pytest.approx(agreement * ((1 - beta) * a + beta * b) / math.sqrt(below), rel=1e-12)
+        below = (
+            (1 - beta) ** 2 * a**2
+            + 2 * (1 - beta) * beta * agreement**2 * a * b
+            + beta**2 * agreement**2 * b**2
+        )
+        assert found == pytest.approx(
+            agreement * ((1 - beta) * a + beta * b) / math.sqrt(below), rel=1e-12
+        )
         assert found >= agreement - 1e-12
 
 
 def test_refined_alignment_ends():
     embeddings = positive()
     reference = embeddings.mean(0)
-    np.testing.assert_allclose(refined_alignment(embeddings, reference, 0.0), alignment(embeddings, reference), rtol=1e-14)
+    np.testing.assert_allclose(
+        refined_alignment(embeddings, reference, 0.0), alignment(embeddings, reference), rtol=1e-14
+    )
     np.testing.assert_allclose(refined_alignment(embeddings, reference, 1.0), 1.0, rtol=1e-14)
     assert refined_alignment(np.array([[1.0, 0.0]]), [0.0, 1.0], 1.0).tolist() == [0.0]
 
@@ -75,8 +97,12 @@ def test_pull_towards_the_target_has_the_stated_gradient():
 
 @pytest.mark.parametrize("count", [2, 3, 7])
 def test_contrast_of_equal_embeddings(count):
-    np.testing.assert_allclose(cohort_contrast(np.ones((count, 3))), math.log(count - 1), atol=1e-12)
-    np.testing.assert_allclose(cohort_contrast(np.ones((count, 3)), include_positive=True), math.log(count), atol=1e-12)
+    np.testing.assert_allclose(
+        cohort_contrast(np.ones((count, 3))), math.log(count - 1), atol=1e-12
+    )
+    np.testing.assert_allclose(
+        cohort_contrast(np.ones((count, 3)), include_positive=True), math.log(count), atol=1e-12
+    )
 
 
 def test_contrast_of_two_orthonormal_embeddings_and_of_one():
@@ -91,8 +117,14 @@ def test_contrast_against_plain_loops(include_positive):
     for place, found in enumerate(cohort_contrast(embeddings, 0.5, include_positive)):
         own = embeddings[place]
         near = cosine(own, reference) / 0.5
-        far = sum(math.exp(cosine(own, one) / 0.5) for other, one in enumerate(embeddings) if other != place)
-        assert found == pytest.approx(-near + math.log(far + include_positive * math.exp(near)), rel=1e-12)
+        far = sum(
+            math.exp(cosine(own, one) / 0.5)
+            for other, one in enumerate(embeddings)
+            if other != place
+        )
+        assert found == pytest.approx(
+            -near + math.log(far + include_positive * math.exp(near)), rel=1e-12
+        )
         assert not include_positive or found >= 0
 
 
@@ -132,7 +164,9 @@ def test_cosines_are_of_the_last_axis():
         alignment(np.ones((2, 3)), np.ones((1, 3)))
 
 
-@pytest.mark.parametrize(("length", "counted"), [(0.0, 0.0), (0.5e-12, 0.5), (1.5e-12, 1.0), (1e-3, 1.0)])
+@pytest.mark.parametrize(
+    ("length", "counted"), [(0.0, 0.0), (0.5e-12, 0.5), (1.5e-12, 1.0), (1e-3, 1.0)]
+)
 def test_the_shortest_features_are_not_blown_up(length, counted):
     np.testing.assert_allclose(mean_direction(np.array([[length, 0.0]])), [counted, 0.0])
     np.testing.assert_allclose(alignment(np.array([[length, 0.0]]), [2.0, 0.0]), [counted])

@@ -13,13 +13,16 @@ from equipoise.streams import torch_stream
 
 P, Q = np.log([[0.9, 0.1]]), np.log([[0.1, 0.9]])
 KINDS = ("kl", "sqerr", "entropy", "margin", "lse", "feat", "none", "constant_half")
-spread_out = st.lists(st.integers(-1000, 1000).map(lambda one: one / 10), min_size=2, max_size=12).filter(
-    lambda values: len(set(values)) > 1
-)
+spread_out = st.lists(
+    st.integers(-1000, 1000).map(lambda one: one / 10), min_size=2, max_size=12
+).filter(lambda values: len(set(values)) > 1)
 
 
 def pair(dtype=torch.float64):
-    return tuple(2 * torch.randn(6, 5, generator=torch_stream(0, name), dtype=dtype) for name in ("private", "proxy"))
+    return tuple(
+        2 * torch.randn(6, 5, generator=torch_stream(0, name), dtype=dtype)
+        for name in ("private", "proxy")
+    )
 
 
 def plain(private, proxy, kind):
@@ -29,7 +32,9 @@ def plain(private, proxy, kind):
 
     p, q = chances(private), chances(proxy)
     if kind == "kl":
-        forth, back = (sum(a * math.log(a / b) for a, b in zip(x, y, strict=True)) for x, y in ((p, q), (q, p)))
+        forth, back = (
+            sum(a * math.log(a / b) for a, b in zip(x, y, strict=True)) for x, y in ((p, q), (q, p))
+        )
         return (forth + back) / 2 / (-sum(a * math.log(a) for a in p + q) + 1e-8)
     squares = sum((a - b) ** 2 for a, b in zip(private, proxy, strict=True))
     best = sorted(proxy)
@@ -46,7 +51,12 @@ def plain(private, proxy, kind):
 def test_energies_against_plain_loops(kind):
     private, proxy = pair()
     expected = [plain(a, b, kind) for a, b in zip(private.tolist(), proxy.tolist(), strict=True)]
-    torch.testing.assert_close(energy(private, proxy, kind), torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        energy(private, proxy, kind),
+        torch.tensor(expected, dtype=torch.float64),
+        rtol=1e-10,
+        atol=1e-12,
+    )
 
 
 def test_kl_energy_of_a_contradiction():
@@ -92,7 +102,13 @@ def test_kind_dtype_and_gradient():
 
 @pytest.mark.parametrize(
     "private, proxy, kind",
-    [((2, 3), (2, 3), "kll"), ((2, 3), (3, 3), "kl"), ((2, 3), (2, 4), "feat"), ((2, 1), (2, 1), "kl"), ((2,), (2,), "margin")],
+    [
+        ((2, 3), (2, 3), "kll"),
+        ((2, 3), (3, 3), "kl"),
+        ((2, 3), (2, 4), "feat"),
+        ((2, 1), (2, 1), "kl"),
+        ((2,), (2,), "margin"),
+    ],
 )
 def test_energy_refuses(private, proxy, kind):
     with pytest.raises(ValueError):
@@ -128,7 +144,9 @@ def test_gate_against_plain_loops_bounds_and_order(values, beta):
 
 @given(spread_out, st.floats(0.5, 100), st.floats(-1000, 1000))
 def test_gate_ignores_scale_and_offset(values, scale, offset):
-    np.testing.assert_allclose(trust(scale * np.array(values) + offset), trust(np.array(values)), atol=1e-6)
+    np.testing.assert_allclose(
+        trust(scale * np.array(values) + offset), trust(np.array(values)), atol=1e-6
+    )
 
 
 def test_none_and_constant_half():

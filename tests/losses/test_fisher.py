@@ -19,7 +19,10 @@ def made(factory, shape, count=7, outputs=3):
     with default_generator(0, "fisher"):
         model = factory().double()
         for layer in model.modules():
-            if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and layer.running_mean is not None:
+            if (
+                isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
+                and layer.running_mean is not None
+            ):
                 layer.running_mean.normal_()
                 layer.running_var.uniform_(0.5, 2)
                 if layer.affine:
@@ -32,11 +35,17 @@ def plain(model, x, y):
     """One sample after the other, with autograd's own gradients."""
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
-    names, parameters = zip(*((name, one) for name, one in model.named_parameters() if one.requires_grad), strict=True)
+    names, parameters = zip(
+        *((name, one) for name, one in model.named_parameters() if one.requires_grad), strict=True
+    )
     total = {name: torch.zeros_like(one) for name, one in zip(names, parameters, strict=True)}
     for place in range(len(x)):
         outputs = model(x[place : place + 1])
-        loss = (outputs[0, 0] - y[place]) ** 2 if y.is_floating_point() else -torch.log_softmax(outputs, 1)[0, y[place]]
+        loss = (
+            (outputs[0, 0] - y[place]) ** 2
+            if y.is_floating_point()
+            else -torch.log_softmax(outputs, 1)[0, y[place]]
+        )
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         for name, gradient in zip(names, gradients, strict=True):
             total[name] = total[name] + (0 if gradient is None else gradient.detach() ** 2 / len(x))
@@ -47,21 +56,34 @@ def plain(model, x, y):
 
 def by_hooks(model, x, y, batch=3):
     parameters = {name: one.detach() for name, one in model.named_parameters() if one.requires_grad}
-    return squares_by_hooks(model, parameters, summed_loss, zip(torch.split(x, batch), torch.split(y, batch), strict=True))
+    return squares_by_hooks(
+        model,
+        parameters,
+        summed_loss,
+        zip(torch.split(x, batch), torch.split(y, batch), strict=True),
+    )
 
 
 def assert_equal(found, expected):
     assert list(found) == list(expected)
     for name, one in expected.items():
         torch.testing.assert_close(
-            found[name], one, rtol=1e-6, atol=1e-12 * float(one.max()), msg=lambda text, name=name: f"{name}: {text}"
+            found[name],
+            one,
+            rtol=1e-6,
+            atol=1e-12 * float(one.max()),
+            msg=lambda text, name=name: f"{name}: {text}",
         )
 
 
 class Residual(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.second, self.head = nn.Conv2d(2, 2, 3, padding=1), nn.Conv2d(2, 2, 1), nn.Linear(2, 3)
+        self.first, self.second, self.head = (
+            nn.Conv2d(2, 2, 3, padding=1),
+            nn.Conv2d(2, 2, 1),
+            nn.Linear(2, 3),
+        )
         self.unused = nn.Linear(2, 2)
 
     def forward(self, x):
@@ -91,7 +113,9 @@ class Tied(Twice):
 
 class WeightOutside(Twice):
     def forward(self, x):
-        return self.head(torch.tanh(functional.linear(torch.tanh(self.layer(x)), self.layer.weight)))
+        return self.head(
+            torch.tanh(functional.linear(torch.tanh(self.layer(x)), self.layer.weight))
+        )
 
 
 class Doubling(nn.Linear):
@@ -101,7 +125,11 @@ class Doubling(nn.Linear):
 
 class DataDependent(Twice):
     def forward(self, x):
-        return self.head(functional.layer_norm(self.layer(x), (4,)) if float(x.sum()) > 0 else self.layer(x.abs()))
+        return self.head(
+            functional.layer_norm(self.layer(x), (4,))
+            if float(x.sum()) > 0
+            else self.layer(x.abs())
+        )
 
 
 class Coupled(Twice):
@@ -121,8 +149,16 @@ def network(spec, shape):
 HOOKED = {
     "linear": (lambda: nn.Linear(4, 3), (4,)),
     "mlp": (network({"name": "mlp", "hidden": [5]}, (4,)), (4,)),
-    "on sequences": (sequence(lambda: nn.Linear(4, 5), nn.Tanh, lambda: nn.Flatten(1), lambda: nn.Linear(10, 3)), (2, 4)),
-    "batch norm 1d": (sequence(lambda: nn.Linear(4, 5), lambda: nn.BatchNorm1d(5), nn.ReLU, lambda: nn.Linear(5, 3)), (4,)),
+    "on sequences": (
+        sequence(lambda: nn.Linear(4, 5), nn.Tanh, lambda: nn.Flatten(1), lambda: nn.Linear(10, 3)),
+        (2, 4),
+    ),
+    "batch norm 1d": (
+        sequence(
+            lambda: nn.Linear(4, 5), lambda: nn.BatchNorm1d(5), nn.ReLU, lambda: nn.Linear(5, 3)
+        ),
+        (4,),
+    ),
     "convolutions": (
         sequence(
             lambda: nn.Conv2d(2, 3, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2)),
@@ -134,7 +170,10 @@ HOOKED = {
         ),
         (2, 7, 6),
     ),
-    "one position": (sequence(lambda: nn.Conv2d(2, 4, 3), nn.Flatten, lambda: nn.Linear(4, 3)), (2, 3, 3)),
+    "one position": (
+        sequence(lambda: nn.Conv2d(2, 4, 3), nn.Flatten, lambda: nn.Linear(4, 3)),
+        (2, 3, 3),
+    ),
     "residual in place": (Residual, (2, 4, 4)),
     "cnn": (network({"name": "cnn", "width": 2, "hidden": 4}, (1, 8, 8)), (1, 8, 8)),
     "resnet": (network({"name": "resnet10", "width": 2}, (1, 8, 8)), (1, 8, 8)),
@@ -142,12 +181,22 @@ HOOKED = {
 }
 BOTH = (slice(64), slice(64, None))
 NOT_HOOKED = {
-    "groups": (sequence(lambda: nn.Conv2d(2, 4, 2, groups=2), nn.Flatten, lambda: nn.Linear(16, 3)), (2, 3, 3)),
-    "circular padding": (
-        sequence(lambda: nn.Conv2d(2, 1, 3, padding=1, padding_mode="circular"), nn.Flatten, lambda: nn.Linear(9, 3)),
+    "groups": (
+        sequence(lambda: nn.Conv2d(2, 4, 2, groups=2), nn.Flatten, lambda: nn.Linear(16, 3)),
         (2, 3, 3),
     ),
-    "same padding": (sequence(lambda: nn.Conv2d(2, 1, 3, padding="same"), nn.Flatten, lambda: nn.Linear(9, 3)), (2, 3, 3)),
+    "circular padding": (
+        sequence(
+            lambda: nn.Conv2d(2, 1, 3, padding=1, padding_mode="circular"),
+            nn.Flatten,
+            lambda: nn.Linear(9, 3),
+        ),
+        (2, 3, 3),
+    ),
+    "same padding": (
+        sequence(lambda: nn.Conv2d(2, 1, 3, padding="same"), nn.Flatten, lambda: nn.Linear(9, 3)),
+        (2, 3, 3),
+    ),
     "layer norm": (sequence(lambda: nn.LayerNorm(4), lambda: nn.Linear(4, 3)), (4,)),
     "subclass": (sequence(lambda: Doubling(4, 3)), (4,)),
     "used twice": (Twice, (4,)),
@@ -169,7 +218,11 @@ def test_hooks_vmap_and_loop_agree(name):
     model, x, y = made(*HOOKED[name])
     expected = plain(model, x, y)
     model.eval()
-    for sums in (by_hooks(model, x, y), squares_by_vmap(model, x, y, 3), squares_by_loop(model, x, y, 3)):
+    for sums in (
+        by_hooks(model, x, y),
+        squares_by_vmap(model, x, y, 3),
+        squares_by_loop(model, x, y, 3),
+    ):
         assert_equal({key: one / len(x) for key, one in sums.items()}, expected)
 
 
@@ -188,7 +241,10 @@ def test_what_hooks_cannot_see_is_found_on_two_samples(factory):
 
 
 def test_recurrent_network_by_loop():
-    model, x, y = made(network({"name": "gru", "codes": 4, "postals": 3, "embedding": 3, "hidden": 4}, (4, 4)), (4, 4))
+    model, x, y = made(
+        network({"name": "gru", "codes": 4, "postals": 3, "embedding": 3, "hidden": 4}, (4, 4)),
+        (4, 4),
+    )
     x[:, 0, :3] = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
     x[2, 0, 2] = 0
     x[:, 1:, 0] = torch.arange(3) + 1.0
@@ -234,7 +290,11 @@ def test_frozen_parameters_are_left_out():
     everything = fisher_diagonal(model, x, y)
     model[0].weight.requires_grad_(False)
     model[1].requires_grad_(False)
-    expected = {name: one for name, one in everything.items() if name != "0.weight" and not name.startswith("1.")}
+    expected = {
+        name: one
+        for name, one in everything.items()
+        if name != "0.weight" and not name.startswith("1.")
+    }
     assert_equal(fisher_diagonal(model, x, y), expected)
 
 
@@ -256,16 +316,23 @@ def test_leaves_the_model_as_it_was():
 
 def test_batch_variant():
     model, x, y = made(*HOOKED["mlp"])
-    assert_equal(fisher_diagonal(model, x, y, fisher="batch", batch=1), fisher_diagonal(model, x, y))
+    assert_equal(
+        fisher_diagonal(model, x, y, fisher="batch", batch=1), fisher_diagonal(model, x, y)
+    )
     gradient = torch.autograd.grad(functional.cross_entropy(model(x), y), model.head.weight)[0]
-    torch.testing.assert_close(fisher_diagonal(model, x, y, fisher="batch", batch=7)["head.weight"], gradient**2)
+    torch.testing.assert_close(
+        fisher_diagonal(model, x, y, fisher="batch", batch=7)["head.weight"], gradient**2
+    )
 
 
 def test_batches_are_of_64_unless_told():
     model, x, y = made(*HOOKED["linear"], count=66)
     found = fisher_diagonal(model, x, y, fisher="batch")
     assert_equal(found, fisher_diagonal(model, x, y, fisher="batch", batch=64))
-    first, last = (torch.autograd.grad(functional.cross_entropy(model(x[part]), y[part]), model.bias)[0] for part in BOTH)
+    first, last = (
+        torch.autograd.grad(functional.cross_entropy(model(x[part]), y[part]), model.bias)[0]
+        for part in BOTH
+    )
     torch.testing.assert_close(found["bias"], (64 * first**2 + 2 * last**2) / 66)
 
 

@@ -19,7 +19,9 @@ def test_means_are_those_of_a_loop(shape: tuple[int, ...]) -> None:
     for label in range(6):
         own = [row.reshape(-1) for row, y in zip(features, labels, strict=True) if y == label]
         assert counts[label] == len(own)
-        np.testing.assert_allclose(means[label], sum(own) / len(own) if own else np.zeros(means.shape[1]), rtol=1e-12)
+        np.testing.assert_allclose(
+            means[label], sum(own) / len(own) if own else np.zeros(means.shape[1]), rtol=1e-12
+        )
 
 
 def test_tensors_keep_their_kind_and_many_samples_their_digits() -> None:

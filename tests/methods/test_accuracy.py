@@ -20,10 +20,15 @@ def test_every_method_learns_digits(method: str, tmp_path: Path) -> None:
 
 def test_the_table_names_every_method_and_every_bound() -> None:
     table = RESULTS.read_text(encoding="utf-8").split(BEGIN)[1].split(END)[0]
-    assert {line.split("|")[1].strip() for line in table.splitlines() if line.startswith("|")} >= set(methods.names())
+    assert {
+        line.split("|")[1].strip() for line in table.splitlines() if line.startswith("|")
+    } >= set(methods.names())
     assert all(reason in table for _, reason in BELOW.values())
 
 
 def test_a_page_keeps_what_others_wrote() -> None:
     page = with_section("# Mine\n", f"{BEGIN}\none\n{END}")
-    assert with_section(page + "behind\n", f"{BEGIN}\n\\1 two\n{END}") == f"# Mine\n\n{BEGIN}\n\\1 two\n{END}\nbehind\n"
+    assert (
+        with_section(page + "behind\n", f"{BEGIN}\n\\1 two\n{END}")
+        == f"# Mine\n\n{BEGIN}\n\\1 two\n{END}\nbehind\n"
+    )

@@ -20,7 +20,17 @@ from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
 from tests.helpers.counting import counted
 from tests.helpers.digits import refused, updates
-from tests.helpers.images import NETWORKS, at, bench, net_of, own, passes_of, plain_fit, play, shared
+from tests.helpers.images import (
+    NETWORKS,
+    at,
+    bench,
+    net_of,
+    own,
+    passes_of,
+    plain_fit,
+    play,
+    shared,
+)
 from tests.helpers.plain import assert_equal, assert_near
 from tests.helpers.rewards import IDS, assert_largest, drawn, replies, server_for, vectors
 from tests.helpers.runs import sites
@@ -45,11 +55,18 @@ class Plain:
             return
         m = self.method
         old = {client: self.c.get(client, 0.0) / mass for client in trusted}
-        raised = {client: math.sinh(m.alpha * (m.memory * old[client] + (1 - m.memory) * accuracies[client] / total)) for client in trusted}
+        raised = {
+            client: math.sinh(
+                m.alpha * (m.memory * old[client] + (1 - m.memory) * accuracies[client] / total)
+            )
+            for client in trusted
+        }
         c = {client: value / sum(raised.values()) for client, value in raised.items()}
         out = {client for client, value in c.items() if value < m.threshold / len(trusted)}
         left = sum(value for client, value in c.items() if client not in out)
-        self.c |= {client: 0.0 if client in out else mass * value / left for client, value in c.items()}
+        self.c |= {
+            client: 0.0 if client in out else mass * value / left for client, value in c.items()
+        }
         self.expelled |= out
 
 
@@ -64,7 +81,12 @@ def test_a_run_is_that_of_a_plain_loop(tmp_path: Path, network: str) -> None:
     method = CFFL(upload=0.6, clip=0.2, alpha=3.0, memory=0.5, threshold=0.8)
     data = sites()
     data["cy"] = (data["cy"][0], 2 - data["cy"][1])  # wrong labels
-    changes: dict[str, Any] = {"on": data, "rounds": 5, "participation": {"number": 3}, "training": {"lr": 0.2, "batch": 5}}
+    changes: dict[str, Any] = {
+        "on": data,
+        "rounds": 5,
+        "participation": {"number": 3},
+        "training": {"lr": 0.2, "batch": 5},
+    }
     with updates(CFFL) as seen:
         run = play(method, tmp_path / "run", network, **changes)
     workbench, _ = bench(method, network, on=data)
@@ -72,7 +94,11 @@ def test_a_run_is_that_of_a_plain_loop(tmp_path: Path, network: str) -> None:
     assert federation is not None
     index = torch.from_numpy(np.array(federation.server_validation))
     x, y = federation.x[index], federation.y[index]
-    plain, models, paid = Plain(4, method), {client: workbench.initial("model") for client in run.clients}, {}
+    plain, models, paid = (
+        Plain(4, method),
+        {client: workbench.initial("model") for client in run.clients},
+        {},
+    )
     for round, one in enumerate(seen, 1):
         sizes, ids = one.server.sizes, one.ups.ids
         accuracies, uploads = {}, {}
@@ -82,16 +108,31 @@ def test_a_run_is_that_of_a_plain_loop(tmp_path: Path, network: str) -> None:
                 reward, share, uploaded = paid[client]
                 start = start + (reward - share * uploaded)
             net = net_of(workbench, start)
-            plain_fit(net, at(workbench, client).train, torch.optim.SGD(net.parameters(), lr=0.2), client, round)
+            plain_fit(
+                net,
+                at(workbench, client).train,
+                torch.optim.SGD(net.parameters(), lr=0.2),
+                client,
+                round,
+            )
             ends = net.state_dict()
-            delta = vectors([type(start)(dict(ends), "model", start.untrained)])[0] - vectors([start])[0]
+            delta = (
+                vectors([type(start)(dict(ends), "model", start.untrained)])[0]
+                - vectors([start])[0]
+            )
             delta *= min(1, 0.2 / np.linalg.norm(delta))
             uploads[client] = start.params.with_flat(torch.from_numpy(delta))
-            models[client] = (start + uploads[client]).with_rest(type(start)(dict(ends), "model", start.untrained).rest)
+            models[client] = (start + uploads[client]).with_rest(
+                type(start)(dict(ends), "model", start.untrained).rest
+            )
             assert_near(own(run, "model", round)[client], models[client], 1e-4)
             assert_largest(up.update, uploads[client], math.floor(0.6 * start.count()))
-            models[client] = own(run, "model", round)[client]  # go on from the same numbers, so that errors do not grow
-            accuracies[client] = accuracy_of(net_of(workbench, (one.state.model + up.update).with_rest(up.rest)), x, y)
+            models[client] = own(run, "model", round)[
+                client
+            ]  # go on from the same numbers, so that errors do not grow
+            accuracies[client] = accuracy_of(
+                net_of(workbench, (one.state.model + up.update).with_rest(up.rest)), x, y
+            )
         plain.round(accuracies)
         for client in ids:
             assert one.new.reputation[client] == pytest.approx(plain.c[client], rel=1e-9, abs=1e-9)
@@ -99,7 +140,9 @@ def test_a_run_is_that_of_a_plain_loop(tmp_path: Path, network: str) -> None:
         n = sum(sizes[client] for client in trusted)
         sent = dict(zip(ids, one.ups, strict=True))
         common = sum(sizes[client] / n * vectors([sent[client].update])[0] for client in trusted)
-        np.testing.assert_allclose(vectors([one.new.model - one.state.model])[0], common, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(
+            vectors([one.new.model - one.state.model])[0], common, rtol=0, atol=1e-6
+        )
         whole = one.state.model.params.with_flat(torch.from_numpy(common))
         for client in ids:
             paid.pop(client, None)
@@ -108,13 +151,19 @@ def test_a_run_is_that_of_a_plain_loop(tmp_path: Path, network: str) -> None:
                 continue
             share = sizes[client] / max(sizes[other] for other in trusted)
             worth = plain.c[client] / max(plain.c[other] for other in trusted) * share
-            assert_largest(one.new.rewards[client]["reward"], whole, math.floor(worth * whole.count() + 1e-6))
+            assert_largest(
+                one.new.rewards[client]["reward"], whole, math.floor(worth * whole.count() + 1e-6)
+            )
             assert one.new.rewards[client]["own"] == pytest.approx(share)
             paid[client] = (one.new.rewards[client]["reward"], share, sent[client].update)
         for name in one.new.model.rest:
             values = [sent[client].rest[name].double() for client in trusted]
             weights = [sizes[client] / n for client in trusted]
-            mean = sum(w * value for w, value in zip(weights, values, strict=True)) if "running" in name else max(values)
+            mean = (
+                sum(w * value for w, value in zip(weights, values, strict=True))
+                if "running" in name
+                else max(values)
+            )
             torch.testing.assert_close(one.new.model[name].double(), mean, rtol=1e-5, atol=1e-6)
     assert sum(plain.c.values()) == pytest.approx(1, abs=1e-9) and len(plain.c) == 4
     assert plain.expelled or network != "mlp", "somebody was expelled"
@@ -123,11 +172,18 @@ def test_a_run_is_that_of_a_plain_loop(tmp_path: Path, network: str) -> None:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_all_sent_and_nobody_expelled_the_first_round_is_that_of_fedavg(tmp_path: Path, network: str) -> None:
-    plain, own_ = play("fedavg", tmp_path / "a", network, rounds=1), play(CFFL(**OPEN), tmp_path / "b", network, rounds=1)
+def test_all_sent_and_nobody_expelled_the_first_round_is_that_of_fedavg(
+    tmp_path: Path, network: str
+) -> None:
+    plain, own_ = (
+        play("fedavg", tmp_path / "a", network, rounds=1),
+        play(CFFL(**OPEN), tmp_path / "b", network, rounds=1),
+    )
     assert_near(shared(own_), shared(plain))
     assert not torch.allclose(
-        shared(play("cffl", tmp_path / "c", network, rounds=1))["head.weight"], shared(plain)["head.weight"], atol=1e-6
+        shared(play("cffl", tmp_path / "c", network, rounds=1))["head.weight"],
+        shared(plain)["head.weight"],
+        atol=1e-6,
     )
 
 
@@ -162,18 +218,25 @@ def judged(server: Server, accuracies: list[list[float]]) -> Server:
 def test_expelled_clients_have_no_reputation_are_paid_nothing_and_never_return() -> None:
     method = CFFL(memory=0.0, threshold=0.5)
     # The expelled are not measured again.
-    server = judged(server_for("cffl"), [[0.9, 0.9, 0.9, 0.9, 0.1], [0.9, 0.9, 0.9, 0.2], [0.5, 0.5, 0.5]])
+    server = judged(
+        server_for("cffl"), [[0.9, 0.9, 0.9, 0.9, 0.1], [0.9, 0.9, 0.9, 0.2], [0.5, 0.5, 0.5]]
+    )
     state, one = method.start(server), drawn(server, 1)
     trusted = [["a", "b", "c", "d"], ["a", "b", "c"], ["a", "b", "c"]]
     for left in trusted:
         before = state
-        state = step(method, server, state, {client: one * (10 if client in "de" else 1) for client in IDS})
+        state = step(
+            method, server, state, {client: one * (10 if client in "de" else 1) for client in IDS}
+        )
         assert [client for client in IDS if state.reputation[client]] == left
         assert sum(state.reputation[client] for client in IDS) == pytest.approx(1, abs=1e-12)
         assert all((state.rewards[client] == {}) == (client not in left) for client in IDS)
         # Client d counts in round 1 alone, e never: sizes are equal.
         np.testing.assert_allclose(
-            vectors([state.model - before.model])[0], vectors([one])[0] * (13 / 4 if "d" in left else 1), rtol=0, atol=1e-6
+            vectors([state.model - before.model])[0],
+            vectors([one])[0] * (13 / 4 if "d" in left else 1),
+            rtol=0,
+            atol=1e-6,
         )
 
 
@@ -195,7 +258,12 @@ def test_equal_accuracies_are_equal_reputations_and_no_accuracy_at_all_changes_n
     np.testing.assert_allclose(values[0], [0.2] * 5, rtol=1e-12)
     assert values[1] == sorted(values[1]) and values[1][0] < values[1][4]
     assert values[2] == values[1]
-    nobody = step(method, judged(server_for("cffl"), [[0.0] * 5]), method.start(server), dict.fromkeys(IDS, one))
+    nobody = step(
+        method,
+        judged(server_for("cffl"), [[0.0] * 5]),
+        method.start(server),
+        dict.fromkeys(IDS, one),
+    )
     assert [nobody.reputation[client] for client in IDS] == [0.2] * 5
 
 
@@ -229,13 +297,23 @@ def test_a_large_update_is_cut_to_the_norm_and_a_small_one_left() -> None:
 
 
 def test_the_reward_comes_with_the_next_round_and_is_served_before(tmp_path: Path) -> None:
-    run = play("cffl", tmp_path / "run", "cnn", rounds=2, faults={"script": [{"round": 2, "client": "ada", "kind": "drop"}]})
+    run = play(
+        "cffl",
+        tmp_path / "run",
+        "cnn",
+        rounds=2,
+        faults={"script": [{"round": 2, "client": "ada", "kind": "drop"}]},
+    )
     state = load_server(run.store)
     assert (run.models(), run.main_model) == (["personal"], "personal")
     for client in run.clients:
         paid, model = state.rewards[client], own(run, "model")[client]
-        expected = model + (paid["reward"] - paid["own"] * own(run, "uploaded")[client]) if paid else model
-        assert paid or client != "ada", "ada was absent in round 2: what it earned in round 1 still waits"
+        expected = (
+            model + (paid["reward"] - paid["own"] * own(run, "uploaded")[client]) if paid else model
+        )
+        assert paid or client != "ada", (
+            "ada was absent in round 2: what it earned in round 1 still waits"
+        )
         assert_near(run.model("personal", client=client).state_dict(), expected)
 
 
@@ -264,7 +342,10 @@ def test_losses_fall_for_everybody(tmp_path: Path) -> None:
     run = play("cffl", tmp_path / "run", rounds=8, training={"lr": 0.1, "batch": 5})
     workbench, _ = bench("cffl")
     for client in run.clients:
-        data, nets = at(workbench, client).train, [net_of(workbench), run.model("personal", client=client)]
+        data, nets = (
+            at(workbench, client).train,
+            [net_of(workbench), run.model("personal", client=client)],
+        )
         with torch.no_grad():
             first, last = (float(cross_entropy(net(data.x), data.y)) for net in nets)
         assert last < 0.7 * first, client

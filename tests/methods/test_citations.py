@@ -26,7 +26,9 @@ CITED = re.compile(
 @pytest.mark.parametrize("name", methods.names())
 def test_every_method_is_cited_in_full(name: str) -> None:
     said = inspect.cleandoc(importlib.import_module(f"equipoise.methods.{name}").__doc__ or "")
-    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in said.split("\n\n")[:2])  # what follows are remarks
+    text = "\n\n".join(
+        " ".join(paragraph.split()) for paragraph in said.split("\n\n")[:2]
+    )  # what follows are remarks
     if name in UNCITED:
         assert UNCITED[name] in text
         return
@@ -34,7 +36,11 @@ def test_every_method_is_cited_in_full(name: str) -> None:
     assert found is not None, text
     kind = methods.find(name)
     assert int(found["year"]) == kind.year
-    assert len(found["title"].split()) >= 4 and len(found["venue"]) > 5 and found["authors"][0].isupper()
+    assert (
+        len(found["title"].split()) >= 4
+        and len(found["venue"]) > 5
+        and found["authors"][0].isupper()
+    )
     # `paper`, which is shown to users, is the same paper: its title is in it, whole or up to a colon, or behind one.
     title = re.sub(r" \(.+\)$", "", found["title"])
     assert any(part in kind.paper for part in (title, *title.split(": "))), (title, kind.paper)

@@ -34,17 +34,41 @@ SMALL = {"name": "mlp", "hidden": [6]}
 
 def experiment(method: Any, **changes: Any) -> eq.Experiment:
     data = {"name": "digits", "partition": "dirichlet:0.5", "clients": 6, "split": (0.3, 0.1, 0.6)}
-    settings = {"data": data, "model": SMALL, "rounds": 5, "workers": 0, "seed": SEED, "participation": {"number": 2}}
+    settings = {
+        "data": data,
+        "model": SMALL,
+        "rounds": 5,
+        "workers": 0,
+        "seed": SEED,
+        "participation": {"number": 2},
+    }
     training = {"lr": LR, "lr_decay": DECAY, "batch": BATCH}
-    return eq.Experiment(**{**settings, "evaluation": {"every": 0}, "training": training, **changes, "method": method})
+    return eq.Experiment(
+        **{
+            **settings,
+            "evaluation": {"every": 0},
+            "training": training,
+            **changes,
+            "method": method,
+        }
+    )
 
 
 def client_of(wanted: eq.Experiment, id: str = "0", empty: bool = False, number: int = 1) -> Client:
     federation = federate(wanted.data, wanted.seed)
     if empty:
-        parts = [np.empty(0, np.int64) if name == id else part for name, part in zip(federation.ids, federation.train, strict=True)]
+        parts = [
+            np.empty(0, np.int64) if name == id else part
+            for name, part in zip(federation.ids, federation.train, strict=True)
+        ]
         federation = replace(federation, train=Parts.of(parts))
-    return Client(prepare(wanted, federation.task, federation.ids, federation)[0], id, number, wanted.rounds, {})
+    return Client(
+        prepare(wanted, federation.task, federation.ids, federation)[0],
+        id,
+        number,
+        wanted.rounds,
+        {},
+    )
 
 
 @pytest.fixture
@@ -63,7 +87,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
 
 
 def same(first: Any, second: Any) -> bool:
-    return set(first) == set(second) and all(torch.equal(first[name], second[name]) for name in first)
+    return set(first) == set(second) and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
 
 
 def trained(run: Run) -> dict[str, torch.Tensor]:
@@ -71,7 +97,10 @@ def trained(run: Run) -> dict[str, torch.Tensor]:
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
-    return float(sum(x * y for x, y in zip(a, b, strict=True)) / max(np.sqrt((a**2).sum()) * np.sqrt((b**2).sum()), 1e-12))
+    return float(
+        sum(x * y for x, y in zip(a, b, strict=True))
+        / max(np.sqrt((a**2).sum()) * np.sqrt((b**2).sum()), 1e-12)
+    )
 
 
 def plain_features(client: Client, model: Tree) -> list[np.ndarray]:
@@ -92,18 +121,24 @@ def plain_frequency(joined: list[list[str]], id: str) -> tuple[float, int]:
     return sum(id in ids for ids in joined[max(0, len(joined) - window) :]) / window, window
 
 
-def plain_scores(method: CoReFed, joined: list[list[str]], embeddings: dict[str, np.ndarray]) -> dict[str, float]:
+def plain_scores(
+    method: CoReFed, joined: list[list[str]], embeddings: dict[str, np.ndarray]
+) -> dict[str, float]:
     """Numerators of Eq. 11 for everyone in `embeddings`."""
     common = np.mean([embeddings[id] for id in joined[-1]], axis=0)
     scores = {}
     for id, z in embeddings.items():
         frequency, window = plain_frequency(joined, id)
         drawn = z + method.beta * (cosine(z, common) * common - z)
-        scores[id] = (1 / max(frequency, 1 / window)) ** method.gamma / (1 + math.exp(-method.k * cosine(drawn, common)))
+        scores[id] = (1 / max(frequency, 1 / window)) ** method.gamma / (
+            1 + math.exp(-method.k * cosine(drawn, common))
+        )
     return scores
 
 
-@pytest.mark.parametrize("method", [CoReFed(), CoReFed(gamma=2.0, k=0.5, beta=0.2), CoReFed(k=8.0, beta=1.0)], ids=str)
+@pytest.mark.parametrize(
+    "method", [CoReFed(), CoReFed(gamma=2.0, k=0.5, beta=0.2), CoReFed(k=8.0, beta=1.0)], ids=str
+)
 def test_rounds_match_a_plain_reference(tmp_path: Path, seen: Seen, method: CoReFed) -> None:
     wanted = experiment(method)
     eq.run(wanted, out=tmp_path / "run")
@@ -111,17 +146,32 @@ def test_rounds_match_a_plain_reference(tmp_path: Path, seen: Seen, method: CoRe
     frequencies = set()
     for earlier, state, ups, weights, new in seen:
         joined = [*earlier, ups.ids]
-        embeddings = {id: plain_embedding(client_of(wanted, id), up.model) for id, up in zip(ups.ids, ups, strict=True)}
+        embeddings = {
+            id: plain_embedding(client_of(wanted, id), up.model)
+            for id, up in zip(ups.ids, ups, strict=True)
+        }
         scores = plain_scores(method, joined, embeddings)
         frequencies |= {plain_frequency(joined, id)[0] for id in ups.ids}
-        np.testing.assert_allclose(weights.shares, [scores[id] / sum(scores.values()) for id in ups.ids], atol=1e-5)
+        np.testing.assert_allclose(
+            weights.shares, [scores[id] / sum(scores.values()) for id in ups.ids], atol=1e-5
+        )
         steps = [(state.model.flat() - up.model.flat()).numpy() for up in ups]
-        stepped = state.model.flat().numpy() - sum(w * step for w, step in zip(weights.shares, steps, strict=True))  # Eq. 13
+        stepped = state.model.flat().numpy() - sum(
+            w * step for w, step in zip(weights.shares, steps, strict=True)
+        )  # Eq. 13
         np.testing.assert_allclose(new.model.flat().numpy(), stepped, atol=1e-6)
-        for id, up in zip(ups.ids, ups, strict=True):  # Eq. 6, without the positive in the denominator
+        for id, up in zip(
+            ups.ids, ups, strict=True
+        ):  # Eq. 6, without the positive in the denominator
             common = np.mean(list(embeddings.values()), axis=0)
-            others = sum(math.exp(cosine(embeddings[id], z) / 0.07) for other, z in embeddings.items() if other != id)
-            assert new.contrast[id] == pytest.approx(-math.log(math.exp(cosine(embeddings[id], common) / 0.07) / others), abs=1e-3)
+            others = sum(
+                math.exp(cosine(embeddings[id], z) / 0.07)
+                for other, z in embeddings.items()
+                if other != id
+            )
+            assert new.contrast[id] == pytest.approx(
+                -math.log(math.exp(cosine(embeddings[id], common) / 0.07) / others), abs=1e-3
+            )
             np.testing.assert_allclose(up.embedding.numpy(), embeddings[id], atol=1e-5)
     assert len(frequencies) > 1
 
@@ -137,25 +187,43 @@ def test_reuse_matches_a_plain_reference(tmp_path: Path, seen: Seen, optimiser: 
     for t, (earlier, state, ups, _, new) in enumerate(seen):
         joined = [*earlier, ups.ids]
         for id, up in zip(ups.ids, ups, strict=True):
-            gradients[id] = (t, (state.model.flat() - up.model.flat()).numpy() / rates[t], up.embedding.double().numpy())
+            gradients[id] = (
+                t,
+                (state.model.flat() - up.model.flat()).numpy() / rates[t],
+                up.embedding.double().numpy(),
+            )
         window = plain_frequency(joined, ups.ids[0])[1]
         among = {id: z for id, (last, _, z) in gradients.items() if t - last <= window}
         scores = plain_scores(method, joined, among)
         step = sum(scores[id] / sum(scores.values()) * gradients[id][1] for id in among)
-        np.testing.assert_allclose(new.model.flat().numpy(), state.model.flat().numpy() - rates[t] * step, atol=1e-5)
+        np.testing.assert_allclose(
+            new.model.flat().numpy(), state.model.flat().numpy() - rates[t] * step, atol=1e-5
+        )
         reused.append(len(among) - len(ups))
-    assert reused[0] == 0 and max(reused) >= 2 and any(count + 2 < len(gradients) for count in reused)
+    assert (
+        reused[0] == 0 and max(reused) >= 2 and any(count + 2 < len(gradients) for count in reused)
+    )
 
 
-def test_a_client_just_outside_the_counting_window_is_still_reused(seen: Seen, tmp_path: Path) -> None:
+def test_a_client_just_outside_the_counting_window_is_still_reused(
+    seen: Seen, tmp_path: Path
+) -> None:
     """One of two clients per round, then always the other: the absent one's frequency is 0 and counts as 1 / window."""
     drops = [{"round": t, "client": "1", "kind": "drop"} for t in (2, 3, 4, 5)]
     data = {"name": "digits", "partition": "iid", "clients": 2, "split": (0.3, 0.1, 0.6)}
-    eq.run(experiment(CoReFed(reuse="window"), data=data, participation={}, faults={"script": drops}), out=tmp_path / "run")
+    eq.run(
+        experiment(CoReFed(reuse="window"), data=data, participation={}, faults={"script": drops}),
+        out=tmp_path / "run",
+    )
     sums = [float(weights.shares.sum()) for _, _, _, weights, _ in seen]
     assert [len(ups) for _, _, ups, _, _ in seen] == [2, 1, 1, 1, 1]
     # Windows of 1, 2, 2, ... rounds: client 1 was last seen in round 1, so it counts in rounds 2 and 3 and no more.
-    assert sums[0] == pytest.approx(1) and sums[1] < 0.8 and sums[2] < 0.8 and sums[3] == sums[4] == pytest.approx(1)
+    assert (
+        sums[0] == pytest.approx(1)
+        and sums[1] < 0.8
+        and sums[2] < 0.8
+        and sums[3] == sums[4] == pytest.approx(1)
+    )
 
 
 def test_weights_of_reused_clients_are_recorded_too(seen: Seen, tmp_path: Path) -> None:
@@ -170,15 +238,26 @@ def test_weights_of_reused_clients_are_recorded_too(seen: Seen, tmp_path: Path) 
 
 
 def test_with_everyone_present_reuse_changes_no_bit(tmp_path: Path) -> None:
-    runs = [eq.run(experiment(m, participation={}, rounds=2), out=tmp_path / m.reuse) for m in (CoReFed(), CoReFed(reuse="window"))]
+    runs = [
+        eq.run(experiment(m, participation={}, rounds=2), out=tmp_path / m.reuse)
+        for m in (CoReFed(), CoReFed(reuse="window"))
+    ]
     assert same(trained(runs[0]), trained(runs[1]))
 
 
 def test_buffers_follow_the_present_clients(tmp_path: Path, seen: Seen) -> None:
-    eq.run(experiment(CoReFed(reuse="window"), model={"name": "cnn", "width": 2, "hidden": 4}, rounds=2), out=tmp_path / "run")
+    eq.run(
+        experiment(
+            CoReFed(reuse="window"), model={"name": "cnn", "width": 2, "hidden": 4}, rounds=2
+        ),
+        out=tmp_path / "run",
+    )
     _, _, ups, weights, new = seen[1]
     buffer = next(name for name in new.model if name.endswith("running_mean"))
-    mean = sum(w * up.model[buffer].double() for w, up in zip(weights.shares, ups, strict=True)) / weights.shares.sum()
+    mean = (
+        sum(w * up.model[buffer].double() for w, up in zip(weights.shares, ups, strict=True))
+        / weights.shares.sum()
+    )
     torch.testing.assert_close(new.model[buffer].double(), mean, rtol=0, atol=1e-6)
     assert weights.shares.sum() < 0.9
 
@@ -186,8 +265,12 @@ def test_buffers_follow_the_present_clients(tmp_path: Path, seen: Seen) -> None:
 def test_literal_re_fed_is_fedavg(tmp_path: Path) -> None:
     plain = eq.run(experiment("fedavg"), out=tmp_path / "plain")
     literal = eq.run(experiment(CoReFed(ablation="re_fed")), out=tmp_path / "literal")
-    trained_there = eq.run(experiment(CoReFed(ablation="re_fed", rep="client")), out=tmp_path / "client")
-    assert same(trained(plain), trained(literal)) and not same(trained(plain), trained(trained_there))
+    trained_there = eq.run(
+        experiment(CoReFed(ablation="re_fed", rep="client")), out=tmp_path / "client"
+    )
+    assert same(trained(plain), trained(literal)) and not same(
+        trained(plain), trained(trained_there)
+    )
     assert plain.weights() == trained_there.weights()
 
 
@@ -198,7 +281,9 @@ def test_without_gamma_and_k_it_is_the_plain_mean(tmp_path: Path, seen: Seen) ->
         torch.testing.assert_close(new.model.flat(), ups.stack("model").mean(0), rtol=0, atol=1e-7)
 
 
-def test_co_fed_weighs_by_participation_alone_and_sends_no_embedding(tmp_path: Path, seen: Seen) -> None:
+def test_co_fed_weighs_by_participation_alone_and_sends_no_embedding(
+    tmp_path: Path, seen: Seen
+) -> None:
     eq.run(experiment(CoReFed(ablation="co_fed", gamma=2.0, rep="client")), out=tmp_path / "run")
     uneven = 0
     for earlier, _, ups, weights, _ in seen:
@@ -209,19 +294,32 @@ def test_co_fed_weighs_by_participation_alone_and_sends_no_embedding(tmp_path: P
     assert uneven
 
 
-def test_released_uses_the_received_model_the_first_batch_and_the_first_client(tmp_path: Path, seen: Seen) -> None:
+def test_released_uses_the_received_model_the_first_batch_and_the_first_client(
+    tmp_path: Path, seen: Seen
+) -> None:
     wanted = experiment(CoReFed(preset="released"), participation={"number": 3})
     eq.run(wanted, out=tmp_path / "run")
     for _, state, ups, weights, _ in seen:
-        means = [np.mean(plain_features(client_of(wanted, id), state.model)[:BATCH], axis=0) for id in ups.ids]
+        means = [
+            np.mean(plain_features(client_of(wanted, id), state.model)[:BATCH], axis=0)
+            for id in ups.ids
+        ]
         scores = np.array([1 / (1 + math.exp(-2 * cosine(mean, means[0]))) for mean in means])
         np.testing.assert_allclose(weights.shares, scores / scores.sum(), atol=1e-6)
-    other = eq.run(experiment(CoReFed(preset="released", gamma=3.0, beta=0.9), participation={"number": 3}), out=tmp_path / "other")
+    other = eq.run(
+        experiment(CoReFed(preset="released", gamma=3.0, beta=0.9), participation={"number": 3}),
+        out=tmp_path / "other",
+    )
     assert same(dict(seen[4][4].model), trained(other))  # neither reaches its weights
 
 
 def test_the_client_reading_begins_in_the_second_round(tmp_path: Path, seen: Seen) -> None:
-    variants = [CoReFed(), CoReFed(rep="client", lambda_con=0, lambda_kd=0), CoReFed(rep="client"), CoReFed(rep="client", lambda_con=0)]
+    variants = [
+        CoReFed(),
+        CoReFed(rep="client", lambda_con=0, lambda_kd=0),
+        CoReFed(rep="client"),
+        CoReFed(rep="client", lambda_con=0),
+    ]
     for place, method in enumerate([*variants, CoReFed(rep="client", include_positive=True)]):
         eq.run(experiment(method, rounds=2), out=tmp_path / str(place))
     first, second = [new.model for *_, new in seen[::2]], [new.model for *_, new in seen[1::2]]
@@ -247,10 +345,17 @@ def test_local_training_of_the_client_reading_matches_a_plain_reference() -> Non
         z = torch.zeros(6, dtype=torch.float64)
         for row in hidden:
             z = z + row / row.norm().clamp(min=1e-12) / len(hidden)
-        near, far = (torch.cosine_similarity(z, other.double(), dim=0) / 0.07 for other in (cohort["4"], cohort["5"]))
-        contrast = -torch.cosine_similarity(z, common, dim=0) / 0.07 + (near.exp() + far.exp()).log()
+        near, far = (
+            torch.cosine_similarity(z, other.double(), dim=0) / 0.07
+            for other in (cohort["4"], cohort["5"])
+        )
+        contrast = (
+            -torch.cosine_similarity(z, common, dim=0) / 0.07 + (near.exp() + far.exp()).log()
+        )
         target = (z + 0.4 * (torch.cosine_similarity(z, common, dim=0) * common - z)).detach()
-        right = torch.stack([row.log_softmax(0)[label] for row, label in zip(logits, y[places], strict=True)])
+        right = torch.stack(
+            [row.log_softmax(0)[label] for row, label in zip(logits, y[places], strict=True)]
+        )
         loss = -right.mean() + 0.3 * contrast + 0.7 * ((z - target) ** 2).sum()
         slopes = torch.autograd.grad(loss, (w1, b1, w2, b2))
         with torch.no_grad():
@@ -261,14 +366,20 @@ def test_local_training_of_the_client_reading_matches_a_plain_reference() -> Non
 
 
 def test_slope_of_embedding_distillation() -> None:
-    z, common = torch.tensor([0.6, 0.2], dtype=torch.float64, requires_grad=True), torch.tensor([0.5, 0.5], dtype=torch.float64)
+    z, common = (
+        torch.tensor([0.6, 0.2], dtype=torch.float64, requires_grad=True),
+        torch.tensor([0.5, 0.5], dtype=torch.float64),
+    )
     _gap(z, common, 0.3).backward()  # type: ignore[no-untyped-call]
     aligned = cosine(z.detach().numpy(), common.numpy())
     torch.testing.assert_close(z.grad, 2 * 0.3 * (z.detach() - aligned * common))
 
 
 def test_one_client_alone(tmp_path: Path, seen: Seen) -> None:
-    eq.run(experiment(CoReFed(rep="client"), participation={"number": 1}, rounds=3), out=tmp_path / "run")
+    eq.run(
+        experiment(CoReFed(rep="client"), participation={"number": 1}, rounds=3),
+        out=tmp_path / "run",
+    )
     assert len(seen) == 3
     for _, _, ups, weights, new in seen:
         assert weights.shares.tolist() == [1.0] and list(new.contrast.values()) == [0.0]
@@ -290,7 +401,10 @@ def test_as_the_weight_rule_of_another_method(tmp_path: Path) -> None:
     compose(CoReFed(rep="client"), weights=FedEquilibria())
 
 
-@pytest.mark.parametrize(("base", "rule"), [(FedProx(), CoReFed(reuse="window")), (CoReFed(reuse="window"), FedEquilibria())])
+@pytest.mark.parametrize(
+    ("base", "rule"),
+    [(FedProx(), CoReFed(reuse="window")), (CoReFed(reuse="window"), FedEquilibria())],
+)
 def test_reuse_is_not_taken_apart(base: Method, rule: Method) -> None:
     with pytest.raises(Unsound):
         compose(base, weights=rule)
@@ -310,7 +424,9 @@ def test_contradictions_are_refused(options: dict[str, Any]) -> None:
         CoReFed(**options)
 
 
-@pytest.mark.parametrize("method", [CoReFed(rep="client"), CoReFed(reuse="window")], ids=["client", "window"])
+@pytest.mark.parametrize(
+    "method", [CoReFed(rep="client"), CoReFed(reuse="window")], ids=["client", "window"]
+)
 def test_everything_it_sends_can_travel(tmp_path: Path, method: CoReFed) -> None:
     here = eq.run(experiment(method), out=tmp_path / "here")
     there = eq.run(experiment(method), out=tmp_path / "there", transport="loopback")

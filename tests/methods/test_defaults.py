@@ -19,45 +19,91 @@ WITHOUT_A_PAGE: dict[str, dict[str, Any]] = {
     "scaffold": {"server_rate": 1.0},
     "standalone": {"model": "model"},
 }
-INHERITED = {"average": "size"}  # of FedAvg: the pages of the methods that train as it does say nothing of it
+INHERITED = {
+    "average": "size"
+}  # of FedAvg: the pages of the methods that train as it does say nothing of it
 FLAGS = {
     "weighs": {"fedmdfg", "standalone"},  # whose rounds weigh no replies
-    "uploads_model": {"cffl", "cgsv", "fedave", "fedmdfg", "standalone"},  # whose replies hold no model
+    "uploads_model": {
+        "cffl",
+        "cgsv",
+        "fedave",
+        "fedmdfg",
+        "standalone",
+    },  # whose replies hold no model
     "shares_model": {"standalone"},
     "trains": {"fedmdfg"},
 }
 ABILITIES = {
-    "composable_weights": {"corefed", "fedas", "fedavg", "feddisco", "fedequilibria", "pa3fed", "qfedavg"},
+    "composable_weights": {
+        "corefed",
+        "fedas",
+        "fedavg",
+        "feddisco",
+        "fedequilibria",
+        "pa3fed",
+        "qfedavg",
+    },
     "composable_update": {"corefed", "fedavg", "fedequilibria", "fedgkd", "fedlsa", "kdia"},
     "composable_finish": {"finetune", "poise"},
     "needs_plain_sgd": {"feddc", "qfedavg", "scaffold"},
     "needs_validation": {"cffl", "fedave", "fedsac"},
-    "needs_classes": {"cffl", "fedas", "fedave", "fedcog", "feddisco", "fedlsa", "fedproto", "fedsac", "fedtype"},
+    "needs_classes": {
+        "cffl",
+        "fedas",
+        "fedave",
+        "fedcog",
+        "feddisco",
+        "fedlsa",
+        "fedproto",
+        "fedsac",
+        "fedtype",
+    },
     "reconstruction": {"pa3fed"},
 }
 
 
 def on_the_page(name: str) -> dict[str, Any]:
     """The table of parameters: names and defaults, several of either in a row where they belong together."""
-    lines = (PAGES / f"{name}.md").read_text().partition("## Parameters")[2].partition("\n## ")[0].splitlines()
+    lines = (
+        (PAGES / f"{name}.md")
+        .read_text()
+        .partition("## Parameters")[2]
+        .partition("\n## ")[0]
+        .splitlines()
+    )
     found: dict[str, Any] = {}
     for row in [line.split("|")[1:3] for line in lines if line.startswith("| `")]:
         names, values = ([one.strip(" `") for one in cell.split(",")] for cell in row)
         found |= dict(zip(names, values * len(names) if len(values) == 1 else values, strict=False))
-    return {key: None if value == "none" and key == "alone" else yaml.safe_load(value) for key, value in found.items()}
+    return {
+        key: None if value == "none" and key == "alone" else yaml.safe_load(value)
+        for key, value in found.items()
+    }
 
 
 @pytest.mark.parametrize("name", methods.names())
 def test_defaults_are_those_on_the_page(name: str) -> None:
     expected = WITHOUT_A_PAGE[name] if name in WITHOUT_A_PAGE else INHERITED | on_the_page(name)
     given = methods.parameters_of(methods.make(name))
-    assert given and given.keys() <= expected.keys() and expected.keys() - given.keys() <= INHERITED.keys()
+    assert (
+        given
+        and given.keys() <= expected.keys()
+        and expected.keys() - given.keys() <= INHERITED.keys()
+    )
     assert given == {key: expected[key] for key in given}
 
 
 @pytest.mark.parametrize("flag", [*FLAGS, *ABILITIES])
 def test_what_a_method_is_by_default(flag: str) -> None:
-    told = {name for name in methods.names() if bool(getattr(methods.make(name), flag)) == (flag in ABILITIES)}
-    if flag in ("composable_weights", "composable_update"):  # what is inherited from FedAvg says nothing of the class itself
+    told = {
+        name
+        for name in methods.names()
+        if bool(getattr(methods.make(name), flag)) == (flag in ABILITIES)
+    }
+    if flag in (
+        "composable_weights",
+        "composable_update",
+    ):  # what is inherited from FedAvg says nothing of the class itself
         told = {name for name in told if flag in vars(methods.find(name))}
     assert told == (FLAGS | ABILITIES)[flag]

@@ -17,7 +17,17 @@ from equipoise.server import Server
 from equipoise.streams import torch_stream
 from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
-from tests.helpers.images import NETWORKS, at, bench, net_of, own, passes_of, plain_fit, play, shared
+from tests.helpers.images import (
+    NETWORKS,
+    at,
+    bench,
+    net_of,
+    own,
+    passes_of,
+    plain_fit,
+    play,
+    shared,
+)
 from tests.helpers.plain import assert_equal, assert_near
 from tests.helpers.problems import scalar, weight
 from tests.helpers.runs import sites
@@ -25,7 +35,9 @@ from tests.helpers.runs import sites
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("pull", [0.0, 3.0])
-def test_the_global_model_is_that_of_uniform_fedavg_for_any_pull(tmp_path: Path, network: str, pull: float) -> None:
+def test_the_global_model_is_that_of_uniform_fedavg_for_any_pull(
+    tmp_path: Path, network: str, pull: float
+) -> None:
     changes = {"participation": {"number": 3}}
     plain = play({"name": "fedavg", "average": "uniform"}, tmp_path / "plain", network, **changes)
     pulled = play(Ditto(pull=pull), tmp_path / "pulled", network, **changes)
@@ -34,13 +46,21 @@ def test_the_global_model_is_that_of_uniform_fedavg_for_any_pull(tmp_path: Path,
 
 
 def test_by_size_it_is_that_of_fedavg(tmp_path: Path) -> None:
-    assert_equal(shared(play("fedavg", tmp_path / "a", "cnn")), shared(play(Ditto(average="size"), tmp_path / "b", "cnn")))
+    assert_equal(
+        shared(play("fedavg", tmp_path / "a", "cnn")),
+        shared(play(Ditto(average="size"), tmp_path / "b", "cnn")),
+    )
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_without_a_pull_the_personal_models_are_those_of_standalone(tmp_path: Path, network: str) -> None:
+def test_without_a_pull_the_personal_models_are_those_of_standalone(
+    tmp_path: Path, network: str
+) -> None:
     changes = {"participation": {"number": 3}}
-    alone, joint = play("standalone", tmp_path / "a", network, **changes), play(Ditto(pull=0), tmp_path / "b", network, **changes)
+    alone, joint = (
+        play("standalone", tmp_path / "a", network, **changes),
+        play(Ditto(pull=0), tmp_path / "b", network, **changes),
+    )
     trained = own(joint, "personal")
     assert len(trained) >= 3
     for client, tree in trained.items():
@@ -63,18 +83,26 @@ def test_personal_models_match_a_plain_loop_with_torch_optim(tmp_path: Path, net
                 for name, parameter in parameters.items():
                     parameter.grad += pull * (parameter.detach() - anchor[name])
 
-            optimiser = torch.optim.SGD(net.parameters(), lr=0.05 * 0.7 ** (round - 1), momentum=0.5)
-            plain_fit(net, at(workbench, client).train, optimiser, client, round, epochs=2, change=pulled)
+            optimiser = torch.optim.SGD(
+                net.parameters(), lr=0.05 * 0.7 ** (round - 1), momentum=0.5
+            )
+            plain_fit(
+                net, at(workbench, client).train, optimiser, client, round, epochs=2, change=pulled
+            )
         assert_near(own(run, "personal")[client], dict(net.state_dict()), 1e-4)
 
 
-def test_the_personal_quadratic_settles_between_its_optimum_and_the_global_model(tmp_path: Path) -> None:
+def test_the_personal_quadratic_settles_between_its_optimum_and_the_global_model(
+    tmp_path: Path,
+) -> None:
     """h/2 (v - a)^2 + pull/2 (v - w)^2 is least at (h a + pull w) / (h + pull)."""
     h, a, pull = (1.0, 3.0), (-2.0, 2.0), 0.5
     run = scalar(Ditto(pull=pull), tmp_path / "run", h, a, rounds=80)
     w = weight(run)
     for place, tree in enumerate(own(run, "personal").values()):
-        assert float(tree["features.weight"]) == pytest.approx((h[place] * a[place] + pull * w) / (h[place] + pull), abs=1e-4)
+        assert float(tree["features.weight"]) == pytest.approx(
+            (h[place] * a[place] + pull * w) / (h[place] + pull), abs=1e-4
+        )
 
 
 def test_the_first_step_feels_no_pull() -> None:
@@ -88,26 +116,38 @@ def test_the_first_step_feels_no_pull() -> None:
 
 
 def test_absent_clients_keep_their_personal_models(tmp_path: Path) -> None:
-    run = play("ditto", tmp_path / "run", faults={"script": [{"round": 2, "client": "ada", "kind": "drop"}]})
+    run = play(
+        "ditto",
+        tmp_path / "run",
+        faults={"script": [{"round": 2, "client": "ada", "kind": "drop"}]},
+    )
     before, after = own(run, "personal", 1), own(run, "personal", 2)
     assert_equal(before["ada"], after["ada"])
     assert not torch.equal(before["bo"]["head.weight"], after["bo"]["head.weight"])
 
 
-def test_only_the_global_copy_is_uploaded_and_the_personal_model_is_the_main_one(tmp_path: Path) -> None:
+def test_only_the_global_copy_is_uploaded_and_the_personal_model_is_the_main_one(
+    tmp_path: Path,
+) -> None:
     workbench, method = bench("ditto")
-    assert set(method.client(at(workbench, "ada"), Down(model=workbench.initial("model")))) == {"model"}
+    assert set(method.client(at(workbench, "ada"), Down(model=workbench.initial("model")))) == {
+        "model"
+    }
     run = play("ditto", tmp_path / "run", participation={"number": 1}, rounds=1)
     assert (set(run.models()), run.main_model) == ({"personal", "global"}, "personal")
     (asked,) = run.rounds()[0]["joined"]
     for client in run.clients:  # a client never asked uses the global model
-        equal = torch.equal(run.model("personal", client=client).head.weight, run.model("global").head.weight)
+        equal = torch.equal(
+            run.model("personal", client=client).head.weight, run.model("global").head.weight
+        )
         assert equal == (client != asked)
 
 
 def test_it_costs_two_trainings(tmp_path: Path) -> None:
     assert passes_of("ditto", tmp_path / "run", epochs=2) == {"client gradient": 4}
-    assert passes_of(Ditto(preset="gfedplat"), tmp_path / "platform", epochs=2) == {"client gradient": 2}
+    assert passes_of(Ditto(preset="gfedplat"), tmp_path / "platform", epochs=2) == {
+        "client gradient": 2
+    }
 
 
 def test_regression_runs_too(tmp_path: Path) -> None:
@@ -122,9 +162,13 @@ def test_the_platforms_client_takes_two_steps_with_one_gradient() -> None:
     up = method.client(client, Down(model=workbench.initial("model")))
     net = net_of(workbench)
     start = [parameter.detach().clone() for parameter in net.parameters()]
-    for places in torch.randperm(len(client.train), generator=torch_stream(7, "client", 1, "ada", "batches")).split(6):
+    for places in torch.randperm(
+        len(client.train), generator=torch_stream(7, "client", 1, "ada", "batches")
+    ).split(6):
         net.zero_grad()
-        torch.nn.functional.cross_entropy(net(client.train.x[places]), client.train.y[places]).backward()
+        torch.nn.functional.cross_entropy(
+            net(client.train.x[places]), client.train.y[places]
+        ).backward()
         with torch.no_grad():
             for parameter, before in zip(net.parameters(), start, strict=True):
                 parameter -= lr * parameter.grad
@@ -141,7 +185,12 @@ def test_the_platforms_server_moves_reply_by_reply() -> None:
     workbench, method = bench(Ditto(preset="gfedplat"))
     server, state = server_for(workbench), State(model=Tree({"w": torch.tensor([1.0, -2.0])}))
     replies = [torch.tensor([3.0, 0.0]), torch.tensor([-1.0, 5.0]), torch.tensor([2.0, 2.0])]
-    ups = Ups([(client, Up(model=Tree({"w": reply}))) for client, reply in zip("ace", replies, strict=True)])
+    ups = Ups(
+        [
+            (client, Up(model=Tree({"w": reply})))
+            for client, reply in zip("ace", replies, strict=True)
+        ]
+    )
     w = np.array([1.0, -2.0])
     for reply in replies:
         w += (reply.numpy() - w) / 5

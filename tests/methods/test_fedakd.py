@@ -32,7 +32,13 @@ LINEAR = {"name": "mlp", "hidden": []}
 
 
 def experiment(method: Any, **changes: Any) -> eq.Experiment:
-    settings = {"data": {"name": "digits", "partition": "dirichlet:0.5", "clients": 3}, "model": CNN, "rounds": 2, "workers": 0, "seed": 3}
+    settings = {
+        "data": {"name": "digits", "partition": "dirichlet:0.5", "clients": 3},
+        "model": CNN,
+        "rounds": 2,
+        "workers": 0,
+        "seed": 3,
+    }
     return eq.Experiment(**{**settings, "evaluation": {"every": 0}, **changes, "method": method})
 
 
@@ -47,11 +53,15 @@ def entries(run: Run, model: str, client: str | None = None) -> dict[str, torch.
 
 
 def same(first: Any, second: Any) -> bool:
-    return set(first) == set(second) and all(torch.equal(first[name], second[name]) for name in first)
+    return set(first) == set(second) and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
 
 
 @pytest.mark.parametrize(("beta", "participation"), [(0.0, {}), (2.0, {"fraction": 0.5})])
-def test_without_alpha_the_personal_models_are_those_of_standalone(tmp_path: Path, beta: float, participation: dict[str, float]) -> None:
+def test_without_alpha_the_personal_models_are_those_of_standalone(
+    tmp_path: Path, beta: float, participation: dict[str, float]
+) -> None:
     changes = {"participation": participation, "rounds": 3}
     alone = eq.run(experiment("standalone", **changes), out=tmp_path / "alone")
     joint = eq.run(experiment(FedAKD(alpha=0, beta=beta), **changes), out=tmp_path / "joint")
@@ -64,19 +74,39 @@ def test_without_alpha_the_personal_models_are_those_of_standalone(tmp_path: Pat
 @pytest.mark.parametrize("alpha", [0.0, 2.0])
 def test_all_data_without_beta_is_fedavg(tmp_path: Path, alpha: float) -> None:
     plain = eq.run(experiment("fedavg"), out=tmp_path / "plain")
-    taught = eq.run(experiment(FedAKD(alpha=alpha, beta=0, teach_on="all")), out=tmp_path / "taught")
+    taught = eq.run(
+        experiment(FedAKD(alpha=alpha, beta=0, teach_on="all")), out=tmp_path / "taught"
+    )
     assert same(entries(plain, "global"), entries(taught, "global"))
 
 
 def test_every_part_matters(tmp_path: Path) -> None:
     """Guards the reductions above: no option is without effect."""
-    variants = [FedAKD(), FedAKD(alpha=0), FedAKD(beta=0), FedAKD(temperature=3), FedAKD(teach_on="all"), FedAKD(average="correct")]
+    variants = [
+        FedAKD(),
+        FedAKD(alpha=0),
+        FedAKD(beta=0),
+        FedAKD(temperature=3),
+        FedAKD(teach_on="all"),
+        FedAKD(average="correct"),
+    ]
     variants += [FedAKD(personal="copy"), FedAKD(personal="copy_train")]
-    found = [entries(eq.run(experiment(method), out=tmp_path / str(place)), "global") for place, method in enumerate(variants)]
+    found = [
+        entries(eq.run(experiment(method), out=tmp_path / str(place)), "global")
+        for place, method in enumerate(variants)
+    ]
     assert all(not same(a, b) for place, a in enumerate(found) for b in found[:place])
 
 
-def reference_step(w: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray, teacher: np.ndarray, weight: float, lr: float) -> None:
+def reference_step(
+    w: np.ndarray,
+    b: np.ndarray,
+    x: np.ndarray,
+    y: np.ndarray,
+    teacher: np.ndarray,
+    weight: float,
+    lr: float,
+) -> None:
     """One step of SGD on CE + weight * KL(teacher || student) of a linear softmax model, sample by sample, in place."""
     gradient_w, gradient_b = np.zeros_like(w), np.zeros_like(b)
     for sample, label, target in zip(x, y, teacher, strict=True):
@@ -94,9 +124,16 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def reference_fit(
-    model: tuple[np.ndarray, np.ndarray], x: np.ndarray, y: np.ndarray, teacher: np.ndarray, weight: float, order: torch.Generator
+    model: tuple[np.ndarray, np.ndarray],
+    x: np.ndarray,
+    y: np.ndarray,
+    teacher: np.ndarray,
+    weight: float,
+    order: torch.Generator,
 ) -> None:
-    for places in np.array_split(torch.randperm(len(y), generator=order).numpy(), range(32, len(y), 32)):
+    for places in np.array_split(
+        torch.randperm(len(y), generator=order).numpy(), range(32, len(y), 32)
+    ):
         reference_step(*model, x[places], y[places], teacher[places], weight, lr=0.1)
 
 
@@ -117,14 +154,21 @@ def test_rounds_match_a_plain_reference(tmp_path: Path) -> None:
             own, copy = personal[client], [part.copy() for part in shared]
             reference_fit((own[0], own[1]), x, y, x @ shared[0].T + shared[1], alpha, order[0])
             logits = x @ own[0].T + own[1]
-            right = np.array([int(np.argmax(row)) == label for row, label in zip(logits, y, strict=True)])
+            right = np.array(
+                [int(np.argmax(row)) == label for row, label in zip(logits, y, strict=True)]
+            )
             assert 0 < right.sum() < len(y)
             reference_fit((copy[0], copy[1]), x[right], y[right], logits[right], beta, order[1])
             uploads.append(copy)
             sizes.append(len(y))
-        shared = [sum(n * upload[part] for n, upload in zip(sizes, uploads, strict=True)) / sum(sizes) for part in (0, 1)]
+        shared = [
+            sum(n * upload[part] for n, upload in zip(sizes, uploads, strict=True)) / sum(sizes)
+            for part in (0, 1)
+        ]
     for client in run.clients:
-        np.testing.assert_allclose(entries(run, "personal", client)["head.weight"], personal[client][0], atol=2e-6)
+        np.testing.assert_allclose(
+            entries(run, "personal", client)["head.weight"], personal[client][0], atol=2e-6
+        )
     np.testing.assert_allclose(entries(run, "global")["head.weight"], shared[0], atol=2e-6)
     np.testing.assert_allclose(entries(run, "global")["head.bias"], shared[1], atol=2e-6)
 
@@ -162,7 +206,10 @@ def test_as_many_samples_count_as_the_personal_model_gets_right() -> None:
     client = Client(bench, "1", 1, 2, {})
     up = method.client(client, Down(model=bench.initial("model")))
     net = client.load(client.state["local"]).net.eval()
-    right = sum(int(net(x[None]).argmax()) == int(y) for x, y in zip(client.train.x, client.train.y, strict=True))
+    right = sum(
+        int(net(x[None]).argmax()) == int(y)
+        for x, y in zip(client.train.x, client.train.y, strict=True)
+    )
     assert 0 < up.correct < len(client.train)
     assert up.correct == right
 
@@ -172,7 +219,9 @@ def test_selection_does_not_depend_on_the_batch_size() -> None:
     for batch in (7, 64):
         bench = bench_for(training={"batch": batch})
         counts.append(
-            FedAKD(average="correct", personal="copy").client(Client(bench, "1", 1, 2, {}), Down(model=bench.initial("model"))).correct
+            FedAKD(average="correct", personal="copy")
+            .client(Client(bench, "1", 1, 2, {}), Down(model=bench.initial("model")))
+            .correct
         )
     assert counts[0] == counts[1] > 0
 
@@ -190,7 +239,9 @@ def always_wrong() -> Workbench:
 
 def test_a_client_that_gets_nothing_right_sends_the_model_back_as_it_came() -> None:
     bench = always_wrong()
-    up = FedAKD(personal="copy", average="correct").client(Client(bench, "0", 1, 2, {}), Down(model=bench.initial("model")))
+    up = FedAKD(personal="copy", average="correct").client(
+        Client(bench, "0", 1, 2, {}), Down(model=bench.initial("model"))
+    )
     assert up.correct == 0
     assert same(up.model, bench.initial("model"))
 
@@ -200,7 +251,12 @@ def server_for(bench: Workbench, sizes: dict[str, int]) -> Server:
 
 
 def replies(trees: list[Tree], correct: list[int]) -> Ups:
-    return Ups([(str(k), Up(model=tree, correct=count)) for k, (tree, count) in enumerate(zip(trees, correct, strict=True))])
+    return Ups(
+        [
+            (str(k), Up(model=tree, correct=count))
+            for k, (tree, count) in enumerate(zip(trees, correct, strict=True))
+        ]
+    )
 
 
 def test_weights_by_correct_samples() -> None:
@@ -208,16 +264,29 @@ def test_weights_by_correct_samples() -> None:
     tree = bench.initial("model")
     server, method = server_for(bench, {"0": 10, "1": 30, "2": 70}), FedAKD(average="correct")
     state = State(model=tree)
-    assert method.weights(server, state, replies([tree] * 3, [4, 0, 6])).shares.tolist() == [4, 0, 6]
-    alike = replies([tree, tree + tree, tree + 2 * tree], [5, 15, 35])  # half of each client's samples
-    by_correct, by_size = (one.update(server, state, alike, one.weights(server, state, alike)).model for one in (method, FedAKD()))
+    assert method.weights(server, state, replies([tree] * 3, [4, 0, 6])).shares.tolist() == [
+        4,
+        0,
+        6,
+    ]
+    alike = replies(
+        [tree, tree + tree, tree + 2 * tree], [5, 15, 35]
+    )  # half of each client's samples
+    by_correct, by_size = (
+        one.update(server, state, alike, one.weights(server, state, alike)).model
+        for one in (method, FedAKD())
+    )
     assert all(torch.allclose(by_correct[name], by_size[name], rtol=1e-6) for name in by_size)
 
 
 def test_nobody_right_keeps_the_global_model() -> None:
     bench = bench_for()
     tree, method = bench.initial("model"), FedAKD(average="correct")
-    server, state, ups = server_for(bench, {"0": 10, "1": 30, "2": 70}), State(model=tree), replies([tree, tree + tree, tree], [0, 0, 0])
+    server, state, ups = (
+        server_for(bench, {"0": 10, "1": 30, "2": 70}),
+        State(model=tree),
+        replies([tree, tree + tree, tree], [0, 0, 0]),
+    )
     assert same(method.update(server, state, ups, method.weights(server, state, ups)).model, tree)
 
 
@@ -244,7 +313,9 @@ def test_only_the_copy_of_the_global_model_is_uploaded() -> None:
 
 def test_single_distillation_has_no_personal_model_of_its_own(tmp_path: Path) -> None:
     run = eq.run(experiment(FedAKD(personal="copy")), out=tmp_path / "run")
-    assert all(same(entries(run, "personal", client), entries(run, "global")) for client in run.clients)
+    assert all(
+        same(entries(run, "personal", client), entries(run, "global")) for client in run.clients
+    )
 
 
 def test_the_other_reading_trains_the_copy_on_the_own_data() -> None:
@@ -291,7 +362,10 @@ def test_a_client_never_asked_uses_the_global_model(tmp_path: Path) -> None:
 
 
 def test_one_client_alone(tmp_path: Path) -> None:
-    run = eq.run(experiment(FedAKD(), data={"name": "digits", "partition": "iid", "clients": 1}), out=tmp_path / "run")
+    run = eq.run(
+        experiment(FedAKD(), data={"name": "digits", "partition": "iid", "clients": 1}),
+        out=tmp_path / "run",
+    )
     assert set(run.models()) == {"personal", "global"}
     assert run.main_model == "personal"
 
@@ -330,34 +404,64 @@ def _global(run: Any) -> dict[str, torch.Tensor]:
     return dict(run.model("global").state_dict())
 
 
-def test_in_the_order_of_the_code_the_global_model_is_fedavgs_without_distillation(tmp_path: Path) -> None:
-    rotated = eq.run({**ROTATED, "method": {"name": "fedakd", "order": "code", "beta": 0.0, "teach_on": "all"}}, tmp_path / "code")
+def test_in_the_order_of_the_code_the_global_model_is_fedavgs_without_distillation(
+    tmp_path: Path,
+) -> None:
+    rotated = eq.run(
+        {**ROTATED, "method": {"name": "fedakd", "order": "code", "beta": 0.0, "teach_on": "all"}},
+        tmp_path / "code",
+    )
     plain = eq.run({**ROTATED, "method": "fedavg"}, tmp_path / "fedavg")
     assert all(torch.equal(value, _global(plain)[name]) for name, value in _global(rotated).items())
 
 
-def test_in_the_order_of_the_code_personal_models_are_standalones_without_distillation(tmp_path: Path) -> None:
-    rotated = eq.run({**ROTATED, "method": {"name": "fedakd", "order": "code", "alpha": 0.0}}, tmp_path / "code")
+def test_in_the_order_of_the_code_personal_models_are_standalones_without_distillation(
+    tmp_path: Path,
+) -> None:
+    rotated = eq.run(
+        {**ROTATED, "method": {"name": "fedakd", "order": "code", "alpha": 0.0}}, tmp_path / "code"
+    )
     alone = eq.run({**ROTATED, "method": "standalone"}, tmp_path / "alone")
     for client in rotated.clients:
-        mine, theirs = (dict(run.model("personal", client).state_dict()) for run in (rotated, alone))
+        mine, theirs = (
+            dict(run.model("personal", client).state_dict()) for run in (rotated, alone)
+        )
         assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
-def test_the_order_of_the_code_teaches_first_on_all_samples_then_on_those_that_were_right_after_learning(tmp_path: Path) -> None:
+def test_the_order_of_the_code_teaches_first_on_all_samples_then_on_those_that_were_right_after_learning(
+    tmp_path: Path,
+) -> None:
     both = {
-        order: eq.run({**ROTATED, "method": {"name": "fedakd", "order": order, "beta": 2.0}}, tmp_path / order)
+        order: eq.run(
+            {**ROTATED, "method": {"name": "fedakd", "order": order, "beta": 2.0}}, tmp_path / order
+        )
         for order in ("paper", "code")
     }
-    assert any(not torch.equal(value, _global(both["paper"])[name]) for name, value in _global(both["code"]).items())
+    assert any(
+        not torch.equal(value, _global(both["paper"])[name])
+        for name, value in _global(both["code"]).items()
+    )
     once = {**ROTATED, "rounds": 1}
     first = {
-        on: eq.run({**once, "method": {"name": "fedakd", "order": "code", "teach_on": on}}, tmp_path / f"first {on}")
+        on: eq.run(
+            {**once, "method": {"name": "fedakd", "order": "code", "teach_on": on}},
+            tmp_path / f"first {on}",
+        )
         for on in ("all", "correct")
     }
     second = {
-        on: eq.run({**ROTATED, "rounds": 2, "method": {"name": "fedakd", "order": "code", "teach_on": on}}, tmp_path / f"second {on}")
+        on: eq.run(
+            {**ROTATED, "rounds": 2, "method": {"name": "fedakd", "order": "code", "teach_on": on}},
+            tmp_path / f"second {on}",
+        )
         for on in ("all", "correct")
     }
-    assert all(torch.equal(value, _global(first["all"])[name]) for name, value in _global(first["correct"]).items())
-    assert any(not torch.equal(value, _global(second["all"])[name]) for name, value in _global(second["correct"]).items())
+    assert all(
+        torch.equal(value, _global(first["all"])[name])
+        for name, value in _global(first["correct"]).items()
+    )
+    assert any(
+        not torch.equal(value, _global(second["all"])[name])
+        for name, value in _global(second["correct"]).items()
+    )

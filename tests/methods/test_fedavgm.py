@@ -13,7 +13,17 @@ from equipoise.methods.fedavgm import FedAvgM
 from equipoise.records import State
 from equipoise.tree import Tree
 from tests.helpers.plain import assert_equal, assert_near
-from tests.helpers.problems import RATE, averaged, bench_of, first_replies, scalar, server_of, server_state, trained, weight
+from tests.helpers.problems import (
+    RATE,
+    averaged,
+    bench_of,
+    first_replies,
+    scalar,
+    server_of,
+    server_state,
+    trained,
+    weight,
+)
 from tests.helpers.runs import settings, sites
 
 H, A = (1.0, 3.0), (-2.0, 2.0)
@@ -22,28 +32,49 @@ H, A = (1.0, 3.0), (-2.0, 2.0)
 def stepped(method: FedAvgM, state: State, *replies: Tree, step: float = 1.0) -> State:
     """The server's state after clients of one size uploaded these models."""
     ups = eq.Ups([(str(place), eq.Up(model=reply)) for place, reply in enumerate(replies)])
-    return method.update(server_of(bench_of(settings("fedavgm"), sites())[0]), state, ups, eq.Weights(np.ones(len(replies)), step))
+    return method.update(
+        server_of(bench_of(settings("fedavgm"), sites())[0]),
+        state,
+        ups,
+        eq.Weights(np.ones(len(replies)), step),
+    )
 
 
 def fresh(value: float = 0.5) -> State:
-    model = Tree({"w": torch.full((3,), value), "mean": torch.tensor([1.0]), "count": torch.tensor(4)}, untrained=["mean", "count"])
+    model = Tree(
+        {"w": torch.full((3,), value), "mean": torch.tensor([1.0]), "count": torch.tensor(4)},
+        untrained=["mean", "count"],
+    )
     return State(model=model, velocity=0 * model)
 
 
 def test_without_momentum_it_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
-    plain, still, moving = (trained(m, tmp_path / str(k), "cnn") for k, m in enumerate(("fedavg", FedAvgM(beta=0), FedAvgM())))
+    plain, still, moving = (
+        trained(m, tmp_path / str(k), "cnn")
+        for k, m in enumerate(("fedavg", FedAvgM(beta=0), FedAvgM()))
+    )
     assert_equal(server_state(plain).model, server_state(still).model)
-    assert not torch.equal(server_state(plain).model["head.weight"], server_state(moving).model["head.weight"])
+    assert not torch.equal(
+        server_state(plain).model["head.weight"], server_state(moving).model["head.weight"]
+    )
 
 
-@pytest.mark.parametrize(("rate", "step"), [(0.5, 1.0), (1.0, 0.5), (0.5, 0.5), (2.0, 0.5), (1.5, 1.0)])
-def test_without_momentum_the_server_goes_its_rate_times_the_step_of_the_way(rate: float, step: float) -> None:
+@pytest.mark.parametrize(
+    ("rate", "step"), [(0.5, 1.0), (1.0, 0.5), (0.5, 0.5), (2.0, 0.5), (1.5, 1.0)]
+)
+def test_without_momentum_the_server_goes_its_rate_times_the_step_of_the_way(
+    rate: float, step: float
+) -> None:
     """To the mean 2.5 of the replies, from 0.5; buffers take their mean whatever the step."""
     replies = [Tree({"w": torch.full((3,), w), "mean": torch.tensor([m]), "count": torch.tensor(c)}, untrained=["mean", "count"])
                for w, m, c in ((2.0, 3.0, 5), (3.0, 5.0, 6))]  # fmt: skip
     for dampening in (0.0, 0.25):
-        state = stepped(FedAvgM(beta=0, dampening=dampening, server_rate=rate), fresh(), *replies, step=step)
-        assert state.model["w"].tolist() == pytest.approx([0.5 + rate * step * (1 - dampening) * 2.0] * 3, rel=1e-6)
+        state = stepped(
+            FedAvgM(beta=0, dampening=dampening, server_rate=rate), fresh(), *replies, step=step
+        )
+        assert state.model["w"].tolist() == pytest.approx(
+            [0.5 + rate * step * (1 - dampening) * 2.0] * 3, rel=1e-6
+        )
         assert (state.model["mean"].tolist(), int(state.model["count"])) == ([4.0], 6)
         assert state.velocity["w"].tolist() == pytest.approx([-2.0 * (1 - dampening)] * 3)
 
@@ -59,12 +90,23 @@ def test_a_run_without_momentum_at_half_the_rate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("dampening", "gain"), [(0.0, 1 / (1 - 0.7)), (0.7, 1.0)])
 def test_velocity_under_a_constant_pull(dampening: float, gain: float) -> None:
     """v_n = (1 - beta^n) D / (1 - beta), and 1 - beta times that when damped by beta."""
-    method, state, pull, rate = FedAvgM(beta=0.7, dampening=dampening, server_rate=0.5), fresh(), 0.25, 0.5
+    method, state, pull, rate = (
+        FedAvgM(beta=0.7, dampening=dampening, server_rate=0.5),
+        fresh(),
+        0.25,
+        0.5,
+    )
     for n in range(1, 8):
         before = state.model["w"]
-        state = stepped(method, state, state.model + state.model.apply(lambda w: torch.full_like(w, -pull)))
-        assert state.velocity["w"].tolist() == pytest.approx([pull * gain * (1 - 0.7**n)] * 3, rel=1e-5)
-        assert (before - state.model["w"]).tolist() == pytest.approx([rate * pull * gain * (1 - 0.7**n)] * 3, rel=1e-4)
+        state = stepped(
+            method, state, state.model + state.model.apply(lambda w: torch.full_like(w, -pull))
+        )
+        assert state.velocity["w"].tolist() == pytest.approx(
+            [pull * gain * (1 - 0.7**n)] * 3, rel=1e-5
+        )
+        assert (before - state.model["w"]).tolist() == pytest.approx(
+            [rate * pull * gain * (1 - 0.7**n)] * 3, rel=1e-4
+        )
 
 
 def test_fully_damped_momentum_never_moves() -> None:

@@ -31,7 +31,9 @@ SKEWED = sites(labels={"ada": [0, 0, 0, 1], "bo": [2], "cy": [0, 1, 1, 2], "di":
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_without_distillation_or_before_its_first_round_it_is_fedavg(tmp_path: Path, network: str) -> None:
+def test_without_distillation_or_before_its_first_round_it_is_fedavg(
+    tmp_path: Path, network: str
+) -> None:
     plain = play("fedavg", tmp_path / "plain", network, on=SKEWED)
     off = play(FedCOG(**{**QUICK, "lambda_kd": 0}), tmp_path / "off", network, on=SKEWED)
     later = play(FedCOG(**{**QUICK, "start_round": 4}), tmp_path / "later", network, on=SKEWED)
@@ -51,15 +53,27 @@ def test_labels_are_shared_out_by_what_is_lacking_and_rounded_down() -> None:
         lacking = [int(counts.max() - n) for n in counts]
         total = sum(lacking)
         expected = [math.floor(Fraction(images * n, total)) if total else 0 for n in lacking]
-        assert allocated(torch.from_numpy(counts), images).bincount(minlength=len(counts)).tolist() == expected
-    assert not len(allocated(torch.tensor([4, 4, 4]), 256)) and not len(allocated(torch.tensor([0, 0]), 256))
+        assert (
+            allocated(torch.from_numpy(counts), images).bincount(minlength=len(counts)).tolist()
+            == expected
+        )
+    assert not len(allocated(torch.tensor([4, 4, 4]), 256)) and not len(
+        allocated(torch.tensor([0, 0]), 256)
+    )
 
 
 def brute_disagreement(first: np.ndarray, second: np.ndarray) -> float:
     values = []
     for a, b in zip(first, second, strict=True):
-        p, q = (np.clip(np.exp(z - z.max()) / np.exp(z - z.max()).sum(), 0.01, 0.99) for z in (a, b))
-        values.append(sum(0.5 * x * math.log(x / ((x + y) / 2)) + 0.5 * y * math.log(y / ((x + y) / 2)) for x, y in zip(p, q, strict=True)))
+        p, q = (
+            np.clip(np.exp(z - z.max()) / np.exp(z - z.max()).sum(), 0.01, 0.99) for z in (a, b)
+        )
+        values.append(
+            sum(
+                0.5 * x * math.log(x / ((x + y) / 2)) + 0.5 * y * math.log(y / ((x + y) / 2))
+                for x, y in zip(p, q, strict=True)
+            )
+        )
     return float(np.mean(values))
 
 
@@ -69,7 +83,9 @@ def test_disagreement_is_the_clamped_jensen_shannon_divergence() -> None:
         first, second = scale * draw.standard_normal((2, 7, 4))
         found = float(disagreement(torch.from_numpy(first), torch.from_numpy(second)))
         assert found == pytest.approx(brute_disagreement(first, second), rel=1e-12) and found >= 0
-        assert found == pytest.approx(float(disagreement(torch.from_numpy(second), torch.from_numpy(first))), rel=1e-12)
+        assert found == pytest.approx(
+            float(disagreement(torch.from_numpy(second), torch.from_numpy(first))), rel=1e-12
+        )
     assert float(disagreement(torch.from_numpy(first), torch.from_numpy(first))) == 0
 
 
@@ -79,7 +95,9 @@ def another(tree: Tree) -> Tree:
     return tree + tree.params.apply(lambda value: 0.5 * torch.randn(value.shape, generator=draw))
 
 
-def made(workbench: Workbench, method: FedCOG, previous: Tree | None) -> tuple[Client, Tensor, Tensor, Tensor]:
+def made(
+    workbench: Workbench, method: FedCOG, previous: Tree | None
+) -> tuple[Client, Tensor, Tensor, Tensor]:
     client = at(workbench, "ada", state={} if previous is None else {"previous": previous})
     labels = allocated(torch.bincount(client.train.y, minlength=3), method.images)
     return client, labels, *method._made(client, Down(model=workbench.initial("model")), labels)
@@ -95,13 +113,21 @@ def test_images_match_a_plain_loop_with_torch_optim(network: str, first: bool) -
     _, labels, images, answers = made(workbench, method, previous)
     shared_net = net_of(workbench).double().eval()
     own_net = net_of(workbench, previous).double().eval()
-    pixels = torch.randn(len(labels), 1, 8, 8, generator=torch_stream(SEED, "client", 1, "ada", "fedcog pixels")).double().requires_grad_()
+    pixels = (
+        torch.randn(
+            len(labels), 1, 8, 8, generator=torch_stream(SEED, "client", 1, "ada", "fedcog pixels")
+        )
+        .double()
+        .requires_grad_()
+    )
     adam, losses, seen = torch.optim.Adam([pixels], lr=0.5, betas=(0.5, 0.9)), [], []
     for _ in range(9):
         logits = shared_net(pixels)
         p, q = own_net(pixels).softmax(1).clamp(0.01, 0.99), logits.softmax(1).clamp(0.01, 0.99)
         gap = (0.5 * p * (2 * p / (p + q)).log() + 0.5 * q * (2 * q / (p + q)).log()).sum() / len(p)
-        loss = -logits.log_softmax(1)[torch.arange(len(labels)), labels].mean() + 2.0 * (1 - gap.clamp(0, 1))
+        loss = -logits.log_softmax(1)[torch.arange(len(labels)), labels].mean() + 2.0 * (
+            1 - gap.clamp(0, 1)
+        )
         losses.append(float(loss.detach()))
         seen.append((pixels.detach().clone(), logits.detach().clone()))
         adam.zero_grad()
@@ -120,9 +146,14 @@ def test_stored_answers_are_those_of_the_stored_images(network: str) -> None:
     client, labels, images, answers = made(workbench, method, another(workbench.initial("model")))
     with torch.no_grad():
         found = net_of(workbench).eval()(images)
-        start = net_of(workbench).eval()(torch.randn(images.shape, generator=client.stream("fedcog pixels")))
+        start = net_of(workbench).eval()(
+            torch.randn(images.shape, generator=client.stream("fedcog pixels"))
+        )
     torch.testing.assert_close(found, answers, rtol=1e-4, atol=1e-4)
-    assert nn.functional.cross_entropy(answers, labels) <= nn.functional.cross_entropy(start, labels) + 0.1
+    assert (
+        nn.functional.cross_entropy(answers, labels)
+        <= nn.functional.cross_entropy(start, labels) + 0.1
+    )
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -132,7 +163,9 @@ def test_making_images_moves_no_weight(network: str) -> None:
     with workbench.lending():
         made(workbench, FedCOG(images=9, steps=4), previous)
         lent = list(workbench._lent)
-        assert all(parameter.grad is None for model in lent for parameter in model.net.parameters())  # gradients reach pixels alone
+        assert all(
+            parameter.grad is None for model in lent for parameter in model.net.parameters()
+        )  # gradients reach pixels alone
     assert_equal(lent[0].tree(), workbench.initial("model"))
     assert_equal(lent[1].tree(), previous)
     assert all(parameter.requires_grad for model in lent for parameter in model.net.parameters())
@@ -143,8 +176,12 @@ def test_disagreement_draws_images_to_where_the_two_models_differ() -> None:
     previous = another(workbench.initial("model"))
     gaps = []
     for weight in (0.0, 20.0):
-        *_, images, answers = made(workbench, FedCOG(images=12, steps=60, lambda_dis=weight), previous)
-        gaps.append(float(disagreement(net_of(workbench, previous).eval()(images).detach(), answers)))
+        *_, images, answers = made(
+            workbench, FedCOG(images=12, steps=60, lambda_dis=weight), previous
+        )
+        gaps.append(
+            float(disagreement(net_of(workbench, previous).eval()(images).detach(), answers))
+        )
     assert gaps[1] > gaps[0] + 0.01
 
 
@@ -159,9 +196,17 @@ def test_a_client_matches_a_plain_loop(network: str, weighting: Any) -> None:
     found = method.client(client, Down(model=workbench.initial("model"))).model
     counts = np.bincount(client.train.y.numpy(), minlength=3)
     lacking = int((counts.max() - counts).sum())
-    real, taught = (1.0, 3.0) if weighting == "lambda" else (np.array([len(client.train), lacking]) / (len(client.train) + lacking))
+    real, taught = (
+        (1.0, 3.0)
+        if weighting == "lambda"
+        else (np.array([len(client.train), lacking]) / (len(client.train) + lacking))
+    )
     net = net_of(workbench)
-    sgd, order, batches = torch.optim.SGD(net.parameters(), lr=0.05), client.stream("batches"), client.stream("fedcog batches")
+    sgd, order, batches = (
+        torch.optim.SGD(net.parameters(), lr=0.05),
+        client.stream("batches"),
+        client.stream("fedcog batches"),
+    )
     waiting: list[Tensor] = []
     with torch.random.fork_rng():
         torch.manual_seed(number(SEED, "client", 1, "ada", "batches torch"))
@@ -170,9 +215,14 @@ def test_a_client_matches_a_plain_loop(network: str, weighting: Any) -> None:
                 waiting = waiting or list(torch.randperm(len(images), generator=batches).split(5))
                 chosen = waiting.pop(0)
                 net.train()
-                loss = real * nn.functional.cross_entropy(net(client.train.x[places]), client.train.y[places])
+                loss = real * nn.functional.cross_entropy(
+                    net(client.train.x[places]), client.train.y[places]
+                )
                 net.eval()
-                target, student = (answers[chosen] / 2).softmax(1), (net(images[chosen]) / 2).log_softmax(1)
+                target, student = (
+                    (answers[chosen] / 2).softmax(1),
+                    (net(images[chosen]) / 2).log_softmax(1),
+                )
                 loss = loss + taught * 4 * (target * (target.log() - student)).sum() / len(chosen)
                 sgd.zero_grad()
                 loss.backward()
@@ -221,7 +271,13 @@ def test_what_it_costs(tmp_path: Path) -> None:
     rounds, epochs, steps, images, batch = 3, 2, 4, 17, 5
     method = FedCOG(start_round=1, steps=steps, images=images)
     with counted() as passes:
-        run = play(method, tmp_path / "run", on=SKEWED, rounds=rounds, training={"lr": 0.05, "batch": batch, "epochs": epochs})
+        run = play(
+            method,
+            tmp_path / "run",
+            on=SKEWED,
+            rounds=rounds,
+            training={"lr": 0.05, "batch": batch, "epochs": epochs},
+        )
     workbench, _ = bench(method, on=SKEWED)
     expected = 0
     for name in run.clients:
@@ -234,7 +290,9 @@ def test_what_it_costs(tmp_path: Path) -> None:
     assert passes == {("client", "gradient"): expected}
 
 
-def test_a_run_that_ends_before_its_first_round_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_that_ends_before_its_first_round_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, "equipoise"):
         play(FedCOG(), tmp_path / "never", rounds=2)
         assert "makes images from round 51 on, but the run has 2 rounds" in caplog.text
@@ -245,7 +303,12 @@ def test_a_run_that_ends_before_its_first_round_is_warned_of(tmp_path: Path, cap
 
 def test_bad_input_is_refused_before_round_1(tmp_path: Path) -> None:
     numbers = {name: (x, y.astype(np.float32)) for name, (x, y) in sites().items()}
-    wanted = eq.Experiment(method="fedcog", model="mlp", data={"partition": "natural"}, dataset=eq.from_sites(numbers, kind="regression"))
+    wanted = eq.Experiment(
+        method="fedcog",
+        model="mlp",
+        data={"partition": "natural"},
+        dataset=eq.from_sites(numbers, kind="regression"),
+    )
     assert "FedCOG works on classes" in refused(wanted, tmp_path / "run")
     for name, value in (
         ("lambda_kd", -1),
@@ -258,5 +321,6 @@ def test_bad_input_is_refused_before_round_1(tmp_path: Path) -> None:
         ("weighting", "x"),
     ):
         assert f"method.{name}" in refused(
-            lambda name=name, value=value: eq.Experiment(method={"name": "fedcog", name: value}), tmp_path / "run"
+            lambda name=name, value=value: eq.Experiment(method={"name": "fedcog", name: value}),
+            tmp_path / "run",
         )

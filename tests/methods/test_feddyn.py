@@ -16,7 +16,17 @@ from equipoise.method import Ups
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.feddyn import FedDyn
 from equipoise.records import State, Up
-from tests.helpers.images import NETWORKS, at, bench, net_of, own, passes_of, plain_fit, play, shared
+from tests.helpers.images import (
+    NETWORKS,
+    at,
+    bench,
+    net_of,
+    own,
+    passes_of,
+    plain_fit,
+    play,
+    shared,
+)
 from tests.helpers.plain import assert_equal, assert_near
 from tests.helpers.problems import scalar, server_of, server_state, trained, weight
 from tests.helpers.runs import sites
@@ -24,11 +34,21 @@ from tests.helpers.runs import sites
 H, A = (1.0, 3.0), (-2.0, 2.0)
 
 
-@pytest.mark.parametrize(("network", "by_size", "clip"), [("mlp", True, 0.3), ("cnn", False, 10.0), ("dropout", False, 0.0)])
-def test_rounds_match_a_plain_loop_with_torch_optim(tmp_path: Path, network: str, by_size: bool, clip: float) -> None:
+@pytest.mark.parametrize(
+    ("network", "by_size", "clip"),
+    [("mlp", True, 0.3), ("cnn", False, 10.0), ("dropout", False, 0.0)],
+)
+def test_rounds_match_a_plain_loop_with_torch_optim(
+    tmp_path: Path, network: str, by_size: bool, clip: float
+) -> None:
     """Algorithm 1 with the objective written out for autograd, some clients absent, in float64 at the server."""
     alpha = 0.3
-    run = play(FedDyn(alpha=alpha, by_size=by_size, clip=clip), tmp_path / "run", network, participation={"number": 3})
+    run = play(
+        FedDyn(alpha=alpha, by_size=by_size, clip=clip),
+        tmp_path / "run",
+        network,
+        participation={"number": 3},
+    )
     workbench, _ = bench("feddyn", network)
     sizes = server_of(workbench).sizes
     names = [name for name, _ in net_of(workbench).named_parameters()]
@@ -39,16 +59,35 @@ def test_rounds_match_a_plain_loop_with_torch_optim(tmp_path: Path, network: str
         models: list[dict[str, torch.Tensor]] = []
         for client in row["joined"]:
             net, dual = (
-                net_of(workbench, {name: value.to(workbench.initial("model")[name].dtype) for name, value in w.items()}),
+                net_of(
+                    workbench,
+                    {
+                        name: value.to(workbench.initial("model")[name].dtype)
+                        for name, value in w.items()
+                    },
+                ),
                 duals[client],
             )  # type: ignore[arg-type]
-            received = {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
+            received = {
+                name: parameter.detach().clone() for name, parameter in net.named_parameters()
+            }
             a = alpha * np.mean(list(sizes.values())) / sizes[client] if by_size else alpha
 
-            def objective(z: Any, y: Any, net: Any = net, dual: Any = dual, received: Any = received, a: float = a) -> torch.Tensor:
+            def objective(
+                z: Any,
+                y: Any,
+                net: Any = net,
+                dual: Any = dual,
+                received: Any = received,
+                a: float = a,
+            ) -> torch.Tensor:
                 loss = torch.nn.functional.cross_entropy(z, y)
                 for name, parameter in net.named_parameters():
-                    loss = loss - (dual[name] * parameter).sum() + a / 2 * (parameter - received[name]).square().sum()
+                    loss = (
+                        loss
+                        - (dual[name] * parameter).sum()
+                        + a / 2 * (parameter - received[name]).square().sum()
+                    )
                 return loss
 
             def clipped(net: Any = net) -> None:
@@ -66,12 +105,18 @@ def test_rounds_match_a_plain_loop_with_torch_optim(tmp_path: Path, network: str
             )
             for name, parameter in net.named_parameters():
                 dual[name] = dual[name] - a * (parameter.detach() - received[name]).double()
-            models.append({name: value.detach().clone() for name, value in net.state_dict().items()})
+            models.append(
+                {name: value.detach().clone() for name, value in net.state_dict().items()}
+            )
         mean = {name: torch.stack([model[name].double() for model in models]).mean(0) for name in w}
         for name in names:
             h[name] = h[name] - alpha / 4 * sum(model[name].double() - w[name] for model in models)
         w = {name: mean[name] - h[name] / alpha if name in names else mean[name] for name in w}
-        found = {name: value for name, value in shared(run, row["round"]).items() if value.is_floating_point()}
+        found = {
+            name: value
+            for name, value in shared(run, row["round"]).items()
+            if value.is_floating_point()
+        }
         assert_near(found, {name: w[name] for name in found}, 2e-4)
         assert_near(server_state(run, row["round"]).h, h, 2e-5)
     for client, dual in own(run, "dual").items():
@@ -79,26 +124,43 @@ def test_rounds_match_a_plain_loop_with_torch_optim(tmp_path: Path, network: str
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"participation": {"number": 2}}, {"faults": {"script": [{"round": 2, "client": "ada", "kind": "nan"}]}}]
+    "changes",
+    [
+        {},
+        {"participation": {"number": 2}},
+        {"faults": {"script": [{"round": 2, "client": "ada", "kind": "nan"}]}},
+    ],
 )
 def test_h_is_the_mean_of_all_duals_under_any_participation(tmp_path: Path, changes: dict) -> None:
     run = trained(FedDyn(alpha=0.1), tmp_path / "run", rounds=4, **changes)
     for round in range(1, 5):
         h, duals = server_state(run, round).h, own(run, "dual", round)
         assert h.norm() > 0
-        assert_near(h, {name: sum(dual[name].double() for dual in duals.values()) / len(run.clients) for name in h}, 1e-6)
+        assert_near(
+            h,
+            {
+                name: sum(dual[name].double() for dual in duals.values()) / len(run.clients)
+                for name in h
+            },
+            1e-6,
+        )
 
 
 @pytest.mark.parametrize("alpha", [1e-4, 0.01, 5.0])
 @pytest.mark.parametrize("network", NETWORKS)
-def test_one_client_overshoots_by_its_own_step_for_every_alpha(tmp_path: Path, alpha: float, network: str) -> None:
+def test_one_client_overshoots_by_its_own_step_for_every_alpha(
+    tmp_path: Path, alpha: float, network: str
+) -> None:
     """w^1 = w_1 + (w_1 - w^0) of the first round."""
     workbench, method = bench(FedDyn(alpha=alpha), network, sites({"ada": 20}))
     server = server_of(workbench)
     state = method.start(server)
     up = method.client(at(workbench, "ada"), method.deliver(server, state, "ada"))
     ups = Ups([("ada", up)])
-    new, w0 = method.update(server, state, ups, method.weights(server, state, ups)).model, state.model
+    new, w0 = (
+        method.update(server, state, ups, method.weights(server, state, ups)).model,
+        state.model,
+    )
     assert_near(new.params, {name: 2 * up.model[name] - w0[name] for name in new.trained})
     assert_equal(new.rest, up.model.rest)
 
@@ -107,7 +169,10 @@ def test_one_client_overshoots_by_its_own_step_for_every_alpha(tmp_path: Path, a
 def test_the_first_step_of_the_first_round_is_that_of_fedavg(network: str) -> None:
     workbench, _ = bench("feddyn", network, training={"lr": 0.1, "batch": 100})
     server, methods = server_of(workbench), (FedAvg(), FedDyn(alpha=7.0, clip=0))
-    ups = [method.client(at(workbench, "ada"), method.deliver(server, method.start(server), "ada")) for method in methods]
+    ups = [
+        method.client(at(workbench, "ada"), method.deliver(server, method.start(server), "ada"))
+        for method in methods
+    ]
     assert_equal(ups[0].model, ups[1].model)
 
 
@@ -126,9 +191,17 @@ def test_clients_that_send_the_model_back_move_it_by_h_alone() -> None:
 
 def test_two_quadratics_meet_at_the_true_optimum_where_fedavg_does_not(tmp_path: Path) -> None:
     optimum = np.dot(H, A) / np.sum(H)
-    found = weight(scalar(FedDyn(alpha=1.0), tmp_path / "dyn", H, A, rounds=120, training={"steps": 40}))
+    found = weight(
+        scalar(FedDyn(alpha=1.0), tmp_path / "dyn", H, A, rounds=120, training={"steps": 40})
+    )
     assert found == pytest.approx(optimum, abs=1e-4)
-    assert abs(weight(scalar("fedavg", tmp_path / "avg", H, A, rounds=120, training={"steps": 40})) - optimum) > 0.3
+    assert (
+        abs(
+            weight(scalar("fedavg", tmp_path / "avg", H, A, rounds=120, training={"steps": 40}))
+            - optimum
+        )
+        > 0.3
+    )
 
 
 def test_the_experiments_own_clip_goes_first() -> None:
@@ -136,26 +209,40 @@ def test_the_experiments_own_clip_goes_first() -> None:
     for clip, training in ((1e-3, {}), (10.0, {"clip": 1e-3}), (0.0, {"clip": 1e-3}), (0.0, {})):
         workbench, method = bench(FedDyn(clip=clip), training={"lr": 0.1, "batch": 5, **training})
         server = server_of(workbench)
-        found.append(method.client(at(workbench, "ada"), method.deliver(server, method.start(server), "ada")).model)
+        found.append(
+            method.client(
+                at(workbench, "ada"), method.deliver(server, method.start(server), "ada")
+            ).model
+        )
     assert_equal(found[0], found[1])
     assert_equal(found[0], found[2])
     assert not torch.equal(found[0]["head.weight"], found[3]["head.weight"])
 
 
-def test_adam_runs_with_a_warning_and_sgd_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_adam_runs_with_a_warning_and_sgd_without(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, logger="equipoise"):
         assert play("feddyn", tmp_path / "sgd").status == "finished"
         assert not caplog.messages
-        assert play("feddyn", tmp_path / "adam", training={"optimiser": "adam", "lr": 1e-3}).status == "finished"
+        assert (
+            play("feddyn", tmp_path / "adam", training={"optimiser": "adam", "lr": 1e-3}).status
+            == "finished"
+        )
     assert len(caplog.messages) == 1
-    assert "adam updates hardly shrink" in caplog.messages[0] and "training.optimiser=sgd" in caplog.messages[0]
+    assert (
+        "adam updates hardly shrink" in caplog.messages[0]
+        and "training.optimiser=sgd" in caplog.messages[0]
+    )
 
 
 def test_it_costs_one_training_and_sends_one_model(tmp_path: Path) -> None:
     assert passes_of("feddyn", tmp_path / "run", epochs=2) == {"client gradient": 2}
     workbench, method = bench("feddyn")
     server = server_of(workbench)
-    assert set(method.client(at(workbench, "ada"), method.deliver(server, method.start(server), "ada"))) == {"model"}
+    assert set(
+        method.client(at(workbench, "ada"), method.deliver(server, method.start(server), "ada"))
+    ) == {"model"}
 
 
 def test_what_it_cannot_do_is_refused() -> None:

@@ -17,11 +17,27 @@ from equipoise.methods.fedprox import FedProx
 from equipoise.records import PerClient, State
 from equipoise.storage.checkpoint import load_server
 from tests.helpers.counting import counted
-from tests.helpers.digits import NETWORKS, experiment, flat, model_of, refused, replies, samples, server, updates, vector
+from tests.helpers.digits import (
+    NETWORKS,
+    experiment,
+    flat,
+    model_of,
+    refused,
+    replies,
+    samples,
+    server,
+    updates,
+    vector,
+)
 from tests.helpers.plain import same
 
 
-def played(method: FedHEAL, start: list[float], *rounds: list[list[float]], sizes: tuple[int, ...] = (1, 50, 9)) -> list[np.ndarray]:
+def played(
+    method: FedHEAL,
+    start: list[float],
+    *rounds: list[list[float]],
+    sizes: tuple[int, ...] = (1, 50, 9),
+) -> list[np.ndarray]:
     """The models after some rounds, whose clients upload the received model minus these updates."""
     asked = server(sizes)
     state, found = State(model=vector(start), signs=PerClient(), importance=PerClient()), []
@@ -29,7 +45,10 @@ def played(method: FedHEAL, start: list[float], *rounds: list[list[float]], size
         received = flat(state.model)
         ups = replies([(received - np.array(update)).tolist() for update in updates_])
         if not method.masks:
-            ups = replies([up.model["w"].tolist() for up in ups], drift=[float(np.linalg.norm(update)) for update in updates_])
+            ups = replies(
+                [up.model["w"].tolist() for up in ups],
+                drift=[float(np.linalg.norm(update)) for update in updates_],
+            )
         state = method.observe(asked, state, ups)
         state = method.update(asked, state, ups, method.weights(asked, state, ups))
         found.append(flat(state.model))
@@ -63,17 +82,25 @@ class PlainFedHEAL:
                 masks[client] = {name: (kappa[name] > self.tau).astype(float) for name in u}
                 self.history[client] = {name: (h[name] * r + s[name]) / (r + 1) for name in u}
                 self.seen[client] = r + 1
-            drift[client] = sum(float(np.sqrt(((masks[client][name] * u[name]) ** 2).sum())) for name in u)
+            drift[client] = sum(
+                float(np.sqrt(((masks[client][name] * u[name]) ** 2).sum())) for name in u
+            )
         for client in uploaded:
-            self.dq[client] = (1 - self.beta) * self.dq.get(client, 0.0) + self.beta * drift[client] / sum(drift.values())
+            self.dq[client] = (1 - self.beta) * self.dq.get(client, 0.0) + self.beta * drift[
+                client
+            ] / sum(drift.values())
             self.q[client] = self.q.get(client, 1 / len(uploaded)) + self.dq[client]
-        w = {client: self.q[client] / sum(self.q[other] for other in uploaded) for client in uploaded}
+        w = {
+            client: self.q[client] / sum(self.q[other] for other in uploaded) for client in uploaded
+        }
         new = {}
         for name in received:
             total = sum(w[c] * masks[c][name] for c in uploaded)
             step = np.zeros_like(received[name])
             for c in uploaded:
-                omega = np.divide(w[c] * masks[c][name], total, out=np.zeros_like(step), where=total > 0)
+                omega = np.divide(
+                    w[c] * masks[c][name], total, out=np.zeros_like(step), where=total > 0
+                )
                 step += omega * masks[c][name] * (received[name] - uploaded[c][name])
             new[name] = received[name] - step
         return w, new
@@ -87,11 +114,17 @@ def arrays(tree: Any) -> dict[str, np.ndarray]:
 def test_a_run_is_that_of_a_plain_loop(tmp_path: Path, network: str) -> None:
     tau, beta = 0.4, 0.4  # no share of up to four rounds is 0.4 itself: rounding decides nothing
     with updates(FedHEAL) as seen:
-        eq.run(experiment(FedHEAL(tau=tau, beta=beta), network, rounds=6, participation={"number": 3}), out=tmp_path / "run")
+        eq.run(
+            experiment(FedHEAL(tau=tau, beta=beta), network, rounds=6, participation={"number": 3}),
+            out=tmp_path / "run",
+        )
     plain = PlainFedHEAL(tau, beta)
     for one in seen:
         received = arrays(one.state.model)
-        w, new = plain.round(received, {client: arrays(up.model) for client, up in zip(one.ups.ids, one.ups, strict=True)})
+        w, new = plain.round(
+            received,
+            {client: arrays(up.model) for client, up in zip(one.ups.ids, one.ups, strict=True)},
+        )
         np.testing.assert_allclose(
             one.weights.shares / one.weights.shares.sum(), list(w.values()), rtol=0, atol=1e-7
         )  # ours subtracts models in float32
@@ -101,14 +134,19 @@ def test_a_run_is_that_of_a_plain_loop(tmp_path: Path, network: str) -> None:
             values = [up.model[name].double() for up in one.ups]
             mean = sum(share * value for share, value in zip(w.values(), values, strict=True))
             torch.testing.assert_close(
-                one.new.model[name].double(), mean if "running" in name else torch.stack(values).amax(0), rtol=1e-5, atol=1e-6
+                one.new.model[name].double(),
+                mean if "running" in name else torch.stack(values).amax(0),
+                rtol=1e-5,
+                atol=1e-6,
             )
     assert max(plain.seen.values()) >= 4, "histories were long enough to matter"
     for client, rounds in plain.seen.items():
         kept = seen[-1].new.signs[client]
         assert kept["rounds"] == rounds
         for name, h in plain.history[client].items():
-            np.testing.assert_allclose(kept["positive"][name].numpy() / rounds, h, rtol=0, atol=1e-12)
+            np.testing.assert_allclose(
+                kept["positive"][name].numpy() / rounds, h, rtol=0, atol=1e-12
+            )
 
 
 def test_equal_drift_in_round_1_gives_the_uniform_mean_whatever_the_sizes() -> None:
@@ -118,7 +156,11 @@ def test_equal_drift_in_round_1_gives_the_uniform_mean_whatever_the_sizes() -> N
 
 def test_weights_follow_drift_and_accumulate() -> None:
     method, asked = FedHEAL(beta=0.4, masks=False), server([1, 1])
-    state, q, dq = State(model=vector([0.0]), importance=PerClient(), signs=PerClient()), [0.5, 0.5], [0.0, 0.0]
+    state, q, dq = (
+        State(model=vector([0.0]), importance=PerClient(), signs=PerClient()),
+        [0.5, 0.5],
+        [0.0, 0.0],
+    )
     for drift in ([3.0, 1.0], [1.0, 1.0], [0.0, 2.0]):
         ups = replies([[1.0], [1.0]], drift=drift)
         state = method.observe(asked, state, ups)
@@ -151,13 +193,22 @@ def test_a_threshold_of_1_lets_nothing_move_after_round_1(tmp_path: Path) -> Non
 @pytest.mark.parametrize("tau", [0.3, 0.999])
 def test_updates_of_one_sign_are_never_masked(tau: float) -> None:
     rounds = [[[1.0, -2.0], [2.0, 1.0]], [[0.5, -1.0], [1.0, 0.1]], [[0.1, -9.0], [3.0, 2.0]]]
-    for masked, free in zip(played(FedHEAL(tau=tau), [0.0, 0.0], *rounds), played(FedHEAL(masks=False), [0.0, 0.0], *rounds), strict=True):
+    for masked, free in zip(
+        played(FedHEAL(tau=tau), [0.0, 0.0], *rounds),
+        played(FedHEAL(masks=False), [0.0, 0.0], *rounds),
+        strict=True,
+    ):
         np.testing.assert_allclose(masked, free, rtol=1e-6)
 
 
-def test_a_number_that_one_client_keeps_takes_its_full_update_and_one_that_nobody_keeps_stays() -> None:
+def test_a_number_that_one_client_keeps_takes_its_full_update_and_one_that_nobody_keeps_stays() -> (
+    None
+):
     first = [[1.0, 1.0], [1.0, 1.0]]
-    turned = [[1.0, -1.0], [-1.0, -1.0]]  # of the first number only client 0 goes on as before, of the second nobody does
+    turned = [
+        [1.0, -1.0],
+        [-1.0, -1.0],
+    ]  # of the first number only client 0 goes on as before, of the second nobody does
     one, two = played(FedHEAL(), [10.0, 10.0], first, turned, sizes=(1, 50))
     assert (one - two).tolist() == [1.0, 0.0]
 
@@ -165,13 +216,24 @@ def test_a_number_that_one_client_keeps_takes_its_full_update_and_one_that_nobod
 def test_the_consistency_is_the_share_of_earlier_rounds_of_that_sign() -> None:
     """Two of three earlier updates were positive: a negative one has 1/3, a positive one 2/3; exactly tau is not enough."""
     past = [[[1.0]], [[1.0]], [[-1.0]]]
-    for tau, update, kept in ((0.3, -1.0, True), (0.34, -1.0, False), (0.6, 1.0, True), (2 / 3, 1.0, False)):
+    for tau, update, kept in (
+        (0.3, -1.0, True),
+        (0.34, -1.0, False),
+        (0.6, 1.0, True),
+        (2 / 3, 1.0, False),
+    ):
         models = played(FedHEAL(tau=tau), [0.0], *past, [[update]], sizes=(5,))
         assert (models[-1] != models[-2]).item() == kept, (tau, update)
 
 
 def test_a_zero_update_counts_as_not_negative() -> None:
-    models = played(FedHEAL(tau=0.5), [0.0, 0.0], [[0.0, 0.0], [1.0, 1.0]], [[1.0, -1.0], [0.0, 0.0]], sizes=(1, 1))
+    models = played(
+        FedHEAL(tau=0.5),
+        [0.0, 0.0],
+        [[0.0, 0.0], [1.0, 1.0]],
+        [[1.0, -1.0], [0.0, 0.0]],
+        sizes=(1, 1),
+    )
     # Of the second number only client 1 keeps its zero update.
     assert models[1][1] == models[0][1] and models[1][0] < models[0][0]
 
@@ -182,16 +244,24 @@ def test_nobody_moving_is_defined() -> None:
         assert [model.tolist() for model in models] == [[2.0], [2.0]]
 
 
-def test_an_absent_client_keeps_its_history_and_a_new_one_starts_with_its_own(tmp_path: Path) -> None:
+def test_an_absent_client_keeps_its_history_and_a_new_one_starts_with_its_own(
+    tmp_path: Path,
+) -> None:
     drop = [{"round": round, "client": "1", "kind": "drop"} for round in (1, 3)]
     with updates(FedHEAL) as seen:
         run = eq.run(experiment("fedheal", rounds=3, faults={"script": drop}), out=tmp_path / "run")
     assert "1" not in seen[0].new.signs and "1" not in seen[0].new.importance
-    assert [seen[k].new.signs["1"]["rounds"] for k in (1, 2)] == [1, 1] and seen[2].new.signs["0"]["rounds"] == 3
+    assert [seen[k].new.signs["1"]["rounds"] for k in (1, 2)] == [1, 1] and seen[2].new.signs["0"][
+        "rounds"
+    ] == 3
     assert same(seen[1].new.signs["1"]["positive"], seen[2].new.signs["1"]["positive"])
     assert seen[1].new.importance["1"] == seen[2].new.importance["1"]
-    assert seen[0].new.importance["0"]["q"] == 1 / 5 + seen[0].new.importance["0"]["step"], "a missing reply changes nobody's start"
-    assert seen[1].new.importance["1"]["q"] == 1 / 5 + seen[1].new.importance["1"]["step"], "it starts with its share of those asked"
+    assert seen[0].new.importance["0"]["q"] == 1 / 5 + seen[0].new.importance["0"]["step"], (
+        "a missing reply changes nobody's start"
+    )
+    assert seen[1].new.importance["1"]["q"] == 1 / 5 + seen[1].new.importance["1"]["step"], (
+        "it starts with its share of those asked"
+    )
     assert isinstance(load_server(run.store).signs, PerClient)
 
 
@@ -203,12 +273,17 @@ def test_it_costs_and_sends_what_fedavg_does(tmp_path: Path) -> None:
 
 
 def test_bad_parameters_are_refused_before_round_1(tmp_path: Path) -> None:
-    assert "method.beta" in refused(lambda: experiment({"name": "fedheal", "beta": 1.5}), tmp_path / "run")
+    assert "method.beta" in refused(
+        lambda: experiment({"name": "fedheal", "beta": 1.5}), tmp_path / "run"
+    )
 
 
 def test_without_masks_it_is_the_weight_rule_of_other_methods(tmp_path: Path) -> None:
     own = eq.run(experiment(FedHEAL(masks=False), "cnn"), out=tmp_path / "own")
-    guest = eq.run(experiment(compose(FedProx(mu=0), weights=FedHEAL(masks=False)), "cnn"), out=tmp_path / "guest")
+    guest = eq.run(
+        experiment(compose(FedProx(mu=0), weights=FedHEAL(masks=False)), "cnn"),
+        out=tmp_path / "guest",
+    )
     assert own.weights() == guest.weights() and same(model_of(own), model_of(guest))
     with pytest.raises(Unsound, match="no weight rule that stands"):
         compose(FedAvg(), weights=FedHEAL())

@@ -27,14 +27,26 @@ from tests.helpers.images import at, bench, dropping, net_of, passes_of, play, s
 from tests.helpers.problems import scalar, server_state, weight
 from tests.helpers.runs import sites
 
-NETWORKS: dict[str, Any] = {"mlp": {"name": "mlp", "hidden": [6]}, "conv": {"name": "proxy_cnn"}, "dropout": dropping}
+NETWORKS: dict[str, Any] = {
+    "mlp": {"name": "mlp", "hidden": [6]},
+    "conv": {"name": "proxy_cnn"},
+    "dropout": dropping,
+}
 SKEWED = sites(labels={"ada": [0, 0, 0, 1], "bo": [2], "cy": [0, 1, 1, 2], "di": [0, 2]})
 
 
-def found_for(gradients: np.ndarray, losses: Sequence[float], theta: float = 1.0, force: bool = False, absent: int = 0) -> Direction | None:
+def found_for(
+    gradients: np.ndarray,
+    losses: Sequence[float],
+    theta: float = 1.0,
+    force: bool = False,
+    absent: int = 0,
+) -> Direction | None:
     lengths = np.linalg.norm(gradients, axis=1)[: len(gradients) - absent]
     live = np.flatnonzero(lengths > 1e-6)
-    return descent(gradients @ gradients.T, lengths, live, np.array(losses, float), math.radians(theta), force)
+    return descent(
+        gradients @ gradients.T, lengths, live, np.array(losses, float), math.radians(theta), force
+    )
 
 
 def shortest(rows: np.ndarray) -> np.ndarray:
@@ -61,7 +73,9 @@ def plain_direction(
     f, p = f / np.linalg.norm(f), np.ones(len(f)) / math.sqrt(len(f))
     rows = [*scaled, *past]
     h = (p @ f) * f - p
-    guided = bool(np.linalg.norm(h) > 1e-6 and (math.degrees(math.acos(min(1, p @ f))) > theta or force))
+    guided = bool(
+        np.linalg.norm(h) > 1e-6 and (math.degrees(math.acos(min(1, p @ f))) > theta or force)
+    )
     if guided:
         rows.append(sum(h[k] / np.linalg.norm(h) * scaled[k] for k in range(len(f))))
     d = shortest(np.array(rows))
@@ -74,10 +88,14 @@ def test_the_direction_matches_a_general_solver_and_descends_along_every_row(the
     draw = np.random.default_rng(0)
     for trial in range(40):
         clients, absent = int(draw.integers(1, 6)), int(draw.integers(0, 3))
-        gradients = (draw.standard_normal((clients + absent, 12)) + 0.8) * draw.uniform(0.1, 5, (clients + absent, 1))
+        gradients = (draw.standard_normal((clients + absent, 12)) + 0.8) * draw.uniform(
+            0.1, 5, (clients + absent, 1)
+        )
         losses = draw.uniform(0.1, 3, clients)
         found = found_for(gradients, losses, theta, force=trial % 2 == 0, absent=absent)
-        d, scale, guided, rows = plain_direction(gradients[:clients], losses, theta, trial % 2 == 0, gradients[clients:])
+        d, scale, guided, rows = plain_direction(
+            gradients[:clients], losses, theta, trial % 2 == 0, gradients[clients:]
+        )
         assert found is not None and found.guided == guided
         np.testing.assert_allclose(found.rows @ gradients, rows, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(found.shares @ gradients, d, rtol=1e-4, atol=1e-4)
@@ -104,12 +122,18 @@ def test_the_guide_makes_losses_more_equal() -> None:
         found = found_for(gradients, losses, theta=0.0)
         assert found is not None
         row = found.rows[-1] @ gradients
-        assert evenness(losses - 1e-3 * gradients @ row) > evenness(losses) > evenness(losses + 1e-3 * gradients @ row)
+        assert (
+            evenness(losses - 1e-3 * gradients @ row)
+            > evenness(losses)
+            > evenness(losses + 1e-3 * gradients @ row)
+        )
 
 
 def test_the_scale_of_losses_changes_nothing() -> None:
     gradients = np.random.default_rng(3).standard_normal((4, 9)) + 0.5
-    first, second = (found_for(gradients, [c * f for f in (1.0, 1.5, 0.7, 2.0)], theta=5.0) for c in (1.0, 1e4))
+    first, second = (
+        found_for(gradients, [c * f for f in (1.0, 1.5, 0.7, 2.0)], theta=5.0) for c in (1.0, 1e4)
+    )
     assert first is not None and second is not None and first.guided == second.guided
     np.testing.assert_allclose(first.shares, second.shares, rtol=1e-9)
 
@@ -121,7 +145,12 @@ def test_a_client_without_a_gradient_is_left_out_and_opposite_gradients_lead_now
     assert found is not None and without is not None and found.shares[1] == 0
     np.testing.assert_allclose(found.shares[[0, 2]], without.shares)
     assert found_for(np.array([[1.0, 2.0], [-2.0, -4.0]]), [1.0, 1.0]) is None
-    for side, leads in ((1e-8, False), (0.7e-6, False), (1.5e-6, True), (1e-3, True)):  # a millionth of the gradients' length is nowhere
+    for side, leads in (
+        (1e-8, False),
+        (0.7e-6, False),
+        (1.5e-6, True),
+        (1e-3, True),
+    ):  # a millionth of the gradients' length is nowhere
         assert (found_for(np.array([[1.0, side], [-1.0, side]]), [1.0, 1.0]) is not None) == leads
 
 
@@ -131,7 +160,9 @@ def searches() -> Iterator[list[dict[str, Any]]]:
     seen: list[dict[str, Any]] = []
     original = FedMDFG._searched
 
-    def searched(self: FedMDFG, lr: float, same: bool, found: Direction, before: Any, slopes: Any, tried: Any) -> float:
+    def searched(
+        self: FedMDFG, lr: float, same: bool, found: Direction, before: Any, slopes: Any, tried: Any
+    ) -> float:
         trials: dict[float, np.ndarray] = {}
 
         def noted(rate: float, first: bool) -> np.ndarray:
@@ -140,7 +171,17 @@ def searches() -> Iterator[list[dict[str, Any]]]:
             return trials[rate]
 
         rate = original(self, lr, same, found, before, slopes, noted)
-        seen.append({"lr": lr, "same": same, "found": found, "before": before, "slopes": slopes, "trials": trials, "rate": rate})
+        seen.append(
+            {
+                "lr": lr,
+                "same": same,
+                "found": found,
+                "before": before,
+                "slopes": slopes,
+                "trials": trials,
+                "rate": rate,
+            }
+        )
         return rate
 
     with patch.object(FedMDFG, "_searched", searched):
@@ -151,7 +192,10 @@ def accepted(one: dict[str, Any]) -> bool:
     """By the definition, without the method's code."""
     after = one["trials"][one["rate"]]
     cosine = [f.sum() / np.sqrt((f * f).sum() * len(f)) for f in (one["before"], after)]
-    return bool((one["before"] - after >= one["rate"] * 1e-4 * one["slopes"]).all() and (not one["found"].guided or cosine[1] > cosine[0]))
+    return bool(
+        (one["before"] - after >= one["rate"] * 1e-4 * one["slopes"]).all()
+        and (not one["found"].guided or cosine[1] > cosine[0])
+    )
 
 
 def loss_and_gradient(net: nn.Module, x: Any, y: Any) -> tuple[float, np.ndarray]:
@@ -182,7 +226,12 @@ def test_rounds_match_a_plain_loop(tmp_path: Path, network: str) -> None:
     changed = 0
     for number, row in enumerate(run.rounds(), 1):
         net.load_state_dict(dict(shared(run, number - 1)))
-        found = {name: loss_and_gradient(net, at(workbench, name).train.x.double(), at(workbench, name).train.y) for name in row["joined"]}
+        found = {
+            name: loss_and_gradient(
+                net, at(workbench, name).train.x.double(), at(workbench, name).train.y
+            )
+            for name in row["joined"]
+        }
         worse = 0
         for name, (loss, _) in found.items():
             if name not in usual:
@@ -194,33 +243,57 @@ def test_rounds_match_a_plain_loop(tmp_path: Path, network: str) -> None:
             joins[name] += 1
         past = [g for name, g in last.items() if name not in found]
         changed += bool(past)
-        losses, gradients = np.array([f for f, _ in found.values()]), np.array([g for _, g in found.values()])
-        d, scale, guided, _ = plain_direction(gradients, losses, theta, 0 < worse < len(found), np.array(past))
+        losses, gradients = (
+            np.array([f for f, _ in found.values()]),
+            np.array([g for _, g in found.values()]),
+        )
+        d, scale, guided, _ = plain_direction(
+            gradients, losses, theta, 0 < worse < len(found), np.array(past)
+        )
         one = seen[number - 1]
         assert (one["same"], one["found"].guided) == (not past, guided)
         assert one["found"].scale == pytest.approx(scale, rel=1e-2)
-        rates = [0.1 * 0.8 ** (number - 1) * 2.0**k for k in range(s if not past else 0, -s - 1 - math.floor(math.log2(scale)), -1)]
+        rates = [
+            0.1 * 0.8 ** (number - 1) * 2.0**k
+            for k in range(s if not past else 0, -s - 1 - math.floor(math.log2(scale)), -1)
+        ]
         assert list(one["trials"]) == pytest.approx(rates[: len(one["trials"])])
         before = torch.cat([p.detach().reshape(-1) for p in net.parameters()]).numpy().copy()
         chosen, totals = None, {}
         for rate in rates:
             nn.utils.vector_to_parameters(torch.from_numpy(before - rate * d), net.parameters())
             after = np.array(
-                [loss_and_gradient(net, at(workbench, name).train.x.double(), at(workbench, name).train.y)[0] for name in found]
+                [
+                    loss_and_gradient(
+                        net, at(workbench, name).train.x.double(), at(workbench, name).train.y
+                    )[0]
+                    for name in found
+                ]
             )
             np.testing.assert_allclose(one["trials"].get(rate, after), after, rtol=1e-2, atol=1e-4)
             totals[rate] = after.sum()
             cosines = [f.sum() / np.linalg.norm(f) for f in (losses, after)]
-            if (losses - after >= rate * 1e-4 * (gradients @ d)).all() and (not guided or cosines[1] > cosines[0]):
+            if (losses - after >= rate * 1e-4 * (gradients @ d)).all() and (
+                not guided or cosines[1] > cosines[0]
+            ):
                 chosen = rate
                 break
         if chosen is None:
-            chosen = next((rate for rate in totals if totals[rate] < losses.sum()), min(totals, key=totals.__getitem__))
+            chosen = next(
+                (rate for rate in totals if totals[rate] < losses.sum()),
+                min(totals, key=totals.__getitem__),
+            )
         assert one["rate"] == pytest.approx(chosen)
-        moved = torch.cat([shared(run, number)[name].reshape(-1) for name in dict(net.named_parameters())]).numpy()
-        np.testing.assert_allclose(moved, before - chosen * d, rtol=0, atol=2e-3 * max(1, np.abs(chosen * d).max()))
+        moved = torch.cat(
+            [shared(run, number)[name].reshape(-1) for name in dict(net.named_parameters())]
+        ).numpy()
+        np.testing.assert_allclose(
+            moved, before - chosen * d, rtol=0, atol=2e-3 * max(1, np.abs(chosen * d).max())
+        )
         norms = np.linalg.norm(gradients, axis=1)
-        last = {name: g / n * norms.mean() for name, g, n in zip(found, gradients, norms, strict=True)}
+        last = {
+            name: g / n * norms.mean() for name, g, n in zip(found, gradients, norms, strict=True)
+        }
     memory = load_server(run.store).expected
     assert {name: memory[name][1] for name in memory} == joins
     for name in usual:
@@ -231,7 +304,9 @@ def test_rounds_match_a_plain_loop(tmp_path: Path, network: str) -> None:
 @pytest.mark.parametrize("network", NETWORKS)
 def test_an_accepted_step_raises_no_loss(tmp_path: Path, network: str) -> None:
     with searches() as seen:
-        run = play(FedMDFG(), tmp_path / "run", models={"model": NETWORKS[network]}, rounds=6, on=SKEWED)
+        run = play(
+            FedMDFG(), tmp_path / "run", models={"model": NETWORKS[network]}, rounds=6, on=SKEWED
+        )
     workbench, _ = bench("fedmdfg", on=SKEWED, models={"model": NETWORKS[network]})
     assert sum(map(accepted, seen)) >= 3
     for number, one in enumerate(seen, 1):
@@ -239,7 +314,14 @@ def test_an_accepted_step_raises_no_loss(tmp_path: Path, network: str) -> None:
             losses = []
             for round in (number - 1, number):
                 net = net_of(workbench, shared(run, round)).eval()
-                losses.append([loss_and_gradient(net, at(workbench, name).train.x, at(workbench, name).train.y)[0] for name in run.clients])
+                losses.append(
+                    [
+                        loss_and_gradient(
+                            net, at(workbench, name).train.x, at(workbench, name).train.y
+                        )[0]
+                        for name in run.clients
+                    ]
+                )
             assert (np.array(losses[1]) <= np.array(losses[0]) + 1e-6).all()
             np.testing.assert_allclose(losses[1], one["trials"][one["rate"]], rtol=1e-5)
 
@@ -258,7 +340,9 @@ def test_quadratic_losses_fall_for_all_until_no_direction_does(tmp_path: Path) -
 def test_where_gradients_are_opposite_the_model_stays(tmp_path: Path) -> None:
     run = scalar(FedMDFG(), tmp_path / "run", (1.0, 1.0), (-1.0, 1.0), start=0.0, rounds=2)
     assert weight(run) == 0.0
-    done = scalar(FedMDFG(), tmp_path / "done", (1.0, 1.0), (2.0, 2.0), start=2.0, rounds=2)  # nobody has a gradient
+    done = scalar(
+        FedMDFG(), tmp_path / "done", (1.0, 1.0), (2.0, 2.0), start=2.0, rounds=2
+    )  # nobody has a gradient
     assert weight(done) == 2.0
 
 
@@ -269,12 +353,31 @@ def test_regression_finds_the_common_optimum(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_not_finite_is_a_bad_trial_and_no_bad_reply(tmp_path: Path) -> None:
     with searches() as seen:
-        some = scalar(FedMDFG(theta=90.0, s=30), tmp_path / "some", (1.0, 3.0), (2.0, 2.0), rounds=1, training={"lr": 1e12})
-        all_bad = scalar(FedMDFG(theta=90.0, s=30), tmp_path / "all", (1.0, 3.0), (2.0, 2.0), rounds=1, training={"lr": 1e30})
+        some = scalar(
+            FedMDFG(theta=90.0, s=30),
+            tmp_path / "some",
+            (1.0, 3.0),
+            (2.0, 2.0),
+            rounds=1,
+            training={"lr": 1e12},
+        )
+        all_bad = scalar(
+            FedMDFG(theta=90.0, s=30),
+            tmp_path / "all",
+            (1.0, 3.0),
+            (2.0, 2.0),
+            rounds=1,
+            training={"lr": 1e30},
+        )
     assert not some.rejected() and not all_bad.rejected()
     first, *_, last = seen[0]["trials"].values()
-    assert (first == 1e30).all() and (last < 1e30).all() and seen[0]["rate"] == min(seen[0]["trials"])
-    assert all((losses == 1e30).all() for losses in seen[1]["trials"].values()) and weight(all_bad) == 0  # no step at all
+    assert (
+        (first == 1e30).all() and (last < 1e30).all() and seen[0]["rate"] == min(seen[0]["trials"])
+    )
+    assert (
+        all((losses == 1e30).all() for losses in seen[1]["trials"].values())
+        and weight(all_bad) == 0
+    )  # no step at all
 
 
 def test_the_direction_is_sent_once_and_then_rates(tmp_path: Path) -> None:
@@ -286,17 +389,26 @@ def test_the_direction_is_sent_once_and_then_rates(tmp_path: Path) -> None:
         assert row["bytes_up"] == 4 * (4 * numbers + 8 + 8 * len(one["trials"]))
 
 
-def test_a_client_that_leaves_between_trials_has_the_round_repeated_without_it(tmp_path: Path) -> None:
+def test_a_client_that_leaves_between_trials_has_the_round_repeated_without_it(
+    tmp_path: Path,
+) -> None:
     faults = {"script": [{"round": 2, "client": "cy", "kind": "drop", "exchange": 2}]}
     run = play(FedMDFG(), tmp_path / "run", on=SKEWED, faults=faults)
-    assert [row["joined"] for row in run.rounds()] == [["ada", "bo", "cy", "di"], ["ada", "bo", "di"], ["ada", "bo", "cy", "di"]]
+    assert [row["joined"] for row in run.rounds()] == [
+        ["ada", "bo", "cy", "di"],
+        ["ada", "bo", "di"],
+        ["ada", "bo", "cy", "di"],
+    ]
 
 
 def test_what_it_costs(tmp_path: Path) -> None:
     s, rounds = 2, 3
     with searches() as seen:
         passes = passes_of(FedMDFG(s=s), tmp_path / "run", rounds=rounds, on=SKEWED)
-    assert passes == {"client gradient": 1, "client forward": sum(len(one["trials"]) for one in seen) / rounds}
+    assert passes == {
+        "client gradient": 1,
+        "client forward": sum(len(one["trials"]) for one in seen) / rounds,
+    }
     for one in seen:
         assert len(one["trials"]) <= 2 * s + 1 + math.ceil(math.log2(one["found"].scale))
 
@@ -310,16 +422,24 @@ def test_a_search_that_no_rate_satisfies_takes_all_and_then_the_best() -> None:
         asked.append(rate)
         return np.array([1.5, 1.0 + abs(rate - 0.5)])
 
-    assert FedMDFG(s=2)._searched(1.0, True, found, before, slopes, worse) == 0.5  # every total is worse: the least of them
+    assert (
+        FedMDFG(s=2)._searched(1.0, True, found, before, slopes, worse) == 0.5
+    )  # every total is worse: the least of them
     assert asked == [4.0, 2.0, 1.0, 0.5, 0.25, 0.125, 0.0625]  # down to 2^-2 / 5
     asked.clear()
-    assert FedMDFG(s=2)._searched(1.0, False, found, before, slopes, worse) == 0.5 and asked[0] == 1.0
+    assert (
+        FedMDFG(s=2)._searched(1.0, False, found, before, slopes, worse) == 0.5 and asked[0] == 1.0
+    )
     mixed = lambda rate, first: np.array([1.1, 0.8 if rate <= 1 else 2.0])  # noqa: E731
-    assert FedMDFG(s=2)._searched(1.0, True, found, before, slopes, mixed) == 1.0  # the largest with a smaller total
+    assert (
+        FedMDFG(s=2)._searched(1.0, True, found, before, slopes, mixed) == 1.0
+    )  # the largest with a smaller total
 
 
 @pytest.mark.parametrize(("fall", "trials"), [(1.2e-4, 1), (1e-4, 1), (0.8e-4, 3), (-1.0, 3)])
-def test_a_step_has_to_reach_a_ten_thousandth_of_what_its_slope_promises(fall: float, trials: int) -> None:
+def test_a_step_has_to_reach_a_ten_thousandth_of_what_its_slope_promises(
+    fall: float, trials: int
+) -> None:
     found, asked = Direction(np.eye(1), np.ones(1), scale=1.0, guided=False), []
 
     def tried(rate: float, first: bool) -> np.ndarray:
@@ -335,7 +455,12 @@ def test_trials_that_are_all_infinite_leave_the_model_where_it_is() -> None:
     for worst, rate in ((HUGE, 0.0), (1e20, 0.5)):
         losses = {1.0: HUGE, 0.5: worst}
         search = FedMDFG(s=1)._searched(
-            1.0, False, found, np.ones(1), np.ones(1), lambda rate, first, losses=losses: np.array([losses[rate]])
+            1.0,
+            False,
+            found,
+            np.ones(1),
+            np.ones(1),
+            lambda rate, first, losses=losses: np.array([losses[rate]]),
         )
         assert search == rate
 
@@ -344,12 +469,22 @@ def test_the_released_tests_let_losses_grow_a_little() -> None:
     guided = Direction(np.eye(1), np.ones(1), scale=1.0, guided=True)
     before = np.array([1.0, 2.0])
     grown = lambda rate, first: np.array([1.00001, 2.00001]) if rate == 1 else np.array([3.0, 9.0])  # noqa: E731
-    assert FedMDFG(s=0, armijo="released")._searched(1.0, False, guided, before, np.array([-0.5, -0.5]), grown) == 1.0
+    assert (
+        FedMDFG(s=0, armijo="released")._searched(
+            1.0, False, guided, before, np.array([-0.5, -0.5]), grown
+        )
+        == 1.0
+    )
     rate_of = {}
     for armijo in ("correct", "released"):
         less_even = lambda rate, first: np.array([0.5, 1.9]) if rate == 2 else np.array([0.9, 1.5])  # noqa: E731
-        rate_of[armijo] = FedMDFG(s=1, armijo=armijo)._searched(1.0, True, guided, before, np.zeros(2), less_even)
-    assert rate_of == {"correct": 1.0, "released": 2.0}  # its old cosine is 1/sqrt(m), which every other exceeds
+        rate_of[armijo] = FedMDFG(s=1, armijo=armijo)._searched(
+            1.0, True, guided, before, np.zeros(2), less_even
+        )
+    assert rate_of == {
+        "correct": 1.0,
+        "released": 2.0,
+    }  # its old cosine is 1/sqrt(m), which every other exceeds
 
 
 def test_released_slopes_are_those_of_scaled_gradients_with_the_other_sign(tmp_path: Path) -> None:
@@ -359,14 +494,26 @@ def test_released_slopes_are_those_of_scaled_gradients_with_the_other_sign(tmp_p
             play(FedMDFG(armijo=armijo), tmp_path / armijo, rounds=1, on=SKEWED)
         slopes[armijo] = seen[0]["slopes"]
     assert (slopes["correct"] > 0).all() and (slopes["released"] < 0).all()
-    assert len({round(float(r / c), 6) for c, r in zip(slopes["correct"], slopes["released"], strict=True)}) > 1
+    assert (
+        len(
+            {
+                round(float(r / c), 6)
+                for c, r in zip(slopes["correct"], slopes["released"], strict=True)
+            }
+        )
+        > 1
+    )
 
 
 def test_a_client_without_data_answers_zeros() -> None:
     empty = {**sites(), "eve": (np.zeros((1, 1, 8, 8), np.float32), np.zeros(1, np.int64))}
     workbench, method = bench("fedmdfg", on=empty)
     client = at(workbench, "eve")
-    with patch.object(type(client), "train", property(lambda self: self._part("train").some(torch.zeros(0, dtype=torch.int64)))):
+    with patch.object(
+        type(client),
+        "train",
+        property(lambda self: self._part("train").some(torch.zeros(0, dtype=torch.int64))),
+    ):
         up = method.client(client, Down(model=workbench.initial("model")))
         assert up.loss == 0 and not up.gradient.flat().any()
 
@@ -379,7 +526,10 @@ def test_the_memory_of_losses() -> None:
         state, force = method._expected(state, replies(None, loss=losses))
         forced.append(force)
     assert forced == [False, True, False, False]  # one of two is worse off; in the end all are
-    assert state.expected["0"] == [(1.5 * 2 + 1.0) / 3, 4] and state.expected["1"] == [(2.0 * 2 + 1.0) / 3, 4]
+    assert state.expected["0"] == [(1.5 * 2 + 1.0) / 3, 4] and state.expected["1"] == [
+        (2.0 * 2 + 1.0) / 3,
+        4,
+    ]
 
 
 def test_what_is_served(tmp_path: Path) -> None:
@@ -389,9 +539,15 @@ def test_what_is_served(tmp_path: Path) -> None:
 
 
 def test_bad_input_is_refused_before_round_1(tmp_path: Path) -> None:
-    wanted = eq.Experiment(method="fedmdfg", model="cnn", data={"partition": "natural"}, dataset=eq.from_sites(sites()))
-    assert "batch-norm statistics would stay at their start; choose a model without batch norm" in refused(wanted, tmp_path / "run")
+    wanted = eq.Experiment(
+        method="fedmdfg", model="cnn", data={"partition": "natural"}, dataset=eq.from_sites(sites())
+    )
+    assert (
+        "batch-norm statistics would stay at their start; choose a model without batch norm"
+        in refused(wanted, tmp_path / "run")
+    )
     for name, value in (("theta", -1), ("theta", 91), ("s", -1), ("s", 1.5), ("armijo", "wolfe")):
         assert f"method.{name}" in refused(
-            lambda name=name, value=value: eq.Experiment(method={"name": "fedmdfg", name: value}), tmp_path / "run"
+            lambda name=name, value=value: eq.Experiment(method={"name": "fedmdfg", name: value}),
+            tmp_path / "run",
         )

@@ -18,16 +18,32 @@ from equipoise.methods.fedmgda import FedMGDA
 from equipoise.records import State
 from equipoise.tree import FileTensors
 from tests.helpers.counting import counted
-from tests.helpers.digits import NETWORKS, experiment, flat, refused, replies, samples, server, updates, vector
+from tests.helpers.digits import (
+    NETWORKS,
+    experiment,
+    flat,
+    refused,
+    replies,
+    samples,
+    server,
+    updates,
+    vector,
+)
 from tests.helpers.plain import same
 
 
-def stepped(method: FedMGDA, steps: list[list[float]], sizes: list[float] | None = None, **asked: Any) -> tuple[np.ndarray, np.ndarray]:
+def stepped(
+    method: FedMGDA, steps: list[list[float]], sizes: list[float] | None = None, **asked: Any
+) -> tuple[np.ndarray, np.ndarray]:
     """The weights and the step (old minus new model) of clients whose updates are these; the model starts at 0, so that no bit is lost."""
     ups = replies(
-        [[-value for value in step] for step in steps], length=[float(np.linalg.norm(np.float32(step).astype(float))) for step in steps]
+        [[-value for value in step] for step in steps],
+        length=[float(np.linalg.norm(np.float32(step).astype(float))) for step in steps],
     )
-    at, state = server(sizes or [1] * len(steps), **asked), State(model=vector([0.0] * len(steps[0])))
+    at, state = (
+        server(sizes or [1] * len(steps), **asked),
+        State(model=vector([0.0] * len(steps[0]))),
+    )
     given = method.weights(at, state, ups)
     return given.shares, -flat(method.update(at, state, ups, given).model)
 
@@ -50,7 +66,12 @@ def by_slsqp(unit: np.ndarray, centre: np.ndarray, epsilon: float) -> np.ndarray
 def test_a_run_is_that_of_a_plain_loop(tmp_path: Path, network: str, epsilon: float) -> None:
     rounds = 3
     with updates(FedMGDA) as seen:
-        eq.run(experiment(FedMGDA(epsilon=epsilon), network, rounds=rounds, participation={"number": 4}), out=tmp_path / "run")
+        eq.run(
+            experiment(
+                FedMGDA(epsilon=epsilon), network, rounds=rounds, participation={"number": 4}
+            ),
+            out=tmp_path / "run",
+        )
     for t, one in enumerate(seen):
         start = flat(one.state.model)
         g = np.stack([start - flat(up.model) for up in one.ups])
@@ -61,23 +82,34 @@ def test_a_run_is_that_of_a_plain_loop(tmp_path: Path, network: str, epsilon: fl
         assert np.linalg.norm(weights @ unit) <= np.linalg.norm(expected @ unit) + 1e-6
         np.testing.assert_allclose(weights, expected, rtol=0, atol=2e-4)
         eta = 0.1 ** (t / (rounds - 1))
-        np.testing.assert_allclose(flat(one.new.model), start - eta * weights @ unit, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(
+            flat(one.new.model), start - eta * weights @ unit, rtol=0, atol=1e-6
+        )
         for name in one.new.model.rest:
             values = [up.model[name].double() for up in one.ups]
             mean = sum(share * value for share, value in zip(weights, values, strict=True))
             torch.testing.assert_close(
-                one.new.model[name].double(), mean if "running" in name else torch.stack(values).amax(0), rtol=1e-5, atol=1e-6
+                one.new.model[name].double(),
+                mean if "running" in name else torch.stack(values).amax(0),
+                rtol=1e-5,
+                atol=1e-6,
             )
 
 
 def test_buffers_are_weighed_by_lambda_not_by_lambda_over_length(tmp_path: Path) -> None:
     with updates(FedMGDA) as seen:
-        eq.run(experiment(FedMGDA(epsilon=0), "cnn", rounds=1, training={"steps": 9}), out=tmp_path / "run")
+        eq.run(
+            experiment(FedMGDA(epsilon=0), "cnn", rounds=1, training={"steps": 9}),
+            out=tmp_path / "run",
+        )
     (one,) = seen
     name = next(name for name in one.new.model.rest if name.endswith("running_var"))
     sizes = np.array([one.server.sizes[client] for client in one.ups.ids], float)
     right, wrong = (
-        sum(share * up.model[name].double() for share, up in zip(shares / shares.sum(), one.ups, strict=True))
+        sum(
+            share * up.model[name].double()
+            for share, up in zip(shares / shares.sum(), one.ups, strict=True)
+        )
         for shares in (sizes, sizes / one.ups.numbers("length"))
     )
     torch.testing.assert_close(one.new.model[name].double(), right, rtol=1e-6, atol=1e-7)
@@ -88,11 +120,15 @@ def test_without_room_weights_are_those_of_fedavg() -> None:
     weights, step = stepped(FedMGDA(epsilon=0), [[3.0, 0.0], [0.0, -0.1]], [30, 10])
     np.testing.assert_allclose(weights, [0.75, 0.25], rtol=0, atol=1e-12)
     np.testing.assert_allclose(step, [0.75, -0.25], rtol=1e-6)
-    assert stepped(FedMGDA(epsilon=0, average="uniform"), [[3.0, 0.0], [0.0, -0.1]], [30, 10])[0].tolist() == [0.5, 0.5]
+    assert stepped(FedMGDA(epsilon=0, average="uniform"), [[3.0, 0.0], [0.0, -0.1]], [30, 10])[
+        0
+    ].tolist() == [0.5, 0.5]
 
 
 def test_orthogonal_updates_weigh_alike_whatever_their_length() -> None:
-    weights, step = stepped(FedMGDA(epsilon=1, server_rate=0.7), np.diag([0.01, 1.0, 30.0, 5.0]).tolist(), [1, 2, 3, 4])
+    weights, step = stepped(
+        FedMGDA(epsilon=1, server_rate=0.7), np.diag([0.01, 1.0, 30.0, 5.0]).tolist(), [1, 2, 3, 4]
+    )
     np.testing.assert_allclose(weights, 0.25, atol=1e-9)
     assert np.linalg.norm(step) == pytest.approx(0.7 / 2, rel=1e-6)
 
@@ -106,7 +142,9 @@ def test_with_full_room_the_step_descends_for_all() -> None:
     draw = np.random.default_rng(0)
     for _ in range(50):
         steps = draw.normal(size=(int(draw.integers(2, 8)), 12)) + draw.normal(size=12)
-        weights, d = stepped(FedMGDA(epsilon=1), steps.tolist(), draw.integers(1, 99, len(steps)).tolist())
+        weights, d = stepped(
+            FedMGDA(epsilon=1), steps.tolist(), draw.integers(1, 99, len(steps)).tolist()
+        )
         products = steps / np.linalg.norm(steps, axis=1, keepdims=True) @ d
         assert (products >= d @ d - 1e-6).all()
         np.testing.assert_allclose(products[weights > 1e-9], d @ d, atol=1e-6)
@@ -116,7 +154,10 @@ def test_with_full_room_the_step_descends_for_all() -> None:
 def test_the_length_of_an_update_changes_nothing(epsilon: float) -> None:
     steps = np.random.default_rng(1).normal(size=(5, 9))
     scaled = steps * np.array([[1.0, 100.0, 0.01, 1.0, 7.0]]).T
-    (weights, step), (again, same_step) = (stepped(FedMGDA(epsilon=epsilon), rows.tolist(), [5, 10, 20, 10, 5]) for rows in (steps, scaled))
+    (weights, step), (again, same_step) = (
+        stepped(FedMGDA(epsilon=epsilon), rows.tolist(), [5, 10, 20, 10, 5])
+        for rows in (steps, scaled)
+    )
     np.testing.assert_allclose(weights, again, atol=1e-6)
     np.testing.assert_allclose(step, same_step, atol=1e-6)
 
@@ -126,7 +167,9 @@ def test_weights_stay_in_the_box() -> None:
     for _ in range(100):
         count, epsilon = int(draw.integers(1, 9)), float(draw.choice([0.001, 0.05, 0.1, 0.5, 0.99]))
         sizes = draw.integers(1, 100, count)
-        weights, _ = stepped(FedMGDA(epsilon=epsilon), draw.normal(size=(count, 20)).tolist(), sizes.tolist())
+        weights, _ = stepped(
+            FedMGDA(epsilon=epsilon), draw.normal(size=(count, 20)).tolist(), sizes.tolist()
+        )
         assert abs(weights.sum() - 1) <= 1e-12 and (weights >= 0).all()
         assert (np.abs(weights - sizes / sizes.sum()) <= epsilon + 1e-9).all()
 
@@ -149,7 +192,9 @@ def test_the_preset_of_corefed_steps_by_the_clients_learning_rate(tmp_path: Path
 def test_rescaled_by_the_mean_norm_one_client_moves_to_its_own_model() -> None:
     _, step = stepped(FedMGDA(rescale="mean_norm"), [[0.03, 0.04]])
     np.testing.assert_allclose(step, [0.03, 0.04], rtol=1e-6)
-    _, step = stepped(FedMGDA(rescale="mean_norm", epsilon=1), [[3.0, 0.0], [0.0, 1.0], [0.0, 0.0]], [1, 1, 1])
+    _, step = stepped(
+        FedMGDA(rescale="mean_norm", epsilon=1), [[3.0, 0.0], [0.0, 1.0], [0.0, 0.0]], [1, 1, 1]
+    )
     np.testing.assert_allclose(step, [1.0, 1.0], rtol=1e-6)
 
 
@@ -169,12 +214,18 @@ def test_if_nobody_moved_the_model_stays() -> None:
 
 
 def test_replies_through_files_change_no_bit(tmp_path: Path) -> None:
-    settings = {"data": {"name": "digits", "partition": "iid", "clients": 12}, "model": {"name": "mlp", "hidden": [300]}, "rounds": 1}
+    settings = {
+        "data": {"name": "digits", "partition": "iid", "clients": 12},
+        "model": {"name": "mlp", "hidden": [300]},
+        "rounds": 1,
+    }
     with updates(FedMGDA) as seen:
         for folder, memory in (("held", 512), ("spooled", 1)):
             eq.run(experiment(FedMGDA(), **settings, memory=memory), out=tmp_path / folder)
     held, spooled = seen
-    assert isinstance(spooled.ups[0].model._tensors, FileTensors) and not isinstance(held.ups[0].model._tensors, FileTensors)
+    assert isinstance(spooled.ups[0].model._tensors, FileTensors) and not isinstance(
+        held.ups[0].model._tensors, FileTensors
+    )
     assert same(held.new.model, spooled.new.model)
 
 
@@ -185,8 +236,17 @@ def test_it_costs_what_fedavg_costs(tmp_path: Path) -> None:
 
 
 def test_bad_parameters_are_refused_before_round_1(tmp_path: Path) -> None:
-    for name, value in (("epsilon", 1.5), ("server_rate", 0), ("decay", 0), ("decay", 2), ("preset", "easyfl")):
-        assert f"method.{name}" in refused(lambda name=name, value=value: experiment({"name": "fedmgda", name: value}), tmp_path / "run")
+    for name, value in (
+        ("epsilon", 1.5),
+        ("server_rate", 0),
+        ("decay", 0),
+        ("decay", 2),
+        ("preset", "easyfl"),
+    ):
+        assert f"method.{name}" in refused(
+            lambda name=name, value=value: experiment({"name": "fedmgda", name: value}),
+            tmp_path / "run",
+        )
 
 
 def test_weights_and_update_go_together() -> None:
@@ -196,8 +256,13 @@ def test_weights_and_update_go_together() -> None:
         compose(FedAvg(), weights=FedMGDA())
 
 
-@pytest.mark.parametrize(("round", "rounds", "rate"), [(1, 1, 2.0), (1, 2, 2.0), (2, 2, 0.18), (1, 5, 2.0), (3, 5, 0.6), (5, 5, 0.18)])
-def test_the_rate_falls_to_its_share_in_the_last_round(round: int, rounds: int, rate: float) -> None:
+@pytest.mark.parametrize(
+    ("round", "rounds", "rate"),
+    [(1, 1, 2.0), (1, 2, 2.0), (2, 2, 0.18), (1, 5, 2.0), (3, 5, 0.6), (5, 5, 0.18)],
+)
+def test_the_rate_falls_to_its_share_in_the_last_round(
+    round: int, rounds: int, rate: float
+) -> None:
     server: Any = SimpleNamespace(round=round, rounds=rounds, lr=0.07)
     assert FedMGDA(server_rate=2.0, decay=0.09)._rate(server) == pytest.approx(rate)
     assert FedMGDA(server_rate=2.0, preset="corefed")._rate(server) == 0.07

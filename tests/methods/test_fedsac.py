@@ -35,8 +35,22 @@ BY_HAND = {  # entries with a row per hidden unit, written out for the networks 
     "mlp": [(6, ["features.1.weight", "features.1.bias"])],
     "dropout": [(10, ["features.1.weight", "features.1.bias"])],
     "cnn": [
-        (4, ["features.0.weight", "features.0.bias", *(f"features.1.{key}" for key in ("weight", "bias", "running_mean", "running_var"))]),
-        (8, ["features.4.weight", "features.4.bias", *(f"features.5.{key}" for key in ("weight", "bias", "running_mean", "running_var"))]),
+        (
+            4,
+            [
+                "features.0.weight",
+                "features.0.bias",
+                *(f"features.1.{key}" for key in ("weight", "bias", "running_mean", "running_var")),
+            ],
+        ),
+        (
+            8,
+            [
+                "features.4.weight",
+                "features.4.bias",
+                *(f"features.5.{key}" for key in ("weight", "bias", "running_mean", "running_var")),
+            ],
+        ),
         (6, ["features.9.weight", "features.9.bias"]),
     ],
 }
@@ -49,9 +63,14 @@ def unequal() -> Any:
     return data
 
 
-def bought(importance: np.ndarray, budget: float, counts: list[int], descending: bool = False) -> list[bool]:
+def bought(
+    importance: np.ndarray, budget: float, counts: list[int], descending: bool = False
+) -> list[bool]:
     """The longest run of units in order whose importance fits the budget, and the first of each layer."""
-    order = sorted(range(len(importance)), key=lambda unit: (-importance[unit] if descending else importance[unit], unit))
+    order = sorted(
+        range(len(importance)),
+        key=lambda unit: (-importance[unit] if descending else importance[unit], unit),
+    )
     kept, spent = set(), 0.0
     for unit in order:
         spent += importance[unit]
@@ -74,10 +93,23 @@ def rows_of(network: str, kept: list[bool]) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("changes", [{}, {"training": {"lr": 0.05, "batch": 5, "epochs": 2, "momentum": 0.9, "clip": 0.5}}])
-def test_without_differences_it_is_uniform_fedavg(tmp_path: Path, network: str, changes: dict[str, Any]) -> None:
-    plain = play({"name": "fedavg", "average": "uniform"}, tmp_path / "a", network, participation={"number": 3}, **changes)
-    own = play(FedSAC(beta=0, **QUICK), tmp_path / "b", network, participation={"number": 3}, **changes)
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"training": {"lr": 0.05, "batch": 5, "epochs": 2, "momentum": 0.9, "clip": 0.5}}],
+)
+def test_without_differences_it_is_uniform_fedavg(
+    tmp_path: Path, network: str, changes: dict[str, Any]
+) -> None:
+    plain = play(
+        {"name": "fedavg", "average": "uniform"},
+        tmp_path / "a",
+        network,
+        participation={"number": 3},
+        **changes,
+    )
+    own = play(
+        FedSAC(beta=0, **QUICK), tmp_path / "b", network, participation={"number": 3}, **changes
+    )
     for round in (1, 2, 3):
         assert_equal(shared(plain, round), shared(own, round))
 
@@ -89,7 +121,15 @@ def test_a_run_is_that_of_a_plain_loop(tmp_path: Path, network: str, order: Any)
     method = FedSAC(beta=4.0, order=order, every=2, alone=8)
     training = {"lr": 0.1, "batch": 5, "momentum": 0.5}
     with updates(FedSAC) as seen:
-        run = play(method, tmp_path / "run", network, on=unequal(), rounds=5, participation={"number": 3}, training=training)
+        run = play(
+            method,
+            tmp_path / "run",
+            network,
+            on=unequal(),
+            rounds=5,
+            participation={"number": 3},
+            training=training,
+        )
     workbench, _ = bench(method, network, on=unequal())
     federation = workbench.federation
     assert federation is not None
@@ -131,7 +171,10 @@ def test_a_run_is_that_of_a_plain_loop(tmp_path: Path, network: str, order: Any)
         np.testing.assert_allclose(one.state.importance.numpy(), importance, rtol=1e-3, atol=1e-3)
         exact = one.state.importance.numpy()
         assert exact.sum() == pytest.approx(100, abs=1e-9)
-        kept = {client: bought(exact, reputation[client], counts, order == "descending") for client in one.ups.ids}
+        kept = {
+            client: bought(exact, reputation[client], counts, order == "descending")
+            for client in one.ups.ids
+        }
         partial += sum(not all(one) for one in kept.values())
         for client, up in zip(one.ups.ids, one.ups, strict=True):
             rows = rows_of(network, kept[client])
@@ -154,39 +197,59 @@ def test_a_run_is_that_of_a_plain_loop(tmp_path: Path, network: str, order: Any)
                 assert not up.model[name][~keep].any(), name
         everyone = {client: rows_of(network, kept[client]) for client in one.ups.ids}
         for name in old:
-            values = {client: up.model[name].double() for client, up in zip(one.ups.ids, one.ups, strict=True)}
+            values = {
+                client: up.model[name].double()
+                for client, up in zip(one.ups.ids, one.ups, strict=True)
+            }
             if not old[name].is_floating_point():
                 assert torch.equal(one.new.model[name], max(up.model[name] for up in one.ups))
                 continue
             expected = torch.stack(list(values.values())).mean(0)
             for row in range(len(old[name])) if name in next(iter(everyone.values())) else ():
                 holders = [client for client in values if everyone[client][name][row]]
-                expected[row] = torch.stack([values[c][row] for c in holders]).mean(0) if holders else old[name][row].double()
+                expected[row] = (
+                    torch.stack([values[c][row] for c in holders]).mean(0)
+                    if holders
+                    else old[name][row].double()
+                )
                 if len(holders) == 1:
-                    assert torch.equal(one.new.model[name][row], values[holders[0]][row].float()), "copied from its only holder"
+                    assert torch.equal(one.new.model[name][row], values[holders[0]][row].float()), (
+                        "copied from its only holder"
+                    )
             torch.testing.assert_close(one.new.model[name].double(), expected, rtol=1e-6, atol=1e-7)
     assert partial > 2, "some clients had submodels"
     assert isinstance(load_server(run.store).reputation, PerClient)
 
 
-def prepared(method: FedSAC, network: str, importance: list[float] | None = None, **reputation: float) -> tuple[Server, State]:
+def prepared(
+    method: FedSAC, network: str, importance: list[float] | None = None, **reputation: float
+) -> tuple[Server, State]:
     workbench, _ = bench(method, network)
     server = Server(workbench, list(reputation), dict.fromkeys(reputation, 5), 3, 1)
     state = method.start(server)
-    given = state.importance if importance is None else torch.tensor(importance, dtype=torch.float64)
+    given = (
+        state.importance if importance is None else torch.tensor(importance, dtype=torch.float64)
+    )
     return server, state.with_(importance=given, reputation=PerClient().put(reputation))
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("order", ["ascending", "descending"])
-def test_submodels_are_nested_and_the_best_client_has_the_whole_model(network: str, order: Any) -> None:
+def test_submodels_are_nested_and_the_best_client_has_the_whole_model(
+    network: str, order: Any
+) -> None:
     method = FedSAC(order=order)
     draw = np.random.default_rng(0)
     for _ in range(20):
         server, state = prepared(method, network, a=0.0)
-        raw = draw.exponential(1, len(state.importance)) * (draw.random(len(state.importance)) < 0.7)
+        raw = draw.exponential(1, len(state.importance)) * (
+            draw.random(len(state.importance)) < 0.7
+        )
         state = state.with_(importance=torch.from_numpy(100 * raw / raw.sum()))
-        budgets = {str(place): value for place, value in enumerate([0.0, *sorted(draw.uniform(0, 100, 6)), 100.0])}
+        budgets = {
+            str(place): value
+            for place, value in enumerate([0.0, *sorted(draw.uniform(0, 100, 6)), 100.0])
+        }
         state = state.with_(reputation=PerClient().put(budgets))
         kept = [method._kept(server, state, client) for client in budgets]
         assert all(bool((small <= large).all()) for small, large in itertools.pairwise(kept))
@@ -196,7 +259,9 @@ def test_submodels_are_nested_and_the_best_client_has_the_whole_model(network: s
         assert all(int(layer.sum()) >= 1 for layer in first)
 
 
-def test_the_least_important_units_are_bought_first_and_a_layer_keeps_the_first_in_the_order() -> None:
+def test_the_least_important_units_are_bought_first_and_a_layer_keeps_the_first_in_the_order() -> (
+    None
+):
     importance = [40.0, 5.0, 30.0, 10.0, 15.0, 0.0]
     for order, budget, expected in (
         ("ascending", 30.0, [False, True, False, True, True, True]),
@@ -209,7 +274,12 @@ def test_the_least_important_units_are_bought_first_and_a_layer_keeps_the_first_
         server, state = prepared(method, "mlp", importance, a=budget)
         assert method._kept(server, state, "a").tolist() == expected
     counts = [2, 1, 2]
-    state = State(importance=torch.tensor([1.0, 2, 3, 50, 44]), reputation=PerClient().put({"a": 1.0}), units={}, model=state.model)
+    state = State(
+        importance=torch.tensor([1.0, 2, 3, 50, 44]),
+        reputation=PerClient().put({"a": 1.0}),
+        units={},
+        model=state.model,
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("equipoise.methods.fedsac.unit_counts", lambda units, tree: counts)
         assert FedSAC()._kept(server, state, "a").tolist() == [True, False, True, False, True]
@@ -226,7 +296,9 @@ def test_a_unit_that_nobody_has_stays_and_one_of_one_holder_is_copied() -> None:
         for client in asked:
             moved = Tree(
                 {
-                    name: torch.randn(entry.shape, generator=draw) if entry.is_floating_point() else entry + 5
+                    name: torch.randn(entry.shape, generator=draw)
+                    if entry.is_floating_point()
+                    else entry + 5
                     for name, entry in state.model.items()
                 },
                 "model",
@@ -237,7 +309,9 @@ def test_a_unit_that_nobody_has_stays_and_one_of_one_holder_is_copied() -> None:
         new = method.update(server, state, ups, method.weights(server, state, ups)).model
         only = rows_of("cnn", (~kept["b"]).tolist())  # b and c have the same units
         for name, lacking in only.items():
-            assert torch.equal(new[name][lacking], (uploads["a"] if "a" in asked else state.model)[name][lacking]), name
+            assert torch.equal(
+                new[name][lacking], (uploads["a"] if "a" in asked else state.model)[name][lacking]
+            ), name
         whole = torch.stack([tree["head.weight"].double() for tree in uploads.values()]).mean(0)
         torch.testing.assert_close(new["head.weight"].double(), whole, rtol=1e-6, atol=1e-7)
         assert int(new["features.1.num_batches_tracked"]) == 5
@@ -249,7 +323,11 @@ def smooth() -> Network:
     return Network(nn.Sequential(*convolution, nn.Linear(144, 6), nn.LeakyReLU()), nn.Linear(6, 3))
 
 
-@pytest.mark.parametrize("model", [smooth, NETWORKS["cnn"], {"name": "resnet10", "width": 2}], ids=["smooth", "cnn", "resnet10"])
+@pytest.mark.parametrize(
+    "model",
+    [smooth, NETWORKS["cnn"], {"name": "resnet10", "width": 2}],
+    ids=["smooth", "cnn", "resnet10"],
+)
 @pytest.mark.parametrize(
     "training",
     [
@@ -258,13 +336,20 @@ def smooth() -> Network:
         {"optimiser": "adamw", "weight_decay": 0.1, "clip": 0.1},
     ],
 )
-def test_what_is_dropped_stays_zero_whatever_the_optimiser(model: Any, training: dict[str, Any]) -> None:
+def test_what_is_dropped_stays_zero_whatever_the_optimiser(
+    model: Any, training: dict[str, Any]
+) -> None:
     method = FedSAC()
-    workbench, _ = bench(method, models={"model": model}, training={"lr": 0.1, "batch": 4, "epochs": 2, **training})
+    workbench, _ = bench(
+        method, models={"model": model}, training={"lr": 0.1, "batch": 4, "epochs": 2, **training}
+    )
     server = Server(workbench, ["ada"], {"ada": 5}, 3, 1)
     state = method.start(server).with_(reputation=PerClient().put({"ada": 40.0}))
     # Weights and statistics as after some training: nothing is 0 or 1 by chance.
-    moved = {name: entry + 0.3 if entry.is_floating_point() else entry for name, entry in state.model.items()}
+    moved = {
+        name: entry + 0.3 if entry.is_floating_point() else entry
+        for name, entry in state.model.items()
+    }
     state = state.with_(model=Tree(moved, "model", state.model.untrained))
     counts, kept = unit_counts(state.units, state.model), method._kept(server, state, "ada")
     assert 0 < kept.sum() < len(kept)
@@ -276,7 +361,9 @@ def test_what_is_dropped_stays_zero_whatever_the_optimiser(model: Any, training:
     assert not torch.equal(up.model["head.weight"], state.model["head.weight"])
 
 
-def test_importance_is_uniform_if_no_unit_matters_and_harmful_units_are_free(tmp_path: Path) -> None:
+def test_importance_is_uniform_if_no_unit_matters_and_harmful_units_are_free(
+    tmp_path: Path,
+) -> None:
     with updates(FedSAC) as seen:
         dead = Network(nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.ReLU()), nn.Linear(4, 3))
         nn.init.constant_(dead.features[1].bias, -1e3)
@@ -291,17 +378,30 @@ def test_importance_is_uniform_if_no_unit_matters_and_harmful_units_are_free(tmp
 
 def test_what_it_costs(tmp_path: Path) -> None:
     with counted() as passes:
-        run = play(FedSAC(beta=0, every=2), tmp_path / "run", rounds=3, training={"lr": 0.05, "batch": 5, "epochs": 2})
+        run = play(
+            FedSAC(beta=0, every=2),
+            tmp_path / "run",
+            rounds=3,
+            training={"lr": 0.05, "batch": 5, "epochs": 2},
+        )
     sizes = {part: sum(count) for part, count in run.store.meta("sizes").items()}
     units = 6
     assert passes == {
-        ("client", "gradient"): 2 * 3 * 2 * sizes["train"],  # alone as much as in all rounds, and then those
-        ("server", "forward"): (4 + 2 * (units + 1)) * sizes["validation"],  # contributions once, importance in rounds 1 and 3
+        ("client", "gradient"): 2
+        * 3
+        * 2
+        * sizes["train"],  # alone as much as in all rounds, and then those
+        ("server", "forward"): (4 + 2 * (units + 1))
+        * sizes["validation"],  # contributions once, importance in rounds 1 and 3
     }
 
 
 def test_training_alone_lasts_as_long_as_the_federation() -> None:
-    for training, rounds, alone, steps in (({"epochs": 2}, 3, None, 6 * 4), ({"steps": 5}, 3, None, 15), ({"steps": 5}, 3, 1, 4)):
+    for training, rounds, alone, steps in (
+        ({"epochs": 2}, 3, None, 6 * 4),
+        ({"steps": 5}, 3, None, 15),
+        ({"steps": 5}, 3, 1, 4),
+    ):
         workbench, _ = bench("fedsac", training={"lr": 0.1, "batch": 5, **training})
         client = at(workbench, "ada", 0)
         assert client.rounds == rounds
@@ -324,7 +424,9 @@ def test_contributions_are_accuracies_of_models_trained_alone_sent_once() -> Non
             return Ups([(client, Up(model=server.initial())) for client in "abc"])
 
     found = method.setup(server, state, Everyone()).reputation  # type: ignore[arg-type]
-    np.testing.assert_allclose([found[c] for c in "abc"], [100 * math.exp(-0.2), 100, 100 * math.exp(-1.0)])
+    np.testing.assert_allclose(
+        [found[c] for c in "abc"], [100 * math.exp(-0.2), 100, 100 * math.exp(-1.0)]
+    )
 
 
 def test_each_client_serves_its_submodel(tmp_path: Path) -> None:
@@ -336,7 +438,9 @@ def test_each_client_serves_its_submodel(tmp_path: Path) -> None:
         kept = bought(state.importance.numpy(), state.reputation[client], [4, 8, 6])
         served = run.model("submodel", client=client).state_dict()
         for name, rows in rows_of("cnn", kept).items():
-            assert not served[name][~rows].any() and torch.equal(served[name][rows], state.model[name][rows])
+            assert not served[name][~rows].any() and torch.equal(
+                served[name][rows], state.model[name][rows]
+            )
         sizes.add(sum(kept))
     assert max(sizes) == 18 > min(sizes)
 
@@ -357,7 +461,8 @@ def test_what_it_cannot_do_is_refused_before_round_1(tmp_path: Path) -> None:
             eq.Experiment(method={"name": "fedsac", **wrong})
     digits = {"name": "digits", "clients": 3}
     assert "FedSAC measures models on validation data at the server, and there are none" in refused(
-        lambda: eq.Experiment(data={**digits, "split": (0.8, 0.0, 0.2)}, method="fedsac"), tmp_path / "none"
+        lambda: eq.Experiment(data={**digits, "split": (0.8, 0.0, 0.2)}, method="fedsac"),
+        tmp_path / "none",
     )
     flat = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     assert "FedSAC deals out hidden units, and the model has no" in refused(

@@ -28,25 +28,37 @@ from tests.helpers.runs import played, settings, sites
 
 SIZES = {"ada": 60, "bo": 40, "cy": 50}
 DATA = sites(SIZES)
-UNLIKE: dict[str, Any] = {"models": {"private": {"name": "mlp", "hidden": [7]}, "proxy": {"name": "mlp", "hidden": [4]}}}
-HALF: dict[str, Any] = {"data": {"split": (0.5, 0.4, 0.1), "partition": "natural"}}  # room to calibrate on
+UNLIKE: dict[str, Any] = {
+    "models": {"private": {"name": "mlp", "hidden": [7]}, "proxy": {"name": "mlp", "hidden": [4]}}
+}
+HALF: dict[str, Any] = {
+    "data": {"split": (0.5, 0.4, 0.1), "partition": "natural"}
+}  # room to calibrate on
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_as_released_the_private_models_are_those_of_training_alone(tmp_path: Path, network: str) -> None:
+def test_as_released_the_private_models_are_those_of_training_alone(
+    tmp_path: Path, network: str
+) -> None:
     changes = {**HALF, "participation": {"number": 2}}
     alone = play("standalone", tmp_path / "alone", network, on=DATA, **changes)
-    released = play(FedType(rank_loss="released"), tmp_path / "released", network, on=DATA, **changes)
+    released = play(
+        FedType(rank_loss="released"), tmp_path / "released", network, on=DATA, **changes
+    )
     assert len(own(released, "private")) >= 2
     assert set(own(released, "private")) == set(own(alone, "local")) == set(alone.clients)
     for client, tree in own(released, "private").items():
         assert_equal(tree, own(alone, "local")[client])
 
 
-@pytest.mark.parametrize("config", [settings("fedtype"), settings("fedtype", "cnn")], ids=["mlp", "cnn"])
+@pytest.mark.parametrize(
+    "config", [settings("fedtype"), settings("fedtype", "cnn")], ids=["mlp", "cnn"]
+)
 def test_the_settings_of_the_contract_let_it_act(tmp_path: Path, config: dict[str, Any]) -> None:
     taught = played(config, tmp_path / "taught")
-    released = played({**config, "method": {**config["method"], "rank_loss": "released"}}, tmp_path / "released")
+    released = played(
+        {**config, "method": {**config["method"], "rank_loss": "released"}}, tmp_path / "released"
+    )
     assert any(
         not torch.equal(tree["head.weight"], own(released, "private")[client]["head.weight"])
         for client, tree in own(taught, "private").items()
@@ -54,7 +66,9 @@ def test_the_settings_of_the_contract_let_it_act(tmp_path: Path, config: dict[st
 
 
 def test_as_released_several_epochs_are_labels_alone_too() -> None:
-    workbench, _ = bench(FedType(), "cnn", on=DATA, **HALF, training={"lr": 0.05, "batch": 5, "epochs": 2})
+    workbench, _ = bench(
+        FedType(), "cnn", on=DATA, **HALF, training={"lr": 0.05, "batch": 5, "epochs": 2}
+    )
     client = at(workbench, "ada")
     FedType(rank_loss="released").client(client, Down(model=workbench.initial("proxy")))
     plain = client.load(None, model="private")
@@ -86,7 +100,9 @@ def brute_ranking(own_sets: np.ndarray, sets: np.ndarray, logits: Tensor) -> Ten
     return float(np.mean(agreed)) * total
 
 
-def plain_epoch(net: nn.Module, client: Any, sgd: torch.optim.Optimizer, purpose: str, loss: Any) -> None:
+def plain_epoch(
+    net: nn.Module, client: Any, sgd: torch.optim.Optimizer, purpose: str, loss: Any
+) -> None:
     order = torch_stream(SEED, "client", 1, client.id, purpose)
     net.train()
     with torch.random.fork_rng():
@@ -123,7 +139,10 @@ def test_a_client_matches_plain_loops(network: str, mu: float) -> None:
             answers = proxy.eval()(x)
 
         def back(logits: Tensor, places: Tensor, answers: Tensor = answers) -> Tensor:
-            own_sets, sets = (brute_sets(z.detach().double().numpy(), one) for z, one in ((logits, mine), (answers[places], theirs)))
+            own_sets, sets = (
+                brute_sets(z.detach().double().numpy(), one)
+                for z, one in ((logits, mine), (answers[places], theirs))
+            )
             term = brute_ranking(own_sets, sets, logits)
             ranked.append(float(term.detach()))
             return nn.functional.cross_entropy(logits, y[places]) + term
@@ -135,7 +154,11 @@ def test_a_client_matches_plain_loops(network: str, mu: float) -> None:
         def forth(logits: Tensor, places: Tensor, target: Tensor = target) -> Tensor:
             p, q = target[places], logits.log_softmax(1)
             pull = sum(((own - start[name]) ** 2).sum() for name, own in proxy.named_parameters())
-            return nn.functional.cross_entropy(logits, y[places]) + (p * (p.log() - q)).sum() / len(p) + mu / 2 * pull
+            return (
+                nn.functional.cross_entropy(logits, y[places])
+                + (p * (p.log() - q)).sum() / len(p)
+                + mu / 2 * pull
+            )
 
         plain_epoch(proxy, client, steps[1], f"proxy {epoch}", forth)
     assert max(ranked) > 0
@@ -145,7 +168,10 @@ def test_a_client_matches_plain_loops(network: str, mu: float) -> None:
 
 def test_ranking_reaches_the_private_model_and_not_the_proxy() -> None:
     workbench, method = bench(FedType(), on=DATA, **HALF, **UNLIKE)
-    private, proxy = at(workbench, "ada").load(None, model="private"), at(workbench, "ada").load(None, model="proxy")
+    private, proxy = (
+        at(workbench, "ada").load(None, model="private"),
+        at(workbench, "ada").load(None, model="proxy"),
+    )
     x, y = (part[:7] for part in (at(workbench, "ada").train.x, at(workbench, "ada").train.y))
     narrow = Conformal(threshold=0.0)
     batch = Batch(x, y, torch.arange(7), workbench.supervise)
@@ -158,7 +184,9 @@ def test_ranking_reaches_the_private_model_and_not_the_proxy() -> None:
             assert outputs.logits.grad is not None and outputs.logits.grad.abs().sum() > 0
             assert all(parameter.grad is None for parameter in proxy.net.parameters())
         else:
-            assert not value.requires_grad and float(value) > 0  # in-set minus out-of-set logits of the proxy: a constant
+            assert (
+                not value.requires_grad and float(value) > 0
+            )  # in-set minus out-of-set logits of the proxy: a constant
     assert method.rank_loss == "intended"
 
 
@@ -170,7 +198,10 @@ def test_few_calibration_samples_teach_nothing_back(tmp_path: Path) -> None:
     for client, tree in own(joint, "private").items():
         assert_near(tree, own(alone, "local")[client], 1e-6)
     trained = play(FedType(alpha=0.7, calibration="train"), tmp_path / "trained", on=DATA, **small)
-    assert any((tree - own(alone, "local")[client]).norm() > 1e-4 for client, tree in own(trained, "private").items())
+    assert any(
+        (tree - own(alone, "local")[client]).norm() > 1e-4
+        for client, tree in own(trained, "private").items()
+    )
 
 
 def test_proxies_are_averaged_all_alike_and_nothing_else_leaves(tmp_path: Path) -> None:
@@ -184,7 +215,10 @@ def test_proxies_are_averaged_all_alike_and_nothing_else_leaves(tmp_path: Path) 
 
 
 def test_the_private_optimiser_is_kept_where_training_says_so(tmp_path: Path) -> None:
-    changes = {**HALF, "training": {"lr": 0.05, "batch": 5, "momentum": 0.9, "keep_optimiser": True}}
+    changes = {
+        **HALF,
+        "training": {"lr": 0.05, "batch": 5, "momentum": 0.9, "keep_optimiser": True},
+    }
     alone = play("standalone", tmp_path / "alone", "cnn", on=DATA, **changes)
     released = play(FedType(rank_loss="released"), tmp_path / "released", "cnn", on=DATA, **changes)
     assert set(own(released, "private")) == set(own(alone, "local")) == set(alone.clients)
@@ -207,16 +241,32 @@ def test_the_sets_that_are_calibrated() -> None:
     client = at(workbench, "ada")
     model, seen = client.load(None, model="proxy"), client.validation
     logits = net_of(workbench).eval()(seen.x).detach()
-    for method, rule in ((FedType(alpha=0.2), "converged"), (FedType(alpha=0.2, rank_loss="released"), "released")):
-        found, expected = method._calibrated(client, model, 0.5), calibrated(logits, seen.y, 0.2, 2, 0.5, rule)
+    for method, rule in (
+        (FedType(alpha=0.2), "converged"),
+        (FedType(alpha=0.2, rank_loss="released"), "released"),
+    ):
+        found, expected = (
+            method._calibrated(client, model, 0.5),
+            calibrated(logits, seen.y, 0.2, 2, 0.5, rule),
+        )
         assert found.k_reg == 2  # of three classes
-        assert (found.temperature, found.threshold) == (pytest.approx(expected.temperature), pytest.approx(expected.threshold))
+        assert (found.temperature, found.threshold) == (
+            pytest.approx(expected.temperature),
+            pytest.approx(expected.threshold),
+        )
 
 
 def test_what_it_costs(tmp_path: Path) -> None:
     rounds, epochs = 2, 3
     with counted() as passes:
-        run = play(FedType(), tmp_path / "run", on=DATA, rounds=rounds, **HALF, training={"lr": 0.05, "batch": 5, "epochs": epochs})
+        run = play(
+            FedType(),
+            tmp_path / "run",
+            on=DATA,
+            rounds=rounds,
+            **HALF,
+            training={"lr": 0.05, "batch": 5, "epochs": epochs},
+        )
     sizes = run.store.meta("sizes")
     train, validation = sum(sizes["train"]), sum(sizes["validation"])
     assert passes == {
@@ -227,7 +277,12 @@ def test_what_it_costs(tmp_path: Path) -> None:
 
 def test_bad_input_is_refused_before_round_1(tmp_path: Path) -> None:
     numbers = {name: (x, y.astype(np.float32)) for name, (x, y) in sites().items()}
-    wanted = eq.Experiment(method="fedtype", model="mlp", data={"partition": "natural"}, dataset=eq.from_sites(numbers, kind="regression"))
+    wanted = eq.Experiment(
+        method="fedtype",
+        model="mlp",
+        data={"partition": "natural"},
+        dataset=eq.from_sites(numbers, kind="regression"),
+    )
     assert "FedType works on classes" in refused(wanted, tmp_path / "run")
     for name, value in (
         ("alpha", 0),
@@ -239,5 +294,6 @@ def test_bad_input_is_refused_before_round_1(tmp_path: Path) -> None:
         ("calibration", "test"),
     ):
         assert f"method.{name}" in refused(
-            lambda name=name, value=value: eq.Experiment(method={"name": "fedtype", name: value}), tmp_path / "run"
+            lambda name=name, value=value: eq.Experiment(method={"name": "fedtype", name: value}),
+            tmp_path / "run",
         )

@@ -32,7 +32,10 @@ IN_WORDS = {"fedcog", "fedmdfg", "fedsac", "fedtype", "finetune", "poise"}
 # The models that clients end with: "all" where it is the same for all, "main" where it is what the method is for. Else the global model alone.
 SERVED: dict[str, dict[str, str]] = {
     **{name: {"personal": "main"} for name in ("cffl", "cgsv", "fedave")},
-    **{name: {"personal": "main", "global": "all"} for name in ("ditto", "fedakd", "fedas", "finetune")},
+    **{
+        name: {"personal": "main", "global": "all"}
+        for name in ("ditto", "fedakd", "fedas", "finetune")
+    },
     **{name: {"proxy": "all", "personal": "main"} for name in ("fedekd", "fedtype")},
     "fedsac": {"submodel": "main"},
     "kdia": {"global": "all main", "teacher": "all"},
@@ -40,7 +43,9 @@ SERVED: dict[str, dict[str, str]] = {
     "poise": {"personal": "main", "global": "all", "alone": ""},
     "standalone": {"personal": ""},
 }
-TRIED = {"fedequilibria": 4}  # samples of each client on which two ways to its Fisher diagonal are first compared
+TRIED = {
+    "fedequilibria": 4
+}  # samples of each client on which two ways to its Fisher diagonal are first compared
 
 
 def of_round(text: str) -> str:
@@ -53,14 +58,21 @@ def bounds(passes: str) -> dict[str, tuple[int, int]]:
     for term in of_round(passes).split(" + "):
         found = re.fullmatch(r"(up to )?(\d*)((?:[EK]·?)*)([TFV])", term)
         assert found, f"{term!r} is no product of a number, E, K and one of T, F, V"
-        times = prod(({"E": EPOCHS, "K": CLIENTS}[sign] for sign in re.findall("[EK]", found[3])), start=int(found[2] or 1))
+        times = prod(
+            ({"E": EPOCHS, "K": CLIENTS}[sign] for sign in re.findall("[EK]", found[3])),
+            start=int(found[2] or 1),
+        )
         high[found[4]] += times
         low[found[4]] += 0 if found[1] else times
     return {sign: (low[sign], high[sign]) for sign in "TFV"}
 
 
 def test_bounds_read_what_the_methods_say() -> None:
-    assert bounds("E·T + up to 2E·T + 2F + 2K·V; once rounds·E·T") == {"T": (3, 9), "F": (2, 2), "V": (8, 8)}
+    assert bounds("E·T + up to 2E·T + 2F + 2K·V; once rounds·E·T") == {
+        "T": (3, 9),
+        "F": (2, 2),
+        "V": (8, 8),
+    }
     with pytest.raises(AssertionError, match="is no product"):
         bounds("E·T + some F")
 
@@ -79,19 +91,29 @@ def test_every_method_says_what_it_is(name: str) -> None:
     assert 2017 <= entry["year"] <= 2026
     cited = methods.importlib.import_module(kind.__module__).__doc__
     assert str(entry["year"]) in cited, "the citation is of another year"
-    assert len(cited.split()) > 15 and ("https://" in cited or "github.com" in cited or "arXiv" in cited or "No address" in cited), cited
+    assert len(cited.split()) > 15 and (
+        "https://" in cited or "github.com" in cited or "arXiv" in cited or "No address" in cited
+    ), cited
 
 
 @pytest.mark.parametrize("name", methods.names())
 def test_exchanges_and_passes_are_those_of_a_second_round(name: str, tmp_path: Path) -> None:
     """Of the second, since in the first some teachers are missing: per training sample, and per sample of the server's. And what is served."""
-    entry, at_the_end, exchanges, original = methods.describe(name), [], Counter[int](), RoundCohort.run
+    entry, at_the_end, exchanges, original = (
+        methods.describe(name),
+        [],
+        Counter[int](),
+        RoundCohort.run,
+    )
     kind, served = methods.find(name), {}
     serves = kind.serves
 
     def served_and_noted(*arguments: Any) -> Any:
         for key, one in (found := serves(*arguments)).items():
-            served[key] = " ".join(["all"] * getattr(one, "same_for_all", False) + ["main"] * getattr(one, "main", False))
+            served[key] = " ".join(
+                ["all"] * getattr(one, "same_for_all", False)
+                + ["main"] * getattr(one, "main", False)
+            )
         return found
 
     def run_and_count(self: RoundCohort, *arguments: Any, **more: Any) -> Any:
@@ -99,9 +121,19 @@ def test_exchanges_and_passes_are_those_of_a_second_round(name: str, tmp_path: P
         return original(self, *arguments, **more)
 
     training = {"lr": 0.05, "batch": 5, "epochs": EPOCHS}
-    wanted = eq.Experiment(**settings(name, rounds=2, training=training), dataset=eq.from_sites(sites()))
-    with counted() as passes, patch.object(RoundCohort, "run", run_and_count), patch.object(kind, "serves", served_and_noted):
-        run = eq.run(wanted, tmp_path / "run", watcher=Watcher(on_round=lambda record: at_the_end.append(Counter(passes))))
+    wanted = eq.Experiment(
+        **settings(name, rounds=2, training=training), dataset=eq.from_sites(sites())
+    )
+    with (
+        counted() as passes,
+        patch.object(RoundCohort, "run", run_and_count),
+        patch.object(kind, "serves", served_and_noted),
+    ):
+        run = eq.run(
+            wanted,
+            tmp_path / "run",
+            watcher=Watcher(on_round=lambda record: at_the_end.append(Counter(passes))),
+        )
     assert not run.rejected()
     assert served == SERVED.get(name, {"global": "all"})
     if entry["exchanges"].replace("; once ", "").isdigit():
@@ -157,18 +189,32 @@ def test_a_users_method_lists_with_what_is_known_of_it() -> None:
         house = methods.listed(family="house")
     finally:
         del methods._own["plain"], methods._own["changed"]
-    assert (plain["family"], plain["year"], plain["exchanges"], plain["passes"]) == ("own", None, "1", "not stated")
-    assert (changed["exchanges"], changed["passes"], changed["fairness"]) == ("not stated", "not stated", "not stated")
+    assert (plain["family"], plain["year"], plain["exchanges"], plain["passes"]) == (
+        "own",
+        None,
+        "1",
+        "not stated",
+    )
+    assert (changed["exchanges"], changed["passes"], changed["fairness"]) == (
+        "not stated",
+        "not stated",
+        "not stated",
+    )
     assert ends == ["plain", "changed"] and [entry["name"] for entry in house] == ["changed"]
 
 
 def test_lists_can_be_narrowed() -> None:
     assert {entry["family"] for entry in methods.listed("drift")} == {"drift"}
-    assert {"scaffold", "feddc", "qfedavg"} <= {entry["name"] for entry in methods.listed(needs="sgd")}
+    assert {"scaffold", "feddc", "qfedavg"} <= {
+        entry["name"] for entry in methods.listed(needs="sgd")
+    }
     free = {entry["name"] for entry in methods.listed(needs="none")}
     assert "fedavg" in free and "scaffold" not in free
     assert {entry["name"] for entry in methods.listed()} == set(methods.names())
-    for wrong, sentence in (({"family": "drft"}, "unknown family 'drft'; did you mean 'drift'?"), ({"needs": "clases"}, "'classes'")):
+    for wrong, sentence in (
+        ({"family": "drft"}, "unknown family 'drft'; did you mean 'drift'?"),
+        ({"needs": "clases"}, "'classes'"),
+    ):
         with pytest.raises(methods.UnknownName, match=re.escape(sentence)):
             methods.listed(**wrong)
 
@@ -176,7 +222,10 @@ def test_lists_can_be_narrowed() -> None:
 def test_the_pages_list_what_there_is() -> None:
     root = Path(__file__).parents[2]
     made = runpy.run_path(str(root / "docs" / "methods" / "index.py"))
-    pages = {root / "README.md": made["front"]((root / "README.md").read_text()), root / "docs" / "methods" / "README.md": made["index"]()}
+    pages = {
+        root / "README.md": made["front"]((root / "README.md").read_text()),
+        root / "docs" / "methods" / "README.md": made["index"](),
+    }
     for page, text in pages.items():
         assert page.read_text() == text, "out of date; run: python docs/methods/index.py"
         assert all(f"[`{name}`](" in text for name in methods.names())
@@ -187,7 +236,11 @@ def test_the_pages_list_what_there_is() -> None:
 def test_lists_go_by_family_then_year_then_name() -> None:
     entries, order = methods.listed(), list(FAMILIES)
     keys = [(order.index(entry["family"]), entry["year"] or 0, entry["name"]) for entry in entries]
-    assert keys == sorted(keys) and entries[0]["name"] == "standalone" and len({key[:2] for key in keys}) < len(keys)
+    assert (
+        keys == sorted(keys)
+        and entries[0]["name"] == "standalone"
+        and len({key[:2] for key in keys}) < len(keys)
+    )
 
 
 @pytest.mark.parametrize(
@@ -203,21 +256,33 @@ def test_lists_go_by_family_then_year_then_name() -> None:
     ],
 )
 def test_ranges_in_words(method: str, parameter: str, words: str) -> None:
-    assert {entry["name"]: entry["range"] for entry in methods.describe(method)["parameters"]}[parameter] == words
+    assert {entry["name"]: entry["range"] for entry in methods.describe(method)["parameters"]}[
+        parameter
+    ] == words
 
 
 def test_a_reconstruction_is_shown_as_one_and_other_names_as_they_are() -> None:
     shown = {name: methods.shown(name) for name in ("pa3fed", "fedavg", "my.module:Thing")}
-    assert shown == {"pa3fed": "pa3fed (reconstruction)", "fedavg": "fedavg", "my.module:Thing": "my.module:Thing"}
+    assert shown == {
+        "pa3fed": "pa3fed (reconstruction)",
+        "fedavg": "fedavg",
+        "my.module:Thing": "my.module:Thing",
+    }
 
 
 def test_what_is_no_name_and_no_finite_number_is_refused() -> None:
     with pytest.raises(methods.UnknownName, match="unknown method 3: expected a name"):
         methods.find(3)  # type: ignore[arg-type]
     for value in (float("inf"), float("nan")):
-        with pytest.raises(ValueError, match=r"method.mu: .*finite number, got (inf|nan); fedprox.mu is float >= 0"):
+        with pytest.raises(
+            ValueError, match=r"method.mu: .*finite number, got (inf|nan); fedprox.mu is float >= 0"
+        ):
             methods.make("fedprox", {"mu": value})
-    assert methods.make("fedprox", {"mu": 0}) == methods.make("fedprox", {"mu": 0.0}) != methods.make("fedprox")
+    assert (
+        methods.make("fedprox", {"mu": 0})
+        == methods.make("fedprox", {"mu": 0.0})
+        != methods.make("fedprox")
+    )
 
 
 @dataclass(frozen=True)
@@ -240,6 +305,16 @@ def test_a_class_that_changes_a_default_explains_it_itself() -> None:
         found = methods.describe("sharper")
     finally:
         del methods._own["sharper"]
-    told = {entry["name"]: (entry["default"], entry["range"], entry["help"]) for entry in found["parameters"]}
-    assert told["beta"] == (3.0, "float", "mine") and told["lambda_kd"][2] == "weight of what the global proxy teaches; 0 is local training"
-    assert (found["summary"], found["needs"], found["exchanges"]) == ("Trusts less.", [], "not stated")
+    told = {
+        entry["name"]: (entry["default"], entry["range"], entry["help"])
+        for entry in found["parameters"]
+    }
+    assert (
+        told["beta"] == (3.0, "float", "mine")
+        and told["lambda_kd"][2] == "weight of what the global proxy teaches; 0 is local training"
+    )
+    assert (found["summary"], found["needs"], found["exchanges"]) == (
+        "Trusts less.",
+        [],
+        "not stated",
+    )

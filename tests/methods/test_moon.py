@@ -19,19 +19,34 @@ from equipoise.methods.moon import MOON
 from equipoise.records import Down
 from equipoise.storage.checkpoint import load_server
 from tests.helpers.counting import counted
-from tests.helpers.digits import NETWORKS, batches_of, bench_for, few, finished, plain_epoch, plain_net, samples_of
+from tests.helpers.digits import (
+    NETWORKS,
+    batches_of,
+    bench_for,
+    few,
+    finished,
+    plain_epoch,
+    plain_net,
+    samples_of,
+)
 from tests.helpers.plain import assert_near, plain_mean, same
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_without_the_contrast_it_is_fedavg(tmp_path: Path, network: str) -> None:
-    assert same(finished(MOON(mu=0), tmp_path / "moon", network).model, finished("fedavg", tmp_path / "fedavg", network).model)
+    assert same(
+        finished(MOON(mu=0), tmp_path / "moon", network).model,
+        finished("fedavg", tmp_path / "fedavg", network).model,
+    )
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_first_round_is_fedavg_and_the_second_is_not(tmp_path: Path, network: str) -> None:
     for rounds in (1, 2):
-        found = [finished(name, tmp_path / f"{name} {rounds}", network, rounds=rounds).model for name in ("moon", "fedavg")]
+        found = [
+            finished(name, tmp_path / f"{name} {rounds}", network, rounds=rounds).model
+            for name in ("moon", "fedavg")
+        ]
         assert same(*found) == (rounds == 1)
 
 
@@ -72,19 +87,27 @@ def test_the_contrast_is_a_cross_entropy_over_two_classes() -> None:
     draw = torch.Generator().manual_seed(4)
     own, near, far = (torch.randn(6, 2, 3, generator=draw, dtype=torch.float64) for _ in range(3))
     cosines = [
-        [float(torch.dot(a, b) / a.norm() / b.norm()) for a, b in zip(own.flatten(1), other.flatten(1), strict=True)]
+        [
+            float(torch.dot(a, b) / a.norm() / b.norm())
+            for a, b in zip(own.flatten(1), other.flatten(1), strict=True)
+        ]
         for other in (near, far)
     ]
     for temperature in (0.5, 0.05):
         found = model_contrast(own, near, far, temperature)
         wanted = [
-            -math.log(math.exp(p / temperature) / (math.exp(p / temperature) + math.exp(n / temperature)))
+            -math.log(
+                math.exp(p / temperature) / (math.exp(p / temperature) + math.exp(n / temperature))
+            )
             for p, n in zip(*cosines, strict=True)
         ]
-        torch.testing.assert_close(found, torch.tensor(wanted, dtype=torch.float64), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(
+            found, torch.tensor(wanted, dtype=torch.float64), rtol=1e-12, atol=1e-12
+        )
     swapped = model_contrast(own, far, near)
     torch.testing.assert_close(
-        swapped - model_contrast(own, near, far), 2 * torch.tensor(cosines[0]).double() - 2 * torch.tensor(cosines[1]).double()
+        swapped - model_contrast(own, near, far),
+        2 * torch.tensor(cosines[0]).double() - 2 * torch.tensor(cosines[1]).double(),
     )
 
 
@@ -96,12 +119,17 @@ def test_the_contrast_pulls_towards_the_received_model() -> None:
     assert own.grad is not None
     after = model_contrast(own.detach() - 0.1 * own.grad, near, far)
     assert float(after) < float(before.detach())
-    assert functional.cosine_similarity(own.detach() - 0.1 * own.grad, near) > functional.cosine_similarity(own.detach(), near)
+    assert functional.cosine_similarity(
+        own.detach() - 0.1 * own.grad, near
+    ) > functional.cosine_similarity(own.detach(), near)
 
 
 def test_extreme_and_empty_features_stay_finite() -> None:
     own = torch.tensor([[0.0, 0.0], [1e-3, 0.0], [1.0, 0.0]], requires_grad=True)
-    near, far = torch.tensor([[1.0, 0.0], [0.0, 0.0], [-1.0, 0.0]]), torch.tensor([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]])
+    near, far = (
+        torch.tensor([[1.0, 0.0], [0.0, 0.0], [-1.0, 0.0]]),
+        torch.tensor([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]]),
+    )
     losses = model_contrast(own, near, far, temperature=1e-4)
     losses.sum().backward()
     assert losses.tolist() == pytest.approx([math.log(2), math.log(2), 2e4])
@@ -122,13 +150,31 @@ def test_rounds_match_a_plain_reference(tmp_path: Path, network: str) -> None:
             net, received = plain_net(bench, shared), plain_net(bench, shared).eval()
             last = plain_net(bench, previous[client]).eval() if client in previous else None
 
-            def contrast(features: Any, logits: Any, places: Any, x: Any = x, received: Any = received, last: Any = last) -> Any:
+            def contrast(
+                features: Any,
+                logits: Any,
+                places: Any,
+                x: Any = x,
+                received: Any = received,
+                last: Any = last,
+            ) -> Any:
                 if last is None:
                     return 0.0
                 with torch.no_grad():
                     others = [other.features(x[places]).flatten(1) for other in (received, last)]
-                scores = torch.stack([functional.cosine_similarity(features.flatten(1), other) for other in others], 1) / temperature
-                return mu * functional.cross_entropy(scores, torch.zeros(len(places), dtype=torch.int64))
+                scores = (
+                    torch.stack(
+                        [
+                            functional.cosine_similarity(features.flatten(1), other)
+                            for other in others
+                        ],
+                        1,
+                    )
+                    / temperature
+                )
+                return mu * functional.cross_entropy(
+                    scores, torch.zeros(len(places), dtype=torch.int64)
+                )
 
             plain_epoch(net, x, y, batches_of(client, number), contrast)
             previous[client] = net.state_dict()
@@ -156,7 +202,10 @@ def test_what_it_costs(tmp_path: Path) -> None:
             run = eq.run(few(name, rounds=3, training={"epochs": 2}), tmp_path / str(forward))
         samples = sum(run.store.meta("sizes")["train"])
         # The table: E passes to train, and from a client's second round on one pass of each of the two frozen models.
-        assert passes == {("client", "gradient"): 3 * 2 * samples, **({("client", "forward"): 2 * forward * samples} if forward else {})}
+        assert passes == {
+            ("client", "gradient"): 3 * 2 * samples,
+            **({("client", "forward"): 2 * forward * samples} if forward else {}),
+        }
 
 
 @pytest.mark.parametrize(("name", "value"), [("mu", -1), ("temperature", 0), ("tau", 1)])

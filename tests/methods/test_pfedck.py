@@ -28,9 +28,14 @@ FREE = {"lambda_p": 0.0, "lambda_f": 0.0}
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_without_mutual_learning_personal_models_are_those_of_standalone(tmp_path: Path, network: str) -> None:
+def test_without_mutual_learning_personal_models_are_those_of_standalone(
+    tmp_path: Path, network: str
+) -> None:
     changes = {"participation": {"number": 3}}
-    alone, joint = play("standalone", tmp_path / "a", network, **changes), play(PFedCK(**FREE), tmp_path / "b", network, **changes)
+    alone, joint = (
+        play("standalone", tmp_path / "a", network, **changes),
+        play(PFedCK(**FREE), tmp_path / "b", network, **changes),
+    )
     trained = own(joint, "personal")
     assert len(trained) >= 3
     for client, tree in trained.items():
@@ -39,7 +44,10 @@ def test_without_mutual_learning_personal_models_are_those_of_standalone(tmp_pat
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_one_cluster_without_mutual_learning_is_fedavg(tmp_path: Path, network: str) -> None:
-    plain, one = play("fedavg", tmp_path / "a", network), play(PFedCK(**FREE, clusters=1), tmp_path / "b", network)
+    plain, one = (
+        play("fedavg", tmp_path / "a", network),
+        play(PFedCK(**FREE, clusters=1), tmp_path / "b", network),
+    )
     models = load_server(one.store).models
     for client in one.clients:
         assert_equal(models[client], shared(plain))
@@ -71,7 +79,9 @@ def test_both_models_match_a_plain_loop_with_two_torch_optimisers(network: str) 
                 steps[me].zero_grad()
                 target = (logits[other].detach() / 2).softmax(1)
                 loss = functional.cross_entropy(logits[me], samples.y[places])
-                loss = loss + 0.7 * 4 * functional.kl_div((logits[me] / 2).log_softmax(1), target, reduction="batchmean")
+                loss = loss + 0.7 * 4 * functional.kl_div(
+                    (logits[me] / 2).log_softmax(1), target, reduction="batchmean"
+                )
                 loss = loss + 1.3 * functional.mse_loss(features[me], features[other].detach())
                 loss.backward()
             for step in steps:
@@ -87,15 +97,27 @@ def test_equal_models_teach_each_other_nothing(network: str) -> None:
     found = []
     for strength in (0.0, 5.0):
         client = at(workbench, "ada")
-        up = PFedCK(lambda_p=strength, lambda_f=strength).client(client, Down(model=workbench.initial("model")))
+        up = PFedCK(lambda_p=strength, lambda_f=strength).client(
+            client, Down(model=workbench.initial("model"))
+        )
         assert_equal(up.model, client.state["personal"])
         found.append(up.model)
     assert_equal(*found)
 
 
 def test_each_part_of_mutual_learning_has_an_effect(tmp_path: Path) -> None:
-    variants = [PFedCK(), PFedCK(lambda_p=0), PFedCK(lambda_f=0), PFedCK(temperature=3), PFedCK(clusters=1), PFedCK(cluster_mean="models")]
-    found = [own(play(method, tmp_path / str(place)), "personal")["ada"]["head.weight"] for place, method in enumerate(variants)]
+    variants = [
+        PFedCK(),
+        PFedCK(lambda_p=0),
+        PFedCK(lambda_f=0),
+        PFedCK(temperature=3),
+        PFedCK(clusters=1),
+        PFedCK(cluster_mean="models"),
+    ]
+    found = [
+        own(play(method, tmp_path / str(place)), "personal")["ada"]["head.weight"]
+        for place, method in enumerate(variants)
+    ]
     assert all(not torch.equal(a, b) for place, a in enumerate(found) for b in found[:place])
 
 
@@ -107,7 +129,12 @@ def server_for(ids: list[str], sizes: dict[str, int] | None = None) -> tuple[Ser
 
 def moved(server: Server, state: State, steps: dict[str, Tree]) -> Ups:
     initial = server.initial()
-    return Ups([(client, Up(model=state.models.get(client, initial) + step)) for client, step in steps.items()])
+    return Ups(
+        [
+            (client, Up(model=state.models.get(client, initial) + step))
+            for client, step in steps.items()
+        ]
+    )
 
 
 def directions(server: Server, seed: int = 0) -> tuple[Tree, Tree]:
@@ -123,7 +150,9 @@ def test_opposite_updates_part_whatever_their_length() -> None:
     lengths = {"a": 1.0, "b": -0.1, "c": 3.0, "d": -20.0, "e": 0.5}
     method = PFedCK(clusters=2)
     for scale in (1.0, 0.01):
-        ups = moved(server, state, {client: scale * length * one for client, length in lengths.items()})
+        ups = moved(
+            server, state, {client: scale * length * one for client, length in lengths.items()}
+        )
         found = method.update(server, state, ups, method.weights(server, state, ups)).clusters
         assert found == {"a": 0, "b": 1, "c": 0, "d": 1, "e": 0}
 
@@ -144,14 +173,18 @@ def test_a_cluster_is_averaged_by_size_from_where_its_members_stood(kind: Any) -
         ups = moved(server, state, steps)
         ends = {client: stood[client] + steps[client].flat() for client in ids}
         state = method.update(server, state, ups, method.weights(server, state, ups))
-        assert state.clusters == {client: place for place, group in enumerate(groups) for client in group}
+        assert state.clusters == {
+            client: place for place, group in enumerate(groups) for client in group
+        }
         for group in groups:
             total = sum(sizes[client] for client in group)
             step = sum(sizes[client] * steps[client].flat() for client in group) / total
             mean = sum(sizes[client] * ends[client] for client in group) / total
             for client in group:
                 stood[client] = stood[client] + step if kind == "steps" else mean
-                torch.testing.assert_close(state.models[client].flat(), stood[client], rtol=1e-5, atol=1e-6)
+                torch.testing.assert_close(
+                    state.models[client].flat(), stood[client], rtol=1e-5, atol=1e-6
+                )
 
 
 def test_a_client_that_did_not_move_keeps_its_model_and_so_do_the_absent() -> None:
@@ -172,7 +205,12 @@ def test_clusters_go_by_name_and_not_by_place() -> None:
     ids = [f"client {place}" for place in range(12)]
     server, state = server_for(ids)
     draw = torch.Generator().manual_seed(2)
-    steps = {client: server.initial().params.with_flat(torch.randn(server.initial().count(), generator=draw)) for client in ids}
+    steps = {
+        client: server.initial().params.with_flat(
+            torch.randn(server.initial().count(), generator=draw)
+        )
+        for client in ids
+    }
     method, found = PFedCK(clusters=4), []
     for order in (ids, ids[::-1], ids[6:] + ids[:6]):
         ups = moved(server, state, {client: steps[client] for client in order})
@@ -187,10 +225,17 @@ def test_buffers_of_a_cluster_are_averaged(tmp_path: Path) -> None:
     state = load_server(run.store)
     sizes = server_of(workbench).sizes
     name = next(name for name in workbench.initial("model") if name.endswith("running_mean"))
-    ends = {client: PFedCK().client(at(workbench, client), Down(model=workbench.initial("model"))).model[name] for client in run.clients}
+    ends = {
+        client: PFedCK()
+        .client(at(workbench, client), Down(model=workbench.initial("model")))
+        .model[name]
+        for client in run.clients
+    }
     for client, group in state.clusters.items():
         members = [other for other, its in state.clusters.items() if its == group]
-        mean = sum(sizes[other] * ends[other].double() for other in members) / sum(sizes[other] for other in members)
+        mean = sum(sizes[other] * ends[other].double() for other in members) / sum(
+            sizes[other] for other in members
+        )
         torch.testing.assert_close(state.models[client][name].double(), mean, rtol=1e-5, atol=1e-6)
     assert len(set(state.clusters.values())) == 2
 
@@ -209,7 +254,9 @@ def test_the_personal_model_is_the_main_one(tmp_path: Path) -> None:
 
 
 def test_regression_learns_from_squared_differences(tmp_path: Path) -> None:
-    assert scalar("pfedck", tmp_path / "run", (1.0, 3.0), (-2.0, 2.0), rounds=2).status == "finished"
+    assert (
+        scalar("pfedck", tmp_path / "run", (1.0, 3.0), (-2.0, 2.0), rounds=2).status == "finished"
+    )
     own_, other = torch.tensor([[1.0], [3.0]]), torch.tensor([[0.0], [1.0]])
     assert float(PFedCK()._gap(own_, other)) == 2.5
 

@@ -24,13 +24,27 @@ from equipoise.methods.standalone import Standalone
 from equipoise.records import Down, Up
 from equipoise.runs import Run
 from equipoise.runs.export import export
-from equipoise.weighting import log_likelihoods, mixture_weights, on_simplex, posterior_mean, simplex_grid
+from equipoise.weighting import (
+    log_likelihoods,
+    mixture_weights,
+    on_simplex,
+    posterior_mean,
+    simplex_grid,
+)
 from tests.helpers.counting import counted
 from tests.helpers.digits import refused
 from tests.helpers.images import NETWORKS, play, shared
 from tests.helpers.plain import assert_equal
 from tests.helpers.problems import bench_of, client_states, server_state
-from tests.helpers.runs import CLASSES, assert_same, everything, federation_changed, played, settings, sites
+from tests.helpers.runs import (
+    CLASSES,
+    assert_same,
+    everything,
+    federation_changed,
+    played,
+    settings,
+    sites,
+)
 
 END = 4  # the record of what follows three rounds
 MANY = {"ada": 90, "bo": 80, "cy": 100, "di": 70}  # validation parts of ten and more
@@ -63,7 +77,10 @@ def prior_of(run: Run) -> np.ndarray:
 
 
 def values(run: Run, model: str, metric: str = "accuracy") -> dict[tuple[str, str], float]:
-    return {(r["client"], r["split"]): r["value"] for r in run.table(phase="final", model=model, metric=metric)}
+    return {
+        (r["client"], r["split"]): r["value"]
+        for r in run.table(phase="final", model=model, metric=metric)
+    }
 
 
 # 1. The two halves are what they would be without each other.
@@ -71,7 +88,9 @@ def values(run: Run, model: str, metric: str = "accuracy") -> dict[tuple[str, st
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("switches", SWITCHES)
-def test_global_is_fedavg_and_alone_is_standalone_bit_for_bit(switches: str, network: str, tmp_path: Path) -> None:
+def test_global_is_fedavg_and_alone_is_standalone_bit_for_bit(
+    switches: str, network: str, tmp_path: Path
+) -> None:
     run = play(Poise(**SWITCHES[switches]), tmp_path / "poise", network)
     assert_equal(shared(run), shared(play("fedavg", tmp_path / "fedavg", network)))
     alone = client_states(play("standalone", tmp_path / "alone", network))
@@ -83,8 +102,18 @@ def test_global_is_fedavg_and_alone_is_standalone_bit_for_bit(switches: str, net
 
 
 def test_alone_keeps_its_optimiser_where_standalone_does(tmp_path: Path) -> None:
-    training = {"optimiser": "adam", "lr": 0.01, "batch": 5, "epochs": 1, "keep_optimiser": True, "lr_decay": 0.9}
-    run, alone = (play(method, tmp_path / name, "cnn", training=training) for name, method in (("a", Poise()), ("b", Standalone())))
+    training = {
+        "optimiser": "adam",
+        "lr": 0.01,
+        "batch": 5,
+        "epochs": 1,
+        "keep_optimiser": True,
+        "lr_decay": 0.9,
+    }
+    run, alone = (
+        play(method, tmp_path / name, "cnn", training=training)
+        for name, method in (("a", Poise()), ("b", Standalone()))
+    )
     for client, own in client_states(run, 3).items():
         assert_equal(own["local"], client_states(alone)[client]["local"])
     assert values(run, "alone", "loss") == values(alone, "personal", "loss")
@@ -98,7 +127,9 @@ def test_with_the_global_expert_alone_it_predicts_as_fedavg(network: str, tmp_pa
     run = play(Poise(**SWITCHES["global only"]), tmp_path / "poise", network, on=skewed())
     plain = play("fedavg", tmp_path / "fedavg", network, on=skewed())
     assert values(run, "personal") == values(plain, "global")
-    assert values(run, "personal", "loss") == pytest.approx(values(plain, "global", "loss"), rel=1e-5)
+    assert values(run, "personal", "loss") == pytest.approx(
+        values(plain, "global", "loss"), rel=1e-5
+    )
     assert all(own["weights"].tolist() == [1.0] for own in ends(run).values())
 
 
@@ -107,17 +138,26 @@ def test_with_all_merit_it_predicts_as_standalone(network: str, tmp_path: Path) 
     run = play(Poise(merit=1.0, fold=False), tmp_path / "poise", network, on=skewed())
     plain = play("standalone", tmp_path / "alone", network, on=skewed())
     assert values(run, "personal") == values(plain, "personal")
-    assert values(run, "personal", "loss") == pytest.approx(values(plain, "personal", "loss"), rel=1e-5)
+    assert values(run, "personal", "loss") == pytest.approx(
+        values(plain, "personal", "loss"), rel=1e-5
+    )
 
 
 def test_merit_moves_weight_to_the_model_trained_alone(tmp_path: Path) -> None:
-    none, half = (ends(play(Poise(merit=merit), tmp_path / str(merit), on=skewed())) for merit in (0.0, 0.5))
+    none, half = (
+        ends(play(Poise(merit=merit), tmp_path / str(merit), on=skewed())) for merit in (0.0, 0.5)
+    )
     for client in none:
-        np.testing.assert_allclose(half[client]["weights"], 0.5 * none[client]["weights"].numpy() + [0.5, 0, 0, 0])
+        np.testing.assert_allclose(
+            half[client]["weights"], 0.5 * none[client]["weights"].numpy() + [0.5, 0, 0, 0]
+        )
 
 
 def test_the_tuned_expert_is_the_personal_model_of_finetune_bit_for_bit(tmp_path: Path) -> None:
-    run, plain = play(Poise(tune_epochs=3, fold=False), tmp_path / "a", "cnn"), play(Finetune(tune_epochs=3), tmp_path / "b", "cnn")
+    run, plain = (
+        play(Poise(tune_epochs=3, fold=False), tmp_path / "a", "cnn"),
+        play(Finetune(tune_epochs=3), tmp_path / "b", "cnn"),
+    )
     for client, own in ends(run).items():
         assert_equal(own["tuned"], ends(plain)[client]["tuned"])
 
@@ -133,7 +173,9 @@ def test_offsets_balance_the_counts_of_the_training_labels(network: str, tmp_pat
         with torch.no_grad():
             p = (run.model("global", given=given(network))(x).double() + own["offsets"]).softmax(1)
         counts = torch.bincount(y, minlength=CLASSES)
-        torch.testing.assert_close(p.sum(0) + 0.7 * own["offsets"], counts.double(), rtol=0, atol=1e-4)
+        torch.testing.assert_close(
+            p.sum(0) + 0.7 * own["offsets"], counts.double(), rtol=0, atol=1e-4
+        )
         assert torch.isfinite(own["offsets"]).all()
     assert ends(run)["ada"]["offsets"].argmax() == 0, "a client of one class moves towards it"
 
@@ -146,7 +188,9 @@ def given(network: str) -> eq.Experiment:
 def data_of(run: Run, client: str, network: str) -> tuple[Tensor, Tensor]:
     wanted = given(network)
     federation = simulate.federate(wanted.data, wanted.seed, wanted.dataset)
-    places = torch.from_numpy(np.array(federation.train[list(federation.ids).index(client)], dtype=np.int64))
+    places = torch.from_numpy(
+        np.array(federation.train[list(federation.ids).index(client)], dtype=np.int64)
+    )
     return federation.x[places], federation.y[places]
 
 
@@ -160,9 +204,13 @@ def test_a_strong_pull_leaves_the_global_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prior", ["mean", "pooled"])
 @pytest.mark.parametrize("network", ["mlp", "cnn"])
-def test_prior_and_weights_follow_from_the_models_served(network: str, prior: Any, tmp_path: Path) -> None:
+def test_prior_and_weights_follow_from_the_models_served(
+    network: str, prior: Any, tmp_path: Path
+) -> None:
     """Everything from the validation data on, once more in numpy, from the models as they left the run."""
-    config = settings(Poise(prior=prior, fold=False), models={"model": NETWORKS[network]}, keep=100, rounds=3)
+    config = settings(
+        Poise(prior=prior, fold=False), models={"model": NETWORKS[network]}, keep=100, rounds=3
+    )
     wanted = eq.Experiment(**config, dataset=eq.from_sites(skewed()))
     run = simulate.run(wanted, tmp_path / "run")
     federation = simulate.federate(wanted.data, wanted.seed, wanted.dataset)
@@ -170,12 +218,22 @@ def test_prior_and_weights_follow_from_the_models_served(network: str, prior: An
     for place, client in enumerate(run.clients):
         places = torch.from_numpy(np.array(federation.validation[place], dtype=np.int64))
         x, y = federation.x[places], federation.y[places].numpy()
-        own, tuned = ends(run)[client], run.model("personal", client, given=wanted).features["tuned"]
+        own, tuned = (
+            ends(run)[client],
+            run.model("personal", client, given=wanted).features["tuned"],
+        )
         with torch.no_grad():
             alone, shared, f = (
-                net(x).double().numpy() for net in (run.model("alone", client, wanted), run.model("global", given=wanted), tuned)
+                net(x).double().numpy()
+                for net in (
+                    run.model("alone", client, wanted),
+                    run.model("global", given=wanted),
+                    tuned,
+                )
             )
-        q[client] = np.stack([chance(z, y) for z in (alone, shared, shared + own["offsets"].numpy(), f)], 1)
+        q[client] = np.stack(
+            [chance(z, y) for z in (alone, shared, shared + own["offsets"].numpy(), f)], 1
+        )
         assert len(y) >= 10
     tables = {client: log_likelihoods(one, grid) for client, one in q.items()}
     mean = np.mean([posterior_mean(table, grid) for table in tables.values()], axis=0)
@@ -183,8 +241,12 @@ def test_prior_and_weights_follow_from_the_models_served(network: str, prior: An
     np.testing.assert_allclose(prior_of(run), mean if prior == "mean" else pooled, atol=1e-6)
     for client, own in ends(run).items():
         assert on_simplex(own["weights"])
-        np.testing.assert_allclose(own["weights"], mixture_weights(q[client], prior_of(run), 10.0), atol=1e-6)
-        np.testing.assert_allclose(run.model("personal", client, wanted).head.weights, own["weights"], atol=1e-6)
+        np.testing.assert_allclose(
+            own["weights"], mixture_weights(q[client], prior_of(run), 10.0), atol=1e-6
+        )
+        np.testing.assert_allclose(
+            run.model("personal", client, wanted).head.weights, own["weights"], atol=1e-6
+        )
 
 
 def chance(logits: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -195,7 +257,15 @@ def chance(logits: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def evidence(rows: Mapping[str, Any], **more: Any) -> Ups:
     return Ups(
-        [(client, None if row is None else Up(evidence=torch.tensor(row, dtype=torch.float64), **more)) for client, row in rows.items()]
+        [
+            (
+                client,
+                None
+                if row is None
+                else Up(evidence=torch.tensor(row, dtype=torch.float64), **more),
+            )
+            for client, row in rows.items()
+        ]
     )
 
 
@@ -204,28 +274,54 @@ def test_one_client_moves_the_mean_by_its_share_at_most_and_nonsense_does_not_co
     honest = {str(k): draw.dirichlet(np.ones(4)).tolist() for k in range(5)}
     before = method._agreed(evidence(honest))
     for lie in np.eye(4):
-        assert float((method._agreed(evidence({**honest, "3": lie.tolist()})) - before).abs().max()) <= 1 / 5
-    without = method._agreed(evidence({client: row for client, row in honest.items() if client != "3"}))
-    for nonsense in ([5.0, -4.0, 0.0, 0.0], [0.9, 0.9, 0.9, 0.9], [0.0] * 4, [1.0], [0.25] * 4 + [0.0]):
+        assert (
+            float((method._agreed(evidence({**honest, "3": lie.tolist()})) - before).abs().max())
+            <= 1 / 5
+        )
+    without = method._agreed(
+        evidence({client: row for client, row in honest.items() if client != "3"})
+    )
+    for nonsense in (
+        [5.0, -4.0, 0.0, 0.0],
+        [0.9, 0.9, 0.9, 0.9],
+        [0.0] * 4,
+        [1.0],
+        [0.25] * 4 + [0.0],
+    ):
         torch.testing.assert_close(method._agreed(evidence({**honest, "3": nonsense})), without)
     torch.testing.assert_close(method._agreed(evidence({**honest, "3": None})), without)
     torch.testing.assert_close(method._agreed(evidence(dict(reversed(honest.items())))), before)
-    torch.testing.assert_close(method._agreed(evidence({"a": [0.0] * 4})), torch.full((4,), 0.25, dtype=torch.float64))
+    torch.testing.assert_close(
+        method._agreed(evidence({"a": [0.0] * 4})), torch.full((4,), 0.25, dtype=torch.float64)
+    )
 
 
 def test_pooled_tables_add_in_any_order_and_grouping() -> None:
     draw, method, grid = np.random.default_rng(1), Poise(prior="pooled"), simplex_grid(4)
     q = {str(k): draw.uniform(0.01, 1, (6, 4)) for k in range(4)}
     tables = {client: log_likelihoods(one, grid).tolist() for client, one in q.items()}
-    wanted = torch.from_numpy(posterior_mean(log_likelihoods(np.vstack(list(q.values())), grid), grid))
+    wanted = torch.from_numpy(
+        posterior_mean(log_likelihoods(np.vstack(list(q.values())), grid), grid)
+    )
     torch.testing.assert_close(method._agreed(evidence(tables, experts=4)), wanted)
-    grouped = {"0": log_likelihoods(np.vstack([q["0"], q["1"]]), grid), "2": tables["2"], "3": tables["3"]}
+    grouped = {
+        "0": log_likelihoods(np.vstack([q["0"], q["1"]]), grid),
+        "2": tables["2"],
+        "3": tables["3"],
+    }
     torch.testing.assert_close(method._agreed(evidence(grouped, experts=4)), wanted)
-    torch.testing.assert_close(method._agreed(evidence({**tables, "4": [0.0] * 455}, experts=4)), wanted)
-    torch.testing.assert_close(method._agreed(evidence({"0": [0.0] * 455}, experts=4)), torch.full((4,), 0.25, dtype=torch.float64))
+    torch.testing.assert_close(
+        method._agreed(evidence({**tables, "4": [0.0] * 455}, experts=4)), wanted
+    )
+    torch.testing.assert_close(
+        method._agreed(evidence({"0": [0.0] * 455}, experts=4)),
+        torch.full((4,), 0.25, dtype=torch.float64),
+    )
 
 
-def test_few_validation_samples_say_nothing_about_the_prior_and_none_take_it(tmp_path: Path) -> None:
+def test_few_validation_samples_say_nothing_about_the_prior_and_none_take_it(
+    tmp_path: Path,
+) -> None:
     data = {**skewed(), **sites({"di": 20}, seed=3)}  # three validation samples
     said: dict[str, Tensor] = {}
     original = Poise._agreed
@@ -238,9 +334,18 @@ def test_few_validation_samples_say_nothing_about_the_prior_and_none_take_it(tmp
         patch.setattr(Poise, "_agreed", agreed)
         run = play(Poise(), tmp_path / "run", on=data)
     assert not said["di"].any() and all(on_simplex(said[client]) for client in ("ada", "bo", "cy"))
-    np.testing.assert_allclose(prior_of(run), torch.stack([said[client] for client in ("ada", "bo", "cy")]).mean(0))
-    assert not np.allclose(ends(run)["di"]["weights"], prior_of(run)), "its own weights may use them"
-    bare = play(Poise(), tmp_path / "bare", on=data, data={"split": (0.85, 0.0, 0.15), "partition": "natural"})
+    np.testing.assert_allclose(
+        prior_of(run), torch.stack([said[client] for client in ("ada", "bo", "cy")]).mean(0)
+    )
+    assert not np.allclose(ends(run)["di"]["weights"], prior_of(run)), (
+        "its own weights may use them"
+    )
+    bare = play(
+        Poise(),
+        tmp_path / "bare",
+        on=data,
+        data={"split": (0.85, 0.0, 0.15), "partition": "natural"},
+    )
     np.testing.assert_array_equal(prior_of(bare), np.full(4, 0.25))
     assert all(own["weights"].tolist() == [0.25] * 4 for own in ends(bare).values())
 
@@ -263,17 +368,27 @@ def test_renamed_classes_rename_the_predictions(tmp_path: Path) -> None:
         bench, _ = bench_of(settings(Poise(tune_epochs=0), models={"model": NETWORKS["mlp"]}), data)
         initial = bench.initial("model")
         inverse = torch.argsort(renamed)
-        moved = {key: value[inverse] if key.startswith("head") else value for key, value in initial.items()}
+        moved = {
+            key: value[inverse] if key.startswith("head") else value
+            for key, value in initial.items()
+        }
         tree = type(initial)(moved, "model", initial.untrained)
-        client = Client(bench, "cy", END, 3, {"local": type(initial)(moved, "private", initial.untrained)})
+        client = Client(
+            bench, "cy", END, 3, {"local": type(initial)(moved, "private", initial.untrained)}
+        )
         down = Down(model=tree, prior=torch.full((3,), 1 / 3, dtype=torch.float64))
         method = Poise(tune_epochs=0)
         method.settle(client, down)
         with torch.no_grad():
             personal = method.serves(client, down)["personal"]
-            found[name] = (client.state["weights"], personal.model.net(torch.from_numpy(skewed()["cy"][0])))  # type: ignore[union-attr]
+            found[name] = (
+                client.state["weights"],
+                personal.model.net(torch.from_numpy(skewed()["cy"][0])),
+            )  # type: ignore[union-attr]
     torch.testing.assert_close(found["renamed"][0], found["plain"][0], rtol=0, atol=1e-6)
-    torch.testing.assert_close(found["renamed"][1][:, order], found["plain"][1], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        found["renamed"][1][:, order], found["plain"][1], rtol=1e-4, atol=1e-5
+    )
 
 
 # 7. What must not matter, and who is missing.
@@ -291,26 +406,42 @@ def test_test_data_change_no_weight(tmp_path: Path) -> None:
 
 
 def test_partial_participation_ends_with_everybody(tmp_path: Path) -> None:
-    run = play(Poise(), tmp_path / "run", on=skewed(), participation={"number": 1, "floor": 1}, rounds=2)
+    run = play(
+        Poise(), tmp_path / "run", on=skewed(), participation={"number": 1, "floor": 1}, rounds=2
+    )
     asked = {client for row in run.rounds() for client in row["joined"]}
     assert asked < set(run.clients) and run.finish()[0]["joined"] == run.clients
     never = next(client for client in run.clients if client not in asked)
-    alone = play("standalone", tmp_path / "alone", on=skewed(), participation={"number": 1}, rounds=2)
+    alone = play(
+        "standalone", tmp_path / "alone", on=skewed(), participation={"number": 1}, rounds=2
+    )
     assert values(run, "alone") == values(alone, "personal")
     assert "local" not in ends(run)[never] and on_simplex(ends(run)[never]["weights"])
 
 
 def test_who_missed_the_end_serves_what_it_learnt_alone_and_makes_up_for_it(tmp_path: Path) -> None:
-    faults = {"script": [{"round": END, "client": "cy", "kind": "drop"}, {"round": END, "exchange": 2, "client": "bo", "kind": "drop"}]}
+    faults = {
+        "script": [
+            {"round": END, "client": "cy", "kind": "drop"},
+            {"round": END, "exchange": 2, "client": "bo", "kind": "drop"},
+        ]
+    }
     config = settings(Poise(), models={"model": NETWORKS["mlp"]}, keep=100, faults=faults)
     wanted = eq.Experiment(**config, dataset=eq.from_sites(skewed()))
     run = simulate.run(wanted, tmp_path / "run")
-    prior, before = prior_of(run), {client: values(run, "personal", "loss") for client in run.clients}
+    prior, before = (
+        prior_of(run),
+        {client: values(run, "personal", "loss") for client in run.clients},
+    )
     for client in ("bo", "cy"):
-        assert {key: v for key, v in values(run, "personal", "loss").items() if key[0] == client} == {
-            key: v for key, v in values(run, "alone", "loss").items() if key[0] == client
-        }
-    assert "weights" not in ends(run)["bo"] and "tuned" in ends(run)["bo"] and "tuned" not in ends(run)["cy"]
+        assert {
+            key: v for key, v in values(run, "personal", "loss").items() if key[0] == client
+        } == {key: v for key, v in values(run, "alone", "loss").items() if key[0] == client}
+    assert (
+        "weights" not in ends(run)["bo"]
+        and "tuned" in ends(run)["bo"]
+        and "tuned" not in ends(run)["cy"]
+    )
     late = simulate.resume(tmp_path / "run", given=wanted)
     np.testing.assert_array_equal(prior_of(late), prior)
     assert all("weights" in own for own in ends(late).values())
@@ -326,14 +457,27 @@ def test_who_missed_the_end_serves_what_it_learnt_alone_and_makes_up_for_it(tmp_
 
 def test_clients_with_architectures_of_their_own(tmp_path: Path) -> None:
     other = {"name": "cnn", "width": 2, "hidden": 4}
-    private = {"name": "mlp", "hidden": [6], "clients": {"bo": other, "cy": {"name": "mlp", "hidden": [4, 3]}}}
+    private = {
+        "name": "mlp",
+        "hidden": [6],
+        "clients": {"bo": other, "cy": {"name": "mlp", "hidden": [4, 3]}},
+    }
     models = {"model": {"name": "mlp", "hidden": [6]}, "private": private}
     wanted = eq.Experiment(**settings(Poise(), models=models), dataset=eq.from_sites(skewed()))
     run = simulate.run(wanted, tmp_path / "run", transport="loopback")
     alone = played(settings(Standalone("private"), models=models), tmp_path / "alone", skewed())
-    plain = played(settings("fedavg", models={"model": {"name": "mlp", "hidden": [6]}}), tmp_path / "fedavg", skewed())
-    assert values(run, "alone") == values(alone, "personal") and values(run, "global") == values(plain, "global")
-    shapes = {client: len(list(run.model("personal", client, wanted).features["alone"].parameters())) for client in run.clients}
+    plain = played(
+        settings("fedavg", models={"model": {"name": "mlp", "hidden": [6]}}),
+        tmp_path / "fedavg",
+        skewed(),
+    )
+    assert values(run, "alone") == values(alone, "personal") and values(run, "global") == values(
+        plain, "global"
+    )
+    shapes = {
+        client: len(list(run.model("personal", client, wanted).features["alone"].parameters()))
+        for client in run.clients
+    }
     assert shapes["ada"] == shapes["di"] == 4 and shapes["cy"] == 6 and shapes["bo"] > 6
     assert set(run.final()) == set(run.clients)
 
@@ -344,27 +488,43 @@ def test_one_client_of_one_sample(tmp_path: Path) -> None:
 
 
 def test_it_is_a_base_for_weights_and_inputs(tmp_path: Path) -> None:
-    composed = compose(Poise(), weights=eq.methods.make("fedequilibria"), inputs=eq.methods.make("fedrdn"))
+    composed = compose(
+        Poise(), weights=eq.methods.make("fedequilibria"), inputs=eq.methods.make("fedrdn")
+    )
     run = played(settings(composed), tmp_path / "run", skewed())
-    assert run.status == "finished" and run.main_model == "personal" and run.finish()[0]["joined"] == run.clients
+    assert (
+        run.status == "finished"
+        and run.main_model == "personal"
+        and run.finish()[0]["joined"] == run.clients
+    )
 
 
 # What it costs, ships and refuses.
 
 
 @pytest.mark.parametrize(
-    ("switches", "wanted"), [({"fold": False}, 2 + 5 / 6), ({"alone": False, "fold": False}, 1 + 5 / 6), ({"tune_epochs": 0}, 2.0)]
+    ("switches", "wanted"),
+    [
+        ({"fold": False}, 2 + 5 / 6),
+        ({"alone": False, "fold": False}, 1 + 5 / 6),
+        ({"tune_epochs": 0}, 2.0),
+    ],
 )
 def test_training_passes(switches: dict[str, Any], wanted: float, tmp_path: Path) -> None:
     training = {"lr": 0.05, "batch": 5, "epochs": 2}
     with counted() as passes:
         run = play(Poise(**switches), tmp_path / "run", on=skewed(), training=training, rounds=3)
-    assert passes["client", "gradient"] / (6 * sum(run.store.meta("sizes")["train"])) == pytest.approx(wanted)
+    assert passes["client", "gradient"] / (
+        6 * sum(run.store.meta("sizes")["train"])
+    ) == pytest.approx(wanted)
     plain = play("fedavg", tmp_path / "plain", on=skewed(), training=training, rounds=3)
     bytes_of = lambda one: [(row["bytes_down"], row["bytes_up"]) for row in one.rounds()]  # noqa: E731
     assert bytes_of(run) == bytes_of(plain)
     (end,) = run.finish()
-    experts, model = 4 - len(switches.keys() & {"alone", "tune_epochs"}), server_state(run).model.bytes()
+    experts, model = (
+        4 - len(switches.keys() & {"alone", "tune_epochs"}),
+        server_state(run).model.bytes(),
+    )
     assert (end["bytes_up"], end["bytes_down"]) == (4 * 8 * experts, 4 * (model + 8 * experts))
 
 
@@ -375,14 +535,30 @@ def test_the_mixture_ships_as_one_file_with_its_card(tmp_path: Path) -> None:
     path, card = export(run, client="bo", given=wanted)
     net = run.model("personal", "bo", given=wanted)
     tensors = load_file(path)
-    assert tensors.keys() == net.state_dict().keys() and {"head.weights", "head.offsets"} <= tensors.keys()
-    assert torch.equal(tensors["head.weights"], net.head.weights) and on_simplex(tensors["head.weights"])
+    assert (
+        tensors.keys() == net.state_dict().keys()
+        and {"head.weights", "head.offsets"} <= tensors.keys()
+    )
+    assert torch.equal(tensors["head.weights"], net.head.weights) and on_simplex(
+        tensors["head.weights"]
+    )
     text = card.read_text()
-    assert f"- mixture of experts, by weight: alone {tensors['head.weights'][0]:.3f}, global " in text
-    losses = {model: run.final("loss", model, "validation")["bo"] for model in ("personal", "global", "alone")}
-    assert "- loss on the client's validation data: " + ", ".join(f"{m} {v:.4f}" for m, v in losses.items()) in text
+    assert (
+        f"- mixture of experts, by weight: alone {tensors['head.weights'][0]:.3f}, global " in text
+    )
+    losses = {
+        model: run.final("loss", model, "validation")["bo"]
+        for model in ("personal", "global", "alone")
+    }
+    assert (
+        "- loss on the client's validation data: "
+        + ", ".join(f"{m} {v:.4f}" for m, v in losses.items())
+        in text
+    )
 
 
 def test_what_it_cannot_do_is_refused(tmp_path: Path) -> None:
     settings_of = lambda method: eq.Experiment(**settings(method), dataset=eq.from_sites(skewed()))  # noqa: E731
-    assert "merit=0.5 gives weight to the model trained alone" in refused(settings_of(Poise(alone=False, merit=0.5)), tmp_path / "a")
+    assert "merit=0.5 gives weight to the model trained alone" in refused(
+        settings_of(Poise(alone=False, merit=0.5)), tmp_path / "a"
+    )

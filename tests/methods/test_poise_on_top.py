@@ -26,7 +26,20 @@ from tests.helpers.plain import assert_equal
 from tests.helpers.problems import client_states, server_state
 from tests.helpers.runs import QUICK, assert_same, everything, played, settings, sites
 
-BASES = ["fedavg", "kdia", "fedakd", "scaffold", "ditto", "fedekd", "fedas", "fedrdn", "fedmdfg", "cgsv", "fedproto", "finetune"]
+BASES = [
+    "fedavg",
+    "kdia",
+    "fedakd",
+    "scaffold",
+    "ditto",
+    "fedekd",
+    "fedas",
+    "fedrdn",
+    "fedmdfg",
+    "cgsv",
+    "fedproto",
+    "finetune",
+]
 MANY = {"ada": 90, "bo": 80, "cy": 100, "di": 70}  # validation parts of ten and more
 SKEW = {"ada": [0], "bo": [0, 1], "cy": [1, 2]}
 END = 3  # the record of what follows two rounds
@@ -41,18 +54,32 @@ def made(name: str) -> Method:
 
 
 def ended(base: Method, out: Path, transport: Any = None, **changes: Any) -> Run:
-    return played(settings(compose(base, finish=Poise()), rounds=2, keep=100, **changes), out, skewed(), transport)
+    return played(
+        settings(compose(base, finish=Poise()), rounds=2, keep=100, **changes),
+        out,
+        skewed(),
+        transport,
+    )
 
 
 @pytest.mark.parametrize("name", BASES)
 def test_the_base_and_the_model_trained_alone_are_what_they_were(name: str, tmp_path: Path) -> None:
     plain = played(settings(made(name), rounds=2, keep=100), tmp_path / "plain", skewed())
     run = ended(made(name), tmp_path / "run", "loopback")
-    assert_same(everything(plain), {key: value for key, value in everything(run).items() if "@poise" not in key})
+    assert_same(
+        everything(plain),
+        {key: value for key, value in everything(run).items() if "@poise" not in key},
+    )
     inputs = {"inputs": made("fedrdn")} if name == "fedrdn" else {}
-    alone = played(settings(compose(made("standalone"), **inputs), rounds=2, keep=100), tmp_path / "alone", skewed())
+    alone = played(
+        settings(compose(made("standalone"), **inputs), rounds=2, keep=100),
+        tmp_path / "alone",
+        skewed(),
+    )
     reference = {client: own["local"] for client, own in client_states(alone).items()}
-    if name != "fedekd":  # whose clients train `private`, which here has the architecture of `model`, too
+    if (
+        name != "fedekd"
+    ):  # whose clients train `private`, which here has the architecture of `model`, too
         assert {one.model for one in reference.values()} == {"model"}
     for client, own in client_states(run, 2).items():
         assert_equal(own["@poise"]["local"], reference[client])
@@ -66,7 +93,10 @@ def test_the_base_and_the_model_trained_alone_are_what_they_were(name: str, tmp_
 
 
 def test_on_fedavg_it_is_poise_bit_for_bit(tmp_path: Path) -> None:
-    guest, whole = ended(FedAvg(), tmp_path / "a"), played(settings(Poise(), rounds=2, keep=100), tmp_path / "b", skewed())
+    guest, whole = (
+        ended(FedAvg(), tmp_path / "a"),
+        played(settings(Poise(), rounds=2, keep=100), tmp_path / "b", skewed()),
+    )
     for client, own in client_states(whole, END).items():
         theirs = client_states(guest, END)[client]["@poise"]
         assert own.keys() == theirs.keys()
@@ -75,7 +105,9 @@ def test_on_fedavg_it_is_poise_bit_for_bit(tmp_path: Path) -> None:
         assert np.array_equal(own["weights"], theirs["weights"])
     for model in ("personal", "global", "alone"):
         assert whole.final("loss", model) == guest.final("loss", model)
-    assert np.array_equal(server_state(whole, END).prior, server_state(guest, END)["@poise"]["prior"])
+    assert np.array_equal(
+        server_state(whole, END).prior, server_state(guest, END)["@poise"]["prior"]
+    )
 
 
 def test_its_experts_are_what_the_base_serves(tmp_path: Path) -> None:
@@ -90,28 +122,61 @@ def test_its_experts_are_what_the_base_serves(tmp_path: Path) -> None:
         net = run.model("personal", client, given=wanted)
         assert net.head.names == ["alone", "global", "teacher", "offsets", "tuned"]
         for name in ("global", "teacher"):
-            assert_equal(net.features[name].state_dict(), run.model(name, given=wanted).state_dict())
-        x, y = (part[np.array(federation.validation[place])] for part in (federation.x, federation.y))
+            assert_equal(
+                net.features[name].state_dict(), run.model(name, given=wanted).state_dict()
+            )
+        x, y = (
+            part[np.array(federation.validation[place])] for part in (federation.x, federation.y)
+        )
         said = net.head.experts(net.features(x)).detach().double().softmax(-1).numpy()
         q = said[np.arange(len(y)), :, y.numpy()] + 1e-12
-        np.testing.assert_allclose(client_states(run, END)[client]["@poise"]["weights"], mixture_weights(q, prior, 10.0), atol=1e-5)
+        np.testing.assert_allclose(
+            client_states(run, END)[client]["@poise"]["weights"],
+            mixture_weights(q, prior, 10.0),
+            atol=1e-5,
+        )
 
 
 def test_inputs_are_changed_for_its_experts_too(tmp_path: Path) -> None:
     composed = compose(FedAvg(), inputs=made("fedrdn"), finish=Poise())
     run = played(settings(composed, rounds=2, keep=100), tmp_path / "run", skewed())
-    plain = played(settings(compose(FedAvg(), inputs=made("fedrdn")), rounds=2, keep=100), tmp_path / "plain", skewed())
-    alone = played(settings(compose(made("standalone"), inputs=made("fedrdn")), rounds=2), tmp_path / "alone", skewed())
-    assert run.final("loss", "global") == plain.final("loss", "global") and run.final("loss", "alone") == alone.final("loss", "personal")
+    plain = played(
+        settings(compose(FedAvg(), inputs=made("fedrdn")), rounds=2, keep=100),
+        tmp_path / "plain",
+        skewed(),
+    )
+    alone = played(
+        settings(compose(made("standalone"), inputs=made("fedrdn")), rounds=2),
+        tmp_path / "alone",
+        skewed(),
+    )
+    assert run.final("loss", "global") == plain.final("loss", "global") and run.final(
+        "loss", "alone"
+    ) == alone.final("loss", "personal")
     folded = compose(FedAvg(), inputs=made("fedrdn"), finish=Finetune(tune_epochs=3))
     tuned = played(settings(folded, rounds=2, keep=100), tmp_path / "tuned", skewed())
-    other = played(settings(compose(FedAvg(), finish=Finetune(tune_epochs=3)), rounds=2, keep=100), tmp_path / "other", skewed())
+    other = played(
+        settings(compose(FedAvg(), finish=Finetune(tune_epochs=3)), rounds=2, keep=100),
+        tmp_path / "other",
+        skewed(),
+    )
     assert tuned.final("loss") != other.final("loss") and tuned.main_model == "personal"
 
 
 def test_clients_that_miss_its_end_make_up_for_it(tmp_path: Path) -> None:
-    faults = {"script": [{"round": END, "client": "cy", "kind": "drop"}, {"round": END, "exchange": 2, "client": "bo", "kind": "drop"}]}
-    config = settings(compose(KDIA(gen_steps=4), finish=Poise()), models={"model": NETWORKS["mlp"]}, rounds=2, keep=100, faults=faults)
+    faults = {
+        "script": [
+            {"round": END, "client": "cy", "kind": "drop"},
+            {"round": END, "exchange": 2, "client": "bo", "kind": "drop"},
+        ]
+    }
+    config = settings(
+        compose(KDIA(gen_steps=4), finish=Poise()),
+        models={"model": NETWORKS["mlp"]},
+        rounds=2,
+        keep=100,
+        faults=faults,
+    )
     wanted = eq.Experiment(**config, dataset=eq.from_sites(skewed()))
     run = simulate.run(wanted, tmp_path / "run")
     before = client_states(run, END)
@@ -119,12 +184,16 @@ def test_clients_that_miss_its_end_make_up_for_it(tmp_path: Path) -> None:
     assert run.final("loss")["cy"] == run.final("loss", "alone")["cy"] != run.final("loss")["ada"]
     late = simulate.resume(tmp_path / "run", given=wanted)
     after = client_states(late, END + 5)
-    assert all("weights" in own["@poise"] and "_chances" not in own["@poise"] for own in after.values())
+    assert all(
+        "weights" in own["@poise"] and "_chances" not in own["@poise"] for own in after.values()
+    )
     assert_equal(after["ada"]["@poise"]["tuned"], before["ada"]["@poise"]["tuned"])
 
 
 def test_stopped_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
-    config = settings(compose(made("ditto"), finish=Poise()), models={"model": NETWORKS["cnn"]}, rounds=3)
+    config = settings(
+        compose(made("ditto"), finish=Poise()), models={"model": NETWORKS["cnn"]}, rounds=3
+    )
     wanted = eq.Experiment(**config, dataset=eq.from_sites(skewed()))
     whole = simulate.run(wanted, tmp_path / "whole")
     for last in (1, 3):  # in the rounds, and between the last one and the end
@@ -159,12 +228,37 @@ def test_a_base_whose_server_has_no_model_is_refused_before_round_1(tmp_path: Pa
         ended(made("pfedck"), tmp_path / "run")
 
 
-def test_it_travels_as_plain_data_and_has_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_travels_as_plain_data_and_has_a_flag(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     composed = compose(KDIA(gen_steps=4), finish=Poise(kappa=3.0))
     spec = spec_of(composed)
-    assert spec["finish"]["name"] == "poise" and spec["finish"]["kappa"] == 3.0 and method_from(spec) == composed
-    app(["run", "--method", "kdia", "--finish", "poise", "--set", "method.finish.kappa=3", "--dry-run"], standalone_mode=False)
+    assert (
+        spec["finish"]["name"] == "poise"
+        and spec["finish"]["kappa"] == 3.0
+        and method_from(spec) == composed
+    )
+    app(
+        [
+            "run",
+            "--method",
+            "kdia",
+            "--finish",
+            "poise",
+            "--set",
+            "method.finish.kappa=3",
+            "--dry-run",
+        ],
+        standalone_mode=False,
+    )
     assert "poise" in capsys.readouterr().out
-    app(["compare", "--methods", "fedavg,ditto", "--finish", "poise", "--seeds", "1", "--dry-run"], standalone_mode=False)
+    app(
+        ["compare", "--methods", "fedavg,ditto", "--finish", "poise", "--seeds", "1", "--dry-run"],
+        standalone_mode=False,
+    )
     shown = capsys.readouterr().out
-    assert "fedavg + finish=poise" in shown and "ditto + finish=poise" in shown and "standalone + finish" not in shown
+    assert (
+        "fedavg + finish=poise" in shown
+        and "ditto + finish=poise" in shown
+        and "standalone + finish" not in shown
+    )

@@ -19,7 +19,12 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Any:
     import table
 
     yield table
-    for name in ("table", "study", "settings", "variants"):  # names of the study's own, which others may have, too
+    for name in (
+        "table",
+        "study",
+        "settings",
+        "variants",
+    ):  # names of the study's own, which others may have, too
         sys.modules.pop(name, None)
 
 

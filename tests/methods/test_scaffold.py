@@ -13,7 +13,18 @@ import equipoise as eq
 from equipoise.client import Client
 from equipoise.methods.scaffold import Scaffold
 from tests.helpers.plain import assert_equal, assert_near
-from tests.helpers.problems import RATE, averaged, bench_of, client_states, first_replies, scalar, server_of, server_state, trained, weight
+from tests.helpers.problems import (
+    RATE,
+    averaged,
+    bench_of,
+    client_states,
+    first_replies,
+    scalar,
+    server_of,
+    server_state,
+    trained,
+    weight,
+)
 from tests.helpers.runs import settings, sites
 
 H, A = (1.0, 3.0), (-2.0, 2.0)
@@ -28,16 +39,25 @@ def controls(run: eq.Run, round: int | None = None) -> dict[str, dict[str, torch
 
 def mean_control(run: eq.Run, round: int) -> dict[str, torch.Tensor]:
     own = controls(run, round)
-    return {name: torch.stack([control[name].double() for control in own.values()]).mean(0) for name in next(iter(own.values()))}
+    return {
+        name: torch.stack([control[name].double() for control in own.values()]).mean(0)
+        for name in next(iter(own.values()))
+    }
 
 
 def test_two_quadratics_meet_at_the_true_optimum_where_fedavg_does_not(tmp_path: Path) -> None:
     optimum = np.dot(H, A) / np.sum(H)
-    left = (1 - RATE * np.array(H)) ** 10  # what ten local steps leave of a client's distance to its own optimum
+    left = (
+        1 - RATE * np.array(H)
+    ) ** 10  # what ten local steps leave of a client's distance to its own optimum
     drift = np.dot(1 - left, A) / np.sum(1 - left)
     assert (optimum, round(drift, 3)) == (1.0, 0.667)
-    assert weight(scalar("scaffold", tmp_path / "scaffold", H, A, rounds=60)) == pytest.approx(optimum, abs=1e-5)
-    assert weight(scalar("fedavg", tmp_path / "fedavg", H, A, rounds=60)) == pytest.approx(drift, abs=1e-5)
+    assert weight(scalar("scaffold", tmp_path / "scaffold", H, A, rounds=60)) == pytest.approx(
+        optimum, abs=1e-5
+    )
+    assert weight(scalar("fedavg", tmp_path / "fedavg", H, A, rounds=60)) == pytest.approx(
+        drift, abs=1e-5
+    )
 
 
 def test_every_round_is_algorithm_1_written_out(tmp_path: Path) -> None:
@@ -68,13 +88,22 @@ def test_every_round_is_algorithm_1_written_out(tmp_path: Path) -> None:
         state = server_state(run, row["round"])
         assert float(state.model["features.weight"]) == pytest.approx(x, rel=1e-4, abs=1e-5)
         assert float(state.control["features.weight"]) == pytest.approx(c, rel=1e-4, abs=1e-5)
-    assert len({tuple(row["joined"]) for row in run.rounds()}) > 1, "the cohort never changed: nothing was shown"
+    assert len({tuple(row["joined"]) for row in run.rounds()}) > 1, (
+        "the cohort never changed: nothing was shown"
+    )
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"participation": {"number": 2}}, {"faults": {"script": [{"round": 2, "client": "ada", "kind": "nan"}]}}]
+    "changes",
+    [
+        {},
+        {"participation": {"number": 2}},
+        {"faults": {"script": [{"round": 2, "client": "ada", "kind": "nan"}]}},
+    ],
 )
-def test_the_server_control_is_the_mean_of_all_clients_controls(tmp_path: Path, changes: dict) -> None:
+def test_the_server_control_is_the_mean_of_all_clients_controls(
+    tmp_path: Path, changes: dict
+) -> None:
     run = trained("scaffold", tmp_path / "run", rounds=4, **changes)
     for number in range(1, 5):
         control = server_state(run, number).control
@@ -83,9 +112,16 @@ def test_the_server_control_is_the_mean_of_all_clients_controls(tmp_path: Path, 
 
 
 def test_a_refused_reply_leaves_the_client_its_old_control(tmp_path: Path) -> None:
-    run = trained("scaffold", tmp_path / "run", rounds=2, faults={"script": [{"round": 2, "client": "ada", "kind": "nan"}]})
+    run = trained(
+        "scaffold",
+        tmp_path / "run",
+        rounds=2,
+        faults={"script": [{"round": 2, "client": "ada", "kind": "nan"}]},
+    )
     assert_equal(controls(run, 1)["ada"], controls(run, 2)["ada"])
-    assert not torch.equal(controls(run, 1)["bo"]["head.weight"], controls(run, 2)["bo"]["head.weight"])
+    assert not torch.equal(
+        controls(run, 1)["bo"]["head.weight"], controls(run, 2)["bo"]["head.weight"]
+    )
 
 
 def test_the_first_round_is_uniform_fedavg(tmp_path: Path) -> None:
@@ -98,7 +134,10 @@ def test_the_first_round_is_uniform_fedavg(tmp_path: Path) -> None:
 
 def test_identical_clients_have_the_servers_control_and_move_as_fedavg(tmp_path: Path) -> None:
     same = {"h": (3.0, 3.0, 3.0), "a": (2.0, 2.0, 2.0), "rounds": 5}
-    run, plain = scalar("scaffold", tmp_path / "a", **same), scalar("fedavg", tmp_path / "b", **same)
+    run, plain = (
+        scalar("scaffold", tmp_path / "a", **same),
+        scalar("fedavg", tmp_path / "b", **same),
+    )
     for number in range(1, 6):
         shared = dict(server_state(run, number).control)
         for control in controls(run, number).values():
@@ -109,7 +148,9 @@ def test_identical_clients_have_the_servers_control_and_move_as_fedavg(tmp_path:
 def test_one_full_batch_makes_the_control_the_exact_gradient(tmp_path: Path) -> None:
     """In every round, whatever the controls were: the corrections cancel. Shows that the decayed rate is the one divided by."""
     data = sites({"ada": 12, "bo": 7})
-    config = settings("scaffold", "mlp", training={"lr": 0.1, "lr_decay": 0.5, "batch": 100}, rounds=3)
+    config = settings(
+        "scaffold", "mlp", training={"lr": 0.1, "lr_decay": 0.5, "batch": 100}, rounds=3
+    )
     run = trained("scaffold", tmp_path / "run", "mlp", data, training=config["training"])
     bench, _ = bench_of(config, data)
     for number in (1, 2, 3):
@@ -127,7 +168,12 @@ def test_the_server_rate_scales_the_mean_move_and_buffers_are_averaged() -> None
     replies = eq.Ups(list(ups.items()))
     new = method.update(server, state, replies, method.weights(server, state, replies)).model
     mean = averaged(ups, dict.fromkeys(ups, 1.0))
-    expected = {name: mean[name] if name in new.untrained else state.model[name] + 0.25 * (mean[name] - state.model[name]) for name in mean}
+    expected = {
+        name: mean[name]
+        if name in new.untrained
+        else state.model[name] + 0.25 * (mean[name] - state.model[name])
+        for name in mean
+    }
     assert len(new.untrained) == 6
     assert_near(new, expected)
 
@@ -135,7 +181,9 @@ def test_the_server_rate_scales_the_mean_move_and_buffers_are_averaged() -> None
 def test_a_client_that_took_no_step_moves_no_control() -> None:
     """A single sample and a batch norm that cannot take it: dividing by no steps would poison the server."""
     normed = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
-    bench, method = bench_of(settings("scaffold", models={"model": normed}), sites({"ada": 24, "bo": 1}))
+    bench, method = bench_of(
+        settings("scaffold", models={"model": normed}), sites({"ada": 24, "bo": 1})
+    )
     replies = first_replies(bench, method)
     assert replies["bo"].control.norm() == 0
     assert_equal(replies["bo"].model, bench.initial("model"))
@@ -143,8 +191,17 @@ def test_a_client_that_took_no_step_moves_no_control() -> None:
 
 
 @pytest.mark.parametrize(
-    "training", [{"momentum": 0.9}, {"weight_decay": 1e-4}, {"optimiser": "adam"}, {"optimiser": "adamw"}, {"clip": 1.0}]
+    "training",
+    [
+        {"momentum": 0.9},
+        {"weight_decay": 1e-4},
+        {"optimiser": "adam"},
+        {"optimiser": "adamw"},
+        {"clip": 1.0},
+    ],
 )
 def test_anything_but_plain_sgd_is_refused_with_the_reason(training: dict) -> None:
-    with pytest.raises(ValueError, match=r"Scaffold needs plain sgd.*update divided by the learning rate"):
+    with pytest.raises(
+        ValueError, match=r"Scaffold needs plain sgd.*update divided by the learning rate"
+    ):
         eq.Experiment(method="scaffold", training=training)

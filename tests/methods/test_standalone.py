@@ -16,13 +16,21 @@ from tests.helpers.runs import sites
 def test_a_client_does_not_depend_on_the_data_of_others(tmp_path: Path) -> None:
     data = sites()
     changed = {name: (x if name == "bo" else -x, y) for name, (x, y) in data.items()}
-    first, second = (client_states(trained("standalone", tmp_path / name, "cnn", one)) for name, one in (("a", data), ("b", changed)))
+    first, second = (
+        client_states(trained("standalone", tmp_path / name, "cnn", one))
+        for name, one in (("a", data), ("b", changed))
+    )
     assert_equal(first["bo"]["local"], second["bo"]["local"])
-    assert not torch.equal(first["ada"]["local"]["head.weight"], second["ada"]["local"]["head.weight"])
+    assert not torch.equal(
+        first["ada"]["local"]["head.weight"], second["ada"]["local"]["head.weight"]
+    )
 
 
 def test_it_is_fedavg_with_one_client(tmp_path: Path) -> None:
-    alone, together = (trained(name, tmp_path / name, "cnn", sites({"ada": 20})) for name in ("standalone", "fedavg"))
+    alone, together = (
+        trained(name, tmp_path / name, "cnn", sites({"ada": 20}))
+        for name in ("standalone", "fedavg")
+    )
     assert_equal(client_states(alone)["ada"]["local"], server_state(together).model)
 
 
@@ -46,7 +54,9 @@ def test_the_optimiser_is_new_in_every_round_unless_it_is_kept(tmp_path: Path) -
 
     def end(name: str, steps: int, rounds: int, keep: bool) -> float:
         training = {"momentum": 0.9, "steps": steps, "keep_optimiser": keep}
-        run = scalar("standalone", tmp_path / name, (1.0,), (2.0,), rounds=rounds, training=training)
+        run = scalar(
+            "standalone", tmp_path / name, (1.0,), (2.0,), rounds=rounds, training=training
+        )
         return float(client_states(run)["site0"]["local"]["features.weight"])
 
     at_once = end("at once", 30, 1, False)

@@ -7,14 +7,24 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
-from sklearn.metrics import average_precision_score, balanced_accuracy_score, confusion_matrix, roc_auc_score, roc_curve
+from sklearn.metrics import (
+    average_precision_score,
+    balanced_accuracy_score,
+    confusion_matrix,
+    roc_auc_score,
+    roc_curve,
+)
 
 from equipoise.metrics import clinical, counts
 
 
-def scores(samples: int, classes: int, seed: int = 0, sharp: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+def scores(
+    samples: int, classes: int, seed: int = 0, sharp: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    y = rng.choice(classes, samples, p=np.linspace(3, 1, classes) / np.linspace(3, 1, classes).sum())
+    y = rng.choice(
+        classes, samples, p=np.linspace(3, 1, classes) / np.linspace(3, 1, classes).sum()
+    )
     z = rng.normal(size=(samples, classes)) + 1.2 * np.eye(classes)[y]
     p = np.exp(sharp * z)
     return p / p.sum(1, keepdims=True), y
@@ -30,11 +40,21 @@ def test_ranking_measures_are_sklearns_within_the_bins(classes: int, samples: in
     exact = np.mean([roc_auc_score(y == c, p[:, c]) for c in chosen])
     assert abs(found["auroc"] - exact) <= counts.resolution(table) + 1e-12
     assert counts.resolution(table) < 0.01
-    assert found["auprc"] == pytest.approx(np.mean([average_precision_score(y == c, p[:, c]) for c in chosen]), abs=0.01)
-    assert found["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y, p.argmax(1)), abs=1e-12)
-    sensitivity = np.mean([clinical.sensitivity_at_specificity(p[:, c], (y == c).astype(int)) for c in chosen])
-    assert found["sensitivity_at_specificity"] == pytest.approx(sensitivity, abs=0.05 if samples == 60 else 0.02)
-    assert found["calibration_error"] == pytest.approx(clinical.calibration_error(p, y), abs=0.03 if samples == 60 else 0.01)
+    assert found["auprc"] == pytest.approx(
+        np.mean([average_precision_score(y == c, p[:, c]) for c in chosen]), abs=0.01
+    )
+    assert found["balanced_accuracy"] == pytest.approx(
+        balanced_accuracy_score(y, p.argmax(1)), abs=1e-12
+    )
+    sensitivity = np.mean(
+        [clinical.sensitivity_at_specificity(p[:, c], (y == c).astype(int)) for c in chosen]
+    )
+    assert found["sensitivity_at_specificity"] == pytest.approx(
+        sensitivity, abs=0.05 if samples == 60 else 0.02
+    )
+    assert found["calibration_error"] == pytest.approx(
+        clinical.calibration_error(p, y), abs=0.03 if samples == 60 else 0.01
+    )
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -45,9 +65,19 @@ def test_measures_of_rounded_scores_are_exact(classes: int) -> None:
     p[np.arange(300), p.argmax(1)] += 1 - p.sum(1)  # rows that sum to one again, in whole per cent
     table, chosen = counts.counted(p, y), [1] if classes == 2 else range(classes)
     found = counts.measures(table)
-    assert found["auroc"] == pytest.approx(np.mean([roc_auc_score(y == c, np.rint(100 * p[:, c])) for c in chosen]), abs=1e-12)
-    assert found["auprc"] == pytest.approx(np.mean([average_precision_score(y == c, np.rint(100 * p[:, c])) for c in chosen]), abs=1e-12)
-    wanted = np.mean([clinical.sensitivity_at_specificity(np.rint(100 * p[:, c]), (y == c).astype(int)) for c in chosen])
+    assert found["auroc"] == pytest.approx(
+        np.mean([roc_auc_score(y == c, np.rint(100 * p[:, c])) for c in chosen]), abs=1e-12
+    )
+    assert found["auprc"] == pytest.approx(
+        np.mean([average_precision_score(y == c, np.rint(100 * p[:, c])) for c in chosen]),
+        abs=1e-12,
+    )
+    wanted = np.mean(
+        [
+            clinical.sensitivity_at_specificity(np.rint(100 * p[:, c]), (y == c).astype(int))
+            for c in chosen
+        ]
+    )
     assert found["sensitivity_at_specificity"] == pytest.approx(wanted, abs=1e-12)
     gaps = []
     confidence = np.rint(100 * p.max(1)).astype(int)
@@ -68,7 +98,9 @@ def test_curves_and_thresholds_are_sklearns() -> None:
     assert np.all(np.diff(x) >= 0) and (x[0], height[0], x[-1], height[-1]) == (0, 0, 1, 1)
     share, mean = calibration_curve(y, np.minimum(rounded / 100, 0.999) + 1e-6, n_bins=10)
     ours = counts.calibration(positives, negatives)
-    assert [one[1] for one in ours] == pytest.approx(share.tolist()) and [one[0] for one in ours] == pytest.approx(mean.tolist(), abs=0.01)
+    assert [one[1] for one in ours] == pytest.approx(share.tolist()) and [
+        one[0] for one in ours
+    ] == pytest.approx(mean.tolist(), abs=0.01)
     assert sum(one[2] for one in ours) == 500
     for percent in (10, 50, 90):
         cleared, false, missed, true = confusion_matrix(y, rounded >= percent).ravel()
@@ -105,7 +137,11 @@ def test_redrawn_tables_are_tables() -> None:
         drawn = counts.redrawn(table, 0, 20)
         for one in drawn:
             sums = one.sum(-1)
-            assert (sums[:, 0] + sums[:, 1] == 70).all() and (one[:, 2] <= one[:, 0]).all() and (one[:, 3] <= one[:, 1]).all()
+            assert (
+                (sums[:, 0] + sums[:, 1] == 70).all()
+                and (one[:, 2] <= one[:, 0]).all()
+                and (one[:, 3] <= one[:, 1]).all()
+            )
             if classes == 2:
                 assert counts.fault(one, 2, 70) is None
         assert drawn.std(0).sum() > 0
@@ -114,7 +150,11 @@ def test_redrawn_tables_are_tables() -> None:
 def test_what_does_not_exist_is_nan_and_strangers_tables_are_refused() -> None:
     p, y = scores(50, 2)
     only = counts.measures(counts.counted(p, np.ones(50, int)))
-    assert np.isnan(only["auroc"]) and np.isnan(only["auprc"]) and not np.isnan(only["balanced_accuracy"])
+    assert (
+        np.isnan(only["auroc"])
+        and np.isnan(only["auprc"])
+        and not np.isnan(only["balanced_accuracy"])
+    )
     assert counts.majority(counts.counted(p, np.ones(50, int))) == 1.0
     good = counts.counted(p, y)
     assert counts.fault(good, 2, 50) is None and counts.total(good) == 50
@@ -133,7 +173,15 @@ def test_what_does_not_exist_is_nan_and_strangers_tables_are_refused() -> None:
     def more(table: Any) -> None:
         table[0, counts.FOUND] = table[0, counts.POSITIVES] + 1
 
-    for wrong in (changed(off), changed(negative), changed(more), good[:1], good.astype(float), "x", None):
+    for wrong in (
+        changed(off),
+        changed(negative),
+        changed(more),
+        good[:1],
+        good.astype(float),
+        "x",
+        None,
+    ):
         assert counts.fault(wrong, 2) is not None
     assert counts.fault(good, 2, 51) is not None
     with pytest.raises(ValueError, match="softmax"):
@@ -142,12 +190,21 @@ def test_what_does_not_exist_is_nan_and_strangers_tables_are_refused() -> None:
 
 def table_of(**rows: dict[int, int]) -> np.ndarray:
     """A row of counts by score in per cent, of each kind."""
-    return np.array([[rows.get(kind, {}).get(percent, 0) for percent in range(101)] for kind in ("positives", "negatives")])
+    return np.array(
+        [
+            [rows.get(kind, {}).get(percent, 0) for percent in range(101)]
+            for kind in ("positives", "negatives")
+        ]
+    )
 
 
 def test_a_table_may_not_contradict_itself() -> None:
     good = counts.counted([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6]], [0, 1, 0])
-    assert counts.fault(good, 2, 3) is None and counts.fault(good, 2) is None and counts.fault(good.astype(np.uint8), 2) is None
+    assert (
+        counts.fault(good, 2, 3) is None
+        and counts.fault(good, 2) is None
+        and counts.fault(good.astype(np.uint8), 2) is None
+    )
 
     def moved(row: int, percent: int, other: int, place: int = 1) -> np.ndarray:
         found = good.copy()
@@ -159,7 +216,9 @@ def test_a_table_may_not_contradict_itself() -> None:
     # The same sums, but a sample that was found where no positive is, and one that was mistaken where no negative is.
     assert contradiction in (counts.fault(moved(counts.FOUND, 80, 81), 2) or "")
     assert contradiction in (counts.fault(moved(counts.MISTAKEN, 60, 61), 2) or "")
-    assert contradiction in (counts.fault(good, 2, 4) or "") and contradiction in (counts.fault(good, 2, 2) or "")
+    assert contradiction in (counts.fault(good, 2, 4) or "") and contradiction in (
+        counts.fault(good, 2, 2) or ""
+    )
     unnamed = good.copy()
     unnamed[1, counts.MISTAKEN] = 0  # three samples, of which two were called anything
     assert contradiction in (counts.fault(unnamed, 2) or "")
@@ -185,7 +244,9 @@ def test_scores_at_both_ends_are_counted() -> None:
             counts.counted(wrong, [0])
     empty = counts.counted(np.empty((0, 3)), [])
     assert (
-        counts.total(empty) == 0 and np.isnan(counts.majority(empty)) and all(np.isnan(value) for value in counts.measures(empty).values())
+        counts.total(empty) == 0
+        and np.isnan(counts.majority(empty))
+        and all(np.isnan(value) for value in counts.measures(empty).values())
     )
 
 
@@ -235,7 +296,9 @@ def test_pairs_in_one_bin_are_half_of_the_resolution() -> None:
     found = counts.resolution(counts.counted(p, [0, 1, 1]))
     assert found == pytest.approx((1 / 2 / 2 + 0) / 2)
     assert np.isnan(counts.resolution(counts.counted(p[:1], [0])))
-    assert counts.resolution(counts.counted([[0.2, 0.8], [0.2, 0.8], [0.2, 0.8], [0.7, 0.3]], [1, 0, 0, 0])) == pytest.approx(2 / 3 / 2)
+    assert counts.resolution(
+        counts.counted([[0.2, 0.8], [0.2, 0.8], [0.2, 0.8], [0.7, 0.3]], [1, 0, 0, 0])
+    ) == pytest.approx(2 / 3 / 2)
 
 
 def test_calibration_by_tenths() -> None:
@@ -251,10 +314,21 @@ def test_calibration_by_tenths() -> None:
 
 def test_a_threshold_belongs_to_the_positives_and_what_does_not_exist_is_nan() -> None:
     pair = table_of(positives={50: 3, 49: 1}, negatives={50: 1, 49: 4, 51: 1})
-    assert counts.at_threshold(*pair, 50) == pytest.approx({"sensitivity": 3 / 4, "specificity": 4 / 6, "ppv": 3 / 5, "npv": 4 / 5})
+    assert counts.at_threshold(*pair, 50) == pytest.approx(
+        {"sensitivity": 3 / 4, "specificity": 4 / 6, "ppv": 3 / 5, "npv": 4 / 5}
+    )
     nobody, all_of_them = counts.at_threshold(*pair, 100), counts.at_threshold(*pair, 0)
-    assert nobody["sensitivity"] == 0 and nobody["specificity"] == 1 and np.isnan(nobody["ppv"]) and nobody["npv"] == 6 / 10
-    assert all_of_them["sensitivity"] == 1 and np.isnan(all_of_them["npv"]) and all_of_them["ppv"] == 4 / 10
+    assert (
+        nobody["sensitivity"] == 0
+        and nobody["specificity"] == 1
+        and np.isnan(nobody["ppv"])
+        and nobody["npv"] == 6 / 10
+    )
+    assert (
+        all_of_them["sensitivity"] == 1
+        and np.isnan(all_of_them["npv"])
+        and all_of_them["ppv"] == 4 / 10
+    )
 
 
 def test_curves_without_samples_of_one_kind_stay_at_zero() -> None:
@@ -265,12 +339,19 @@ def test_curves_without_samples_of_one_kind_stay_at_zero() -> None:
 def test_classes_that_do_not_occur_are_left_out_of_the_mean() -> None:
     p = [[0.6, 0.3, 0.1], [0.3, 0.6, 0.1], [0.5, 0.4, 0.1], [0.7, 0.2, 0.1]]
     found = counts.measures(counts.counted(p, [0, 1, 1, 0]))
-    assert float(found["balanced_accuracy"]) == 0.75 and float(found["auroc"]) == 1.0 and float(found["auprc"]) == 1.0
+    assert (
+        float(found["balanced_accuracy"]) == 0.75
+        and float(found["auroc"]) == 1.0
+        and float(found["auprc"]) == 1.0
+    )
     assert float(found["sensitivity_at_specificity"]) == 1.0
 
 
 def test_majority_pooled_and_intervals() -> None:
-    first, second = counts.counted([[0.9, 0.1]] * 3, [0, 0, 1]), counts.counted([[0.2, 0.8]] * 2, [1, 1])
+    first, second = (
+        counts.counted([[0.9, 0.1]] * 3, [0, 0, 1]),
+        counts.counted([[0.2, 0.8]] * 2, [1, 1]),
+    )
     assert (
         counts.majority(first) == 2 / 3
         and counts.majority(counts.pooled([first, second])) == 3 / 5
@@ -280,7 +361,9 @@ def test_majority_pooled_and_intervals() -> None:
     usual, same = counts.intervals(table), counts.intervals(table, 0, 0.95, 1000)
     assert usual == same and usual["auroc"].count + usual["auroc"].undefined == 1000
     narrow, other = counts.intervals(table, level=0.5), counts.intervals(table, seed=1)
-    assert (narrow["auroc"].high or 0) - (narrow["auroc"].low or 0) < (usual["auroc"].high or 0) - (usual["auroc"].low or 0)
+    assert (narrow["auroc"].high or 0) - (narrow["auroc"].low or 0) < (usual["auroc"].high or 0) - (
+        usual["auroc"].low or 0
+    )
     assert other["auroc"].low != usual["auroc"].low and other["auroc"].value == usual["auroc"].value
 
 

@@ -33,14 +33,23 @@ accuracies = st.lists(st.floats(0.01, 1), min_size=2, max_size=12)
         ([73.16, 63.33, 56.70, 51.72], 61.23, 8.03, 51.72),
     ],
 )
-def test_spread_gives_published_averages_and_deviations(domains: list[float], mean: float, std: float, lowest: float) -> None:
+def test_spread_gives_published_averages_and_deviations(
+    domains: list[float], mean: float, std: float, lowest: float
+) -> None:
     result = spread(domains)
-    assert (result["mean"], result["std"], result["min"]) == pytest.approx((mean, std, lowest), abs=0.0051)
+    assert (result["mean"], result["std"], result["min"]) == pytest.approx(
+        (mean, std, lowest), abs=0.0051
+    )
     assert result["max"] == max(domains)
 
 
-@pytest.mark.parametrize(("clients", "worst", "best"), [(1, 1, 1), (10, 1, 10), (11, 1.5, 10.5), (20, 1.5, 19.5), (30, 2, 29)])
-def test_worst_decile_is_the_mean_of_the_worst_tenth_rounded_up(clients: int, worst: float, best: float) -> None:
+@pytest.mark.parametrize(
+    ("clients", "worst", "best"),
+    [(1, 1, 1), (10, 1, 10), (11, 1.5, 10.5), (20, 1.5, 19.5), (30, 2, 29)],
+)
+def test_worst_decile_is_the_mean_of_the_worst_tenth_rounded_up(
+    clients: int, worst: float, best: float
+) -> None:
     values = np.arange(1, clients + 1)[::-1]
     assert spread(values)["worst_decile"] == worst
     assert spread(values, lower_is_better=True)["worst_decile"] == best
@@ -57,12 +66,20 @@ def test_spread_and_transfer_of_missing_values_are_nan_with_a_reason(values: lis
 def test_cf_is_pearson_and_spearman() -> None:
     from scipy.stats import pearsonr, spearmanr
 
-    assert collaborative_fairness(ALONE, TOGETHER) == pytest.approx(100 * pearsonr(ALONE, TOGETHER)[0])
+    assert collaborative_fairness(ALONE, TOGETHER) == pytest.approx(
+        100 * pearsonr(ALONE, TOGETHER)[0]
+    )
     tied = [0.7, 0.7, 0.75, 0.72, 0.72]
-    assert collaborative_fairness(ALONE, tied, rank=True) == pytest.approx(100 * spearmanr(ALONE, tied)[0])
+    assert collaborative_fairness(ALONE, tied, rank=True) == pytest.approx(
+        100 * spearmanr(ALONE, tied)[0]
+    )
 
 
-@given(st.lists(st.integers(0, 1000), min_size=2, max_size=12, unique=True), st.floats(0.01, 100), st.floats(-10, 10))
+@given(
+    st.lists(st.integers(0, 1000), min_size=2, max_size=12, unique=True),
+    st.floats(0.01, 100),
+    st.floats(-10, 10),
+)
 def test_cf_of_a_linear_image_is_its_sign(alone: list[int], slope: float, offset: float) -> None:
     s = np.array(alone) / 1000
     assert collaborative_fairness(s, s) == pytest.approx(100)
@@ -79,7 +96,9 @@ def test_cf_is_blind_to_halved_accuracy_and_to_the_order_of_clients() -> None:
 
 @given(st.floats(0, 1), st.floats(0, 1), st.sampled_from([0.3, -0.3]))
 def test_two_clients_have_cf_of_plus_or_minus_100(first: float, other: float, step: float) -> None:
-    assert collaborative_fairness([first, first + 0.1], [other, other + step]) == pytest.approx(100 * np.sign(step))
+    assert collaborative_fairness([first, first + 0.1], [other, other + step]) == pytest.approx(
+        100 * np.sign(step)
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,7 +111,9 @@ def test_two_clients_have_cf_of_plus_or_minus_100(first: float, other: float, st
         ([0.5, float("nan"), 0.6], [0.5, 0.6, 0.7], r"positions \[1\]"),
     ],
 )
-def test_undefined_cf_is_nan_and_says_why(alone: list[float], together: list[float], reason: str) -> None:
+def test_undefined_cf_is_nan_and_says_why(
+    alone: list[float], together: list[float], reason: str
+) -> None:
     for rank in (False, True):
         with pytest.warns(UndefinedMetric, match=reason):
             assert np.isnan(collaborative_fairness(alone, together, rank))
@@ -106,7 +127,9 @@ def test_cf_stays_in_range_for_tiny_and_nearly_equal_values() -> None:
 
 def test_cf_of_unrelated_accuracies_has_a_standard_error_of_33_points_with_ten_clients() -> None:
     draws = stream(1, "null").normal(size=(2000, 2, 10))
-    assert np.std([collaborative_fairness(s, p) for s, p in draws]) == pytest.approx(100 / 3, rel=0.05)
+    assert np.std([collaborative_fairness(s, p) for s, p in draws]) == pytest.approx(
+        100 / 3, rel=0.05
+    )
 
 
 def test_unequal_lengths_and_matrices_are_refused() -> None:
@@ -124,8 +147,12 @@ def test_percentiles_of_six_clients_are_means_of_two() -> None:
 
 
 def test_for_errors_a_rise_is_the_harm() -> None:
-    result = negative_transfer(alone=[1.2, 1.0, 1.1, 1.0], together=[1.5, 0.9, 1.1, 1.1], lower_is_better=True)
-    assert (result["worst"], result["harmed"], result["average"]) == pytest.approx((0.3, 0.5, 0.075))
+    result = negative_transfer(
+        alone=[1.2, 1.0, 1.1, 1.0], together=[1.5, 0.9, 1.1, 1.1], lower_is_better=True
+    )
+    assert (result["worst"], result["harmed"], result["average"]) == pytest.approx(
+        (0.3, 0.5, 0.075)
+    )
     assert negative_transfer([1.2, 1.0], [1.5, 0.9])["worst"] == pytest.approx(-0.1)
 
 

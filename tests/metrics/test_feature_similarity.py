@@ -32,20 +32,34 @@ def test_feature_similarity_is_the_mean_cosine_over_all_pairs() -> None:
 @pytest.mark.parametrize("name", ["resnet10", "resnet12"])
 def test_a_bottleneck_of_400_lies_between_pooling_and_head(name: str) -> None:
     task = Task("classification", (3, 32, 32), 7)
-    plain, narrow = build({"name": name, "width": 4}, task), build({"name": name, "width": 4, "bottleneck": 400}, task)
+    plain, narrow = (
+        build({"name": name, "width": 4}, task),
+        build({"name": name, "width": 4, "bottleneck": 400}, task),
+    )
     x = torch.randn(2, 3, 32, 32)
-    assert plain.features(x).shape == (2, 32) and narrow.features(x).shape == (2, 400) and narrow.head.in_features == 400
+    assert (
+        plain.features(x).shape == (2, 32)
+        and narrow.features(x).shape == (2, 400)
+        and narrow.head.in_features == 400
+    )
     assert float(narrow.features(x).min()) >= 0
     with pytest.raises(ValueError, match="bottleneck"):
         build({"name": name, "bottleneck": -1}, task)
 
 
 def test_generated_features_of_a_run_of_kdia(tmp_path: Path) -> None:
-    config = {"data": {"name": "digits", "clients": 3}, "model": {"name": "cnn", "width": 4, "hidden": 8}, "workers": 0, "rounds": 1}
+    config = {
+        "data": {"name": "digits", "clients": 3},
+        "model": {"name": "cnn", "width": 4, "hidden": 8},
+        "workers": 0,
+        "rounds": 1,
+    }
     run = eq.run({**config, "method": {"name": "kdia", "gen_steps": 3}}, tmp_path / "run")
     central = run.model("global").eval()
     data = load(DataConfig(name="digits"))
-    generator = Generator(shape_after(central.features, data.x.shape[1:]), classes=10, noise=100).eval()
+    generator = Generator(
+        shape_after(central.features, data.x.shape[1:]), classes=10, noise=100
+    ).eval()
     generator.load_state_dict(dict(load_server(run.store).generator))
     labels = torch.arange(40) % 10
     with torch.no_grad():

@@ -42,7 +42,9 @@ def gain(alone: np.ndarray, together: np.ndarray) -> dict[str, float]:
 def test_seed_interval_is_students() -> None:
     result = over_seeds(FEDAKD, level=0.9)
     low, high = stats.t.interval(0.9, 4, np.mean(FEDAKD), stats.sem(FEDAKD))
-    assert (result.low, result.high, result.std) == pytest.approx((low, high, np.std(FEDAKD, ddof=1)))
+    assert (result.low, result.high, result.std) == pytest.approx(
+        (low, high, np.std(FEDAKD, ddof=1))
+    )
 
 
 def test_undefined_seeds_are_counted_not_averaged() -> None:
@@ -70,7 +72,9 @@ def test_bootstrap_of_a_mean_has_the_binomial_standard_error() -> None:
     ):
         assert result.value == pytest.approx(0.85)
         assert result.std == pytest.approx(error, rel=0.05)
-        assert (result.low, result.high) == pytest.approx((0.85 - 1.96 * error, 0.85 + 1.96 * error), abs=0.006)
+        assert (result.low, result.high) == pytest.approx(
+            (0.85 - 1.96 * error, 0.85 + 1.96 * error), abs=0.006
+        )
 
 
 def test_bootstrap_of_real_valued_samples_has_the_classical_standard_error() -> None:
@@ -91,12 +95,17 @@ def test_bootstrap_repeats_with_its_seed_and_differs_with_another() -> None:
     correct = [[1, 0, 1, 1, 0, 1, 0]] * 3
     assert bootstrap(mean, correct, seed=1) == bootstrap(mean, correct, seed=1)
     assert bootstrap(mean, correct, seed=1) != bootstrap(mean, correct, seed=2)
-    first, again, other = (bootstrap_counts(mean, [4, 5], totals=[7, 9], seed=seed) for seed in (1, 1, 2))
+    first, again, other = (
+        bootstrap_counts(mean, [4, 5], totals=[7, 9], seed=seed) for seed in (1, 1, 2)
+    )
     assert first == again != other
 
 
 def test_a_thousand_draws_unless_said_otherwise() -> None:
-    usual, same, other = (bootstrap_counts(mean, [4, 5], totals=[7, 9], seed=1, **more) for more in ({}, {"draws": 1000}, {"draws": 1001}))
+    usual, same, other = (
+        bootstrap_counts(mean, [4, 5], totals=[7, 9], seed=1, **more)
+        for more in ({}, {"draws": 1000}, {"draws": 1001})
+    )
     assert usual == same != other
 
 
@@ -109,7 +118,9 @@ def test_draws_without_a_value_are_counted() -> None:
         warnings.simplefilter("error")  # of single draws nobody is told
         result = bootstrap(cf, alone, together, seed=1, draws=400)["cf"]
     assert result.value == pytest.approx(100)
-    assert result.undefined == pytest.approx(100, abs=30)  # a quarter of the draws make both clients perfect
+    assert result.undefined == pytest.approx(
+        100, abs=30
+    )  # a quarter of the draws make both clients perfect
     assert result.count + result.undefined == 400
     with pytest.warns(UndefinedMetric, match="same value"):
         assert bootstrap(cf, alone, [[1, 0], [1, 0]], seed=1, draws=10)["cf"].low is None
@@ -147,7 +158,9 @@ def test_debiased_variance_is_never_negative_and_none_for_one_client() -> None:
     with pytest.raises(ValueError, match="got -1"):
         between_client_variance([0.5], [-1])
     with pytest.warns(UndefinedMetric, match=r"positions \[0\]"):
-        assert np.isnan(between_client_variance([1.0, 0.5], accuracy_variance([1.0, 0.5], [1, 10]))["raw"])
+        assert np.isnan(
+            between_client_variance([1.0, 0.5], accuracy_variance([1.0, 0.5], [1, 10]))["raw"]
+        )
     with pytest.raises(ValueError, match="percentages"):
         accuracy_variance([85], [10])
 
@@ -160,7 +173,11 @@ def test_paired_p_is_the_paired_t_test() -> None:
 def test_five_seeds_are_enough_to_decide() -> None:
     """Wilcoxon's signed ranks, the other choice, give 1/16 for any five gains."""
     better = [0.82, 0.81, 0.84, 0.83, 0.82]
-    assert paired_p(better, np.subtract(better, [0.02, 0.01, 0.03, 0.015, 0.025]))[0] < 0.05 < stats.wilcoxon(better).pvalue
+    assert (
+        paired_p(better, np.subtract(better, [0.02, 0.01, 0.03, 0.015, 0.025]))[0]
+        < 0.05
+        < stats.wilcoxon(better).pvalue
+    )
 
 
 def test_without_a_p_value_there_is_a_reason() -> None:
@@ -186,7 +203,12 @@ def test_holm_by_hand() -> None:
 
 def test_correction_counts_only_methods_that_were_tested() -> None:
     worse = [0.79, 0.80, 0.79, 0.81, 0.80]
-    results = {"fedavg": FEDAVG, "fedakd": FEDAKD, "worse": worse, "short": [0.9, 0.9, np.nan, np.nan, np.nan]}
+    results = {
+        "fedavg": FEDAVG,
+        "fedakd": FEDAKD,
+        "worse": worse,
+        "short": [0.9, 0.9, np.nan, np.nan, np.nan],
+    }
     compared = against_baseline(results, "fedavg")
     assert list(compared) == ["fedakd", "worse", "short"]
     assert compared["fedakd"].adjusted == pytest.approx(2 * stats.ttest_rel(FEDAKD, FEDAVG).pvalue)
@@ -214,18 +236,26 @@ def test_ranks_turn_round_and_skip_gaps() -> None:
 def test_ninety_five_per_cent_unless_said_otherwise() -> None:
     low, high = stats.t.interval(0.95, 4, np.mean(FEDAKD), stats.sem(FEDAKD))
     for result in (over_seeds(FEDAKD), each_over_seeds([{"a": value} for value in FEDAKD])["a"]):
-        assert (result.low, result.high, result.count, result.undefined) == pytest.approx((low, high, 5, 0))
+        assert (result.low, result.high, result.count, result.undefined) == pytest.approx(
+            (low, high, 5, 0)
+        )
     narrow = each_over_seeds([{"a": value} for value in FEDAKD], level=0.5)["a"]
     assert narrow == over_seeds(FEDAKD, 0.5) and (narrow.high or 0) < high
     two, single = over_seeds([1.0, 3.0]), over_seeds([2.0, np.nan, np.nan])
-    assert two.low is not None and two.std == pytest.approx(np.sqrt(2)) and (single.std, single.count, single.undefined) == (None, 1, 2)
+    assert (
+        two.low is not None
+        and two.std == pytest.approx(np.sqrt(2))
+        and (single.std, single.count, single.undefined) == (None, 1, 2)
+    )
     correct = [[1, 0, 1, 1, 0, 1]] * 3
     assert (
         bootstrap(mean, correct, seed=1)
         == bootstrap(mean, correct, seed=1, level=0.95, draws=1000)
         != bootstrap(mean, correct, seed=1, level=0.9)
     )
-    assert bootstrap_counts(mean, [4], totals=[9], seed=1) == bootstrap_counts(mean, [4], totals=[9], seed=1, level=0.95)
+    assert bootstrap_counts(mean, [4], totals=[9], seed=1) == bootstrap_counts(
+        mean, [4], totals=[9], seed=1, level=0.95
+    )
     assert bootstrap(mean, correct, seed=1)["mean"].count == 1000
 
 
@@ -239,7 +269,10 @@ def test_levels_are_shares_between_0_and_1(level: float) -> None:
 def test_two_draws_are_the_fewest() -> None:
     for draws in (1, 0):
         for door in (lambda n=draws: bootstrap(mean, [[1, 0]], seed=1, draws=n), lambda n=draws: bootstrap_counts(mean, [1], totals=[2], seed=1, draws=n)):  # fmt: skip
-            with pytest.raises(ValueError, match=f"draws: expected at least 2, and 1000 for a usable interval, got {draws}"):
+            with pytest.raises(
+                ValueError,
+                match=f"draws: expected at least 2, and 1000 for a usable interval, got {draws}",
+            ):
                 door()
     assert bootstrap(mean, [[1, 0]], seed=1, draws=2)["mean"].count == 2
 
@@ -247,10 +280,15 @@ def test_two_draws_are_the_fewest() -> None:
 def test_percentiles_by_hand() -> None:
     drawn = np.append(np.arange(101.0), [np.nan] * 3)
     found = percentile_interval(7.0, drawn, 0.9)
-    assert (found.value, found.low, found.high, found.count, found.undefined) == pytest.approx((7, 5, 95, 101, 3))
+    assert (found.value, found.low, found.high, found.count, found.undefined) == pytest.approx(
+        (7, 5, 95, 101, 3)
+    )
     assert found.std == pytest.approx(np.std(np.arange(101), ddof=1))
     assert percentile_interval(np.nan, drawn, 0.9).low is None
-    one, two = percentile_interval(7.0, np.array([1.0, np.nan]), 0.9), percentile_interval(7.0, np.array([1.0, 3.0]), 0.5)
+    one, two = (
+        percentile_interval(7.0, np.array([1.0, np.nan]), 0.9),
+        percentile_interval(7.0, np.array([1.0, 3.0]), 0.5),
+    )
     assert (one.low, one.high, one.std, one.count, one.undefined) == (None, None, None, 1, 1)
     assert (two.low, two.high) == (1.5, 2.5)
 
@@ -271,11 +309,15 @@ def test_a_clients_samples_are_drawn_with_replacement() -> None:
     values = [[0.0, 1.0, 2.0, 7.0], [1.0, 1.0, 4.0]]
     found = bootstrap(mean, values, seed=3, draws=4000)["mean"]
     assert found.value == pytest.approx((2.5 + 2) / 2)
-    assert found.std == pytest.approx(np.sqrt(np.var(values[0]) / 4 + np.var(values[1]) / 3) / 2, rel=0.05)
+    assert found.std == pytest.approx(
+        np.sqrt(np.var(values[0]) / 4 + np.var(values[1]) / 3) / 2, rel=0.05
+    )
 
 
 @pytest.mark.parametrize(("accuracies", "totals", "fine"), [([0.0, 1.0], [1, 2], True), ([-0.1], [5], False), ([1.1], [5], False), ([0.5], [0], False)])  # fmt: skip
-def test_accuracies_and_totals_at_their_bounds(accuracies: list[float], totals: list[int], fine: bool) -> None:
+def test_accuracies_and_totals_at_their_bounds(
+    accuracies: list[float], totals: list[int], fine: bool
+) -> None:
     if fine:
         np.testing.assert_array_equal(accuracy_variance(accuracies, totals), [np.nan, 0.0])
     else:
@@ -290,12 +332,23 @@ def test_paired_tests_at_their_bounds() -> None:
     p, reason = paired_p(a + 0.1 + 1e-14 * np.arange(5), a)
     assert p is None and "do the seeds reach the runs" in reason
     tiny, noted = paired_p(a + 1e-9 * np.array([1, 2, 1, 3, 1]), a)
-    assert tiny == pytest.approx(stats.ttest_rel(a + 1e-9 * np.array([1, 2, 1, 3, 1]), a).pvalue, rel=1e-3) and noted == ""
+    assert (
+        tiny
+        == pytest.approx(stats.ttest_rel(a + 1e-9 * np.array([1, 2, 1, 3, 1]), a).pvalue, rel=1e-3)
+        and noted == ""
+    )
     assert holm([0.0, 1.0]).tolist() == [0, 1]
     for wrong in (-0.01, 1.01):
-        with pytest.raises(ValueError, match="expected numbers from 0 to 1; leave out tests without one"):
+        with pytest.raises(
+            ValueError, match="expected numbers from 0 to 1; leave out tests without one"
+        ):
             holm([wrong])
     nobody = against_baseline({"a": [np.nan, 1.0], "b": [1.0, np.nan]}, "a")["b"]
     assert np.isnan(nobody.difference) and nobody.seeds == 0
     identical = against_baseline({"a": FEDAVG, "b": FEDAVG}, "a")["b"]
-    assert (identical.difference, identical.p, identical.adjusted, identical.note) == (0, 1.0, 1.0, "identical in every seed")
+    assert (identical.difference, identical.p, identical.adjusted, identical.note) == (
+        0,
+        1.0,
+        1.0,
+        "identical in every seed",
+    )

@@ -44,9 +44,13 @@ def test_binary_measures_equal_scikit_learn(seed: int) -> None:
         assert auroc(scores, y) == pytest.approx(reference.roc_auc_score(y, p[:, 1]))
         assert auprc(scores, y) == pytest.approx(reference.average_precision_score(y, p[:, 1]))
         assert f1(scores, y) == pytest.approx(reference.f1_score(y, p.argmax(1)))
-        assert balanced_accuracy(scores, y) == pytest.approx(reference.balanced_accuracy_score(y, p.argmax(1)))
+        assert balanced_accuracy(scores, y) == pytest.approx(
+            reference.balanced_accuracy_score(y, p.argmax(1))
+        )
         false, true, _ = reference.roc_curve(y, p[:, 1], drop_intermediate=False)
-        assert sensitivity_at_specificity(scores, y, 0.8) == pytest.approx(true[false <= 0.2 + 1e-9].max())
+        assert sensitivity_at_specificity(scores, y, 0.8) == pytest.approx(
+            true[false <= 0.2 + 1e-9].max()
+        )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -55,7 +59,9 @@ def test_macro_measures_equal_scikit_learn(seed: int) -> None:
     assert auroc(p, y) == pytest.approx(reference.roc_auc_score(y, p, multi_class="ovr"))
     assert auprc(p, y) == pytest.approx(reference.average_precision_score(np.eye(4)[y], p))
     assert f1(p, y) == pytest.approx(reference.f1_score(y, p.argmax(1), average="macro"))
-    assert balanced_accuracy(p, y) == pytest.approx(reference.balanced_accuracy_score(y, p.argmax(1)))
+    assert balanced_accuracy(p, y) == pytest.approx(
+        reference.balanced_accuracy_score(y, p.argmax(1))
+    )
     logits = np.log(p) + 5.0
     assert accuracy(logits, y) == reference.accuracy_score(y, p.argmax(1))
     assert log_loss(logits, y) == pytest.approx(reference.log_loss(y, p, labels=range(4)))
@@ -90,13 +96,21 @@ def test_absent_classes_are_left_out_and_named() -> None:
     p, y = sample(4)
     keep = y != 2
     p, y = p[keep], y[keep]
-    with pytest.warns(PartialMetric, match=r"classes \[2\] do not occur, so the mean is over the other 3"):
+    with pytest.warns(
+        PartialMetric, match=r"classes \[2\] do not occur, so the mean is over the other 3"
+    ):
         value = auroc(p, y)
-    assert value == pytest.approx(np.mean([reference.roc_auc_score(y == c, p[:, c]) for c in (0, 1, 3)]))
+    assert value == pytest.approx(
+        np.mean([reference.roc_auc_score(y == c, p[:, c]) for c in (0, 1, 3)])
+    )
     with pytest.warns(PartialMetric, match=r"classes \[2\]"):
-        assert balanced_accuracy(p, y) == pytest.approx(np.mean([(p.argmax(1) == y)[y == c].mean() for c in (0, 1, 3)]))
+        assert balanced_accuracy(p, y) == pytest.approx(
+            np.mean([(p.argmax(1) == y)[y == c].mean() for c in (0, 1, 3)])
+        )
     assert (p.argmax(1) == 2).any()
-    assert f1(p, y) == pytest.approx(reference.f1_score(y, p.argmax(1), average="macro", zero_division=0))
+    assert f1(p, y) == pytest.approx(
+        reference.f1_score(y, p.argmax(1), average="macro", zero_division=0)
+    )
 
 
 def test_f1_leaves_out_a_class_neither_labelled_nor_predicted() -> None:
@@ -142,7 +156,9 @@ def test_a_diverged_model_predicts_nothing() -> None:
 def test_calibration_by_hand() -> None:
     p = [[0.95, 0.05], [0.95, 0.05], [0.3, 0.7], [0.6, 0.4]]
     assert calibration_error(p, [0, 0, 1, 1], bins=10) == pytest.approx((2 * 0.05 + 0.3 + 0.6) / 4)
-    assert calibration_error(p, [0, 0, 1, 1], bins=1) == pytest.approx(abs(3 / 4 - (0.95 * 2 + 0.7 + 0.6) / 4))
+    assert calibration_error(p, [0, 0, 1, 1], bins=1) == pytest.approx(
+        abs(3 / 4 - (0.95 * 2 + 0.7 + 0.6) / 4)
+    )
     assert calibration_error([[1.0, 0.0], [0.0, 1.0]], [0, 1]) == 0
     on_the_edge = [[0.5, 0.5], [0.3, 0.7]]  # 0.5 belongs to the lower of two bins
     assert calibration_error(on_the_edge, [1, 1], bins=2) == pytest.approx((0.5 + 0.3) / 2)
@@ -191,10 +207,18 @@ def test_bounds_of_what_is_asked() -> None:
 
 def test_nine_tenths_and_fifteen_bins_unless_said_otherwise() -> None:
     p, y = sample(2, size=200)
-    assert sensitivity_at_specificity(p, y) == sensitivity_at_specificity(p, y, 0.9) != sensitivity_at_specificity(p, y, 0.6)
+    assert (
+        sensitivity_at_specificity(p, y)
+        == sensitivity_at_specificity(p, y, 0.9)
+        != sensitivity_at_specificity(p, y, 0.6)
+    )
     rng = np.random.default_rng(0)
     scores, labels = rng.random(400), rng.integers(0, 2, 400)
-    assert calibration_error(scores, labels) == calibration_error(scores, labels, 15) != calibration_error(scores, labels, 16)
+    assert (
+        calibration_error(scores, labels)
+        == calibration_error(scores, labels, 15)
+        != calibration_error(scores, labels, 16)
+    )
 
 
 @pytest.mark.filterwarnings("ignore::equipoise.metrics.PartialMetric")
@@ -223,18 +247,24 @@ def test_rows_have_to_be_probabilities(probabilities: list[object], fine: bool) 
 def test_one_column_is_the_probability_of_class_1() -> None:
     column = [[0.2], [0.9], [0.6]]
     for measure in CLINICAL:
-        assert measure(column, [0, 1, 0]) == pytest.approx(measure([[0.8, 0.2], [0.1, 0.9], [0.4, 0.6]], [0, 1, 0]))
+        assert measure(column, [0, 1, 0]) == pytest.approx(
+            measure([[0.8, 0.2], [0.1, 0.9], [0.4, 0.6]], [0, 1, 0])
+        )
 
 
 def test_f1_of_rows_that_are_no_prediction_and_of_classes_called_in_vain() -> None:
     p = [[0.8, 0.1, 0.1], [np.nan, 0.5, 0.5], [0.1, 0.1, 0.8], [0.1, 0.8, 0.1]]
     assert f1(p, [0, 0, 1, 1]) == pytest.approx((2 / 3 + 2 / 3 + 0) / 3)
-    with pytest.warns(PartialMetric, match=r"F1: classes \[2, 3\] do not occur, so the mean is over the other 2"):
+    with pytest.warns(
+        PartialMetric, match=r"F1: classes \[2, 3\] do not occur, so the mean is over the other 2"
+    ):
         assert f1([[0.7, 0.1, 0.1, 0.1], [0.1, 0.7, 0.1, 0.1]], [0, 1]) == 1
 
 
 def test_hits_of_rows_without_a_finite_largest() -> None:
-    scores = np.array([[1.0, 2.0], [np.nan, 0.0], [np.inf, 0.0], [-np.inf, 0.0], [-np.inf, -np.inf]])
+    scores = np.array(
+        [[1.0, 2.0], [np.nan, 0.0], [np.inf, 0.0], [-np.inf, 0.0], [-np.inf, -np.inf]]
+    )
     assert hits(scores, np.array([1, 0, 0, 1, 0])).tolist() == [True, False, False, True, False]
     with pytest.warns(UndefinedMetric, match="log loss is undefined: there are no samples"):
         assert np.isnan(log_loss(np.empty((0, 2)), []))
@@ -246,11 +276,18 @@ def test_hits_of_rows_without_a_finite_largest() -> None:
 def test_labels_at_their_bounds() -> None:
     assert accuracy([[1, 2], [2, 1]], [1, 0]) == 1
     for labels, wrong in (([0, 2], "2.0"), ([0, -1], "-1.0"), ([0.5, 1], "0.5")):
-        with pytest.raises(ValueError, match=rf"labels: expected whole numbers from 0 to 1, got \[{wrong}\]"):
+        with pytest.raises(
+            ValueError, match=rf"labels: expected whole numbers from 0 to 1, got \[{wrong}\]"
+        ):
             accuracy([[1, 2], [2, 1]], labels)
-    with pytest.raises(ValueError, match=r"logits: expected shape \(samples, classes\) with 2 rows, one per label, got \(2,\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"logits: expected shape \(samples, classes\) with 2 rows, one per label, got \(2,\)",
+    ):
         accuracy([1, 2], [0, 1])
-    with pytest.raises(ValueError, match=r"got \[2.0, 3.0, 4.0, 5.0, 6.0\]; give one column per class"):
+    with pytest.raises(
+        ValueError, match=r"got \[2.0, 3.0, 4.0, 5.0, 6.0\]; give one column per class"
+    ):
         accuracy(np.zeros((7, 2)), [0, 2, 3, 4, 5, 6, 7])
 
 

@@ -15,7 +15,16 @@ import equipoise as eq
 from equipoise.comparison import formats
 from equipoise.experiment import ConfigurationError, experiment
 from equipoise.metrics import registry
-from equipoise.metrics.registry import METRICS, Metric, check, find, main_of, measured, names, why_main
+from equipoise.metrics.registry import (
+    METRICS,
+    Metric,
+    check,
+    find,
+    main_of,
+    measured,
+    names,
+    why_main,
+)
 from equipoise.report import report
 from equipoise.runs.summary import summarise
 from equipoise.server import Server, ServerData
@@ -37,12 +46,18 @@ def outputs(metric: Metric) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: f"{metric.name}-{metric.needs}")
-def test_the_direction_is_that_of_right_and_wrong_outputs_and_a_percentage_is_a_share(metric: Metric) -> None:
+def test_the_direction_is_that_of_right_and_wrong_outputs_and_a_percentage_is_a_share(
+    metric: Metric,
+) -> None:
     right, wrong, y = outputs(metric)
     good, bad = metric.function(right, y), metric.function(wrong, y)
     assert good != bad and (good > bad) == metric.higher_is_better
-    assert metric.unit in ("%", "") and (metric.unit == "" or 0 <= min(good, bad) <= max(good, bad) <= 1)
-    assert metric.fits(VALUES if metric.needs == "values" else CLASSES) and not metric.fits(CLASSES if metric.needs == "values" else VALUES)
+    assert metric.unit in ("%", "") and (
+        metric.unit == "" or 0 <= min(good, bad) <= max(good, bad) <= 1
+    )
+    assert metric.fits(VALUES if metric.needs == "values" else CLASSES) and not metric.fits(
+        CLASSES if metric.needs == "values" else VALUES
+    )
 
 
 def test_metrics_of_one_name_share_direction_and_unit() -> None:
@@ -68,7 +83,9 @@ def test_metrics_of_one_name_share_direction_and_unit() -> None:
         (("loss",), None, ("loss", ("loss",))),
     ],
 )
-def test_the_main_metric(listed: tuple[str, ...], main: str | None, expected: tuple[str, tuple[str, ...]]) -> None:
+def test_the_main_metric(
+    listed: tuple[str, ...], main: str | None, expected: tuple[str, tuple[str, ...]]
+) -> None:
     names = measured(CLASSES, listed, main)
     assert (main_of(names, main), names) == expected
     assert bool(why_main(names, main)) == (expected[0] not in ("accuracy", "rmse") and main is None)
@@ -84,7 +101,10 @@ def test_the_main_metric(listed: tuple[str, ...], main: str | None, expected: tu
         ),
         ({"main": "mae"}, "^evaluation.main: mae needs values, but the task is classification"),
         ({"main": "aurok"}, "evaluation.main: unknown metric 'aurok'; did you mean 'auroc'"),
-        ({"metrics": ["acuracy"]}, "evaluation.metrics: unknown metric 'acuracy'; did you mean 'accuracy'"),
+        (
+            {"metrics": ["acuracy"]},
+            "evaluation.metrics: unknown metric 'acuracy'; did you mean 'accuracy'",
+        ),
     ],
 )
 def test_a_metric_that_does_not_fit_is_refused_before_anything_is_written(
@@ -97,18 +117,33 @@ def test_a_metric_that_does_not_fit_is_refused_before_anything_is_written(
 
 def test_classes_are_refused_in_regression(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
-    wanted = {"dataset": eq.from_arrays(x, x[:, 0] * 1.5), "data": {"clients": 2}, "rounds": 1, "workers": 0}
-    with pytest.raises(ValueError, match=r"auroc needs two classes, but the task is regression; choose among loss, rmse, mae"):
+    wanted = {
+        "dataset": eq.from_arrays(x, x[:, 0] * 1.5),
+        "data": {"clients": 2},
+        "rounds": 1,
+        "workers": 0,
+    }
+    with pytest.raises(
+        ValueError,
+        match=r"auroc needs two classes, but the task is regression; choose among loss, rmse, mae",
+    ):
         eq.run({**wanted, "evaluation": {"metrics": ["auroc"]}}, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_main_metric_that_no_client_can_have_is_refused(tmp_path: Path) -> None:
     data = sites(labels={"ada": [0], "bo": [1], "cy": [2], "di": [1]})
-    with pytest.raises(ValueError, match="evaluation.main: auroc needs samples of two classes, and no client's test data have them"):
+    with pytest.raises(
+        ValueError,
+        match="evaluation.main: auroc needs samples of two classes, and no client's test data have them",
+    ):
         played(settings("fedavg", evaluation={"metrics": ["auroc"]}), tmp_path / "run", data)
     assert not (tmp_path / "run").exists()
-    assert played(settings("fedavg", rounds=1, evaluation={"metrics": ["auroc", "accuracy"]}), tmp_path / "run", data).final()
+    assert played(
+        settings("fedavg", rounds=1, evaluation={"metrics": ["auroc", "accuracy"]}),
+        tmp_path / "run",
+        data,
+    ).final()
 
 
 def test_adding_a_metric_is_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,24 +152,44 @@ def test_adding_a_metric_is_one_entry(tmp_path: Path, monkeypatch: pytest.Monkey
     def dull(logits: np.ndarray, y: np.ndarray) -> float:
         return float(np.mean(logits.argmin(1) != y))
 
-    monkeypatch.setattr(registry, "METRICS", (*METRICS, Metric("dullness", dull, False, "%", "classes")))
-    base = settings("fedavg", rounds=1, evaluation={"main": "dullness"}) | {"dataset": eq.from_sites(sites())}
-    result = eq.compare({key: value for key, value in base.items() if key != "method"}, ["fedavg"], seeds=[7], out=tmp_path)
+    monkeypatch.setattr(
+        registry, "METRICS", (*METRICS, Metric("dullness", dull, False, "%", "classes"))
+    )
+    base = settings("fedavg", rounds=1, evaluation={"main": "dullness"}) | {
+        "dataset": eq.from_sites(sites())
+    }
+    result = eq.compare(
+        {key: value for key, value in base.items() if key != "method"},
+        ["fedavg"],
+        seeds=[7],
+        out=tmp_path,
+    )
     run = eq.Run(result.entries[1].run.folder)
     assert run.main_metric == "dullness" and set(run.final()) == {"ada", "bo", "cy", "di"}
-    assert summarise(run)["worst"] == max(run.final().values()) and summarise(run, metric="accuracy")["worst"] == min(
-        run.final("accuracy").values()
-    )
+    assert summarise(run)["worst"] == max(run.final().values()) and summarise(
+        run, metric="accuracy"
+    )["worst"] == min(run.final("accuracy").values())
     rows = list(csv.DictReader(io.StringIO(formats.csv_text(result))))
     assert list(dict.fromkeys(row["metric"] for row in rows)) == ["dullness", "accuracy", "loss"]
-    best = next(row for row in rows if row["metric"] == "dullness" and row["measure"] == "average" and row["position"] == "1")
-    assert float(best["value"]) == min(np.mean(list(entry.run.values.values())) for entry in result.entries)
+    best = next(
+        row
+        for row in rows
+        if row["metric"] == "dullness" and row["measure"] == "average" and row["position"] == "1"
+    )
+    assert float(best["value"]) == min(
+        np.mean(list(entry.run.values.values())) for entry in result.entries
+    )
     page = report([tmp_path], tmp_path / "r.html")[0].read_text()
-    assert "dullness in %: average" in page and "dullness in % on test data, lower is better" in page
+    assert (
+        "dullness in %: average" in page and "dullness in % on test data, lower is better" in page
+    )
 
 
 def test_a_diverged_model_counts_and_a_metric_that_does_not_exist_has_no_value() -> None:
-    broken, y = torch.tensor([[float("nan"), 1.0, 0.0], [3.0, 1.0, 0.0], [float("inf"), 0.0, 0.0]]), torch.tensor([1, 0, 0])
+    broken, y = (
+        torch.tensor([[float("nan"), 1.0, 0.0], [3.0, 1.0, 0.0], [float("inf"), 0.0, 0.0]]),
+        torch.tensor([1, 0, 0]),
+    )
     names = ("accuracy", "loss", "auroc", "calibration_error")
     found = score(CLASSES, broken, y, names)
     assert found.keys() == set(names) and found["accuracy"] == pytest.approx(1 / 3)
@@ -156,36 +211,80 @@ def test_scoring_warns_of_nothing(recwarn: pytest.WarningsRecorder) -> None:
 
 def test_the_server_counts_as_runs_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """One definition of accuracy: a row that is not a number is wrong, a class masked by -inf is no harm."""
-    logits, y = torch.tensor([[float("nan"), 1.0], [float("-inf"), 1.0], [2.0, 1.0], [float("inf"), 1.0]]), torch.tensor([0, 1, 1, 0])
+    logits, y = (
+        torch.tensor([[float("nan"), 1.0], [float("-inf"), 1.0], [2.0, 1.0], [float("inf"), 1.0]]),
+        torch.tensor([0, 1, 1, 0]),
+    )
     server = Server(None, ids=[], sizes={}, rounds=1, data=ServerData(SimpleNamespace(y=y)))  # type: ignore[arg-type]
     monkeypatch.setattr(Server, "predict", lambda self, model: logits)
-    assert server.accuracy(None) == score(Task("classification", (4,), 2), logits, y, ["accuracy"])["accuracy"] == 0.25  # type: ignore[arg-type]
+    assert (
+        server.accuracy(None)
+        == score(Task("classification", (4,), 2), logits, y, ["accuracy"])["accuracy"]
+        == 0.25
+    )  # type: ignore[arg-type]
 
 
 def test_an_experiment_names_its_main_metric() -> None:
     assert experiment({"evaluation": {"main": "auroc"}}).evaluation.main == "auroc"
-    with pytest.raises(ConfigurationError, match=r"evaluation.man: unknown key; did you mean evaluation.main\?"):
+    with pytest.raises(
+        ConfigurationError, match=r"evaluation.man: unknown key; did you mean evaluation.main\?"
+    ):
         experiment({"evaluation": {"man": "auroc"}})
 
 
 def test_what_a_metric_is_printed_as() -> None:
     share, error = find("accuracy"), find("rmse")
-    assert (share.scale, share.title, share.of_changes, share.lower_is_better) == (100.0, "accuracy in %", "points", False)
-    assert (error.scale, error.title, error.of_changes, error.lower_is_better) == (1.0, "rmse", "rmse", True)
-    assert [metric.name for metric in METRICS if metric.unit != "%"] == ["loss", "loss", "rmse", "mae"]
-    assert names().count("loss") == 1 and len(names()) == len(METRICS) - 1 and find("loss").needs == "classes"
+    assert (share.scale, share.title, share.of_changes, share.lower_is_better) == (
+        100.0,
+        "accuracy in %",
+        "points",
+        False,
+    )
+    assert (error.scale, error.title, error.of_changes, error.lower_is_better) == (
+        1.0,
+        "rmse",
+        "rmse",
+        True,
+    )
+    assert [metric.name for metric in METRICS if metric.unit != "%"] == [
+        "loss",
+        "loss",
+        "rmse",
+        "mae",
+    ]
+    assert (
+        names().count("loss") == 1
+        and len(names()) == len(METRICS) - 1
+        and find("loss").needs == "classes"
+    )
 
 
 def test_which_metric_fits_which_task() -> None:
     one = Task("classification", (4,), 1)
-    fitting = {task: [metric.name for metric in METRICS if metric.fits(task)] for task in (one, Task("classification", (4,), 2), VALUES)}
+    fitting = {
+        task: [metric.name for metric in METRICS if metric.fits(task)]
+        for task in (one, Task("classification", (4,), 2), VALUES)
+    }
     assert fitting[one] == ["accuracy", "loss", "balanced_accuracy", "f1", "calibration_error"]
-    assert "auroc" in fitting[Task("classification", (4,), 2)] and fitting[VALUES] == ["loss", "rmse", "mae"]
+    assert "auroc" in fitting[Task("classification", (4,), 2)] and fitting[VALUES] == [
+        "loss",
+        "rmse",
+        "mae",
+    ]
     check(CLASSES, ["auroc", "f1"], "accuracy")
     for given, sentence in (
-        ((one, ["auroc"]), "^evaluation.metrics: auroc needs two classes, but the task has one class; choose among accuracy, loss"),
-        ((one, ["f1"], "auroc"), "^evaluation.main: auroc needs two classes, but the task has one class"),
-        ((VALUES, ["f1"]), "^evaluation.metrics: f1 needs classes, but the task is regression; choose among loss, rmse, mae$"),
+        (
+            (one, ["auroc"]),
+            "^evaluation.metrics: auroc needs two classes, but the task has one class; choose among accuracy, loss",
+        ),
+        (
+            (one, ["f1"], "auroc"),
+            "^evaluation.main: auroc needs two classes, but the task has one class",
+        ),
+        (
+            (VALUES, ["f1"]),
+            "^evaluation.metrics: f1 needs classes, but the task is regression; choose among loss, rmse, mae$",
+        ),
         ((one, ["rmse"]), "^evaluation.metrics: rmse needs values, but the task is classification"),
     ):
         with pytest.raises(ValueError, match=sentence):
@@ -193,7 +292,19 @@ def test_which_metric_fits_which_task() -> None:
 
 
 def test_a_main_metric_that_nobody_expects_is_explained() -> None:
-    assert why_main([]) == why_main(["loss"], "loss") == why_main(["rmse"]) == why_main(["auroc", "accuracy"]) == ""
+    assert (
+        why_main([])
+        == why_main(["loss"], "loss")
+        == why_main(["rmse"])
+        == why_main(["auroc", "accuracy"])
+        == ""
+    )
     assert why_main(["loss"]).startswith("the main metric is loss, the only one measured;")
-    assert why_main(["loss", "f1"]).startswith("the main metric is f1, the first measured that is not the loss;")
-    assert main_of(["loss"]) == "loss" and main_of(["loss", "rmse"]) == "rmse" and measured(VALUES, (), "mae") == ("rmse", "loss", "mae")
+    assert why_main(["loss", "f1"]).startswith(
+        "the main metric is f1, the first measured that is not the loss;"
+    )
+    assert (
+        main_of(["loss"]) == "loss"
+        and main_of(["loss", "rmse"]) == "rmse"
+        and measured(VALUES, (), "mae") == ("rmse", "loss", "mae")
+    )

@@ -14,7 +14,10 @@ def made(shape, classes=10, **options):
 
 
 def outputs(generator, count=4):
-    return generator(torch.randn(count, generator.noise, generator=torch_stream(0, "noise")), torch.arange(count) % 3)
+    return generator(
+        torch.randn(count, generator.noise, generator=torch_stream(0, "noise")),
+        torch.arange(count) % 3,
+    )
 
 
 @pytest.mark.parametrize("classes, count", [(10, 890_724), (100, 1_084_944)])
@@ -22,7 +25,10 @@ def test_parameter_count_of_the_paper(classes, count):
     assert sum(one.numel() for one in made((16, 5, 5), classes).parameters()) == count
 
 
-@pytest.mark.parametrize("shape", [(16, 5, 5), (3, 2, 2), (4, 8, 3), (2, 9, 9), (2, 17, 30), (2, 32, 32), (5, 1, 1), (84,), (1,)])
+@pytest.mark.parametrize(
+    "shape",
+    [(16, 5, 5), (3, 2, 2), (4, 8, 3), (2, 9, 9), (2, 17, 30), (2, 32, 32), (5, 1, 1), (84,), (1,)],
+)
 def test_any_feature_shape(shape):
     features = outputs(made(shape))
     assert features.shape == (4, *shape)
@@ -30,20 +36,30 @@ def test_any_feature_shape(shape):
 
 
 def test_layers_of_the_paper():
-    sizes = [(layer.in_channels, layer.out_channels) for layer in made((16, 5, 5)).layers if hasattr(layer, "in_channels")]
+    sizes = [
+        (layer.in_channels, layer.out_channels)
+        for layer in made((16, 5, 5)).layers
+        if hasattr(layer, "in_channels")
+    ]
     assert sizes == [(110, 512), (512, 256), (256, 128), (128, 16)]
 
 
 def test_widths_halve_down_to_64():
-    sizes = [layer.out_channels for layer in made((16, 8, 8)).layers if hasattr(layer, "in_channels")]
+    sizes = [
+        layer.out_channels for layer in made((16, 8, 8)).layers if hasattr(layer, "in_channels")
+    ]
     assert sizes == [512, 256, 128, 64, 64, 64, 16]
 
 
 def test_large_maps_double_and_are_cropped_from_the_centre():
     generator = made((2, 11, 12))
-    grown = generator.eval().layers(torch.cat([torch.zeros(1, 100), generator.label(torch.tensor([1]))], 1)[:, :, None, None])
+    grown = generator.eval().layers(
+        torch.cat([torch.zeros(1, 100), generator.label(torch.tensor([1]))], 1)[:, :, None, None]
+    )
     assert grown.shape == (1, 2, 16, 16)
-    torch.testing.assert_close(generator(torch.zeros(1, 100), torch.tensor([1])), grown[:, :, 2:13, 2:14])
+    torch.testing.assert_close(
+        generator(torch.zeros(1, 100), torch.tensor([1])), grown[:, :, 2:13, 2:14]
+    )
 
 
 @pytest.mark.parametrize("shape", [(16, 5, 5), (12,)])

@@ -11,22 +11,30 @@ from equipoise.task import Task
 def made(events=6, **options):
     with default_generator(0, "gru"):
         return build(
-            {"name": "gru", "codes": 9, "postals": 4, "embedding": 5, "hidden": 7, **options}, Task("classification", (1 + events, 4), 2)
+            {"name": "gru", "codes": 9, "postals": 4, "embedding": 5, "hidden": 7, **options},
+            Task("classification", (1 + events, 4), 2),
         ).eval()
 
 
 def patients(lengths, events=6):
     x = torch.rand(len(lengths), 1 + events, 4, generator=torch_stream(0, "patients"))
     x[:, 1:, 0] = torch.arange(events) % 9 + 1
-    x[:, 0] = torch.tensor([[place % 2, place % 4, length, 0] for place, length in enumerate(lengths)])
+    x[:, 0] = torch.tensor(
+        [[place % 2, place % 4, length, 0] for place, length in enumerate(lengths)]
+    )
     return x
 
 
 def test_parameter_count_at_the_papers_sizes():
     model = build("gru", Task("classification", (9, 4), 2))
-    count = {name: sum(one.numel() for one in part.parameters()) for name, part in model.features.named_children()}
+    count = {
+        name: sum(one.numel() for one in part.parameters())
+        for name, part in model.features.named_children()
+    }
     d = 128 + 3
-    assert count["gru"] == 2 * (3 * 256 * (d + 256) + 6 * 256) + 2 * (3 * 256 * (512 + 256) + 6 * 256)
+    assert count["gru"] == 2 * (3 * 256 * (d + 256) + 6 * 256) + 2 * (
+        3 * 256 * (512 + 256) + 6 * 256
+    )
     assert count["project"] == 512 * 256 + 256 and count["score"] == 256
     assert sum(one.numel() for one in model.head.parameters()) == 536 * 2 + 2
 

@@ -24,8 +24,16 @@ def filled(weights: list[float], offsets: list[float]) -> tuple[Mixture, dict[st
     torch.manual_seed(0)
     nets = {name: build() for name, build in FACTORIES.items()}
     for net in nets.values():
-        net.train()(torch.randn(20, 1, 8, 8))  # batch-norm statistics that are not those at the start
-    mixture = Mixture(nets, EXPERTS, torch.tensor(weights), {"offsets": torch.tensor(offsets, dtype=torch.float64)}, TASK)
+        net.train()(
+            torch.randn(20, 1, 8, 8)
+        )  # batch-norm statistics that are not those at the start
+    mixture = Mixture(
+        nets,
+        EXPERTS,
+        torch.tensor(weights),
+        {"offsets": torch.tensor(offsets, dtype=torch.float64)},
+        TASK,
+    )
     return mixture.eval(), {name: net.eval() for name, net in nets.items()}
 
 
@@ -36,7 +44,9 @@ def test_it_gives_the_logarithm_of_the_mixed_probabilities() -> None:
         found = mixture(x).double().numpy()
         alone, shared = (nets[name](x).double().numpy() for name in ("alone", "global"))
     share = lambda z: np.exp(z) / np.exp(z).sum(1, keepdims=True)  # noqa: E731
-    wanted = 0.2 * share(alone) + 0.3 * share(shared) + 0.5 * share(shared + np.array([1.0, -2.0, 0.5]))
+    wanted = (
+        0.2 * share(alone) + 0.3 * share(shared) + 0.5 * share(shared + np.array([1.0, -2.0, 0.5]))
+    )
     np.testing.assert_allclose(np.exp(found), wanted, atol=1e-6)
     np.testing.assert_allclose(np.exp(found).sum(1), 1, atol=1e-6)
 
@@ -59,8 +69,12 @@ def test_experts_that_share_a_network_share_its_pass() -> None:
 
 def test_of_numbers_it_gives_the_weighted_mean() -> None:
     task = Task("regression", (4,), 1)
-    nets = {name: build({"name": "mlp", "hidden": [3]}, task).eval() for name in ("alone", "global")}
-    mixture = Mixture(nets, EXPERTS, torch.tensor([0.2, 0.3, 0.5]), {"offsets": torch.tensor([2.0])}, task).eval()
+    nets = {
+        name: build({"name": "mlp", "hidden": [3]}, task).eval() for name in ("alone", "global")
+    }
+    mixture = Mixture(
+        nets, EXPERTS, torch.tensor([0.2, 0.3, 0.5]), {"offsets": torch.tensor([2.0])}, task
+    ).eval()
     x = torch.randn(6, 4)
     with torch.no_grad():
         alone, shared = (nets[name](x) for name in ("alone", "global"))
@@ -69,9 +83,16 @@ def test_of_numbers_it_gives_the_weighted_mean() -> None:
 
 def test_one_file_holds_all_of_it(tmp_path: Path) -> None:
     mixture, _ = filled([0.2, 0.3, 0.5], [1.0, -2.0, 0.5])
-    save_file({name: tensor.contiguous() for name, tensor in mixture.state_dict().items()}, tmp_path / "one.safetensors")
-    again = Mixture({name: make() for name, make in FACTORIES.items()}, EXPERTS, torch.ones(3) / 3, {}, TASK)
+    save_file(
+        {name: tensor.contiguous() for name, tensor in mixture.state_dict().items()},
+        tmp_path / "one.safetensors",
+    )
+    again = Mixture(
+        {name: make() for name, make in FACTORIES.items()}, EXPERTS, torch.ones(3) / 3, {}, TASK
+    )
     again.load_state_dict(load_file(tmp_path / "one.safetensors"))
     x = torch.randn(4, 1, 8, 8)
     assert torch.equal(again.eval()(x), mixture(x))
-    assert not any(isinstance(parameter, nn.Parameter) for parameter in mixture.head.parameters()), "weights and offsets are not trained"
+    assert not any(
+        isinstance(parameter, nn.Parameter) for parameter in mixture.head.parameters()
+    ), "weights and offsets are not trained"

@@ -79,7 +79,10 @@ def test_options_as_written_in_a_file(hidden):
 
 
 def test_no_hidden_layer_is_a_linear_model():
-    assert [name for name, _ in build({"name": "mlp", "hidden": []}, TASK).named_parameters()] == ["head.weight", "head.bias"]
+    assert [name for name, _ in build({"name": "mlp", "hidden": []}, TASK).named_parameters()] == [
+        "head.weight",
+        "head.bias",
+    ]
 
 
 def test_the_specification_is_not_changed():
@@ -131,7 +134,12 @@ def test_own_class_with_options(own):
 
 def test_own_class_with_split_receives_the_task(own):
     model = build("own_models:Split", TASK)
-    assert [name for name, _ in model.named_parameters()] == ["features.weight", "features.bias", "head.weight", "head.bias"]
+    assert [name for name, _ in model.named_parameters()] == [
+        "features.weight",
+        "features.bias",
+        "head.weight",
+        "head.bias",
+    ]
 
 
 def test_wrap_keeps_a_network_and_shares_parameters():

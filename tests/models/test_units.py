@@ -16,7 +16,11 @@ TASK = Task("classification", (1, 28, 28), 10)
 
 def tree_of(net: nn.Module) -> Tree:
     trained = {name for name, _ in net.named_parameters()}
-    return Tree({name: entry.clone() for name, entry in net.state_dict().items()}, "model", set(net.state_dict()) - trained)
+    return Tree(
+        {name: entry.clone() for name, entry in net.state_dict().items()},
+        "model",
+        set(net.state_dict()) - trained,
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,8 +42,12 @@ def test_every_layer_but_the_last_has_units(spec: object, counts: list[int]) -> 
     norms = [name for name, module in net.named_modules() if isinstance(module, nn.BatchNorm2d)]
     claimed = [name for names in units.values() for name in names]
     for norm in norms:
-        assert all(f"{norm}.{key}" in claimed for key in ("weight", "bias", "running_mean", "running_var"))
-    assert len(claimed) == len(set(claimed)) and not any(name.startswith("head.") for name in claimed if isinstance(net.head, nn.Linear))
+        assert all(
+            f"{norm}.{key}" in claimed for key in ("weight", "bias", "running_mean", "running_var")
+        )
+    assert len(claimed) == len(set(claimed)) and not any(
+        name.startswith("head.") for name in claimed if isinstance(net.head, nn.Linear)
+    )
 
 
 def trained_statistics(net: nn.Module) -> None:
@@ -55,24 +63,40 @@ def trained_statistics(net: nn.Module) -> None:
     "net",
     [
         nn.Sequential(nn.Flatten(), nn.Linear(784, 5), nn.ReLU(), nn.Linear(5, 10)),
-        nn.Sequential(nn.Conv2d(1, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Flatten(), nn.Linear(5 * 676, 10)),
-        nn.Sequential(nn.Conv2d(1, 5, 3), nn.BatchNorm2d(5, affine=False), nn.ReLU(), nn.Flatten(), nn.Linear(5 * 676, 10)),
+        nn.Sequential(
+            nn.Conv2d(1, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Flatten(), nn.Linear(5 * 676, 10)
+        ),
+        nn.Sequential(
+            nn.Conv2d(1, 5, 3),
+            nn.BatchNorm2d(5, affine=False),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(5 * 676, 10),
+        ),
         nn.Sequential(nn.Flatten(), nn.Linear(784, 5), nn.LayerNorm(5), nn.Linear(5, 10)),
-        nn.Sequential(nn.Conv2d(1, 5, 3, bias=False), nn.GroupNorm(1, 5), nn.Flatten(), nn.Linear(5 * 676, 10)),
+        nn.Sequential(
+            nn.Conv2d(1, 5, 3, bias=False), nn.GroupNorm(1, 5), nn.Flatten(), nn.Linear(5 * 676, 10)
+        ),
     ],
 )
 @pytest.mark.parametrize("mode", [True, False])
-def test_a_unit_left_out_gives_zeros_and_the_others_are_whole(net: nn.Sequential, mode: bool) -> None:
+def test_a_unit_left_out_gives_zeros_and_the_others_are_whole(
+    net: nn.Sequential, mode: bool
+) -> None:
     trained_statistics(net)
     units, tree = hidden_units(net), tree_of(net)
     kept = torch.tensor([True, False, True, True, False])
     rows = unit_rows(units, tree, kept)
     masked = with_units(tree, units, kept)
     last = len(net) - 1
-    assert set(rows) == {name for name in tree if not name.startswith(str(last)) and tree[name].ndim}
+    assert set(rows) == {
+        name for name in tree if not name.startswith(str(last)) and tree[name].ndim
+    }
     for name in tree:
         if name in rows:
-            assert not masked[name][~kept].any() and torch.equal(masked[name][kept], tree[name][kept])
+            assert not masked[name][~kept].any() and torch.equal(
+                masked[name][kept], tree[name][kept]
+            )
         else:
             assert torch.equal(masked[name], tree[name])
     assert masked.untrained == tree.untrained
@@ -82,6 +106,13 @@ def test_a_unit_left_out_gives_zeros_and_the_others_are_whole(net: nn.Sequential
 
 
 def test_a_norm_over_something_else_has_no_rows_and_a_single_layer_no_units() -> None:
-    net = nn.Sequential(nn.BatchNorm2d(1), nn.Conv2d(1, 4, 3), nn.Flatten(), nn.LayerNorm(2704), nn.Linear(2704, 3))
+    net = nn.Sequential(
+        nn.BatchNorm2d(1), nn.Conv2d(1, 4, 3), nn.Flatten(), nn.LayerNorm(2704), nn.Linear(2704, 3)
+    )
     assert hidden_units(net) == {"1": ["1.weight", "1.bias"]}
-    assert hidden_units(nn.Linear(3, 2)) == {} == hidden_units(wrap(nn.Linear(3, 2))) == hidden_units(nn.Identity())
+    assert (
+        hidden_units(nn.Linear(3, 2))
+        == {}
+        == hidden_units(wrap(nn.Linear(3, 2)))
+        == hidden_units(nn.Identity())
+    )

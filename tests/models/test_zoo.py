@@ -84,7 +84,9 @@ def test_where_features_end(name, shape, features):
     assert shape_after(made(name, shape).features, shape) == features
 
 
-@pytest.mark.parametrize("name", ["mlp", "corefed_cnn", "fedave_mnist", "lenet", "bench_cnn", "private_cnn", "proxy_cnn"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "corefed_cnn", "fedave_mnist", "lenet", "bench_cnn", "private_cnn", "proxy_cnn"]
+)
 def test_penultimate_features_are_after_relu(name):
     model = made(name, COLOUR).eval()
     x = torch.randn(4, *COLOUR, generator=torch_stream(0, "x"))
@@ -94,7 +96,9 @@ def test_penultimate_features_are_after_relu(name):
 
 def test_both_splits_of_moon_compute_the_same():
     x = torch.randn(3, *COLOUR, generator=torch_stream(0, "x"))
-    by_map, by_projection = (made({"name": "moon_cnn", "split": split}, COLOUR) for split in ("map", "projection"))
+    by_map, by_projection = (
+        made({"name": "moon_cnn", "split": split}, COLOUR) for split in ("map", "projection")
+    )
     assert torch.equal(by_map(x), by_projection(x))
 
 
@@ -106,7 +110,10 @@ def test_dropout_precedes_relu_in_corefed():
 @pytest.mark.parametrize("name", names())
 def test_outputs_gradients_and_regression(name):
     shape = (5, 4) if name == "gru" else (3, 16, 16)
-    small = {"name": name, **({"width": 4} if "resnet" in name else {"hidden": 6} if name == "gru" else {})}
+    small = {
+        "name": name,
+        **({"width": 4} if "resnet" in name else {"hidden": 6} if name == "gru" else {}),
+    }
     for kind, outputs in (("classification", 7), ("regression", 1)):
         model = made(small, shape, outputs, kind)
         x = torch.rand(3, *shape, generator=torch_stream(0, "x"))
@@ -147,7 +154,9 @@ def test_pooling_before_relu_changes_no_bit(name, channels_last):
     turned = 0
     for part in papers.modules():
         for place, (first, second) in enumerate(
-            zip(list(part)[:-1], list(part)[1:], strict=True) if isinstance(part, nn.Sequential) else ()
+            zip(list(part)[:-1], list(part)[1:], strict=True)
+            if isinstance(part, nn.Sequential)
+            else ()
         ):
             if isinstance(first, nn.MaxPool2d) and isinstance(second, nn.ReLU):
                 part[place], part[place + 1] = second, first
@@ -165,4 +174,6 @@ def test_pooling_before_relu_changes_no_bit(name, channels_last):
                 with torch.no_grad():
                     for one in net.parameters():
                         one -= 0.1 * one.grad
-    assert all(torch.equal(ours.state_dict()[key], value) for key, value in papers.state_dict().items())
+    assert all(
+        torch.equal(ours.state_dict()[key], value) for key, value in papers.state_dict().items()
+    )

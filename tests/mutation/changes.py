@@ -15,8 +15,22 @@ COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv,
     ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
-IN_ORDER = ("isinstance", "issubclass", "cast", "getattr", "setattr", "hasattr")  # swapped arguments are an error at once, or nothing
-SYMMETRIC = ("max", "min", "maximum", "minimum", "swapaxes", "transpose")  # the order of two arguments says nothing
+IN_ORDER = (
+    "isinstance",
+    "issubclass",
+    "cast",
+    "getattr",
+    "setattr",
+    "hasattr",
+)  # swapped arguments are an error at once, or nothing
+SYMMETRIC = (
+    "max",
+    "min",
+    "maximum",
+    "minimum",
+    "swapaxes",
+    "transpose",
+)  # the order of two arguments says nothing
 FLOWS = (ast.If, ast.While, ast.IfExp)
 SKIPPED = (ast.JoinedStr,)  # texts for people: what they say is judged by reading
 LOOKS = (  # numbers given to pictures, which are judged by looking, and the indent of JSON
@@ -75,33 +89,65 @@ def changes(file: str, source: str) -> list[Change]:
                 after = f"({after})" if _tight(target, new) else after
             shown = " ".join(before.split())
             found.append(
-                Change(file, ".".join(within), target.lineno, target.end_lineno or target.lineno, start, stop, shown, after, at_import)
+                Change(
+                    file,
+                    ".".join(within),
+                    target.lineno,
+                    target.end_lineno or target.lineno,
+                    start,
+                    stop,
+                    shown,
+                    after,
+                    at_import,
+                )
             )
     return list(dict.fromkeys(found))
 
 
 def _span(node: ast.expr | ast.stmt) -> list[tuple[int, int]]:
-    return [(node.lineno, node.col_offset), (node.end_lineno or node.lineno, node.end_col_offset or 0)]
+    return [
+        (node.lineno, node.col_offset),
+        (node.end_lineno or node.lineno, node.end_col_offset or 0),
+    ]
 
 
 def _tight(target: ast.expr, new: ast.AST) -> bool:
     """Whether the new text needs brackets: another operator may bind less than its neighbours do."""
-    return isinstance(target, (ast.BinOp, ast.BoolOp)) or (isinstance(new, (ast.BinOp, ast.BoolOp)) and isinstance(target, ast.UnaryOp))
+    return isinstance(target, (ast.BinOp, ast.BoolOp)) or (
+        isinstance(new, (ast.BinOp, ast.BoolOp)) and isinstance(target, ast.UnaryOp)
+    )
 
 
-def _visited(node: ast.AST, within: tuple[str, ...], at_import: bool) -> Iterator[tuple[ast.AST, tuple[str, ...], bool]]:
+def _visited(
+    node: ast.AST, within: tuple[str, ...], at_import: bool
+) -> Iterator[tuple[ast.AST, tuple[str, ...], bool]]:
     """The nodes whose value matters when the program runs: no annotations, no texts, nothing that only a type checker reads."""
     for name, value in ast.iter_fields(node):
         for child in value if isinstance(value, list) else [value]:
-            if not isinstance(child, ast.AST) or isinstance(child, SKIPPED) or name in ("annotation", "returns", "decorator_list"):
+            if (
+                not isinstance(child, ast.AST)
+                or isinstance(child, SKIPPED)
+                or name in ("annotation", "returns", "decorator_list")
+            ):
                 continue
-            if isinstance(child, ast.keyword) and child.arg in LOOKS and not any(isinstance(one, ast.Name) for one in ast.walk(child)):
+            if (
+                isinstance(child, ast.keyword)
+                and child.arg in LOOKS
+                and not any(isinstance(one, ast.Name) for one in ast.walk(child))
+            ):
                 continue
             if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
                 continue
-            if isinstance(child, ast.Assign) and ast.unparse(child.targets[0]) in ("__all__", "paper"):
+            if isinstance(child, ast.Assign) and ast.unparse(child.targets[0]) in (
+                "__all__",
+                "paper",
+            ):
                 continue
-            inner = (*within, child.name) if isinstance(child, (ast.FunctionDef, ast.ClassDef)) else within
+            inner = (
+                (*within, child.name)
+                if isinstance(child, (ast.FunctionDef, ast.ClassDef))
+                else within
+            )
             later = isinstance(node, (ast.FunctionDef, ast.Lambda)) and name == "body"
             yield child, inner, at_import and not later
             yield from _visited(child, inner, at_import and not later)
@@ -117,17 +163,32 @@ def _alternatives(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, ast.AST 
                 new = copy.deepcopy(node)
                 new.ops[place] = COMPARED[type(operator)]()
                 yield node, new
-    elif isinstance(node, (ast.BinOp, ast.AugAssign)) and type(node.op) in COMPUTED and not _text(node):
+    elif (
+        isinstance(node, (ast.BinOp, ast.AugAssign))
+        and type(node.op) in COMPUTED
+        and not _text(node)
+    ):
         yield node, _with(node, op=COMPUTED[type(node.op)]())
     elif isinstance(node, ast.BoolOp):
         yield node, _with(node, op=ast.And() if isinstance(node.op, ast.Or) else ast.Or())
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Not, ast.USub)):
         yield node, node.operand
-    elif isinstance(node, ast.Constant) and not isinstance(node.value, (str, bytes)) and node.value is not None and node.value is not ...:
+    elif (
+        isinstance(node, ast.Constant)
+        and not isinstance(node.value, (str, bytes))
+        and node.value is not None
+        and node.value is not ...
+    ):
         yield node, repr(_other(node.value))
-    elif isinstance(node, ast.Call) and len(node.args) > 1 and not any(isinstance(one, ast.Starred) for one in node.args[:2]):
+    elif (
+        isinstance(node, ast.Call)
+        and len(node.args) > 1
+        and not any(isinstance(one, ast.Starred) for one in node.args[:2])
+    ):
         first, second, *others = node.args
-        if ast.dump(first) != ast.dump(second) and ast.unparse(node.func).rpartition(".")[2] not in (*IN_ORDER, *SYMMETRIC):
+        if ast.dump(first) != ast.dump(second) and ast.unparse(node.func).rpartition(".")[
+            2
+        ] not in (*IN_ORDER, *SYMMETRIC):
             yield node, _with(node, args=[second, first, *others])
     if _removable(node):
         assert isinstance(node, ast.stmt)
@@ -142,7 +203,11 @@ def _with(node: ast.AST, **changed: object) -> ast.AST:
 
 
 def _text(node: ast.AST) -> bool:
-    return any(isinstance(one, ast.JoinedStr) or (isinstance(one, ast.Constant) and isinstance(one.value, str)) for one in ast.walk(node))
+    return any(
+        isinstance(one, ast.JoinedStr)
+        or (isinstance(one, ast.Constant) and isinstance(one.value, str))
+        for one in ast.walk(node)
+    )
 
 
 def _other(value: object) -> object:

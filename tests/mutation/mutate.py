@@ -38,25 +38,45 @@ from plugins import Choose, Record
 
 HERE = Path(__file__).resolve().parent
 SOURCE = "src/equipoise"
-LEFT_OUT = (".git", ".venv", ".mutation", ".hypothesis", "runs", "comparisons", "dist", "build")  # at the top of the tree
+LEFT_OUT = (
+    ".git",
+    ".venv",
+    ".mutation",
+    ".hypothesis",
+    "runs",
+    "comparisons",
+    "dist",
+    "build",
+)  # at the top of the tree
 ENOUGH = 95.0  # per cent of the changes that should be caught
 NO_TESTS = 5  # what pytest ends with
 OUTPUT, LAST_TEST = "mutation-output.txt", "mutation-last.txt"  # of the last tests in a lane
 
 
 def main() -> int:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     asked.add_argument("-n", type=int, default=200, help="how many changes")
     asked.add_argument("--seed", type=int, default=1)
-    asked.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="changes tried at a time")
+    asked.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="changes tried at a time"
+    )
     asked.add_argument("--limit", type=float, default=180.0, help="seconds of tests for one change")
-    asked.add_argument("--tests", nargs="+", default=["tests", "src"], help="tests to use; fewer make a quick trial")
+    asked.add_argument(
+        "--tests",
+        nargs="+",
+        default=["tests", "src"],
+        help="tests to use; fewer make a quick trial",
+    )
     asked.add_argument("--only", default="", help="change only files whose path contains this")
     asked.add_argument("--root", type=Path, default=HERE.parents[1], help="the tree")
     given = asked.parse_args()
     root = given.root.resolve()
     chosen, possible = sample(root, given.only, given.n, given.seed)
-    print(f"{possible} changes are possible; {len(chosen)} are tried, seed {given.seed}", flush=True)
+    print(
+        f"{possible} changes are possible; {len(chosen)} are tried, seed {given.seed}", flush=True
+    )
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     with tempfile.TemporaryDirectory(prefix="mutation-") as scratch:
         lanes = [Path(scratch).resolve() / str(number) for number in range(given.jobs)]
@@ -66,11 +86,16 @@ def main() -> int:
         known = learnt(root, lanes, given.tests)
         survivors = tried(chosen, lanes, known, given.limit)
     listed = root / "tests/mutation/exceptions.yaml"
-    excepted = {entry["change"]: entry["reason"] for entry in (yaml.safe_load(listed.read_text()) if listed.exists() else ()) or ()}
+    excepted = {
+        entry["change"]: entry["reason"]
+        for entry in (yaml.safe_load(listed.read_text()) if listed.exists() else ()) or ()
+    }
     left = {change: how for change, how in survivors.items() if change.name not in excepted}
     caught, counted = len(chosen) - len(survivors), len(chosen) - len(survivors) + len(left)
     share = 100 * caught / max(1, counted)
-    print(f"\ncaught {caught} of {counted}: {share:.1f} %; {len(survivors) - len(left)} more change nothing and are excepted")
+    print(
+        f"\ncaught {caught} of {counted}: {share:.1f} %; {len(survivors) - len(left)} more change nothing and are excepted"
+    )
     for change, how in sorted(left.items(), key=lambda pair: (pair[0].file, pair[0].start)):
         print(f"line {change.line}, {how}\n  {change.name}")
     return 0 if share >= ENOUGH else 1
@@ -86,8 +111,13 @@ def _copy(root: Path, lane: Path) -> None:
 def sample(root: Path, only: str, n: int, seed: int) -> tuple[list[Change], int]:
     """Some changes at random, and how many there are. Each has a number that follows from its name and the seed, and the lowest are taken:
     so other changes of the source hardly change the sample, and what survived can be tried again."""
-    files = {str(path.relative_to(root)): path.read_text() for path in sorted((root / SOURCE).rglob("*.py"))}
-    possible = [change for file, text in files.items() if only in file for change in changes(file, text)]
+    files = {
+        str(path.relative_to(root)): path.read_text()
+        for path in sorted((root / SOURCE).rglob("*.py"))
+    }
+    possible = [
+        change for file, text in files.items() if only in file for change in changes(file, text)
+    ]
     names: Counter[str] = Counter()
 
     def number(change: Change) -> bytes:
@@ -96,7 +126,11 @@ def sample(root: Path, only: str, n: int, seed: int) -> tuple[list[Change], int]
 
     numbered = sorted([(number(change), place) for place, change in enumerate(possible)])
     ordered = (possible[place] for _, place in numbered)
-    return list(itertools.islice((change for change in ordered if change.is_code(files[change.file].encode())), n)), len(possible)
+    return list(
+        itertools.islice(
+            (change for change in ordered if change.is_code(files[change.file].encode())), n
+        )
+    ), len(possible)
 
 
 # Which test runs which line.
@@ -109,8 +143,12 @@ class Map:
     root: Path
     seconds: dict[str, float] = field(default_factory=dict)
     lines: dict[tuple[str, int], set[str]] = field(default_factory=dict)
-    files: dict[str, set[str]] = field(default_factory=dict)  # source file -> tests that run any line of it
-    beside: dict[tuple[str, int], set[str]] = field(default_factory=dict)  # files of tests that start processes which run the line
+    files: dict[str, set[str]] = field(
+        default_factory=dict
+    )  # source file -> tests that run any line of it
+    beside: dict[tuple[str, int], set[str]] = field(
+        default_factory=dict
+    )  # files of tests that start processes which run the line
     tests: dict[str, set[str]] = field(default_factory=dict)  # file of tests -> its tests
 
     def add(self, row: dict[str, Any]) -> None:
@@ -128,21 +166,37 @@ class Map:
     def of(self, change: Change) -> list[str]:
         """The tests that can see a change: first those that run it, then the others of their files, which may share what they made."""
         places = [(change.file, line) for line in range(change.line, change.last + 1)]
-        first = self.files.get(change.file, set()) if change.runs_at_import else {t for place in places for t in self.lines.get(place, ())}
-        if not first and not any(place in self.beside for place in places):  # a line that is told under another number: part of a statement
+        first = (
+            self.files.get(change.file, set())
+            if change.runs_at_import
+            else {t for place in places for t in self.lines.get(place, ())}
+        )
+        if not first and not any(
+            place in self.beside for place in places
+        ):  # a line that is told under another number: part of a statement
             first = self.files.get(change.file, set())
-        files = {_file(test) for test in first} | {file for place in places for file in self.beside.get(place, ())}
+        files = {_file(test) for test in first} | {
+            file for place in places for file in self.beside.get(place, ())
+        }
         if change.runs_at_import:  # by whoever imports it, from wherever: a default or a bound may be all that a test looks at
-            files |= {file for file in self.tests if _imports(self.root / file, change.file, package=True)}
+            files |= {
+                file for file in self.tests if _imports(self.root / file, change.file, package=True)
+            }
         totals = {file: sum(self.seconds[test] for test in self.tests[file]) for file in files}
         found = {test for file in files for test in self.tests[file]}
-        near = {file for file in files if _imports(self.root / file, change.file, change.runs_at_import)}
+        near = {
+            file for file in files if _imports(self.root / file, change.file, change.runs_at_import)
+        }
         # Of the files that import the module all tests, then of every other file the quickest test, then the second of each, and so on.
         rank: dict[str, int] = {}
         for file in files:
-            by_speed = sorted(self.tests[file], key=lambda test: (test not in first, self.seconds[test], test))
+            by_speed = sorted(
+                self.tests[file], key=lambda test: (test not in first, self.seconds[test], test)
+            )
             rank |= {test: 0 if file in near else 1 + place for place, test in enumerate(by_speed)}
-        return sorted(found, key=lambda test: (test not in first, rank[test], totals[_file(test)], test))
+        return sorted(
+            found, key=lambda test: (test not in first, rank[test], totals[_file(test)], test)
+        )
 
 
 def learnt(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> Map:
@@ -152,25 +206,45 @@ def learnt(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> Map:
     """
     kept = root / ".mutation" / "map.json"
     known = json.loads(kept.read_text()) if kept.exists() else {"sources": {}, "files": {}}
-    wanted = {str(path.relative_to(root)): path for name in tests for path in _test_files(root / name)}
-    digests = {file: hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest() for file, path in wanted.items()}
-    fresh = [file for file, digest in digests.items() if known["files"].get(file, {}).get("digest") != digest]
-    sources = {str(path.relative_to(root)): path.read_text() for path in sorted((root / SOURCE).rglob("*.py"))}
+    wanted = {
+        str(path.relative_to(root)): path for name in tests for path in _test_files(root / name)
+    }
+    digests = {
+        file: hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
+        for file, path in wanted.items()
+    }
+    fresh = [
+        file
+        for file, digest in digests.items()
+        if known["files"].get(file, {}).get("digest") != digest
+    ]
+    sources = {
+        str(path.relative_to(root)): path.read_text()
+        for path in sorted((root / SOURCE).rglob("*.py"))
+    }
     if fresh:
-        print(f"running {len(fresh)} files of tests once to learn which test runs which line; this is kept", flush=True)
+        print(
+            f"running {len(fresh)} files of tests once to learn which test runs which line; this is kept",
+            flush=True,
+        )
         version = hashlib.blake2b(repr(sources).encode(), digest_size=8).hexdigest()
         began, rows = time.monotonic(), _traced(root, lanes, fresh)
         failed = [row["test"] for row in rows if not row["passed"]]
         print(
-            f"{len(rows)} tests in {time.monotonic() - began:.0f} s" + (f"; left out, since they do not pass: {failed}" if failed else "")
+            f"{len(rows)} tests in {time.monotonic() - began:.0f} s"
+            + (f"; left out, since they do not pass: {failed}" if failed else "")
         )
         known["sources"][version] = sources
         for file in fresh:
             own = [row for row in rows if _file(row["test"]) == file]
             known["files"][file] = {"digest": digests[file], "version": version, "rows": own}
-        known["files"] = {file: one for file, one in known["files"].items() if (root / file).exists()}
+        known["files"] = {
+            file: one for file, one in known["files"].items() if (root / file).exists()
+        }
         used = {one["version"] for one in known["files"].values()}
-        known["sources"] = {version: texts for version, texts in known["sources"].items() if version in used}
+        known["sources"] = {
+            version: texts for version, texts in known["sources"].items() if version in used
+        }
         kept.parent.mkdir(exist_ok=True)
         kept.write_text(json.dumps(known))
     moves = {version: _moves(then, sources) for version, then in known["sources"].items()}
@@ -187,14 +261,25 @@ def _moves(then: dict[str, str], now: dict[str, str]) -> dict[str, dict[int, int
     found = {}
     for file, text in then.items():
         if now.get(file) != text:
-            pair = difflib.SequenceMatcher(None, text.splitlines(), now.get(file, "").splitlines(), autojunk=False)
-            found[file] = {a + 1 + n: b + 1 + n for a, b, size in pair.get_matching_blocks() for n in range(size)}
+            pair = difflib.SequenceMatcher(
+                None, text.splitlines(), now.get(file, "").splitlines(), autojunk=False
+            )
+            found[file] = {
+                a + 1 + n: b + 1 + n
+                for a, b, size in pair.get_matching_blocks()
+                for n in range(size)
+            }
     return found
 
 
 def _followed(row: dict[str, Any], moved: dict[str, dict[int, int]]) -> dict[str, Any]:
     def now(lines: dict[str, list[int]]) -> dict[str, list[int]]:
-        return {file: [moved[file][line] for line in old if line in moved[file]] if file in moved else old for file, old in lines.items()}
+        return {
+            file: [moved[file][line] for line in old if line in moved[file]]
+            if file in moved
+            else old
+            for file, old in lines.items()
+        }
 
     return {**row, "lines": now(row["lines"]), "children": now(row["children"])}
 
@@ -210,7 +295,9 @@ def _traced(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> list[dic
         shutil.rmtree(folder, ignore_errors=True)
         (folder / "path").mkdir(parents=True)
         start = f"import sys\nsys.path.append({str(HERE)!r})\nimport seen\nseen.trace_child()\n"
-        (folder / "path" / "sitecustomize.py").write_text(start)  # Python imports it in every process that begins
+        (folder / "path" / "sitecustomize.py").write_text(
+            start
+        )  # Python imports it in every process that begins
         plugin = Record(str(lane / SOURCE), folder)
         return lambda: _pytest(lane, [file], plugin, str(folder / "path")), 3600.0
 
@@ -221,16 +308,25 @@ def _traced(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> list[dic
             for line in path.read_text().splitlines():
                 source, number = line.split("\t")
                 children.setdefault(source, set()).add(int(number))
-        found = json.loads((folder / "rows.json").read_text()) if (folder / "rows.json").exists() else []
+        found = (
+            json.loads((folder / "rows.json").read_text())
+            if (folder / "rows.json").exists()
+            else []
+        )
         if not found and code != NO_TESTS:
-            raise SystemExit(f"{file} cannot be run; pytest said:\n{(lane / OUTPUT).read_text()[-2000:]}")
+            raise SystemExit(
+                f"{file} cannot be run; pytest said:\n{(lane / OUTPUT).read_text()[-2000:]}"
+            )
         ended.append(file)
         if len(ended) % 20 == 0:
             print(f"{len(ended)} of {len(files)} files of tests", flush=True)
         for row in found:
             row["children"] = {source: sorted(numbers) for source, numbers in children.items()}
             for key in ("lines", "children"):
-                row[key] = {str(Path(source).relative_to(lane)): numbers for source, numbers in row[key].items()}
+                row[key] = {
+                    str(Path(source).relative_to(lane)): numbers
+                    for source, numbers in row[key].items()
+                }
             rows.append(row)
         return []
 
@@ -252,7 +348,10 @@ def _imports(tests: Path, source: str, package: bool = False) -> bool:
     parent = re.escape(".".join(folders))
     text = tests.read_text() if tests.exists() else ""
     from_package = rf"|from {parent} import " if package and len(folders) > 1 else ""
-    return re.search(rf"\b{parent}\.{name}\b|from {parent} import .*\b{name}\b{from_package}", text) is not None
+    return (
+        re.search(rf"\b{parent}\.{name}\b|from {parent} import .*\b{name}\b{from_package}", text)
+        is not None
+    )
 
 
 def _file(test: str) -> str:
@@ -270,7 +369,9 @@ class Trial:
     doubted: str = ""
 
 
-def tried(chosen: Sequence[Change], lanes: Sequence[Path], known: Map, limit: float) -> dict[Change, str]:
+def tried(
+    chosen: Sequence[Change], lanes: Sequence[Path], known: Map, limit: float
+) -> dict[Change, str]:
     """The changes that no test caught, with what was tried. A test that fails counts once it has passed without the change."""
     survivors: dict[Change, str] = {}
     done, began, whole = itertools.count(1), {}, {}
@@ -281,9 +382,15 @@ def tried(chosen: Sequence[Change], lanes: Sequence[Path], known: Map, limit: fl
         """The quickest tests that see it, as many as the limit allows, one at least."""
         tests = [test for test in known.of(change) if test not in broken]
         totals = itertools.accumulate(known.seconds[test] for test in tests)
-        chosen = [test for place, (test, total) in enumerate(zip(tests, totals, strict=True)) if not place or total <= limit]
+        chosen = [
+            test
+            for place, (test, total) in enumerate(zip(tests, totals, strict=True))
+            if not place or total <= limit
+        ]
         files = {file: place for place, file in enumerate(dict.fromkeys(map(_file, chosen)))}
-        return sorted(chosen, key=lambda test: files[_file(test)])  # file by file: what its tests share is made once
+        return sorted(
+            chosen, key=lambda test: files[_file(test)]
+        )  # file by file: what its tests share is made once
 
     def begin(lane: Path, trial: Trial) -> tuple[Callable[[], int], float]:
         change, place = trial.change, lane / trial.change.file
@@ -302,13 +409,18 @@ def tried(chosen: Sequence[Change], lanes: Sequence[Path], known: Map, limit: fl
         change = trial.change
         source, written = whole[lane]
         (lane / change.file).write_bytes(source)
-        os.utime(lane / change.file, ns=(written, written))  # as it was: what is compiled of it holds again
+        os.utime(
+            lane / change.file, ns=(written, written)
+        )  # as it was: what is compiled of it holds again
         how = {0: "survived", NO_TESTS: "survived", None: "hangs"}.get(code, "caught")
         last = (lane / LAST_TEST).read_text()
         if trial.doubted:
             if how != "survived":
                 broken.add(trial.doubted)
-                print(f"     left out from now on, since it does not pass without the change either: {trial.doubted}", flush=True)
+                print(
+                    f"     left out from now on, since it does not pass without the change either: {trial.doubted}",
+                    flush=True,
+                )
                 return [Trial(change)]
             sure.add(trial.doubted)
             how = "caught"
@@ -317,7 +429,10 @@ def tried(chosen: Sequence[Change], lanes: Sequence[Path], known: Map, limit: fl
         if how == "survived":
             survivors[change] = f"{len(some(change))} of {len(known.of(change))} tests were tried"
         seconds = time.monotonic() - began[lane]
-        print(f"{next(done):4d} {how:<8} {seconds:4.0f} s  {change.file}:{change.line}  {change.before} -> {change.after}", flush=True)
+        print(
+            f"{next(done):4d} {how:<8} {seconds:4.0f} s  {change.file}:{change.line}  {change.before} -> {change.after}",
+            flush=True,
+        )
         return []
 
     _side_by_side([Trial(change) for change in chosen], lanes, begin, end)
@@ -339,7 +454,11 @@ def _pytest(lane: Path, arguments: list[str], plugin: object, path: str = "") ->
 
     if not Path(equipoise.__file__).is_relative_to(lane):
         raise RuntimeError(f"expected the copy in {lane}, got {equipoise.__file__}")
-    return int(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments], plugins=[plugin]))
+    return int(
+        pytest.main(
+            ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments], plugins=[plugin]
+        )
+    )
 
 
 def _side_by_side(
@@ -364,7 +483,9 @@ def _side_by_side(
                     if late:
                         os.waitpid(pid, 0)
                     del running[lane]
-                    waiting[:0] = end(lane, job, None if late else os.waitstatus_to_exitcode(status))
+                    waiting[:0] = end(
+                        lane, job, None if late else os.waitstatus_to_exitcode(status)
+                    )
             time.sleep(0.02)
     finally:
         for _, pid, _ in running.values():

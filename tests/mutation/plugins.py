@@ -20,7 +20,9 @@ class Choose:
     The name of the test that is run is written down, so that one knows which it was that failed.
     """
 
-    def __init__(self, tests: dict[str, float], last: Path) -> None:  # tests with the seconds that each took before
+    def __init__(
+        self, tests: dict[str, float], last: Path
+    ) -> None:  # tests with the seconds that each took before
         self.seconds, self.last = tests, last
         self.places = {test: place for place, test in enumerate(tests)}
 
@@ -36,7 +38,10 @@ class Choose:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = sorted((item for item in items if item.nodeid in self.places), key=lambda item: self.places[item.nodeid])
+        items[:] = sorted(
+            (item for item in items if item.nodeid in self.places),
+            key=lambda item: self.places[item.nodeid],
+        )
 
 
 class Record:
@@ -60,10 +65,14 @@ class Record:
         finally:
             sys.settrace(None)
             lines = {file: sorted(numbers) for file, numbers in self.tracer.lines.items()}
-            self.found.append({"test": item.nodeid, "seconds": time.monotonic() - began, "lines": lines})
+            self.found.append(
+                {"test": item.nodeid, "seconds": time.monotonic() - began, "lines": lines}
+            )
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.passed[report.nodeid] = self.passed.get(report.nodeid, True) and report.outcome == "passed"
+        self.passed[report.nodeid] = (
+            self.passed.get(report.nodeid, True) and report.outcome == "passed"
+        )
 
     def pytest_sessionfinish(self) -> None:
         for row in self.found:

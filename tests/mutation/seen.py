@@ -19,7 +19,9 @@ class Tracer:
     def __init__(self, source: str) -> None:
         self.source = source
         self.lines: dict[str, set[int]] = {}
-        self.left: dict[CodeType, set[int]] = {}  # a function is no longer watched once all its lines were seen
+        self.left: dict[
+            CodeType, set[int]
+        ] = {}  # a function is no longer watched once all its lines were seen
 
     def start(self) -> None:
         threading.settrace(self.call)
@@ -34,8 +36,14 @@ class Tracer:
             return None
         left = self.left.get(code)
         if left is None:
-            self.saw(code.co_filename, code.co_firstlineno, self.lines.setdefault(code.co_filename, set()))  # all that a lambda has
-            left = self.left[code] = {line for _, _, line in code.co_lines() if line not in (None, code.co_firstlineno)}
+            self.saw(
+                code.co_filename,
+                code.co_firstlineno,
+                self.lines.setdefault(code.co_filename, set()),
+            )  # all that a lambda has
+            left = self.left[code] = {
+                line for _, _, line in code.co_lines() if line not in (None, code.co_firstlineno)
+            }
         if not left:
             return None
         seen = self.lines.setdefault(code.co_filename, set())
@@ -68,4 +76,7 @@ class ChildTracer(Tracer):
 def trace_child() -> None:
     """Called when a Python process starts, by a sitecustomize on its path."""
     if FOLDER in os.environ:
-        ChildTracer(os.environ[SOURCE], Path(os.environ[FOLDER]) / f"child-{os.getpid()}-{time.monotonic_ns()}").start()
+        ChildTracer(
+            os.environ[SOURCE],
+            Path(os.environ[FOLDER]) / f"child-{os.getpid()}-{time.monotonic_ns()}",
+        ).start()

@@ -111,9 +111,14 @@ def test_a_change_is_one_place_of_the_file_and_stays_code() -> None:
     source = "def größe(x):\n    return 'ü', x > 1  # a comment\n"
     (first, second) = changes("a.py", source)
     assert first.of(source.encode()).decode() == source.replace("x > 1", "x >= 1")
-    assert second.of(source.encode()).decode() == source.replace("1", "2") and second.is_code(source.encode())
+    assert second.of(source.encode()).decode() == source.replace("1", "2") and second.is_code(
+        source.encode()
+    )
     assert (first.line, first.within, first.runs_at_import) == (2, "größe", False)
-    assert changes("a.py", "x = 1")[0].runs_at_import and changes("a.py", "def f(x=1): ...")[0].runs_at_import
+    assert (
+        changes("a.py", "x = 1")[0].runs_at_import
+        and changes("a.py", "def f(x=1): ...")[0].runs_at_import
+    )
 
 
 def test_gaps_of_a_small_tree_are_found_and_nothing_else(tmp_path: Path) -> None:
@@ -127,31 +132,57 @@ def test_gaps_of_a_small_tree_are_found_and_nothing_else(tmp_path: Path) -> None
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     options = {"-n": "99", "--jobs": "2", "--root": str(tmp_path), "--tests": "tests"}
-    command = [sys.executable, str(Path(__file__).with_name("mutate.py")), *(word for pair in options.items() for word in pair)]
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("mutate.py")),
+        *(word for pair in options.items() for word in pair),
+    ]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 1 and not ended.stderr, ended.stderr
     lines = ended.stdout.splitlines()
     tries = {
         found[2]: found[1]
         for line in lines
-        if (found := re.match(r" *\d+ (\w+) +\d+ s  src/equipoise/sums.py:\d+  (.*)", line)) is not None
+        if (found := re.match(r" *\d+ (\w+) +\d+ s  src/equipoise/sums.py:\d+  (.*)", line))
+        is not None
     }
-    assert {change for change, how in tries.items() if how == "survived"} == {"a - 1 -> (a + 1)", "1 -> 2"}
+    assert {change for change, how in tries.items() if how == "survived"} == {
+        "a - 1 -> (a + 1)",
+        "1 -> 2",
+    }
     assert set(tries.values()) == {"caught", "survived"}
     assert (
         "left out from now on, since it does not pass without the change either: tests/test_sums.py::test_that_passes_only_once"
         in ended.stdout
     )
-    assert {"a * 7 -> (a / 7)", "7 -> 8", "5 -> 6", "3 -> 4", "0 -> 1", "a > LIMIT -> a >= LIMIT", "a + b -> (a - b)"} <= tries.keys()
+    assert {
+        "a * 7 -> (a / 7)",
+        "7 -> 8",
+        "5 -> 6",
+        "3 -> 4",
+        "0 -> 1",
+        "a > LIMIT -> a >= LIMIT",
+        "a + b -> (a - b)",
+    } <= tries.keys()
     n = len(tries)
-    assert f"caught {n - 2} of {n - 1}: {100 * (n - 2) / (n - 1):.1f} %; 1 more change nothing and are excepted" in lines
+    assert (
+        f"caught {n - 2} of {n - 1}: {100 * (n - 2) / (n - 1):.1f} %; 1 more change nothing and are excepted"
+        in lines
+    )
     assert lines[-1].strip() == "src/equipoise/sums.py unseen: a - 1 -> (a + 1)"
     assert (tmp_path / "src/equipoise/sums.py").read_text() == SUMS, "nothing is changed in place"
 
 
 def test_what_was_learnt_follows_lines_that_move() -> None:
-    then, now = {"a.py": "one\ntwo\nthree\n", "b.py": "same\n"}, {"a.py": "new\none\nTWO\nthree\n", "b.py": "same\n"}
+    then, now = (
+        {"a.py": "one\ntwo\nthree\n", "b.py": "same\n"},
+        {"a.py": "new\none\nTWO\nthree\n", "b.py": "same\n"},
+    )
     moved = _moves(then, now)
     assert moved == {"a.py": {1: 2, 3: 4}}
     row = {"test": "t", "lines": {"a.py": [1, 2, 3], "b.py": [1]}, "children": {"a.py": [3]}}
-    assert _followed(row, moved) == {"test": "t", "lines": {"a.py": [2, 4], "b.py": [1]}, "children": {"a.py": [4]}}
+    assert _followed(row, moved) == {
+        "test": "t",
+        "lines": {"a.py": [2, 4], "b.py": [1]},
+        "children": {"a.py": [4]},
+    }

@@ -32,11 +32,17 @@ def page_of(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.mark.parametrize("width", [1200, 390])
 @pytest.mark.parametrize("clients", [4, 10, 50, 1000])
-def test_it_renders_at_every_size_without_complaint(browser: Browser, page_of, clients: int, width: int):
+def test_it_renders_at_every_size_without_complaint(
+    browser: Browser, page_of, clients: int, width: int
+):
     browser.open(page_of(clients) / "report.html", width)
     assert browser.complaints() == [] and browser.requested() == []
-    assert browser.run("document.documentElement.scrollWidth <= innerWidth"), "nothing may stick out sideways"
-    assert browser.run("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth"), (
+        "nothing may stick out sideways"
+    )
+    assert browser.run(
+        "[...document.images].every(image => image.complete && image.naturalWidth > 0)"
+    )
     limit = 12 if width < 600 else 50
     assert len(browser.run(NAMES)) == min(clients, limit)
     assert browser.run("document.getElementById('all').hidden") == (clients <= limit)
@@ -54,21 +60,32 @@ def test_the_numbers_on_the_page_are_those_in_the_store(browser: Browser, page_o
         assert float(value[0]) == together[client] and value[1] == f"{100 * together[client]:.1f}"
         assert float(local[0]) == alone[client] and local[1] == f"{100 * alone[client]:.1f}"
         change = together[client] - alone[client]
-        assert float(gain[0]) == change and gain[1].startswith(f"{100 * change:+.1f}" if change else "0.0")
+        assert float(gain[0]) == change and gain[1].startswith(
+            f"{100 * change:+.1f}" if change else "0.0"
+        )
         assert (samples[1], weight[1], rounds[1]) == (str(100 + int(client)), "10.0 %", "3 of 3")
     measured = open_runs([folder / "fedavg"])[0].measured[0]
-    tiles = browser.run("""[...document.querySelectorAll(".tiles .value")].map(tile => tile.innerText)""")
+    tiles = browser.run(
+        """[...document.querySelectorAll(".tiles .value")].map(tile => tile.innerText)"""
+    )
     assert tiles[:2] == [f"{100 * measured['average']:.1f} %", f"{100 * measured['worst']:.1f} %"]
     gained = sum(together[client] > alone[client] for client in together)
-    assert browser.run("document.querySelector('.headline').innerText").startswith(f"In this one run {gained} of 10 clients gain")
+    assert browser.run("document.querySelector('.headline').innerText").startswith(
+        f"In this one run {gained} of 10 clients gain"
+    )
 
 
 def test_searching_filtering_sorting_and_unfolding(browser: Browser, page_of):
     folder = page_of(1000)
     browser.open(folder / "report.html")
-    browser.run("document.getElementById('find').value = '77'; document.getElementById('find').dispatchEvent(new Event('input'))")
+    browser.run(
+        "document.getElementById('find').value = '77'; document.getElementById('find').dispatchEvent(new Event('input'))"
+    )
     assert browser.run(NAMES) and all("77" in name for name in browser.run(NAMES))
-    assert browser.run("document.getElementById('count').textContent") == f"{len(browser.run(NAMES))} of 1,000 clients shown"
+    assert (
+        browser.run("document.getElementById('count').textContent")
+        == f"{len(browser.run(NAMES))} of 1,000 clients shown"
+    )
     browser.run(
         "document.getElementById('find').value = ''; document.getElementById('losers').click(); document.getElementById('all').click()"
     )
@@ -79,7 +96,9 @@ def test_searching_filtering_sorting_and_unfolding(browser: Browser, page_of):
     browser.run(f"{together_button}.click()")
     assert [together[client] for client in browser.run(NAMES)] == sorted(together.values())
     browser.run(f"{together_button}.click()")
-    assert [together[client] for client in browser.run(NAMES)] == sorted(together.values(), reverse=True)
+    assert [together[client] for client in browser.run(NAMES)] == sorted(
+        together.values(), reverse=True
+    )
     assert browser.run(f"{together_button}.closest('th').getAttribute('aria-sort')") == "descending"
 
 
@@ -87,7 +106,11 @@ def test_a_screen_reader_finds_names_and_a_keyboard_reaches_the_controls(browser
     browser.open(page_of(10) / "report.html")
     browser.call("Accessibility.enable")
     nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
-    named = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node.get("ignored") and "role" in node]
+    named = [
+        (node["role"]["value"], node.get("name", {}).get("value", ""))
+        for node in nodes
+        if not node.get("ignored") and "role" in node
+    ]
     for role in ("image", "searchbox", "checkbox", "button", "columnheader", "rowheader"):
         found = [name for its, name in named if its == role]
         assert found and all(found), f"every {role} needs a name"
@@ -95,8 +118,14 @@ def test_a_screen_reader_finds_names_and_a_keyboard_reaches_the_controls(browser
     focused = []
     for _ in range(5):
         for kind in ("keyDown", "keyUp"):
-            browser.call("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
-        focused.append(browser.run("document.activeElement.className || document.activeElement.id || document.activeElement.textContent"))
+            browser.call(
+                "Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9
+            )
+        focused.append(
+            browser.run(
+                "document.activeElement.className || document.activeElement.id || document.activeElement.textContent"
+            )
+        )
     assert focused == ["skip", "find", "losers", "client", "training samples"]
 
 
@@ -113,10 +142,17 @@ def test_the_page_of_a_comparison(browser: Browser, page_of):
     report([folder / name for name in names], folder / "comparison.html")
     for width in (1200, 390):
         browser.open(folder / "comparison.html", width)
-        assert browser.complaints() == [] and browser.run("document.documentElement.scrollWidth <= innerWidth")
+        assert browser.complaints() == [] and browser.run(
+            "document.documentElement.scrollWidth <= innerWidth"
+        )
     cells = browser.run(
         """[...document.querySelectorAll("table.methods tbody tr")].map(row => [...row.cells].map(cell => cell.innerText))"""
     )
-    entries = {entry.label: entry.measured[0] for entry in open_runs([folder / name for name in names])}
+    entries = {
+        entry.label: entry.measured[0] for entry in open_runs([folder / name for name in names])
+    }
     for method, _, average, worst, *_ in cells:
-        assert (average, worst) == (f"{100 * entries[method]['average']:.1f}", f"{100 * entries[method]['worst']:.1f}")
+        assert (average, worst) == (
+            f"{100 * entries[method]['average']:.1f}",
+            f"{100 * entries[method]['worst']:.1f}",
+        )

@@ -38,7 +38,9 @@ ACCURACY, RMSE = find("accuracy"), find("rmse")
         (-0.1, None, -0.05, "loses", False),
     ],
 )
-def test_a_change_is_clear_where_its_interval_leaves_out_zero(gain: Any, low: Any, high: Any, verdict: str, clear: bool) -> None:
+def test_a_change_is_clear_where_its_interval_leaves_out_zero(
+    gain: Any, low: Any, high: Any, verdict: str, clear: bool
+) -> None:
     card = Card("a", 1, 0.5, None, gain, low, high)
     assert (card.verdict, card.clear) == (verdict, clear)
 
@@ -65,16 +67,26 @@ def test_a_headline_says_no_more_than_the_intervals(found: list[Card], end: str)
 
 
 def test_without_a_reference_the_headline_names_the_worst() -> None:
-    assert headline([Card("a", 1, 0.9), Card("b", 1, 0.1)], RMSE).endswith("in this one run the highest rmse is 0.9000, at client a.")
+    assert headline([Card("a", 1, 0.9), Card("b", 1, 0.1)], RMSE).endswith(
+        "in this one run the highest rmse is 0.9000, at client a."
+    )
 
 
 def test_doubt_speaks_of_what_there_is() -> None:
     start = "Beyond the luck of finite test sets (95 % interval) are"
-    assert doubt([card("a", 0.1, 0.05, 0.2), card("b", 0.1, -0.05, 0.2), card("c", 0.1)]) == f"{start} 1 of the 2 gains."
-    assert doubt([card("a", -0.1, -0.2, 0.2)]) == f"{start} 0 of the 1 losses." and doubt([card("a", 0.0, -0.1, 0.1)]) == ""
+    assert (
+        doubt([card("a", 0.1, 0.05, 0.2), card("b", 0.1, -0.05, 0.2), card("c", 0.1)])
+        == f"{start} 1 of the 2 gains."
+    )
+    assert (
+        doubt([card("a", -0.1, -0.2, 0.2)]) == f"{start} 0 of the 1 losses."
+        and doubt([card("a", 0.0, -0.1, 0.1)]) == ""
+    )
 
 
-def test_cards_without_a_reference_begin_with_the_worst_and_count_what_the_store_counts(tmp_path: Path) -> None:
+def test_cards_without_a_reference_begin_with_the_worst_and_count_what_the_store_counts(
+    tmp_path: Path,
+) -> None:
     run = made_up_run(tmp_path / "run", clients=4)
     with sqlite3.connect(run / "run.db") as db:
         db.execute("insert into rejected values (2, 0, 1, '1', 'late'), (3, 0, 1, '1', 'late')")
@@ -84,32 +96,60 @@ def test_cards_without_a_reference_begin_with_the_worst_and_count_what_the_store
     db.close()
     (entry,) = open_runs([run])
     found = cards(entry, Run(run))
-    assert [one.value for one in found] == sorted(entry.run.values.values()) and found[0].client == "2"
+    assert [one.value for one in found] == sorted(entry.run.values.values()) and found[
+        0
+    ].client == "2"
     by_client = {one.client: one for one in found}
-    assert {client: one.rejected for client, one in by_client.items()} == {"0": 0, "1": 2, "2": 0, "3": 0}
-    assert {client: one.rounds for client, one in by_client.items()} == {"0": 3, "1": 2, "2": 3, "3": 2}
-    assert by_client["0"].weight == pytest.approx((0.25 + 0.5 + 0.25) / 3) and by_client["1"].weight == pytest.approx(0.5 / 3)
-    assert [by_client[str(k)].samples for k in range(4)] == [100, 101, 102, 103] and all(one.low is None for one in found)
-    assert read_weights(Run(run)).values[[0, 1], 1].tolist() == [0.25, 0.0], "no weight in a round without it"
+    assert {client: one.rejected for client, one in by_client.items()} == {
+        "0": 0,
+        "1": 2,
+        "2": 0,
+        "3": 0,
+    }
+    assert {client: one.rounds for client, one in by_client.items()} == {
+        "0": 3,
+        "1": 2,
+        "2": 3,
+        "3": 2,
+    }
+    assert by_client["0"].weight == pytest.approx((0.25 + 0.5 + 0.25) / 3) and by_client[
+        "1"
+    ].weight == pytest.approx(0.5 / 3)
+    assert [by_client[str(k)].samples for k in range(4)] == [100, 101, 102, 103] and all(
+        one.low is None for one in found
+    )
+    assert read_weights(Run(run)).values[[0, 1], 1].tolist() == [0.25, 0.0], (
+        "no weight in a round without it"
+    )
     (errors,) = open_runs([made_up_run(tmp_path / "errors", regression=True)])
     values = [one.value for one in cards(errors, Run(tmp_path / "errors"))]
     assert values == sorted(values, reverse=True)
 
 
 def test_rounds_in_which_nobody_had_weight_do_not_count() -> None:
-    rows = [{"round": n, "client": c, "share": s} for n, c, s in ((1, "a", 0.75), (1, "b", 0.25), (2, "a", 0.0), (3, "b", 1.0))]
-    assert _weights(SimpleNamespace(weights=lambda: rows, clients=["a", "b"])) == {"a": 0.375, "b": 0.625}  # type: ignore[arg-type]
+    rows = [
+        {"round": n, "client": c, "share": s}
+        for n, c, s in ((1, "a", 0.75), (1, "b", 0.25), (2, "a", 0.0), (3, "b", 1.0))
+    ]
+    assert _weights(SimpleNamespace(weights=lambda: rows, clients=["a", "b"])) == {
+        "a": 0.375,
+        "b": 0.625,
+    }  # type: ignore[arg-type]
     assert _weights(SimpleNamespace(weights=list, clients=["a", "b"])) == {}  # type: ignore[arg-type]
 
 
-def intervals(shared: int = 0, metric: str = "accuracy", reference: Any = None) -> dict[str, tuple[float, float]]:
+def intervals(
+    shared: int = 0, metric: str = "accuracy", reference: Any = None
+) -> dict[str, tuple[float, float]]:
     """Of a client with 40 test samples that gains and one with 400 that loses."""
     alone, together = {"a": 0.5, "b": 0.8}, {"a": 0.8, "b": 0.5}
     gains = {client: together[client] - alone[client] for client in alone}
     meta = {"sizes": {"test": [400, 40], "train": [1, 1]}, "shared test": shared}
     run = SimpleNamespace(clients=["b", "a"], store=SimpleNamespace(meta=meta.__getitem__))
     entry = SimpleNamespace(
-        gains=lambda: gains if reference is None else {}, reference=alone, run=SimpleNamespace(metric=metric, values=together)
+        gains=lambda: gains if reference is None else {},
+        reference=alone,
+        run=SimpleNamespace(metric=metric, values=together),
     )
     return gain_intervals(entry, run)  # type: ignore[arg-type, return-value]
 
@@ -119,7 +159,9 @@ def test_intervals_of_gains_are_those_of_two_binomials() -> None:
     for client, gain, samples in (("a", 0.3, 40), ("b", -0.3, 400)):
         low, high = found[client]
         error = math.sqrt((0.5 * 0.5 + 0.8 * 0.2) / samples)
-        assert low == pytest.approx(gain - 1.96 * error, abs=0.25 * error) and high == pytest.approx(gain + 1.96 * error, abs=0.25 * error)
+        assert low == pytest.approx(
+            gain - 1.96 * error, abs=0.25 * error
+        ) and high == pytest.approx(gain + 1.96 * error, abs=0.25 * error)
     widths = {client: high - low for client, (low, high) in intervals(shared=400).items()}
     assert widths["a"] == pytest.approx(widths["b"], rel=0.1), "one test set for all is of one size"
     assert intervals() == found, "the same run says the same"
@@ -150,24 +192,43 @@ def test_all_clients_are_on_one_scale_from_the_lowest_to_the_highest() -> None:
         Card("e", 1, 0.5, None, 0.1),
     ]
     scale = scale_of(found, ACCURACY)
-    assert scale is not None and (scale.low, scale.high) == (0.3, 0.8) and scale.tracks.keys() == {"a", "b"}
+    assert (
+        scale is not None
+        and (scale.low, scale.high) == (0.3, 0.8)
+        and scale.tracks.keys() == {"a", "b"}
+    )
     a, b = scale.tracks["a"], scale.tracks["b"]
-    assert (a.alone, a.together, a.span) == (pytest.approx(40), pytest.approx(60), pytest.approx((20, 80)))
+    assert (a.alone, a.together, a.span) == (
+        pytest.approx(40),
+        pytest.approx(60),
+        pytest.approx((20, 80)),
+    )
     assert (b.alone, b.together, b.span) == (100, 0, None) and scale.spans
     assert b.way == (0, 100) and Track(20, 50, None).way == (20, 30)
     same = scale_of([Card("a", 1, 0.5, 0.5, 0.0)], ACCURACY)
     assert same is not None and same.tracks["a"] == Track(50.0, 50.0, None) and not same.spans
     assert scale_of([Card("c", 1, 0.99)], ACCURACY) is None
     wide = scale_of([Card("a", 1, 0.6, 0.5, 0.1, -0.5, 0.5)], ACCURACY)
-    assert wide is not None and (wide.low, wide.high, wide.tracks["a"].span) == (0.0, 1.0, (0.0, 100.0))
+    assert wide is not None and (wide.low, wide.high, wide.tracks["a"].span) == (
+        0.0,
+        1.0,
+        (0.0, 100.0),
+    )
 
 
 def test_a_mean_is_over_those_who_have_a_value_and_of_a_diverged_round_there_is_none() -> None:
     rows = [(1, "a", 0.2), (1, "b", 0.4), (3, "a", 0.6), (5, "a", 0.5), (5, "b", None)]
     found = _matrix(SimpleNamespace(clients=["a", "b", "c"]), rows)  # type: ignore[arg-type]
-    assert found.rounds == [1, 3, 5] and found.mean == pytest.approx([0.3, 0.6, np.nan], nan_ok=True)
-    assert found.values == pytest.approx(np.array([[0.2, 0.6, 0.5], [0.4, np.nan, np.nan], [np.nan] * 3]), nan_ok=True)
-    assert _matrix(SimpleNamespace(clients=["a", "b"]), [(2, "all", 0.7)]).values.tolist() == [[0.7], [0.7]]  # type: ignore[arg-type]
+    assert found.rounds == [1, 3, 5] and found.mean == pytest.approx(
+        [0.3, 0.6, np.nan], nan_ok=True
+    )
+    assert found.values == pytest.approx(
+        np.array([[0.2, 0.6, 0.5], [0.4, np.nan, np.nan], [np.nan] * 3]), nan_ok=True
+    )
+    assert _matrix(SimpleNamespace(clients=["a", "b"]), [(2, "all", 0.7)]).values.tolist() == [
+        [0.7],
+        [0.7],
+    ]  # type: ignore[arg-type]
 
 
 def test_the_best_is_strong_the_second_underlined_and_names_are_escaped() -> None:
@@ -184,23 +245,43 @@ def test_all_metrics_of_a_run_stand_side_by_side(tmp_path: Path) -> None:
     run = made_up_run(tmp_path / "fedavg")
     (entry,), (alone,) = open_runs([run]), open_runs([tmp_path / "standalone"])
     found = metrics_of_one(entry, [])
-    assert found["header"] == ["metric", "average", "worst client", "std", "change", "worst change", "harmed %", "CF"]
+    assert found["header"] == [
+        "metric",
+        "average",
+        "worst client",
+        "std",
+        "change",
+        "worst change",
+        "harmed %",
+        "CF",
+    ]
     measured = entry.measured[0]
     cells = [f"{100 * measured[name]:.1f}" for name in ("average", "worst", "std")] + [
         f"{100 * measured[name]:+.1f}" for name in ("change", "worst_change")
     ]
     assert found["rows"][0][:6] == ["accuracy in %", *cells]
-    assert found["clients"] == [[client, f"{100 * value:.1f}"] for client, value in entry.run.values.items()]
-    assert found["clients_header"] == ["client", "accuracy in %"] and metrics_of_one(alone, [])["header"] == found["header"][:4]
+    assert found["clients"] == [
+        [client, f"{100 * value:.1f}"] for client, value in entry.run.values.items()
+    ]
+    assert (
+        found["clients_header"] == ["client", "accuracy in %"]
+        and metrics_of_one(alone, [])["header"] == found["header"][:4]
+    )
 
 
 def test_the_page_says_what_was_run_and_where(tmp_path: Path) -> None:
     run = Run(made_up_run(tmp_path / "run", {"name": "fedprox", "mu": 0.3}, finished=False, seed=3))  # type: ignore[arg-type]
     found = dict(metadata(run))
     assert (found["method"], found["seed"], found["rounds"]) == ("fedprox (mu=0.3)", "3", "2 of 3")
-    assert found["clients"] == "4, with 100 to 103 training samples" and found["test data"] == "each client's own part"
+    assert (
+        found["clients"] == "4, with 100 to 103 training samples"
+        and found["test data"] == "each client's own part"
+    )
     shared = Run(made_up_run(tmp_path / "shared", clients=1, shared_test=9))
-    assert dict(metadata(shared))["clients"] == "1, with 100 training samples" and dict(metadata(shared))["test data"] == "one set for all"
+    assert (
+        dict(metadata(shared))["clients"] == "1, with 100 training samples"
+        and dict(metadata(shared))["test data"] == "one set for all"
+    )
     assert dict(metadata(shared))["method"] == "fedavg"
     several = dict(metadata(run, Comparison(open_runs([run.folder]), "fedprox", measure="worst")))
     assert (
@@ -208,7 +289,10 @@ def test_the_page_says_what_was_run_and_where(tmp_path: Path) -> None:
         and several["baseline of the tests"] == "fedprox"
         and several["ranked by"] == "worst client of accuracy"
     )
-    assert (several["seeds"], several["partitions"]) == ("3", run.config["data"]["partition"]) and "method" not in several
+    assert (several["seeds"], several["partitions"]) == (
+        "3",
+        run.config["data"]["partition"],
+    ) and "method" not in several
     assert (
         environment(run)[0] == ("equipoise", "0.1.0")
         and ("torch", "2") in environment(run)

@@ -18,7 +18,9 @@ from equipoise.task import Task
 FEW = counts.counted([[0.1, 0.9], [0.4, 0.6], [0.4, 0.6], [0.9, 0.1], [0.9, 0.1]], [1, 1, 0, 0, 0])
 
 
-def scored(samples: int, classes: int, seed: int, frequent: float = 0.7) -> tuple[np.ndarray, np.ndarray]:
+def scored(
+    samples: int, classes: int, seed: int, frequent: float = 0.7
+) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities in whole per cent, and labels of which the first class has this share."""
     draw = np.random.default_rng(seed)
     y = np.where(draw.random(samples) < frequent, 0, draw.integers(1, classes, samples))
@@ -30,37 +32,79 @@ def made_up(sites: dict[str, tuple[np.ndarray, np.ndarray]], classes: int, **mor
     """What is asked of a run."""
     tables = {site: counts.counted(*found) for site, found in sites.items()}
     names = ("well", "ill") if classes == 2 else ()
-    known = {"models": lambda: ["global"], "counts": lambda model=None: tables, "main_model": "global", "main_split": "test"}
-    return SimpleNamespace(**{**known, "task": Task("classification", (3,), classes, class_names=names), "clients": list(tables), **more})
+    known = {
+        "models": lambda: ["global"],
+        "counts": lambda model=None: tables,
+        "main_model": "global",
+        "main_split": "test",
+    }
+    return SimpleNamespace(
+        **{
+            **known,
+            "task": Task("classification", (3,), classes, class_names=names),
+            "clients": list(tables),
+            **more,
+        }
+    )
 
 
 def test_two_classes_have_a_curve_of_the_second_one_for_every_model() -> None:
     sites = {"north": scored(40, 2, 1), "south": scored(35, 2, 2)}
-    run = made_up(sites, 2, models=lambda: ["global", "per-client"], clients=["north", "south", "west"])
+    run = made_up(
+        sites, 2, models=lambda: ["global", "per-client"], clients=["north", "south", "west"]
+    )
     found = clinical.curves_of(run)
     assert list(found) == ["roc", "calibration", "roc_per_client", "calibration_per_client"]
     assert found["roc"][0] == "ROC: ill against the other class, global model"
-    assert found["calibration_per_client"][0] == "Calibration: ill against the other class, per-client model"
-    areas = ", ".join(f"{site} {100 * roc_auc_score(y, p[:, 1]):.1f}" for site, (p, y) in sites.items())
+    assert (
+        found["calibration_per_client"][0]
+        == "Calibration: ill against the other class, per-client model"
+    )
+    areas = ", ".join(
+        f"{site} {100 * roc_auc_score(y, p[:, 1]):.1f}" for site, (p, y) in sites.items()
+    )
     assert found["roc"][1].startswith(f"AUROC in %: {areas}. Scores are counted in whole per cent")
-    assert found["roc"][1].endswith("1 of 3 clients sent no counts: fewer than 30 test samples, or they may not.")
+    assert found["roc"][1].endswith(
+        "1 of 3 clients sent no counts: fewer than 30 test samples, or they may not."
+    )
     assert "30 % are ill" in found["calibration"][1]
-    shared = clinical.curves_of(made_up(sites, 2, main_split="shared", clients=["north", "south", "west"]))
+    shared = clinical.curves_of(
+        made_up(sites, 2, main_split="shared", clients=["north", "south", "west"])
+    )
     assert shared["roc"][1].endswith("no single score left a client.")
-    assert clinical.curves_of(made_up(sites, 2))["roc"][1].endswith("no single score left a client.")
+    assert clinical.curves_of(made_up(sites, 2))["roc"][1].endswith(
+        "no single score left a client."
+    )
 
 
 def test_of_three_to_five_unequal_classes_each_is_judged_against_the_rest() -> None:
     p, y = scored(60, 3, 3)
     found = clinical.curves_of(made_up({"north": (p, y)}, 3))
-    assert list(found) == ["roc_0", "calibration_0", "roc_1", "calibration_1", "roc_2", "calibration_2"]
+    assert list(found) == [
+        "roc_0",
+        "calibration_0",
+        "roc_1",
+        "calibration_1",
+        "roc_2",
+        "calibration_2",
+    ]
     assert found["roc_2"][0] == "ROC: 2 against the rest, global model"
-    assert found["roc_2"][1].startswith(f"AUROC in %: north {100 * roc_auc_score(y == 2, p[:, 2]):.1f}.")
+    assert found["roc_2"][1].startswith(
+        f"AUROC in %: north {100 * roc_auc_score(y == 2, p[:, 2]):.1f}."
+    )
     even = (p, np.arange(60) % 3)
-    assert clinical.curves_of(made_up({"north": even}, 3)) == {}, "accuracy tells enough where classes are equal"
-    assert clinical.curves_of(made_up({"north": (p[:, :2] / p[:, :2].sum(1, keepdims=True), np.arange(60) % 2)}, 2))
+    assert clinical.curves_of(made_up({"north": even}, 3)) == {}, (
+        "accuracy tells enough where classes are equal"
+    )
+    assert clinical.curves_of(
+        made_up({"north": (p[:, :2] / p[:, :2].sum(1, keepdims=True), np.arange(60) % 2)}, 2)
+    )
     assert len(clinical.curves_of(made_up({"north": scored(80, 5, 4)}, 5))) == 10
-    assert clinical.curves_of(made_up({"north": scored(80, 6, 4)}, 6)) == {} == clinical.curves_of(made_up({}, 2))
+    assert (
+        clinical.curves_of(made_up({"north": scored(80, 6, 4)}, 6))
+        == {}
+        == clinical.curves_of(made_up({}, 2))
+    )
 
 
 @pytest.mark.parametrize("count", [12, 13])
@@ -71,12 +115,16 @@ def test_more_than_twelve_sites_are_one_line(count: int) -> None:
     assert labels == (list(sites) if count == 12 else [drawing.short("all clients together")])
     if count == 13:
         p, y = (np.concatenate(parts) for parts in zip(*sites.values(), strict=True))
-        assert text.startswith(f"AUROC in %: all clients together {100 * roc_auc_score(y, p[:, 1]):.1f}.")
+        assert text.startswith(
+            f"AUROC in %: all clients together {100 * roc_auc_score(y, p[:, 1]):.1f}."
+        )
 
 
 def test_a_site_with_one_class_has_no_area() -> None:
     p, _ = scored(30, 2, 1)
-    found = clinical.curves_of(made_up({"north": scored(40, 2, 2), "south": (p, np.zeros(30, int))}, 2))
+    found = clinical.curves_of(
+        made_up({"north": scored(40, 2, 2), "south": (p, np.zeros(30, int))}, 2)
+    )
     assert ", south –. " in found["roc"][1]
 
 
@@ -96,22 +144,51 @@ def test_the_tables_hold_measures_with_intervals_and_what_thresholds_would_give(
     ]
     for row, (site, found) in zip(measures["rows"], sites.items(), strict=True):
         intervals = counts.intervals(counts.counted(*found), 0).values()
-        assert row == [site, *(f"{100 * one.value:.1f} ({100 * one.low:.0f} to {100 * one.high:.0f})" for one in intervals)]
+        assert row == [
+            site,
+            *(
+                f"{100 * one.value:.1f} ({100 * one.low:.0f} to {100 * one.high:.0f})"
+                for one in intervals
+            ),
+        ]
     p, y = (np.concatenate(parts) for parts in zip(*sites.values(), strict=True))
     score, ill = np.rint(100 * p[:, 1]), y == 1
-    assert thresholds["header"] == ["threshold", "sensitivity in %", "specificity in %", "PPV in %", "NPV in %"]
-    assert [row[0] for row in thresholds["rows"]] == [f"{cut} %" for cut in (10, 20, 30, 50, 70, 80, 90)]
+    assert thresholds["header"] == [
+        "threshold",
+        "sensitivity in %",
+        "specificity in %",
+        "PPV in %",
+        "NPV in %",
+    ]
+    assert [row[0] for row in thresholds["rows"]] == [
+        f"{cut} %" for cut in (10, 20, 30, 50, 70, 80, 90)
+    ]
     called = score >= 50
-    wanted = [(called & ill).sum() / ill.sum(), (~called & ~ill).sum() / (~ill).sum(), ill[called].mean(), (~ill)[~called].mean()]
+    wanted = [
+        (called & ill).sum() / ill.sum(),
+        (~called & ~ill).sum() / (~ill).sum(),
+        ill[called].mean(),
+        (~ill)[~called].mean(),
+    ]
     assert thresholds["rows"][3][1:] == [f"{100 * value:.1f}" for value in wanted]
-    assert "calling a sample ill from a score on" in thresholds["title"] and "75 test samples" in thresholds["title"]
-    assert clinical.tables_of(made_up(sites, 2, main_split="shared", clients=["x"]))[0]["title"].endswith("of that size")
-    assert [table["header"][0] for table in clinical.tables_of(made_up({"north": scored(60, 3, 3)}, 3))] == ["client"]
+    assert (
+        "calling a sample ill from a score on" in thresholds["title"]
+        and "75 test samples" in thresholds["title"]
+    )
+    assert clinical.tables_of(made_up(sites, 2, main_split="shared", clients=["x"]))[0][
+        "title"
+    ].endswith("of that size")
+    assert [
+        table["header"][0] for table in clinical.tables_of(made_up({"north": scored(60, 3, 3)}, 3))
+    ] == ["client"]
     assert clinical.tables_of(made_up({}, 2)) == []
 
 
 def test_numbers_that_do_not_exist_are_a_dash() -> None:
-    assert clinical._cell(float("nan"), None, None) == "–" and clinical._cell(0.5, None, 0.7) == clinical._cell(0.5, 0.1, None) == "50.0"
+    assert (
+        clinical._cell(float("nan"), None, None) == "–"
+        and clinical._cell(0.5, None, 0.7) == clinical._cell(0.5, 0.1, None) == "50.0"
+    )
 
 
 def test_the_roc_curve_rises_as_the_threshold_falls() -> None:
@@ -119,7 +196,9 @@ def test_the_roc_curve_rises_as_the_threshold_falls() -> None:
     (axes,) = clinical.roc(dict.fromkeys(sites, FEW), 1).axes
     *lines, diagonal = axes.lines
     way = list(dict.fromkeys((round(x, 6), round(y, 6)) for x, y in lines[0].get_xydata()))
-    assert way == [(0, 0), (0, 50), (33.333333, 100), (100, 100)], "90 %: one ill; 60 %: the other and one of three well; 10 %: all"
+    assert way == [(0, 0), (0, 50), (33.333333, 100), (100, 100)], (
+        "90 %: one ill; 60 %: the other and one of three well; 10 %: all"
+    )
     assert [line.get_linestyle() for line in lines] == ["-", "--", "-.", ":"] * 2 + ["-"]
     assert [to_hex(line.get_color()) for line in lines] == [*drawing.COLOURS, drawing.COLOURS[0]]
     assert diagonal.get_xydata().tolist() == [[0, 0], [100, 100]]
@@ -135,11 +214,20 @@ def test_the_calibration_curve_has_shares_over_scores() -> None:
     wanted = [[10, 0], [60, 50], [90, 100]]
     assert np.allclose(lines[8].get_xydata(), wanted)
     assert all(np.allclose(marks.get_offsets(), wanted) for marks in axes.collections)
-    assert all(np.allclose(marks.get_sizes(), [66, 66, 36]) for marks in axes.collections), "two of two, two of two, one of two"
+    assert all(np.allclose(marks.get_sizes(), [66, 66, 36]) for marks in axes.collections), (
+        "two of two, two of two, one of two"
+    )
     colours = [*drawing.COLOURS, drawing.COLOURS[0]]
-    assert [to_hex(line.get_color()) for line in lines] == [to_hex(m.get_facecolor()[0]) for m in axes.collections] == colours
+    assert (
+        [to_hex(line.get_color()) for line in lines]
+        == [to_hex(m.get_facecolor()[0]) for m in axes.collections]
+        == colours
+    )
     shapes = [marks.get_paths()[0].vertices.tolist() for marks in axes.collections]
     assert shapes[0] == shapes[8] != shapes[1] and len({str(shape) for shape in shapes}) == 8
-    assert diagonal.get_xydata().tolist() == [[0, 0], [100, 100]] and axes.get_xlim() == axes.get_ylim() == (-1, 101)
+    assert diagonal.get_xydata().tolist() == [
+        [0, 0],
+        [100, 100],
+    ] and axes.get_xlim() == axes.get_ylim() == (-1, 101)
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("score in %", "share that has the class in %")
     assert [text.get_text().strip() for text in axes.get_legend().get_texts()] == sites

@@ -32,24 +32,48 @@ def test_headlines_for_every_kind_of_outcome():
         return Card(client, 10, 0.5 + gain, 0.5, gain)
 
     accuracy, rmse = find("accuracy"), find("rmse")
-    assert headline([card("a", 0.1), card("b", 0.2)], accuracy) == "In this one run all 2 clients gain."
-    assert headline([card("a", 0.0), card("b", 0.2)], accuracy) == "In this one run 1 of 2 clients gains; nobody loses."
+    assert (
+        headline([card("a", 0.1), card("b", 0.2)], accuracy)
+        == "In this one run all 2 clients gain."
+    )
+    assert (
+        headline([card("a", 0.0), card("b", 0.2)], accuracy)
+        == "In this one run 1 of 2 clients gains; nobody loses."
+    )
     three = [card("a", -0.021), card("b", 0.2), card("c", 0.2)]
-    assert headline(three, accuracy) == "In this one run 2 of 3 clients gain; client a loses 2.1 points."
+    assert (
+        headline(three, accuracy)
+        == "In this one run 2 of 3 clients gain; client a loses 2.1 points."
+    )
     both = [card("a", -0.02), card("b", -0.3)]
-    assert headline(both, accuracy) == "In this one run 0 of 2 clients gain; 2 lose, client b most: 30.0 points."
-    assert headline([card("a", -0.25), card("b", 0.2)], rmse) == "In this one run 1 of 2 clients gains; client a loses 0.2500."
+    assert (
+        headline(both, accuracy)
+        == "In this one run 0 of 2 clients gain; 2 lose, client b most: 30.0 points."
+    )
+    assert (
+        headline([card("a", -0.25), card("b", 0.2)], rmse)
+        == "In this one run 1 of 2 clients gains; client a loses 0.2500."
+    )
     assert headline([card("a", 0.1)], accuracy) == "In this one run 1 of 1 clients gains."
     wide, clear = Card("a", 9, 0.4, 0.5, -0.1, -0.3, 0.1), Card("b", 9, 0.9, 0.5, 0.4, 0.2, 0.6)
     assert headline([wide, clear], accuracy).endswith(
         "client a loses 10.0 points, which cannot be told from the luck of its finite test set."
     )
-    assert headline([wide, card("c", 0.0)], accuracy).endswith("for none of them can it be told from the luck of a finite test set.")
+    assert headline([wide, card("c", 0.0)], accuracy).endswith(
+        "for none of them can it be told from the luck of a finite test set."
+    )
 
 
 def test_doubt_counts_what_the_interval_excludes():
-    found = [Card("a", 1, 0.5, 0.6, -0.1, -0.3, 0.1), Card("b", 1, 0.5, 0.9, -0.4, -0.6, -0.2), Card("c", 1, 0.9, 0.5, 0.4, 0.2, 0.6)]
-    assert doubt(found) == "Beyond the luck of finite test sets (95 % interval) are 1 of the 1 gains and 1 of the 2 losses."
+    found = [
+        Card("a", 1, 0.5, 0.6, -0.1, -0.3, 0.1),
+        Card("b", 1, 0.5, 0.9, -0.4, -0.6, -0.2),
+        Card("c", 1, 0.9, 0.5, 0.4, 0.2, 0.6),
+    ]
+    assert (
+        doubt(found)
+        == "Beyond the luck of finite test sets (95 % interval) are 1 of the 1 gains and 1 of the 2 losses."
+    )
     assert doubt([Card("a", 1, 0.5)]) == ""
 
 
@@ -59,8 +83,16 @@ def test_cards_hold_what_the_store_holds(tmp_path: Path):
     found = {card.client: card for card in cards(entry, run)}
     for client, value in run.final().items():
         card = found[client]
-        assert (card.value, card.alone, card.gain) == (value, alone.final()[client], pytest.approx(value - alone.final()[client]))
-        assert card.low <= card.gain <= card.high and card.weight == pytest.approx(0.2) and card.rounds == 3
+        assert (card.value, card.alone, card.gain) == (
+            value,
+            alone.final()[client],
+            pytest.approx(value - alone.final()[client]),
+        )
+        assert (
+            card.low <= card.gain <= card.high
+            and card.weight == pytest.approx(0.2)
+            and card.rounds == 3
+        )
     gains = [card.gain for card in cards(entry, run)]
     assert gains == sorted(gains)
 
@@ -85,7 +117,10 @@ def test_curves_and_weights_are_those_of_the_store(tmp_path: Path):
     run = Run(made_up_run(tmp_path / "run"))
     curves = read_curves(run)
     for row in run.table(split="test"):
-        assert curves.values[curves.clients.index(row["client"]), curves.rounds.index(row["round"])] == row["value"]
+        assert (
+            curves.values[curves.clients.index(row["client"]), curves.rounds.index(row["round"])]
+            == row["value"]
+        )
     assert np.allclose(read_weights(run).values, 0.25)
     assert read_weights(Run(made_up_run(tmp_path / "alone", "standalone"))).values.size == 0
 
@@ -93,14 +128,23 @@ def test_curves_and_weights_are_those_of_the_store(tmp_path: Path):
 def test_names_from_outside_are_text_and_not_markup(tmp_path: Path):
     evil = "<img src=x onerror=alert(1)>"
     clients = [evil, "$\\frac{$", "_b", "100 % {{ 7 * 7 }}"]
-    path, *drawn = report([made_up_run(tmp_path / "run", clients=clients)], tmp_path / "r.html", kinds=["png"])
+    path, *drawn = report(
+        [made_up_run(tmp_path / "run", clients=clients)], tmp_path / "r.html", kinds=["png"]
+    )
     page = path.read_text()
     assert evil not in page and "&lt;img src=x" in page and "{{ 7 * 7 }}" in page
-    pictures = [base64.b64decode(found).decode() for found in re.findall(r"data:image/svg\+xml;base64,([^\"]+)", page)]
+    pictures = [
+        base64.b64decode(found).decode()
+        for found in re.findall(r"data:image/svg\+xml;base64,([^\"]+)", page)
+    ]
     assert drawn and all(evil not in picture for picture in pictures)
     named = [picture for picture in pictures if "&lt;img src=x" in picture]
-    assert len(named) == 3, "the learning curves, the heat map and the legend of the weights name the clients"
-    assert all("$\\frac{$" in picture and "_b" in picture for picture in named), "a formula or an underscore is a name like any other"
+    assert len(named) == 3, (
+        "the learning curves, the heat map and the legend of the weights name the clients"
+    )
+    assert all("$\\frac{$" in picture and "_b" in picture for picture in named), (
+        "a formula or an underscore is a name like any other"
+    )
 
 
 def test_figures_are_written_for_a_paper(tmp_path: Path):
@@ -109,12 +153,20 @@ def test_figures_are_written_for_a_paper(tmp_path: Path):
     assert [path.name for path in files] == ["r.html", "r-plane.png", "r-plane.pdf"]
     assert files[1].read_bytes()[:4] == b"\x89PNG" and files[2].read_bytes()[:5] == b"%PDF-"
     every = report([run], tmp_path / "r.html", kinds=["pdf"])
-    assert {path.stem.removeprefix("r-") for path in every[1:]} == {"clients", "curves", "plane", "heatmap", "weights"}
+    assert {path.stem.removeprefix("r-") for path in every[1:]} == {
+        "clients",
+        "curves",
+        "plane",
+        "heatmap",
+        "weights",
+    }
 
 
 def test_the_same_run_gives_the_same_page(tmp_path: Path):
     run = pair(tmp_path)
-    first, second = (report([run], tmp_path / name)[0].read_bytes() for name in ("a.html", "b.html"))
+    first, second = (
+        report([run], tmp_path / name)[0].read_bytes() for name in ("a.html", "b.html")
+    )
     assert first == second
 
 
@@ -126,8 +178,12 @@ def test_a_thousand_clients_stay_small(tmp_path: Path):
 def test_several_runs_make_a_comparison(tmp_path: Path):
     pair(tmp_path)
     made_up_run(tmp_path / "fedprox", "fedprox", level=0.7)
-    page = report([tmp_path / name for name in ("standalone", "fedavg", "fedprox")], tmp_path / "r.html")[0].read_text()
-    assert "<h1>3 methods on digits</h1>" in page and re.search(r'class="headline">fedprox has the best average', page)
+    page = report(
+        [tmp_path / name for name in ("standalone", "fedavg", "fedprox")], tmp_path / "r.html"
+    )[0].read_text()
+    assert "<h1>3 methods on digits</h1>" in page and re.search(
+        r'class="headline">fedprox has the best average', page
+    )
 
 
 def test_a_run_that_is_not_finished_says_so(tmp_path: Path):
@@ -135,7 +191,10 @@ def test_a_run_that_is_not_finished_says_so(tmp_path: Path):
     assert "the run was stopped" in report([run], tmp_path / "r.html")[0].read_text()
     writing = Store(run, writing=True)
     try:
-        assert "the run is still going (round 2 of 3)" in report([run], tmp_path / "r.html")[0].read_text()
+        assert (
+            "the run is still going (round 2 of 3)"
+            in report([run], tmp_path / "r.html")[0].read_text()
+        )
         with pytest.raises(RunError, match="still going"):
             report([run, made_up_run(tmp_path / "other", "fedprox")], tmp_path / "r.html")
     finally:

@@ -30,7 +30,9 @@ def placed(*points: tuple[float, float]) -> list[tuple[float, float]]:
     axes = in_points()
     name_points(axes, [("ab", LEFT + x, LOW + y) for x, y in points])
     assert [text.xy for text in axes.texts] == [(LEFT + x, LOW + y) for x, y in points]
-    assert [text.arrow_patch is not None for text in axes.texts] == [text.xyann[1] != 0 for text in axes.texts], "a lifted name has a line"
+    assert [text.arrow_patch is not None for text in axes.texts] == [
+        text.xyann[1] != 0 for text in axes.texts
+    ], "a lifted name has a line"
     return [text.xyann for text in axes.texts]
 
 
@@ -57,7 +59,9 @@ def placed(*points: tuple[float, float]) -> list[tuple[float, float]]:
         ([(100, 80), (110, 80), (90, 80)], (RIGHT_OF, 10)),
     ],
 )
-def test_a_name_stands_beside_its_point_where_it_is_free(points: list[tuple[float, float]], first: tuple[float, float]) -> None:
+def test_a_name_stands_beside_its_point_where_it_is_free(
+    points: list[tuple[float, float]], first: tuple[float, float]
+) -> None:
     assert placed(*points)[0] == first
 
 
@@ -67,21 +71,33 @@ def test_a_name_gives_way_to_one_that_is_there_already() -> None:
 
 
 def test_names_of_points_in_one_place_are_put_around_it_the_nearest_first() -> None:
-    wanted = [(side, lift) for lift in (0, 10, -10, 20, -20, 30, -30) for side in (RIGHT_OF, LEFT_OF)]
+    wanted = [
+        (side, lift) for lift in (0, 10, -10, 20, -20, 30, -30) for side in (RIGHT_OF, LEFT_OF)
+    ]
     assert placed(*[(128.0, 64.0)] * 14) == wanted
 
 
 @pytest.mark.parametrize(("count", "size"), [(2, 8.0), (12, 8.0), (13, 6.5)])
-def test_names_of_ends_are_one_line_apart_and_small_where_they_are_many(count: int, size: float) -> None:
+def test_names_of_ends_are_one_line_apart_and_small_where_they_are_many(
+    count: int, size: float
+) -> None:
     axes = in_points()
     name_ends(axes, [(f"n{k}", 3.0, LOW + 80.0, "#0072b2") for k in range(count)])
     heights = [text.xyann[1] for text in axes.texts]
-    assert np.diff(heights) == pytest.approx(np.full(count - 1, HIGH * 1.2 * size / HIGH)), "1.2 times the size of its letters"
+    assert np.diff(heights) == pytest.approx(np.full(count - 1, HIGH * 1.2 * size / HIGH)), (
+        "1.2 times the size of its letters"
+    )
     assert heights[0] == pytest.approx(min(LOW + 80.0, LOW + HIGH - (count - 1) * 1.2 * size))
-    assert {text.get_fontsize() for text in axes.texts} == {size} and {text.xyann[0] for text in axes.texts} == {1.045}
+    assert {text.get_fontsize() for text in axes.texts} == {size} and {
+        text.xyann[0] for text in axes.texts
+    } == {1.045}
     assert {text.xy for text in axes.texts} == {(3.0, LOW + 80.0)}
-    assert not any(text.get_annotation_clip() for text in axes.texts), "outside the axes they are seen, too"
-    assert axes.get_ylim() == (LOW, LOW + HIGH) and not axes.get_autoscaley_on(), "names were placed for these limits"
+    assert not any(text.get_annotation_clip() for text in axes.texts), (
+        "outside the axes they are seen, too"
+    )
+    assert axes.get_ylim() == (LOW, LOW + HIGH) and not axes.get_autoscaley_on(), (
+        "names were placed for these limits"
+    )
 
 
 def test_a_line_that_ends_in_nothing_has_no_name_and_limits_stay() -> None:
@@ -90,7 +106,9 @@ def test_a_line_that_ends_in_nothing_has_no_name_and_limits_stay() -> None:
     before = axes.get_ylim()
     name_ends(axes, [("a", 2, float("nan"), "#0072b2")])
     assert not axes.texts
-    name_ends(axes, [("a", 2, float("nan"), "#0072b2"), ("a name that is too long", 2, 4.0, "#0072b2")])
+    name_ends(
+        axes, [("a", 2, float("nan"), "#0072b2"), ("a name that is too long", 2, 4.0, "#0072b2")]
+    )
     assert [text.get_text() for text in axes.texts] == ["a name tha…oo long"]
     axes.plot([1, 2], [30.0, 40.0])
     assert axes.get_ylim() == before
@@ -107,13 +125,22 @@ def test_a_line_that_ends_in_nothing_has_no_name_and_limits_stay() -> None:
         ([], []),
     ],
 )
-def test_places_are_near_the_wanted_ones_in_their_order(wanted: list[float], places: list[float]) -> None:
+def test_places_are_near_the_wanted_ones_in_their_order(
+    wanted: list[float], places: list[float]
+) -> None:
     assert drawing.spread(wanted, 1.0, 0.0, 5.0) == places
 
 
 def test_names_of_up_to_eighteen_signs_are_whole() -> None:
-    assert drawing.short("x" * 18) == "x" * 18 and drawing.short("abcdefghijk" + "12345678") == "abcdefghij…2345678"
-    assert drawing.in_legend("_a") == " _a" and drawing.in_legend("a_") == "a_" and drawing.in_legend("y" * 19) == "y" * 10 + "…" + "y" * 7
+    assert (
+        drawing.short("x" * 18) == "x" * 18
+        and drawing.short("abcdefghijk" + "12345678") == "abcdefghij…2345678"
+    )
+    assert (
+        drawing.in_legend("_a") == " _a"
+        and drawing.in_legend("a_") == "a_"
+        and drawing.in_legend("y" * 19) == "y" * 10 + "…" + "y" * 7
+    )
 
 
 @pytest.mark.parametrize(("count", "rows"), [(1, 1), (3, 1), (4, 2), (6, 2), (7, 3)])
@@ -121,7 +148,9 @@ def test_the_legend_below_has_room_for_its_rows(count: int, rows: int) -> None:
     figure, axes = drawing.new(2.0)
     axes.plot([0], [0], label="a line")
     drawing.legend_below(figure, count)
-    assert figure.get_figheight() == pytest.approx(3.3 + 0.17 * rows) and figure.get_figwidth() == 4.6
+    assert (
+        figure.get_figheight() == pytest.approx(3.3 + 0.17 * rows) and figure.get_figwidth() == 4.6
+    )
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a line"]
 
 
@@ -133,7 +162,9 @@ def drawn(title: str = "$x_") -> Figure:
     return figure
 
 
-def test_a_figure_is_the_same_file_every_time_and_a_script_without_a_font_is_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+def test_a_figure_is_the_same_file_every_time_and_a_script_without_a_font_is_no_warning(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
     one, other = (drawing.encoded(drawn, "svg") for _ in range(2))
     assert one == other and one.startswith(b"<?xml")
     assert drawing.encoded(lambda: drawn("病院"), "png").startswith(b"\x89PNG") and not recwarn.list
@@ -141,8 +172,12 @@ def test_a_figure_is_the_same_file_every_time_and_a_script_without_a_font_is_no_
 
 def test_a_picture_knows_every_colour_by_its_name_in_light_and_dark() -> None:
     svg = drawing.themed(drawing.encoded(drawn, "svg").decode())
-    assert "stroke: var(--c0072b2)" in svg and "#123456" in svg and "--c123456" not in svg, "a colour that we do not know stays"
+    assert "stroke: var(--c0072b2)" in svg and "#123456" in svg and "--c123456" not in svg, (
+        "a colour that we do not know stays"
+    )
     light, dark = re.findall(r":root\{([^}]*)\}", svg)
     for colour, twin in drawing.THEME.items():
-        assert f"--c{colour[1:]}:{colour}" in light.split(";") and f"--c{colour[1:]}:{twin}" in dark.split(";")
+        assert f"--c{colour[1:]}:{colour}" in light.split(
+            ";"
+        ) and f"--c{colour[1:]}:{twin}" in dark.split(";")
     assert svg.count("<style>:root") == 1 and "$x_" in svg, "texts stay texts"

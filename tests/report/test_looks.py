@@ -68,12 +68,18 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def prefer(browser: Browser, scheme: str, medium: str = "screen") -> None:
-    browser.call("Emulation.setEmulatedMedia", media=medium, features=[{"name": "prefers-color-scheme", "value": scheme}])
+    browser.call(
+        "Emulation.setEmulatedMedia",
+        media=medium,
+        features=[{"name": "prefers-color-scheme", "value": scheme}],
+    )
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("page", ["run", "comparison"])
-def test_every_text_can_be_read_in_light_and_dark(browser: Browser, pages: dict[str, Path], page: str, scheme: str) -> None:
+def test_every_text_can_be_read_in_light_and_dark(
+    browser: Browser, pages: dict[str, Path], page: str, scheme: str
+) -> None:
     prefer(browser, scheme)
     for width in (1280, 390):
         browser.open(pages[page], width)
@@ -90,16 +96,25 @@ def ground(browser: Browser, name: str) -> tuple[int, ...]:
         f"(() => {{ const box = document.querySelector('{name}').getBoundingClientRect(); return [box.x, box.y + scrollY] }})()"
     )
     data = browser.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"]
-    return Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB").getpixel((int(place[0]) + 3, int(place[1]) + 3))
+    return (
+        Image.open(io.BytesIO(base64.b64decode(data)))
+        .convert("RGB")
+        .getpixel((int(place[0]) + 3, int(place[1]) + 3))
+    )
 
 
-def test_figures_follow_the_screen_and_paper_is_light(browser: Browser, pages: dict[str, Path]) -> None:
+def test_figures_follow_the_screen_and_paper_is_light(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     for scheme, medium, dark in (("light", "screen", False), ("dark", "screen", True)):
         prefer(browser, scheme, medium)
         browser.open(pages["run"])
         assert (max(ground(browser, "#figure-curves img")) < 60) == dark
     prefer(browser, "dark", "print")
-    assert browser.run("getComputedStyle(document.documentElement).getPropertyValue('--paper').trim()") == "#fff"
+    assert (
+        browser.run("getComputedStyle(document.documentElement).getPropertyValue('--paper').trim()")
+        == "#fff"
+    )
     prefer(browser, "light")
 
 
@@ -129,8 +144,14 @@ def test_colours_are_exchanged_in_markup_and_not_in_names() -> None:
         return figure
 
     svg = drawing.themed(drawing.encoded(draw, "svg").decode())
-    assert "stroke: var(--c0072b2)" in svg and name.replace('"', "") in svg.replace("&quot;", '"').replace('"', "")
-    drawn = set(re.findall(r": (#[0-9a-f]{6})", re.sub(r"<style>.*?</style>|<text.*?</text>", "", svg, flags=re.S)))
+    assert "stroke: var(--c0072b2)" in svg and name.replace('"', "") in svg.replace(
+        "&quot;", '"'
+    ).replace('"', "")
+    drawn = set(
+        re.findall(
+            r": (#[0-9a-f]{6})", re.sub(r"<style>.*?</style>|<text.*?</text>", "", svg, flags=re.S)
+        )
+    )
     assert drawn == set(), "no colour is left that stays as it is in the dark"
 
 
@@ -142,14 +163,21 @@ def test_names_of_points_do_not_cover_each_other_and_stay_inside() -> None:
     FigureCanvasAgg(figure).draw()
     boxes = [Text.get_window_extent(text) for text in axes.texts]  # without the line to its point
     assert [text.get_text() for text in axes.texts] == [drawing.short(name) for name, *_ in points]
-    assert not any(one.padded(-2).overlaps(other.padded(-2)) for place, one in enumerate(boxes) for other in boxes[:place])
+    assert not any(
+        one.padded(-2).overlaps(other.padded(-2))
+        for place, one in enumerate(boxes)
+        for other in boxes[:place]
+    )
     inside = axes.get_window_extent()
     assert all(inside.x0 <= box.x0 and box.x1 <= inside.x1 for box in boxes)
 
 
 def same_curves(count: int, rounds: int = 12) -> dict[str, list[Curves]]:
     values = np.linspace(0.2, 0.8, rounds)[None].repeat(4, 0)
-    return {f"method {k}": [Curves(list("abcd"), list(range(1, rounds + 1)), values, values.mean(0))] for k in range(count)}
+    return {
+        f"method {k}": [Curves(list("abcd"), list(range(1, rounds + 1)), values, values.mean(0))]
+        for k in range(count)
+    }
 
 
 def test_curves_that_coincide_stay_visible_and_named() -> None:
@@ -157,16 +185,29 @@ def test_curves_that_coincide_stay_visible_and_named() -> None:
         figure = figures.learning_by_method(same_curves(5), ACCURACY)
         FigureCanvasAgg(figure).draw()
     axes = figure.axes[0]
-    looks = {(to_hex(line.get_color()), str(line.get_linestyle()) + str(line._dash_pattern), line.get_marker()) for line in axes.lines}
+    looks = {
+        (
+            to_hex(line.get_color()),
+            str(line.get_linestyle()) + str(line._dash_pattern),
+            line.get_marker(),
+        )
+        for line in axes.lines
+    }
     assert len(looks) == 5
     widths = [line.get_linewidth() for line in axes.lines]
-    assert widths == sorted(widths, reverse=True) and widths[0] > 2 * widths[-1], "the first shows at the rims of the last"
+    assert widths == sorted(widths, reverse=True) and widths[0] > 2 * widths[-1], (
+        "the first shows at the rims of the last"
+    )
     marked = [line.get_markevery()[0] for line in axes.lines]
     assert len(set(marked)) > 1, "marks sit at different rounds"
-    extents = [Text.get_window_extent(text) for text in axes.texts]  # without the line to the curve, which an annotation counts as its own
+    extents = [
+        Text.get_window_extent(text) for text in axes.texts
+    ]  # without the line to the curve, which an annotation counts as its own
     boxes = sorted((box.y0, box.y1) for box in extents)
     assert {text.get_text() for text in axes.texts} == {f"method {k}" for k in range(5)}
-    assert all(below[1] <= above[0] + 1 for below, above in itertools.pairwise(boxes)), "no name covers another"
+    assert all(below[1] <= above[0] + 1 for below, above in itertools.pairwise(boxes)), (
+        "no name covers another"
+    )
     frame = figure.get_window_extent()
     assert all(frame.x0 <= box.x0 and box.x1 <= frame.x1 for box in extents)
 
@@ -179,14 +220,26 @@ def test_clients_are_named_at_their_curves_and_many_by_their_ends() -> None:
             figure = figures.learning(curves, None, ACCURACY)
         last = values[:, -1]
         expected = [f"lowest: c{last.argmin()}", f"highest: c{last.argmax()}"]
-        assert clients <= figures.SINGLE_LINES or [text.get_text() for text in figure.axes[0].texts] == expected
+        assert (
+            clients <= figures.SINGLE_LINES
+            or [text.get_text() for text in figure.axes[0].texts] == expected
+        )
         return [text.get_text() for text in figure.axes[0].texts]
 
-    assert texts(1) == ["c0"] and set(texts(20)) == {f"c{k}" for k in range(20)} and len(texts(21)) == 2
+    assert (
+        texts(1) == ["c0"]
+        and set(texts(20)) == {f"c{k}" for k in range(20)}
+        and len(texts(21)) == 2
+    )
 
 
-@pytest.mark.parametrize(("metric", "corner", "axis"), [("accuracy", "↖ better", "→ better"), ("rmse", "better ↙", "← better")])
-def test_the_figure_of_evenness_says_which_way_is_better(metric: str, corner: str, axis: str) -> None:
+@pytest.mark.parametrize(
+    ("metric", "corner", "axis"),
+    [("accuracy", "↖ better", "→ better"), ("rmse", "better ↙", "← better")],
+)
+def test_the_figure_of_evenness_says_which_way_is_better(
+    metric: str, corner: str, axis: str
+) -> None:
     with rc_context(STYLE):
         axes = figures.plane({"a": [(0.7, 0.1)], "b": [(0.7, 0.1)]}, find(metric)).axes[0]
     assert corner in [text.get_text() for text in axes.texts] and axes.get_ylabel().endswith(axis)
@@ -198,7 +251,9 @@ def test_the_figure_of_evenness_says_which_way_is_better(metric: str, corner: st
     assert {"a", "b"} <= {text.get_text() for text in axes.texts}
 
 
-def test_the_line_of_a_client_goes_from_alone_to_together(browser: Browser, pages: dict[str, Path]) -> None:
+def test_the_line_of_a_client_goes_from_alone_to_together(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     browser.open(pages["run"])
     folder = pages["run"].parent
     alone, together = Run(folder / "standalone").final(), Run(folder / "fedavg").final()
@@ -209,10 +264,14 @@ def test_the_line_of_a_client_goes_from_alone_to_together(browser: Browser, page
             row.querySelector(".whisker").getBoundingClientRect().x, row.querySelector(".whisker").getBoundingClientRect().right])"""
     )
     assert len(found) == 10
-    values = np.array([value for client, *_ in found for value in (alone[client], together[client])])
+    values = np.array(
+        [value for client, *_ in found for value in (alone[client], together[client])]
+    )
     places = np.array([place for _, ring, dot, _, _ in found for place in (ring, dot)])
     slope, start = np.polyfit(values, places, 1)
-    assert slope > 0 and np.abs(slope * values + start - places).max() < 1.0, "one scale for all, to a pixel"
+    assert slope > 0 and np.abs(slope * values + start - places).max() < 1.0, (
+        "one scale for all, to a pixel"
+    )
     assert all(left < dot < right for _, _, dot, left, right in found)
     gains = [together[client] - alone[client] for client, *_ in found]
     assert gains == sorted(gains)
@@ -225,24 +284,36 @@ def test_figures_leave_no_holes(browser: Browser, pages: dict[str, Path], page: 
         boxes = browser.run(
             """[...document.querySelectorAll("section .figures > figure")].map(one => one.getBoundingClientRect()).map(b => [b.top, b.bottom, b.left, b.right])"""
         )
-        frame = browser.run("(b => [b.left, b.right])(document.querySelector('section .figures').getBoundingClientRect())")
+        frame = browser.run(
+            "(b => [b.left, b.right])(document.querySelector('section .figures').getBoundingClientRect())"
+        )
         rows: dict[int, list[list[float]]] = {}
         for box in boxes:
             rows.setdefault(round(box[0]), []).append(box)
         for row in rows.values():
-            assert abs(row[0][2] - frame[0]) < 1 and abs(row[-1][3] - frame[1]) < 1, "a row fills the width"
+            assert abs(row[0][2] - frame[0]) < 1 and abs(row[-1][3] - frame[1]) < 1, (
+                "a row fills the width"
+            )
             assert len({round(box[1]) for box in row}) == 1, "and its figures end together"
 
 
-def test_a_table_that_scrolls_says_so_until_its_end(browser: Browser, pages: dict[str, Path]) -> None:
+def test_a_table_that_scrolls_says_so_until_its_end(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     cues = """[...document.querySelectorAll(".wide")].filter(one => one.clientWidth).map(one =>
         [one.scrollWidth > one.clientWidth + 2, !one.previousElementSibling.hidden && one.previousElementSibling.className])"""
     for width in (390, 1280):
         browser.open(pages["comparison"], width)
         browser.run("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
         found = browser.run(cues)
-        assert found and all(scrolls == (cue == "cue") for scrolls, cue in found) and (width > 390 or found[0][0])
+        assert (
+            found
+            and all(scrolls == (cue == "cue") for scrolls, cue in found)
+            and (width > 390 or found[0][0])
+        )
     browser.open(pages["comparison"], 390)
     browser.run("(one => { one.scrollLeft = one.scrollWidth })(document.querySelector('.wide'))")
     browser.run("new Promise(done => requestAnimationFrame(() => setTimeout(done, 100)))")
-    assert browser.run("document.querySelector('.wide').previousElementSibling.hidden"), "at the end there is no more"
+    assert browser.run("document.querySelector('.wide').previousElementSibling.hidden"), (
+        "at the end there is no more"
+    )

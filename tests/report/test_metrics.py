@@ -30,18 +30,32 @@ from equipoise.task import Task
 from tests.helpers.stores import change, made_up_run
 
 
-def made_up(averages: dict[str, list[float]], metric: str = "accuracy", partition: str = "iid", **more: object) -> Comparison:
+def made_up(
+    averages: dict[str, list[float]],
+    metric: str = "accuracy",
+    partition: str = "iid",
+    **more: object,
+) -> Comparison:
     """Methods with these averages by seed; client `low` is a tenth below, client `high` a tenth above. Alone they have 0.5 and 0.7."""
     entries = []
     for method, values in averages.items():
         for seed, value in enumerate(values):
             if math.isnan(value):
                 continue
-            config = {"method": {"name": method}, "seed": seed, "data": {"name": "digits", "partition": partition}}
+            config = {
+                "method": {"name": method},
+                "seed": seed,
+                "data": {"name": "digits", "partition": partition},
+            }
             found = {metric: {"low": value - 0.1, "high": value + 0.1}}
             run = RunResult(Path(f"{method}-{seed}"), config, "digits", Task("classification", (3,), 2), "x", metric, found, {"megabytes": 1.0, "seconds": 2.0})  # fmt: skip
             config = {**config, "method": {"name": "standalone"}}
-            alone = replace(run, folder=Path(f"alone-{seed}"), config=config, by_metric={metric: {"low": 0.5, "high": 0.7}})
+            alone = replace(
+                run,
+                folder=Path(f"alone-{seed}"),
+                config=config,
+                by_metric={metric: {"low": 0.5, "high": 0.7}},
+            )
             entries.append(Entry(method, run, alone))
     return Comparison(entries, "fedavg", **more)  # type: ignore[arg-type]
 
@@ -61,25 +75,41 @@ def test_one_seed_speaks_of_one_run() -> None:
 def test_several_seeds_are_told_apart_by_their_intervals() -> None:
     clear = made_up({"fedavg": [0.70, 0.71, 0.72], "fedakd": [0.80, 0.81, 0.82]})
     assert best_in_words(clear).startswith("fedakd has the best average (81.0 %), over 3 seeds.")
-    close = made_up({"fedavg": [0.70, 0.75, 0.80], "fedakd": [0.71, 0.76, 0.81], "fedprox": [0.2, 0.21, 0.2]})
+    close = made_up(
+        {"fedavg": [0.70, 0.75, 0.80], "fedakd": [0.71, 0.76, 0.81], "fedprox": [0.2, 0.21, 0.2]}
+    )
     assert best_in_words(close).startswith(
         "Which method has the best average cannot be told: the 95% intervals of fedakd and fedavg overlap."
     )
-    assert best_in_words(replace(close, level=0.1)).startswith("fedakd has the best average (76.0 %), over 3 seeds.")
+    assert best_in_words(replace(close, level=0.1)).startswith(
+        "fedakd has the best average (76.0 %), over 3 seeds."
+    )
     same = made_up({"fedavg": [0.70, 0.75], "fedakd": [0.70, 0.75]})
     assert best_in_words(same).startswith(
         "Which method has the best average cannot be told: the 95% intervals of fedavg and fedakd overlap."
     )
     single = made_up({"fedavg": [0.70, 0.71, 0.72], "fedakd": [math.nan, 0.9, math.nan]})
-    assert best_in_words(single).startswith("Which method has the best average cannot be told: fedakd finished in one seed only.")
+    assert best_in_words(single).startswith(
+        "Which method has the best average cannot be told: fedakd finished in one seed only."
+    )
 
 
 def test_harm_is_judged_alike_and_so_is_another_measure() -> None:
     harming = made_up({"fedavg": [0.55, 0.55, 0.62], "fedakd": [0.55, 0.62, 0.62]})
-    assert best_in_words(harming).endswith("Who harms the fewest clients cannot be told: the 95% intervals of fedakd and fedavg overlap.")
-    by_worst = best_in_words(made_up({"fedavg": [0.70, 0.71, 0.72], "fedakd": [0.80, 0.81, 0.82]}, measure="worst"))
-    assert by_worst == "fedakd has the best worst client (71.0 %), over 3 seeds. fedavg and fedakd harmed nobody in 3 seeds."
-    assert best_in_words(made_up({"fedavg": [0.5, 0.5], "fedakd": [0.9, 0.9]}, measure="harmed")) == "fedakd harmed nobody in 2 seeds."
+    assert best_in_words(harming).endswith(
+        "Who harms the fewest clients cannot be told: the 95% intervals of fedakd and fedavg overlap."
+    )
+    by_worst = best_in_words(
+        made_up({"fedavg": [0.70, 0.71, 0.72], "fedakd": [0.80, 0.81, 0.82]}, measure="worst")
+    )
+    assert (
+        by_worst
+        == "fedakd has the best worst client (71.0 %), over 3 seeds. fedavg and fedakd harmed nobody in 3 seeds."
+    )
+    assert (
+        best_in_words(made_up({"fedavg": [0.5, 0.5], "fedakd": [0.9, 0.9]}, measure="harmed"))
+        == "fedakd harmed nobody in 2 seeds."
+    )
 
 
 def test_up_to_three_methods_are_named_and_changes_have_a_sign() -> None:
@@ -89,12 +119,16 @@ def test_up_to_three_methods_are_named_and_changes_have_a_sign() -> None:
     assert harmless(1) == "m0 harmed nobody in this one run." and harmless(3).startswith(
         "m0, m1 and m2 harmed nobody in this one run per method"
     )
-    assert harmless(4).startswith("m0, m1, m2 and 1 more harmed") and harmless(5).startswith("m0, m1, m2 and 2 more harmed")
+    assert harmless(4).startswith("m0, m1, m2 and 1 more harmed") and harmless(5).startswith(
+        "m0, m1, m2 and 2 more harmed"
+    )
     change = best_in_words(made_up({"fedavg": [0.7], "fedakd": [0.8]}, measure="change"))
     assert change.startswith("fedakd has the best change (+20.0 %) in this one run per method.")
     tied = best_in_words(made_up({"fedavg": [0.8], "fedakd": [0.8]}, measure="std"))
     assert tied.startswith("fedavg and fedakd have the best std (10.0 %)")
-    assert best_in_words(made_up({"fedavg": [0.8]})) == "fedavg harmed nobody in this one run.", "one method is not the best of several"
+    assert best_in_words(made_up({"fedavg": [0.8]})) == "fedavg harmed nobody in this one run.", (
+        "one method is not the best of several"
+    )
     assert best_in_words(made_up({"standalone": [0.8]})) == ""
 
 
@@ -102,20 +136,36 @@ def test_up_to_three_methods_are_named_and_changes_have_a_sign() -> None:
     ("one", "other", "apart"),
     [((1, 2), (3, 4), True), ((3, 4), (1, 2), True), ((1, 2), (2, 3), False), ((2, 3), (1, 2), False), ((1, 4), (2, 3), False), ((None, None), (2, 3), False), ((5, 6), (None, None), False)],
 )  # fmt: skip
-def test_intervals_are_apart_where_they_share_no_point(one: tuple[Any, Any], other: tuple[Any, Any], apart: bool) -> None:
-    assert _apart(dict(zip(("low", "high"), one, strict=True)), dict(zip(("low", "high"), other, strict=True))) == apart
+def test_intervals_are_apart_where_they_share_no_point(
+    one: tuple[Any, Any], other: tuple[Any, Any], apart: bool
+) -> None:
+    assert (
+        _apart(
+            dict(zip(("low", "high"), one, strict=True)),
+            dict(zip(("low", "high"), other, strict=True)),
+        )
+        == apart
+    )
 
 
 def test_every_partition_has_a_verdict_of_its_own() -> None:
-    first, second = made_up({"fedavg": [0.7], "fedakd": [0.8]}), made_up({"fedavg": [0.9], "fedakd": [0.8]}, partition="sharded")
+    first, second = (
+        made_up({"fedavg": [0.7], "fedakd": [0.8]}),
+        made_up({"fedavg": [0.9], "fedakd": [0.8]}, partition="sharded"),
+    )
     both = best_in_words(Comparison([*first.entries, *second.entries], "fedavg"))
-    assert re.match(r"On iid: fedakd has the best average.* On sharded: fedavg has the best average", both)
+    assert re.match(
+        r"On iid: fedakd has the best average.* On sharded: fedavg has the best average", both
+    )
 
 
 def test_of_several_methods_every_metric_has_its_average_its_worst_client_and_its_harm() -> None:
     found = metrics_of_several(made_up({"fedavg": [0.5], "fedakd": [0.8]}), "iid")
     assert len(found["header"]) == 4 and found["header"][0] == "method"
-    assert [(row[0], *(re.sub("<[^>]*>|[*]", "", str(cell)) for cell in row[1:])) for row in found["rows"]] == [
+    assert [
+        (row[0], *(re.sub("<[^>]*>|[*]", "", str(cell)) for cell in row[1:]))
+        for row in found["rows"]
+    ] == [
         ("fedavg", "50.0", "40.0", "100.0"),
         ("fedakd", "80.0", "70.0", "0.0"),
     ]
@@ -124,15 +174,29 @@ def test_of_several_methods_every_metric_has_its_average_its_worst_client_and_it
 @pytest.mark.parametrize(("classes", "said"), [(2, False), (3, True), (4, True)])
 def test_how_a_metric_of_two_classes_is_made_of_more_is_said(classes: int, said: bool) -> None:
     found = made_up({"fedavg": [0.5]}, "auroc")
-    runs = [replace(entry, run=replace(entry.run, task=Task("classification", (3,), classes))) for entry in found.entries]
+    runs = [
+        replace(entry, run=replace(entry.run, task=Task("classification", (3,), classes)))
+        for entry in found.entries
+    ]
     text = formats.markdown(replace(found, entries=runs))
-    assert ("auroc: the plain mean over the classes that occur in a client's test data, each against the rest" in text) == said
+    assert (
+        "auroc: the plain mean over the classes that occur in a client's test data, each against the rest"
+        in text
+    ) == said
     assert "the plain mean" not in formats.markdown(made_up({"fedavg": [0.5]}))
 
 
 def test_numbers_are_written_in_the_unit_of_their_metric() -> None:
-    assert [written(0.8534, find(name)) for name in ("accuracy", "auroc", "rmse", "loss")] == ["85.3 %", "85.3 %", "0.8534", "0.8534"]
-    assert [points(0.02, find(name)) for name in ("auroc", "mae")] == ["2.0 points", "0.0200"] and written(math.nan, find("auroc")) == "–"
+    assert [written(0.8534, find(name)) for name in ("accuracy", "auroc", "rmse", "loss")] == [
+        "85.3 %",
+        "85.3 %",
+        "0.8534",
+        "0.8534",
+    ]
+    assert [points(0.02, find(name)) for name in ("auroc", "mae")] == [
+        "2.0 points",
+        "0.0200",
+    ] and written(math.nan, find("auroc")) == "–"
 
 
 def pair(folder: Path, *statements: str, **evaluation: object) -> tuple[Path, Path]:
@@ -147,19 +211,26 @@ def pair(folder: Path, *statements: str, **evaluation: object) -> tuple[Path, Pa
     return runs[0], runs[1]
 
 
-def test_a_page_about_auroc_has_all_metrics_and_names_clients_without_a_value(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+def test_a_page_about_auroc_has_all_metrics_and_names_clients_without_a_value(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
     gone = "delete from measurements where metric = 'auroc' and client = '2'"
     _, run = pair(tmp_path, gone, metrics=["accuracy", "auroc"], main="auroc")
     assert Run(run).main_metric == "auroc" and undefined(Run(run), "auroc", "global") == ["2"]
     entry = opened([run]).entries[0]
     assert {card.client for card in cards(entry, Run(run))} == {"0", "1", "3"}
     page = report([run], tmp_path / "r.html")[0].read_text()
-    assert "Auroc is undefined for client 2: its test data have one class; averages are over the other 3." in page
+    assert (
+        "Auroc is undefined for client 2: its test data have one class; averages are over the other 3."
+        in page
+    )
     assert "In this one run" in page and "average auroc" in page
     table = page[page.index("All metrics") :]
     average = np.mean(list(Run(run).final("auroc").values()))
     assert re.search(rf'<th scope="row">auroc in %</th><td>{100 * average:.1f}</td>', table)
-    assert re.search(r'<th scope="row">2</th><td>–</td><td>\d', table), "client by client, auroc and accuracy"
+    assert re.search(r'<th scope="row">2</th><td>–</td><td>\d', table), (
+        "client by client, auroc and accuracy"
+    )
     assert not recwarn.list
 
 
@@ -174,12 +245,19 @@ def test_a_client_without_a_value_in_one_of_two_runs_counts_in_neither(tmp_path:
     assert curve.mean[-1] == pytest.approx(np.mean(list(both.entries[0].run.values.values())))
 
 
-def test_a_diverged_client_is_named_and_the_average_is_not_that_of_the_others(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+def test_a_diverged_client_is_named_and_the_average_is_not_that_of_the_others(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
     _, run = pair(tmp_path, metrics=["accuracy", "auroc"], main="auroc")
-    change(run, "update measurements set value = null where metric = 'auroc' and client = '2' and round > 1")
+    change(
+        run,
+        "update measurements set value = null where metric = 'auroc' and client = '2' and round > 1",
+    )
     page = report([run], tmp_path / "r.html")[0].read_text()
     assert "Auroc of client 2 is not a number: the outputs of the model are not finite." in page
-    assert math.isnan(opened([run]).entries[0].measured[0]["average"]) and math.isnan(shown(Run(run))["average"])
+    assert math.isnan(opened([run]).entries[0].measured[0]["average"]) and math.isnan(
+        shown(Run(run))["average"]
+    )
     assert np.isnan(read_curves(Run(run), "auroc").mean).tolist() == [False, True, True]
     broken = next(card for card in cards(opened([run]).entries[0], Run(run)) if card.client == "2")
     assert broken.gain is None and broken.verdict == "" and '<tr class="" data-client="2">' in page
@@ -194,12 +272,16 @@ def test_without_a_reference_for_this_metric_the_page_says_so(tmp_path: Path) ->
     run = run.rename(tmp_path / "fedavg")
     alone = made_up_run(tmp_path / "standalone", "standalone")
     assert "No run of training alone is known" in report([run], tmp_path / "r.html")[0].read_text()
-    assert any("has no auroc of these clients" in note for note in shown(Run(run), Run(alone))["notes"])
+    assert any(
+        "has no auroc of these clients" in note for note in shown(Run(run), Run(alone))["notes"]
+    )
 
 
 def test_the_page_of_a_comparison_uses_what_it_was_asked(tmp_path: Path) -> None:
     folders = {
-        (method, seed): made_up_run(tmp_path / "runs" / f"{method}-{seed}", method, seed=seed, level=level)
+        (method, seed): made_up_run(
+            tmp_path / "runs" / f"{method}-{seed}", method, seed=seed, level=level
+        )
         for method, level in (("standalone", 0.55), ("fedavg", 0.6), ("fedprox", 0.7))
         for seed in range(5)
     }
@@ -209,24 +291,39 @@ def test_the_page_of_a_comparison_uses_what_it_was_asked(tmp_path: Path) -> None
     failure = Failure("fedakd", "dirichlet:0.5", 3, "the oven is on fire")
     formats.save(Comparison(entries, "fedprox", [failure], tmp_path, level=0.5, measure="worst"))
     page = report([tmp_path], tmp_path / "r.html")[0].read_text()
-    assert "†: differs from fedprox" in page and "<dt>baseline of the tests</dt><dd>fedprox</dd>" in page
+    assert (
+        "†: differs from fedprox" in page
+        and "<dt>baseline of the tests</dt><dd>fedprox</dd>" in page
+    )
     assert "50% interval over 5 seeds" in page and "rank: by worst client" in page
-    assert "1 of 16 runs failed: fedakd, partition dirichlet:0.5, seed 3: the oven is on fire" in page
+    assert (
+        "1 of 16 runs failed: fedakd, partition dirichlet:0.5, seed 3: the oven is on fire" in page
+    )
     assert "best worst client" in re.search(r'class="headline">([^<]*)', page).group(1)  # type: ignore[union-attr]
     saved = json.loads((tmp_path / "comparison.json").read_text())
-    assert (saved["baseline"], saved["level"], saved["measure"], saved["failures"][0]["seed"]) == ("fedprox", 0.5, "worst", 3)
+    assert (saved["baseline"], saved["level"], saved["measure"], saved["failures"][0]["seed"]) == (
+        "fedprox",
+        0.5,
+        "worst",
+        3,
+    )
 
 
 def test_a_comparison_of_one_run_names_what_failed(tmp_path: Path) -> None:
     entries = opened([made_up_run(tmp_path / "runs" / "standalone", "standalone")]).entries
-    formats.save(Comparison(entries, "fedavg", [Failure("fedavg", "iid", 0, "no patience left")], tmp_path))
+    formats.save(
+        Comparison(entries, "fedavg", [Failure("fedavg", "iid", 0, "no patience left")], tmp_path)
+    )
     page = report([tmp_path], tmp_path / "r.html")[0].read_text()
     assert "1 of 2 runs failed: fedavg, partition iid, seed 0: no patience left" in page
 
 
 def test_points_beyond_the_line_are_those_that_gain() -> None:
     alone, together = np.array([1.0, 2.0, 3.0, math.nan]), np.array([0.5, 1.5, 4.0, 1.0])
-    for metric, expected in (("rmse", ["gains (2)", "loses (1)"]), ("auroc", ["gains (1)", "loses (2)"])):
+    for metric, expected in (
+        ("rmse", ["gains (2)", "loses (1)"]),
+        ("auroc", ["gains (1)", "loses (2)"]),
+    ):
         axes = figures.alone_against_together(alone, together, find(metric)).axes[0]
         assert [text.get_text() for text in axes.get_legend().get_texts()] == expected
 
@@ -242,17 +339,27 @@ def test_a_client_without_test_samples_is_not_called_undefined(tmp_path: Path) -
     config = run.config | {"evaluation": run.config["evaluation"] | {"clients": "cohort"}}
     change(run.folder, """update rounds set joined = '["0", "3"]'""")
     run.__dict__["config"] = config
-    assert undefined(run, "accuracy", "global") == [], "only those asked in the last round were measured"
+    assert undefined(run, "accuracy", "global") == [], (
+        "only those asked in the last round were measured"
+    )
 
 
 def test_the_main_metric_decides_the_best_round(tmp_path: Path) -> None:
-    _, run = pair(tmp_path, "update measurements set value = 10 - round where metric = 'auroc'", metrics=["accuracy", "auroc"])
+    _, run = pair(
+        tmp_path,
+        "update measurements set value = 10 - round where metric = 'auroc'",
+        metrics=["accuracy", "auroc"],
+    )
     assert shown(Run(run))["best round"] == 3, "accuracy rises"
     assert shown(Run(run), metric="auroc")["best round"] == 1
     loss = made_up_run(tmp_path / "loss", evaluation={"main": "loss"})
     change(loss, "update measurements set metric = 'loss'")
     found = shown(Run(loss))
-    assert found["best round"] == 1 and found["worst"] == max(Run(loss).final().values()) and found["metric"] == "loss"
+    assert (
+        found["best round"] == 1
+        and found["worst"] == max(Run(loss).final().values())
+        and found["metric"] == "loss"
+    )
 
 
 def test_points_of_a_calibration_curve_are_as_large_as_their_share_of_samples() -> None:
@@ -262,6 +369,8 @@ def test_points_of_a_calibration_curve_are_as_large_as_their_share_of_samples() 
     few = counts.counted(np.array([[0.9, 0.1]] * 40), np.zeros(40, int))
     (axes,) = calibration({"north": table, "south": few}, 1).axes
     north, south = (collection.get_sizes() for collection in axes.collections)
-    by_tenth = np.histogram(np.rint(100 * score[:, 1] / score.sum(1)), np.r_[np.arange(0, 100, 10), 101])[0]
+    by_tenth = np.histogram(
+        np.rint(100 * score[:, 1] / score.sum(1)), np.r_[np.arange(0, 100, 10), 101]
+    )[0]
     assert sorted(north) == pytest.approx(sorted(6 + 60 * by_tenth[by_tenth > 0] / by_tenth.max()))
     assert south == pytest.approx([6 + 60 * 40 / by_tenth.max()])

@@ -48,39 +48,66 @@ def test_the_figures_of_a_run_say_what_they_show(folder: Path) -> None:
     assert list(found) == ["clients", "curves", "plane", "heatmap", "weights"]
     together, before = run.final(), alone.final()
     better = sum(together[client] > before[client] for client in together)
-    assert found["clients"].text.startswith("From what each client reaches alone (ring) to what it has together, most harmed first")
+    assert found["clients"].text.startswith(
+        "From what each client reaches alone (ring) to what it has together, most harmed first"
+    )
     assert f": {better} of 4 gain. Where the interval holds the ring" in found["clients"].text
     gains = sorted(together, key=lambda client: together[client] - before[client])
     assert [text.get_text() for text in found["clients"].draw().axes[0].get_yticklabels()] == gains
-    by_round = [np.mean([row["value"] for row in run.table(phase="received", split="test", round=n)]) for n in (1, 3)]
+    by_round = [
+        np.mean([row["value"] for row in run.table(phase="received", split="test", round=n)])
+        for n in (1, 3)
+    ]
     ends = f"from {percent(by_round[0])} to {percent(by_round[1])}; training alone ends at {percent(np.mean(list(before.values())))}."
     assert found["curves"].text == f"The mean over clients goes {ends}"
-    assert [line.get_label() for line in found["curves"].draw().axes[0].lines][-2:] == ["mean", "mean of training alone"]
+    assert [line.get_label() for line in found["curves"].draw().axes[0].lines][-2:] == [
+        "mean",
+        "mean of training alone",
+    ]
     for name, values in (("fedavg", together), ("training alone", before)):
         level, spread = np.mean(list(values.values())), np.std(list(values.values()))
-        assert f" {name}: average {percent(level)}, standard deviation {100 * spread:.1f} points." in found["plane"].text
+        assert (
+            f" {name}: average {percent(level)}, standard deviation {100 * spread:.1f} points."
+            in found["plane"].text
+        )
     assert found["plane"].text.startswith("Up is better on average, left is more even.")
     assert found["plane"].text.endswith("The line is the way there, round by round.")
-    assert {text.get_text() for text in found["plane"].draw().axes[0].texts} >= {"fedavg", "training alone", "round 1"}
-    assert f"from {percent(min(together.values()))} to {percent(max(together.values()))}." in found["heatmap"].text
+    assert {text.get_text() for text in found["plane"].draw().axes[0].texts} >= {
+        "fedavg",
+        "training alone",
+        "round 1",
+    }
+    assert (
+        f"from {percent(min(together.values()))} to {percent(max(together.values()))}."
+        in found["heatmap"].text
+    )
     assert found["weights"].text.endswith("on average the same for all.")
 
 
 def test_errors_are_better_below(folder: Path) -> None:
     (entry,) = opened([folder / "errors" / "fedavg"]).entries
-    run, alone = Run(folder / "errors" / "fedavg").final(), Run(folder / "errors" / "standalone").final()
+    run, alone = (
+        Run(folder / "errors" / "fedavg").final(),
+        Run(folder / "errors" / "standalone").final(),
+    )
     found = figures_of(entry)
     better = sum(run[client] < alone[client] for client in run)
-    assert found["clients"].text.endswith(f": {better} of 4 gain.") and found["plane"].text.startswith("Down is better on average")
+    assert found["clients"].text.endswith(f": {better} of 4 gain.") and found[
+        "plane"
+    ].text.startswith("Down is better on average")
     several = opened([folder / "errors" / method for method in ("standalone", "fedavg")])
     (partition,) = several.partitions
-    assert pictures.of_comparison(several, partition)["plane"].text.startswith("Down is better on average")
+    assert pictures.of_comparison(several, partition)["plane"].text.startswith(
+        "Down is better on average"
+    )
 
 
 @pytest.mark.parametrize(("count", "many"), [(30, False), (31, True)])
 def test_of_many_clients_the_text_speaks_of_points(count: int, many: bool, folder: Path) -> None:
     (entry,) = opened([folder / "fedavg"]).entries
-    found = [Card(str(k), 1, 0.6, 0.5 + 0.1 * (k == 0), 0.1 * (k > 0), -0.1, 0.3) for k in range(count)]
+    found = [
+        Card(str(k), 1, 0.6, 0.5 + 0.1 * (k == 0), 0.1 * (k > 0), -0.1, 0.3) for k in range(count)
+    ]
     without = [Card("x", 1, 0.5), Card("y", 1, 0.5, 0.4, float("nan"))]
     text = pictures.of_run(entry, Run(entry.run.folder), [*found, *without])["clients"].text
     points = f"One point per client; above the line a client gains from joining. {count - 1} of {count} clients lie above it."
@@ -90,10 +117,16 @@ def test_of_many_clients_the_text_speaks_of_points(count: int, many: bool, folde
 def test_a_single_client_that_was_measured_once_has_no_plane_and_no_way(folder: Path) -> None:
     (entry,) = opened([folder / "single" / "fedavg"]).entries
     found = figures_of(entry)
-    assert list(found) == ["curves", "heatmap", "weights"] and "training alone" not in found["curves"].text
+    assert (
+        list(found) == ["curves", "heatmap", "weights"]
+        and "training alone" not in found["curves"].text
+    )
     (alone,) = opened([folder / "standalone"]).entries
     own = figures_of(alone)
-    assert list(own) == ["curves", "plane", "heatmap"] and "training alone" not in own["plane"].text + own["curves"].text
+    assert (
+        list(own) == ["curves", "plane", "heatmap"]
+        and "training alone" not in own["plane"].text + own["curves"].text
+    )
 
 
 def test_two_clients_are_enough_for_a_plane(tmp_path: Path) -> None:
@@ -102,9 +135,15 @@ def test_two_clients_are_enough_for_a_plane(tmp_path: Path) -> None:
     assert "plane" in figures_of(entry) and "the way there" not in figures_of(entry)["plane"].text
 
 
-def test_the_lightest_and_the_heaviest_client_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lightest_and_the_heaviest_client_are_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (entry,) = opened([folder / "fedavg"]).entries
-    rows = [{"round": n, "client": str(k), "share": share} for n in (1, 2) for k, share in enumerate((0.3, 0.1, 0.2, 0.4))]
+    rows = [
+        {"round": n, "client": str(k), "share": share}
+        for n in (1, 2)
+        for k, share in enumerate((0.3, 0.1, 0.2, 0.4))
+    ]
     monkeypatch.setattr(Run, "weights", lambda run: rows)
     found = pictures.of_method(entry)
     assert list(found) == ["heatmap", "weights"]
@@ -112,29 +151,53 @@ def test_the_lightest_and_the_heaviest_client_are_named(folder: Path, monkeypatc
 
 
 def test_the_figures_of_a_comparison_are_over_seeds(folder: Path) -> None:
-    runs = [folder / place / method for place in ("", "other") for method in ("standalone", "fedavg", "fedprox")]
+    runs = [
+        folder / place / method
+        for place in ("", "other")
+        for method in ("standalone", "fedavg", "fedprox")
+    ]
     both = opened(runs)
-    alone = {entry.run.condition: entry.run for entry in both.entries if entry.label == "standalone"}
-    both = replace(both, entries=[replace(entry, alone=alone[entry.run.condition]) for entry in both.entries])
+    alone = {
+        entry.run.condition: entry.run for entry in both.entries if entry.label == "standalone"
+    }
+    both = replace(
+        both, entries=[replace(entry, alone=alone[entry.run.condition]) for entry in both.entries]
+    )
     (partition,) = both.partitions
     found = pictures.of_comparison(both, partition)
     assert list(found) == ["gains", "curves", "plane"]
-    values = {(method, seed): both.entry(method, partition, seed).run.values for method in both.methods for seed in both.seeds}  # type: ignore[union-attr]
+    values = {
+        (method, seed): both.entry(method, partition, seed).run.values
+        for method in both.methods
+        for seed in both.seeds
+    }  # type: ignore[union-attr]
     for method in ("fedavg", "fedprox"):
-        lose = sum(value < values["standalone", seed][client] for seed in both.seeds for client, value in values[method, seed].items())
+        lose = sum(
+            value < values["standalone", seed][client]
+            for seed in both.seeds
+            for client, value in values[method, seed].items()
+        )
         assert f"{method}: {lose} of 8 lose." in found["gains"].text
-    assert "standalone" not in found["gains"].text and found["gains"].text.startswith("One point per client and seed.")
+    assert "standalone" not in found["gains"].text and found["gains"].text.startswith(
+        "One point per client and seed."
+    )
     for method in both.methods:
         levels = [np.mean(list(values[method, seed].values())) for seed in both.seeds]
         spreads = [np.std(list(values[method, seed].values())) for seed in both.seeds]
         assert f"{method} ends at {percent(np.mean(levels))}." in found["curves"].text
         assert (
-            f"{method}: average {percent(np.mean(levels))}, standard deviation {100 * np.mean(spreads):.1f} points." in found["plane"].text
+            f"{method}: average {percent(np.mean(levels))}, standard deviation {100 * np.mean(spreads):.1f} points."
+            in found["plane"].text
         )
     assert found["curves"].text.startswith("Mean over clients; bands span the seeds.")
-    one = replace(both, entries=[entry for entry in both.entries if entry.run.condition[1] == both.seeds[0]])
+    one = replace(
+        both, entries=[entry for entry in both.entries if entry.run.condition[1] == both.seeds[0]]
+    )
     assert pictures.of_comparison(one, partition)["curves"].text.startswith("Mean over clients. ")
-    assert len(found["gains"].draw().axes[0].get_yticklabels()) == 2 and len(found["curves"].draw().axes[0].lines) == 3
+    assert (
+        len(found["gains"].draw().axes[0].get_yticklabels()) == 2
+        and len(found["curves"].draw().axes[0].lines) == 3
+    )
     unknown = replace(both, entries=[replace(entry, alone=None) for entry in both.entries])
     assert list(pictures.of_comparison(unknown, partition)) == ["curves", "plane"]
 
@@ -146,31 +209,67 @@ def shown(comparison: Comparison, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def tiles(page: str) -> dict[str, tuple[str, str]]:
-    found = re.findall(r'class="name">([^<]*)</span> <span class="value">([^<]*)</span> <span class="beside">([^<]*)<', page)
+    found = re.findall(
+        r'class="name">([^<]*)</span> <span class="value">([^<]*)</span> <span class="beside">([^<]*)<',
+        page,
+    )
     return {name: (value, beside) for name, value, beside in found}
 
 
 def test_the_numbers_in_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     comparison = opened([folder / "fedavg"])
     (entry,) = comparison.entries
-    together, alone = (np.array(list(Run(folder / method).final().values())) for method in ("fedavg", "standalone"))
+    together, alone = (
+        np.array(list(Run(folder / method).final().values())) for method in ("fedavg", "standalone")
+    )
     page = shown(comparison, monkeypatch)
     found = tiles(page)
-    assert list(found) == ["average accuracy", "lowest client", "standard deviation over clients", "average gain", "collaborative fairness"]
-    assert found["average accuracy"] == (percent(together.mean()), f"alone: {percent(alone.mean())}")
+    assert list(found) == [
+        "average accuracy",
+        "lowest client",
+        "standard deviation over clients",
+        "average gain",
+        "collaborative fairness",
+    ]
+    assert found["average accuracy"] == (
+        percent(together.mean()),
+        f"alone: {percent(alone.mean())}",
+    )
     assert found["lowest client"] == (percent(together.min()), f"alone: {percent(alone.min())}")
-    assert found["standard deviation over clients"] == (f"{100 * together.std():.1f} points", f"alone: {100 * alone.std():.1f} points")
+    assert found["standard deviation over clients"] == (
+        f"{100 * together.std():.1f} points",
+        f"alone: {100 * alone.std():.1f} points",
+    )
     change, harmed = (together - alone).mean(), (together < alone).mean()
-    assert found["average gain"] == (f"{100 * change:+.1f} points", f"{100 * harmed:.0f} % of the clients lose")
-    assert found["collaborative fairness"] == (f"{entry.measured[0]['cf']:.1f}", "CF, from -100 to 100")
-    assert "To learn who gains" not in page and "not final" not in page and "runs failed" not in page
-    known = replace(comparison, entries=[replace(entry, run=replace(entry.run, majority=dict.fromkeys("0123", 0.25)))])
-    assert list(tiles(shown(known, monkeypatch)).items())[1] == ("majority class", ("25.0 %", "what always naming it would reach"))
+    assert found["average gain"] == (
+        f"{100 * change:+.1f} points",
+        f"{100 * harmed:.0f} % of the clients lose",
+    )
+    assert found["collaborative fairness"] == (
+        f"{entry.measured[0]['cf']:.1f}",
+        "CF, from -100 to 100",
+    )
+    assert (
+        "To learn who gains" not in page and "not final" not in page and "runs failed" not in page
+    )
+    known = replace(
+        comparison,
+        entries=[replace(entry, run=replace(entry.run, majority=dict.fromkeys("0123", 0.25)))],
+    )
+    assert list(tiles(shown(known, monkeypatch)).items())[1] == (
+        "majority class",
+        ("25.0 %", "what always naming it would reach"),
+    )
 
 
-def test_of_errors_the_highest_is_told_and_a_fall_is_a_gain(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_errors_the_highest_is_told_and_a_fall_is_a_gain(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = tiles(shown(opened([folder / "errors" / "fedavg"]), monkeypatch))
-    together, alone = (np.array(list(Run(folder / "errors" / method).final().values())) for method in ("fedavg", "standalone"))
+    together, alone = (
+        np.array(list(Run(folder / "errors" / method).final().values()))
+        for method in ("fedavg", "standalone")
+    )
     assert found["highest client"] == (f"{together.max():.4f}", f"alone: {alone.max():.4f}")
     gain = (alone - together).mean()
     assert found["average gain"][0] == f"{'+' if gain > 0 else ''}{gain:.4f}"
@@ -186,48 +285,89 @@ def test_what_is_missing_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     assert "To learn who gains" not in shown(opened([folder / "standalone"]), monkeypatch)
     one, two = Failure("x", "iid", 1, "fire"), Failure("y", "iid", 2, "flood")
-    assert "1 of 2 runs failed: x, partition iid, seed 1: fire" in shown(replace(comparison, failures=[one]), monkeypatch)
-    assert "2 of 3 runs failed, the first: x, partition iid, seed 1: fire" in shown(replace(comparison, failures=[one, two]), monkeypatch)
+    assert "1 of 2 runs failed: x, partition iid, seed 1: fire" in shown(
+        replace(comparison, failures=[one]), monkeypatch
+    )
+    assert "2 of 3 runs failed, the first: x, partition iid, seed 1: fire" in shown(
+        replace(comparison, failures=[one, two]), monkeypatch
+    )
 
 
-def test_a_best_round_before_the_last_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_best_round_before_the_last_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = made_up_run(tmp_path / "run", rounds=2)
     assert "The best average" not in shown(opened([run]), monkeypatch)
     with sqlite3.connect(run / "run.db") as db:
         db.execute("update measurements set value = 0.96 where round = 1")
     db.close()
-    assert "The best average, 96.0 %, was that of round 1; it is known only by looking at test data." in shown(opened([run]), monkeypatch)
+    assert (
+        "The best average, 96.0 %, was that of round 1; it is known only by looking at test data."
+        in shown(opened([run]), monkeypatch)
+    )
 
 
-def test_a_page_of_several_has_the_figures_of_each_method_under_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_of_several_has_the_figures_of_each_method_under_its_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     both = opened([folder / method for method in ("standalone", "fedavg", "fedprox")])
     page = shown(both, monkeypatch)
     names = re.findall(r'<figure id="figure-([^"]*)"', page)
     assert names[:3] == ["gains", "curves", "plane"]
-    assert names[3:] == ["heatmap-standalone", "heatmap-fedavg", "weights-fedavg", "heatmap-fedprox", "weights-fedprox"]
+    assert names[3:] == [
+        "heatmap-standalone",
+        "heatmap-fedavg",
+        "weights-fedavg",
+        "heatmap-fedprox",
+        "weights-fedprox",
+    ]
     assert "All metrics" not in page, "there is one"
-    assert "3 methods on digits" in page and "Change against training alone by client (points; seed 0), most harmed first" in page
+    assert (
+        "3 methods on digits" in page
+        and "Change against training alone by client (points; seed 0), most harmed first" in page
+    )
     for method in both.methods:
         assert f"{method}, {both.partitions[0]}, seed 0: {folder / method}" in page
     body, foot = page[page.index('<table class="changes"') :].split("<tfoot>")[:2]
-    assert sorted(re.findall(r'<th scope="row">([^<]*)</th>', body)) == ["0", "1", "2", "3"] and foot.startswith(
-        '<tr><th scope="row">clients that lose<'
-    )
+    assert sorted(re.findall(r'<th scope="row">([^<]*)</th>', body)) == [
+        "0",
+        "1",
+        "2",
+        "3",
+    ] and foot.startswith('<tr><th scope="row">clients that lose<')
 
 
-def test_figures_of_two_partitions_and_of_methods_that_begin_alike_are_told_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_of_two_partitions_and_of_methods_that_begin_alike_are_told_apart(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     both = opened([folder / method for method in ("fedavg", "fedprox")])
-    alike = [replace(entry, label={"fedprox": "fedavg (mu=1)"}.get(entry.label, entry.label)) for entry in both.entries]
+    alike = [
+        replace(entry, label={"fedprox": "fedavg (mu=1)"}.get(entry.label, entry.label))
+        for entry in both.entries
+    ]
     there = [
-        replace(e, run=replace(e.run, config={**e.run.config, "data": {**e.run.config["data"], "partition": "sharded"}})) for e in alike
+        replace(
+            e,
+            run=replace(
+                e.run,
+                config={**e.run.config, "data": {**e.run.config["data"], "partition": "sharded"}},
+            ),
+        )
+        for e in alike
     ]
     page = shown(replace(both, entries=[*alike, *there[:1]]), monkeypatch)
-    shared = re.findall(r'<figure id="figure-([^"]*)"><h3>[^<]*</h3><img src="data:," alt="[A-Z]', page)
+    shared = re.findall(
+        r'<figure id="figure-([^"]*)"><h3>[^<]*</h3><img src="data:," alt="[A-Z]', page
+    )
     assert shared == ["gains-1", "curves-1", "plane-1", "gains-2", "curves-2", "plane-2"]
-    owned = dict(re.findall(r'<figure id="figure-([^"]*)"><h3>[^<]*</h3><img src="data:," alt="(fed[^:]*):', page))
-    assert owned == {f"{what}-fedavg-{k}": "fedavg" for what in ("heatmap", "weights") for k in (1, 2)} | {
-        f"{what}-fedavg--mu=1-1": "fedavg (mu=1)" for what in ("heatmap", "weights")
-    }
+    owned = dict(
+        re.findall(
+            r'<figure id="figure-([^"]*)"><h3>[^<]*</h3><img src="data:," alt="(fed[^:]*):', page
+        )
+    )
+    assert owned == {
+        f"{what}-fedavg-{k}": "fedavg" for what in ("heatmap", "weights") for k in (1, 2)
+    } | {f"{what}-fedavg--mu=1-1": "fedavg (mu=1)" for what in ("heatmap", "weights")}
     assert (
         page.count('<h2 id="methods-') == 2
         and "fedavg (mu=1), sharded" not in page

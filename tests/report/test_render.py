@@ -17,7 +17,19 @@ from equipoise.report.tracks import scale_of
 def page(cards: list[Card], live: Live | None = None, **more: Any) -> str:
     accuracy = find("accuracy")
     lists: dict[str, Any] = dict.fromkeys(
-        ("remarks", "tiles", "tables", "metrics", "pictures", "more", "notes", "metadata", "configuration", "environment"), ()
+        (
+            "remarks",
+            "tiles",
+            "tables",
+            "metrics",
+            "pictures",
+            "more",
+            "notes",
+            "metadata",
+            "configuration",
+            "environment",
+        ),
+        (),
     )
     content = {
         "title": "a & b",
@@ -27,11 +39,18 @@ def page(cards: list[Card], live: Live | None = None, **more: Any) -> str:
         "total_rounds": 7,
         "unit": accuracy.title,
     }
-    return " ".join(render("page.html", live=live, metric=accuracy, **lists, **content, **more).split())
+    return " ".join(
+        render("page.html", live=live, metric=accuracy, **lists, **content, **more).split()
+    )
 
 
 def test_numbers_are_rounded_to_read_and_exact_to_sort() -> None:
-    found = page([Card("x", 12, 1 / 3, 0.25, 1 / 12, 0.05, 0.1, 0.5, 6, 1), Card("y", None, math.nan, 0.5, None)])
+    found = page(
+        [
+            Card("x", 12, 1 / 3, 0.25, 1 / 12, 0.05, 0.1, 0.5, 6, 1),
+            Card("y", None, math.nan, 0.5, None),
+        ]
+    )
     for text in (
         f'data-label="together" data-value="{1 / 3!r}">33.3<', 'data-label="alone" data-value="0.25">25.0<', f'data-label="gain" data-value="{1 / 12!r}"',
         "<b>+8.3</b>", "from +5.0 to +10.0", 'data-value="0.5">50.0 %<', "6 of 7", 'data-label="samples" data-value="12">12<', "a &amp; b",
@@ -42,10 +61,21 @@ def test_numbers_are_rounded_to_read_and_exact_to_sort() -> None:
 
 
 def test_a_page_that_is_watched_has_a_script_more_and_says_how_far_the_run_is() -> None:
-    still, live = page([Card("x", 1, 0.5)]), page([Card("x", 1, 0.5)], Live("v7", "going on", 2, 5, ("client <z>",), "../", "going"))
-    assert "Asks now and then" not in still and 'id="live"' not in still and "connect-src" not in still
-    assert "Asks now and then" in live and 'class="live going" data-version="v7"' in live and 'max="5" value="2" aria-label' in live
-    assert live.index("Asks now and then") < live.index("Without this script"), "it looks at the page before the other changes it"
+    still, live = (
+        page([Card("x", 1, 0.5)]),
+        page([Card("x", 1, 0.5)], Live("v7", "going on", 2, 5, ("client <z>",), "../", "going")),
+    )
+    assert (
+        "Asks now and then" not in still and 'id="live"' not in still and "connect-src" not in still
+    )
+    assert (
+        "Asks now and then" in live
+        and 'class="live going" data-version="v7"' in live
+        and 'max="5" value="2" aria-label' in live
+    )
+    assert live.index("Asks now and then") < live.index("Without this script"), (
+        "it looks at the page before the other changes it"
+    )
     assert "client &lt;z&gt;" in live and '<a href="../">all runs</a>' in live
     over = page([Card("x", 1, 0.5)], Live("v", "over"))
     assert (

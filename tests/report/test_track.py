@@ -14,22 +14,37 @@ from equipoise.simulate import run
 from equipoise.storage.store import RoundRecord
 from equipoise.transports.base import Watcher
 
-WANTED = Experiment(data={"name": "digits", "clients": 3}, rounds=2, training={"steps": 2}, workers=0)
+WANTED = Experiment(
+    data={"name": "digits", "clients": 3}, rounds=2, training={"steps": 2}, workers=0
+)
 
 
 def tracked(kind: str, folder: Path) -> Run:
     seen: list[int] = []
-    with tracking(kind, WANTED, folder, Watcher(on_round=lambda record: seen.append(record.round))) as watcher:
+    with tracking(
+        kind, WANTED, folder, Watcher(on_round=lambda record: seen.append(record.round))
+    ) as watcher:
         finished = run(WANTED, folder, watcher)
     assert seen == [1, 2], "the watcher inside still hears of every round"
     return finished
 
 
 def expected(finished: Run) -> dict[tuple[str, int], float]:
-    rows = {(f"{r['model']}/{r['split']}/{r['metric']}/{r['client']}", r["round"]): r["value"] for r in finished.table(phase="received")}
+    rows = {
+        (f"{r['model']}/{r['split']}/{r['metric']}/{r['client']}", r["round"]): r["value"]
+        for r in finished.table(phase="received")
+    }
     for number in range(1, WANTED.rounds + 1):
-        values = [row["value"] for row in finished.table(phase="received", split="test", metric="accuracy", round=number)]
-        rows |= {("main/mean", number): sum(values) / len(values), ("main/worst", number): min(values)}
+        values = [
+            row["value"]
+            for row in finished.table(
+                phase="received", split="test", metric="accuracy", round=number
+            )
+        ]
+        rows |= {
+            ("main/mean", number): sum(values) / len(values),
+            ("main/worst", number): min(values),
+        }
     return rows | {(f"weight/{r['client']}", r["round"]): r["share"] for r in finished.weights()}
 
 
@@ -45,9 +60,17 @@ def test_tensorboard(tmp_path: Path):
     (told,) = events.Tensors("experiment/text_summary")
     assert b"    data.clients: 3\n" in told.tensor_proto.string_val[0]
     for (name, step), value in wanted.items():
-        assert {event.step: event.value for event in events.Scalars(name)}[step] == pytest.approx(value, rel=1e-6)
-    values = [value for (name, step), value in wanted.items() if name.startswith("global/test/accuracy/") and step == 2]
-    assert events.Scalars("global/test/accuracy/mean")[-1].value == pytest.approx(sum(values) / 3, rel=1e-6)
+        assert {event.step: event.value for event in events.Scalars(name)}[step] == pytest.approx(
+            value, rel=1e-6
+        )
+    values = [
+        value
+        for (name, step), value in wanted.items()
+        if name.startswith("global/test/accuracy/") and step == 2
+    ]
+    assert events.Scalars("global/test/accuracy/mean")[-1].value == pytest.approx(
+        sum(values) / 3, rel=1e-6
+    )
 
 
 def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -60,13 +83,22 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     finished = tracked("mlflow", tmp_path / "run")
     client = MlflowClient()
     (saved,) = client.search_runs([client.get_experiment_by_name("equipoise/digits").experiment_id])
-    assert saved.info.status == "FINISHED" and saved.data.params["data.clients"] == "3" and saved.data.params["method.name"] == "fedavg"
+    assert (
+        saved.info.status == "FINISHED"
+        and saved.data.params["data.clients"] == "3"
+        and saved.data.params["method.name"] == "fedavg"
+    )
     assert saved.data.params.keys() == parameters(WANTED).keys()
     for (name, step), value in expected(finished).items():
         history = client.get_metric_history(saved.info.run_id, name)
         assert {metric.step: metric.value for metric in history}[step] == value
-        assert all(int(1000 * began) <= metric.timestamp <= 1000 * time.time() for metric in history)  # in milliseconds
-    with pytest.raises(RuntimeError, match="oven"), tracking("mlflow", WANTED, tmp_path / "other", Watcher()):
+        assert all(
+            int(1000 * began) <= metric.timestamp <= 1000 * time.time() for metric in history
+        )  # in milliseconds
+    with (
+        pytest.raises(RuntimeError, match="oven"),
+        tracking("mlflow", WANTED, tmp_path / "other", Watcher()),
+    ):
         raise RuntimeError("the oven is on fire")
     failed = client.search_runs([saved.info.experiment_id], "attributes.status = 'FAILED'")
     assert [one.info.run_name for one in failed] == ["other"]
@@ -79,23 +111,43 @@ def test_the_main_metric_has_names_that_all_runs_share():
             for client, value in zip("ab", (v + plus + more for v in values), strict=True)]  # fmt: skip
     record = RoundRecord(1, 0, [], [], measurements=rows, main="personal")
     found = numbers(record)
-    assert (found["main/mean"], found["main/worst"]) == (pytest.approx(0.8), pytest.approx(0.7)), "auroc: the first that is not the loss"
-    assert (numbers(record, "loss")["main/mean"], numbers(record, "loss")["main/worst"]) == (pytest.approx(2.1), pytest.approx(3.1))
-    shared = RoundRecord(1, 0, [], [], measurements=[*rows, ("all", "personal", "received", "shared", "auroc", 0.9)], main="personal")
+    assert (found["main/mean"], found["main/worst"]) == (pytest.approx(0.8), pytest.approx(0.7)), (
+        "auroc: the first that is not the loss"
+    )
+    assert (numbers(record, "loss")["main/mean"], numbers(record, "loss")["main/worst"]) == (
+        pytest.approx(2.1),
+        pytest.approx(3.1),
+    )
+    shared = RoundRecord(
+        1,
+        0,
+        [],
+        [],
+        measurements=[*rows, ("all", "personal", "received", "shared", "auroc", 0.9)],
+        main="personal",
+    )
     assert numbers(shared)["main/mean"] == 0.9
     assert not any(name.startswith("main/") for name in numbers(RoundRecord(1, 0, [], [])))
 
 
-def test_a_store_that_cannot_be_written_gets_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_store_that_cannot_be_written_gets_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     pytest.importorskip("mlflow", reason="mlflow is not installed")
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
-    with pytest.raises(ConfigurationError, match=r"--track mlflow: .*MLFLOW_TRACKING_URI"), tracking("mlflow", WANTED, tmp_path, Watcher()):
+    with (
+        pytest.raises(ConfigurationError, match=r"--track mlflow: .*MLFLOW_TRACKING_URI"),
+        tracking("mlflow", WANTED, tmp_path, Watcher()),
+    ):
         pass
 
 
 def test_an_unknown_tracker_is_refused_with_the_nearest(tmp_path: Path):
-    with pytest.raises(ValueError, match="did you mean 'tensorboard'"), tracking("tensorbord", WANTED, tmp_path, Watcher()):
+    with (
+        pytest.raises(ValueError, match="did you mean 'tensorboard'"),
+        tracking("tensorbord", WANTED, tmp_path, Watcher()),
+    ):
         pass
 
 

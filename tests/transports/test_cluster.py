@@ -23,7 +23,10 @@ from equipoise.transports.states import _parsed
 from tests.helpers.clusters import abroad, gone, local, processes, shared_memory
 from tests.helpers.runs import played, same_run, settings
 
-FAULTS = [{"round": 1, "client": "bo", "kind": "drop"}, {"round": 2, "client": "ada", "kind": "nan"}]
+FAULTS = [
+    {"round": 1, "client": "bo", "kind": "drop"},
+    {"round": 2, "client": "ada", "kind": "nan"},
+]
 
 
 def test_two_methods_run_alike_in_process_and_on_a_cluster_of_two_nodes(tmp_path: Path) -> None:
@@ -35,7 +38,15 @@ def test_two_methods_run_alike_in_process_and_on_a_cluster_of_two_nodes(tmp_path
             there = simulate.run(given(wanted), tmp_path / method, cluster=cluster.address)
             same_run(played(wanted, tmp_path / f"{method}-here"), there)
             told = [row["seconds"] for row in there.rounds()]
-            assert sum(value for row in told for name, value in row.items() if name.startswith("clients@127.0.0.1:")) >= 11
+            assert (
+                sum(
+                    value
+                    for row in told
+                    for name, value in row.items()
+                    if name.startswith("clients@127.0.0.1:")
+                )
+                >= 11
+            )
             assert not abroad([os.getpid(), *processes([cluster.head, *cluster.nodes])])
         assert gone(cluster.nodes)
         everything = processes([cluster.head, *cluster.nodes])
@@ -90,7 +101,9 @@ def test_a_large_state_is_written_before_its_reply_counts_and_read_from_its_file
 def test_a_state_that_is_damaged_on_its_way_does_not_count(tmp_path: Path) -> None:
     data = dump(Record(own=1.0))
     name = state_name("ada", 1, 0, 1)
-    reply = References(Store(), tmp_path).kept(Reply("ada", state=Kept(name, len(data), "0" * 64)), np.frombuffer(data, np.uint8), data)
+    reply = References(Store(), tmp_path).kept(
+        Reply("ada", state=Kept(name, len(data), "0" * 64)), np.frombuffer(data, np.uint8), data
+    )
     assert reply.state is None and reply.failure == f"state {name} was damaged on its way"
 
 
@@ -99,24 +112,37 @@ def test_a_state_that_is_damaged_on_its_way_does_not_count(tmp_path: Path) -> No
 
 def test_nothing_of_ray_is_imported_before_it_is_asked_for() -> None:
     program = "import sys, equipoise, equipoise.simulate, equipoise.cli.cluster, equipoise.transports.ray.cluster; assert 'ray' not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    subprocess.run(
+        [sys.executable, "-c", program],
+        check=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
 
 
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(looking, "find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=r"needs Ray, which is not installed; `pip install equipoise\[cluster\]`"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"needs Ray, which is not installed; `pip install equipoise\[cluster\]`",
+    ):
         connecting.connected("auto", False)
 
 
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1", ":6379", "127.0.0.1:x"])
 def test_an_address_that_is_none_is_refused(address: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"--cluster: expected HOST:PORT of a head such as 10\.0\.0\.5:6379, or auto, got"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"--cluster: expected HOST:PORT of a head such as 10\.0\.0\.5:6379, or auto, got",
+    ):
         connecting.address_of(address)
 
 
 def test_a_cluster_that_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(looking, "ANSWER_DEADLINE", 1.0)
-    with pytest.raises(ConfigurationError, match=r"the cluster at 127\.0\.0\.1:1 did not answer within 1 s; see that its head runs"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"the cluster at 127\.0\.0\.1:1 did not answer within 1 s; see that its head runs",
+    ):
         looking.look("127.0.0.1:1", None)
 
 
@@ -125,7 +151,8 @@ def test_an_experiment_that_other_machines_cannot_rebuild_is_refused(tmp_path: P
         pass
 
     with pytest.raises(
-        ConfigurationError, match=r"other machines can rebuild, but its method Mine is defined in a notebook or script; move it"
+        ConfigurationError,
+        match=r"other machines can rebuild, but its method Mine is defined in a notebook or script; move it",
     ):
         simulate.run(given(settings(Mine())), tmp_path / "run", cluster="127.0.0.1:1")
     assert not (tmp_path / "run").exists()

@@ -50,15 +50,21 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     return folder_of(tmp_path_factory.mktemp("data") / "sites", sites(SIZES))
 
 
-def config(data: str, method: str = "scaffold", rounds: int = 6, epochs: int = 8, **more: Any) -> dict[str, Any]:
-    found = settings(method, rounds=rounds, training={"lr": 0.02, "batch": 5, "epochs": epochs}, **more)
+def config(
+    data: str, method: str = "scaffold", rounds: int = 6, epochs: int = 8, **more: Any
+) -> dict[str, Any]:
+    found = settings(
+        method, rounds=rounds, training={"lr": 0.02, "batch": 5, "epochs": epochs}, **more
+    )
     return found | {"data": found["data"] | {"name": data}}
 
 
 class Watching(Watcher):
     """Does something at a reply in the middle of a round, and remembers how long the run stood still then."""
 
-    def __init__(self, happens: Callable[[], object], rounds: tuple[int, ...] = (2,), after: int = 4) -> None:
+    def __init__(
+        self, happens: Callable[[], object], rounds: tuple[int, ...] = (2,), after: int = 4
+    ) -> None:
         super().__init__()
         self.happens, self.at, self.after, self.round, self.training = happens, rounds, after, 1, 0
         self.last: float | None = None
@@ -88,10 +94,19 @@ def whole(cluster: Local, data: str, tmp_path: Path, watcher: Watcher, **more: A
 
 
 def events(run: Run, kind: str) -> int:
-    return int(sum(value for row in run.rounds() for name, value in row["seconds"].items() if name.startswith(f"{kind}@")))
+    return int(
+        sum(
+            value
+            for row in run.rounds()
+            for name, value in row["seconds"].items()
+            if name.startswith(f"{kind}@")
+        )
+    )
 
 
-def test_an_actor_is_killed_in_the_middle_of_an_exchange(cluster: Local, data: str, tmp_path: Path) -> None:
+def test_an_actor_is_killed_in_the_middle_of_an_exchange(
+    cluster: Local, data: str, tmp_path: Path
+) -> None:
     watcher = Watching(lambda: os.kill(actors(cluster.nodes)[0], signal.SIGKILL), rounds=(2, 4))
     run = whole(cluster, data, tmp_path, watcher)
     print("stood still for", watcher.gaps)
@@ -99,7 +114,9 @@ def test_an_actor_is_killed_in_the_middle_of_an_exchange(cluster: Local, data: s
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_nodes_are_killed_in_the_middle_of_an_exchange(count: int, cluster: Local, data: str, tmp_path: Path) -> None:
+def test_nodes_are_killed_in_the_middle_of_an_exchange(
+    count: int, cluster: Local, data: str, tmp_path: Path
+) -> None:
     """Of three, one (that of the first actor, which has worked and holds states) or two at once: all but one."""
 
     def strike() -> None:
@@ -112,12 +129,16 @@ def test_nodes_are_killed_in_the_middle_of_an_exchange(count: int, cluster: Loca
     assert events(run, "lost") == count
 
 
-def test_the_node_that_holds_most_states_is_killed_between_two_rounds(cluster: Local, data: str, tmp_path: Path) -> None:
+def test_the_node_that_holds_most_states_is_killed_between_two_rounds(
+    cluster: Local, data: str, tmp_path: Path
+) -> None:
     watcher = Watcher()
     done: Counter[str] = Counter()
 
     def after(record: Any) -> None:
-        done.update({name: value for name, value in record.seconds.items() if name.startswith("clients@")})
+        done.update(
+            {name: value for name, value in record.seconds.items() if name.startswith("clients@")}
+        )
         if record.round == 3:
             port = int(done.most_common(1)[0][0].rpartition(":")[2])
             (most,) = [node for node in cluster.nodes if listens(node, port)]
@@ -128,7 +149,9 @@ def test_the_node_that_holds_most_states_is_killed_between_two_rounds(cluster: L
     assert events(run, "lost") == 1
 
 
-def test_a_node_that_joins_in_the_middle_of_a_run_takes_work(cluster: Local, data: str, tmp_path: Path) -> None:
+def test_a_node_that_joins_in_the_middle_of_a_run_takes_work(
+    cluster: Local, data: str, tmp_path: Path
+) -> None:
     for node in cluster.nodes[1:]:
         cluster.kill(node)
     joined: list[float] = []
@@ -175,18 +198,27 @@ def test_twenty_random_kills_in_sixty_rounds(cluster: Local, data: str, tmp_path
 def test_a_client_that_ends_its_actor_three_times_ends_the_run(
     cluster: Local, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "replace", lambda value, **changes: value)  # a fault that is never cleared
+    monkeypatch.setattr(
+        transport, "replace", lambda value, **changes: value
+    )  # a fault that is never cleared
     monkeypatch.setattr(transport, "LOOK", 1.0)
     wanted = config(data, faults={"script": [{"round": 2, "client": "c03", "kind": "kill"}]})
-    with pytest.raises(RunError, match=r"an actor ended 3 times with client 'c03' in round 2, step 'client' \(the last: The actor died"):
+    with pytest.raises(
+        RunError,
+        match=r"an actor ended 3 times with client 'c03' in round 2, step 'client' \(the last: The actor died",
+    ):
         simulate.run(wanted, tmp_path / "there", cluster=cluster.address)
     monkeypatch.undo()
     assert gone(cluster.nodes)
-    resumed = simulate.resume(tmp_path / "there", given=simulate.experiment(wanted))  # in this process nothing is killed
+    resumed = simulate.resume(
+        tmp_path / "there", given=simulate.experiment(wanted)
+    )  # in this process nothing is killed
     same_run(simulate.run(wanted, tmp_path / "here"), resumed)
 
 
-def test_a_run_goes_from_process_to_cluster_and_back(cluster: Local, data: str, tmp_path: Path) -> None:
+def test_a_run_goes_from_process_to_cluster_and_back(
+    cluster: Local, data: str, tmp_path: Path
+) -> None:
     ask = Clients.ask
 
     def until(rounds: int, go: Callable[[], object]) -> None:
@@ -237,8 +269,17 @@ def command(*words: str) -> list[str]:
 def begun(data: str, tmp_path: Path, address: str) -> subprocess.Popen[str]:
     """A run of the command line that has finished two rounds."""
     (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(_plain(config(data, rounds=40))))
-    words = ["run", str(tmp_path / "experiment.yaml"), "--out", str(tmp_path / "run"), "--cluster", address]
-    process = subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True, start_new_session=True)
+    words = [
+        "run",
+        str(tmp_path / "experiment.yaml"),
+        "--out",
+        str(tmp_path / "run"),
+        "--cluster",
+        address,
+    ]
+    process = subprocess.Popen(
+        command(*words), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("round 3"):
@@ -263,7 +304,12 @@ def test_the_driver_is_killed_or_interrupted_and_goes_on_elsewhere(
         assert process.returncode == 130 and "go on with `equipoise resume" in said
     assert gone(cluster.nodes, 30)
     with local(tmp_path / "state", 2) as other:
-        done = subprocess.run(command("resume", str(tmp_path / "run"), "--cluster", "auto"), capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            command("resume", str(tmp_path / "run"), "--cluster", "auto"),
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
         assert done.returncode == 0, done.stderr
         assert gone(other.nodes)
     same_run(simulate.run(config(data, rounds=40), tmp_path / "here"), Run(tmp_path / "run"))
@@ -276,8 +322,13 @@ def test_the_head_service_is_lost_and_the_run_goes_on_elsewhere(data: str, tmp_p
         os.kill(service, signal.SIGKILL)
         _, said = process.communicate(timeout=60)
         assert process.returncode == 2, said
-        assert f"the head of the cluster at {alone.address} is lost; what is done is kept: with a cluster again, `equipoise resume" in said
-    same_run(simulate.run(config(data, rounds=40), tmp_path / "here"), simulate.resume(tmp_path / "run"))
+        assert (
+            f"the head of the cluster at {alone.address} is lost; what is done is kept: with a cluster again, `equipoise resume"
+            in said
+        )
+    same_run(
+        simulate.run(config(data, rounds=40), tmp_path / "here"), simulate.resume(tmp_path / "run")
+    )
 
 
 def test_a_step_that_raises_leaves_no_actor_and_no_memory(
@@ -288,6 +339,10 @@ def test_a_step_that_raises_leaves_no_actor_and_no_memory(
         "    def client(self, client, down):\n        raise ArithmeticError('seven apples')\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(RuntimeError, match=r"client 'c\d\d', round 1, step 'client' raised:(?s:.*)seven apples"):
-        simulate.run(config(data, "clumsy_module:Clumsy"), tmp_path / "run", cluster=cluster.address)
+    with pytest.raises(
+        RuntimeError, match=r"client 'c\d\d', round 1, step 'client' raised:(?s:.*)seven apples"
+    ):
+        simulate.run(
+            config(data, "clumsy_module:Clumsy"), tmp_path / "run", cluster=cluster.address
+        )
     assert gone(cluster.nodes)

@@ -22,7 +22,10 @@ from equipoise.transports.workers.processes import Pool
 from tests.helpers.runs import played, same_run, settings
 from tests.helpers.transports import named, over, separated
 
-DROP_AND_NAN = [{"round": 1, "client": "bo", "kind": "drop"}, {"round": 2, "client": "ada", "kind": "nan"}]
+DROP_AND_NAN = [
+    {"round": 1, "client": "bo", "kind": "drop"},
+    {"round": 2, "client": "ada", "kind": "nan"},
+]
 KILL = [{"round": 2, "client": "di", "kind": "kill"}]
 # A fresh worker imports torch, which takes seconds: the quick tests lose one where it could matter, the slow ones with every method.
 KILLED = ("fedavg", "scaffold", "fedekd")
@@ -33,7 +36,9 @@ def job(method: Any, kill: bool = False) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("method", methods.names())
-def test_every_method_runs_alike_in_process_packed_and_on_two_workers(method: str, pool: Pool, tmp_path: Path) -> None:
+def test_every_method_runs_alike_in_process_packed_and_on_two_workers(
+    method: str, pool: Pool, tmp_path: Path
+) -> None:
     wanted = job(method, kill=method in KILLED)
     here = played(wanted, tmp_path / "here")
     assert {(row["round"], row["client"]) for row in here.rejected()} == {(1, "bo"), (2, "ada")}
@@ -51,9 +56,14 @@ def test_every_method_runs_alike_between_organisations(method: str, tmp_path: Pa
     apart = played(job(method), tmp_path / "apart", transport=separated(disk))
     same_run(played(job(method), tmp_path / "here"), apart, disk)
     assert not list((tmp_path / "apart" / "files").rglob("client-*"))
-    if disk.exists():  # the last accepted state of each client, and no more than the last committed one beside it
+    if (
+        disk.exists()
+    ):  # the last accepted state of each client, and no more than the last committed one beside it
         committed = {file.path.name for file in apart.store.current("client").values()}
-        assert committed <= named(disk) and all(sum(name.startswith(f"client-{own}") for name in named(disk)) <= 2 for own in owners(disk))
+        assert committed <= named(disk) and all(
+            sum(name.startswith(f"client-{own}") for name in named(disk)) <= 2
+            for own in owners(disk)
+        )
 
 
 def owners(disk: Path) -> set[str]:
@@ -69,9 +79,14 @@ def crowd(request: pytest.FixtureRequest) -> Iterator[Pool]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", methods.names())
-def test_every_method_runs_alike_on_one_and_three_workers_that_die(method: str, crowd: Pool, tmp_path: Path) -> None:
+def test_every_method_runs_alike_on_one_and_three_workers_that_die(
+    method: str, crowd: Pool, tmp_path: Path
+) -> None:
     wanted = job(method, kill=True)
-    same_run(played(wanted, tmp_path / "here"), played(wanted, tmp_path / "workers", transport=over(crowd)))
+    same_run(
+        played(wanted, tmp_path / "here"),
+        played(wanted, tmp_path / "workers", transport=over(crowd)),
+    )
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedekd"])
@@ -87,7 +102,9 @@ def test_states_on_a_second_disk_give_the_same_bits(method: str, tmp_path: Path)
         assert committed <= named(disk)
 
 
-def test_large_replies_go_through_files_on_every_transport(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_replies_go_through_files_on_every_transport(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wanted = settings("fedequilibria", rounds=2)
     here = played(wanted, tmp_path / "here")
     monkeypatch.setattr(Clients, "large", lambda self, down, cohort: True)
@@ -97,19 +114,33 @@ def test_large_replies_go_through_files_on_every_transport(pool: Pool, tmp_path:
         replies = ask(self, requests)
         for request, reply in zip(requests, replies, strict=True):
             if request.exchange:
-                assert reply.file == reply_file(request) and (self.transport.files / reply.file).exists()  # type: ignore[attr-defined]
+                assert (
+                    reply.file == reply_file(request)
+                    and (self.transport.files / reply.file).exists()
+                )  # type: ignore[attr-defined]
                 seen.append(reply.file)
         return replies
 
     monkeypatch.setattr(Clients, "ask", watched)
-    for name, transport in (("files", None), ("packed", "loopback"), ("workers", over(pool)), ("apart", separated(tmp_path / "disk"))):
+    for name, transport in (
+        ("files", None),
+        ("packed", "loopback"),
+        ("workers", over(pool)),
+        ("apart", separated(tmp_path / "disk")),
+    ):
         same_run(here, played(wanted, tmp_path / name, transport=transport))
     assert len(seen) == 4 * 8
 
 
-def test_a_server_with_a_test_set_of_its_own_measures_as_one_whose_clients_hold_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_with_a_test_set_of_its_own_measures_as_one_whose_clients_hold_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a network the test set for all may lie at the server alone: it asks for the model, not for slices of logits."""
-    config = settings("fedavg", rounds=2, data={"split": (0.6, 0.15, 0.25), "partition": "natural", "test": "global"})
+    config = settings(
+        "fedavg",
+        rounds=2,
+        data={"split": (0.6, 0.15, 0.25), "partition": "natural", "test": "global"},
+    )
     here = played(config, tmp_path / "here")
     whole: list[Federation] = []
     asked: list[str] = []
@@ -124,8 +155,18 @@ def test_a_server_with_a_test_set_of_its_own_measures_as_one_whose_clients_hold_
             return super().exchange(requests, deadline)
 
     monkeypatch.setattr(
-        simulate, "ServerData", lambda validation, shared: ServerData(validation, Samples.of(whole[0], whole[0].shared_test))
+        simulate,
+        "ServerData",
+        lambda validation, shared: ServerData(
+            validation, Samples.of(whole[0], whole[0].shared_test)
+        ),
     )
-    alone = played(config, tmp_path / "alone", transport=lambda federation, wanted: Alone(federation, tmp_path / "disk"))
+    alone = played(
+        config,
+        tmp_path / "alone",
+        transport=lambda federation, wanted: Alone(federation, tmp_path / "disk"),
+    )
     assert asked.count(HANDED) == 2 and OUTPUTS not in asked
-    assert alone.table(split="shared") == here.table(split="shared") and alone.table(split="shared", client="all")
+    assert alone.table(split="shared") == here.table(split="shared") and alone.table(
+        split="shared", client="all"
+    )

@@ -33,8 +33,13 @@ def stopped(config: dict[str, Any], out: Path, monkeypatch: pytest.MonkeyPatch) 
         if len(finished) == STOPPED_IN - 1:
             answered.append(done)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match=f"stopped after round {STOPPED_IN - 1}; go on with"):
-        patch.setattr(simulate, "interruptible", lambda: nullcontext(lambda: len(answered) >= ANSWERED))
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(KeyboardInterrupt, match=f"stopped after round {STOPPED_IN - 1}; go on with"),
+    ):
+        patch.setattr(
+            simulate, "interruptible", lambda: nullcontext(lambda: len(answered) >= ANSWERED)
+        )
         watcher = Watcher(on_clients=count, on_round=lambda record: finished.append(record.round))
         simulate.run(experiment(config), out, watcher)
     return out
@@ -45,8 +50,16 @@ def test_every_method_on_digits_ends_in_the_same_bits_on_workers_and_when_stoppe
     method: str, pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = simulate.run(experiment(job(method)), tmp_path / "here")
-    assert len(here.clients) == CLIENTS and len([row for row in here.rounds() if row["round"] and len(row["joined"]) == CLIENTS]) >= 3
-    same_run(here, simulate.run(experiment(job(method)), tmp_path / "workers", transport=over(pool)))
+    assert (
+        len(here.clients) == CLIENTS
+        and len([row for row in here.rounds() if row["round"] and len(row["joined"]) == CLIENTS])
+        >= 3
+    )
+    same_run(
+        here, simulate.run(experiment(job(method)), tmp_path / "workers", transport=over(pool))
+    )
     half = stopped(job(method), tmp_path / "stopped", monkeypatch)
     assert Run(half).store.last_round() == STOPPED_IN - 1
-    same_run(here, simulate.resume(half, transport=over(pool)))  # begun in process, ended on workers
+    same_run(
+        here, simulate.resume(half, transport=over(pool))
+    )  # begun in process, ended on workers

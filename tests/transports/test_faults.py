@@ -43,7 +43,9 @@ def transports(tmp_path: Path) -> dict[str, Any]:
 def test_a_worker_that_is_killed_is_replaced_twice_and_then_the_run_stops(
     times: int, pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = settings("scaffold", rounds=2, faults={"script": [{"round": 1, "client": "bo", "kind": "kill"}]})
+    config = settings(
+        "scaffold", rounds=2, faults={"script": [{"round": 1, "client": "bo", "kind": "kill"}]}
+    )
     deaths = []
 
     def again(value: Any, **changes: Any) -> Any:
@@ -55,14 +57,22 @@ def test_a_worker_that_is_killed_is_replaced_twice_and_then_the_run_stops(
 
     monkeypatch.setattr(workers, "replace", again)
     if times < workers.TRIES:
-        same_run(played(config, tmp_path / "here"), played(config, tmp_path / "workers", transport=over(pool)))
+        same_run(
+            played(config, tmp_path / "here"),
+            played(config, tmp_path / "workers", transport=over(pool)),
+        )
         assert deaths == ["bo"] * times
         return
-    with pytest.raises(RunError, match=r"ended 3 times with client 'bo' in round 1, step 'client' \(the last: killed by signal 9"):
+    with pytest.raises(
+        RunError,
+        match=r"ended 3 times with client 'bo' in round 1, step 'client' \(the last: killed by signal 9",
+    ):
         played(config, tmp_path / "workers", transport=over(pool))
     monkeypatch.undo()
     well = config | {"faults": {}}
-    resumed = simulate.resume(tmp_path / "workers", given=sites_given(well), transport=over(pool))  # the pool begins anew by itself
+    resumed = simulate.resume(
+        tmp_path / "workers", given=sites_given(well), transport=over(pool)
+    )  # the pool begins anew by itself
     same_run(played(well, tmp_path / "here"), resumed)
 
 
@@ -76,7 +86,10 @@ def test_what_a_worker_left_half_written_is_gone_at_the_end(tmp_path: Path) -> N
             half.write_bytes(b"half")
             return super().exchange(requests, deadline)
 
-    same_run(played(settings("scaffold"), tmp_path / "here"), played(settings("scaffold"), tmp_path / "messy", transport=Messy))
+    same_run(
+        played(settings("scaffold"), tmp_path / "here"),
+        played(settings("scaffold"), tmp_path / "messy", transport=Messy),
+    )
 
 
 # Deadlines, and what comes after them.
@@ -101,11 +114,17 @@ def test_a_client_that_misses_the_deadline_is_out_of_the_round(kind: str, tmp_pa
     disk = tmp_path / "disk"
 
     def connect(federation: Any, wanted: Any) -> Separated:
-        return Separated(federation, disk, wanted)  # a method of this file has no name that a job could tell
+        return Separated(
+            federation, disk, wanted
+        )  # a method of this file has no name that a job could tell
 
     transport = connect if kind == "apart" else transports(tmp_path)[kind]
-    late = played(settings(Slow(), participation={"deadline": 1.5}), tmp_path / "late", transport=transport)
-    assert [(row["round"], row["client"], row["reason"]) for row in late.rejected()] == [(2, "bo", "did not answer within 1.5 s")]
+    late = played(
+        settings(Slow(), participation={"deadline": 1.5}), tmp_path / "late", transport=transport
+    )
+    assert [(row["round"], row["client"], row["reason"]) for row in late.rejected()] == [
+        (2, "bo", "did not answer within 1.5 s")
+    ]
     script = {"script": [{"round": 2, "client": "bo", "kind": "drop"}]}
     dropped = played(settings(Slow(seconds=0.0), faults=script), tmp_path / "dropped")
     assert_same(everything(dropped), everything(late, disk if kind == "apart" else None))
@@ -120,8 +139,15 @@ class Postman(InProcess):
         found = super().exchange(requests, deadline)
         for place, request in enumerate(requests):
             if (request.client, request.round, request.exchange) == ("bo", 2, 1):
-                self.held, found[place] = found[place], Reply("bo", failure="did not answer in time")
-            elif self.held is not None and (request.client, request.round, request.exchange) == ("bo", 3, 1):
+                self.held, found[place] = (
+                    found[place],
+                    Reply("bo", failure="did not answer in time"),
+                )
+            elif self.held is not None and (request.client, request.round, request.exchange) == (
+                "bo",
+                3,
+                1,
+            ):
                 found[place] = self.held
         return found
 
@@ -152,20 +178,28 @@ class Clumsy(Method):
 
 
 @pytest.mark.parametrize("kind", ["here", "packed"])
-def test_a_step_that_raises_ends_the_run_and_names_client_round_and_step(kind: str, tmp_path: Path) -> None:
-    with pytest.raises(ClientError, match="client 'ada', round 2, step 'client': ArithmeticError: seven apples"):
+def test_a_step_that_raises_ends_the_run_and_names_client_round_and_step(
+    kind: str, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        ClientError, match="client 'ada', round 2, step 'client': ArithmeticError: seven apples"
+    ):
         played(settings(Clumsy()), tmp_path / "run", transport=transports(tmp_path)[kind])
     assert Run(tmp_path / "run").last_round == 1
 
 
-def test_a_step_that_raises_in_a_worker_leaves_the_pool_as_it_was(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_raises_in_a_worker_leaves_the_pool_as_it_was(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "apples_module.py").write_text(
         "from dataclasses import dataclass\nfrom equipoise import Method\n@dataclass(frozen=True)\nclass Clumsy(Method):\n"
         "    def client(self, client, down):\n        raise ArithmeticError('seven apples')\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     before = [one.process.pid for one in pool.started]
-    with pytest.raises(ClientError, match=r"client 'ada', round 1, step 'client' raised:(?s:.*)seven apples"):
+    with pytest.raises(
+        ClientError, match=r"client 'ada', round 1, step 'client' raised:(?s:.*)seven apples"
+    ):
         played(settings("apples_module:Clumsy"), tmp_path / "run", transport=over(pool))
     assert [one.process.pid for one in pool.started] == before
 
@@ -205,26 +239,49 @@ def test_a_state_that_is_missing_or_damaged_is_a_failure_and_never_an_empty_stat
 ) -> None:
     monkeypatch.setattr(Careless, "happens", staticmethod(happens), raising=False)
     config = settings("scaffold", rounds=3, evaluation={"every": 0, "clients": "cohort"})
-    run = played(config, tmp_path / "run", transport=lambda federation, wanted: Careless(federation, tmp_path / "disk"))
+    run = played(
+        config,
+        tmp_path / "run",
+        transport=lambda federation, wanted: Careless(federation, tmp_path / "disk"),
+    )
     (row,) = run.rejected()
     assert (row["round"], row["client"], row["exchange"]) == (3, "bo", 1)
     assert row["reason"].startswith(f"state {state_name('bo', 2, 0, 1)} {reason}")
 
 
-def test_a_state_that_is_missing_when_models_are_measured_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_that_is_missing_when_models_are_measured_stops_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Careless, "happens", staticmethod(Path.unlink), raising=False)
-    with pytest.raises(RunError, match=r"client 'bo' was to measure models in round 3: state .* is not here; see to it"):
-        played(settings("fedakd"), tmp_path / "run", transport=lambda federation, wanted: Careless(federation, tmp_path / "disk"))
+    with pytest.raises(
+        RunError,
+        match=r"client 'bo' was to measure models in round 3: state .* is not here; see to it",
+    ):
+        played(
+            settings("fedakd"),
+            tmp_path / "run",
+            transport=lambda federation, wanted: Careless(federation, tmp_path / "disk"),
+        )
     assert Run(tmp_path / "run").last_round == 2
 
 
 def test_a_run_is_resumed_over_the_kind_of_transport_that_it_was_begun_with(tmp_path: Path) -> None:
     whole = played(settings("scaffold"), tmp_path / "whole")
-    for name, begun, other in (("a", separated(tmp_path / "a-disk"), None), ("b", None, separated(tmp_path / "b-disk"))):
+    for name, begun, other in (
+        ("a", separated(tmp_path / "a-disk"), None),
+        ("b", None, separated(tmp_path / "b-disk")),
+    ):
         stop_after(2, settings("scaffold"), tmp_path / name, begun)
-        with pytest.raises(RunError, match=r"lie at the (server|client), and this transport keeps them at the (client|server); resume"):
-            simulate.resume(tmp_path / name, given=sites_given(settings("scaffold")), transport=other)
-        resumed = simulate.resume(tmp_path / name, given=sites_given(settings("scaffold")), transport=begun)
+        with pytest.raises(
+            RunError,
+            match=r"lie at the (server|client), and this transport keeps them at the (client|server); resume",
+        ):
+            simulate.resume(
+                tmp_path / name, given=sites_given(settings("scaffold")), transport=other
+            )
+        resumed = simulate.resume(
+            tmp_path / name, given=sites_given(settings("scaffold")), transport=begun
+        )
         same_run(whole, resumed, tmp_path / "a-disk" if begun else None)
 
 
@@ -232,7 +289,9 @@ def test_a_run_is_resumed_over_the_kind_of_transport_that_it_was_begun_with(tmp_
 
 
 @pytest.mark.parametrize("kind", ["here", "packed", "apart"])
-def test_a_disk_that_is_full_ends_the_run_with_a_sentence(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_ends_the_run_with_a_sentence(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = tmp_path / "disk" if kind == "apart" else None
     whole, wrote = played(settings("scaffold"), tmp_path / "whole"), Path.write_bytes
 
@@ -244,70 +303,117 @@ def test_a_disk_that_is_full_ends_the_run_with_a_sentence(kind: str, tmp_path: P
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(
-        CannotSave, match=r"cannot write .*No space left on device; make room or permit writing there, then .*equipoise resume"
+        CannotSave,
+        match=r"cannot write .*No space left on device; make room or permit writing there, then .*equipoise resume",
     ):
         played(settings("scaffold"), tmp_path / "run", transport=transports(tmp_path)[kind])
     monkeypatch.undo()
     assert not list((disk or tmp_path / "run" / "files").rglob("*.part"))
-    resumed = simulate.resume(tmp_path / "run", given=sites_given(settings("scaffold")), transport=transports(tmp_path)[kind])
+    resumed = simulate.resume(
+        tmp_path / "run",
+        given=sites_given(settings("scaffold")),
+        transport=transports(tmp_path)[kind],
+    )
     same_run(whole, resumed, disk)
 
 
-def test_a_site_has_a_state_on_its_disk_before_the_server_hears_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_site_has_a_state_on_its_disk_before_the_server_hears_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced: list[str] = []
-    monkeypatch.setattr("equipoise.transports.states.sync", lambda paths: synced.extend(path.name for path in paths))
+    monkeypatch.setattr(
+        "equipoise.transports.states.sync", lambda paths: synced.extend(path.name for path in paths)
+    )
     FileStates(tmp_path / "own").write("0123-r1a0x1", Record(a=1))
-    assert [name.partition(".safetensors")[0] for name in synced] == ["client-0123-r1a0x1", "01", "own"]
+    assert [name.partition(".safetensors")[0] for name in synced] == [
+        "client-0123-r1a0x1",
+        "01",
+        "own",
+    ]
 
 
 # A run that cannot begin.
 
 
 def open_descriptors() -> set[str]:
-    return {os.readlink(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{number}")}
+    return {
+        os.readlink(f"/proc/self/fd/{number}")
+        for number in os.listdir("/proc/self/fd")
+        if os.path.lexists(f"/proc/self/fd/{number}")
+    }
 
 
 @pytest.mark.parametrize("more", [{"workers": 0}, {"workers": 2}], ids=["in process", "workers"])
-def test_a_failed_open_leaves_no_process_file_or_lock(more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_open_leaves_no_process_file_or_lock(
+    more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """FedeKD's energies of classes do not fit a regression: the performing side says so, by the sentence of the method itself."""
     made: list[Pool] = []
     init = Pool.__init__
-    monkeypatch.setattr(Pool, "__init__", lambda self, count: (made.append(self), init(self, count))[1])
+    monkeypatch.setattr(
+        Pool, "__init__", lambda self, count: (made.append(self), init(self, count))[1]
+    )
     before, folders = open_descriptors(), set(tmp_path.iterdir())
     data = {name: (x, y.astype("float32") + 0.5) for name, (x, y) in sites().items()}
-    wanted = eq.Experiment(**settings({"name": "fedekd", "energy": "entropy"}) | more, dataset=eq.from_sites(data))
+    wanted = eq.Experiment(
+        **settings({"name": "fedekd", "energy": "entropy"}) | more, dataset=eq.from_sites(data)
+    )
     processes: list[Any] = []
     close = Pool.close
-    monkeypatch.setattr(Pool, "close", lambda self: (processes.extend(one.process for one in self.started), close(self))[1])
+    monkeypatch.setattr(
+        Pool,
+        "close",
+        lambda self: (processes.extend(one.process for one in self.started), close(self))[1],
+    )
     with pytest.raises(ValueError, match="fedekd: energy='entropy' needs classes, got regression"):
         simulate.run(wanted, tmp_path / "run")
     assert set(tmp_path.iterdir()) == folders
-    assert len(processes) == more["workers"] and all(process.wait(timeout=10) is not None for process in processes)
+    assert len(processes) == more["workers"] and all(
+        process.wait(timeout=10) is not None for process in processes
+    )
     assert all(one.data is None and not one.started for one in made)
-    assert {name for name in open_descriptors() - before if "memfd" in name or "socket" in name} == set()
+    assert {
+        name for name in open_descriptors() - before if "memfd" in name or "socket" in name
+    } == set()
 
 
-def test_what_one_worker_of_a_kept_pool_refused_is_not_said_of_the_next_run(pool: Pool, tmp_path: Path) -> None:
+def test_what_one_worker_of_a_kept_pool_refused_is_not_said_of_the_next_run(
+    pool: Pool, tmp_path: Path
+) -> None:
     data = eq.from_sites({name: (x, y.astype("float32") + 0.5) for name, (x, y) in sites().items()})
     wanted = eq.Experiment(**settings({"name": "fedekd", "energy": "entropy"}), dataset=data)
     with pytest.raises(ConfigurationError, match="needs classes, got regression"):
         simulate.run(wanted, tmp_path / "refused", transport=over(pool))
     time.sleep(0.5)  # the other worker's refusal has arrived by now, and nobody read it
-    same_run(played(settings("fedavg"), tmp_path / "here"), played(settings("fedavg"), tmp_path / "next", transport=over(pool)))
+    same_run(
+        played(settings("fedavg"), tmp_path / "here"),
+        played(settings("fedavg"), tmp_path / "next", transport=over(pool)),
+    )
 
 
 def test_a_resume_that_is_refused_gives_the_lock_back(tmp_path: Path) -> None:
     stop_after(1, settings("fedavg"), tmp_path / "run", None)
     other = {name: (x + 1, y) for name, (x, y) in sites().items()}
     with pytest.raises(RunError, match="have changed since it began"):
-        simulate.resume(tmp_path / "run", given=eq.Experiment(**settings("fedavg"), dataset=eq.from_sites(other)))
-    assert simulate.resume(tmp_path / "run", given=sites_given(settings("fedavg"))).status == "finished"
+        simulate.resume(
+            tmp_path / "run",
+            given=eq.Experiment(**settings("fedavg"), dataset=eq.from_sites(other)),
+        )
+    assert (
+        simulate.resume(tmp_path / "run", given=sites_given(settings("fedavg"))).status
+        == "finished"
+    )
 
 
 def test_close_may_be_called_twice_and_without_an_open(tmp_path: Path) -> None:
     federation = eq.data.federate(experiment(settings("fedavg")).data, 7, eq.from_sites(sites()))
     fresh = workers.Workers(Pool(0), federation)
-    for transport in (InProcess(federation), Separated(federation, tmp_path / "disk"), fresh, Lasting(Pool(0), federation)):
+    for transport in (
+        InProcess(federation),
+        Separated(federation, tmp_path / "disk"),
+        fresh,
+        Lasting(Pool(0), federation),
+    ):
         transport.close()
         transport.close()
     fresh.close(keep=True)
@@ -342,14 +448,18 @@ class Shy(InProcess):
         return found
 
 
-def test_a_setup_waits_for_every_client_and_names_those_missing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_setup_waits_for_every_client_and_names_those_missing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     run = played(settings(SetUp()), tmp_path / "run", transport=Shy)
     assert "waiting for 1 of 4: 'cy'" in caplog.text
     assert not run.rejected()
     same_run(played(settings(SetUp()), tmp_path / "here"), run)
 
 
-def test_a_setup_without_every_client_does_not_begin_round_1_and_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setup_without_every_client_does_not_begin_round_1_and_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Shy, "silent", 3)
     sentence = r"SetUp could not be set up before round 1: every client has to answer, and 1 of 4 did not; the first, 'cy': did not answer in time; "
     with pytest.raises(RunError, match=sentence + r"when all are there, `equipoise resume"):
@@ -384,7 +494,9 @@ def test_a_setup_without_every_client_does_not_begin_round_1_and_can_be_resumed(
         ({"state": Kept(state_name("bo", 1, 0, 1), 1, "A" * 64)}, "its state has no size and digest"),
     ],
 )  # fmt: skip
-def test_a_reply_that_no_performing_side_would_send_is_refused_by_name(change: dict[str, Any], sentence: str) -> None:
+def test_a_reply_that_no_performing_side_would_send_is_refused_by_name(
+    change: dict[str, Any], sentence: str
+) -> None:
     request = Request("bo", "client", Down(), 1, 3, exchange=1)
     good = Reply("bo", Up(), Kept(state_name("bo", 1, 0, 1), 1, "0" * 64), seconds=1.0, measured=[{"model": "global", "split": "test", "metric": "loss", "value": 1.0, "counts": [1, 2]}])  # fmt: skip
     assert odd(request, good) is None

@@ -62,7 +62,9 @@ class Remembering(FedAvg):
             raise ArithmeticError("seven apples")
         model = client.load(None)
         client.fit(model)
-        return Up(model=model, seen=sorted(client.state), at=[client.round, client.rounds, client.attempt])
+        return Up(
+            model=model, seen=sorted(client.state), at=[client.round, client.rounds, client.attempt]
+        )
 
     def count(self, client: Client, down: Down) -> Up:
         return Up(n=len(client.train))
@@ -82,7 +84,14 @@ def performer(federation: Federation) -> Performer:
     return Performer(Job("run", {}), federation, CarriedStates(), WANTED)
 
 
-def ask(client: str = "ada", step: str = "client", round: int = 1, exchange: int = 1, more: Any = None, **told: Any) -> Request:
+def ask(
+    client: str = "ada",
+    step: str = "client",
+    round: int = 1,
+    exchange: int = 1,
+    more: Any = None,
+    **told: Any,
+) -> Request:
     return Request(client, step, Down(told), round, 3, exchange=exchange, **(more or {}))
 
 
@@ -90,46 +99,76 @@ def test_a_reply_says_what_was_done(performer: Performer) -> None:
     reply = performer.perform(ask(round=2, more={"attempt": 1}))
     assert reply.client == "ada" and reply.up is not None and reply.up.at == [2, 3, 1]
     trained = len(performer.federation.train[performer.federation.ids.index("ada")])
-    assert reply.steps == -(-trained // 5) > 1 and reply.skipped == 0 and reply.bytes == size(reply.up) > 100  # batches of 5, one epoch
-    assert 0 < reply.seconds < 60 and reply.state is None and reply.file is None and reply.measured == []
+    assert (
+        reply.steps == -(-trained // 5) > 1
+        and reply.skipped == 0
+        and reply.bytes == size(reply.up) > 100
+    )  # batches of 5, one epoch
+    assert (
+        0 < reply.seconds < 60
+        and reply.state is None
+        and reply.file is None
+        and reply.measured == []
+    )
     (other,) = {performer.perform(ask(step="count")).up["n"]}  # type: ignore[index]
     assert other == trained
 
 
 def test_a_state_is_kept_under_its_name_and_read_by_it(performer: Performer) -> None:
     first = performer.perform(ask(remember=True))
-    assert first.state is not None and first.state.name == state_name("ada", 1, 0, 1) and first.state.bytes > 0
+    assert (
+        first.state is not None
+        and first.state.name == state_name("ada", 1, 0, 1)
+        and first.state.bytes > 0
+    )
     told = {"state": (first.state.name, first.state.digest)}
     again = performer.perform(ask(remember=True, exchange=2, more=told))
     assert again.up.seen == ["_within", "rounds"] and again.state.name == state_name("ada", 1, 0, 2)  # type: ignore[union-attr]
     later = performer.perform(ask(round=2, more=told))
     assert later.up.seen == ["rounds"] and later.state is None  # type: ignore[union-attr]  # what begins with _ ends with its round
-    assert performer.perform(ask(remember=True, exchange=0, more=told)).state is None  # to measure changes nothing
+    assert (
+        performer.perform(ask(remember=True, exchange=0, more=told)).state is None
+    )  # to measure changes nothing
     gone = performer.perform(ask(more={"state": (state_name("ada", 1, 0, 9), "0" * 64)}))
     assert gone.up is None and gone.failure == f"state {state_name('ada', 1, 0, 9)} is not here"
 
 
 def test_states_that_are_not_finite_are_a_failure(performer: Performer) -> None:
     reply = performer.perform(ask(forget=True))
-    assert reply.failure == "its own state bad holds values that are not finite" and reply.up is None and reply.state is None
+    assert (
+        reply.failure == "its own state bad holds values that are not finite"
+        and reply.up is None
+        and reply.state is None
+    )
 
 
 def test_a_side_keeps_the_two_states_that_a_request_names(performer: Performer) -> None:
     kept: list[Any] = []
     performer.states.keep = lambda client, names: kept.append((client, set(names)))  # type: ignore[method-assign]
     state = performer.states.write("aa-r1a0x1", Record(x=1))
-    for more in ({}, {"committed": "aa-r0a0x1"}, {"committed": "aa-r0a0x1", "state": ("aa-r1a0x1", state.digest)}):
+    for more in (
+        {},
+        {"committed": "aa-r0a0x1"},
+        {"committed": "aa-r0a0x1", "state": ("aa-r1a0x1", state.digest)},
+    ):
         performer.perform(ask(step="count", more=more))
     assert kept == [("ada", set()), ("ada", {"aa-r0a0x1"}), ("ada", {"aa-r0a0x1", "aa-r1a0x1"})]
 
 
 @pytest.mark.parametrize(("large", "disk"), [(True, True), (True, False), (False, True)])
-def test_large_replies_go_to_the_disk_of_the_run_where_there_is_one(large: bool, disk: bool, performer: Performer, tmp_path: Path) -> None:
+def test_large_replies_go_to_the_disk_of_the_run_where_there_is_one(
+    large: bool, disk: bool, performer: Performer, tmp_path: Path
+) -> None:
     performer.disk = tmp_path if disk else None
     request = ask(step="count", more={"large": large})
     reply = performer.perform(request)
     if large and disk:
-        assert reply.up is None and reply.file == reply_file(request) and read(tmp_path / reply.file).n > 0 and reply.bytes == 8
+        assert (
+            reply.up is None
+            and reply.file == reply_file(request)
+            and read(tmp_path / reply.file).n > 0
+            and reply.bytes == 8
+        )
     else:
         assert reply.up is not None and reply.file is None and not list(tmp_path.iterdir())
 
@@ -137,7 +176,9 @@ def test_large_replies_go_to_the_disk_of_the_run_where_there_is_one(large: bool,
 def test_the_uploaded_model_is_measured_where_that_is_asked(performer: Performer) -> None:
     after = {"after": {"splits": ["test"], "metrics": ["loss"]}}
     (row,) = performer.perform(ask(more=after)).measured
-    assert (row["model"], row["split"], row["metric"]) == ("global", "test", "loss") and row["value"] > 0
+    assert (row["model"], row["split"], row["metric"]) == ("global", "test", "loss") and row[
+        "value"
+    ] > 0
     assert performer.perform(ask(step="count", more=after)).measured == []  # it brings no model
     assert performer.perform(Request("ada", "@present", Record(), 1, 3)).up == Up()
 
@@ -159,7 +200,9 @@ def test_what_goes_wrong_is_a_reply(performer: Performer, monkeypatch: pytest.Mo
 def test_a_job_names_the_experiment_where_none_is_given(federation: Federation) -> None:
     wanted = experiment(settings("scaffold", seed=11))
     found = Performer(Job.of(job_of(wanted, "run").text()), federation, CarriedStates())
-    assert found.wanted.seed == 11 and type(found.method).__name__ == "Scaffold" and found.disk is None
+    assert (
+        found.wanted.seed == 11 and type(found.method).__name__ == "Scaffold" and found.disk is None
+    )
     assert found.roster().ids == federation.ids
 
 
@@ -173,14 +216,28 @@ def test_what_ends_with_a_round_ends_in_the_branches_of_guests_too() -> None:
 
 def test_a_step_returns_an_up_or_nothing() -> None:
     assert _replied(None, "count") == Up() and _replied(Up(x=1), "count").x == 1
-    with pytest.raises(TypeError, match="^count: expected an Up, got dict; end the step with `return Up"):
+    with pytest.raises(
+        TypeError, match="^count: expected an Up, got dict; end the step with `return Up"
+    ):
         _replied({"x": 1}, "count")
 
 
 def test_replies_of_guests_are_put_together_by_branch() -> None:
-    first, second = Up({"x": 1, "@a": {"p": 1, "q": 1}, "y": {"p": 1}}), Up({"x": 2, "@a": {"q": 2}, "@b": {"r": 3}, "y": {"q": 2}})
-    assert dict(_merged(first, second)) == {"x": 2, "@a": {"p": 1, "q": 2}, "y": {"q": 2}, "@b": {"r": 3}}
-    assert _merged(first, Up()) is first and _merged(Up(), second) is second and _merged(Up(), Up()) == Up()
+    first, second = (
+        Up({"x": 1, "@a": {"p": 1, "q": 1}, "y": {"p": 1}}),
+        Up({"x": 2, "@a": {"q": 2}, "@b": {"r": 3}, "y": {"q": 2}}),
+    )
+    assert dict(_merged(first, second)) == {
+        "x": 2,
+        "@a": {"p": 1, "q": 2},
+        "y": {"q": 2},
+        "@b": {"r": 3},
+    }
+    assert (
+        _merged(first, Up()) is first
+        and _merged(Up(), second) is second
+        and _merged(Up(), Up()) == Up()
+    )
 
 
 class Noted(FedAvg):
@@ -221,12 +278,23 @@ def test_a_clients_step_has_a_before_and_an_after() -> None:
     method, client = noted(), SimpleNamespace(inputs=None, round=1)
     up = _step(method, client, Request("ada", "client", Down(model=MODEL), 1, 3))  # type: ignore[arg-type]
     assert list(up) == ["b", "model", "c", "a"]
-    assert method.said == ["inputs", ("before", MODEL), ("client", "changed"), ("after", MODEL, MODEL)]
-    with pytest.raises(TypeError, match=r"^Noted\.client sent \['b', 'c'\], but no `model`; end it with `return Up"):
+    assert method.said == [
+        "inputs",
+        ("before", MODEL),
+        ("client", "changed"),
+        ("after", MODEL, MODEL),
+    ]
+    with pytest.raises(
+        TypeError, match=r"^Noted\.client sent \['b', 'c'\], but no `model`; end it with `return Up"
+    ):
         _step(method, client, Request("ada", "client", Down(whole=False), 1, 3))  # type: ignore[arg-type]
     type(method).uploads_model = False
     try:
-        assert list(_step(method, client, Request("ada", "client", Down(whole=False), 1, 3))) == ["b", "c", "a"]  # type: ignore[arg-type]
+        assert list(_step(method, client, Request("ada", "client", Down(whole=False), 1, 3))) == [
+            "b",
+            "c",
+            "a",
+        ]  # type: ignore[arg-type]
         assert method.said[-1] == ("after", None, None)
     finally:
         del type(method).uploads_model
@@ -236,7 +304,9 @@ def test_a_clients_step_has_a_before_and_an_after() -> None:
 
 
 @pytest.mark.parametrize(("round", "inputs"), [(0, None), (1, "changed")])
-def test_a_guests_step_works_on_its_own_branch(round: int, inputs: Any, performer: Performer) -> None:
+def test_a_guests_step_works_on_its_own_branch(
+    round: int, inputs: Any, performer: Performer
+) -> None:
     class Guest(Noted):
         def statistics(self, client: Any, down: Down) -> Up:
             client.state["n"] = 1
@@ -257,21 +327,41 @@ def test_a_guests_step_works_on_its_own_branch(round: int, inputs: Any, performe
 
 def test_names_of_states_say_whose_they_are_and_when() -> None:
     name = state_name("ada", 3, 1, 2)
-    assert name.endswith("-r3a1x2") and len(name.partition("-")[0]) == 16 and state_name("bo", 3, 1, 2) != name
+    assert (
+        name.endswith("-r3a1x2")
+        and len(name.partition("-")[0]) == 16
+        and state_name("bo", 3, 1, 2) != name
+    )
     assert round_of(name) == 3 and state_file(name) == f"{name[:2]}/client-{name}.safetensors"
     assert state_of(f"client-{name}.safetensors") == name
-    assert reply_file(Request("ada", "client", Down(), 3, 9, attempt=1, exchange=2)) == f"{name[:2]}/reply-{name}.safetensors"
+    assert (
+        reply_file(Request("ada", "client", Down(), 3, 9, attempt=1, exchange=2))
+        == f"{name[:2]}/reply-{name}.safetensors"
+    )
 
 
-@pytest.mark.parametrize(("large", "up", "file"), [(False, Up(x=1), None), (True, None, None), (True, Up(x=1), "there already")])
-def test_replies_that_are_small_empty_or_written_stay_as_they_are(large: bool, up: Any, file: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("large", "up", "file"),
+    [(False, Up(x=1), None), (True, None, None), (True, Up(x=1), "there already")],
+)
+def test_replies_that_are_small_empty_or_written_stay_as_they_are(
+    large: bool, up: Any, file: Any, tmp_path: Path
+) -> None:
     reply = Reply("ada", up, file=file)
-    assert put_to_file(reply, ask(more={"large": large}), tmp_path) is reply and not list(tmp_path.iterdir())
+    assert put_to_file(reply, ask(more={"large": large}), tmp_path) is reply and not list(
+        tmp_path.iterdir()
+    )
 
 
-def test_a_large_reply_from_another_disk_is_put_to_a_file_and_read_from_there(tmp_path: Path) -> None:
+def test_a_large_reply_from_another_disk_is_put_to_a_file_and_read_from_there(
+    tmp_path: Path,
+) -> None:
     found = put_to_file(Reply("ada", Up(x=1), steps=5), ask(more={"large": True}), tmp_path)
-    assert found.file == reply_file(ask()) and (tmp_path / found.file).exists() and (found.up.x, found.steps) == (1, 5)  # type: ignore[union-attr]
+    assert (
+        found.file == reply_file(ask())
+        and (tmp_path / found.file).exists()
+        and (found.up.x, found.steps) == (1, 5)
+    )  # type: ignore[union-attr]
     assert with_file(Reply("ada", file=found.file), tmp_path).up.x == 1  # type: ignore[union-attr]
     plain = Reply("ada")
     assert with_file(plain, tmp_path) is plain
@@ -290,22 +380,34 @@ def test_what_a_late_client_wrote_is_removed(tmp_path: Path) -> None:
 def test_a_job_travels_as_text_and_another_protocol_is_refused() -> None:
     job = Job("run", {"rounds": 3}, {"modules": ["a"]}, version="0.3")
     assert Job.of(job.text()) == job
-    with pytest.raises(ValueError, match=r"^expected protocol 1, got 2 from equipoise 0\.3; install the same version on both sides$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^expected protocol 1, got 2 from equipoise 0\.3; install the same version on both sides$",
+    ):
         Job.of(json.dumps({**json.loads(job.text()), "protocol": 2}))
 
 
 def test_what_is_not_said_is_nothing() -> None:
     """Of a request, a reply and the record of a round: no attempt before, no state, no time, no bytes, no fault."""
-    assert Request("ada", "client", Down(), 1, 3) == Request("ada", "client", Down(), 1, 3, 0, 0, None, None, False, None, False)
+    assert Request("ada", "client", Down(), 1, 3) == Request(
+        "ada", "client", Down(), 1, 3, 0, 0, None, None, False, None, False
+    )
     assert Reply("ada") == Reply("ada", None, None, None, None, None, 0.0, 0, 0, 0, [], None)
-    assert RoundRecord(1, 0, [], []) == RoundRecord(1, 0, [], [], 0, 0, 0, 0, None, [], [], {}, {}, [], [], [], False, "")
+    assert RoundRecord(1, 0, [], []) == RoundRecord(
+        1, 0, [], [], 0, 0, 0, 0, None, [], [], {}, {}, [], [], [], False, ""
+    )
     assert Job("run", {}) == Job("run", {}, {}, 1, "")
 
 
 def test_a_watcher_that_nobody_asked_for_says_nothing_and_stops_nothing() -> None:
     watcher = Watcher()
     assert watcher.interrupted() is False and not watcher.by_place
-    assert watcher.on_start(1, 3) is watcher.on_clients("client", 1, 2) is watcher.on_round(None) is None  # type: ignore[func-returns-value]
+    assert (
+        watcher.on_start(1, 3)
+        is watcher.on_clients("client", 1, 2)
+        is watcher.on_round(None)
+        is None
+    )  # type: ignore[func-returns-value]
     assert Watcher().by_place is not watcher.by_place
 
 
@@ -315,8 +417,15 @@ def test_a_watcher_that_nobody_asked_for_says_nothing_and_stops_nothing() -> Non
 def test_trees_that_two_requests_hold_are_shared() -> None:
     first, second, own = (Tree({"w": torch.full((2,), value)}, "net") for value in (1.0, 2.0, 3.0))
     downs = [Down(model=first, all={"x": [second]}), Down(model=first, own=own), Down(model=second)]
-    keys, trees = wire.shared_trees([Request(str(place), "client", down, 1, 3) for place, down in enumerate(downs)])
-    assert trees["0"] is first and trees["1"] is second and len(trees) == 2 and keys == {id(first): "0", id(second): "1"}
+    keys, trees = wire.shared_trees(
+        [Request(str(place), "client", down, 1, 3) for place, down in enumerate(downs)]
+    )
+    assert (
+        trees["0"] is first
+        and trees["1"] is second
+        and len(trees) == 2
+        and keys == {id(first): "0", id(second): "1"}
+    )
     sent = wire.referring(downs[1], keys)
     assert isinstance(sent, Down) and len(sent.model) == 0 and sent.own is own
     assert wire.resolved(wire.referring(downs[0], keys), trees).all["x"][0] is second
@@ -324,14 +433,23 @@ def test_trees_that_two_requests_hold_are_shared() -> None:
 
 
 def test_only_what_differs_from_its_default_is_told() -> None:
-    assert wire.told(Request("ada", "client", Down(), 1, 3)) == {"client": "ada", "step": "client", "round": 1, "rounds": 3}
-    told = wire.told(Request("ada", "client", Down(), 1, 3, 1, 2, ("s", "d"), "c", True, {"splits": []}, True))
+    assert wire.told(Request("ada", "client", Down(), 1, 3)) == {
+        "client": "ada",
+        "step": "client",
+        "round": 1,
+        "rounds": 3,
+    }
+    told = wire.told(
+        Request("ada", "client", Down(), 1, 3, 1, 2, ("s", "d"), "c", True, {"splits": []}, True)
+    )
     assert told == {
         "client": "ada", "step": "client", "round": 1, "rounds": 3, "attempt": 1, "exchange": 2, "state": ["s", "d"], "committed": "c", "large": True,
         "after": {"splits": []}, "die": True,
     }  # fmt: skip
     assert wire.request_of(told, Down()).state == ("s", "d")
-    reply = wire.told(Reply("ada", Up(), Kept("n", 1, "d"), "f", "e", "s", 0.5, 1, 2, 3, [{"x": 1}], "file"))
+    reply = wire.told(
+        Reply("ada", Up(), Kept("n", 1, "d"), "f", "e", "s", 0.5, 1, 2, 3, [{"x": 1}], "file")
+    )
     assert reply == {
         "client": "ada", "state": ["n", 1, "d"], "failure": "f", "error": "e", "stop": "s", "seconds": 0.5, "steps": 1, "skipped": 2, "bytes": 3,
         "measured": [{"x": 1}], "file": "file",
@@ -359,25 +477,41 @@ class Performing:
         return "the roster"
 
 
-def here(does: Any, files: Path, kind: Any = InProcess, watcher: Watcher | None = None, *more: Any) -> Any:
+def here(
+    does: Any, files: Path, kind: Any = InProcess, watcher: Watcher | None = None, *more: Any
+) -> Any:
     transport = kind(None, *more)
-    transport.performer, transport.files, transport.watcher = Performing(does), files, watcher or Watcher()
+    transport.performer, transport.files, transport.watcher = (
+        Performing(does),
+        files,
+        watcher or Watcher(),
+    )
     return transport
 
 
-def test_in_process_clients_are_asked_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_process_clients_are_asked_one_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[Any] = []
     watcher = Watcher(on_clients=lambda *told: seen.append(told))
     transport = here(lambda request: Reply(request.client, Up(x=1)), tmp_path, InProcess, watcher)
     requests = [ask(client) for client in ("bo", "ada")]
-    assert [reply.client for reply in transport.exchange(requests, 3.0)] == ["bo", "ada"] and seen == [("client", 1, 2), ("client", 2, 2)]
+    assert [reply.client for reply in transport.exchange(requests, 3.0)] == [
+        "bo",
+        "ada",
+    ] and seen == [("client", 1, 2), ("client", 2, 2)]
     assert [deadline for _, deadline in transport.performer.asked] == [3.0, 3.0]
     watcher.interrupted = lambda: len(transport.performer.asked) == 3
     with pytest.raises(Interrupted):
         transport.exchange(requests)
     assert len(transport.performer.asked) == 3
     transport.close()
-    assert transport.performer is None and (InProcess.lanes, InProcess.keeps, Loopback.keeps, Separated.keeps) == (
+    assert transport.performer is None and (
+        InProcess.lanes,
+        InProcess.keeps,
+        Loopback.keeps,
+        Separated.keeps,
+    ) == (
         1,
         "server",
         "server",
@@ -385,7 +519,9 @@ def test_in_process_clients_are_asked_one_after_another(tmp_path: Path, monkeypa
     )
 
 
-def test_in_process_a_deadline_that_cannot_be_kept_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+def test_in_process_a_deadline_that_cannot_be_kept_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
     transport = here(lambda request: Reply(request.client, Up()), tmp_path)
     transport.exchange([ask()], 3.0)
     monkeypatch.setattr(inprocess, "can_interrupt", lambda: False)
@@ -398,30 +534,63 @@ def test_in_process_a_deadline_that_cannot_be_kept_is_said_once(tmp_path: Path, 
 
 @pytest.mark.parametrize("kind", [InProcess, Loopback])
 def test_in_process_failures_are_told_where_they_happened(kind: Any, tmp_path: Path) -> None:
-    assert here(lambda request: Late(), tmp_path, kind).exchange([ask()], 2.5)[0].failure == "did not answer within 2.5 s"
+    assert (
+        here(lambda request: Late(), tmp_path, kind).exchange([ask()], 2.5)[0].failure
+        == "did not answer within 2.5 s"
+    )
     with pytest.raises(CannotSave, match="full"):
         here(lambda request: CannotSave("full"), tmp_path, kind).exchange([ask()])
-    with pytest.raises(ClientError, match="^client 'ada', round 1, step 'client': ValueError: seven$"):
+    with pytest.raises(
+        ClientError, match="^client 'ada', round 1, step 'client': ValueError: seven$"
+    ):
         here(lambda request: ValueError("seven"), tmp_path, kind).exchange([ask()])
 
 
 def test_between_organisations_everything_is_rebuilt_from_bytes(tmp_path: Path) -> None:
     kept = Kept("aa-r1a0x1", 9, "d")
     transport = here(
-        lambda request: Reply(request.client, Up(x=request.down.x), kept, steps=4), tmp_path, Separated, None, tmp_path / "disk"
+        lambda request: Reply(request.client, Up(x=request.down.x), kept, steps=4),
+        tmp_path,
+        Separated,
+        None,
+        tmp_path / "disk",
     )
-    request = ask(x=5, more={"state": ("aa-r0a0x1", "e"), "committed": "aa-r0a0x1", "large": True, "attempt": 2})
+    request = ask(
+        x=5,
+        more={"state": ("aa-r0a0x1", "e"), "committed": "aa-r0a0x1", "large": True, "attempt": 2},
+    )
     (reply,) = transport.exchange(
         [
             request,
         ]
     )
     ((seen, _),) = transport.performer.asked
-    assert seen == replace(request, down=seen.down) and seen.down is not request.down and dict(seen.down) == {"x": 5}
     assert (
-        reply.state == kept and isinstance(reply.state, Kept) and reply.steps == 4 and reply.up.x == 5 and (tmp_path / reply.file).exists()
+        seen == replace(request, down=seen.down)
+        and seen.down is not request.down
+        and dict(seen.down) == {"x": 5}
     )
-    silent = here(lambda request: Reply(request.client, failure="gone"), tmp_path, Separated, None, tmp_path / "disk")
+    assert (
+        reply.state == kept
+        and isinstance(reply.state, Kept)
+        and reply.steps == 4
+        and reply.up.x == 5
+        and (tmp_path / reply.file).exists()
+    )
+    silent = here(
+        lambda request: Reply(request.client, failure="gone"),
+        tmp_path,
+        Separated,
+        None,
+        tmp_path / "disk",
+    )
     (reply,) = silent.exchange([ask()])
-    assert (reply.failure, reply.state, reply.up) == ("gone", None, None) and silent.performer.asked[0][0].state is None
-    assert isinstance(transport.states(tmp_path), FileStates) and transport.states(tmp_path).folder == tmp_path / "disk"
+    assert (reply.failure, reply.state, reply.up) == (
+        "gone",
+        None,
+        None,
+    ) and silent.performer.asked[0][0].state is None
+    assert (
+        isinstance(transport.states(tmp_path), FileStates)
+        and transport.states(tmp_path).folder == tmp_path / "disk"
+    )

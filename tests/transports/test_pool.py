@@ -27,7 +27,15 @@ from equipoise.simulate import job_of
 from equipoise.storage.files import place
 from equipoise.storage.store import RunError
 from equipoise.transports import wire
-from equipoise.transports.base import Interrupted, Reply, Request, Watcher, reply_file, state_file, state_name
+from equipoise.transports.base import (
+    Interrupted,
+    Reply,
+    Request,
+    Watcher,
+    reply_file,
+    state_file,
+    state_name,
+)
 from equipoise.transports.workers import memory, processes, sockets
 from equipoise.transports.workers import pool as module
 from equipoise.transports.workers import worker as worker_module
@@ -110,7 +118,9 @@ class Pool:
         self.codes = {}
         for worker in [one.process for one in self.started]:
             worker.take_in()
-            self.longest = max(self.longest, sum(message["kind"] == "task" for message in worker.inbox))
+            self.longest = max(
+                self.longest, sum(message["kind"] == "task" for message in worker.inbox)
+            )
             if worker.inbox and self._one(worker, worker.inbox[0]):
                 worker.inbox.pop(0)
 
@@ -118,9 +128,13 @@ class Pool:
         if message["kind"] == "job":
             found = self.starting(worker)
             if found is True:
-                worker.sender.send(Record(kind="ready", number=message["number"], refused=self.refuses))
+                worker.sender.send(
+                    Record(kind="ready", number=message["number"], refused=self.refuses)
+                )
         else:
-            request = wire.request_of(message["request"], wire.resolved(message["down"], worker.trees))
+            request = wire.request_of(
+                message["request"], wire.resolved(message["down"], worker.trees)
+            )
             self.asked.append((worker.pid, request))
             found = self.script(request)
             if isinstance(found, Reply):
@@ -145,7 +159,9 @@ def echo(request: Request) -> Reply:
 
 
 @pytest.fixture
-def opened(federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Pool, Workers]]]:
+def opened(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., tuple[Pool, Workers]]]:
     real, made = selectors.DefaultSelector, list[Pool]()
 
     class Waiting(real):  # type: ignore[valid-type, misc]
@@ -158,15 +174,23 @@ def opened(federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             assert made[-1].now < 2000, "nothing ends this wait"
             return found
 
-    monkeypatch.setattr(module, "selectors", SimpleNamespace(DefaultSelector=Waiting, EVENT_READ=selectors.EVENT_READ))
+    monkeypatch.setattr(
+        module,
+        "selectors",
+        SimpleNamespace(DefaultSelector=Waiting, EVENT_READ=selectors.EVENT_READ),
+    )
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: made[-1].now))
     monkeypatch.setattr(processes, "out_of_memory_kills", dict)
 
-    def open_(count: int = 2, watcher: Watcher | None = None, **changes: Any) -> tuple[Pool, Workers]:
+    def open_(
+        count: int = 2, watcher: Watcher | None = None, **changes: Any
+    ) -> tuple[Pool, Workers]:
         made.append(Pool(count))
         vars(made[-1]).update(changes)
         found = Workers(made[-1], federation)  # type: ignore[arg-type]
-        found.open(job_of(experiment(settings("fedavg")), "run"), tmp_path / "files", watcher or Watcher())
+        found.open(
+            job_of(experiment(settings("fedavg")), "run"), tmp_path / "files", watcher or Watcher()
+        )
         return made[-1], found
 
     yield open_
@@ -178,18 +202,29 @@ def opened(federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def asked(count: int = 4, tree: Tree | None = None, **more: Any) -> list[Request]:
-    return [Request(f"c{place % 4}", "client", Down(**({"model": tree} if tree else {})), 3, 9, **more) for place in range(count)]
+    return [
+        Request(f"c{place % 4}", "client", Down(**({"model": tree} if tree else {})), 3, 9, **more)
+        for place in range(count)
+    ]
 
 
-def test_every_worker_is_told_the_job_the_data_and_the_files(opened: Any, tmp_path: Path, federation: Federation) -> None:
+def test_every_worker_is_told_the_job_the_data_and_the_files(
+    opened: Any, tmp_path: Path, federation: Federation
+) -> None:
     pool, workers = opened(3)
     assert workers.lanes == 3 and workers.roster.ids == federation.ids and pool.jobs == 1
     for worker in pool.workers:
         (job,) = worker.jobs
-        assert (job["number"], job["files"]) == (1, str(tmp_path / "files")) and '"protocol": 1' in job["job"]
+        assert (job["number"], job["files"]) == (
+            1,
+            str(tmp_path / "files"),
+        ) and '"protocol": 1' in job["job"]
         assert job["path"] == [path or os.getcwd() for path in sys.path]
         assert torch.equal(memory.attach(job["data"], pool.data).x, federation.x)
-    assert torch.equal(workers.federation.x, federation.x) and workers.federation.x.data_ptr() != federation.x.data_ptr()
+    assert (
+        torch.equal(workers.federation.x, federation.x)
+        and workers.federation.x.data_ptr() != federation.x.data_ptr()
+    )
 
 
 def test_replies_come_in_order_and_large_clients_are_asked_first(opened: Any) -> None:
@@ -197,7 +232,9 @@ def test_replies_come_in_order_and_large_clients_are_asked_first(opened: Any) ->
     pool, workers = opened(1, Watcher(on_clients=lambda *told: seen.append(told)))
     assert workers.exchange([]) == [] and not pool.asked
     replies = workers.exchange(asked()[::-1])
-    assert [reply.client for reply in replies] == ["c3", "c2", "c1", "c0"] and [reply.steps for reply in replies] == [3] * 4
+    assert [reply.client for reply in replies] == ["c3", "c2", "c1", "c0"] and [
+        reply.steps for reply in replies
+    ] == [3] * 4
     assert [request.client for _, request in pool.asked] == ["c0", "c1", "c2", "c3"]
     assert seen == [("client", number, 4) for number in (1, 2, 3, 4)] and not pool.ends
 
@@ -205,20 +242,27 @@ def test_replies_come_in_order_and_large_clients_are_asked_first(opened: Any) ->
 def test_trees_that_many_share_are_sent_in_every_exchange_once(opened: Any) -> None:
     pool, workers = opened()
     for fill in (1.0, 2.0):
-        assert [reply.up.total for reply in workers.exchange(asked(tree=Tree({"w": torch.full((3,), fill)})))] == [3 * fill] * 4
+        assert [
+            reply.up.total
+            for reply in workers.exchange(asked(tree=Tree({"w": torch.full((3,), fill)})))
+        ] == [3 * fill] * 4
         assert all(list(worker.trees) == ["0"] for worker in pool.workers)
     workers.exchange(asked(1, tree=Tree({"w": torch.ones(3)})))
     assert pool.workers[0].trees == {}
 
 
-def test_memory_of_large_messages_is_used_again_when_the_worker_has_done_with_it(opened: Any) -> None:
+def test_memory_of_large_messages_is_used_again_when_the_worker_has_done_with_it(
+    opened: Any,
+) -> None:
     pool, workers = opened(1)
     for fill in range(6):
         down = Down(model=Tree({"w": torch.full((2**15,), float(fill))}))
         replies = workers.exchange([Request(name, "client", down, 1, 3) for name in ("c0", "c1")])
         assert [reply.up.total for reply in replies] == [fill * 2**15] * 2
         pool.asked.clear()
-    assert len(workers.workers[0].sender._memories) == 2  # the trees of this exchange, and of the one before
+    assert (
+        len(workers.workers[0].sender._memories) == 2
+    )  # the trees of this exchange, and of the one before
 
 
 @pytest.mark.parametrize(("count", "ahead"), [(8, 1), (9, 2)])
@@ -252,15 +296,24 @@ def dying(client: str, *becomes: Any) -> Callable[[Request], Any]:
     return lambda request: left.pop(0) if request.client == client and left else echo(request)
 
 
-def test_a_worker_that_dies_is_replaced_and_its_client_asked_again_without_the_fault(opened: Any, caplog: Any) -> None:
+def test_a_worker_that_dies_is_replaced_and_its_client_asked_again_without_the_fault(
+    opened: Any, caplog: Any
+) -> None:
     pool, workers = opened(1, script=dying("c1", 7, -signal.SIGKILL))
     down = Down(model=Tree({"w": torch.ones(3)}))
-    replies = workers.exchange([Request("c0", "client", down, 3, 9), Request("c1", "client", down, 3, 9, die=True)])
-    assert [(reply.client, reply.up.total) for reply in replies] == [("c0", 3.0), ("c1", 3.0)]  # a new one is sent the trees, too
+    replies = workers.exchange(
+        [Request("c0", "client", down, 3, 9), Request("c1", "client", down, 3, 9, die=True)]
+    )
+    assert [(reply.client, reply.up.total) for reply in replies] == [
+        ("c0", 3.0),
+        ("c1", 3.0),
+    ]  # a new one is sent the trees, too
     assert [(number, request.client, request.die) for number, request in pool.asked] == [
         (0, "c0", False), (0, "c1", True), (1, "c1", False), (2, "c1", False),
     ]  # fmt: skip
-    assert pool.ends == [(0, 5.0), (1, 5.0)] and len(workers.workers) == 1 and len(pool.started) == 1
+    assert (
+        pool.ends == [(0, 5.0), (1, 5.0)] and len(workers.workers) == 1 and len(pool.started) == 1
+    )
     assert "a worker process ended (exit code 7); a new one takes its place" in caplog.text
     assert "ended (killed by signal 9 (SIGKILL))" in caplog.text
 
@@ -269,7 +322,10 @@ def test_a_client_that_ends_its_worker_three_times_ends_the_run(opened: Any) -> 
     _, workers = opened(2, script=dying("c1", 7, 7, 8))
     with pytest.raises(RunError) as ended:
         workers.exchange(asked())
-    assert str(ended.value) == "a worker process ended 3 times with client 'c1' in round 3, step 'client' (the last: exit code 8)"
+    assert (
+        str(ended.value)
+        == "a worker process ended 3 times with client 'c1' in round 3, step 'client' (the last: exit code 8)"
+    )
 
 
 def test_only_the_client_that_a_worker_had_begun_with_is_counted(opened: Any) -> None:
@@ -283,25 +339,41 @@ def test_only_the_client_that_a_worker_had_begun_with_is_counted(opened: Any) ->
         return echo(request)
 
     pool, workers = opened(1, script=script)
-    requests = [Request(f"c{place % 4}", "client", Down(), 3, 99, attempt=place) for place in range(12)]
-    assert [reply.client for reply in workers.exchange(requests)] == [request.client for request in requests]
+    requests = [
+        Request(f"c{place % 4}", "client", Down(), 3, 99, attempt=place) for place in range(12)
+    ]
+    assert [reply.client for reply in workers.exchange(requests)] == [
+        request.client for request in requests
+    ]
     assert len(pool.ends) == 4 and pool.longest == 2
-    numbers = [request.attempt for _, request in pool.asked]  # what was given back is asked first, in its order
+    numbers = [
+        request.attempt for _, request in pool.asked
+    ]  # what was given back is asked first, in its order
     assert numbers == [0, 0, 0, 4, 8, 1, 1, 1, 5, 9, 2, 6, 10, 3, 7, 11]
 
 
-def test_a_client_that_hangs_is_late_after_three_tries(opened: Any, tmp_path: Path, caplog: Any) -> None:
-    pool, workers = opened(1, script=lambda request: None if request.client == "c1" else echo(request))
+def test_a_client_that_hangs_is_late_after_three_tries(
+    opened: Any, tmp_path: Path, caplog: Any
+) -> None:
+    pool, workers = opened(
+        1, script=lambda request: None if request.client == "c1" else echo(request)
+    )
     request = asked(2, exchange=1)[1]
     left = place(tmp_path / "files", state_file(state_name("c1", 3, 0, 1)))
     left.parent.mkdir(parents=True, exist_ok=True)
     left.touch()
     began = pool.now
     replies = workers.exchange([*asked(1), request], deadline=10.0)
-    assert replies[1].failure == "did not answer within 10 s" and replies[0].failure is None and not left.exists()
+    assert (
+        replies[1].failure == "did not answer within 10 s"
+        and replies[0].failure is None
+        and not left.exists()
+    )
     assert pool.ends == [(0, 0), (1, 0), (2, 0)] and 30.0 < pool.now - began < 33.0
     assert "a worker process did not answer within 10 s; a new one takes its place" in caplog.text
-    assert [one.client for one in asked(1)] == [reply.client for reply in workers.exchange(asked(1))]  # the new one works
+    assert [one.client for one in asked(1)] == [
+        reply.client for reply in workers.exchange(asked(1))
+    ]  # the new one works
 
 
 def test_the_clock_of_a_request_begins_when_the_one_before_it_has_ended(opened: Any) -> None:
@@ -313,7 +385,12 @@ def test_the_clock_of_a_request_begins_when_the_one_before_it_has_ended(opened: 
 
     pool, workers = opened(1, script=slow)
     replies = workers.exchange(asked(9), deadline=8.0)
-    assert not any(reply.failure for reply in replies) and not pool.ends and pool.longest == 2 and pool.now > 1050
+    assert (
+        not any(reply.failure for reply in replies)
+        and not pool.ends
+        and pool.longest == 2
+        and pool.now > 1050
+    )
 
 
 def test_workers_that_end_while_starting_are_started_three_times(opened: Any) -> None:
@@ -324,12 +401,17 @@ def test_workers_that_end_while_starting_are_started_three_times(opened: Any) ->
     assert str(ended.value) == (
         "a worker process ended 3 times while starting (the last: exit code 7); what it said is above. Run with --workers 0 to see it in place"
     )
-    _, workers = opened(1, script=dying("c0", 7, 7))  # between them one was ready: those starts count anew
+    _, workers = opened(
+        1, script=dying("c0", 7, 7)
+    )  # between them one was ready: those starts count anew
     assert len(workers.exchange(asked(1))) == 1 and workers.workers[0].tries == 1
 
 
 def test_a_worker_that_is_never_ready_ends_the_run(opened: Any) -> None:
-    with pytest.raises(RunError, match="^a worker process was not ready within 120 s; run with --workers 0 to see why$"):
+    with pytest.raises(
+        RunError,
+        match="^a worker process was not ready within 120 s; run with --workers 0 to see why$",
+    ):
         opened(1, starting=lambda worker: None)
 
 
@@ -341,7 +423,9 @@ def test_large_replies_are_read_from_their_files(opened: Any, tmp_path: Path) ->
         return Reply(request.client, None, file=reply_file(request))
 
     _, workers = opened(script=script)
-    assert [reply.up.word for reply in workers.exchange(asked(2, exchange=1, large=True))] == ["from a file"] * 2
+    assert [reply.up.word for reply in workers.exchange(asked(2, exchange=1, large=True))] == [
+        "from a file"
+    ] * 2
 
 
 def test_a_pool_is_kept_unless_a_request_is_on_its_way(opened: Any) -> None:
@@ -365,19 +449,34 @@ def test_what_another_process_finds_in_the_memory_is_the_federation(federation: 
     os.pwrite(descriptor, b"\xff" * 10**6, 0)  # of an earlier run
     told = memory.share(federation, descriptor)
     found = memory.attach(told, descriptor)
-    assert torch.equal(found.x, federation.x) and torch.equal(found.y, federation.y) and found.x.dtype == federation.x.dtype
+    assert (
+        torch.equal(found.x, federation.x)
+        and torch.equal(found.y, federation.y)
+        and found.x.dtype == federation.x.dtype
+    )
     assert (found.name, found.ids, found.task) == (federation.name, federation.ids, federation.task)
     for part in ("train", "validation", "test"):
         for own, theirs in zip(getattr(federation, part), getattr(found, part), strict=True):
             assert np.array_equal(own, theirs) and len(getattr(found, part)) == 4
     assert np.array_equal(found.shared_test, federation.shared_test)
-    places = sorted((one["offset"], int(np.prod(one["shape"])) * np.dtype(one["dtype"]).itemsize) for one in told["arrays"].values())
-    assert all(start % 4096 == 0 for start, _ in places) and all(a + n <= b for (a, n), (b, _) in pairwise(places))
+    places = sorted(
+        (one["offset"], int(np.prod(one["shape"])) * np.dtype(one["dtype"]).itemsize)
+        for one in told["arrays"].values()
+    )
+    assert all(start % 4096 == 0 for start, _ in places) and all(
+        a + n <= b for (a, n), (b, _) in pairwise(places)
+    )
     end = places[0][0] + places[0][1]
-    assert not any(os.pread(descriptor, places[1][0] - end, end)) and places[1][0] > end, "memory of an earlier run is not kept"
-    assert told["bytes"] == os.fstat(descriptor).st_size and told["bytes"] - sum(n for _, n in places) < 4096 * (len(places) + 1)
+    assert not any(os.pread(descriptor, places[1][0] - end, end)) and places[1][0] > end, (
+        "memory of an earlier run is not kept"
+    )
+    assert told["bytes"] == os.fstat(descriptor).st_size and told["bytes"] - sum(
+        n for _, n in places
+    ) < 4096 * (len(places) + 1)
     found.x.zero_()
-    assert torch.equal(memory.attach(told, descriptor).x, federation.x), "a stray write stays in its process"
+    assert torch.equal(memory.attach(told, descriptor).x, federation.x), (
+        "a stray write stays in its process"
+    )
     os.close(descriptor)
 
 
@@ -401,9 +500,15 @@ def test_what_fits_goes_in_line_and_the_rest_by_memory(more: int) -> None:
 
 def test_the_smallest_memory_that_fits_is_used_again() -> None:
     sender = sockets.Sender(None)  # type: ignore[arg-type]
-    sender._memories = {number: torch.zeros(size, dtype=torch.uint8) for number, size in ((1, 300), (2, 200), (3, 100))}
+    sender._memories = {
+        number: torch.zeros(size, dtype=torch.uint8)
+        for number, size in ((1, 300), (2, 200), (3, 100))
+    }
     sender.take_back([1, 2, 3])
-    assert sender._memory(150) == (2, None) and sender._memory(150) == (1, None)  # at most twice as large
+    assert sender._memory(150) == (2, None) and sender._memory(150) == (
+        1,
+        None,
+    )  # at most twice as large
     assert sender._memory(50) == (3, None) and sender._free == []
     sender.take_back([3])
     number, descriptor = sender._memory(49)
@@ -424,20 +529,40 @@ def test_memory_is_told_to_be_free_once() -> None:
 # Processes.
 
 
-def test_a_worker_is_started_with_its_descriptors_and_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_is_started_with_its_descriptors_and_one_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     given: dict[str, Any] = {}
-    monkeypatch.setattr(processes.subprocess, "Popen", lambda command, **more: given.update(more, command=command) or SimpleNamespace())
+    monkeypatch.setattr(
+        processes.subprocess,
+        "Popen",
+        lambda command, **more: given.update(more, command=command) or SimpleNamespace(),
+    )
     monkeypatch.setattr(processes, "_plain", False)
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     monkeypatch.setenv("MALLOC_TOP_PAD_", "77")
     pool = processes.Pool(1)
     (started,) = pool.started
     *_, theirs, data = given["command"]
-    assert given["command"][:3] == [sys.executable, "-P", "-c"] and "workers.worker import main" in given["command"][3]
-    assert given["pass_fds"] == (int(theirs), int(data)) and int(data) == pool.data and given["stdin"] == subprocess.DEVNULL
+    assert (
+        given["command"][:3] == [sys.executable, "-P", "-c"]
+        and "workers.worker import main" in given["command"][3]
+    )
+    assert (
+        given["pass_fds"] == (int(theirs), int(data))
+        and int(data) == pool.data
+        and given["stdin"] == subprocess.DEVNULL
+    )
     environment = given["env"]
-    assert environment["OMP_NUM_THREADS"] == environment["MKL_NUM_THREADS"] == environment["OPENBLAS_NUM_THREADS"] == "1"
-    heap = [environment[f"MALLOC_{name}_"] for name in ("MMAP_THRESHOLD", "TRIM_THRESHOLD", "TOP_PAD")]
+    assert (
+        environment["OMP_NUM_THREADS"]
+        == environment["MKL_NUM_THREADS"]
+        == environment["OPENBLAS_NUM_THREADS"]
+        == "1"
+    )
+    heap = [
+        environment[f"MALLOC_{name}_"] for name in ("MMAP_THRESHOLD", "TRIM_THRESHOLD", "TOP_PAD")
+    ]
     assert heap == [str(2**25), str(2**27), "77"]  # the user's own word counts
     assert "memfd:equipoise" in os.readlink(f"/proc/self/fd/{pool.data}")
     assert environment["PYTHONPATH"] == os.pathsep.join(path for path in sys.path if path)
@@ -445,11 +570,19 @@ def test_a_worker_is_started_with_its_descriptors_and_one_thread(monkeypatch: py
     os.close(int(data))
 
 
-def test_a_process_that_runs_keeps_its_heap_by_the_numbers_of_glibc(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_runs_keeps_its_heap_by_the_numbers_of_glibc(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told: dict[int, int] = {}
-    monkeypatch.setattr(processes.ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=told.__setitem__))
+    monkeypatch.setattr(
+        processes.ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=told.__setitem__)
+    )
     processes.keep_heap()
-    assert told == {-3: 2**25, -1: 2**27, -2: 2**24}  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of malloc.h
+    assert told == {
+        -3: 2**25,
+        -1: 2**27,
+        -2: 2**24,
+    }  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of malloc.h
     monkeypatch.setattr(processes.ctypes, "CDLL", lambda name: SimpleNamespace())
     processes.keep_heap()  # another library has none of it
 
@@ -471,7 +604,9 @@ class Running:
 
 
 @pytest.mark.parametrize(("code", "said", "killed"), [(3, 3, 0), (None, None, 1)])
-def test_a_process_has_its_time_to_end_and_is_then_ended(code: int | None, said: int | None, killed: int) -> None:
+def test_a_process_has_its_time_to_end_and_is_then_ended(
+    code: int | None, said: int | None, killed: int
+) -> None:
     pool, ours = processes.Pool(0), socket.socketpair()
     one = processes.Process(Running(code), ours[0])  # type: ignore[arg-type]
     pool.started = [one]
@@ -488,7 +623,12 @@ def test_a_pool_that_is_closed_kills_its_processes_and_begins_anew() -> None:
     pairs = [socket.socketpair() for _ in made]
     pool.started = [processes.Process(one, pair[0]) for one, pair in zip(made, pairs, strict=True)]  # type: ignore[arg-type]
     pool.close()
-    assert [one.killed for one in made] == [1, 1] and all(one.waits for one in made) and pool.started == [] and pool.data is None
+    assert (
+        [one.killed for one in made] == [1, 1]
+        and all(one.waits for one in made)
+        and pool.started == []
+        and pool.data is None
+    )
     assert all(pair[0].fileno() == -1 for pair in pairs)
     with pytest.raises(OSError):
         os.fstat(data)
@@ -520,7 +660,9 @@ def test_a_forked_process_is_waited_for_and_killed_once() -> None:
     assert processes.Forked(gone).wait(1.0) == 0  # someone else waited for it
 
 
-def test_workers_are_forked_only_where_this_process_is_plain_and_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_forked_only_where_this_process_is_plain_and_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     started: list[str] = []
     monkeypatch.setattr(processes.Pool, "_fork", lambda *given: started.append("forked"))
     monkeypatch.setattr(processes.Pool, "_spawn", lambda *given: started.append("started"))
@@ -569,7 +711,8 @@ def test_a_forked_worker_leaves_the_parents_sockets_and_ctrl_c_alone(
         pool._fork(*pairs[1])
     assert did == [(signal.SIGINT, signal.SIG_IGN), "heap", (number, pool.data), 1]
     assert (
-        pairs[0][0].fileno() == pairs[1][0].fileno() == pairs[1][1].fileno() == -1 and ("seven apples" in capsys.readouterr().err) == fails
+        pairs[0][0].fileno() == pairs[1][0].fileno() == pairs[1][1].fileno() == -1
+        and ("seven apples" in capsys.readouterr().err) == fails
     )
     os.close(number)
     pairs[0][1].close()
@@ -590,9 +733,15 @@ def test_a_job_that_cannot_be_done_here_is_refused_by_a_sentence(
     text = job_of(experiment(settings("fedavg")), "run").text()
     message = {"path": ["/new", sys.path[0]], "files": str(tmp_path), "job": text, "data": told}
     performer, refused = worker_module._begun(message, descriptor)
-    assert refused == "" and performer.disk == performer.states.folder == tmp_path and performer.federation.ids == federation.ids
+    assert (
+        refused == ""
+        and performer.disk == performer.states.folder == tmp_path
+        and performer.federation.ids == federation.ids
+    )
     assert sys.path == ["/new", *before]
-    nobody, refused = worker_module._begun({**message, "job": text.replace('"protocol": 1', '"protocol": 2')}, descriptor)
+    nobody, refused = worker_module._begun(
+        {**message, "job": text.replace('"protocol": 1', '"protocol": 2')}, descriptor
+    )
     assert nobody is None and refused.startswith("expected protocol 1, got 2")
     os.close(descriptor)
 
@@ -641,9 +790,19 @@ def looped(
 
     monkeypatch.setattr(sockets, "Sender", Sender)
     monkeypatch.setattr(worker_module, "threading", SimpleNamespace(Thread=thread))
-    monkeypatch.setattr(worker_module, "os", SimpleNamespace(_exit=end, kill=kill, getpid=os.getpid))
-    monkeypatch.setattr(worker_module, "queue", SimpleNamespace(SimpleQueue=lambda: SimpleNamespace(put=inbox.put, get=get)))
-    monkeypatch.setattr(worker_module, "_begun", lambda message, data: (Performing(), f"of {message['word']} in {data}"))
+    monkeypatch.setattr(
+        worker_module, "os", SimpleNamespace(_exit=end, kill=kill, getpid=os.getpid)
+    )
+    monkeypatch.setattr(
+        worker_module,
+        "queue",
+        SimpleNamespace(SimpleQueue=lambda: SimpleNamespace(put=inbox.put, get=get)),
+    )
+    monkeypatch.setattr(
+        worker_module,
+        "_begun",
+        lambda message, data: (Performing(), f"of {message['word']} in {data}"),
+    )
     torch.set_num_threads(2)
     try:
         send(ours, sockets.Sender(ours))
@@ -664,7 +823,16 @@ def looped(
 
 
 def task(number: int, request: Request, **more: Any) -> Record:
-    return Record._trusted({"kind": "task", "number": number, "request": wire.told(request), "down": request.down, "returned": [], **more})
+    return Record._trusted(
+        {
+            "kind": "task",
+            "number": number,
+            "request": wire.told(request),
+            "down": request.down,
+            "returned": [],
+            **more,
+        }
+    )
 
 
 def test_a_worker_answers_its_parent_until_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -679,11 +847,26 @@ def test_a_worker_answers_its_parent_until_that_is_gone(monkeypatch: pytest.Monk
 
     (ready, first, second), codes, did = looped(monkeypatch, send)
     assert (ready["kind"], ready["number"], ready["refused"]) == ("ready", 5, "of apples in 77")
-    assert (first["kind"], first["number"], first["reply"], first["up"].total) == ("reply", 3, {"client": "ada", "steps": 1}, 6.0)
+    assert (first["kind"], first["number"], first["reply"], first["up"].total) == (
+        "reply",
+        3,
+        {"client": "ada", "steps": 1},
+        6.0,
+    )
     assert (second["number"], second["up"].total, second["returned"]) == (9, 0.0, [])
-    assert did == [("taken back", [4, 6]), ("ada", 1), ("taken back", []), "killed", ("bo", 1)] and codes == [0]
+    assert did == [
+        ("taken back", [4, 6]),
+        ("ada", 1),
+        ("taken back", []),
+        "killed",
+        ("bo", 1),
+    ] and codes == [0]
 
 
-def test_a_worker_ends_at_a_damaged_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    _, codes, _ = looped(monkeypatch, lambda ours, sender: ours.sendall(sockets._FRAME.pack(2**63, 0)))
+def test_a_worker_ends_at_a_damaged_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, codes, _ = looped(
+        monkeypatch, lambda ours, sender: ours.sendall(sockets._FRAME.pack(2**63, 0))
+    )
     assert codes == [1] and "was expected in line" in capsys.readouterr().err

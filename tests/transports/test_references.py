@@ -62,7 +62,11 @@ def saved(held: References, name: str, bytes: int) -> str:
 def test_small_states_are_read_and_large_ones_put_once(held: References) -> None:
     small, large = saved(held, "aa-r1a0x1", 10), saved(held, "bb-r1a0x1", 11)
     assert held.of(small).tobytes() == b"a" * 10 and not held.held
-    assert held.of(large) == held.of(large) == "reference 1" and held.ray.values == [b"b" * 11] and held.bytes == 11
+    assert (
+        held.of(large) == held.of(large) == "reference 1"
+        and held.ray.values == [b"b" * 11]
+        and held.bytes == 11
+    )
     held.forget(large)
     held.forget("never seen")
     assert held.bytes == 0 and held.of(large) == "reference 2"
@@ -86,12 +90,18 @@ def reply(data: bytes, name: str = "aa-r1a0x1") -> Reply:
 
 
 @pytest.mark.parametrize(("size", "kept"), [(10, 0), (11, 1)])
-def test_a_state_is_in_the_files_before_its_reply_counts(size: int, kept: int, held: References) -> None:
+def test_a_state_is_in_the_files_before_its_reply_counts(
+    size: int, kept: int, held: References
+) -> None:
     data = b"s" * size
     given = reply(data)
     assert held.kept(given, np.frombuffer(data, np.uint8), "left by the actor") is given
     assert (held.files / state_file("aa-r1a0x1")).read_bytes() == data and len(held.held) == kept
-    assert held.of("aa-r1a0x1") == "left by the actor" if kept else held.of("aa-r1a0x1").tobytes() == data
+    assert (
+        held.of("aa-r1a0x1") == "left by the actor"
+        if kept
+        else held.of("aa-r1a0x1").tobytes() == data
+    )
 
 
 def test_a_state_that_was_damaged_or_cannot_be_written_does_not_count(held: References) -> None:
@@ -101,7 +111,11 @@ def test_a_state_that_was_damaged_or_cannot_be_written_does_not_count(held: Refe
     assert wrong == Reply("ada", failure="state aa-r1a0x1 was damaged on its way") and not held.held
     (held.files / "ff").write_text("a file in place of the folder")
     stopped = held.kept(reply(b"x", "ff-r1a0x1"), np.frombuffer(b"x", np.uint8), None)
-    assert stopped.stop is not None and "make room or permit writing" in stopped.stop and stopped.up is None
+    assert (
+        stopped.stop is not None
+        and "make room or permit writing" in stopped.stop
+        and stopped.up is None
+    )
 
 
 # Shares.
@@ -117,7 +131,9 @@ def test_a_state_that_was_damaged_or_cannot_be_written_does_not_count(held: Refe
         ([1] * 8, 16, (), 2, [[0, 1], [2], [3], [4], [5], [6], [7]]),
     ],
 )
-def test_what_travels_together(weights: list[int], together: int, alone: tuple[int, ...], lanes: int, shares: list[list[int]]) -> None:
+def test_what_travels_together(
+    weights: list[int], together: int, alone: tuple[int, ...], lanes: int, shares: list[list[int]]
+) -> None:
     going = Exchange({}, deque(range(len(weights))), weights, together, {}, None, alone=set(alone))
     found = []
     while going.waiting:
@@ -143,7 +159,11 @@ def ray() -> Iterator[StandIn]:
 
 
 def test_a_node_makes_the_data_itself_where_they_exceed_half_of_its_store() -> None:
-    assert [Work(b"", "data", 50, True, "").made_at(store) for store in (99, 100, 101)] == [True, False, False]
+    assert [Work(b"", "data", 50, True, "").made_at(store) for store in (99, 100, 101)] == [
+        True,
+        False,
+        False,
+    ]
     assert Work(b"", None, 0, True, "").made_at(10**9)
 
 
@@ -154,14 +174,23 @@ def test_the_data_go_into_the_store_if_there_is_room(ray: StandIn, federation: F
     assert bytes > federation.x.numpy().nbytes and not ray.put_values
     work, shared = work_of(ray, wanted, job, federation, roster, float(bytes))
     assert (
-        work.data is not None and shared is not federation and torch.equal(shared.x, federation.x) and torch.equal(shared.y, federation.y)
+        work.data is not None
+        and shared is not federation
+        and torch.equal(shared.x, federation.x)
+        and torch.equal(shared.y, federation.y)
     )
     told = json.loads(work.told)
-    assert told["kind"] == actor.kind() and told["job"] == job.text() and told["path"] == [path or os.getcwd() for path in sys.path]
+    assert (
+        told["kind"] == actor.kind()
+        and told["job"] == job.text()
+        and told["path"] == [path or os.getcwd() for path in sys.path]
+    )
     assert work.can_be_made and work.fingerprint == roster.fingerprint
     none, same = work_of(ray, wanted, job, federation, roster, bytes - 1.0)
     assert none.data is None and same is federation
-    assert not work_of(ray, SimpleNamespace(dataset="given"), job, federation, roster, 0.0)[0].can_be_made  # type: ignore[arg-type]
+    assert not work_of(ray, SimpleNamespace(dataset="given"), job, federation, roster, 0.0)[
+        0
+    ].can_be_made  # type: ignore[arg-type]
 
 
 def told(federation: Federation, **changes: Any) -> tuple[bytes, dict[str, np.ndarray]]:
@@ -169,31 +198,48 @@ def told(federation: Federation, **changes: Any) -> tuple[bytes, dict[str, np.nd
 
     words, arrays = taken_apart(federation)
     job = job_of(experiment(settings("fedavg")), "run").text()
-    return json.dumps({"kind": actor.kind(), "job": job, "path": [], "data": words, **changes}).encode(), arrays
+    return json.dumps(
+        {"kind": actor.kind(), "job": job, "path": [], "data": words, **changes}
+    ).encode(), arrays
 
 
 def test_an_actor_has_one_thread_and_leaves_ctrl_c_to_the_driver(ray: StandIn) -> None:
     torch.set_num_threads(2)
     actor.Actor()
-    assert torch.get_num_threads() == 1 and "heap" in ray.said and (signal.SIGINT, signal.SIG_IGN) in ray.said
+    assert (
+        torch.get_num_threads() == 1
+        and "heap" in ray.said
+        and (signal.SIGINT, signal.SIG_IGN) in ray.said
+    )
 
 
-def test_an_actor_says_what_it_is_and_prepares_if_it_is_the_same(ray: StandIn, federation: Federation, tmp_path: Path) -> None:
+def test_an_actor_says_what_it_is_and_prepares_if_it_is_the_same(
+    ray: StandIn, federation: Federation, tmp_path: Path
+) -> None:
     one = actor.Actor()
     words, arrays = told(federation, path=[str(tmp_path), str(tmp_path / "none"), sys.path[-1]])
     before = list(sys.path)
-    assert json.loads(one.begin(words, arrays)) == {"kind": actor.kind()} and one.performer is not None
+    assert (
+        json.loads(one.begin(words, arrays)) == {"kind": actor.kind()} and one.performer is not None
+    )
     assert one.performer.federation.ids == federation.ids and one.performer.states is one.states
     assert sys.path == [str(tmp_path), *before]  # folders that are there, and new
     other = actor.Actor()
     differs, _ = told(federation, kind={**actor.kind(), "torch": "0.1"})
-    assert json.loads(other.begin(differs, arrays)) == {"kind": actor.kind()} and other.performer is None
+    assert (
+        json.loads(other.begin(differs, arrays)) == {"kind": actor.kind()}
+        and other.performer is None
+    )
     assert (
         set(actor.kind()) == {"Python", "torch", "equipoise", "CPU"}
         and actor.kind()["Python"] == f"{sys.version_info[0]}.{sys.version_info[1]}"
     )
-    refused, _ = told(federation, job=json.loads(words)["job"].replace('"protocol": 1', '"protocol": 2'))
-    assert json.loads(other.begin(refused, arrays))["refused"].startswith("expected protocol 1, got 2")
+    refused, _ = told(
+        federation, job=json.loads(words)["job"].replace('"protocol": 1', '"protocol": 2')
+    )
+    assert json.loads(other.begin(refused, arrays))["refused"].startswith(
+        "expected protocol 1, got 2"
+    )
 
 
 class Echo:
@@ -204,31 +250,69 @@ class Echo:
 
     def perform_safely(self, request: Request) -> Reply:
         before = self.states.read(*request.state).count if request.state else 0
-        state = self.states.write(state_name(request.client, 1, 0, 1), Record(count=before + 1)) if request.exchange else None
-        return Reply(request.client, Up(w=float(request.down.model["w"][0]) if "model" in request.down else 0.0, before=before), state)
+        state = (
+            self.states.write(state_name(request.client, 1, 0, 1), Record(count=before + 1))
+            if request.exchange
+            else None
+        )
+        return Reply(
+            request.client,
+            Up(
+                w=float(request.down.model["w"][0]) if "model" in request.down else 0.0,
+                before=before,
+            ),
+            state,
+        )
 
 
-def test_an_actor_answers_with_replies_and_states_and_knows_the_trees_of_one_exchange(ray: StandIn) -> None:
+def test_an_actor_answers_with_replies_and_states_and_knows_the_trees_of_one_exchange(
+    ray: StandIn,
+) -> None:
     one = actor.Actor()
     one.performer = Echo(one.states)  # type: ignore[assignment]
     tree = {"0": wire.Tree({"w": torch.tensor([5.0])}, "net")}
     trees = actor.packed(Record._trusted({"trees": tree}))
     sent = wire.referring(Down(model=tree["0"]), {id(tree["0"]): "0"})
 
-    def message(*clients: str, exchange: int = 1, down: Down = sent, states: Any = (), keeps: bool = True) -> np.ndarray:
-        requests = [Request(client, "client", down, 1, 3, exchange=exchange, state=states[0][:2] if states else None) for client in clients]
+    def message(
+        *clients: str, exchange: int = 1, down: Down = sent, states: Any = (), keeps: bool = True
+    ) -> np.ndarray:
+        requests = [
+            Request(
+                client,
+                "client",
+                down,
+                1,
+                3,
+                exchange=exchange,
+                state=states[0][:2] if states else None,
+            )
+            for client in clients
+        ]
         tasks = [{"request": wire.told(request), "down": request.down} for request in requests]
-        return actor.packed(Record._trusted({"tasks": tasks, "states": [state[0] for state in states], "keeps": keeps}))
+        return actor.packed(
+            Record._trusted(
+                {"tasks": tasks, "states": [state[0] for state in states], "keeps": keeps}
+            )
+        )
 
     answer, *new = one.perform(1, trees, message("a", "b"))
     replies = unpack(bytearray(answer))["replies"]
-    assert [(told["reply"]["client"], told["up"].w) for told in replies] == [("a", 5.0), ("b", 5.0)] and len(new) == 2
+    assert [(told["reply"]["client"], told["up"].w) for told in replies] == [
+        ("a", 5.0),
+        ("b", 5.0),
+    ] and len(new) == 2
     assert not one.states.carried  # they went with the answer
     kept = replies[0]["reply"]["state"]
     again, state = one.perform(1, None, message("a", states=[(kept[0], kept[2])]), new[0])
-    assert unpack(bytearray(again))["replies"][0]["up"].before == 1 and digest_of(state.tobytes()) != kept[2]
+    assert (
+        unpack(bytearray(again))["replies"][0]["up"].before == 1
+        and digest_of(state.tobytes()) != kept[2]
+    )
     alone = one.perform(1, None, message("a", exchange=0, keeps=False))
-    assert unpack(bytearray(alone))["replies"][0]["up"].w == 5.0  # the same exchange: it knows the tree
+    assert (
+        unpack(bytearray(alone))["replies"][0]["up"].w == 5.0
+    )  # the same exchange: it knows the tree
     nothing = one.perform(1, None, message("a", exchange=0))
     assert nothing[1] is None
     with pytest.raises(ValueError):
@@ -239,4 +323,7 @@ def test_an_actor_answers_with_replies_and_states_and_knows_the_trees_of_one_exc
 
 
 def test_the_first_line_of_an_error_that_says_something_is_its_cause() -> None:
-    assert cluster._cause(ValueError("\n \n  why \nand more")) == "why" and cluster._cause(ValueError("")) == "ValueError"
+    assert (
+        cluster._cause(ValueError("\n \n  why \nand more")) == "why"
+        and cluster._cause(ValueError("")) == "ValueError"
+    )

@@ -25,17 +25,27 @@ EIGHT = sites({f"c{k}": 12 + k for k in range(8)})
 
 def repeated(run: Run, out: Path, data: Any = None) -> Run:
     script = run.replay()
-    assert experiment(yaml.safe_load(yaml.safe_dump(script))).workers == 0, "it is a configuration that a file can hold"
+    assert experiment(yaml.safe_load(yaml.safe_dump(script))).workers == 0, (
+        "it is a configuration that a file can hold"
+    )
     again = played(script, out, data)
     assert_same(everything(run), everything(again))
     for rows in (Run.table, Run.weights):
         assert rows(run) == rows(again)
     kept = ("round", "attempt", "cohort", "joined", "bytes_down", "bytes_up", "steps", "skipped")
-    assert [[row[key] for key in kept] for row in run.rounds()] == [[row[key] for key in kept] for row in again.rounds()]
+    assert [[row[key] for key in kept] for row in run.rounds()] == [
+        [row[key] for key in kept] for row in again.rounds()
+    ]
     last = {row["round"]: row["attempt"] for row in run.rounds()}
-    assert all(fault["attempt"] == last[fault["round"]] for fault in script["faults"]["script"]), "earlier attempts do not happen again"
+    assert all(fault["attempt"] == last[fault["round"]] for fault in script["faults"]["script"]), (
+        "earlier attempts do not happen again"
+    )
     places = ("round", "attempt", "exchange", "client")
-    counted = [[row[key] for key in places] for row in run.rejected() if row["attempt"] == last[row["round"]]]
+    counted = [
+        [row[key] for key in places]
+        for row in run.rejected()
+        if row["attempt"] == last[row["round"]]
+    ]
     assert counted == [[row[key] for key in places] for row in again.rejected()]
     return again
 
@@ -53,21 +63,33 @@ class Hanging(FedeKD):
 HANGS: list[bool] = []
 
 
-def test_a_run_whose_client_hangs_in_the_second_exchange_repeats_bit_for_bit(tmp_path: Path) -> None:
+def test_a_run_whose_client_hangs_in_the_second_exchange_repeats_bit_for_bit(
+    tmp_path: Path,
+) -> None:
     HANGS.append(True)
     try:
         # What a client keeps after its first exchange stands, though the second one did not end.
-        run = played(settings(Hanging(warmup_epochs=1, proxy_start="own"), participation={"deadline": 2.0}), tmp_path / "run")
+        run = played(
+            settings(Hanging(warmup_epochs=1, proxy_start="own"), participation={"deadline": 2.0}),
+            tmp_path / "run",
+        )
     finally:
         HANGS.clear()
-    assert [(row["round"], row["exchange"], row["client"], row["reason"]) for row in run.rejected()] == [
-        (2, 2, "bo", "did not answer within 2 s")
-    ]
+    assert [
+        (row["round"], row["exchange"], row["client"], row["reason"]) for row in run.rejected()
+    ] == [(2, 2, "bo", "did not answer within 2 s")]
     assert run.store.current("client", "bo", at=2)["bo"].path.name.endswith("-r2a0x1.safetensors")
     script = run.replay()
-    assert script["faults"]["script"] == [{"round": 2, "attempt": 0, "exchange": 2, "client": "bo", "kind": "drop"}]
-    assert script["participation"]["script"][2] == {"clients": ["ada", "bo", "cy", "di"], "attempt": 0}
-    script["method"] = Hanging(warmup_epochs=1, proxy_start="own")  # of this file, so that no name in the run leads to it
+    assert script["faults"]["script"] == [
+        {"round": 2, "attempt": 0, "exchange": 2, "client": "bo", "kind": "drop"}
+    ]
+    assert script["participation"]["script"][2] == {
+        "clients": ["ada", "bo", "cy", "di"],
+        "attempt": 0,
+    }
+    script["method"] = Hanging(
+        warmup_epochs=1, proxy_start="own"
+    )  # of this file, so that no name in the run leads to it
     again = played(script, tmp_path / "again")
     assert_same(everything(run), everything(again))
     assert run.table() == again.table() and run.table()
@@ -85,15 +107,24 @@ class Unlucky(InProcess):
         for place, request in enumerate(requests):
             if not request.exchange:
                 continue
-            if (request.round, request.attempt) == (1, 0) or (request.round, request.client) == (2, requests[-1].client):
+            if (request.round, request.attempt) == (1, 0) or (request.round, request.client) == (
+                2,
+                requests[-1].client,
+            ):
                 found[place] = Reply(request.client, failure="the connection was lost")
             elif request.round == 3 and place == 0:
                 found[place].up = Up(model=found[place].up["model"], nonsense=1)  # type: ignore[index]
         return found
 
 
-@pytest.mark.parametrize("faults", [{}, {"dropout": 0.2, "stragglers": 0.3, "slowdown": 50.0, "deadline": 0.05}], ids=["real", "and drawn"])
-def test_lost_sites_refused_replies_and_rounds_that_were_given_up_repeat_bit_for_bit(faults: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "faults",
+    [{}, {"dropout": 0.2, "stragglers": 0.3, "slowdown": 50.0, "deadline": 0.05}],
+    ids=["real", "and drawn"],
+)
+def test_lost_sites_refused_replies_and_rounds_that_were_given_up_repeat_bit_for_bit(
+    faults: dict[str, Any], tmp_path: Path
+) -> None:
     config = settings("scaffold", rounds=4, participation={"number": 7, "tries": 5}, faults=faults)
     run = played(config, tmp_path / "run", EIGHT, Unlucky)
     assert run.rounds()[0]["attempt"] >= 1
@@ -101,16 +132,20 @@ def test_lost_sites_refused_replies_and_rounds_that_were_given_up_repeat_bit_for
     assert "the connection was lost" in reasons and "expected the entries" in reasons
     assert not faults or ("missed the deadline" in reasons and "dropped out" in reasons)
     again = repeated(run, tmp_path / "again", EIGHT)
-    assert not faults or "missed the deadline" in " ".join(row["reason"] for row in again.rejected()), "drawn faults are drawn again"
+    assert not faults or "missed the deadline" in " ".join(
+        row["reason"] for row in again.rejected()
+    ), "drawn faults are drawn again"
     repeated(again, tmp_path / "and again", EIGHT)
 
 
-def test_a_run_without_faults_repeats_and_its_drawn_cohorts_are_written_down(tmp_path: Path) -> None:
+def test_a_run_without_faults_repeats_and_its_drawn_cohorts_are_written_down(
+    tmp_path: Path,
+) -> None:
     run = played(settings("kdia", participation={"number": 2}), tmp_path / "run")
     again = repeated(run, tmp_path / "again")
-    assert {n: list(one["clients"]) for n, one in run.replay()["participation"]["script"].items()} == {
-        row["round"]: row["cohort"] for row in again.rounds()
-    }
+    assert {
+        n: list(one["clients"]) for n, one in run.replay()["participation"]["script"].items()
+    } == {row["round"]: row["cohort"] for row in again.rounds()}
     assert len({tuple(row["cohort"]) for row in run.rounds()}) > 1
 
 
@@ -138,4 +173,6 @@ def test_a_run_whose_client_missed_the_end_repeats_bit_for_bit(tmp_path: Path) -
     assert run.store.missed(3) == ["cy"]
     again = played(run.replay(), tmp_path / "again")
     assert_same(everything(run), everything(again))
-    assert run.table() == again.table() and [row["joined"] for row in run.finish()] == [row["joined"] for row in again.finish()]
+    assert run.table() == again.table() and [row["joined"] for row in run.finish()] == [
+        row["joined"] for row in again.finish()
+    ]

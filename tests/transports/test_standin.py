@@ -18,7 +18,16 @@ from equipoise.experiment import ConfigurationError, Experiment, experiment
 from equipoise.records import Down, Record, Up
 from equipoise.runs import Run
 from equipoise.storage.store import RunError
-from equipoise.transports.base import Interrupted, Kept, Reply, Request, Watcher, reply_file, state_file, state_name
+from equipoise.transports.base import (
+    Interrupted,
+    Kept,
+    Reply,
+    Request,
+    Watcher,
+    reply_file,
+    state_file,
+    state_name,
+)
 from equipoise.transports.ray import actor, references
 from equipoise.transports.ray import cluster as transport
 from equipoise.transports.ray.cluster import Cluster
@@ -66,7 +75,13 @@ def told(run: Run, kind: str) -> Counter[str]:
     """What the records of the rounds say of each node."""
     found: Counter[str] = Counter()
     for row in run.rounds():
-        found.update({name.partition("@")[2]: value for name, value in row["seconds"].items() if name.startswith(f"{kind}@")})
+        found.update(
+            {
+                name.partition("@")[2]: value
+                for name, value in row["seconds"].items()
+                if name.startswith(f"{kind}@")
+            }
+        )
     return found
 
 
@@ -86,9 +101,13 @@ def in_round(number: int, happens: Callable[[], object], after: int = 2) -> Watc
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
-def test_a_run_with_faults_is_the_same_and_says_who_did_what(method: str, ray: StandIn, tmp_path: Path) -> None:
+def test_a_run_with_faults_is_the_same_and_says_who_did_what(
+    method: str, ray: StandIn, tmp_path: Path
+) -> None:
     run = whole(ray, tmp_path, sites_given(settings(method, faults={"script": FAULTS})))
-    answered = [call for call in ray.calls if call.method == "perform" and call.left[0].error is None]
+    answered = [
+        call for call in ray.calls if call.method == "perform" and call.left[0].error is None
+    ]
     done = Counter(call.process.machine.name for call in answered for _ in call.clients)
     assert told(run, "clients") == done and len(done) == 2
     assert told(run, "seconds") == {name: TICK * count for name, count in done.items()}
@@ -97,7 +116,9 @@ def test_a_run_with_faults_is_the_same_and_says_who_did_what(method: str, ray: S
     assert len(ray.processes) == 3  # the one that was killed was replaced
 
 
-def test_an_actor_is_lost_in_mid_exchange(ray: StandIn, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_actor_is_lost_in_mid_exchange(
+    ray: StandIn, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def strike() -> None:
         ray.processes[1].dead = True
 
@@ -107,8 +128,15 @@ def test_an_actor_is_lost_in_mid_exchange(ray: StandIn, tmp_path: Path, caplog: 
     assert not told(run, "lost")
 
 
-def test_a_node_is_lost_in_mid_exchange_and_its_states_with_it(ray: StandIn, tmp_path: Path) -> None:
-    run = whole(ray, tmp_path, sites_given(settings("scaffold")), in_round(2, lambda: ray.lose(ray.machines[1])))
+def test_a_node_is_lost_in_mid_exchange_and_its_states_with_it(
+    ray: StandIn, tmp_path: Path
+) -> None:
+    run = whole(
+        ray,
+        tmp_path,
+        sites_given(settings("scaffold")),
+        in_round(2, lambda: ray.lose(ray.machines[1])),
+    )
     assert told(run, "lost") == {"10.0.0.1:1": 1} and not told(run, "joined")
     assert run.rounds()[2]["seconds"].keys() & {"clients@10.0.0.1:1"} == set()
 
@@ -124,21 +152,34 @@ def test_a_node_that_joins_gets_actors_and_is_an_event(ray: StandIn, tmp_path: P
     assert told(run, "clients")["10.0.0.1:3"] > 0
 
 
-def test_a_run_that_is_interrupted_can_be_resumed_elsewhere(ray: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_interrupted_can_be_resumed_elsewhere(
+    ray: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[int] = []
     monkeypatch.setattr(simulate, "interruptible", lambda: nullcontext(lambda: bool(asked)))
-    with pytest.raises(KeyboardInterrupt, match="stopped after round 1; go on with `equipoise resume"):
-        simulate.run(sites_given(settings("scaffold")), tmp_path / "there", in_round(2, lambda: asked.append(1)), cluster=ADDRESS)
+    with pytest.raises(
+        KeyboardInterrupt, match="stopped after round 1; go on with `equipoise resume"
+    ):
+        simulate.run(
+            sites_given(settings("scaffold")),
+            tmp_path / "there",
+            in_round(2, lambda: asked.append(1)),
+            cluster=ADDRESS,
+        )
     assert not ray.living
     asked.clear()
-    resumed = simulate.resume(tmp_path / "there", given=sites_given(settings("scaffold")), cluster=ADDRESS)
+    resumed = simulate.resume(
+        tmp_path / "there", given=sites_given(settings("scaffold")), cluster=ADDRESS
+    )
     same_run(simulate.run(sites_given(settings("scaffold")), tmp_path / "here"), resumed)
 
 
 # Which nodes may work.
 
 
-def test_a_node_that_differs_is_left_out_and_named(ray: StandIn, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_node_that_differs_is_left_out_and_named(
+    ray: StandIn, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     ray.machines[1].cores = 2
     ray.machines[1].changes = {"kind": lambda: {**actor_kind(), "torch": "0.1"}}
     run = whole(ray, tmp_path, sites_given(settings("fedavg")))
@@ -161,12 +202,17 @@ actor_kind = actor.kind
 
 def test_a_cluster_without_cores_is_refused(tmp_path: Path) -> None:
     with stood_in() as ray:
-        with pytest.raises(ConfigurationError, match=r"at 127\.0\.0\.1:1 offers no CPUs; start nodes with `equipoise cluster start --join"):
+        with pytest.raises(
+            ConfigurationError,
+            match=r"at 127\.0\.0\.1:1 offers no CPUs; start nodes with `equipoise cluster start --join",
+        ):
             simulate.run(sites_given(settings("fedavg")), tmp_path / "run", cluster=ADDRESS)
         assert ray.shutdowns == 1
 
 
-def test_nodes_with_small_stores_make_the_data_themselves(ray: StandIn, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_nodes_with_small_stores_make_the_data_themselves(
+    ray: StandIn, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The second has room for the data; of those without, the third has other data and the fourth none."""
     wanted = experiment(config(tmp_path, "scaffold"))
     other = federate(wanted.data, wanted.seed + 1)
@@ -178,10 +224,15 @@ def test_nodes_with_small_stores_make_the_data_themselves(ray: StandIn, tmp_path
     ray.add(store=20_000, changes={"federate": lambda *arguments: other})
     ray.add(store=20_000, changes={"federate": missing})
     run = whole(ray, tmp_path, wanted)
-    begun = {call.process.machine.id: call.arguments[1] for call in ray.calls if call.method == "begin"}
+    begun = {
+        call.process.machine.id: call.arguments[1] for call in ray.calls if call.method == "begin"
+    }
     assert [begun[name] is None for name in "1234"] == [True, False, True, True]
     assert told(run, "clients").keys() == {"10.0.0.1:1", "10.0.0.1:2"}
-    assert "node 10.0.0.1:3 is left out: what is in its data folder differs from the data here" in caplog.text
+    assert (
+        "node 10.0.0.1:3 is left out: what is in its data folder differs from the data here"
+        in caplog.text
+    )
     assert "node 10.0.0.1:4 is left out: it cannot make the data: there is no folder" in caplog.text
 
 
@@ -191,12 +242,19 @@ def test_all_nodes_make_the_data_if_this_one_has_no_room(ray: StandIn, tmp_path:
     assert [call.arguments[1] for call in ray.calls if call.method == "begin"] == [None, None]
 
 
-def test_data_that_cannot_be_made_at_a_small_node_leave_it_out(ray: StandIn, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    large = {name: (x.repeat(60, 0), y.repeat(60, 0)) for name, (x, y) in sites().items()}  # 64 samples of 256 bytes, 60 times
+def test_data_that_cannot_be_made_at_a_small_node_leave_it_out(
+    ray: StandIn, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    large = {
+        name: (x.repeat(60, 0), y.repeat(60, 0)) for name, (x, y) in sites().items()
+    }  # 64 samples of 256 bytes, 60 times
     wanted = Experiment(**settings("fedavg", rounds=1), dataset=eq.from_sites(large))
     ray.machines[1].store = MB
     run = simulate.run(wanted, tmp_path / "run", cluster=ADDRESS)
-    assert "node 10.0.0.1:1 is left out: the data (1 MB) exceed half of its object store (1 MB) and cannot be made there" in caplog.text
+    assert (
+        "node 10.0.0.1:1 is left out: the data (1 MB) exceed half of its object store (1 MB) and cannot be made there"
+        in caplog.text
+    )
     assert told(run, "clients").keys() == {"10.0.0.1:2"}
 
 
@@ -224,25 +282,43 @@ class Echo:
         count = self.states.read(*request.state).count + 1 if request.state else 1
         down = request.down
         total = float(down.model["w"].sum()) if "model" in down else 0.0
-        reply = Reply(request.client, Up(word=down.word, total=total, count=count), seconds=0.5, bytes=down.get("bytes", 10))
+        reply = Reply(
+            request.client,
+            Up(word=down.word, total=total, count=count),
+            seconds=0.5,
+            bytes=down.get("bytes", 10),
+        )
         if request.exchange:
             name = state_name(request.client, request.round, request.attempt, request.exchange)
-            reply.state = self.states.write(name, Record(count=count, own=torch.zeros(down.get("numbers", 1))))
+            reply.state = self.states.write(
+                name, Record(count=count, own=torch.zeros(down.get("numbers", 1)))
+            )
         return reply
 
 
 @pytest.fixture
-def opened(ray: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Cluster]]:
+def opened(
+    ray: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Cluster]]:
     monkeypatch.setattr(actor, "Performer", Echo)
     found: list[Cluster] = []
 
     def open_(watcher: Watcher | None = None, count: int = 4) -> Cluster:
         wanted = Experiment(
             **settings("fedavg"),
-            dataset=eq.from_sites(sites({f"c{place:02d}": 10 * (5 - place) if count == 4 else 12 for place in range(count)})),
+            dataset=eq.from_sites(
+                sites(
+                    {
+                        f"c{place:02d}": 10 * (5 - place) if count == 4 else 12
+                        for place in range(count)
+                    }
+                )
+            ),
         )
         found.append(Cluster(federate(wanted.data, wanted.seed, wanted.dataset), wanted, ADDRESS))
-        found[0].open(simulate.job_of(wanted, "run"), tmp_path / "run" / "files", watcher or Watcher())
+        found[0].open(
+            simulate.job_of(wanted, "run"), tmp_path / "run" / "files", watcher or Watcher()
+        )
         return found[0]
 
     yield open_
@@ -250,15 +326,29 @@ def opened(ray: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         one.close()
 
 
-def asked(count: int = 4, round: int = 1, tree: Tree | None = None, states: dict[str, Kept] | None = None, **more: Any) -> list[Request]:
+def asked(
+    count: int = 4,
+    round: int = 1,
+    tree: Tree | None = None,
+    states: dict[str, Kept] | None = None,
+    **more: Any,
+) -> list[Request]:
     """Of clients c00, c01, ...; the first has the most data."""
     found = []
     for place in range(count):
         client = f"c{place:02d}"
-        down = Down(word=client, **{key: more[key] for key in ("bytes", "numbers") if key in more}, **({"model": tree} if tree else {}))
+        down = Down(
+            word=client,
+            **{key: more[key] for key in ("bytes", "numbers") if key in more},
+            **({"model": tree} if tree else {}),
+        )
         kept = (states or {}).get(client)
         plain = {key: value for key, value in more.items() if key not in ("bytes", "numbers")}
-        found.append(Request(client, "client", down, round, 3, state=kept and (kept.name, kept.digest), **plain))
+        found.append(
+            Request(
+                client, "client", down, round, 3, state=kept and (kept.name, kept.digest), **plain
+            )
+        )
     return found
 
 
@@ -288,7 +378,9 @@ def failing(ray: StandIn, client: str, *becomes: BaseException | None) -> None:
     ray.script = script
 
 
-def test_replies_come_in_the_order_of_the_requests_and_large_clients_are_asked_first(ray: StandIn, opened: Any) -> None:
+def test_replies_come_in_the_order_of_the_requests_and_large_clients_are_asked_first(
+    ray: StandIn, opened: Any
+) -> None:
     watcher, seen = Watcher(), []
     watcher.on_clients = lambda *counts: seen.append(counts)
     cluster = opened(watcher)
@@ -305,10 +397,15 @@ def test_replies_come_in_the_order_of_the_requests_and_large_clients_are_asked_f
     assert cluster.lanes == 2 and cluster.exchange([]) == [] and len(performed(ray)) == 4
 
 
-def test_small_requests_travel_together_in_shares_of_what_is_left(ray: StandIn, opened: Any) -> None:
+def test_small_requests_travel_together_in_shares_of_what_is_left(
+    ray: StandIn, opened: Any
+) -> None:
     cluster = opened(count=90)
     assert words(cluster.exchange(asked(90))) == [f"c{place:02d}" for place in range(90)]
-    sizes = {f"c{place:02d}": size + 1 for place, size in enumerate(cluster.roster.sizes["train"].values())}
+    sizes = {
+        f"c{place:02d}": size + 1
+        for place, size in enumerate(cluster.roster.sizes["train"].values())
+    }
     left, expected = sorted(sizes, key=lambda name: -sizes[name]), []
     while left:  # a quarter of the weight that is left, for two lanes; sixteen at most
         share, taken = sum(sizes[name] for name in left) / 4, [left.pop(0)]
@@ -349,36 +446,62 @@ def test_trees_that_many_share_are_sent_once_to_each_actor_in_an_exchange(
     for exchange in (1, 2):
         replies = cluster.exchange(asked(tree=Tree({"w": torch.full((3,), float(exchange))})))
         assert [reply.up.total for reply in replies] == [3.0 * exchange] * 4
-        assert len(ray.put_values) == before + (0 if small else exchange), "small ones travel with the call"
-        assert [call.arguments[1] is not None for call in performed(ray)[-4:]] == [True, True, False, False]
+        assert len(ray.put_values) == before + (0 if small else exchange), (
+            "small ones travel with the call"
+        )
+        assert [call.arguments[1] is not None for call in performed(ray)[-4:]] == [
+            True,
+            True,
+            False,
+            False,
+        ]
     cluster.exchange(asked(1, tree=Tree({"w": torch.ones(3)})))  # of one alone
     assert len(ray.put_values) == before + (0 if small else 2)
 
 
-def test_the_requests_of_a_failed_call_are_asked_again_one_by_one_with_their_trees(ray: StandIn, opened: Any) -> None:
+def test_the_requests_of_a_failed_call_are_asked_again_one_by_one_with_their_trees(
+    ray: StandIn, opened: Any
+) -> None:
     cluster = opened(count=20)
     failing(ray, "c01", RayError("\n\n  out of luck\nand more"))
     replies = cluster.exchange(asked(20, tree=Tree({"w": torch.ones(3)})))
     assert words(replies) == [f"c{place:02d}" for place in range(20)]
     first, *others = travelled(ray)
-    assert len(first) > 2 and [one for one in others if set(one) & {"c00", "c01", "c02"}] == [["c00"], ["c01"], ["c02"]]
+    assert len(first) > 2 and [one for one in others if set(one) & {"c00", "c01", "c02"}] == [
+        ["c00"],
+        ["c01"],
+        ["c02"],
+    ]
     assert len(ray.processes) == 2  # it lives
     to_first = [call for call in performed(ray) if call.process is ray.processes[0]]
-    assert [call.arguments[1] is not None for call in to_first[:3]] == [True, False, True]  # the second was on its way already
+    assert [call.arguments[1] is not None for call in to_first[:3]] == [
+        True,
+        False,
+        True,
+    ]  # the second was on its way already
 
 
-@pytest.mark.parametrize("error", [Died(), RayError("The actor died"), ActorUnschedulableError("The actor died")])
-def test_a_client_that_ends_its_actor_three_times_ends_the_run(error: BaseException, ray: StandIn, opened: Any) -> None:
+@pytest.mark.parametrize(
+    "error", [Died(), RayError("The actor died"), ActorUnschedulableError("The actor died")]
+)
+def test_a_client_that_ends_its_actor_three_times_ends_the_run(
+    error: BaseException, ray: StandIn, opened: Any
+) -> None:
     cluster = opened()
     failing(ray, "c01", error, error)
     assert words(cluster.exchange(asked())) == ALL
     failing(ray, "c01", error, error, error)
     with pytest.raises(RunError) as ended:
         cluster.exchange(asked(round=2))
-    assert str(ended.value) == "an actor ended 3 times with client 'c01' in round 2, step 'client' (the last: The actor died)"
+    assert (
+        str(ended.value)
+        == "an actor ended 3 times with client 'c01' in round 2, step 'client' (the last: The actor died)"
+    )
 
 
-def test_nodes_that_die_and_objects_that_are_lost_do_not_count_against_a_client(ray: StandIn, opened: Any) -> None:
+def test_nodes_that_die_and_objects_that_are_lost_do_not_count_against_a_client(
+    ray: StandIn, opened: Any
+) -> None:
     for _ in range(3):
         ray.add()
     cluster, killed = opened(), []
@@ -395,13 +518,19 @@ def test_nodes_that_die_and_objects_that_are_lost_do_not_count_against_a_client(
     assert words(cluster.exchange(asked())) == ALL
 
 
-def test_a_state_that_was_lost_is_put_again_from_its_file(ray: StandIn, opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_that_was_lost_is_put_again_from_its_file(
+    ray: StandIn, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(references, "INLINE", 0)
     cluster = opened()
-    states = {reply.client: reply.state for reply in cluster.exchange(asked(exchange=1)) if reply.state}
+    states = {
+        reply.client: reply.state for reply in cluster.exchange(asked(exchange=1)) if reply.state
+    }
     before = len(ray.put_values)
     failing(ray, "c01", ObjectLostError("gone"))
-    assert [reply.up.count for reply in cluster.exchange(asked(round=2, states=states, exchange=1))] == [2] * 4
+    assert [
+        reply.up.count for reply in cluster.exchange(asked(round=2, states=states, exchange=1))
+    ] == [2] * 4
     assert len(ray.put_values) == before + 1  # of the one that was lost, and of no other
 
 
@@ -435,7 +564,9 @@ def test_a_cluster_is_that_of_this_machine_with_a_token_unless_one_says_otherwis
     ray: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted, seen = sites_given(settings("fedavg")), []
-    monkeypatch.setattr(transport, "connected", lambda *given: seen.append(given) or (ray, ADDRESS, True))
+    monkeypatch.setattr(
+        transport, "connected", lambda *given: seen.append(given) or (ray, ADDRESS, True)
+    )
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
     for cluster in (Cluster(federation, wanted), Cluster(federation, wanted, "1.2.3.4:5", True)):
         cluster.open(simulate.job_of(wanted, "run"), tmp_path / "files", Watcher())
@@ -446,7 +577,9 @@ def test_a_cluster_is_that_of_this_machine_with_a_token_unless_one_says_otherwis
 # Time.
 
 
-def test_a_call_is_old_after_two_seconds_and_three_times_the_slowest_for_each_of_its_requests(ray: StandIn, opened: Any) -> None:
+def test_a_call_is_old_after_two_seconds_and_three_times_the_slowest_for_each_of_its_requests(
+    ray: StandIn, opened: Any
+) -> None:
     cluster = opened()
     first, second = cluster.crew.lanes
     cluster.exchanges = 1
@@ -476,7 +609,9 @@ def test_a_call_is_old_after_two_seconds_and_three_times_the_slowest_for_each_of
     first.asked.clear()
 
 
-def test_a_client_that_hangs_is_late_after_three_tries(ray: StandIn, opened: Any, tmp_path: Path) -> None:
+def test_a_client_that_hangs_is_late_after_three_tries(
+    ray: StandIn, opened: Any, tmp_path: Path
+) -> None:
     cluster = opened(count=20)
 
     def script(call: Call) -> None:
@@ -489,13 +624,19 @@ def test_a_client_that_hangs_is_late_after_three_tries(ray: StandIn, opened: Any
     left.write_bytes(b"half")
     began = ray.clock.now
     replies = cluster.exchange(asked(20, exchange=1), deadline=10.0)
-    assert words(replies) == ["c00", "did not answer within 10 s", *(f"c{place:02d}" for place in range(2, 20))]
+    assert words(replies) == [
+        "c00",
+        "did not answer within 10 s",
+        *(f"c{place:02d}" for place in range(2, 20)),
+    ]
     assert travelled(ray).count(["c01"]) >= 3 and not left.exists()
     assert 30.0 < ray.clock.now - began < 60.0
     assert all(not process.dead for process in ray.processes[-2:]) and cluster.lanes == 2
 
 
-def test_what_takes_long_is_done_by_a_free_actor_of_another_node_too(ray: StandIn, opened: Any) -> None:
+def test_what_takes_long_is_done_by_a_free_actor_of_another_node_too(
+    ray: StandIn, opened: Any
+) -> None:
     ray.machines[1].cores = 2
     cluster, hanging = opened(), [True]
 
@@ -514,11 +655,18 @@ def test_what_takes_long_is_done_by_a_free_actor_of_another_node_too(ray: StandI
     assert ray.processes[0] not in [call.process for call in performed(ray)[before:]]
     hanging[0] = False
     assert words(cluster.exchange(asked(round=3))) == ALL
-    assert words(cluster.exchange(asked(round=4))) == ALL  # its old answer was taken in and is no answer to this
-    assert ray.processes[0] in [call.process for call in performed(ray)[before:]] and len(ray.processes) == 3
+    assert (
+        words(cluster.exchange(asked(round=4))) == ALL
+    )  # its old answer was taken in and is no answer to this
+    assert (
+        ray.processes[0] in [call.process for call in performed(ray)[before:]]
+        and len(ray.processes) == 3
+    )
 
 
-def test_slow_nodes_are_not_waited_for_long_and_work_when_they_are_ready(ray: StandIn, opened: Any) -> None:
+def test_slow_nodes_are_not_waited_for_long_and_work_when_they_are_ready(
+    ray: StandIn, opened: Any
+) -> None:
     slow = [True]
 
     def script(call: Call) -> None:
@@ -536,7 +684,9 @@ def test_slow_nodes_are_not_waited_for_long_and_work_when_they_are_ready(ray: St
     assert {call.process.machine.id for call in performed(ray)} == {"1", "2"} and cluster.lanes == 2
 
 
-def test_actors_that_never_get_ready_leave_their_node_out(ray: StandIn, opened: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_actors_that_never_get_ready_leave_their_node_out(
+    ray: StandIn, opened: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     def script(call: Call) -> None:
         raise Hangs if call.process.machine.id == "1" else Died
 
@@ -548,7 +698,10 @@ def test_actors_that_never_get_ready_leave_their_node_out(ray: StandIn, opened: 
         "no node of the cluster at 127.0.0.1:1 can do this work: node 10.0.0.1:2: its actors ended 3 times while starting; "
         "node 10.0.0.1:1: its actors ended 3 times while starting"
     )
-    assert 360 < ray.clock.now - began < 365 and caplog.text.count("10.0.0.1:1 is lost: it was not ready within 120 s") == 3
+    assert (
+        360 < ray.clock.now - began < 365
+        and caplog.text.count("10.0.0.1:1 is lost: it was not ready within 120 s") == 3
+    )
     assert len(ray.processes) == 6 and not ray.living
 
 
@@ -566,7 +719,9 @@ def test_it_stops_when_it_is_told_to(ray: StandIn, opened: Any) -> None:
 # No node, no head, no room.
 
 
-def lost_for(ray: StandIn, cluster: Cluster, watcher: Watcher, seconds: float, then: Callable[[], Any]) -> list[Reply]:
+def lost_for(
+    ray: StandIn, cluster: Cluster, watcher: Watcher, seconds: float, then: Callable[[], Any]
+) -> list[Reply]:
     """An exchange in which all nodes are lost, and something happens so many seconds later."""
     began = ray.clock.now
 
@@ -580,7 +735,9 @@ def lost_for(ray: StandIn, cluster: Cluster, watcher: Watcher, seconds: float, t
     return cluster.exchange(asked())
 
 
-def test_without_any_node_it_waits_for_one(ray: StandIn, opened: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_any_node_it_waits_for_one(
+    ray: StandIn, opened: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     watcher = Watcher()
     cluster = opened(watcher)
 
@@ -590,11 +747,18 @@ def test_without_any_node_it_waits_for_one(ray: StandIn, opened: Any, caplog: py
             ray.add()
 
     assert words(lost_for(ray, cluster, watcher, 59.0, joins)) == ALL
-    assert watcher.by_place["lost@10.0.0.1:1"] == watcher.by_place["lost@10.0.0.1:2"] == watcher.by_place["joined@10.0.0.1:3"] == 1
+    assert (
+        watcher.by_place["lost@10.0.0.1:1"]
+        == watcher.by_place["lost@10.0.0.1:2"]
+        == watcher.by_place["joined@10.0.0.1:3"]
+        == 1
+    )
     assert "no node is left; waiting 60 s for one" in caplog.text
 
 
-def test_without_any_node_it_stops_in_the_end_or_when_it_is_told_to(ray: StandIn, opened: Any, tmp_path: Path) -> None:
+def test_without_any_node_it_stops_in_the_end_or_when_it_is_told_to(
+    ray: StandIn, opened: Any, tmp_path: Path
+) -> None:
     watcher = Watcher()
     cluster = opened(watcher)
     with pytest.raises(Interrupted):
@@ -617,7 +781,8 @@ def test_a_head_that_does_not_answer_three_times_ends_the_run(ray: StandIn, open
     cluster.exchange(asked())  # nobody looked
     ray.clock.sleep(5.1)
     with pytest.raises(
-        HeadLost, match=r"the head of the cluster at 127\.0\.0\.1:1 is lost; what is done is kept: with a cluster again, `equip"
+        HeadLost,
+        match=r"the head of the cluster at 127\.0\.0\.1:1 is lost; what is done is kept: with a cluster again, `equip",
     ):
         cluster.exchange(asked())
 
@@ -632,7 +797,9 @@ def test_trees_without_room_are_said(ray: StandIn, opened: Any) -> None:
     )
 
 
-def test_it_leaves_nothing_and_ends_only_its_own_connection(ray: StandIn, opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_leaves_nothing_and_ends_only_its_own_connection(
+    ray: StandIn, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def gone() -> None:
         raise ConnectionError
 
@@ -678,11 +845,17 @@ def test_large_states_stay_where_they_are_and_come_from_their_files_once_their_n
         replies = cluster.exchange(asked(round=round, states=states, exchange=1))
         assert [reply.up.count for reply in replies] == [round] * 4
         states = {reply.client: reply.state for reply in replies if reply.state}
-        assert len(states) == 4 and all((files / state_file(kept.name)).stat().st_size == kept.bytes for kept in states.values())
-        assert len(ray.put_values) - before == (2 if round == 3 else 0)  # those that were at the lost node
+        assert len(states) == 4 and all(
+            (files / state_file(kept.name)).stat().st_size == kept.bytes for kept in states.values()
+        )
+        assert len(ray.put_values) - before == (
+            2 if round == 3 else 0
+        )  # those that were at the lost node
 
 
-def test_states_are_held_up_to_a_fifth_of_the_smallest_store(ray: StandIn, opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_are_held_up_to_a_fifth_of_the_smallest_store(
+    ray: StandIn, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(references, "INLINE", 15_000)
     ray.machines[2].store = 200_000
     cluster = opened()
@@ -695,5 +868,9 @@ def test_large_replies_go_to_files(ray: StandIn, opened: Any, tmp_path: Path) ->
     (tmp_path / "run" / "files").mkdir(parents=True)
     requests = asked(exchange=1, large=True)
     replies = cluster.exchange(requests)
-    assert words(replies) == ALL and [reply.file for reply in replies] == [reply_file(request) for request in requests]
-    assert all((tmp_path / "run" / "files" / reply.file).exists() for reply in replies if reply.file)
+    assert words(replies) == ALL and [reply.file for reply in replies] == [
+        reply_file(request) for request in requests
+    ]
+    assert all(
+        (tmp_path / "run" / "files" / reply.file).exists() for reply in replies if reply.file
+    )

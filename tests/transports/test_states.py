@@ -18,7 +18,13 @@ from equipoise.runs.summary import summarise
 from equipoise.storage.store import RunError, Store
 from equipoise.transports.base import Reply, state_file, state_name
 from equipoise.transports.inprocess import Separated
-from equipoise.transports.states import CarriedStates, FileStates, ServerStates, StateMissing, States
+from equipoise.transports.states import (
+    CarriedStates,
+    FileStates,
+    ServerStates,
+    StateMissing,
+    States,
+)
 from equipoise.tree import Tree
 from tests.helpers import half_finished
 from tests.helpers.runs import assert_same, files_under, played, same_run, settings, sites
@@ -29,7 +35,11 @@ RECORD = Record(control=Tree({"w": torch.arange(3.0)}, "model"), rounds=2)
 
 @pytest.mark.parametrize("kind", ["site", "server", "carried"])
 def test_a_state_is_read_as_it_was_written_or_not_at_all(kind: str, tmp_path: Path) -> None:
-    states: States = {"site": FileStates(tmp_path / "a"), "server": ServerStates(tmp_path / "a"), "carried": CarriedStates()}[kind]
+    states: States = {
+        "site": FileStates(tmp_path / "a"),
+        "server": ServerStates(tmp_path / "a"),
+        "carried": CarriedStates(),
+    }[kind]
     name = state_name("bo", 1, 0, 1)
     kept = states.write(name, RECORD)
     assert kept.name == name
@@ -43,10 +53,15 @@ def test_a_state_is_read_as_it_was_written_or_not_at_all(kind: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", [FileStates, ServerStates])
-def test_a_state_that_cannot_be_written_is_one_sentence(kind: type[FileStates], tmp_path: Path) -> None:
+def test_a_state_that_cannot_be_written_is_one_sentence(
+    kind: type[FileStates], tmp_path: Path
+) -> None:
     name = state_name("bo", 1, 0, 1)
     (tmp_path / name[:2]).write_text("a file where the folder should be")
-    with pytest.raises(CannotSave, match=r"cannot write .*; make room or permit writing there, then go on with `equipoise resume`"):
+    with pytest.raises(
+        CannotSave,
+        match=r"cannot write .*; make room or permit writing there, then go on with `equipoise resume`",
+    ):
         kind(tmp_path).write(name, RECORD)
 
 
@@ -60,7 +75,11 @@ def test_all_states_have_one_format(tmp_path: Path) -> None:
 
 def test_a_site_keeps_what_it_is_told_of_one_client_and_all_of_the_others(tmp_path: Path) -> None:
     site, server = FileStates(tmp_path), ServerStates(tmp_path)
-    names = [state_name(client, *place) for client in ("bo", "cy") for place in ((1, 0, 1), (2, 0, 1), (2, 0, 2), (3, 1, 1))]
+    names = [
+        state_name(client, *place)
+        for client in ("bo", "cy")
+        for place in ((1, 0, 1), (2, 0, 1), (2, 0, 2), (3, 1, 1))
+    ]
     for name in names:
         site.write(name, RECORD)
     server.keep("bo", ())  # the store decides
@@ -75,11 +94,15 @@ def test_a_site_keeps_what_it_is_told_of_one_client_and_all_of_the_others(tmp_pa
     assert len(named(tmp_path)) == 6
 
 
-def test_what_a_request_costs_a_site_does_not_grow_with_its_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_request_costs_a_site_does_not_grow_with_its_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     listed: list[str] = []
     for function in ("listdir", "scandir"):
         real = getattr(os, function)
-        monkeypatch.setattr(os, function, lambda path=".", real=real: (listed.append(str(path)), real(path))[1])
+        monkeypatch.setattr(
+            os, function, lambda path=".", real=real: (listed.append(str(path)), real(path))[1]
+        )
     site, everyone = FileStates(tmp_path), [str(number) for number in range(40)]
     for client in everyone:
         site.write(state_name(client, 1, 0, 1), RECORD)
@@ -91,14 +114,19 @@ def test_what_a_request_costs_a_site_does_not_grow_with_its_clients(tmp_path: Pa
         site.write(state_name(client, 2, 0, 1), RECORD)
         site.keep(client, {state_name(client, 2, 0, 1)})
     assert not listed
-    assert files_under(tmp_path) == sorted(state_file(state_name(client, 2, 0, 1)) for client in everyone)
+    assert files_under(tmp_path) == sorted(
+        state_file(state_name(client, 2, 0, 1)) for client in everyone
+    )
 
 
 def test_the_names_of_new_folders_are_on_a_sites_disk_before_the_server_hears_of_a_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[list[str]] = []
-    monkeypatch.setattr("equipoise.transports.states.sync", lambda paths: synced.append([path.name for path in paths]))
+    monkeypatch.setattr(
+        "equipoise.transports.states.sync",
+        lambda paths: synced.append([path.name for path in paths]),
+    )
     for _ in range(2):  # a process that was killed may have made the folder and not synced it
         site = FileStates(tmp_path / "own")
         for name in ("01aa-r1a0x1", "01bb-r1a0x1", "02aa-r1a0x1"):
@@ -106,9 +134,15 @@ def test_the_names_of_new_folders_are_on_a_sites_disk_before_the_server_hears_of
     assert synced[1::2] == [["01", "own"], ["01"], ["02", "own"]] * 2
 
 
-@pytest.mark.parametrize("name", ["../../x-r1a0x1", "..-r1a0x1", "/etc-r1a0x1", "", "01aa-r1a0x1/..", "01aa-r1a0x1\n"])
+@pytest.mark.parametrize(
+    "name", ["../../x-r1a0x1", "..-r1a0x1", "/etc-r1a0x1", "", "01aa-r1a0x1/..", "01aa-r1a0x1\n"]
+)
 def test_a_name_that_no_state_has_leads_nowhere(name: str, tmp_path: Path) -> None:
-    for ask in (lambda: state_file(name), lambda: FileStates(tmp_path).read(name, ""), lambda: FileStates(tmp_path).keep("bo", {name})):
+    for ask in (
+        lambda: state_file(name),
+        lambda: FileStates(tmp_path).read(name, ""),
+        lambda: FileStates(tmp_path).keep("bo", {name}),
+    ):
         with pytest.raises(ValueError, match="expected the name of a state such as"):
             ask()
 
@@ -116,7 +150,9 @@ def test_a_name_that_no_state_has_leads_nowhere(name: str, tmp_path: Path) -> No
 def test_states_that_were_written_beside_the_folders_are_found_and_go(tmp_path: Path) -> None:
     name = state_name("bo", 1, 0, 1)
     kept = FileStates(tmp_path).write(name, RECORD)
-    (tmp_path / state_file(name)).rename(tmp_path / f"client-{name}.safetensors")  # as until format 4
+    (tmp_path / state_file(name)).rename(
+        tmp_path / f"client-{name}.safetensors"
+    )  # as until format 4
     site = FileStates(tmp_path)
     assert site.read(name, kept.digest)["rounds"] == 2
     site.keep("bo", {name})
@@ -134,10 +170,17 @@ class Watched(Separated):
         found = super().exchange(requests, deadline)
         for request, reply in zip(requests, found, strict=True):
             own = state_name(request.client, 0, 0, 0).partition("-")[0]
-            here = {path.relative_to(self.disk).as_posix() for path in self.disk.rglob(f"client-{own}-*")}
+            here = {
+                path.relative_to(self.disk).as_posix()
+                for path in self.disk.rglob(f"client-{own}-*")
+            }
             wanted = {
                 state_file(name)
-                for name in (request.committed, request.state and request.state[0], reply.state and reply.state.name)
+                for name in (
+                    request.committed,
+                    request.state and request.state[0],
+                    reply.state and reply.state.name,
+                )
                 if name
             }
             assert here == wanted, (request.client, request.round, request.exchange)
@@ -150,43 +193,74 @@ def test_a_performing_side_keeps_the_last_accepted_and_the_last_committed_state_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Watched, "most", 0)
-    method = {"name": "fedekd", "proxy_start": "own"}  # two exchanges, each of which changes the state
-    faults = {"script": [{"round": 2, "client": "ada", "kind": "nan"}, {"round": 3, "client": "bo", "kind": "drop", "exchange": 2}]}
-    run = played(settings(method, rounds=4, faults=faults), tmp_path / "run", transport=lambda f, w: Watched(f, tmp_path / "disk"))
-    same_run(played(settings(method, rounds=4, faults=faults), tmp_path / "here"), run, tmp_path / "disk")
-    assert Watched.most == 3  # the committed one, that of the first exchange, and the new one, which no request has named yet
+    method = {
+        "name": "fedekd",
+        "proxy_start": "own",
+    }  # two exchanges, each of which changes the state
+    faults = {
+        "script": [
+            {"round": 2, "client": "ada", "kind": "nan"},
+            {"round": 3, "client": "bo", "kind": "drop", "exchange": 2},
+        ]
+    }
+    run = played(
+        settings(method, rounds=4, faults=faults),
+        tmp_path / "run",
+        transport=lambda f, w: Watched(f, tmp_path / "disk"),
+    )
+    same_run(
+        played(settings(method, rounds=4, faults=faults), tmp_path / "here"), run, tmp_path / "disk"
+    )
+    assert (
+        Watched.most == 3
+    )  # the committed one, that of the first exchange, and the new one, which no request has named yet
 
 
 # Going back.
 
 
 def test_going_back_is_refused_unless_every_client_still_has_its_state(tmp_path: Path) -> None:
-    wanted, apart, disk = settings("scaffold", rounds=4, keep=3), separated(tmp_path / "disk"), tmp_path / "disk"
+    wanted, apart, disk = (
+        settings("scaffold", rounds=4, keep=3),
+        separated(tmp_path / "disk"),
+        tmp_path / "disk",
+    )
     stop_after(1, wanted, tmp_path / "run", apart)
     copy = shutil.copytree(disk, tmp_path / "disk after 1")
     stop_after(3, wanted, tmp_path / "run", apart)
     before = {file.path.name for file in Run(tmp_path / "run").store.current("client").values()}
     for _ in range(2):  # to ask costs nothing
         with pytest.raises(
-            RunError, match=r"cannot go back to round 1: 4 of 4 clients cannot; the first, 'ada': state .*-r1a0x1 is not here; restore"
+            RunError,
+            match=r"cannot go back to round 1: 4 of 4 clients cannot; the first, 'ada': state .*-r1a0x1 is not here; restore",
         ):
-            simulate.resume(tmp_path / "run", given=sites_given(wanted), from_round=1, transport=apart)
+            simulate.resume(
+                tmp_path / "run", given=sites_given(wanted), from_round=1, transport=apart
+            )
         assert named(disk) >= before and Run(tmp_path / "run").last_round == 3
     shutil.copytree(copy, disk, dirs_exist_ok=True)
     (disk / state_file(state_name("cy", 1, 0, 1))).write_bytes(b"something else")
-    with pytest.raises(RunError, match="1 of 4 clients cannot; the first, 'cy': state .* is damaged"):
+    with pytest.raises(
+        RunError, match="1 of 4 clients cannot; the first, 'cy': state .* is damaged"
+    ):
         simulate.resume(tmp_path / "run", given=sites_given(wanted), from_round=1, transport=apart)
     assert named(disk) >= before, "nobody lost its newest state by being asked"
     shutil.copytree(copy, disk, dirs_exist_ok=True)
-    resumed = simulate.resume(tmp_path / "run", given=sites_given(wanted), from_round=1, transport=apart)
+    resumed = simulate.resume(
+        tmp_path / "run", given=sites_given(wanted), from_round=1, transport=apart
+    )
     same_run(played(wanted, tmp_path / "whole"), resumed, disk)
 
 
-def test_a_run_that_was_stopped_goes_back_one_round_since_clients_keep_that_state_until_the_next(tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_goes_back_one_round_since_clients_keep_that_state_until_the_next(
+    tmp_path: Path,
+) -> None:
     wanted, apart = settings("scaffold", rounds=3), separated(tmp_path / "disk")
     stop_after(2, wanted, tmp_path / "run", apart)
     damage_server(tmp_path / "run", 2)
-    resumed = simulate.resume(tmp_path / "run", given=sites_given(wanted), from_round=1, transport=apart)
+    resumed = simulate.resume(
+        tmp_path / "run", given=sites_given(wanted), from_round=1, transport=apart
+    )
     same_run(played(wanted, tmp_path / "whole"), resumed, tmp_path / "disk")
 
 
@@ -198,18 +272,25 @@ def test_a_run_without_client_states_goes_back_on_any_transport(tmp_path: Path) 
     wanted, apart = settings("fedavg", rounds=3), separated(tmp_path / "disk")
     stop_after(2, wanted, tmp_path / "run", apart)
     damage_server(tmp_path / "run", 2)
-    resumed = simulate.resume(tmp_path / "run", given=sites_given(wanted), from_round=1, transport=apart)
+    resumed = simulate.resume(
+        tmp_path / "run", given=sites_given(wanted), from_round=1, transport=apart
+    )
     same_run(played(wanted, tmp_path / "whole"), resumed)
 
 
 # Models.
 
 
-def test_a_model_that_follows_from_a_state_at_a_client_is_refused_by_saying_where_to_ask(tmp_path: Path) -> None:
-    run = played(settings("fedekd", rounds=1), tmp_path / "run", transport=separated(tmp_path / "disk"))
+def test_a_model_that_follows_from_a_state_at_a_client_is_refused_by_saying_where_to_ask(
+    tmp_path: Path,
+) -> None:
+    run = played(
+        settings("fedekd", rounds=1), tmp_path / "run", transport=separated(tmp_path / "disk")
+    )
     here = played(settings("fedekd", rounds=1), tmp_path / "here")
     with pytest.raises(
-        RunError, match="model 'personal' of client 'bo' follows from a state that lies on that client's own disk; ask for it there"
+        RunError,
+        match="model 'personal' of client 'bo' follows from a state that lies on that client's own disk; ask for it there",
     ):
         run.model("personal", client="bo")
     assert_same(dict(run.model("proxy").state_dict()), dict(here.model("proxy").state_dict()))
@@ -221,17 +302,30 @@ def test_a_method_that_cannot_serve_without_its_state_is_refused_by_the_same_sen
 ) -> None:
     from equipoise.methods.fedekd import FedeKD
 
-    run = played(settings("fedekd", rounds=1), tmp_path / "run", transport=separated(tmp_path / "disk"))
+    run = played(
+        settings("fedekd", rounds=1), tmp_path / "run", transport=separated(tmp_path / "disk")
+    )
     serves = FedeKD.serves
-    monkeypatch.setattr(FedeKD, "serves", lambda self, client, down: (len(client.state.get("private")), serves(self, client, down))[1])
-    with pytest.raises(RunError, match="model 'proxy' of client 'ada' follows from a state that lies on that client's own disk"):
+    monkeypatch.setattr(
+        FedeKD,
+        "serves",
+        lambda self, client, down: (len(client.state.get("private")), serves(self, client, down))[
+            1
+        ],
+    )
+    with pytest.raises(
+        RunError,
+        match="model 'proxy' of client 'ada' follows from a state that lies on that client's own disk",
+    ):
         run.model("proxy")
 
 
 # Runs of older versions.
 
 
-def test_an_older_run_cannot_be_matched_with_a_new_one_and_that_is_what_is_said(tmp_path: Path) -> None:
+def test_an_older_run_cannot_be_matched_with_a_new_one_and_that_is_what_is_said(
+    tmp_path: Path,
+) -> None:
     for name, method in (("old", "scaffold"), ("new", "fedavg"), ("alone", "standalone")):
         played(settings(method), tmp_path / name)
     store = Store(tmp_path / "old", writing=True)

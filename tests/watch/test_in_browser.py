@@ -37,10 +37,16 @@ run(eq.Experiment(data={{"name": "digits", "clients": 4}}, method="fedavg", roun
 
 @pytest.fixture
 def training(tmp_path: Path) -> Iterator[Path]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(equipoise.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(equipoise.__file__).parent.parent),
+        "OMP_NUM_THREADS": "1",
+    }
     process = subprocess.Popen([sys.executable, "-c", TRAINING, str(tmp_path)], env=environment)
     try:
-        until(lambda: (tmp_path / "run" / "run.db").exists() and Run(tmp_path / "run").last_round == 1)
+        until(
+            lambda: (tmp_path / "run" / "run.db").exists() and Run(tmp_path / "run").last_round == 1
+        )
         yield tmp_path
         assert process.wait(60) == 0
     finally:
@@ -65,7 +71,9 @@ def until(true: object, seconds: float = 90) -> None:
         time.sleep(0.05)
 
 
-def test_the_page_follows_a_run_that_trains(browser: Browser, training: Path, server: Watcher) -> None:
+def test_the_page_follows_a_run_that_trains(
+    browser: Browser, training: Path, server: Watcher
+) -> None:
     def words() -> str:
         return str(browser.run("document.getElementById('live-words').textContent"))
 
@@ -73,13 +81,25 @@ def test_the_page_follows_a_run_that_trains(browser: Browser, training: Path, se
         return list(browser.run("[...document.querySelectorAll('h2')].map(one => one.textContent)"))
 
     browser.open(server.address)
-    assert "1 going on" in words() and browser.run("document.querySelectorAll('.gallery li.going').length") == 1
-    browser.open(server.address + browser.run("document.querySelector('.gallery a').getAttribute('href')"))
-    assert words().startswith(f"going on: round 1 of {ROUNDS}, about") and "Report card of every client" in headings()
+    assert (
+        "1 going on" in words()
+        and browser.run("document.querySelectorAll('.gallery li.going').length") == 1
+    )
+    browser.open(
+        server.address + browser.run("document.querySelector('.gallery a').getAttribute('href')")
+    )
+    assert (
+        words().startswith(f"going on: round 1 of {ROUNDS}, about")
+        and "Report card of every client" in headings()
+    )
     assert browser.complaints() == []
     # What a reload, or a part that is swapped without care, would lose.
-    browser.run("window.same = document.getElementById('find'); same.value = '2'; same.dispatchEvent(new Event('input')); same.focus()")
-    browser.run("document.querySelector('details').open = true; document.getElementById('cards').scrollIntoView()")
+    browser.run(
+        "window.same = document.getElementById('find'); same.value = '2'; same.dispatchEvent(new Event('input')); same.focus()"
+    )
+    browser.run(
+        "document.querySelector('details').open = true; document.getElementById('cards').scrollIntoView()"
+    )
     top = "document.getElementById('cards').getBoundingClientRect().top"
     reading = browser.run(top)
     browser.run(
@@ -87,14 +107,14 @@ def test_the_page_follows_a_run_that_trains(browser: Browser, training: Path, se
         ".observe(document.body, {childList: true, subtree: true})"
     )
     pictures = browser.run("[...document.images].map(image => image.src)")
-    values = (
-        """[...document.querySelectorAll("table.cards tbody tr")].map(row => [row.dataset.client, Number(row.cells[2].dataset.value)])"""
-    )
+    values = """[...document.querySelectorAll("table.cards tbody tr")].map(row => [row.dataset.client, Number(row.cells[2].dataset.value)])"""
     for number in range(1, ROUNDS):
         (training / f"go-{number}").touch()
         if number == 1:
             until(lambda: words().startswith(f"going on: round 2 of {ROUNDS}"))
-            assert "client 3 did not count in round 2" in browser.run("document.getElementById('live-failed').textContent")
+            assert "client 3 did not count in round 2" in browser.run(
+                "document.getElementById('live-failed').textContent"
+            )
     until(lambda: browser.run("document.getElementById('live-bar').value") == ROUNDS)
     (training / f"go-{ROUNDS}").touch()
     until(lambda: words() == f"finished after {ROUNDS} rounds")
@@ -102,9 +122,15 @@ def test_the_page_follows_a_run_that_trains(browser: Browser, training: Path, se
     until(lambda: dict(browser.run(values)) == final)
     until(lambda: browser.run("[...document.images].map(image => image.src)") != pictures)
     assert browser.run("window.blank") == 0, "at no moment a figure is missing"
-    assert browser.run("document.activeElement === same && same.value") == "2" and browser.run("document.querySelector('details').open")
-    assert browser.run("[...document.querySelectorAll('table.cards tbody tr:not(.hidden)')].map(row => row.dataset.client)") == ["2"]
-    assert abs(browser.run(top) - reading) < 3 and browser.complaints() == [], "what was being read stays where it is"
+    assert browser.run("document.activeElement === same && same.value") == "2" and browser.run(
+        "document.querySelector('details').open"
+    )
+    assert browser.run(
+        "[...document.querySelectorAll('table.cards tbody tr:not(.hidden)')].map(row => row.dataset.client)"
+    ) == ["2"]
+    assert abs(browser.run(top) - reading) < 3 and browser.complaints() == [], (
+        "what was being read stays where it is"
+    )
 
 
 def test_a_watcher_that_is_gone_is_noticed(browser: Browser, training: Path) -> None:

@@ -45,11 +45,15 @@ def watched(folder: Path) -> Iterator[Watcher]:
             thread.join()
 
 
-def ask(server: Watcher, path: str = "", method: str = "GET", token: str | None = None, **headers: str) -> tuple[int, dict[str, str], str]:
+def ask(
+    server: Watcher, path: str = "", method: str = "GET", token: str | None = None, **headers: str
+) -> tuple[int, dict[str, str], str]:
     """One request under the server's token, or another."""
     connection = http.client.HTTPConnection(*server.server_address[:2], timeout=60)
     try:
-        connection.request(method, f"/{server.token if token is None else token}/{path}", headers=headers)
+        connection.request(
+            method, f"/{server.token if token is None else token}/{path}", headers=headers
+        )
         answer = connection.getresponse()
         return answer.status, dict(answer.headers), answer.read().decode()
     finally:
@@ -64,21 +68,53 @@ def state(server: Watcher, path: str = "") -> dict[str, Any]:
 
 def links(server: Watcher) -> dict[str, str]:
     """The gallery's members: name -> address."""
-    return {unescape(name): address for address, name in re.findall(r'<a href="([0-9a-f]+/)">([^<]*)</a>', ask(server)[2])}
+    return {
+        unescape(name): address
+        for address, name in re.findall(r'<a href="([0-9a-f]+/)">([^<]*)</a>', ask(server)[2])
+    }
 
 
 def test_only_who_knows_the_token_and_calls_us_by_our_name_is_answered(tmp_path: Path):
     with watched(made_up_run(tmp_path / "run")) as server:
         assert ask(server)[0] == ask(server, "state")[0] == 200
         host, port = server.server_address[:2]
-        assert host == "127.0.0.1" and str(port) in server.address and server.token in server.address and len(server.token) >= 32
-        for token in ("", "x", server.token[:-1], f"{server.token}x", server.token.swapcase(), "\xe4", "%00"):
-            refused = ask(server, token=token.encode("latin-1", "replace").decode("ascii", "ignore"))
-            assert refused[0] == 403 and "fedavg" not in refused[2] and server.token not in refused[2]
-        assert ask(server, Host=f"localhost:{port}")[0] == ask(server, Host="127.0.0.1:9")[0] == 200, "a tunnel has a port of its own"
+        assert (
+            host == "127.0.0.1"
+            and str(port) in server.address
+            and server.token in server.address
+            and len(server.token) >= 32
+        )
+        for token in (
+            "",
+            "x",
+            server.token[:-1],
+            f"{server.token}x",
+            server.token.swapcase(),
+            "\xe4",
+            "%00",
+        ):
+            refused = ask(
+                server, token=token.encode("latin-1", "replace").decode("ascii", "ignore")
+            )
+            assert (
+                refused[0] == 403 and "fedavg" not in refused[2] and server.token not in refused[2]
+            )
+        assert (
+            ask(server, Host=f"localhost:{port}")[0] == ask(server, Host="127.0.0.1:9")[0] == 200
+        ), "a tunnel has a port of its own"
         for name in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example:80", ""):
             assert ask(server, Host=name)[0] == 403
-        for path in ("../", "%2e%2e/", "run.db", "files/", "state/x", "0123456789abcdef/", "experiment.yaml", "//", "state?x=/../"):
+        for path in (
+            "../",
+            "%2e%2e/",
+            "run.db",
+            "files/",
+            "state/x",
+            "0123456789abcdef/",
+            "experiment.yaml",
+            "//",
+            "state?x=/../",
+        ):
             assert ask(server, path)[0] == (200 if path.startswith("state?") else 403), path
         for line in (
             b"GET x HTTP/1.0",
@@ -106,7 +142,10 @@ def test_what_has_not_changed_is_not_sent_again(tmp_path: Path):
             assert ask(server, path, **{"If-None-Match": '"other"'})[0] == 200
             head = ask(server, path, method="HEAD")
             assert head[2] == "" and head[1]["Content-Length"] == headers["Content-Length"]
-        assert "frame-ancestors 'none'" in headers["Content-Security-Policy"] and headers["Referrer-Policy"] == "no-referrer"
+        assert (
+            "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+            and headers["Referrer-Policy"] == "no-referrer"
+        )
 
 
 def test_rounds_failures_and_the_time_left_are_told_as_they_are_committed(tmp_path: Path):
@@ -114,16 +153,29 @@ def test_rounds_failures_and_the_time_left_are_told_as_they_are_committed(tmp_pa
     with sqlite3.connect(run / "run.db") as db:
         db.execute("delete from rounds where round > 4")
         db.execute("delete from seconds where round > 4")
-        db.execute("insert into rejected values (2, 0, 1, 'b', 'timed out'), (4, 0, 1, 'a', 'lost'), (3, 0, 1, 'a', 'late')")
-    assert progress_of(run).words == f"stopped after round 4 of 9; `equipoise resume {run}` completes it"
+        db.execute(
+            "insert into rejected values (2, 0, 1, 'b', 'timed out'), (4, 0, 1, 'a', 'lost'), (3, 0, 1, 'a', 'late')"
+        )
+    assert (
+        progress_of(run).words
+        == f"stopped after round 4 of 9; `equipoise resume {run}` completes it"
+    )
     writing = Store(run, writing=True)
     try:
         found = progress_of(run)
         assert found.words == "going on: round 4 of 9, about 4 s left", "five rounds of 0.7 seconds"
-        assert found.failed == ("client a did not count in 2 rounds, last in round 4: lost", "client b did not count in round 2: timed out")
+        assert found.failed == (
+            "client a did not count in 2 rounds, last in round 4: lost",
+            "client b did not count in round 2: timed out",
+        )
         with watched(run) as server:
             before = state(server)
-            assert (before["status"], before["round"], before["rounds"], before["failed"]) == ("going", 4, 9, list(found.failed))
+            assert (before["status"], before["round"], before["rounds"], before["failed"]) == (
+                "going",
+                4,
+                9,
+                list(found.failed),
+            )
             assert "the run is still going" in ask(server)[2]
             writing.db.execute("insert into rejected values (4, 0, 1, '<b>', 'x')")
     finally:
@@ -132,11 +184,15 @@ def test_rounds_failures_and_the_time_left_are_told_as_they_are_committed(tmp_pa
     with watched(run) as server:
         assert "client &lt;b&gt; did not count" in ask(server)[2]
     with sqlite3.connect(run / "run.db") as db:
-        db.executemany("insert into rejected values (1, 0, 1, ?, 'x')", [(f"c{k}",) for k in range(20)])
+        db.executemany(
+            "insert into rejected values (1, 0, 1, ?, 'x')", [(f"c{k}",) for k in range(20)]
+        )
     assert progress_of(run).failed[-1] == "and 15 more clients"
 
 
-def test_a_run_that_has_measured_nothing_yet_and_one_that_cannot_be_read_have_a_page(tmp_path: Path):
+def test_a_run_that_has_measured_nothing_yet_and_one_that_cannot_be_read_have_a_page(
+    tmp_path: Path,
+):
     run = made_up_run(tmp_path / "run", rounds=1, finished=False)
     with watched(run) as server:
         assert "was stopped after round 0 of 1" in ask(server)[2]
@@ -165,16 +221,35 @@ def test_a_folder_is_a_gallery(tmp_path: Path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "run.db").write_bytes(b"x")
     (tmp_path / "other").mkdir()
-    entries = opened([tmp_path / "both" / "runs" / method for method in ("standalone", "fedprox")]).entries
-    formats.save(Comparison(entries, "fedprox", [Failure("fedavg", "iid", 0, "no")], tmp_path / "both"))
+    entries = opened(
+        [tmp_path / "both" / "runs" / method for method in ("standalone", "fedprox")]
+    ).entries
+    formats.save(
+        Comparison(entries, "fedprox", [Failure("fedavg", "iid", 0, "no")], tmp_path / "both")
+    )
     with watched(tmp_path) as server:
         page, found = ask(server)[2], links(server)
-        assert set(found) == {*names, "reg", "stopped", "both", "broken", "half/runs/standalone", "half/runs/fedprox"}
-        assert "<i>" not in page and "rmse: average" in page and "stopped after round 2 of 3" in page and "cannot be read" in page
+        assert set(found) == {
+            *names,
+            "reg",
+            "stopped",
+            "both",
+            "broken",
+            "half/runs/standalone",
+            "half/runs/fedprox",
+        }
+        assert (
+            "<i>" not in page
+            and "rmse: average" in page
+            and "stopped after round 2 of 3" in page
+            and "cannot be read" in page
+        )
         assert "comparison of 2 methods on digits" in page and "1 runs failed" in page
         for address in found.values():
             status, _, text = ask(server, address)
-            assert status == 200 and 'href="../"' in text and ask(server, f"{address}state")[0] == 200
+            assert (
+                status == 200 and 'href="../"' in text and ask(server, f"{address}state")[0] == 200
+            )
         assert "Methods on" in ask(server, found["both"])[2]
         before = state(server)["version"]
         made_up_run(tmp_path / "new")
@@ -198,16 +273,30 @@ def test_nothing_outside_the_folder_is_shown(tmp_path: Path):
     (inside / "runs").symlink_to(tmp_path / "outside")
     (inside / "database").mkdir()
     (inside / "database" / "run.db").symlink_to(outside / "run.db")
-    for name, run in (("far", str(outside)), ("up", "../../outside/secret"), ("by-link", "../link")):
+    for name, run in (
+        ("far", str(outside)),
+        ("up", "../../outside/secret"),
+        ("by-link", "../link"),
+    ):
         (inside / name).mkdir()
         entry = {"method": "standalone", "run": run, "alone": None, "setting": {}}
         (inside / name / "comparison.json").write_text(
-            json.dumps({"format": 1, "entries": [entry], "failures": [], "baseline": "standalone", "level": 0.95})
+            json.dumps(
+                {
+                    "format": 1,
+                    "entries": [entry],
+                    "failures": [],
+                    "baseline": "standalone",
+                    "level": 0.95,
+                }
+            )
         )
     with watched(inside) as server:
         found = links(server)
         assert set(found) == {"fedavg", "far", "up", "by-link"}
-        assert "No run of training alone is known" in ask(server, found["fedavg"])[2], "the link beside it is not followed"
+        assert "No run of training alone is known" in ask(server, found["fedavg"])[2], (
+            "the link beside it is not followed"
+        )
         for name in ("far", "up", "by-link"):
             assert "which is not inside" in ask(server, found[name])[2]
         shutil.rmtree(inside / "fedavg")
@@ -216,7 +305,9 @@ def test_nothing_outside_the_folder_is_shown(tmp_path: Path):
         while "fedavg" in links(server):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert ask(server, found["fedavg"])[0] == 403, "its page was known before, and is not any more"
+        assert ask(server, found["fedavg"])[0] == 403, (
+            "its page was known before, and is not any more"
+        )
 
 
 def test_looking_changes_nothing_of_a_run(tmp_path: Path):
@@ -225,7 +316,11 @@ def test_looking_changes_nothing_of_a_run(tmp_path: Path):
 
     def files() -> dict[str, bytes]:
         # SQLite's own working files are left beside a database that was read.
-        return {str(p): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file() and not p.name.endswith(("-shm", "-wal"))}
+        return {
+            str(p): p.read_bytes()
+            for p in tmp_path.rglob("*")
+            if p.is_file() and not p.name.endswith(("-shm", "-wal"))
+        }
 
     before = files()
     with watched(tmp_path) as server:
@@ -238,7 +333,10 @@ def test_threads_and_time_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
     with watched(made_up_run(tmp_path / "run")) as server:
         ask(server)
         before = threading.active_count()
-        idle = [socket.create_connection(server.server_address[:2], timeout=30) for _ in range(3 * AT_ONCE)]
+        idle = [
+            socket.create_connection(server.server_address[:2], timeout=30)
+            for _ in range(3 * AT_ONCE)
+        ]
         turned_away = 0
         for connection in idle[AT_ONCE:]:  # in order: the first ones have taken every place
             turned_away += connection.recv(1) == b""
@@ -289,18 +387,24 @@ def test_a_page_is_not_drawn_more_often_than_its_run_can_bear(monkeypatch: pytes
 
 def test_ctrl_c_ends_it_cleanly(tmp_path: Path):
     run = made_up_run(tmp_path / "run")
-    environment = {**os.environ, "PYTHONPATH": str(Path(equipoise.__file__).parent.parent), "COLUMNS": "300"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(equipoise.__file__).parent.parent),
+        "COLUMNS": "300",
+    }
     # Tests that run in the background of a shell ignore SIGINT, and so would their children.
-    program = (
-        "import signal, runpy; signal.signal(signal.SIGINT, signal.default_int_handler); runpy.run_module('equipoise', run_name='__main__')"
-    )
+    program = "import signal, runpy; signal.signal(signal.SIGINT, signal.default_int_handler); runpy.run_module('equipoise', run_name='__main__')"
     command = [sys.executable, "-c", program, "watch", str(run)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
         assert process.stdout is not None and process.stderr is not None
         try:
             address = process.stdout.readline().split()[1]
             host, port = address.removeprefix("http://").split("/")[0].split(":")
-            with socket.create_connection((host, int(port)), timeout=30):  # somebody who is still connected does not keep it
+            with socket.create_connection(
+                (host, int(port)), timeout=30
+            ):  # somebody who is still connected does not keep it
                 process.send_signal(signal.SIGINT)
                 out, err = process.communicate(timeout=60)
         finally:
@@ -309,7 +413,10 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path):
 
 
 def test_what_cannot_be_watched_gets_a_sentence(tmp_path: Path):
-    with watched(made_up_run(tmp_path / "run")) as server, pytest.raises(RunError, match="cannot be used .* leave it out"):
+    with (
+        watched(made_up_run(tmp_path / "run")) as server,
+        pytest.raises(RunError, match="cannot be used .* leave it out"),
+    ):
         Watcher(tmp_path, server.server_address[1])
     from equipoise.cli.watch import watch
 

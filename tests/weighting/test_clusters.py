@@ -30,7 +30,9 @@ def test_no_partition_is_better(seed: int, k: int) -> None:
 
 def test_no_worse_than_scikit_learn() -> None:
     draw = np.random.Generator(np.random.PCG64(0))
-    points = np.concatenate([draw.standard_normal((15, 4)) + 4 * draw.standard_normal(4) for _ in range(5)])
+    points = np.concatenate(
+        [draw.standard_normal((15, 4)) + 4 * draw.standard_normal(4) for _ in range(5)]
+    )
     theirs = KMeans(5, n_init=10, random_state=0).fit(points)
     assert spread(points, clusters(points, 5, seed=1)) <= theirs.inertia_ * (1 + 1e-9)
 
@@ -41,7 +43,9 @@ def test_the_same_seed_gives_the_same_groups_numbered_as_they_appear() -> None:
     assert found == clusters(points, 6, seed=5)
     firsts = [found.index(group) for group in range(max(found) + 1)]
     assert firsts == sorted(firsts) and firsts[0] == 0
-    assert any(found != clusters(points, 6, seed=other) for other in range(20)), "the seed has no effect"
+    assert any(found != clusters(points, 6, seed=other) for other in range(20)), (
+        "the seed has no effect"
+    )
 
 
 def test_points_that_coincide_make_fewer_groups() -> None:

@@ -9,7 +9,9 @@ from equipoise.tree import Tree
 from equipoise.weighting import largest
 
 # Few different values, so that most draws have ties.
-numbers = st.lists(st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 2.5, 1e-30]), min_size=1, max_size=12)
+numbers = st.lists(
+    st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 2.5, 1e-30]), min_size=1, max_size=12
+)
 
 
 def by_sorting(values: list[float], count: int) -> list[float]:
@@ -26,12 +28,16 @@ def test_of_the_whole_tree(first: list[float], second: list[float], count: int) 
     found = largest(tree, count / size)
     expected = torch.tensor(by_sorting(torch.tensor([*first, *second]).tolist(), count))
     assert torch.equal(found.flat().float(), expected)
-    assert {name: (value.shape, value.dtype) for name, value in found.items()} == {n: (v.shape, v.dtype) for n, v in tree.items()}
+    assert {name: (value.shape, value.dtype) for name, value in found.items()} == {
+        n: (v.shape, v.dtype) for n, v in tree.items()
+    }
 
 
 @given(numbers, numbers, st.integers(0, 100))
 def test_per_tensor(first: list[float], second: list[float], percent: int) -> None:
-    found = largest(Tree({"a": torch.tensor(first), "b": torch.tensor(second)}), percent / 100, per_tensor=True)
+    found = largest(
+        Tree({"a": torch.tensor(first), "b": torch.tensor(second)}), percent / 100, per_tensor=True
+    )
     for name, values in (("a", first), ("b", second)):
         expected = by_sorting(torch.tensor(values).tolist(), -(-percent * len(values) // 100))
         assert torch.equal(found[name], torch.tensor(expected))
@@ -63,9 +69,12 @@ def test_all_and_nothing() -> None:
 def test_ties_go_by_index_whatever_the_layout_in_memory(per_tensor: bool) -> None:
     values = torch.ones(2, 3, 2, 2)
     plain, channels_last = (
-        largest(Tree({"a": one}), 0.5, per_tensor)["a"] for one in (values, values.to(memory_format=torch.channels_last))
+        largest(Tree({"a": one}), 0.5, per_tensor)["a"]
+        for one in (values, values.to(memory_format=torch.channels_last))
     )
-    assert torch.equal(plain, channels_last) and plain.reshape(-1).tolist() == [1.0] * 12 + [0.0] * 12
+    assert (
+        torch.equal(plain, channels_last) and plain.reshape(-1).tolist() == [1.0] * 12 + [0.0] * 12
+    )
 
 
 def test_buffers_are_left_out() -> None:

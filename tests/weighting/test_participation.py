@@ -9,7 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.streams import stream
-from equipoise.weighting import participation_alignment, participation_frequency, participation_window
+from equipoise.weighting import (
+    participation_alignment,
+    participation_frequency,
+    participation_window,
+)
 
 
 def cohorts(seen_counts, size):
@@ -22,7 +26,9 @@ def cohorts(seen_counts, size):
     return rounds
 
 
-@pytest.mark.parametrize("seen, window", [([20], 1), ([20, 39], 1), ([20, 40], 2), ([20, 40, 60, 80, 100, 100], 5)])
+@pytest.mark.parametrize(
+    "seen, window", [([20], 1), ([20, 39], 1), ([20, 40], 2), ([20, 40, 60, 80, 100, 100], 5)]
+)
 def test_window_of_twenty_in_a_hundred(seen, window):
     assert participation_window(cohorts(seen, 20)) == window
 
@@ -57,11 +63,21 @@ def test_a_round_without_clients_is_refused(joined):
 
 
 def test_weights_hand_values():
-    np.testing.assert_allclose(participation_alignment([0.2, 1.0], [0.3, 0.9], gamma=2, k=0), [25 / 26, 1 / 26], rtol=1e-14)
-    np.testing.assert_allclose(participation_alignment([0.2, 0.6, 1.0], [0.1, 0.5, 0.9], gamma=0, k=0), np.full(3, 1 / 3), rtol=1e-14)
+    np.testing.assert_allclose(
+        participation_alignment([0.2, 1.0], [0.3, 0.9], gamma=2, k=0), [25 / 26, 1 / 26], rtol=1e-14
+    )
+    np.testing.assert_allclose(
+        participation_alignment([0.2, 0.6, 1.0], [0.1, 0.5, 0.9], gamma=0, k=0),
+        np.full(3, 1 / 3),
+        rtol=1e-14,
+    )
 
 
-@given(st.lists(st.tuples(st.floats(0.01, 1), st.floats(-1, 1)), min_size=1, max_size=10), st.floats(0, 3), st.floats(-5, 5))
+@given(
+    st.lists(st.tuples(st.floats(0.01, 1), st.floats(-1, 1)), min_size=1, max_size=10),
+    st.floats(0, 3),
+    st.floats(-5, 5),
+)
 def test_weights_against_plain_loops(rows, gamma, k):
     raw = [rate**-gamma / (1 + math.exp(-k * agreement)) for rate, agreement in rows]
     frequency, alignment = map(np.array, zip(*rows, strict=True))
@@ -75,7 +91,11 @@ def test_kind_in_kind_out_and_default_parameters():
     assert isinstance(weights, torch.Tensor)
     np.testing.assert_allclose(weights.numpy(), [2 / 3, 1 / 3], rtol=1e-14)
     sigmoid = 1 / (1 + math.exp(-2))
-    np.testing.assert_allclose(participation_alignment([1.0, 1.0], [0.0, 1.0]), np.array([0.5, sigmoid]) / (0.5 + sigmoid), rtol=1e-14)
+    np.testing.assert_allclose(
+        participation_alignment([1.0, 1.0], [0.0, 1.0]),
+        np.array([0.5, sigmoid]) / (0.5 + sigmoid),
+        rtol=1e-14,
+    )
 
 
 @pytest.mark.parametrize(

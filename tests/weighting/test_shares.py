@@ -21,13 +21,15 @@ def trifreqs_by_the_book(gaps, counts, sizes, kind):
     if kind in parts:
         return parts[kind]
     triples = list(zip(*parts.values(), strict=True))
-    joined = [sum(one) / 3 if kind == "arithmetic" else math.prod(one) ** (1 / 3) for one in triples]
+    joined = [
+        sum(one) / 3 if kind == "arithmetic" else math.prod(one) ** (1 / 3) for one in triples
+    ]
     return [one / sum(joined) for one in joined]
 
 
-clients = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 20), st.integers(1, 5000)), min_size=1, max_size=12).filter(
-    lambda rows: any(count > 0 for _, count, _ in rows)
-)
+clients = st.lists(
+    st.tuples(st.integers(0, 30), st.integers(0, 20), st.integers(1, 5000)), min_size=1, max_size=12
+).filter(lambda rows: any(count > 0 for _, count, _ in rows))
 
 
 @given(clients, st.sampled_from(KINDS))
@@ -48,7 +50,9 @@ def test_trifreqs_ignores_the_gap_of_a_client_never_seen():
 
 def test_trifreqs_full_participation_and_recency():
     sizes = np.array([1.0, 8.0, 27.0])
-    np.testing.assert_allclose(trifreqs(np.zeros(3), np.full(3, 7.0), sizes), np.array([1, 2, 3]) / 6, rtol=1e-14)
+    np.testing.assert_allclose(
+        trifreqs(np.zeros(3), np.full(3, 7.0), sizes), np.array([1, 2, 3]) / 6, rtol=1e-14
+    )
     near, far = trifreqs([1, 5], [2, 2], [30, 30])
     assert near / far == pytest.approx(math.exp(4 / 3), rel=1e-13)
 

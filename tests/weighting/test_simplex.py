@@ -21,7 +21,9 @@ def enumerated(gram, lower, upper):
     size, best, value = len(gram), None, np.inf
     for places in product(("low", "free", "high"), repeat=size):
         free = [i for i in range(size) if places[i] == "free"]
-        weights = np.array([lower[i] if places[i] == "low" else upper[i] for i in range(size)], dtype=np.float64)
+        weights = np.array(
+            [lower[i] if places[i] == "low" else upper[i] for i in range(size)], dtype=np.float64
+        )
         weights[free] = 0
         if free:
             system = np.zeros((len(free) + 1, len(free) + 1))
@@ -34,7 +36,9 @@ def enumerated(gram, lower, upper):
             right[-1] = 1 - weights.sum()
             weights[free] = np.linalg.lstsq(system, right, rcond=None)[0][:-1]
         feasible = (
-            abs(weights.sum() - 1) < 1e-9 and (weights >= np.array(lower) - 1e-12).all() and (weights <= np.array(upper) + 1e-12).all()
+            abs(weights.sum() - 1) < 1e-9
+            and (weights >= np.array(lower) - 1e-12).all()
+            and (weights <= np.array(upper) + 1e-12).all()
         )
         if feasible and weights @ gram @ weights < value:
             best, value = weights, weights @ gram @ weights
@@ -44,10 +48,20 @@ def enumerated(gram, lower, upper):
 def vectors(seed, count, size, spread=0.0, positive=False):
     draw = stream(seed, "vectors")
     made = draw.normal(size=(count, size))
-    return (np.abs(made) if positive else made) * 10.0 ** draw.uniform(-spread, spread, size=(count, 1))
+    return (np.abs(made) if positive else made) * 10.0 ** draw.uniform(
+        -spread, spread, size=(count, 1)
+    )
 
 
-@pytest.mark.parametrize("a, b", [([1.0, 0.0], [0.0, 2.0]), ([1.0, 1.0], [3.0, 3.5]), ([3.0, 1.0], [0.5, 0.4]), ([1.0, 0.0], [-2.0, 0.1])])
+@pytest.mark.parametrize(
+    "a, b",
+    [
+        ([1.0, 0.0], [0.0, 2.0]),
+        ([1.0, 1.0], [3.0, 3.5]),
+        ([3.0, 1.0], [0.5, 0.4]),
+        ([1.0, 0.0], [-2.0, 0.1]),
+    ],
+)
 def test_two_vectors_closed_form(a, b):
     a, b = np.array(a), np.array(b)
     share = np.clip(np.dot(b - a, b) / np.dot(a - b, a - b), 0, 1)
@@ -56,11 +70,15 @@ def test_two_vectors_closed_form(a, b):
 
 def test_diagonal_gram_weights_by_inverse():
     inverse = np.array([1.0, 1 / 4, 1 / 10])
-    np.testing.assert_allclose(min_norm(np.diag([1.0, 4.0, 10.0])), inverse / inverse.sum(), atol=1e-13)
+    np.testing.assert_allclose(
+        min_norm(np.diag([1.0, 4.0, 10.0])), inverse / inverse.sum(), atol=1e-13
+    )
 
 
 def test_equal_entries_give_uniform_weights():
-    np.testing.assert_allclose(min_norm(np.full((4, 4), 0.3) + np.eye(4)), np.full(4, 0.25), atol=1e-13)
+    np.testing.assert_allclose(
+        min_norm(np.full((4, 4), 0.3) + np.eye(4)), np.full(4, 0.25), atol=1e-13
+    )
 
 
 def test_identical_vectors_share_evenly():
@@ -72,10 +90,14 @@ def test_dominated_case_puts_all_weight_on_the_smallest():
 
 
 def test_lengths_many_decades_apart_keep_their_digits():
-    np.testing.assert_allclose(min_norm(np.diag([1e-14, 2e-14, 1.0])), [2 / 3, 1 / 3, 2e-14 / 3], rtol=1e-9)
+    np.testing.assert_allclose(
+        min_norm(np.diag([1e-14, 2e-14, 1.0])), [2 / 3, 1 / 3, 2e-14 / 3], rtol=1e-9
+    )
 
 
-@pytest.mark.parametrize("gram", [np.zeros((3, 3)), np.full((3, 3), np.nan), np.diag([1.0, np.inf, 1.0])])
+@pytest.mark.parametrize(
+    "gram", [np.zeros((3, 3)), np.full((3, 3), np.nan), np.diag([1.0, np.inf, 1.0])]
+)
 def test_nothing_to_weigh_gives_uniform(gram):
     np.testing.assert_array_equal(min_norm(gram), np.full(3, 1 / 3))
 
@@ -108,7 +130,9 @@ def test_on_the_simplex_and_optimal(seed, count, size, spread, positive):
 @pytest.mark.parametrize("seed", range(6))
 def test_against_enumeration(seed):
     gram = gram_of(*vectors(seed, 5, 8, spread=0.5, positive=seed % 2 == 0))
-    np.testing.assert_allclose(min_norm(gram), enumerated(gram, np.zeros(5), np.ones(5)), atol=1e-11)
+    np.testing.assert_allclose(
+        min_norm(gram), enumerated(gram, np.zeros(5), np.ones(5)), atol=1e-11
+    )
 
 
 def test_a_common_factor_changes_nothing():
@@ -131,7 +155,9 @@ def test_length_of_one_vector_does_not_matter_among_cosines():
     made[2] *= 1e4
     np.testing.assert_allclose(min_norm(cosines(gram_of(*made))), before, atol=1e-11)
     unlike = cosines(gram_of([2.0, 0.0], [0.0, 0.0], [3.0, 3.0]))
-    np.testing.assert_allclose(unlike, [[1, 0, np.sqrt(0.5)], [0, 1, 0], [np.sqrt(0.5), 0, 1]], rtol=1e-14)
+    np.testing.assert_allclose(
+        unlike, [[1, 0, np.sqrt(0.5)], [0, 1, 0], [np.sqrt(0.5), 0, 1]], rtol=1e-14
+    )
 
 
 def test_kind_in_kind_out():
@@ -145,7 +171,9 @@ def test_a_thousand_clients():
     np.testing.assert_allclose(min_norm(gram), np.full(1000, 1e-3), rtol=1e-9)
 
 
-@pytest.mark.parametrize("gram", [np.zeros((2, 3)), np.zeros((0, 0)), np.array([[1.0, 5.0], [0.0, 1.0]])])
+@pytest.mark.parametrize(
+    "gram", [np.zeros((2, 3)), np.zeros((0, 0)), np.array([[1.0, 5.0], [0.0, 1.0]])]
+)
 def test_refuses_what_is_no_gram_matrix(gram):
     with pytest.raises(ValueError, match="Gram matrix"):
         min_norm(gram)
@@ -168,8 +196,12 @@ def test_box_of_width_zero_and_the_whole_simplex():
 
 
 def test_box_with_opposite_vectors_and_with_none():
-    np.testing.assert_allclose(min_norm_box(gram_of([1.0, 0.0], [-1.0, 0.0]), 0.0, 1.0), [0.5, 0.5], atol=1e-8)
-    np.testing.assert_allclose(min_norm_box(np.zeros((4, 4)), 0.0, 1.0), np.full(4, 0.25), atol=1e-9)
+    np.testing.assert_allclose(
+        min_norm_box(gram_of([1.0, 0.0], [-1.0, 0.0]), 0.0, 1.0), [0.5, 0.5], atol=1e-8
+    )
+    np.testing.assert_allclose(
+        min_norm_box(np.zeros((4, 4)), 0.0, 1.0), np.full(4, 0.25), atol=1e-9
+    )
 
 
 def test_box_of_short_vectors_counts_their_lengths():
@@ -178,11 +210,17 @@ def test_box_of_short_vectors_counts_their_lengths():
 
 def test_box_holds_the_sum_at_one_where_more_would_be_shorter():
     """w1 - 2 w2 on the first axis: with w1 at its bound of 0.9, w2 = 0.45 would cancel it."""
-    np.testing.assert_allclose(min_norm_box(gram_of([1.0, 0.1], [-2.0, 0.1]), [0.9, 0.0], 1.0), [0.9, 0.1], atol=1e-9)
-    np.testing.assert_allclose(min_norm_box(gram_of([1.0, 0.0], [1.0, 2.0]), 0.0, [0.3, 1.0]), [0.3, 0.7], atol=1e-9)
+    np.testing.assert_allclose(
+        min_norm_box(gram_of([1.0, 0.1], [-2.0, 0.1]), [0.9, 0.0], 1.0), [0.9, 0.1], atol=1e-9
+    )
+    np.testing.assert_allclose(
+        min_norm_box(gram_of([1.0, 0.0], [1.0, 2.0]), 0.0, [0.3, 1.0]), [0.3, 0.7], atol=1e-9
+    )
 
 
-@pytest.mark.parametrize(("lower", "upper"), [(0.5, 1.0), (0.0, 0.3), ([0.6, 0.0, 0.0], [0.5, 1.0, 1.0])])
+@pytest.mark.parametrize(
+    ("lower", "upper"), [(0.5, 1.0), (0.0, 0.3), ([0.6, 0.0, 0.0], [0.5, 1.0, 1.0])]
+)
 def test_box_that_holds_no_weights_is_refused(lower, upper):
     with pytest.raises(ValueError, match="widen the bounds"):
         min_norm_box(np.eye(3), lower, upper)
@@ -190,8 +228,12 @@ def test_box_that_holds_no_weights_is_refused(lower, upper):
 
 def test_box_that_holds_one_point_and_bounds_beyond_the_simplex():
     for bounds in ((1 / 3, 1.0), (0.0, 1 / 3), (1 / 3, 1 / 3)):
-        np.testing.assert_allclose(min_norm_box(np.diag([1.0, 4.0, 9.0]), *bounds), np.full(3, 1 / 3), atol=1e-9)
-    np.testing.assert_allclose(min_norm_box([[1.0, 0.0], [0.0, 4.0]], -1.0, 3.0), [0.8, 0.2], atol=1e-9)
+        np.testing.assert_allclose(
+            min_norm_box(np.diag([1.0, 4.0, 9.0]), *bounds), np.full(3, 1 / 3), atol=1e-9
+        )
+    np.testing.assert_allclose(
+        min_norm_box([[1.0, 0.0], [0.0, 4.0]], -1.0, 3.0), [0.8, 0.2], atol=1e-9
+    )
     assert min_norm_box([[2.0]], 1.5, 2.0).tolist() == [1.0]
 
 

@@ -46,7 +46,10 @@ class Trainer(SGDSerialClientTrainer):
 
     def train(self, model_parameters: Tensor, train_loader: DataLoader) -> list[Tensor]:
         """Local SGD of one client."""
-        return [*super().train(model_parameters, train_loader), torch.tensor(float(len(train_loader.dataset)))]
+        return [
+            *super().train(model_parameters, train_loader),
+            torch.tensor(float(len(train_loader.dataset))),
+        ]
 
 
 class Handler(SyncServerHandler):
@@ -67,13 +70,23 @@ class Handler(SyncServerHandler):
 
     def global_update(self, buffer: list[list[Tensor]]) -> None:
         """The mean of the replies weighted by samples."""
-        self.set_model(Aggregators.fedavg_aggregate([up[0] for up in buffer], [float(up[1]) for up in buffer]))
+        self.set_model(
+            Aggregators.fedavg_aggregate([up[0] for up in buffer], [float(up[1]) for up in buffer])
+        )
 
 
 class Pipeline(StandalonePipeline):
     """Laps, and evaluation where the workload asks for it."""
 
-    def __init__(self, handler: Handler, trainer: Trainer, meter: Meter, workload: Workload, x_test: Tensor, y_test: Tensor) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        trainer: Trainer,
+        meter: Meter,
+        workload: Workload,
+        x_test: Tensor,
+        y_test: Tensor,
+    ) -> None:
         super().__init__(handler, trainer)
         self.meter, self.workload, self.x_test, self.y_test = meter, workload, x_test, y_test
 
@@ -86,7 +99,9 @@ class Pipeline(StandalonePipeline):
         if self.workload.evaluate_each_round:
             self.accuracy()
         cohort = self.handler.chosen[self.handler.round - 1]
-        self.meter.lap(self.workload.epochs * sum(len(self.trainer.dataset.sets[client]) for client in cohort))
+        self.meter.lap(
+            self.workload.epochs * sum(len(self.trainer.dataset.sets[client]) for client in cohort)
+        )
 
 
 def main() -> None:
@@ -98,7 +113,13 @@ def main() -> None:
     images = load()
     model = network(workload.network, options.seed)
     trainer = Trainer(model, workload.clients)
-    trainer.setup_dataset(Clients(torch.from_numpy(images.x), torch.from_numpy(images.y), partition(workload, images.y, options.seed)))
+    trainer.setup_dataset(
+        Clients(
+            torch.from_numpy(images.x),
+            torch.from_numpy(images.y),
+            partition(workload, images.y, options.seed),
+        )
+    )
     trainer.setup_optim(workload.epochs, workload.batch, workload.rate)
     tests = torch.from_numpy(images.x_test), torch.from_numpy(images.y_test)
     pipeline = Pipeline(Handler(model, workload, options), trainer, meter, workload, *tests)

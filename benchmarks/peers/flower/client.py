@@ -21,7 +21,12 @@ def prepare(name: str, seed: int) -> tuple[Tensor, Tensor, list[Tensor], nn.Modu
     torch.set_num_threads(1)
     workload, images = WORKLOADS[name], load()
     parts = [torch.from_numpy(part) for part in partition(workload, images.y, seed)]
-    return torch.from_numpy(images.x), torch.from_numpy(images.y), parts, network(workload.network, seed)
+    return (
+        torch.from_numpy(images.x),
+        torch.from_numpy(images.y),
+        parts,
+        network(workload.network, seed),
+    )
 
 
 @app.train()
@@ -39,4 +44,7 @@ def train(message: Message, _: Context) -> Message:
             nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
             optimiser.step()
     metrics = MetricRecord({"num-examples": len(samples)})
-    return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
+    return Message(
+        RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}),
+        reply_to=message,
+    )

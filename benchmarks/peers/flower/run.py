@@ -29,11 +29,15 @@ class FixedCohorts(FedAvg):
         self.workload, self.seed = workload, options.seed
         self.chosen = cohorts(workload, options.rounds, options.seed)
 
-    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
         """One message per client of this round."""
         nodes, _ = sample_nodes(grid, self.workload.clients, self.workload.cohort)
         for client, node in zip(self.chosen[server_round - 1], nodes, strict=True):
-            order = ConfigRecord({"workload": self.workload.name, "seed": self.seed, "client": client})
+            order = ConfigRecord(
+                {"workload": self.workload.name, "seed": self.seed, "client": client}
+            )
             content = RecordDict({"arrays": arrays, "config": order})
             yield Message(content, message_type=MessageType.TRAIN, dst_node_id=node)
 
@@ -63,17 +67,29 @@ def main() -> None:
         if number == options.rounds:
             accuracies.append(accuracy(arrays))
             # The actors end with the simulation, so their memory is counted now.
-            meter.report("flower", workload, options, accuracies[-1], ("flwr", "ray", "torch", "numpy"))
+            meter.report(
+                "flower", workload, options, accuracies[-1], ("flwr", "ray", "torch", "numpy")
+            )
 
     server_app = ServerApp()
 
     @server_app.main()
     def serve(grid: Grid, _: Context) -> None:
-        strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=options.rounds, evaluate_fn=after_round)
+        strategy.start(
+            grid,
+            ArrayRecord(model.state_dict()),
+            num_rounds=options.rounds,
+            evaluate_fn=after_round,
+        )
 
     # A Ray of its own: left alone it looks for one that was started before on this machine, and waits long for one that is gone.
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"address": "local"}}
-    run_simulation(server_app, client_app, num_supernodes=workload.clients, backend_config=resources)
+    resources = {
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+        "init_args": {"address": "local"},
+    }
+    run_simulation(
+        server_app, client_app, num_supernodes=workload.clients, backend_config=resources
+    )
 
 
 if __name__ == "__main__":

@@ -20,10 +20,15 @@ def start_others() -> list[subprocess.Popen[bytes]]:
     with socket.socket() as free:
         free.bind(("localhost", 0))
         # Only the first address is listened on; the others are counted.
-        os.environ["PFL_WORKER_ADDRESSES"] = ",".join([f"localhost:{free.getsockname()[1]}"] * CORES)
+        os.environ["PFL_WORKER_ADDRESSES"] = ",".join(
+            [f"localhost:{free.getsockname()[1]}"] * CORES
+        )
     os.environ["PFL_WORKER_RANK"] = "0"
     places = ({**os.environ, "PFL_WORKER_RANK": str(rank)} for rank in range(1, CORES))
-    return [subprocess.Popen([sys.executable, *sys.argv], env=place, stdout=subprocess.DEVNULL) for place in places]
+    return [
+        subprocess.Popen([sys.executable, *sys.argv], env=place, stdout=subprocess.DEVNULL)
+        for place in places
+    ]
 
 
 def simulate(workload: Workload, options: Namespace, meter: Meter) -> float:
@@ -71,7 +76,11 @@ def simulate(workload: Workload, options: Namespace, meter: Meter) -> float:
 
         def get_next_central_contexts(self, *args, **named):
             contexts, model, metrics = super().get_next_central_contexts(*args, **named)
-            return contexts and tuple(dataclasses.replace(c, do_evaluation=False) for c in contexts), model, metrics
+            return (
+                contexts and tuple(dataclasses.replace(c, do_evaluation=False) for c in contexts),
+                model,
+                metrics,
+            )
 
     class EvaluationEachRound(CentralEvaluationCallback):
         """pfl's own measures before round 1 and leaves round 1 out."""
@@ -97,16 +106,27 @@ def simulate(workload: Workload, options: Namespace, meter: Meter) -> float:
         return PyTorchTensorDataset((x[order], y[order]))
 
     equal = len(set(sizes.values())) == 1
-    clients = FederatedDataset(client_data, MinimizeReuseUserSampler(list(chain(*chosen))), None if equal else sizes)
+    clients = FederatedDataset(
+        client_data, MinimizeReuseUserSampler(list(chain(*chosen))), None if equal else sizes
+    )
     module = Network()
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
-    evaluation = EvaluationEachRound(PyTorchTensorDataset((x_test, y_test)), NNEvalHyperParams(local_batch_size=500))
+    evaluation = EvaluationEachRound(
+        PyTorchTensorDataset((x_test, y_test)), NNEvalHyperParams(local_batch_size=500)
+    )
     TrainingOnly().run(
-        algorithm_params=NNAlgorithmParams(options.rounds, evaluation_frequency=1, train_cohort_size=workload.cohort, val_cohort_size=None),
+        algorithm_params=NNAlgorithmParams(
+            options.rounds,
+            evaluation_frequency=1,
+            train_cohort_size=workload.cohort,
+            val_cohort_size=None,
+        ),
         backend=SimulatedBackend(clients, clients, postprocessors=[WeightByDatapoints()]),
         model=model,
         model_train_params=NNTrainHyperParams(
-            local_batch_size=workload.batch, local_num_epochs=workload.epochs, local_learning_rate=workload.rate
+            local_batch_size=workload.batch,
+            local_num_epochs=workload.epochs,
+            local_learning_rate=workload.rate,
         ),
         callbacks=[*([evaluation] if workload.evaluate_each_round else []), Laps()],
         send_metrics_to_platform=False,

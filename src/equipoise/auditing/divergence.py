@@ -51,7 +51,12 @@ def distance(client: Moments, reference: Moments) -> Distance:
     if not m or n < max(2, m / 2):
         return Distance(None)
     share = shrinkage(n, m)
-    kl, flat = _kl(client.mean - reference.mean, (1 - share) * client.cov + share * reference.cov, reference.cov, n)
+    kl, flat = _kl(
+        client.mean - reference.mean,
+        (1 - share) * client.cov + share * reference.cov,
+        reference.cov,
+        n,
+    )
     return Distance(kl, chance(int(n), m), share, flat)
 
 
@@ -70,7 +75,9 @@ def _kl(shift: np.ndarray, cov: np.ndarray, cov0: np.ndarray, n: float) -> tuple
     white = vectors / np.sqrt(np.maximum(values, 1e-12 * values[-1]))
     seen = np.linalg.eigvalsh(white.T @ cov @ white)
     kept = np.maximum(seen, 1 / n)
-    return float(0.5 * (kept - 1 - np.log(kept)).sum() + 0.5 * ((white.T @ shift) ** 2).sum()), int((seen < 1 / n).sum())
+    return float(0.5 * (kept - 1 - np.log(kept)).sum() + 0.5 * ((white.T @ shift) ** 2).sum()), int(
+        (seen < 1 / n).sum()
+    )
 
 
 @cache
@@ -92,14 +99,21 @@ def approximations(client: Moments, whole: Moments) -> tuple[float, float]:
     Without its sampling term M(M+3)/(4n): an observed shift contains what chance did, and the term would count it twice.
     """
     shift, change = client.mean - whole.mean, client.cov - whole.cov
-    return kl_theorem22(shift, change, whole.cov, np.inf), kl_theorem22(shift, change, whole.cov, np.inf, "paper")
+    return kl_theorem22(shift, change, whole.cov, np.inf), kl_theorem22(
+        shift, change, whole.cov, np.inf, "paper"
+    )
 
 
 def by_labels(numbers: np.ndarray, groups: list[Moments], whole: Moments) -> Moments:
     """What a client with these label shares would look like if each of its classes were like everybody's: labels differ, and nothing else."""
     shares = numbers / max(numbers.sum(), 1)
-    mean = sum((s * g.mean for s, g in zip(shares, groups, strict=True) if s), np.zeros_like(whole.mean))
-    second = sum((s * (g.cov + np.outer(g.mean, g.mean)) for s, g in zip(shares, groups, strict=True) if s), np.zeros_like(whole.cov))
+    mean = sum(
+        (s * g.mean for s, g in zip(shares, groups, strict=True) if s), np.zeros_like(whole.mean)
+    )
+    second = sum(
+        (s * (g.cov + np.outer(g.mean, g.mean)) for s, g in zip(shares, groups, strict=True) if s),
+        np.zeros_like(whole.cov),
+    )
     return Moments(float(numbers.sum()), mean, second - np.outer(mean, mean))
 
 
@@ -110,7 +124,9 @@ def label_distances(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     seen = np.where(sizes > 0, 0.5 * np.abs(shares - whole).sum(1), 0.0)
     # the mean absolute deviation of a share, nearly Gaussian; a client is part of the whole, which lowers it by the factor below
     apart = np.sqrt(np.maximum(0.0, 1 - sizes / max(sizes.sum(), 1)))
-    by_chance = apart / np.sqrt(np.maximum(sizes, 1)) * np.sqrt(whole * (1 - whole) / (2 * np.pi)).sum()
+    by_chance = (
+        apart / np.sqrt(np.maximum(sizes, 1)) * np.sqrt(whole * (1 - whole) / (2 * np.pi)).sum()
+    )
     return seen, np.minimum(by_chance, 1.0)
 
 

@@ -35,12 +35,16 @@ class ClientRow:
     label_chance: float  # what a client of this size would show if labels were alike
     kl: float | None  # exact Gaussian KL to the whole; None: too few to tell
     kl_chance: float | None  # what a client of this size would show if features were alike
-    kl_beyond_labels: float | None  # KL to what its label shares would give with everybody's classes
+    kl_beyond_labels: (
+        float | None
+    )  # KL to what its label shares would give with everybody's classes
     corrected: float | None  # Theorem 2.2, corrected, at the observed shift
     printed: float | None  # Theorem 2.2 as printed
     shrinkage: float  # share of the whole in its covariance
     flat: int  # directions in which it hardly varies
-    place: tuple[float, float]  # its mean along the first two directions, in deviations of the whole
+    place: tuple[
+        float, float
+    ]  # its mean along the first two directions, in deviations of the whole
     note: str = ""
 
 
@@ -71,7 +75,10 @@ class Findings:
             "features": self.features,
             "variance": self.variance,
             "classes": list(self.classes),
-            "clients": [asdict(row) | {"labels": self.counts[place].tolist()} for place, row in enumerate(self.clients)],
+            "clients": [
+                asdict(row) | {"labels": self.counts[place].tolist()}
+                for place, row in enumerate(self.clients)
+            ],
             "verdict": asdict(self.verdict),
             "warnings": list(self.warnings),
             "facts": dict(self.facts),
@@ -86,15 +93,31 @@ class Findings:
         try:
             given: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
             counts = np.array([row.pop("labels") for row in given["clients"]], np.int64)
-            rows = tuple(ClientRow(**{**row, "place": tuple(row["place"])}) for row in given.pop("clients"))
-            verdict: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.pop("verdict").items()}
-            known: dict[str, Any] = {"classes": tuple(given.pop("classes")), "warnings": tuple(given.pop("warnings"))}
+            rows = tuple(
+                ClientRow(**{**row, "place": tuple(row["place"])}) for row in given.pop("clients")
+            )
+            verdict: dict[str, Any] = {
+                name: tuple(v) if isinstance(v, list) else v
+                for name, v in given.pop("verdict").items()
+            }
+            known: dict[str, Any] = {
+                "classes": tuple(given.pop("classes")),
+                "warnings": tuple(given.pop("warnings")),
+            }
             return cls(clients=rows, verdict=Verdict(**verdict), counts=counts, **known, **given)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"{file} is damaged or of another version ({error}); remove it, or run `equipoise audit` again") from None
+            raise ValueError(
+                f"{file} is damaged or of another version ({error}); remove it, or run `equipoise audit` again"
+            ) from None
 
 
-def findings(state: Mapping[str, Any], task: Task, data: str = "", seed: int = 0, warnings: Sequence[str] = ()) -> Findings:
+def findings(
+    state: Mapping[str, Any],
+    task: Task,
+    data: str = "",
+    seed: int = 0,
+    warnings: Sequence[str] = (),
+) -> Findings:
     """What the summaries that the server holds say."""
     counts, numbers = (np.asarray(state[name], np.int64) for name in ("counts", "numbers"))
     sums, seconds = (np.asarray(state[name], np.float64) for name in ("sums", "seconds"))
@@ -107,8 +130,16 @@ def findings(state: Mapping[str, Any], task: Task, data: str = "", seed: int = 0
         own = Moments.of(numbers[k].sum(), sums[k].sum(0), seconds[k].sum(0))
         full = distance(own, whole)
         rest = distance(own, by_labels(numbers[k], groups, whole)) if full.kl is not None else full
-        corrected, printed = approximations(own, whole) if full.kl is not None and not full.shrinkage else (None, None)
-        place = (own.mean - whole.mean) / np.sqrt(np.diag(whole.cov)) if m and own.number else np.zeros(2)
+        corrected, printed = (
+            approximations(own, whole)
+            if full.kl is not None and not full.shrinkage
+            else (None, None)
+        )
+        place = (
+            (own.mean - whole.mean) / np.sqrt(np.diag(whole.cov))
+            if m and own.number
+            else np.zeros(2)
+        )
         rows.append(
             ClientRow(
                 str(client), int(sizes[k]), float(seen[k]), float(by_chance[k]), full.kl, full.chance if full.kl is not None else None, rest.kl,
@@ -119,9 +150,18 @@ def findings(state: Mapping[str, Any], task: Task, data: str = "", seed: int = 0
         total.append(_excess(full))
         beyond.append(_excess(rest))
     told = sizes > 0  # a client without samples says nothing of labels
-    measured = Measured(sizes[told], (seen - by_chance)[told], np.array(total)[told], np.array(beyond)[told], imbalance(sizes), m)
+    measured = Measured(
+        sizes[told],
+        (seen - by_chance)[told],
+        np.array(total)[told],
+        np.array(beyond)[told],
+        imbalance(sizes),
+        m,
+    )
     names = tuple(task.class_names) or (
-        tuple(map(str, range(counts.shape[1]))) if task.classifies else tuple(f"{10 * b}-{10 * b + 10} %" for b in range(counts.shape[1]))
+        tuple(map(str, range(counts.shape[1])))
+        if task.classifies
+        else tuple(f"{10 * b}-{10 * b + 10} %" for b in range(counts.shape[1]))
     )
     variance = float(np.trace(whole.cov) / state["total"]) if state["total"] > 0 else 1.0
     return Findings(
@@ -150,7 +190,9 @@ def _note(found: Distance, n: float, m: int) -> str:
         return "too few to tell"
     said = []
     if found.shrinkage:
-        said.append(f"{int(n)} samples in {m} dimensions: covariance drawn {100 * found.shrinkage:.0f} % to the whole's")
+        said.append(
+            f"{int(n)} samples in {m} dimensions: covariance drawn {100 * found.shrinkage:.0f} % to the whole's"
+        )
     if found.flat:
         said.append(f"{found.flat} of {m} directions hardly vary here")
     return "; ".join(said)
@@ -158,13 +200,18 @@ def _note(found: Distance, n: float, m: int) -> str:
 
 def _warnings(rows: Sequence[ClientRow], m: int) -> list[str]:
     found = []
-    shrunk, unknown = [row.client for row in rows if row.shrinkage], [row.client for row in rows if row.kl is None]
+    shrunk, unknown = (
+        [row.client for row in rows if row.shrinkage],
+        [row.client for row in rows if row.kl is None],
+    )
     if shrunk:
         found.append(
             f"{len(shrunk)} of {len(rows)} clients have fewer than {2 * m} samples in {m} dimensions, so their covariances are drawn towards the whole's: {_some(shrunk)}"
         )
     if unknown and m:
-        found.append(f"{len(unknown)} of {len(rows)} clients have too few samples to tell how their features differ: {_some(unknown)}")
+        found.append(
+            f"{len(unknown)} of {len(rows)} clients have too few samples to tell how their features differ: {_some(unknown)}"
+        )
     if not m:
         found.append("no feature varies, so features cannot be compared")
     return found

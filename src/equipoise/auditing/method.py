@@ -30,8 +30,12 @@ class Audit(Method):
     exchanges = "0; once 2 or 4"
     passes = "none"
 
-    dimensions: Count = 10  # leading directions of all clients' features in which clients are compared
-    samples: Literal["plain", "histories"] = "plain"  # histories: patients, of whom codes are counted
+    dimensions: Count = (
+        10  # leading directions of all clients' features in which clients are compared
+    )
+    samples: Literal["plain", "histories"] = (
+        "plain"  # histories: patients, of whom codes are counted
+    )
     least: Annotated[int, Ge(2)] = 5  # samples of which a sum has to be before it is sent
 
     def start(self, server: Server) -> State:
@@ -43,25 +47,45 @@ class Audit(Method):
         found = everyone.run(self.probe, Down(seed=seed), strict=True)
         number = float(found.numbers("number").sum())
         directions = np.eye(projection.width)
-        if projection.width > DIRECT:  # the covariance, applied again and again, turns random directions into the leading ones
+        if (
+            projection.width > DIRECT
+        ):  # the covariance, applied again and again, turns random directions into the leading ones
             directions = projection.probe(self._probes)
             for _ in range(LOOKS):
                 directions = np.linalg.qr(_covariance_times(found, directions))[0]
-                found = everyone.run(self.probe, Down(seed=seed, directions=torch.from_numpy(directions)), strict=True)
+                found = everyone.run(
+                    self.probe,
+                    Down(seed=seed, directions=torch.from_numpy(directions)),
+                    strict=True,
+                )
         basis = leading(_covariance_times(found, directions), directions, self.dimensions)
         total = float(found.numbers("square").sum()) / number - float((_mean(found) ** 2).sum())
-        ups = everyone.run(self.summary, Down(seed=seed, basis=torch.from_numpy(basis)), strict=True)
-        parts = {name: torch.stack(ups.values(name)) for name in ("counts", "numbers", "sums", "seconds")}
+        ups = everyone.run(
+            self.summary, Down(seed=seed, basis=torch.from_numpy(basis)), strict=True
+        )
+        parts = {
+            name: torch.stack(ups.values(name)) for name in ("counts", "numbers", "sums", "seconds")
+        }
         return state.with_(clients=list(ups.ids), total=total, width=projection.width, **parts)
 
     def probe(self, client: Client, down: Down) -> Up:
         projection = self._projection(client.task, down.seed)
         if projection.width <= DIRECT:
             return Up(probed(client, projection, np.eye(projection.width)))
-        return Up(probed(client, projection, down.directions.numpy() if "directions" in down else projection.probe(self._probes)))
+        return Up(
+            probed(
+                client,
+                projection,
+                down.directions.numpy() if "directions" in down else projection.probe(self._probes),
+            )
+        )
 
     def summary(self, client: Client, down: Down) -> Up:
-        return Up(summarised(client, self._projection(client.task, down.seed, down.basis.numpy()), self.least))
+        return Up(
+            summarised(
+                client, self._projection(client.task, down.seed, down.basis.numpy()), self.least
+            )
+        )
 
     def round(self, server: Server, state: State, cohort: Cohort) -> State:
         return state
@@ -87,4 +111,7 @@ def _mean(found: Ups) -> np.ndarray:
 def _covariance_times(found: Ups, directions: np.ndarray) -> np.ndarray:
     """All clients' covariance times some directions."""
     mean, number = _mean(found), found.numbers("number").sum()
-    return np.asarray(found.sum("moments", np.ones(len(found))).numpy() / number - np.outer(mean, mean @ directions))
+    return np.asarray(
+        found.sum("moments", np.ones(len(found))).numpy() / number
+        - np.outer(mean, mean @ directions)
+    )

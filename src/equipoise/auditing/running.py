@@ -33,21 +33,31 @@ def audit(
     """
     if isinstance(given, (str, Path)):
         given = load(given)
-    wanted = given if isinstance(given, Experiment) else experiment(given, permitted(given, allow_imports))
-    dataset = wanted.dataset if wanted.dataset is not None else load_data(wanted.data, wanted.imports)
+    wanted = (
+        given
+        if isinstance(given, Experiment)
+        else experiment(given, permitted(given, allow_imports))
+    )
+    dataset = (
+        wanted.dataset if wanted.dataset is not None else load_data(wanted.data, wanted.imports)
+    )
     auditing = auditing_of(wanted, dataset, dimensions)
     with tempfile.TemporaryDirectory(prefix="equipoise-audit-") as folder:
         finished = run(auditing, Path(folder) / "audit", watcher, transport)
         state, task, meta = load_server(finished.store), finished.task, finished.store.meta
         data, facts = meta("data"), meta("facts")
         finished.store.close()
-    return replace(findings(state, task, data, wanted.seed, _warnings(auditing, dataset)), facts=facts)
+    return replace(
+        findings(state, task, data, wanted.seed, _warnings(auditing, dataset)), facts=facts
+    )
 
 
 def auditing_of(wanted: Experiment, dataset: Dataset, dimensions: int = 10) -> Experiment:
     """The experiment that audits the data of another."""
     data = wanted.data
-    if dataset.columns and data.normalise == "auto":  # each client's own scale, the default of training, would hide how clients differ
+    if (
+        dataset.columns and data.normalise == "auto"
+    ):  # each client's own scale, the default of training, would hide how clients differ
         data = data.model_copy(update={"normalise": "pooled"})
     return Experiment(
         data=data,

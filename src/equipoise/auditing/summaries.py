@@ -17,7 +17,9 @@ from equipoise.task import Task
 WIDEST = 1024  # features above which a random projection comes first
 DIRECT = 128  # features up to which all second moments are sent; above, only those in the leading directions
 CODES = 256  # buckets over which the codes of patients' events are counted
-BINS = 10  # of a number that is predicted, equally likely under a Gaussian of its mean and deviation
+BINS = (
+    10  # of a number that is predicted, equally likely under a Gaussian of its mean and deviation
+)
 MOST_CLASSES = 200  # above, moments are not kept by class
 BATCH = 4096
 
@@ -28,7 +30,9 @@ class Projection:
 
     shape: tuple[int, ...]
     seed: int
-    histories: bool = False  # samples are patients' histories (see models/gru.py), of which codes are counted
+    histories: bool = (
+        False  # samples are patients' histories (see models/gru.py), of which codes are counted
+    )
     basis: np.ndarray | None = None  # width x directions
 
     @property
@@ -65,14 +69,22 @@ def counted(x: Tensor) -> Tensor:
     shares = torch.zeros(len(x), CODES, dtype=torch.float64).scatter_add_(1, code, real)
     total = count.clamp(min=1).double()
     means = [(events[..., place] * real).sum(1) / total for place in (1, 2, 3)]
-    return torch.cat([shares / total[:, None], torch.stack([*means, torch.log1p(count.double()), x[:, 0, 0].double()], 1)], 1)
+    return torch.cat(
+        [
+            shares / total[:, None],
+            torch.stack([*means, torch.log1p(count.double()), x[:, 0, 0].double()], 1),
+        ],
+        1,
+    )
 
 
 def labels_of(y: Tensor, task: Task) -> np.ndarray:
     """The class of each sample; of a number that is predicted, which of ten bins it lies in."""
     if task.classifies:
         return np.asarray(y.numpy())
-    return np.searchsorted(norm.ppf(np.arange(1, BINS) / BINS), y.double().numpy())  # targets have mean 0 and deviation 1
+    return np.searchsorted(
+        norm.ppf(np.arange(1, BINS) / BINS), y.double().numpy()
+    )  # targets have mean 0 and deviation 1
 
 
 def classes_of(task: Task) -> int:
@@ -90,8 +102,18 @@ def probed(client: Client, projection: Projection, directions: np.ndarray) -> di
     """Number, sum, sum of squares, and second moments times some directions: what finds the leading directions of all clients together."""
     n, total, square, moments = 0, np.zeros(projection.width), 0.0, np.zeros(directions.shape)
     for z, _ in rows(client, projection):
-        n, total, square, moments = n + len(z), total + z.sum(0), square + float((z * z).sum()), moments + z.T @ (z @ directions)
-    return {"number": n, "sum": torch.from_numpy(total), "square": square, "moments": torch.from_numpy(moments)}
+        n, total, square, moments = (
+            n + len(z),
+            total + z.sum(0),
+            square + float((z * z).sum()),
+            moments + z.T @ (z @ directions),
+        )
+    return {
+        "number": n,
+        "sum": torch.from_numpy(total),
+        "square": square,
+        "moments": torch.from_numpy(moments),
+    }
 
 
 def summarised(client: Client, projection: Projection, least: int) -> dict[str, Tensor]:
@@ -104,7 +126,11 @@ def summarised(client: Client, projection: Projection, least: int) -> dict[str, 
     classes, width = classes_of(client.task), projection.basis.shape[1]
     counts = np.bincount(labels_of(client.train.y.cpu(), client.task), minlength=classes)
     groups, last = groups_of(counts, least), (classes if classes <= MOST_CLASSES else 0)
-    numbers, sums, seconds = np.zeros(last + 1, np.int64), np.zeros((last + 1, width)), np.zeros((last + 1, width, width))
+    numbers, sums, seconds = (
+        np.zeros(last + 1, np.int64),
+        np.zeros((last + 1, width)),
+        np.zeros((last + 1, width, width)),
+    )
     for z, y in rows(client, projection):
         group = groups[y]
         for place in np.unique(group[group >= 0]):

@@ -76,12 +76,20 @@ def judge(found: Measured, seed: int = 0) -> Verdict:
     clients = len(found.sizes)
     draw = np.random.Generator(np.random.PCG64(seed))
     if clients > 1:
-        again = Counter(_kind(found.of(draw.integers(0, clients, clients)))[0] for _ in range(RESAMPLES))
+        again = Counter(
+            _kind(found.of(draw.integers(0, clients, clients)))[0] for _ in range(RESAMPLES)
+        )
         agreement = again[dominant] / RESAMPLES
     else:
         agreement = 1.0
     told = float(np.isfinite(found.features).mean()) if clients else 0.0
-    sure = "clear" if agreement >= 0.95 and told >= 0.8 and clients >= 4 else "likely" if agreement >= 0.8 and told >= 0.5 else "unsure"
+    sure = (
+        "clear"
+        if agreement >= 0.95 and told >= 0.8 and clients >= 4
+        else "likely"
+        if agreement >= 0.8 and told >= 0.5
+        else "unsure"
+    )
     if "features" in kinds and found.thin:
         sure = "unsure"
     methods = MADE_FOR[dominant]
@@ -92,8 +100,16 @@ def judge(found: Measured, seed: int = 0) -> Verdict:
 
 def _kind(found: Measured) -> tuple[str, tuple[str, ...], dict[str, float], float | None]:
     features, beyond = _mean(found.features), _mean(found.beyond)
-    severity = {"size": found.imbalance, "labels": max(0.0, _mean(found.labels)), "features": as_overlap(beyond)}
-    there = {kind for kind, least in (("size", SIZE), ("labels", LABELS), ("features", FEATURES)) if severity[kind] >= least}
+    severity = {
+        "size": found.imbalance,
+        "labels": max(0.0, _mean(found.labels)),
+        "features": as_overlap(beyond),
+    }
+    there = {
+        kind
+        for kind, least in (("size", SIZE), ("labels", LABELS), ("features", FEATURES))
+        if severity[kind] >= least
+    }
     explained = float(np.clip(1 - beyond / features, 0, 1)) if features > 0 else None
     # One brings the other along: classes have different features, and samples with other features other classes. What labels explain is not
     # counted as features, so that labels come first where the classes themselves are alike everywhere.
@@ -115,22 +131,32 @@ def _text(
     if len(found.sizes) < 2:
         return "There is one client, so there is nothing to compare."
     unknown = int((~np.isfinite(found.features)).sum())
-    untold = unknown == len(found.sizes)  # then nothing is known of features, which is not that they are alike
+    untold = unknown == len(
+        found.sizes
+    )  # then nothing is known of features, which is not that they are alike
     words = UNTOLD if untold and dominant == "none" else WORDS[dominant]
     more = [kind for kind in kinds if kind != dominant]
-    said = [f"{words[0].upper()}{words[1:]}{', and also in ' + ' and '.join(more) if more else ''}."]
+    said = [
+        f"{words[0].upper()}{words[1:]}{', and also in ' + ' and '.join(more) if more else ''}."
+    ]
     said.append(
         f"On a scale from 0 to 1: size {severity['size']:.2f}, labels {severity['labels']:.2f}, features beyond what labels explain "
         f"{'unknown' if untold else format(severity['features'], '.2f')}."
     )
     if explained is not None and "labels" in kinds:
         said.append(f"Labels explain {100 * explained:.0f} % of the difference in features.")
-    if unknown and (found.dimensions or not untold):  # without a dimension, samples are not what lacks
-        said.append(f"{unknown} of {len(found.sizes)} clients have too few samples to tell their features.")
+    if unknown and (
+        found.dimensions or not untold
+    ):  # without a dimension, samples are not what lacks
+        said.append(
+            f"{unknown} of {len(found.sizes)} clients have too few samples to tell their features."
+        )
     if "features" in kinds and found.thin:
         said.append(
             f"Most clients have fewer than {THIN} samples for each of {found.dimensions} dimensions, where features with heavy tails look as if they differed."
         )
     said.append(f"Methods whose papers are about this: {', '.join(methods)}.")
-    said.append(f"This is {sure}: the same verdict in {100 * agreement:.0f} % of {RESAMPLES} redraws of the clients.")
+    said.append(
+        f"This is {sure}: the same verdict in {100 * agreement:.0f} % of {RESAMPLES} redraws of the clients."
+    )
     return " ".join(said)

@@ -19,7 +19,10 @@ def float64(values: Numbers) -> Array:
     >>> float64(torch.tensor([1, 2]))
     array([1., 2.])
     """
-    return np.asarray(values.detach().cpu().double().numpy() if isinstance(values, torch.Tensor) else values, dtype=np.float64)
+    return np.asarray(
+        values.detach().cpu().double().numpy() if isinstance(values, torch.Tensor) else values,
+        dtype=np.float64,
+    )
 
 
 def tensor(values: Numbers) -> torch.Tensor:
@@ -38,7 +41,11 @@ def like(result: NDArray[Any] | torch.Tensor, given: Values) -> Values:
     array([1., 1.], dtype=float32)
     """
     if isinstance(given, torch.Tensor):
-        return result if isinstance(result, torch.Tensor) else torch.from_numpy(result).to(given.device)
+        return (
+            result
+            if isinstance(result, torch.Tensor)
+            else torch.from_numpy(result).to(given.device)
+        )
     return result.detach().cpu().numpy() if isinstance(result, torch.Tensor) else result
 
 
@@ -52,11 +59,15 @@ def vector(values: Numbers, name: str = "values") -> Array:
     if result.ndim == 2 and result.shape[1] == 1:
         result = result[:, 0]
     if result.ndim != 1:
-        raise ValueError(f"{name}: expected one number per entry (shape (N,)), got shape {result.shape}; pass a flat vector")
+        raise ValueError(
+            f"{name}: expected one number per entry (shape (N,)), got shape {result.shape}; pass a flat vector"
+        )
     return result
 
 
-def vectors(first: Numbers, second: Numbers, names: tuple[str, str] = ("alone", "together")) -> tuple[Array, Array]:
+def vectors(
+    first: Numbers, second: Numbers, names: tuple[str, str] = ("alone", "together")
+) -> tuple[Array, Array]:
     """Two vectors whose entries belong together."""
     a, b = vector(first, names[0]), vector(second, names[1])
     if len(a) != len(b):

@@ -54,13 +54,19 @@ class Imports:
         return replace(self, names=self.names | named(given))
 
     def __or__(self, other: Imports) -> Imports:
-        return Imports(self.packages | other.packages, self.names | other.names, self.everything or other.everything)
+        return Imports(
+            self.packages | other.packages,
+            self.names | other.names,
+            self.everything or other.everything,
+        )
 
     def check(self, name: str, what: str) -> None:
         """Refuse a name that may not be imported; nothing is imported here."""
         module, _, attribute = name.partition(":")
         if not all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")]):
-            raise UnknownName(f"unknown {what} {quoted(name)}: expected a name of ours, or package.module:name for one of yours")
+            raise UnknownName(
+                f"unknown {what} {quoted(name)}: expected a name of ours, or package.module:name for one of yours"
+            )
         if not self._is_own(name) and not self._allows(module):
             package = module.partition(".")[0]
             raise NotAllowed(
@@ -81,16 +87,30 @@ class Imports:
         module = found
         for part in attribute.split("."):
             if not hasattr(found, part):
-                known = [key for key, one in vars(module).items() if _is_kind(one, base) or (makes and inspect.isfunction(one))]
+                known = [
+                    key
+                    for key, one in vars(module).items()
+                    if _is_kind(one, base) or (makes and inspect.isfunction(one))
+                ]
                 raise nearest(f"name in {module_name}", attribute, known)
             found = getattr(found, part)
             if isinstance(found, ModuleType):
-                raise UnknownName(f"{what} {name!r} leads through the module {found.__name__!r}; name that module before the colon")
+                raise UnknownName(
+                    f"{what} {name!r} leads through the module {found.__name__!r}; name that module before the colon"
+                )
         if not (_is_kind(found, base) or (makes and inspect.isroutine(found))):
-            expected = f"a class or a function that makes a {makes}" if makes else f"a subclass of equipoise.{base.__name__}"
+            expected = (
+                f"a class or a function that makes a {makes}"
+                if makes
+                else f"a subclass of equipoise.{base.__name__}"
+            )
             raise UnknownName(f"{what} {name!r} is {quoted(found)}; expected {expected}")
         # A class is of the expected kind, whoever wrote it; a function could be anything that the module once imported.
-        if not isinstance(found, type) and not self._is_own(name) and not self._allows(str(getattr(found, "__module__", ""))):
+        if (
+            not isinstance(found, type)
+            and not self._is_own(name)
+            and not self._allows(str(getattr(found, "__module__", "")))
+        ):
             raise NotAllowed(
                 f"{what} {name!r} is a function of {getattr(found, '__module__', None)!r}, which was not allowed; "
                 "a file may only name functions that are defined in an allowed package"
@@ -99,12 +119,20 @@ class Imports:
 
     def plain(self) -> dict[str, Any]:
         """For the job of a process of ours."""
-        return {"packages": sorted(self.packages), "names": sorted(self.names), "everything": self.everything}
+        return {
+            "packages": sorted(self.packages),
+            "names": sorted(self.names),
+            "everything": self.everything,
+        }
 
     @classmethod
     def of_job(cls, given: Mapping[str, Any]) -> Imports:
         """What a job does not say is not allowed."""
-        return cls(frozenset(given.get("packages", ())), frozenset(given.get("names", ())), given.get("everything") is True)
+        return cls(
+            frozenset(given.get("packages", ())),
+            frozenset(given.get("names", ())),
+            given.get("everything") is True,
+        )
 
     def _is_own(self, name: str) -> bool:
         return self.everything or name in self.names
@@ -122,13 +150,17 @@ def permitted(config: object, allow_imports: Iterable[str] = ()) -> Imports:
     packages = frozenset([allow_imports] if isinstance(allow_imports, str) else allow_imports)
     for package in packages:
         if not str(package).isidentifier():
-            raise ValueError(f"allow_imports: expected the name of a package such as my_models, got {quoted(package)}")
+            raise ValueError(
+                f"allow_imports: expected the name of a package such as my_models, got {quoted(package)}"
+            )
     return Imports(packages, config.typed) if isinstance(config, FromFile) else OWN
 
 
 def provided() -> set[str]:
     """The packages that say in their entry points that they hold something for Equipoise."""
-    return {point.module.partition(".")[0] for group in GROUPS for point in entry_points(group=group)}
+    return {
+        point.module.partition(".")[0] for group in GROUPS for point in entry_points(group=group)
+    }
 
 
 def named(given: Any) -> frozenset[str]:

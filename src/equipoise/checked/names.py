@@ -20,7 +20,13 @@ def checked_name(name: str, what: str) -> str:
     Traceback (most recent call last):
     ValueError: client id 'north/1': expected 1 to 64 printable characters without / and outer spaces; rename it
     """
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST or not name.isprintable() or "/" in name or name != name.strip():
+    if (
+        not isinstance(name, str)
+        or not 0 < len(name) <= LONGEST
+        or not name.isprintable()
+        or "/" in name
+        or name != name.strip()
+    ):
         reason = " (it is not UTF-8)" if isinstance(name, str) and not is_unicode(name) else ""
         raise ValueError(
             f"{what} {quoted(name)}: expected 1 to {LONGEST} printable characters without / and outer spaces{reason}; rename it"
@@ -93,5 +99,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def nearest(kind: str, name: str, valid: list[str]) -> UnknownName:
     """The error for an unknown name: what was given, what may have been meant, what there is."""
-    known = ", ".join(valid[:SHOWN]) + (f" and {len(valid) - SHOWN} more" if len(valid) > SHOWN else "")
-    return UnknownName(f"unknown {kind} {quoted(name)}{did_you_mean(name, valid) or '.'} Known: {known or 'none'}")
+    known = ", ".join(valid[:SHOWN]) + (
+        f" and {len(valid) - SHOWN} more" if len(valid) > SHOWN else ""
+    )
+    return UnknownName(
+        f"unknown {kind} {quoted(name)}{did_you_mean(name, valid) or '.'} Known: {known or 'none'}"
+    )

@@ -18,7 +18,9 @@ _LONGEST_NUMBER = 100  # characters
 _WHOLE = 2**63
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_TAGS = tuple(f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map"))
+_TAGS = tuple(
+    f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map")
+)
 
 
 class Unreadable(ValueError):
@@ -37,7 +39,9 @@ def read(path: Path | str) -> Any:
     try:
         return parsed(raw.decode("utf-8-sig"), str(path))
     except UnicodeDecodeError as error:
-        raise Unreadable(f"{path} is not text in UTF-8 (byte {error.start}); save it as UTF-8") from None
+        raise Unreadable(
+            f"{path} is not text in UTF-8 (byte {error.start}); save it as UTF-8"
+        ) from None
 
 
 def parsed(text: str, where: str) -> Any:
@@ -55,7 +59,9 @@ def parsed(text: str, where: str) -> Any:
     except yaml.YAMLError as error:
         raise Unreadable(f"{where} is not YAML: {' '.join(str(error).split())}") from None
     except (KeyError, IndexError):  # a tag such as !!bool on a text that is none
-        raise Unreadable(f"{where} is not YAML: a value does not fit the tag in front of it") from None
+        raise Unreadable(
+            f"{where} is not YAML: a value does not fit the tag in front of it"
+        ) from None
 
 
 def _check_bounds(text: str, where: str) -> None:
@@ -65,12 +71,16 @@ def _check_bounds(text: str, where: str) -> None:
     for event in yaml.parse(text, Loader=_Base):
         if isinstance(event, yaml.CollectionStartEvent):
             if len(unclosed) >= DEEPEST:
-                raise Unreadable(f"{where}: expected at most {DEEPEST} levels of lists and mappings inside each other; it has more")
+                raise Unreadable(
+                    f"{where}: expected at most {DEEPEST} levels of lists and mappings inside each other; it has more"
+                )
             unclosed.append([event.anchor, 1, 0])
             continue
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in known:
-                raise Unreadable(f"{where}: the alias *{quoted(event.anchor)[1:-1]} stands for nothing that comes before it")
+                raise Unreadable(
+                    f"{where}: the alias *{quoted(event.anchor)[1:-1]} stands for nothing that comes before it"
+                )
             values, levels = known[event.anchor]
         elif isinstance(event, yaml.ScalarEvent):
             values, levels = 1, 0
@@ -95,7 +105,9 @@ def _check_bounds(text: str, where: str) -> None:
 class _Loader(_Base):  # type: ignore[misc]
     """Plain data only: no dates, sets or bytes, numbers of a sane size, keys that are text."""
 
-    yaml_constructors = {tag: made for tag, made in _Base.yaml_constructors.items() if tag in _TAGS or tag is None}
+    yaml_constructors = {
+        tag: made for tag, made in _Base.yaml_constructors.items() if tag in _TAGS or tag is None
+    }
     yaml_implicit_resolvers = {
         sign: [(tag, pattern) for tag, pattern in found if tag in _TAGS or tag.endswith(":merge")]
         for sign, found in _Base.yaml_implicit_resolvers.items()
@@ -111,13 +123,20 @@ class _Loader(_Base):  # type: ignore[misc]
 
     def construct_number(self, node: Any) -> int | float:
         if len(node.value) > _LONGEST_NUMBER:
-            raise _wrong(node, f"the number {quoted(node.value, 40)} has more than {_LONGEST_NUMBER} characters")
+            raise _wrong(
+                node,
+                f"the number {quoted(node.value, 40)} has more than {_LONGEST_NUMBER} characters",
+            )
         whole = node.tag.endswith(":int")
         try:
-            number: int | float = self.construct_yaml_int(node) if whole else self.construct_yaml_float(node)
+            number: int | float = (
+                self.construct_yaml_int(node) if whole else self.construct_yaml_float(node)
+            )
         except (ValueError, OverflowError):
             raise _wrong(node, f"{quoted(node.value)} is not a number") from None
-        if (whole and abs(number) >= _WHOLE) or (not whole and math.isinf(number) and "inf" not in node.value.lower()):
+        if (whole and abs(number) >= _WHOLE) or (
+            not whole and math.isinf(number) and "inf" not in node.value.lower()
+        ):
             raise _wrong(node, f"the number {node.value} is too large")
         return number
 

@@ -25,7 +25,10 @@ def shown(value: object) -> str:
     >>> shown("a\\x1b[31mb\\n")
     'a\\\\x1b[31mb\\\\n'
     """
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in str(value))
+    return "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape").decode()
+        for sign in str(value)
+    )
 
 
 def latex(value: object) -> str:

@@ -10,7 +10,22 @@ import typer
 
 from equipoise.checked.names import UnknownName, is_unicode, quoted
 from equipoise.checked.text import shown
-from equipoise.cli import audit, cluster, compare, data, export, methods, models, predict, report, resume, run, show, table, watch
+from equipoise.cli import (
+    audit,
+    cluster,
+    compare,
+    data,
+    export,
+    methods,
+    models,
+    predict,
+    report,
+    resume,
+    run,
+    show,
+    table,
+    watch,
+)
 from equipoise.version import __version__
 
 app = typer.Typer(
@@ -37,7 +52,12 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
 ) -> None:
     pass
 
@@ -63,7 +83,9 @@ def main() -> None:
     try:
         for word in sys.argv[1:]:
             if not is_unicode(word):
-                raise UnknownName(f"{quoted(word)}: expected words and names of files in UTF-8; rename the file")
+                raise UnknownName(
+                    f"{quoted(word)}: expected words and names of files in UTF-8; rename the file"
+                )
         app()
     except KeyboardInterrupt:
         sys.exit(130)
@@ -80,13 +102,19 @@ def _sentence(error: Exception) -> str | None:
     if isinstance(error, MemoryError):
         return f"not enough memory{f' ({shown(error)})' if str(error) else ''}; use less data, a smaller model or fewer --workers"
     if isinstance(error, OSError) and error.strerror:
-        return shown(f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror)
+        return shown(
+            f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+        )
     if isinstance(error, sqlite3.Error) or type(error).__name__ == "SafetensorError":
         return f"the folder of a run is damaged ({shown(error)}); restore it from a copy, or run the experiment anew"
     if not _is_ours(error):
         return None
     # A configuration with several mistakes has a line for each; any other line break came with somebody's name.
-    lines = str(error).split("\n") if type(error).__name__ == "ConfigurationError" else [" ".join(str(error).split())]
+    lines = (
+        str(error).split("\n")
+        if type(error).__name__ == "ConfigurationError"
+        else [" ".join(str(error).split())]
+    )
     return "\n".join(map(shown, lines))
 
 

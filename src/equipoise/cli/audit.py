@@ -18,23 +18,51 @@ MOST = 60
 def audit(
     file: Annotated[
         Path | None,
-        typer.Argument(help="an experiment as a YAML file, or the folder of a run; flags and --set override it", show_default=False),
+        typer.Argument(
+            help="an experiment as a YAML file, or the folder of a run; flags and --set override it",
+            show_default=False,
+        ),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="a data set (equipoise data list), or your own files")] = None,
-    partition: Annotated[str | None, typer.Option(help="how data are dealt: iid, dirichlet:0.3, natural, ...")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="a data set (equipoise data list), or your own files")
+    ] = None,
+    partition: Annotated[
+        str | None, typer.Option(help="how data are dealt: iid, dirichlet:0.3, natural, ...")
+    ] = None,
     clients: Annotated[int | None, typer.Option(help="how many clients")] = None,
     label: Annotated[str | None, typer.Option(help="the label column of a table")] = None,
-    schema: Annotated[str | None, typer.Option(help="what the columns are: a YAML file that `equipoise data check --save` wrote")] = None,
-    seed: Annotated[int | None, typer.Option(help="the same seed gives the same clients")] = None,
-    dimensions: Annotated[int, typer.Option(min=1, max=64, help="leading directions of the features in which clients are compared")] = 10,
-    workers: Annotated[int | None, typer.Option(help="worker processes; default one per core; 0: in this process")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any other setting, e.g. --set data.samples=5000")
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            help="what the columns are: a YAML file that `equipoise data check --save` wrote"
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="write audit.json and the pictures (PNG and SVG) to this folder")] = None,
+    seed: Annotated[int | None, typer.Option(help="the same seed gives the same clients")] = None,
+    dimensions: Annotated[
+        int,
+        typer.Option(
+            min=1, max=64, help="leading directions of the features in which clients are compared"
+        ),
+    ] = 10,
+    workers: Annotated[
+        int | None, typer.Option(help="worker processes; default one per core; 0: in this process")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="any other setting, e.g. --set data.samples=5000"
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="write audit.json and the pictures (PNG and SVG) to this folder"),
+    ] = None,
     allow_import: Annotated[
         list[str] | None,
-        typer.Option(metavar="PACKAGE", help="import code of this package if the file names it; repeat the option for several"),
+        typer.Option(
+            metavar="PACKAGE",
+            help="import code of this package if the file names it; repeat the option for several",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
 ) -> None:
@@ -62,11 +90,27 @@ def audit(
     }  # fmt: skip
     given = {key: value for key, value in flags.items() if value is not None}
     run = file if file is not None and (file / DATABASE).exists() else None
-    base = FromFile() if file is None else load(file) if run is None else FromFile(read_configuration(file))
+    base = (
+        FromFile()
+        if file is None
+        else load(file)
+        if run is None
+        else FromFile(read_configuration(file))
+    )
     config = with_settings(with_settings(base, given), output.parse_settings(settings or []))
-    config = config.changed({key: value for key, value in config.items() if key in ("data", "seed", "workers", "participation")})
+    config = config.changed(
+        {
+            key: value
+            for key, value in config.items()
+            if key in ("data", "seed", "workers", "participation")
+        }
+    )
     with output.progress(True) as watcher:
-        found = look(experiment(config, permitted(config, allow_import or [])), dimensions=dimensions, watcher=watcher)
+        found = look(
+            experiment(config, permitted(config, allow_import or [])),
+            dimensions=dimensions,
+            watcher=watcher,
+        )
     if run is not None and not given and not settings:
         found.save(run / "audit.json")
     if out is not None:
@@ -95,7 +139,11 @@ def show(found: Findings) -> None:
     """The findings as tables and sentences."""
     from equipoise.cli import output
 
-    rows = sorted(found.clients, key=lambda row: -(row.kl if row.kl is not None else -1.0)) if len(found.clients) > MOST else found.clients
+    rows = (
+        sorted(found.clients, key=lambda row: -(row.kl if row.kl is not None else -1.0))
+        if len(found.clients) > MOST
+        else found.clients
+    )
     output.say(
         f"{found.data}: {len(found.clients):,} {'client' if len(found.clients) == 1 else 'clients'}, {int(found.counts.sum()):,} training samples; features compared in {found.dimensions} of "
         f"{found.features} directions, which hold {100 * found.variance:.0f} % of their variance"
@@ -107,7 +155,16 @@ def show(found: Findings) -> None:
                 row.client,
                 row.samples,
                 *map(
-                    _number, (row.label_distance, row.label_chance, row.kl, row.kl_chance, row.kl_beyond_labels, row.corrected, row.printed)
+                    _number,
+                    (
+                        row.label_distance,
+                        row.label_chance,
+                        row.kl,
+                        row.kl_chance,
+                        row.kl_beyond_labels,
+                        row.corrected,
+                        row.printed,
+                    ),
                 ),
             ]
             for row in rows[:MOST]
@@ -125,9 +182,17 @@ def show(found: Findings) -> None:
     few = list(range(min(12, len(found.classes))))
     if len(found.clients) <= MOST:
         output.table(
-            ["client", *(found.classes[c] for c in few), *(["..."] if len(few) < len(found.classes) else [])],
             [
-                [row.client, *map(int, found.counts[k][few]), *([""] if len(few) < len(found.classes) else [])]
+                "client",
+                *(found.classes[c] for c in few),
+                *(["..."] if len(few) < len(found.classes) else []),
+            ],
+            [
+                [
+                    row.client,
+                    *map(int, found.counts[k][few]),
+                    *([""] if len(few) < len(found.classes) else []),
+                ]
                 for k, row in enumerate(found.clients)
             ],
             title="samples by label",

@@ -7,21 +7,40 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Start, look at and stop the nodes of a Ray cluster, which does the work of `run --cluster`.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Start, look at and stop the nodes of a Ray cluster, which does the work of `run --cluster`.",
+)
 
 
 @app.command()
 def start(
-    head: Annotated[bool, typer.Option("--head", help="the first machine of a new cluster")] = False,
-    join: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="the head of the cluster that this machine joins")] = None,
-    token: Annotated[Path | None, typer.Option(metavar="FILE", help="the cluster's token, copied from the head")] = None,
+    head: Annotated[
+        bool, typer.Option("--head", help="the first machine of a new cluster")
+    ] = False,
+    join: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="the head of the cluster that this machine joins"),
+    ] = None,
+    token: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="the cluster's token, copied from the head")
+    ] = None,
     bind: Annotated[
-        str | None, typer.Option(metavar="IP", help="the address of this machine that the others reach; default 127.0.0.1")
+        str | None,
+        typer.Option(
+            metavar="IP",
+            help="the address of this machine that the others reach; default 127.0.0.1",
+        ),
     ] = None,
     port: Annotated[int, typer.Option(min=1024, max=65535, help="of the head")] = 6379,
-    cores: Annotated[int | None, typer.Option(min=0, help="that this machine offers; default all")] = None,
+    cores: Annotated[
+        int | None, typer.Option(min=0, help="that this machine offers; default all")
+    ] = None,
     store: Annotated[
-        int | None, typer.Option(min=100, metavar="MB", help="memory for data and states; default 30 % of the machine")
+        int | None,
+        typer.Option(
+            min=100, metavar="MB", help="memory for data and states; default 30 % of the machine"
+        ),
     ] = None,
 ) -> None:
     """Make this machine a node: of a new cluster (--head), or of one that there is (--join).
@@ -40,20 +59,32 @@ def start(
             "cluster start: expected either --head or --join HOST:PORT; the first machine is the head, the others join it"
         )
     node = nodes.start(join, bind, port, token, cores, store)
-    output.say(f"this machine is {'the head' if node.head else 'a node'} of the cluster at {node.cluster}", wrap=False)
+    output.say(
+        f"this machine is {'the head' if node.head else 'a node'} of the cluster at {node.cluster}",
+        wrap=False,
+    )
     if node.head:
         if is_loopback(node.cluster):
             output.say("only this machine reaches it; with --bind IP others can join", wrap=False)
-        output.say("on every other machine, with a copy of the token's file that only its owner may read:", wrap=False)
-        output.say(f"  equipoise cluster start --join {node.cluster} --token {node.token}", wrap=False)
+        output.say(
+            "on every other machine, with a copy of the token's file that only its owner may read:",
+            wrap=False,
+        )
+        output.say(
+            f"  equipoise cluster start --join {node.cluster} --token {node.token}", wrap=False
+        )
     output.say("then on any of them:", wrap=False)
     output.say("  equipoise run EXPERIMENT.yaml --cluster auto", wrap=False)
 
 
 @app.command()
 def status(
-    address: Annotated[str, typer.Argument(help="HOST:PORT of the head, or auto for the cluster of this machine")] = "auto",
-    trust_network: Annotated[bool, typer.Option("--trust-network", help="look at a cluster that asks for no token, too")] = False,
+    address: Annotated[
+        str, typer.Argument(help="HOST:PORT of the head, or auto for the cluster of this machine")
+    ] = "auto",
+    trust_network: Annotated[
+        bool, typer.Option("--trust-network", help="look at a cluster that asks for no token, too")
+    ] = False,
 ) -> None:
     """The nodes of a cluster: cores, memory, versions."""
     from equipoise.cli import output
@@ -66,9 +97,21 @@ def status(
     rows = []
     for node in found["nodes"]:
         resources, labels = node["resources"], node["labels"]
-        memory, store = (f"{resources.get(name, 0) / 2**20:.0f} MB" for name in ("memory", "object_store_memory"))
-        versions = [labels.get(name, "unknown").replace("_", "+") for name in ("equipoise", "torch")]
-        rows.append([node["address"] + (" (head)" if node["head"] else ""), int(resources.get("CPU", 0)), memory, store, *versions])
+        memory, store = (
+            f"{resources.get(name, 0) / 2**20:.0f} MB" for name in ("memory", "object_store_memory")
+        )
+        versions = [
+            labels.get(name, "unknown").replace("_", "+") for name in ("equipoise", "torch")
+        ]
+        rows.append(
+            [
+                node["address"] + (" (head)" if node["head"] else ""),
+                int(resources.get("CPU", 0)),
+                memory,
+                store,
+                *versions,
+            ]
+        )
     output.table(
         ["node", "cores", "memory", "object store", "equipoise", "torch"],
         rows,

@@ -17,30 +17,64 @@ SHOWN_CLIENTS = 20
 def compare(
     file: Annotated[
         Path | None,
-        typer.Argument(help="a YAML file: an experiment, and lists `methods`, `seeds`, `partitions`, a mapping `grid`", show_default=False),
+        typer.Argument(
+            help="a YAML file: an experiment, and lists `methods`, `seeds`, `partitions`, a mapping `grid`",
+            show_default=False,
+        ),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="a data set (equipoise data list), or a folder with one CSV or NPZ file per site")
+        str | None,
+        typer.Option(
+            help="a data set (equipoise data list), or a folder with one CSV or NPZ file per site"
+        ),
     ] = None,
-    partition: Annotated[list[str] | None, typer.Option(help="how data are dealt; repeat the option for several")] = None,
+    partition: Annotated[
+        list[str] | None, typer.Option(help="how data are dealt; repeat the option for several")
+    ] = None,
     clients: Annotated[int | None, typer.Option(help="how many clients")] = None,
     label: Annotated[str | None, typer.Option(help="the label column of a table")] = None,
-    schema: Annotated[str | None, typer.Option(help="what the columns are: a YAML file that `equipoise data check --save` wrote")] = None,
-    model: Annotated[str | None, typer.Option(help="a model's name, or package.module:name for one of yours")] = None,
-    methods: Annotated[str | None, typer.Option(help="methods separated by commas, default fedavg; training alone is always added")] = None,
-    finish: Annotated[
-        str | None, typer.Option(help="run every method a second time with this one at its end, which makes each client's own model: poise")
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            help="what the columns are: a YAML file that `equipoise data check --save` wrote"
+        ),
     ] = None,
-    seeds: Annotated[str | None, typer.Option(help="seeds separated by commas, or a range such as 1-5")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="a model's name, or package.module:name for one of yours")
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="methods separated by commas, default fedavg; training alone is always added"
+        ),
+    ] = None,
+    finish: Annotated[
+        str | None,
+        typer.Option(
+            help="run every method a second time with this one at its end, which makes each client's own model: poise"
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="seeds separated by commas, or a range such as 1-5")
+    ] = None,
     grid: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUES", help="tune on validation data, e.g. --grid method.mu=0.01,0.1; concerns methods that have it"),
+        typer.Option(
+            metavar="KEY=VALUES",
+            help="tune on validation data, e.g. --grid method.mu=0.01,0.1; concerns methods that have it",
+        ),
     ] = None,
-    baseline: Annotated[str | None, typer.Option(help="the method that others are tested against; default fedavg")] = None,
-    level: Annotated[float | None, typer.Option(help="level of the intervals over seeds; default 0.95")] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="the method that others are tested against; default fedavg")
+    ] = None,
+    level: Annotated[
+        float | None, typer.Option(help="level of the intervals over seeds; default 0.95")
+    ] = None,
     measure: Annotated[
         str | None,
-        typer.Option(help="what methods are ranked by: average, worst, std, change, worst_change, harmed or cf; default average"),
+        typer.Option(
+            help="what methods are ranked by: average, worst, std, change, worst_change, harmed or cf; default average"
+        ),
     ] = None,
     measures: Annotated[
         str | None,
@@ -48,32 +82,50 @@ def compare(
             help="further columns: best, p10_change, p90_change, best_round, rounds_to_target, d_cos, d_man; files hold all that were measured"
         ),
     ] = None,
-    target: Annotated[float | None, typer.Option(help="of the mean over clients, for rounds_to_target: 0.8, say")] = None,
+    target: Annotated[
+        float | None, typer.Option(help="of the mean over clients, for rounds_to_target: 0.8, say")
+    ] = None,
     rounds: Annotated[int | None, typer.Option(help="federated rounds")] = None,
-    fraction: Annotated[float | None, typer.Option(help="share of the clients asked in each round")] = None,
+    fraction: Annotated[
+        float | None, typer.Option(help="share of the clients asked in each round")
+    ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any other setting, e.g. --set training.lr=0.01")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="any other setting, e.g. --set training.lr=0.01"
+        ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="the comparison's folder; default: one under comparisons/, named by the settings")
+        Path | None,
+        typer.Option(
+            help="the comparison's folder; default: one under comparisons/, named by the settings"
+        ),
     ] = None,
     allow_import: Annotated[
         list[str] | None,
-        typer.Option(metavar="PACKAGE", help="import code of this package if the file names it; repeat the option for several"),
+        typer.Option(
+            metavar="PACKAGE",
+            help="import code of this package if the file names it; repeat the option for several",
+        ),
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="runs at a time; default one per core")] = None,
     cluster: Annotated[
         str | None,
         typer.Option(
-            metavar="ADDRESS", help="one run after another on a Ray cluster: HOST:PORT of its head, or auto for the one of this machine"
+            metavar="ADDRESS",
+            help="one run after another on a Ray cluster: HOST:PORT of its head, or auto for the one of this machine",
         ),
     ] = None,
-    trust_network: Annotated[bool, typer.Option("--trust-network", help="take a cluster that asks for no token")] = False,
+    trust_network: Annotated[
+        bool, typer.Option("--trust-network", help="take a cluster that asks for no token")
+    ] = False,
     output_format: Annotated[
         Literal["terminal", "markdown", "latex", "csv", "json"],
         typer.Option("--format", help="what is printed; files of all kinds are saved"),
     ] = "terminal",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="check everything, list the runs, and stop")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="check everything, list the runs, and stop")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
 ) -> None:
     """Compare methods over seeds and partitions on identical data, initial model and cohorts.
@@ -111,11 +163,17 @@ def compare(
         "level": level,
         "measure": measure,
         "measures": comparison_output.words(measures)
-        + (["rounds_to_target"] if target is not None and "rounds_to_target" not in (measures or "") else []),
+        + (
+            ["rounds_to_target"]
+            if target is not None and "rounds_to_target" not in (measures or "")
+            else []
+        ),
         "target": target,
     }
     if finish is not None:
-        typed["methods"] = comparison_output.also_finished(typed["methods"] or given.get("methods") or [given["method"]], finish)
+        typed["methods"] = comparison_output.also_finished(
+            typed["methods"] or given.get("methods") or [given["method"]], finish
+        )
     where = {"cluster": cluster, "trust_network": trust_network}
     compared(given, typed, out, jobs, allow_import or [], dry_run, quiet, output_format, where)
 
@@ -140,21 +198,41 @@ def compared(
 
     if dry_run:
         base, wanted = from_file(given, **typed)
-        wanted = {key: value for key, value in wanted.items() if key not in ("baseline", "level", "measure", "measures", "target")}
+        wanted = {
+            key: value
+            for key, value in wanted.items()
+            if key not in ("baseline", "level", "measure", "measures", "target")
+        }
         cells = plan(base, **wanted, imports=permitted(base, allowed))
         comparison_output.show_plan(cells)
         comparison_output.understood(cells)
         return
     try:
         with comparison_output.progress(quiet) as watching:
-            result = start(given, **typed, out=out, jobs=jobs, progress=watching, allow_imports=allowed, **where)
+            result = start(
+                given,
+                **typed,
+                out=out,
+                jobs=jobs,
+                progress=watching,
+                allow_imports=allowed,
+                **where,
+            )
     except KeyboardInterrupt:
-        print("stopped; finished rounds are kept, and the same command goes on from there", file=sys.stderr)
+        print(
+            "stopped; finished rounds are kept, and the same command goes on from there",
+            file=sys.stderr,
+        )
         raise typer.Exit(130) from None
     if output_format == "terminal":
         comparison_output.show(result, SHOWN_CLIENTS)
     else:
-        texts = {"markdown": formats.markdown, "latex": formats.latex, "csv": formats.csv_text, "json": formats.json_text}
+        texts = {
+            "markdown": formats.markdown,
+            "latex": formats.latex,
+            "csv": formats.csv_text,
+            "json": formats.json_text,
+        }
         print(texts[output_format](result), end="")
     if result.failures:
         raise typer.Exit(1)

@@ -36,8 +36,14 @@ def parse_seeds(text: str) -> list[int]:
     found: list[int] = []
     for word in text.split(","):
         first, dash, last = word.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()) or (dash and not int(first) <= int(last) < int(first) + MOST_SEEDS):
-            raise ConfigurationError(f"--seeds: expected numbers and ranges such as 1,2,3 or 1-5, got {text!r}")
+        if (
+            not first.isdigit()
+            or (dash and not last.isdigit())
+            or (dash and not int(first) <= int(last) < int(first) + MOST_SEEDS)
+        ):
+            raise ConfigurationError(
+                f"--seeds: expected numbers and ranges such as 1,2,3 or 1-5, got {text!r}"
+            )
         found += range(int(first), int(last or first) + 1)
     return found
 
@@ -85,15 +91,28 @@ def parse_grid(words: Sequence[str]) -> dict[str, list[Any]]:
     for word in words:
         key, equals, values = word.partition("=")
         if not equals or not key.strip() or not values.strip():
-            raise ConfigurationError(f"--grid: expected KEY=VALUE,VALUE such as method.mu=0.01,0.1, got {word!r}")
+            raise ConfigurationError(
+                f"--grid: expected KEY=VALUE,VALUE such as method.mu=0.01,0.1, got {word!r}"
+            )
         found[key.strip()] = plainyaml.parsed(f"[{values}]", f"--grid {key}: {quoted(values)}")
     return found
 
 
 def show_plan(cells: Sequence[Cell]) -> None:
-    rows = [[cell.label, cell.partition, cell.seed, ", ".join(f"{k}={v}" for k, v in cell.setting), cell.name] for cell in cells]
+    rows = [
+        [
+            cell.label,
+            cell.partition,
+            cell.seed,
+            ", ".join(f"{k}={v}" for k, v in cell.setting),
+            cell.name,
+        ]
+        for cell in cells
+    ]
     output.table(["method", "partition", "seed", "setting", "folder"], rows)
-    output.say(output.styled("plan", "bold"), f": {len(cells)} runs of {cells[0].experiment.rounds} rounds")
+    output.say(
+        output.styled("plan", "bold"), f": {len(cells)} runs of {cells[0].experiment.rounds} rounds"
+    )
 
 
 @contextmanager
@@ -116,19 +135,26 @@ def progress(quiet: bool) -> Iterator[Watching]:
             understood(missing)
             bars.update(whole, total=sum(cell.experiment.rounds for cell in missing))
             if finished:
-                screen.print(f"{finished} runs are finished already, {len(missing)} to do", highlight=False)
+                screen.print(
+                    f"{finished} runs are finished already, {len(missing)} to do", highlight=False
+                )
 
         def on_round(cell: Cell, number: int) -> None:
             if cell.name not in going:
                 going[cell.name] = bars.add_task(_title(cell), total=cell.experiment.rounds)
             bars.update(going[cell.name], completed=number)
-            bars.update(whole, completed=sum(task.completed for task in bars.tasks if task.id != whole))
+            bars.update(
+                whole, completed=sum(task.completed for task in bars.tasks if task.id != whole)
+            )
 
         def on_end(cell: Cell, failure: str | None) -> None:
             if cell.name in going:
                 bars.update(going[cell.name], visible=False)
             if failure is not None:
-                screen.print(Text.assemble(("failed", "red"), f" {shown(_title(cell))}: {shown(failure)}"), highlight=False)
+                screen.print(
+                    Text.assemble(("failed", "red"), f" {shown(_title(cell))}: {shown(failure)}"),
+                    highlight=False,
+                )
 
         yield Watching(on_plan, on_round, on_end)
 
@@ -139,7 +165,10 @@ def _lines() -> Watching:
         print(f"{len(missing)} runs to do, {finished} finished already", file=sys.stderr)
 
     def on_end(cell: Cell, failure: str | None) -> None:
-        print(shown(f"{_title(cell)}: {'done' if failure is None else f'failed: {failure}'}"), file=sys.stderr)
+        print(
+            shown(f"{_title(cell)}: {'done' if failure is None else f'failed: {failure}'}"),
+            file=sys.stderr,
+        )
 
     return Watching(on_plan=on_plan, on_end=on_end)
 
@@ -170,15 +199,22 @@ def _show_clients(result: Comparison, limit: int) -> None:
     if not rows:
         return
     output.console.print()
-    output.say(output.styled("who gains, who loses", "bold"), f" against training alone ({partition}, seed {seed}; most harmed first)")
+    output.say(
+        output.styled("who gains, who loses", "bold"),
+        f" against training alone ({partition}, seed {seed}; most harmed first)",
+    )
     *clients, losers = rows
-    _wide_table(header, [*([*row[:2], *map(_coloured, row[2:])] for row in clients[:limit]), losers])
+    _wide_table(
+        header, [*([*row[:2], *map(_coloured, row[2:])] for row in clients[:limit]), losers]
+    )
     if len(clients) > limit:
         output.say(f"... and {len(clients) - limit} more clients in comparison.json")
 
 
 def _coloured(change: str) -> str:
-    return output.styled(change, "red" if change.startswith("-") else "green" if change.startswith("+") else "")
+    return output.styled(
+        change, "red" if change.startswith("-") else "green" if change.startswith("+") else ""
+    )
 
 
 def _mark(text: str, position: int | None) -> str:
@@ -187,10 +223,17 @@ def _mark(text: str, position: int | None) -> str:
 
 def _wide_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table, broken into several under each other where the terminal is too narrow; the first column is repeated."""
-    widths = [max(output.as_text(line[position]).cell_len for line in [header, *rows]) + 2 for position in range(len(header))]
+    widths = [
+        max(output.as_text(line[position]).cell_len for line in [header, *rows]) + 2
+        for position in range(len(header))
+    ]
     blocks: list[list[int]] = [[]]
     for position in range(1, len(header)):
-        if blocks[-1] and widths[0] + sum(widths[p] for p in blocks[-1]) + widths[position] > output.console.width:
+        if (
+            blocks[-1]
+            and widths[0] + sum(widths[p] for p in blocks[-1]) + widths[position]
+            > output.console.width
+        ):
             blocks.append([])
         blocks[-1].append(position)
     for block in blocks:

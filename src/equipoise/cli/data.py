@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from equipoise.data.sets.download import Progress
     from equipoise.experiment import Experiment
 
-app = typer.Typer(help="Data sets: list, show, fetch, import; check your own; and the partitions.", no_args_is_help=True)
+app = typer.Typer(
+    help="Data sets: list, show, fetch, import; check your own; and the partitions.",
+    no_args_is_help=True,
+)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Name = Annotated[str, typer.Argument(help="The name of a data set, see `equipoise data list`.")]
 MOST_CLASSES = 12  # columns of counts on a screen
@@ -32,7 +35,8 @@ def list_sets(as_json: Json = False) -> None:
         typer.echo(json.dumps(rows, indent=2))
         return
     _print_table(
-        ["name", "what", "samples", "licence", "here"], [[r["name"], r["title"], r["counts"], r["licence"], r["status"]] for r in rows]
+        ["name", "what", "samples", "licence", "here"],
+        [[r["name"], r["title"], r["counts"], r["licence"], r["status"]] for r in rows],
     )
     typer.echo(f"Data folder: {sets.data_folder()} (set EQUIPOISE_DATA to change it)")
 
@@ -45,7 +49,9 @@ def show(name: Name, as_json: Json = False) -> None:
         typer.echo(json.dumps(metadata, indent=2))
         return
     for key, value in metadata.items():
-        typer.echo(f"{key + ':':<14}{', '.join(map(str, value)) if isinstance(value, list) else value}")
+        typer.echo(
+            f"{key + ':':<14}{', '.join(map(str, value)) if isinstance(value, list) else value}"
+        )
 
 
 @app.command()
@@ -59,7 +65,10 @@ def fetch(names: Annotated[list[str], typer.Argument(help="The names of data set
 
 
 @app.command("import")
-def import_set(name: Name, files: Annotated[list[Path], typer.Argument(help="Official files, or one prepared NPZ file.")]) -> None:
+def import_set(
+    name: Name,
+    files: Annotated[list[Path], typer.Argument(help="Official files, or one prepared NPZ file.")],
+) -> None:
     """Take files that were fetched by hand, check them and keep a prepared copy."""
     from equipoise.data import sets
 
@@ -68,13 +77,33 @@ def import_set(name: Name, files: Annotated[list[Path], typer.Argument(help="Off
 
 @app.command()
 def check(
-    path: Annotated[str, typer.Argument(help="a folder with one file per site, a folder of images, one file, or the name of a data set")],
+    path: Annotated[
+        str,
+        typer.Argument(
+            help="a folder with one file per site, a folder of images, one file, or the name of a data set"
+        ),
+    ],
     label: Annotated[str | None, typer.Option(help="the label column of a table")] = None,
-    site: Annotated[str | None, typer.Option(help="the column that names the site, when all sites share one file")] = None,
-    schema: Annotated[str | None, typer.Option(help="read the data by this schema, a YAML file")] = None,
-    save: Annotated[Path | None, typer.Option(help="write the schema to this YAML file: edit it, and give it back with --schema")] = None,
+    site: Annotated[
+        str | None,
+        typer.Option(help="the column that names the site, when all sites share one file"),
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option(help="read the data by this schema, a YAML file")
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            help="write the schema to this YAML file: edit it, and give it back with --schema"
+        ),
+    ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any other data setting, e.g. --set data.task=regression")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="any other data setting, e.g. --set data.task=regression",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -86,10 +115,14 @@ def check(
     from equipoise.experiment import ConfigurationError, experiment, with_settings
 
     flags = {"data.name": path, "data.label": label, "data.site": site, "data.schema": schema}
-    given = {key: value for key, value in flags.items() if value is not None} | output.parse_settings(settings or [])
+    given = {
+        key: value for key, value in flags.items() if value is not None
+    } | output.parse_settings(settings or [])
     wrong = [key for key in given if not key.startswith("data.")]
     if wrong:
-        raise ConfigurationError(f"--set: expected settings of data such as data.task=regression, got {wrong[0]}")
+        raise ConfigurationError(
+            f"--set: expected settings of data such as data.task=regression, got {wrong[0]}"
+        )
     found = understood(experiment(with_settings({}, given)).data)
     if as_json:
         typer.echo(json.dumps({**asdict(found), "schema": found.schema.plain()}, indent=2))
@@ -97,7 +130,9 @@ def check(
         show_understood(found, sys.stdout)
     if save is not None:
         if save.exists():
-            raise ConfigurationError(f"--save: {save} is there already; choose another file or remove it")
+            raise ConfigurationError(
+                f"--save: {save} is there already; choose another file or remove it"
+            )
         found.schema.save(save)
         print(f"schema: {save}; edit it and give it back with --schema {save}", file=sys.stderr)
 
@@ -105,7 +140,9 @@ def check(
 @app.command()
 def synthesise(
     folder: Annotated[Path, typer.Argument(help="a new folder for patients.csv and events.csv")],
-    share: Annotated[float, typer.Option(min=1e-6, max=1.0, help="of the 238,576 patients of FedAKD's Table 7")] = 0.01,
+    share: Annotated[
+        float, typer.Option(min=1e-6, max=1.0, help="of the 238,576 patients of FedAKD's Table 7")
+    ] = 0.01,
     seed: Annotated[int, typer.Option(help="the same seed gives the same patients")] = 2025,
     per_site: Annotated[bool, typer.Option("--per-site", help="one folder per state")] = False,
 ) -> None:
@@ -124,12 +161,20 @@ def partitions(as_json: Json = False) -> None:
 
     rows: list[dict[str, Any]] = []
     for name, function in PARTITIONS.items():
-        taken = [p.name if p.default is p.empty else f"{p.name}={p.default}" for p in parameters(name).values()]
-        rows.append({"name": name, "parameters": taken, "what": (function.__doc__ or "").partition("\n")[0]})
+        taken = [
+            p.name if p.default is p.empty else f"{p.name}={p.default}"
+            for p in parameters(name).values()
+        ]
+        rows.append(
+            {"name": name, "parameters": taken, "what": (function.__doc__ or "").partition("\n")[0]}
+        )
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
-    _print_table(["name", "parameters", "what"], [[r["name"], ", ".join(r["parameters"]), r["what"]] for r in rows])
+    _print_table(
+        ["name", "parameters", "what"],
+        [[r["name"], ", ".join(r["parameters"]), r["what"]] for r in rows],
+    )
 
 
 def show_understood(found: Understanding, stream: TextIO, most: int = 60) -> None:
@@ -152,16 +197,31 @@ def show_understood(found: Understanding, stream: TextIO, most: int = 60) -> Non
             console.print(f"... and {len(rows) - most} more")
 
     rows = sum(site.rows for site in found.sites)
-    label = f", label {found.label}{' (guessed from its name; --label chooses another)' if found.guessed else ''}" if found.label else ""
+    label = (
+        f", label {found.label}{' (guessed from its name; --label chooses another)' if found.guessed else ''}"
+        if found.label
+        else ""
+    )
     shape = f", images of {'x'.join(map(str, found.schema.shape))}" if found.schema.shape else ""
-    console.print(as_text(f"{found.name}: {len(found.sites)} {_plural('site', len(found.sites))}, {rows} rows, {found.task}{label}{shape}"))
-    every = list(found.schema.classes) or sorted({name for site in found.sites for name in site.classes})
+    console.print(
+        as_text(
+            f"{found.name}: {len(found.sites)} {_plural('site', len(found.sites))}, {rows} rows, {found.task}{label}{shape}"
+        )
+    )
+    every = list(found.schema.classes) or sorted(
+        {name for site in found.sites for name in site.classes}
+    )
     classes = every[:MOST_CLASSES]
     target = ["mean", "lowest", "highest"] if found.task == "regression" else []
     grid(
         ["site", "rows", "test rows", *classes, *target],
         [
-            [site.name, site.rows, "" if site.test is None else site.test, *(site.classes.get(name, 0) for name in classes)]
+            [
+                site.name,
+                site.rows,
+                "" if site.test is None else site.test,
+                *(site.classes.get(name, 0) for name in classes),
+            ]
             + [f"{site.target[name]:.4g}" if name in site.target else "" for name in target]
             for site in found.sites
         ],
@@ -169,11 +229,18 @@ def show_understood(found: Understanding, stream: TextIO, most: int = 60) -> Non
     if len(every) > MOST_CLASSES:
         console.print(f"... and {len(every) - MOST_CLASSES} more classes")
     if found.columns:
-        grid(["column", "kind", "gaps", "becomes"], [[one.name, one.kind, one.gaps, one.becomes] for one in found.columns])
+        grid(
+            ["column", "kind", "gaps", "becomes"],
+            [[one.name, one.kind, one.gaps, one.becomes] for one in found.columns],
+        )
     if found.task == "regression":
         console.print("the target is standardised in training; errors are in its own unit")
     for how in dict.fromkeys(found.files.values()):
-        console.print(as_text(f"read as {how}: {', '.join(file for file, one in found.files.items() if one == how)}"))
+        console.print(
+            as_text(
+                f"read as {how}: {', '.join(file for file, one in found.files.items() if one == how)}"
+            )
+        )
     for warning in found.warnings:
         console.print(as_text(f"warning: {warning}"))
 
@@ -278,7 +345,9 @@ def _progress() -> Iterator[Progress]:
     """A bar per file on the terminal."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    with Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()) as bars:
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    ) as bars:
         tasks: dict[str, Any] = {}
 
         def report(file: str, done: int, total: int | None) -> None:

@@ -10,13 +10,21 @@ import typer
 
 def export(
     run: Annotated[Path, typer.Argument(help="the folder of a run")],
-    model: Annotated[str | None, typer.Option(help="global, personal, teacher, ...; default: what clients end up using")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="global, personal, teacher, ...; default: what clients end up using"),
+    ] = None,
     client: Annotated[str | None, typer.Option(help="whose personal model")] = None,
     allow_import: Annotated[
         list[str] | None,
-        typer.Option(metavar="PACKAGE", help="import code of this package if the run names it; repeat the option for several"),
+        typer.Option(
+            metavar="PACKAGE",
+            help="import code of this package if the run names it; repeat the option for several",
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="the file; default: MODEL.safetensors in the run's folder")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="the file; default: MODEL.safetensors in the run's folder")
+    ] = None,
 ) -> None:
     """Save a trained model as safetensors, with a card beside it that says what it is and how it was made."""
     from equipoise.runs import Run

@@ -10,18 +10,31 @@ import typer
 
 
 def methods(
-    name: Annotated[list[str] | None, typer.Argument(metavar="[NAME]", help="a method to show in detail; none: list all")] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]", help="a method to show in detail; none: list all"),
+    ] = None,
     family: Annotated[str | None, typer.Option(help="list this family only")] = None,
-    needs: Annotated[str | None, typer.Option(help="list only what needs this, such as validation; none: what needs nothing")] = None,
+    needs: Annotated[
+        str | None,
+        typer.Option(
+            help="list only what needs this, such as validation; none: what needs nothing"
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
-    check: Annotated[bool, typer.Option("--check", help="make the checks that every method must pass, on small data")] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="make the checks that every method must pass, on small data"),
+    ] = False,
 ) -> None:
     """List the methods with family, needs and cost, show one with its paper and parameters, or check it."""
     import json
 
     from equipoise import methods
 
-    words = name[1:] if name and name[0] == "show" else name or []  # `methods show NAME` of earlier versions
+    words = (
+        name[1:] if name and name[0] == "show" else name or []
+    )  # `methods show NAME` of earlier versions
     if len(words) > 1 or (words and (family or needs)):
         raise typer.BadParameter("expected one NAME without --family and --needs, or none")
     if check and (not words or as_json):
@@ -43,9 +56,13 @@ def _check(name: str) -> int:
     from equipoise.cli import output
     from equipoise.testing import check_method
 
-    results = check_method(methods.make(name), raise_errors=False, on_result=lambda result: output.say(str(result)))
+    results = check_method(
+        methods.make(name), raise_errors=False, on_result=lambda result: output.say(str(result))
+    )
     count = Counter(result.outcome for result in results)
-    output.say(f"{name}: {count['passed']} checks passed, {count['failed']} failed, {count['skipped']} skipped")
+    output.say(
+        f"{name}: {count['passed']} checks passed, {count['failed']} failed, {count['skipped']} skipped"
+    )
     return int(count["failed"] > 0 or not count["passed"])
 
 
@@ -56,11 +73,18 @@ def _list(found: list[dict[str, Any]]) -> None:
 
     columns = ("year", "needs", "exchanges", "fairness", "passes")
     rows: list[list[str]] = []
-    for family, entries in groupby(found, lambda entry: entry["family"]):  # a row of its own: as a column it would not fit a terminal
+    for family, entries in groupby(
+        found, lambda entry: entry["family"]
+    ):  # a row of its own: as a column it would not fit a terminal
         rows.append([output.styled(family, "bold"), *[""] * len(columns)])
-        rows += [["  " + methods.shown(entry["name"]), *(_cell(entry[key]) for key in columns)] for entry in entries]
+        rows += [
+            ["  " + methods.shown(entry["name"]), *(_cell(entry[key]) for key in columns)]
+            for entry in entries
+        ]
     output.table(["family, method", *columns], rows)
-    output.say(f"exchanges and passes are per round. {PASSES}. equipoise methods NAME shows a method with its parameters.")
+    output.say(
+        f"exchanges and passes are per round. {PASSES}. equipoise methods NAME shows a method with its parameters."
+    )
 
 
 def _show(found: dict[str, Any]) -> None:

@@ -8,7 +8,9 @@ import typer
 
 
 def models(
-    name: Annotated[str | None, typer.Argument(help="a model to show with its options; none: list all")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="a model to show with its options; none: list all")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
 ) -> None:
     """List the models that --model names: what goes in, and how large they are; or show one with its options."""
@@ -18,19 +20,35 @@ def models(
     from equipoise.models.listing import SHAPES, listed
     from equipoise.models.registry import describe
 
-    found = [one for one in listed() if name in (None, one["name"])] or [describe(str(name))]  # which refuses the name
+    found = [one for one in listed() if name in (None, one["name"])] or [
+        describe(str(name))
+    ]  # which refuses the name
     if as_json:
         print(json.dumps(found, indent=2))
         return
     rows = [
-        [one["name"], one["inputs"], *(f"{one['parameters'].get(shape, ''):,}" if shape in one["parameters"] else "" for shape in SHAPES)]
+        [
+            one["name"],
+            one["inputs"],
+            *(
+                f"{one['parameters'].get(shape, ''):,}" if shape in one["parameters"] else ""
+                for shape in SHAPES
+            ),
+        ]
         for one in found
     ]
     output.table(["model", "inputs", *SHAPES], rows)
     if name is None:
-        output.say("Numbers are parameters, with 10 outputs. Unless told, images of at least 16x16 pixels take cnn, all else mlp.")
-        output.say("equipoise models NAME shows one with its options; a model of yours: --model package.module:name")
+        output.say(
+            "Numbers are parameters, with 10 outputs. Unless told, images of at least 16x16 pixels take cnn, all else mlp."
+        )
+        output.say(
+            "equipoise models NAME shows one with its options; a model of yours: --model package.module:name"
+        )
         return
     output.say(str(found[0]["summary"]))
     for option, value in found[0]["options"].items():
-        output.say(f"  --set model={{name: {name}, {option}: {value if not isinstance(value, tuple) else list(value)}}}", wrap=False)
+        output.say(
+            f"  --set model={{name: {name}, {option}: {value if not isinstance(value, tuple) else list(value)}}}",
+            wrap=False,
+        )

@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 import yaml
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -66,7 +73,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]], title: str | Non
         say(styled(title, "italic"))
     grid = Table(box=None, pad_edge=False, header_style="bold")
     for place, name in enumerate(header):
-        numeric = bool(rows) and all(isinstance(row[place], (int, float)) or str(row[place])[:1] in "+-0123456789" for row in rows)
+        numeric = bool(rows) and all(
+            isinstance(row[place], (int, float)) or str(row[place])[:1] in "+-0123456789"
+            for row in rows
+        )
         grid.add_column(as_text(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         grid.add_row(*map(as_text, row))
@@ -79,7 +89,9 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key:
-            raise ConfigurationError(f"--set: expected KEY=VALUE such as training.lr=0.01, got {setting!r}")
+            raise ConfigurationError(
+                f"--set: expected KEY=VALUE such as training.lr=0.01, got {setting!r}"
+            )
         found[key.strip()] = plainyaml.parsed(value, f"--set {key}: {quoted(value)}")
     return found
 
@@ -107,7 +119,9 @@ def plan(wanted: Experiment) -> None:
         f"{wanted.rounds} rounds; {', '.join(f'{name} {count:,} parameters' for name, count in parameters.items())}; "
         f"measured: {', '.join(metrics)}; main metric: {main_of(metrics, wanted.evaluation.main)}",
     )
-    if not can_interrupt() and (wanted.workers == 0 or wanted.local is not None or os.name != "posix"):
+    if not can_interrupt() and (
+        wanted.workers == 0 or wanted.local is not None or os.name != "posix"
+    ):
         say(styled("note", "bold"), f": {UNKEPT}")
 
 
@@ -116,7 +130,9 @@ def remove_run(folder: Path) -> None:
     if not folder.exists():
         return
     if not (folder / DATABASE).exists():
-        raise RunError(f"--overwrite: {folder} exists but is not a run; remove it yourself or choose another --out")
+        raise RunError(
+            f"--overwrite: {folder} exists but is not a run; remove it yourself or choose another --out"
+        )
     from equipoise.storage.store import Store
 
     Store(folder, writing=True).close()  # refuses a run that is going on
@@ -144,7 +160,8 @@ def _bars(quiet: bool, main: str | None) -> Iterator[Watcher]:
     if not screen.is_terminal:
         yield Watcher(
             on_round=lambda record: print(
-                f"{'after the last round' if record.finish else f'round {record.round}'}: {_headline(record, main)}", file=sys.stderr
+                f"{'after the last round' if record.finish else f'round {record.round}'}: {_headline(record, main)}",
+                file=sys.stderr,
             )
         )
         return
@@ -166,7 +183,11 @@ def _bars(quiet: bool, main: str | None) -> Iterator[Watcher]:
 
     def work(step: str, done: int, total: int) -> None:
         doing = "measuring" if step in (MEASURE, OUTPUTS) else "training"
-        places = {place.partition("@")[2]: count for place, count in watcher.by_place.items() if place.startswith("clients@")}
+        places = {
+            place.partition("@")[2]: count
+            for place, count in watcher.by_place.items()
+            if place.startswith("clients@")
+        }
         note = (
             f"{doing}; this round by node: {', '.join(f'{place} {count:.0f}' for place, count in sorted(places.items()))}"
             if places
@@ -175,7 +196,11 @@ def _bars(quiet: bool, main: str | None) -> Iterator[Watcher]:
         bars.update(clients, total=total, completed=done, note=note)
 
     def finished(record: Any) -> None:
-        bars.update(rounds, note=_headline(record, main), **({} if record.finish else {"completed": record.round}))
+        bars.update(
+            rounds,
+            note=_headline(record, main),
+            **({} if record.finish else {"completed": record.round}),
+        )
 
     watcher = Watcher(on_start=start, on_clients=work, on_round=finished)
     try:
@@ -195,7 +220,12 @@ def _headline(record: RoundRecord, main: str | None) -> str:
 def summary(run: Run) -> None:
     """What is printed at the end of a run."""
     show(summarise(run, reference_of(run)))
-    say("saved in ", styled(str(run.folder), "bold"), f"; look again with: equipoise show {run.folder}", wrap=False)
+    say(
+        "saved in ",
+        styled(str(run.folder), "bold"),
+        f"; look again with: equipoise show {run.folder}",
+        wrap=False,
+    )
 
 
 def show(found: dict[str, Any]) -> None:
@@ -225,7 +255,9 @@ def show(found: dict[str, Any]) -> None:
     header = ["client", "samples", *(["alone"] if known else []), found["model"]]
     header += [*(["majority class"] if beside else []), *(["gain", ""] if known else [])]
     lines = []
-    for client, row in _extremes(rows, metric.lower_is_better) if len(rows) > MOST_LISTED else rows.items():
+    for client, row in (
+        _extremes(rows, metric.lower_is_better) if len(rows) > MOST_LISTED else rows.items()
+    ):
         gain = row.get("gain")
         verdict = (
             []
@@ -234,7 +266,13 @@ def show(found: dict[str, Any]) -> None:
             if gain is None
             else [
                 number(gain, True),
-                "" if math.isnan(gain) else styled("gains", "green") if gain > 0 else styled("loses", "red") if gain < 0 else "equal",
+                ""
+                if math.isnan(gain)
+                else styled("gains", "green")
+                if gain > 0
+                else styled("loses", "red")
+                if gain < 0
+                else "equal",
             ]
         )
         lines.append(
@@ -249,8 +287,12 @@ def show(found: dict[str, Any]) -> None:
         )
     table(header, lines, f"{metric.title} of the {found['model']} model on {found['split']} data")
     if len(rows) > MOST_LISTED:
-        shares = np.quantile([row["value"] for row in rows.values()], [share / 100 for share in SHARES])
-        quantiles = ", ".join(f"{share} % {number(float(value))}" for share, value in zip(SHARES, shares, strict=True))
+        shares = np.quantile(
+            [row["value"] for row in rows.values()], [share / 100 for share in SHARES]
+        )
+        quantiles = ", ".join(
+            f"{share} % {number(float(value))}" for share, value in zip(SHARES, shares, strict=True)
+        )
         say(
             f"the {AT_EACH_END} worst and the {AT_EACH_END} best of {len(rows):,} clients; all: equipoise show {found['run']} --json",
             wrap=False,
@@ -260,13 +302,25 @@ def show(found: dict[str, Any]) -> None:
     noise = "" if without is None else f" ({number(without)} without the noise of finite test sets)"
     say(
         f"average {number(found['average'])}, worst {number(found['worst'])}, best {number(found['best'])}, std over clients {number(found['std'])}{noise}"
-        + (f"; best round {found['best round']} ({number(found['average then'])})" if "best round" in found else ""),
+        + (
+            f"; best round {found['best round']} ({number(found['average then'])})"
+            if "best round" in found
+            else ""
+        ),
         wrap=False,
     )
-    others = {name: values for name, values in found["metrics"].items() if name != metric.name and values}
+    others = {
+        name: values for name, values in found["metrics"].items() if name != metric.name and values
+    }
     if others:
-        means = ", ".join(f"{name} {figure(values['average'], in_unit_of(find(name)))}" for name, values in others.items())
-        say(f"average of other metrics: {means}; equipoise show {found['run']} --metric {next(iter(others))}", wrap=False)
+        means = ", ".join(
+            f"{name} {figure(values['average'], in_unit_of(find(name)))}"
+            for name, values in others.items()
+        )
+        say(
+            f"average of other metrics: {means}; equipoise show {found['run']} --metric {next(iter(others))}",
+            wrap=False,
+        )
     _show_clinical(found["clinical"], rows if found["split"] == "test" else ())
     if known:
         say(
@@ -281,12 +335,17 @@ def _show_clinical(clinical: Mapping[str, Any], clients: Collection[str], most: 
         return
 
     def cell(one: Mapping[str, Any]) -> str:
-        value, low, high = (None if one[name] is None else 100 * one[name] for name in ("value", "low", "high"))
+        value, low, high = (
+            None if one[name] is None else 100 * one[name] for name in ("value", "low", "high")
+        )
         between = f" ({low:.0f} to {high:.0f})" if low is not None and high is not None else ""
         return "–" if value is None or math.isnan(value) else f"{value:.1f}{between}"
 
     names = list(next(iter(clinical.values())))
-    rows = [[client, *(cell(own[name]) for name in names)] for client, own in list(clinical.items())[:most]]
+    rows = [
+        [client, *(cell(own[name]) for name in names)]
+        for client, own in list(clinical.items())[:most]
+    ]
     shown = {"sensitivity_at_specificity": "sensitivity at 90 % specificity"}
     title = "classes are unequal; in %, with 95 % intervals over other test sets of that size, from counts of scores in whole per cent"
     table(["client", *(shown.get(name, name.replace("_", " ")) for name in names)], rows, title)
@@ -298,7 +357,13 @@ def _show_clinical(clinical: Mapping[str, Any], clients: Collection[str], most: 
 
 def _extremes(rows: Mapping[str, dict[str, Any]], lower: bool) -> list[tuple[str, dict[str, Any]]]:
     """The worst clients and the best; a model that has diverged is the worst there is."""
-    order = sorted(rows.items(), key=lambda item: (not math.isnan(item[1]["value"]), -item[1]["value"] if lower else item[1]["value"]))
+    order = sorted(
+        rows.items(),
+        key=lambda item: (
+            not math.isnan(item[1]["value"]),
+            -item[1]["value"] if lower else item[1]["value"],
+        ),
+    )
     return [*order[:AT_EACH_END], *order[-AT_EACH_END:]]
 
 
@@ -314,7 +379,18 @@ def profile(run: Run) -> None:
     import statistics
 
     rounds = run.rounds()
-    phases = list(dict.fromkeys(phase for row in rounds for phase in row["seconds"] if "@" not in phase))  # those are of a place
-    medians = {phase: statistics.median(row["seconds"].get(phase, 0.0) for row in rounds) for phase in phases}
+    phases = list(
+        dict.fromkeys(phase for row in rounds for phase in row["seconds"] if "@" not in phase)
+    )  # those are of a place
+    medians = {
+        phase: statistics.median(row["seconds"].get(phase, 0.0) for row in rounds)
+        for phase in phases
+    }
     total = sum(medians.values()) or 1.0
-    table(["phase", "ms per round", "share"], [[phase, f"{value * 1000:.2f}", f"{value / total:.0%}"] for phase, value in medians.items()])
+    table(
+        ["phase", "ms per round", "share"],
+        [
+            [phase, f"{value * 1000:.2f}", f"{value / total:.0%}"]
+            for phase, value in medians.items()
+        ],
+    )

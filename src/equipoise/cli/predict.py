@@ -10,12 +10,22 @@ import typer
 
 def predict(
     run: Annotated[Path, typer.Argument(help="the folder of a run")],
-    data: Annotated[Path, typer.Argument(help="a CSV or NPZ file with new samples, in the form of the training data")],
-    model: Annotated[str | None, typer.Option(help="global, personal, ...; default: what clients end up using")] = None,
-    client: Annotated[str | None, typer.Option(help="as which client: its personal model and its scaling")] = None,
+    data: Annotated[
+        Path,
+        typer.Argument(help="a CSV or NPZ file with new samples, in the form of the training data"),
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="global, personal, ...; default: what clients end up using")
+    ] = None,
+    client: Annotated[
+        str | None, typer.Option(help="as which client: its personal model and its scaling")
+    ] = None,
     allow_import: Annotated[
         list[str] | None,
-        typer.Option(metavar="PACKAGE", help="import code of this package if the run names it; repeat the option for several"),
+        typer.Option(
+            metavar="PACKAGE",
+            help="import code of this package if the run names it; repeat the option for several",
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="a CSV file; default: print")] = None,
 ) -> None:
@@ -32,6 +42,8 @@ def predict(
     with out.open("w", newline="") if out is not None else nullcontext(sys.stdout) as target:
         writer = csv.writer(target)
         writer.writerow(map(shown, header))
-        writer.writerows([shown(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+        writer.writerows(
+            [shown(cell) if isinstance(cell, str) else cell for cell in row] for row in rows
+        )
     if out is not None:
         print(f"{len(rows)} predictions: {out}", file=sys.stderr)

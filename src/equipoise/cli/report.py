@@ -9,13 +9,30 @@ import typer
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="the folder of a run, of several, or of a comparison", show_default=False)],
-    out: Annotated[Path | None, typer.Option(help="the HTML file; default: report.html in the first folder")] = None,
-    against: Annotated[Path | None, typer.Option(help="the Standalone run to judge by; default: one among or beside the runs")] = None,
-    png: Annotated[bool, typer.Option("--png", help="also write each figure as PNG, beside the page")] = False,
-    pdf: Annotated[bool, typer.Option("--pdf", help="also write each figure as PDF, ready for a paper")] = False,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            help="the folder of a run, of several, or of a comparison", show_default=False
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="the HTML file; default: report.html in the first folder")
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(help="the Standalone run to judge by; default: one among or beside the runs"),
+    ] = None,
+    png: Annotated[
+        bool, typer.Option("--png", help="also write each figure as PNG, beside the page")
+    ] = False,
+    pdf: Annotated[
+        bool, typer.Option("--pdf", help="also write each figure as PDF, ready for a paper")
+    ] = False,
     figure: Annotated[
-        list[str] | None, typer.Option(help="only this figure as a file: clients, curves, plane, heatmap, weights, gains")
+        list[str] | None,
+        typer.Option(
+            help="only this figure as a file: clients, curves, plane, heatmap, weights, gains"
+        ),
     ] = None,
 ) -> None:
     """One HTML page that opens offline: who gains and who loses, in words, cards and figures, and how to repeat it.

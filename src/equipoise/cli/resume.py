@@ -15,18 +15,27 @@ def resume(
     from_round: Annotated[
         int | None,
         typer.Option(
-            min=0, help="go back to the checkpoint of this round, where the newest one is damaged; later rounds are computed again"
+            min=0,
+            help="go back to the checkpoint of this round, where the newest one is damaged; later rounds are computed again",
         ),
     ] = None,
     allow_import: Annotated[
         list[str] | None,
-        typer.Option(metavar="PACKAGE", help="import code of this package if the run names it; repeat the option for several"),
+        typer.Option(
+            metavar="PACKAGE",
+            help="import code of this package if the run names it; repeat the option for several",
+        ),
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="go on on a Ray cluster: HOST:PORT of its head, or auto for the one of this machine"),
+        typer.Option(
+            metavar="ADDRESS",
+            help="go on on a Ray cluster: HOST:PORT of its head, or auto for the one of this machine",
+        ),
     ] = None,
-    trust_network: Annotated[bool, typer.Option("--trust-network", help="take a cluster that asks for no token")] = False,
+    trust_network: Annotated[
+        bool, typer.Option("--trust-network", help="take a cluster that asks for no token")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
 ) -> None:
     """Go on with a run; the result is the same, bit for bit, as if it had never been stopped."""
@@ -37,6 +46,11 @@ def resume(
 
     with output.progress(quiet, Run(run).main_metric) as watcher:
         finished = go_on(
-            run, watcher, from_round=from_round, allow_imports=allow_import or [], cluster=cluster, trust_network=trust_network
+            run,
+            watcher,
+            from_round=from_round,
+            allow_imports=allow_import or [],
+            cluster=cluster,
+            trust_network=trust_network,
         )
     output.summary(finished)

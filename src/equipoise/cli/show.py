@@ -11,11 +11,22 @@ import typer
 def show(
     run: Annotated[Path, typer.Argument(help="the folder of a run, or of a comparison")],
     against: Annotated[
-        Path | None, typer.Option(help="a run to compare each client with; default: a Standalone run of the same data beside it")
+        Path | None,
+        typer.Option(
+            help="a run to compare each client with; default: a Standalone run of the same data beside it"
+        ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="which of the served models; default: what clients end up using")] = None,
-    metric: Annotated[str | None, typer.Option(help="which of the metrics measured; default: the main one (evaluation.main)")] = None,
-    profile: Annotated[bool, typer.Option("--profile", help="print where the time of a round went")] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(help="which of the served models; default: what clients end up using"),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="which of the metrics measured; default: the main one (evaluation.main)"),
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="print where the time of a round went")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
 ) -> None:
     """What a run is and how it ended: average, worst and best client, and who gained against training alone."""

@@ -22,10 +22,15 @@ def table(
     from equipoise.runs import Run
 
     rows = Run(run).table(**({"phase": phase} if phase is not None else {}))
-    rows = [{key: shown(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows]
+    rows = [
+        {key: shown(value) if isinstance(value, str) else value for key, value in row.items()}
+        for row in rows
+    ]
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    writer = csv.DictWriter(sys.stdout, ["round", "client", "model", "phase", "split", "metric", "value"])
+    writer = csv.DictWriter(
+        sys.stdout, ["round", "client", "model", "phase", "split", "metric", "value"]
+    )
     writer.writeheader()
     writer.writerows(rows)

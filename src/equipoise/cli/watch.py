@@ -9,8 +9,12 @@ import typer
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(help="the folder of a run, or one that holds runs and comparisons")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="the port at 127.0.0.1; 0: any that is free")] = 0,
+    folder: Annotated[
+        Path, typer.Argument(help="the folder of a run, or one that holds runs and comparisons")
+    ],
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="the port at 127.0.0.1; 0: any that is free")
+    ] = 0,
 ) -> None:
     """Look at a run in the browser while it goes on, or at all runs of a folder; Ctrl-C ends it, and the runs go on.
 
@@ -24,7 +28,12 @@ def watch(
         raise RunError(f"no folder {folder}; give that of a run, or one that holds runs")
     try:
         with Watcher(folder, port) as server:
-            output.say("open ", output.styled(server.address, "bold"), " in a browser on this machine; Ctrl-C ends", wrap=False)
+            output.say(
+                "open ",
+                output.styled(server.address, "bold"),
+                " in a browser on this machine; Ctrl-C ends",
+                wrap=False,
+            )
             server.serve_forever(poll_interval=0.25)
     except KeyboardInterrupt:
         output.say("no longer watched; what is going on goes on")

@@ -11,7 +11,15 @@ from typing import Any
 
 from equipoise.checked.names import closest
 from equipoise.comparison.labels import labels
-from equipoise.comparison.measures import DISTANCES, NAN, NO_TARGET, cost_of, distances_of, for_each, measure_run
+from equipoise.comparison.measures import (
+    DISTANCES,
+    NAN,
+    NO_TARGET,
+    cost_of,
+    distances_of,
+    for_each,
+    measure_run,
+)
 from equipoise.experiment import flat
 from equipoise.metrics.registry import Metric, find
 from equipoise.runs import Run
@@ -35,12 +43,18 @@ class RunResult:
     task: Task
     fingerprint: str
     metric: str  # the one that is looked at: the main one unless told
-    by_metric: dict[str, dict[str, float]]  # metric -> client -> its value for the model that the client ends up using
+    by_metric: dict[
+        str, dict[str, float]
+    ]  # metric -> client -> its value for the model that the client ends up using
     cost: dict[str, float]
     curves: dict[str, Curve] = field(default_factory=dict)  # metric -> mean over clients by round
-    majority: dict[str, float] = field(default_factory=dict)  # client -> accuracy of always naming its most frequent class
+    majority: dict[str, float] = field(
+        default_factory=dict
+    )  # client -> accuracy of always naming its most frequent class
     counted: tuple[str, ...] = ()  # metrics that come from counts of scores
-    undefined: dict[str, list[str]] = field(default_factory=dict)  # metric -> clients for whose samples it does not exist
+    undefined: dict[str, list[str]] = field(
+        default_factory=dict
+    )  # metric -> clients for whose samples it does not exist
     old: bool = False  # whether the fingerprint is of the kind that older versions wrote
 
     @property
@@ -85,11 +99,17 @@ class Entry:
         found, reasons = measure_run(self.run.values, self.reference, self.metric)
         curve = self.run.curves.get(self.run.metric, Curve((), ()))
         found["best_round"] = best_of(curve, self.metric)
-        found["rounds_to_target"] = NAN if self.target is None else rounds_to(curve, self.target, self.metric)
+        found["rounds_to_target"] = (
+            NAN if self.target is None else rounds_to(curve, self.target, self.metric)
+        )
         if self.target is None:
             reasons = {**reasons, "rounds_to_target": NO_TARGET}
         if self.run.metric == "accuracy":
-            shares = [self.run.majority[client] for client in self.run.values if client in self.run.majority]
+            shares = [
+                self.run.majority[client]
+                for client in self.run.values
+                if client in self.run.majority
+            ]
             found["majority"] = sum(shares) / len(shares) if shares else NAN
         return dict.fromkeys(DISTANCES, NAN) | found | self.run.cost, reasons
 
@@ -102,7 +122,10 @@ class Entry:
         """Client -> how much better than alone, in the unit of the metric; positive is better also for errors."""
         alone = self.reference or {}
         known = {client: value for client, value in self.run.values.items() if client in alone}
-        return {client: alone[client] - value if self.lower else value - alone[client] for client, value in known.items()}
+        return {
+            client: alone[client] - value if self.lower else value - alone[client]
+            for client, value in known.items()
+        }
 
 
 def open_runs(paths: Sequence[Path | str], against: Path | str | None = None) -> list[Entry]:
@@ -111,17 +134,28 @@ def open_runs(paths: Sequence[Path | str], against: Path | str | None = None) ->
     Each run is judged against `against`, or a Standalone run among or beside the others.
     """
     if not paths:
-        raise RunError("expected the folder of at least one run, got none; `equipoise run` names it at its end")
+        raise RunError(
+            "expected the folder of at least one run, got none; `equipoise run` names it at its end"
+        )
     folders = list(dict.fromkeys(map(Path, paths)))
     if len(folders) == 1 and (folders[0] / RESULT).exists():
         return open_comparison(folders[0])[0]
     runs = [read_result(folder, whole=len(folders) > 1) for folder in folders]
     check_same_data(runs)
-    standalone = [run for run in ([read_result(Path(against))] if against is not None else runs) if run.is_alone]
+    standalone = [
+        run
+        for run in ([read_result(Path(against))] if against is not None else runs)
+        if run.is_alone
+    ]
     if against is not None and not standalone:
-        raise RunError(f"{against} is not a run of {ALONE}; gains are counted against what clients reach alone")
+        raise RunError(
+            f"{against} is not a run of {ALONE}; gains are counted against what clients reach alone"
+        )
     names = labels([run.config for run in runs])
-    entries = [Entry(label, run, _alone_of(run, standalone, against is not None)) for label, run in zip(names, runs, strict=True)]
+    entries = [
+        Entry(label, run, _alone_of(run, standalone, against is not None))
+        for label, run in zip(names, runs, strict=True)
+    ]
     check_distinct(entries)
     return aligned(entries)
 
@@ -132,26 +166,51 @@ def open_comparison(folder: Path) -> tuple[list[Entry], dict[str, Any]]:
         saved = json.loads((folder / RESULT).read_text())
         number = int(saved["format"])
         rows = [] if number > FORMAT else [_saved(row) for row in saved["entries"]]
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):  # whatever a damaged file makes of it
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ):  # whatever a damaged file makes of it
         raise damaged(folder) from None
     if number > FORMAT:
         raise RunError(
             f"{folder} was written by a newer version (format {number}, this one reads up to {FORMAT}); upgrade equipoise to open it"
         )
     if not rows:
-        raise RunError(f"{folder} holds no finished run: every run of the comparison failed; {RESULT} says why")
-    known = {name: read_result(folder / name) for _, run, alone, _ in rows for name in (run, alone) if name}
+        raise RunError(
+            f"{folder} holds no finished run: every run of the comparison failed; {RESULT} says why"
+        )
+    known = {
+        name: read_result(folder / name)
+        for _, run, alone, _ in rows
+        for name in (run, alone)
+        if name
+    }
     check_same_data(list(known.values()))
-    return aligned([Entry(method, known[run], known.get(alone), setting) for method, run, alone, setting in rows]), saved
+    return aligned(
+        [
+            Entry(method, known[run], known.get(alone), setting)
+            for method, run, alone, setting in rows
+        ]
+    ), saved
 
 
 def damaged(folder: Path) -> RunError:
-    return RunError(f"{folder / RESULT} cannot be read: it is damaged; run the comparison again, what is finished stays")
+    return RunError(
+        f"{folder / RESULT} cannot be read: it is damaged; run the comparison again, what is finished stays"
+    )
 
 
 def _saved(row: Any) -> tuple[str, str, str, tuple[tuple[str, Any], ...]]:
     """Method, run, run of training alone (or nothing) and grid point of a saved entry."""
-    return str(row["method"]), str(row["run"]), str(row["alone"] or ""), tuple(row["setting"].items())
+    return (
+        str(row["method"]),
+        str(row["run"]),
+        str(row["alone"] or ""),
+        tuple(row["setting"].items()),
+    )
 
 
 def aligned(entries: Sequence[Entry]) -> list[Entry]:
@@ -159,26 +218,51 @@ def aligned(entries: Sequence[Entry]) -> list[Entry]:
 
     Averages over different clients could not be compared: F1, say, may exist for a client under one method and not under another.
     """
-    runs = {run.folder: run for entry in entries for run in (entry.run, entry.alone) if run is not None}
+    runs = {
+        run.folder: run for entry in entries for run in (entry.run, entry.alone) if run is not None
+    }
     first = next(iter(runs.values()))
     for run in runs.values():
         if first.metric not in run.by_metric:
             raise RunError(
                 f"{run.folder} did not measure {first.metric}, which {first.folder} is judged by; it has {', '.join(run.by_metric)}: run it anew with evaluation.main={first.metric}"
             )
-    shared = [metric for metric in first.by_metric if all(metric in run.by_metric for run in runs.values())]
+    shared = [
+        metric
+        for metric in first.by_metric
+        if all(metric in run.by_metric for run in runs.values())
+    ]
     same: dict[Path, RunResult] = {}
     for condition in {run.condition for run in runs.values()}:
         here = [run for run in runs.values() if run.condition == condition]
-        values: dict[str, list[dict[str, float]]] = {metric: [run.by_metric[metric] for run in here] for metric in shared}
-        common = {metric: [client for client in found[0] if all(client in other for other in found)] for metric, found in values.items()}
-        measured = {metric: [c for run in here for c in (*run.undefined.get(metric, ()), *run.by_metric[metric])] for metric in shared}
+        values: dict[str, list[dict[str, float]]] = {
+            metric: [run.by_metric[metric] for run in here] for metric in shared
+        }
+        common = {
+            metric: [client for client in found[0] if all(client in other for other in found)]
+            for metric, found in values.items()
+        }
+        measured = {
+            metric: [
+                c for run in here for c in (*run.undefined.get(metric, ()), *run.by_metric[metric])
+            ]
+            for metric in shared
+        }
         known = {metric: set(clients) for metric, clients in common.items()}
-        missing = {metric: [c for c in dict.fromkeys(measured[metric]) if c not in known[metric]] for metric in shared}
+        missing = {
+            metric: [c for c in dict.fromkeys(measured[metric]) if c not in known[metric]]
+            for metric in shared
+        }
         for run in here:
-            kept = {metric: {client: run.by_metric[metric][client] for client in clients} for metric, clients in common.items()}
+            kept = {
+                metric: {client: run.by_metric[metric][client] for client in clients}
+                for metric, clients in common.items()
+            }
             same[run.folder] = replace(run, metric=first.metric, by_metric=kept, undefined=missing)
-    return [replace(entry, run=same[entry.run.folder], alone=entry.alone and same[entry.alone.folder]) for entry in entries]
+    return [
+        replace(entry, run=same[entry.run.folder], alone=entry.alone and same[entry.alone.folder])
+        for entry in entries
+    ]
 
 
 def read_result(folder: Path, whole: bool = True) -> RunResult:
@@ -195,12 +279,20 @@ def read_result(folder: Path, whole: bool = True) -> RunResult:
         main = run.main_metric
         finals = {metric: run.final(metric) for metric in dict.fromkeys((main, *metrics_of(run)))}
         by_metric = {metric: for_each(run, values) for metric, values in finals.items()}
-        missing = {metric: undefined(run, metric, run.main_model, values) for metric, values in finals.items()}
+        missing = {
+            metric: undefined(run, metric, run.main_model, values)
+            for metric, values in finals.items()
+        }
         counted = {metric: for_each(run, values) for metric, values in derived(run).items()}
         by_metric |= counted
-        missing |= {metric: [c for c in for_each(run, run.counts()) if c not in values] for metric, values in counted.items()}
+        missing |= {
+            metric: [c for c in for_each(run, run.counts()) if c not in values]
+            for metric, values in counted.items()
+        }
         if not by_metric[main]:
-            on_its_own = run.main_split == "shared" or run.main_split in run.config["evaluation"]["splits"]
+            on_its_own = (
+                run.main_split == "shared" or run.main_split in run.config["evaluation"]["splits"]
+            )
             raise RunError(
                 f"{folder} has no result: {one_class(main, missing[main], 0)}"
                 if on_its_own and missing[main]
@@ -220,15 +312,23 @@ def open_run(folder: Path) -> Run:
     if not folder.exists():
         beside = [path.name for path in folder.parent.iterdir()] if folder.parent.is_dir() else []
         near = closest(folder.name, beside, 0.6)
-        hint = f"did you mean {folder.parent / near}?" if near else "`equipoise run` names the folder of a run at its end"
+        hint = (
+            f"did you mean {folder.parent / near}?"
+            if near
+            else "`equipoise run` names the folder of a run at its end"
+        )
         raise RunError(f"no folder {folder}; {hint}")
     if folder.is_dir() and not (folder / DATABASE).exists():
         inside = [path.name for path in runs_in(folder)]
         if inside:
             shown = ", ".join(inside[:5])
-            raise RunError(f"{folder} is not a run but holds {len(inside)}: {shown}; name those you want, such as {folder / inside[0]}")
+            raise RunError(
+                f"{folder} is not a run but holds {len(inside)}: {shown}; name those you want, such as {folder / inside[0]}"
+            )
         if not any(folder.iterdir()):
-            raise RunError(f"{folder} is empty: there is no run in it; start one with `equipoise run --out {folder}`")
+            raise RunError(
+                f"{folder} is empty: there is no run in it; start one with `equipoise run --out {folder}`"
+            )
     return Run(folder)
 
 
@@ -237,11 +337,19 @@ def check_same_data(runs: Sequence[RunResult]) -> None:
     first, known = runs[0], {first.condition: first for first in reversed(runs)}
     for run in runs:
         ours, theirs = flat({"data": first.config["data"]}), flat({"data": run.config["data"]})
-        differing = [key for key in ours if key != "data.partition" and ours[key] != theirs.get(key)]
+        differing = [
+            key for key in ours if key != "data.partition" and ours[key] != theirs.get(key)
+        ]
         if differing or (run.data, run.task) != (first.data, first.task):
             key = differing[0] if differing else ""
-            what = f"{key} is {ours[key]!r} in one and {theirs.get(key)!r} in the other" if differing else "their data sets differ"
-            raise RunError(f"{first.folder} and {run.folder} cannot be compared: {what}; compare runs of the same data")
+            what = (
+                f"{key} is {ours[key]!r} in one and {theirs.get(key)!r} in the other"
+                if differing
+                else "their data sets differ"
+            )
+            raise RunError(
+                f"{first.folder} and {run.folder} cannot be compared: {what}; compare runs of the same data"
+            )
         twin = known[run.condition]
         _check_age(twin, run)
         if twin.fingerprint != run.fingerprint:
@@ -260,7 +368,9 @@ def check_distinct(entries: Sequence[Entry]) -> None:
     for entry in entries:
         twin = seen.setdefault((entry.label, entry.run.condition), entry)
         if twin is not entry:
-            raise RunError(f"{twin.run.folder} and {entry.run.folder} are the same experiment; name one of them")
+            raise RunError(
+                f"{twin.run.folder} and {entry.run.folder} are the same experiment; name one of them"
+            )
 
 
 def _alone_of(run: RunResult, standalone: Sequence[RunResult], insist: bool) -> RunResult | None:

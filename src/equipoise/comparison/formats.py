@@ -46,9 +46,15 @@ def cell(comparison: Comparison, partition: str, method: str, name: str) -> str:
     return text + ("†" if row["p"] is not None and row["p"] < SIGNIFICANT else "")
 
 
-def grid_of(comparison: Comparison, partition: str, mark: Mark, with_cost: bool = True) -> tuple[list[str], list[list[str]]]:
+def grid_of(
+    comparison: Comparison, partition: str, mark: Mark, with_cost: bool = True
+) -> tuple[list[str], list[list[str]]]:
     """Header and rows of one partition's table, every cell marked by its position."""
-    shown = {name: measure for name, measure in comparison.columns.items() if with_cost or name not in COST}
+    shown = {
+        name: measure
+        for name, measure in comparison.columns.items()
+        if with_cost or name not in COST
+    }
     rising = comparison.rising(partition)
     header = ["method", "rank", *(measure.title for measure in shown.values())]
     rows = []
@@ -59,7 +65,9 @@ def grid_of(comparison: Comparison, partition: str, mark: Mark, with_cost: bool 
         cells = []
         for name in shown:
             row = comparison.row(partition, method, name)
-            cells.append(mark(cell(comparison, partition, method, name), row["position"] if row else None))
+            cells.append(
+                mark(cell(comparison, partition, method, name), row["position"] if row else None)
+            )
         rank = first["rank"]
         named = f"{method} {RISING}" if method in rising else method
         rows.append([named, NOTHING if rank is None or math.isnan(rank) else f"{rank:.1f}", *cells])
@@ -73,7 +81,9 @@ def explanation(comparison: Comparison) -> list[str]:
              f"{'points' if metric.unit == '%' else 'the same unit'}; rank: by {comparison.measures[comparison.measure].title}; "
              "CF: collaborative fairness in [-100, 100]; seconds: without measuring"]  # fmt: skip
     if len(comparison.metrics) > 1:
-        lines.append(f"also measured, in table.csv and comparison.json: {', '.join(comparison.metrics[1:])}")
+        lines.append(
+            f"also measured, in table.csv and comparison.json: {', '.join(comparison.metrics[1:])}"
+        )
     if comparison.entries and comparison.entries[0].run.data.startswith("synthetic"):
         lines.append(f"the data, {comparison.entries[0].run.data}, are synthetic")
     if count == 1:
@@ -83,18 +93,30 @@ def explanation(comparison: Comparison) -> list[str]:
     if comparison.entries and comparison.baseline not in comparison.methods:
         lines.append(f"no p-values: no run of the baseline {comparison.baseline} finished")
     elif count < FEWEST_SEEDS:
-        lines.append(f"no p-values against {comparison.baseline}: {TOO_FEW} ({count}; {FEWEST_SEEDS} are needed)")
+        lines.append(
+            f"no p-values against {comparison.baseline}: {TOO_FEW} ({count}; {FEWEST_SEEDS} are needed)"
+        )
     else:
-        lines.append(f"†: differs from {comparison.baseline}, p < {SIGNIFICANT} (paired t test over seeds, Holm's correction)")
+        lines.append(
+            f"†: differs from {comparison.baseline}, p < {SIGNIFICANT} (paired t test over seeds, Holm's correction)"
+        )
     if "majority" in comparison.columns:
-        lines.append("majority class: the accuracy of always naming the most frequent class of a client's test data")
+        lines.append(
+            "majority class: the accuracy of always naming the most frequent class of a client's test data"
+        )
     for partition in comparison.partitions:
         for method, rise in comparison.rising(partition).items():
-            rounds = next(entry.run.curves[metric.name].rounds for entry in comparison.entries if entry.label == method)
+            rounds = next(
+                entry.run.curves[metric.name].rounds
+                for entry in comparison.entries
+                if entry.label == method
+            )
             lines.append(f"{RISING} {method} on {partition}: {in_words(rise, rounds[-1], metric)}")
     lines += _about_metrics(comparison)
     for (method, partition), setting in comparison.settings().items():
-        chosen = ", ".join(f"{key.removeprefix('method.')}={value}" for key, value in setting.items())
+        chosen = ", ".join(
+            f"{key.removeprefix('method.')}={value}" for key, value in setting.items()
+        )
         lines.append(f"{method} on {partition}: {chosen}, chosen on validation data")
     reasons = {
         row["note"]: row["method"]
@@ -103,7 +125,8 @@ def explanation(comparison: Comparison) -> list[str]:
     }
     lines += [f"{method}: {reason}" for reason, method in reasons.items()]
     lines += [
-        f"failed: {failure.method}, partition {failure.partition}, seed {failure.seed}: {failure.reason}" for failure in comparison.failures
+        f"failed: {failure.method}, partition {failure.partition}, seed {failure.seed}: {failure.reason}"
+        for failure in comparison.failures
     ]
     return lines
 
@@ -114,18 +137,30 @@ def _about_metrics(comparison: Comparison) -> list[str]:
         return []
     first = comparison.entries[0].run
     asked = first.config.get("evaluation", {})
-    lines = [why_main(measured(first.task, asked.get("metrics", ()), asked.get("main")), asked.get("main"))]
+    lines = [
+        why_main(
+            measured(first.task, asked.get("metrics", ()), asked.get("main")), asked.get("main")
+        )
+    ]
     if first.counted:
-        lines.append(f"from counts of scores in whole per cent, of clients with at least 30 test samples: {', '.join(first.counted)}")
+        lines.append(
+            f"from counts of scores in whole per cent, of clients with at least 30 test samples: {', '.join(first.counted)}"
+        )
     for metric in comparison.metrics:
         by_condition = {
-            entry.run.condition: (entry.run.undefined.get(metric, []), len(entry.run.by_metric[metric])) for entry in comparison.entries
+            entry.run.condition: (
+                entry.run.undefined.get(metric, []),
+                len(entry.run.by_metric[metric]),
+            )
+            for entry in comparison.entries
         }
         for (partition, seed), (missing, others) in by_condition.items():
             if missing:
                 lines.append(f"{partition}, seed {seed}: {one_class(metric, missing, others)}")
         if find(metric).needs == "two classes" and first.task.outputs > 2:
-            lines.append(f"{metric}: the plain mean over the classes that occur in a client's test data, each against the rest")
+            lines.append(
+                f"{metric}: the plain mean over the classes that occur in a client's test data, each against the rest"
+            )
     return [line for line in lines if line]
 
 
@@ -138,9 +173,19 @@ def markdown(comparison: Comparison) -> str:
     parts = []
     for partition in comparison.partitions:
         header, rows = grid_of(comparison, partition, mark)
-        lines = [header, ["---", *["---:"] * (len(header) - 1)], *([words.markdown(row[0]), *row[1:]] for row in rows)]
-        parts.append(f"### {words.markdown(partition)}\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines))
-    notes = "\n".join(f"- {line}" for line in ["**best**, <u>second best</u>", *map(words.markdown, explanation(comparison))])
+        lines = [
+            header,
+            ["---", *["---:"] * (len(header) - 1)],
+            *([words.markdown(row[0]), *row[1:]] for row in rows),
+        ]
+        parts.append(
+            f"### {words.markdown(partition)}\n\n"
+            + "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        )
+    notes = "\n".join(
+        f"- {line}"
+        for line in ["**best**, <u>second best</u>", *map(words.markdown, explanation(comparison))]
+    )
     return "\n\n".join([*parts, notes]) + "\n"
 
 
@@ -148,9 +193,20 @@ def latex(comparison: Comparison) -> str:
     """Tables for a paper; needs the package booktabs."""
 
     def mark(text: str, position: int | None) -> str:
-        number = words.latex(text).replace("±", r"\pm").replace("†", r"^{\dagger}").replace("–", r"\text{--}")
+        number = (
+            words.latex(text)
+            .replace("±", r"\pm")
+            .replace("†", r"^{\dagger}")
+            .replace("–", r"\text{--}")
+        )
         bare = f"${number}$"
-        return rf"\textbf{{\boldmath {bare}}}" if position == 1 else rf"\underline{{{bare}}}" if position == 2 else bare
+        return (
+            rf"\textbf{{\boldmath {bare}}}"
+            if position == 1
+            else rf"\underline{{{bare}}}"
+            if position == 2
+            else bare
+        )
 
     parts = [r"% \usepackage{amsmath,booktabs}; bold: best, underlined: second best"]
     for partition in comparison.partitions:
@@ -177,7 +233,12 @@ def csv_text(comparison: Comparison) -> str:
     writer = csv.DictWriter(out, list(comparison.rows[0]), lineterminator="\n")
     writer.writeheader()
     for row in comparison.rows:
-        writer.writerow({key: "" if isinstance(value, float) and math.isnan(value) else value for key, value in row.items()})
+        writer.writerow(
+            {
+                key: "" if isinstance(value, float) and math.isnan(value) else value
+                for key, value in row.items()
+            }
+        )
     return out.getvalue()
 
 
@@ -198,10 +259,14 @@ def save(comparison: Comparison) -> None:
         save_output(comparison.folder / name, text)
 
 
-def clients_grid(comparison: Comparison, partition: str, seed: int) -> tuple[list[str], list[list[str]]]:
+def clients_grid(
+    comparison: Comparison, partition: str, seed: int
+) -> tuple[list[str], list[list[str]]]:
     """Who gained and who lost: per client what it reaches alone and the change with every method, most harmed first; the last row counts losers."""
     found = {method: comparison.entry(method, partition, seed) for method in comparison.methods}
-    entries = {method: entry for method, entry in found.items() if entry is not None and entry.reference}
+    entries = {
+        method: entry for method, entry in found.items() if entry is not None and entry.reference
+    }
     if not entries:
         return [], []
     measure = comparison.measures["average"]
@@ -209,10 +274,18 @@ def clients_grid(comparison: Comparison, partition: str, seed: int) -> tuple[lis
     # With a tuned learning rate every method may have a reference of its own; then no single column can show it.
     references = [entry.reference or {} for entry in entries.values()]
     alone = references[0] if all(reference == references[0] for reference in references) else {}
-    clients = sorted(references[0], key=lambda client: sorted(gain.get(client, 0.0) for gain in gains.values()))
+    clients = sorted(
+        references[0], key=lambda client: sorted(gain.get(client, 0.0) for gain in gains.values())
+    )
     rows = [
-        [client, figure(alone.get(client), measure), *(figure(gain.get(client), measure, signed=True) for gain in gains.values())]
+        [
+            client,
+            figure(alone.get(client), measure),
+            *(figure(gain.get(client), measure, signed=True) for gain in gains.values()),
+        ]
         for client in clients
     ]
-    losers = [f"{sum(value < 0 for value in gain.values())} of {len(gain)}" for gain in gains.values()]
+    losers = [
+        f"{sum(value < 0 for value in gain.values())} of {len(gain)}" for gain in gains.values()
+    ]
     return ["client", "alone", *entries], [*rows, ["clients that lose", "", *losers]]

@@ -26,7 +26,10 @@ def labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
         differing = [
             key
             for key in row
-            if key not in NOT_A_NAME and any(other.get(key) != row[key] for other in (kin if key.startswith("method.") else rows))
+            if key not in NOT_A_NAME
+            and any(
+                other.get(key) != row[key] for other in (kin if key.startswith("method.") else rows)
+            )
         ]
         details = ", ".join(f"{key.removeprefix('method.')}={row[key]}" for key in differing)
         found.append(f"{name} ({details})" if details else name)
@@ -34,10 +37,16 @@ def labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _method_name(row: Mapping[str, Any]) -> str:
-    guests = [f"{slot}={_short(row[f'method.{slot}.name'])}" for slot in SLOTS if f"method.{slot}.name" in row]
+    guests = [
+        f"{slot}={_short(row[f'method.{slot}.name'])}"
+        for slot in SLOTS
+        if f"method.{slot}.name" in row
+    ]
     return " + ".join([_short(row["method.name"]), *guests])
 
 
 def _short(name: str) -> str:
     # Of a class inside a function, its own name.
-    return name.rpartition(":")[2].rpartition(".")[2].lower() if ":" in name else methods.shown(name)
+    return (
+        name.rpartition(":")[2].rpartition(".")[2].lower() if ":" in name else methods.shown(name)
+    )

@@ -10,7 +10,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from equipoise.data.roster import SHARED
-from equipoise.metrics import Metric, UndefinedMetric, collaborative_fairness, negative_transfer, spread
+from equipoise.metrics import (
+    Metric,
+    UndefinedMetric,
+    collaborative_fairness,
+    negative_transfer,
+    spread,
+)
 from equipoise.runs import Run
 from equipoise.runs.summary import diverged
 
@@ -32,14 +38,20 @@ class Measure:
 
 def in_unit_of(metric: Metric, title: str = "value", **more: Any) -> Measure:
     """A measure in the metric's own unit: shares in percent with one digit behind the point, errors with four."""
-    return Measure(title, metric.lower_is_better, metric.scale, 1 if metric.unit == "%" else 4, **more)
+    return Measure(
+        title, metric.lower_is_better, metric.scale, 1 if metric.unit == "%" else 4, **more
+    )
 
 
 def measures(metric: Metric) -> dict[str, Measure]:
     """The columns of a table about this metric."""
     return {
         "average": in_unit_of(metric, "average"),
-        **({"majority": replace(in_unit_of(metric, "majority class"), lower=None)} if metric.name == "accuracy" else {}),
+        **(
+            {"majority": replace(in_unit_of(metric, "majority class"), lower=None)}
+            if metric.name == "accuracy"
+            else {}
+        ),
         "worst": in_unit_of(metric, "worst client"),
         "std": replace(in_unit_of(metric, "std"), lower=True),
         "change": in_unit_of(metric, "change", against_alone=True, signed=True),
@@ -60,7 +72,14 @@ def measures(metric: Metric) -> dict[str, Measure]:
 
 COST = ("megabytes", "seconds")  # the same whatever the metric
 DISTANCES = ("d_cos", "d_man")  # measured where evaluation.distances is set
-ASKED = ("best", "p10_change", "p90_change", "best_round", "rounds_to_target", *DISTANCES)  # columns on request, in CSV and JSON always
+ASKED = (
+    "best",
+    "p10_change",
+    "p90_change",
+    "best_round",
+    "rounds_to_target",
+    *DISTANCES,
+)  # columns on request, in CSV and JSON always
 NO_TARGET = "no target was named; --target 0.8, say"
 RANKED = ("average", "worst", "std", "change", "worst_change", "harmed", "cf")
 
@@ -81,26 +100,47 @@ def measure_run(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UndefinedMetric)
         level = spread(list(together.values()), lower)
-        found = {"average": level["mean"], "worst": level["max" if lower else "min"], "std": level["std"]}
+        found = {
+            "average": level["mean"],
+            "worst": level["max" if lower else "min"],
+            "std": level["std"],
+        }
         found["best"] = level["min" if lower else "max"]
         if alone is None:
             change, cf = dict.fromkeys(("average", "worst", "harmed", "p10", "p90"), NAN), NAN
         else:
             a, t = pairs(alone, together)
             change, cf = negative_transfer(a, t, lower), collaborative_fairness(a, t)
-    found |= {"change": change["average"], "worst_change": change["worst"], "harmed": change["harmed"], "cf": cf}
+    found |= {
+        "change": change["average"],
+        "worst_change": change["worst"],
+        "harmed": change["harmed"],
+        "cf": cf,
+    }
     found |= {"p10_change": change["p10"], "p90_change": change["p90"]}
-    reasons = [diverged(metric.name, together)] if diverged(metric.name, together) else [str(item.message) for item in caught]
-    return found, {name: reasons[-1] for name, value in found.items() if np.isnan(value) and reasons}
+    reasons = (
+        [diverged(metric.name, together)]
+        if diverged(metric.name, together)
+        else [str(item.message) for item in caught]
+    )
+    return found, {
+        name: reasons[-1] for name, value in found.items() if np.isnan(value) and reasons
+    }
 
 
-def pairs(alone: Mapping[str, float], together: Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
+def pairs(
+    alone: Mapping[str, float], together: Mapping[str, float]
+) -> tuple[np.ndarray, np.ndarray]:
     """Values of the clients that both have, in the order of the first."""
     both = [client for client in alone if client in together]
-    return np.array([alone[client] for client in both]), np.array([together[client] for client in both])
+    return np.array([alone[client] for client in both]), np.array(
+        [together[client] for client in both]
+    )
 
 
-def values_by_client(run: Run, metric: str | None = None, split: str | None = None) -> dict[str, float]:
+def values_by_client(
+    run: Run, metric: str | None = None, split: str | None = None
+) -> dict[str, float]:
     """Client -> value at the end; a model that all share, measured once on one test set for all, is what each client has."""
     return for_each(run, run.final(metric, split=split))
 
@@ -125,5 +165,9 @@ def cost_of(run: Run) -> dict[str, float]:
     """Megabytes sent both ways, and seconds of training, transport and aggregation; measuring and saving are not counted."""
     rounds = run.rounds() + run.finish()
     moved = sum(row["bytes_down"] + row["bytes_up"] for row in rounds)
-    seconds = sum(row["seconds"].get(phase, 0.0) for row in rounds for phase in ("clients", "transport", "aggregation"))
+    seconds = sum(
+        row["seconds"].get(phase, 0.0)
+        for row in rounds
+        for phase in ("clients", "transport", "aggregation")
+    )
     return {"megabytes": moved / 1e6, "seconds": seconds}

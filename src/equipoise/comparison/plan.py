@@ -55,19 +55,35 @@ def plan(
     config = as_config(base)
     _check_lists(seeds, partitions, grid or {})
     if not methods:
-        raise ConfigurationError("methods: expected at least one, got none; `equipoise methods` lists them")
-    listed = _distinct([as_method(alone_for(config) if method == ALONE else method, imports) for method in methods])
-    reference = next((method for method in listed if _name(method) == ALONE), None) or as_method(alone_for(config))
+        raise ConfigurationError(
+            "methods: expected at least one, got none; `equipoise methods` lists them"
+        )
+    listed = _distinct(
+        [as_method(alone_for(config) if method == ALONE else method, imports) for method in methods]
+    )
+    reference = next((method for method in listed if _name(method) == ALONE), None) or as_method(
+        alone_for(config)
+    )
     listed = _distinct([reference, *listed])
     _check_grid(grid or {}, listed)
     shared = experiment(config, imports)
-    seeds, dealt = list(dict.fromkeys(seeds)) or [shared.seed], list(dict.fromkeys(partitions)) or [shared.data.partition]
+    seeds, dealt = (
+        list(dict.fromkeys(seeds)) or [shared.seed],
+        list(dict.fromkeys(partitions)) or [shared.data.partition],
+    )
     names = labels([{"method": _spec(method)} for method in listed])
     cells = []
-    for partition, seed, (label, method) in itertools.product(dealt, seeds, zip(names, listed, strict=True)):
+    for partition, seed, (label, method) in itertools.product(
+        dealt, seeds, zip(names, listed, strict=True)
+    ):
         for setting in _settings(grid or {}, method):
-            fixed = {"data.partition": partition, "seed": seed, "workers": 0} | {k: v for k, v in setting if not _of_method(k)}
-            tuned = _tuned(method, {key.removeprefix("method."): value for key, value in setting if _of_method(key)})
+            fixed = {"data.partition": partition, "seed": seed, "workers": 0} | {
+                k: v for k, v in setting if not _of_method(k)
+            }
+            tuned = _tuned(
+                method,
+                {key.removeprefix("method."): value for key, value in setting if _of_method(key)},
+            )
             wanted = experiment({**with_settings(config, fixed), "method": tuned}, imports)
             alone = folder_name(experiment({**dict(wanted), "method": reference}, imports))
             cells.append(Cell(label, partition, seed, wanted, folder_name(wanted), alone, setting))
@@ -81,7 +97,11 @@ def plan(
 
 def default_baseline(labels: Sequence[str]) -> str:
     """The method that others are tested against unless told: fedavg, else the first that is not training alone."""
-    return "fedavg" if "fedavg" in labels else next((label for label in labels if label != ALONE), ALONE)
+    return (
+        "fedavg"
+        if "fedavg" in labels
+        else next((label for label in labels if label != ALONE), ALONE)
+    )
 
 
 def from_file(config: FromFile, **given: Any) -> tuple[FromFile, dict[str, Any]]:
@@ -95,12 +115,17 @@ def from_file(config: FromFile, **given: Any) -> tuple[FromFile, dict[str, Any]]
         kind, word = kinds.get(name, ((list, tuple), "list"))
         if value and not isinstance(value, kind):
             raise ConfigurationError(f"{name}: expected a {word}, got {quoted(value)}")
-    return config.changed({key: value for key, value in config.items() if key not in given}, given.values()), found
+    return config.changed(
+        {key: value for key, value in config.items() if key not in given}, given.values()
+    ), found
 
 
 def as_config(base: Experiment | Mapping[str, Any]) -> dict[str, Any]:
     """A configuration as a mapping whose sections are mappings; Python objects in it stay what they are."""
-    return {key: value.model_dump() if isinstance(value, BaseModel) else value for key, value in dict(base).items()}
+    return {
+        key: value.model_dump() if isinstance(value, BaseModel) else value
+        for key, value in dict(base).items()
+    }
 
 
 def alone_for(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,28 +133,42 @@ def alone_for(config: Mapping[str, Any]) -> dict[str, Any]:
     several = list(config.get("models") or {})
     if not several:
         return {"name": ALONE}
-    return {"name": ALONE, "model": next((name for name in ("private", "model") if name in several), several[0])}
+    return {
+        "name": ALONE,
+        "model": next((name for name in ("private", "model") if name in several), several[0]),
+    }
 
 
 def as_method(given: Any, imports: Imports = OWN) -> Any:
     """A method as given, checked: as plain data with all its parameters, or as it is where another process could not import it."""
-    method = given if isinstance(given, Method) else method_from(method_spec(given, imports), imports)
+    method = (
+        given if isinstance(given, Method) else method_from(method_spec(given, imports), imports)
+    )
     return method if name_is_local(method) else spec_of(method)
 
 
 def content(wanted: Experiment) -> dict[str, Any]:
     """All that the result of a run depends on, as plain data."""
     found: dict[str, Any] = json.loads(
-        json.dumps({key: value for key, value in wanted.as_names().items() if key not in OPERATIONAL}, default=str)
+        json.dumps(
+            {key: value for key, value in wanted.as_names().items() if key not in OPERATIONAL},
+            default=str,
+        )
     )
     if wanted.dataset is not None:
         digest = hashlib.blake2b(digest_size=8)
         for tensor in (wanted.dataset.x, wanted.dataset.y):
             digest.update(tensor.contiguous().numpy().data)
         found["dataset"] = digest.hexdigest()
-    objects = {name: spec for name, spec in wanted.architectures().items() if not isinstance(spec, (str, dict))}
+    objects = {
+        name: spec
+        for name, spec in wanted.architectures().items()
+        if not isinstance(spec, (str, dict))
+    }
     if objects:
-        found["objects"] = {name: getattr(spec, "__qualname__", repr(spec)) for name, spec in objects.items()}
+        found["objects"] = {
+            name: getattr(spec, "__qualname__", repr(spec)) for name, spec in objects.items()
+        }
     return found
 
 
@@ -173,9 +212,17 @@ def _tuned(method: Any, parameters: Mapping[str, Any]) -> Any:
     base, guests = parts(method)
     of_base = {key: value for key, value in parameters.items() if "." not in key}
     of_guests = {
-        slot: {key.removeprefix(f"{slot}."): value for key, value in parameters.items() if key.startswith(f"{slot}.")} for slot in guests
+        slot: {
+            key.removeprefix(f"{slot}."): value
+            for key, value in parameters.items()
+            if key.startswith(f"{slot}.")
+        }
+        for slot in guests
     }
-    return compose(replace(base, **of_base), **{slot: replace(guest, **of_guests[slot]) for slot, guest in guests.items()})
+    return compose(
+        replace(base, **of_base),
+        **{slot: replace(guest, **of_guests[slot]) for slot, guest in guests.items()},
+    )
 
 
 def _applies(key: str, method: Any) -> bool:
@@ -184,26 +231,39 @@ def _applies(key: str, method: Any) -> bool:
 
 
 def _check_lists(seeds: Sequence[Any], partitions: Sequence[Any], grid: Mapping[str, Any]) -> None:
-    for name, values, kind, what in (("seeds", seeds, int, "whole numbers"), ("partitions", partitions, str, "texts")):
+    for name, values, kind, what in (
+        ("seeds", seeds, int, "whole numbers"),
+        ("partitions", partitions, str, "texts"),
+    ):
         wrong = [value for value in values if not isinstance(value, kind)]
         if wrong:
             raise ConfigurationError(f"{name}: expected {what}, got {quoted(wrong[0])}")
     for key, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence):
-            raise ConfigurationError(f"grid: expected a list of values for {key}, got {quoted(values)}")
+            raise ConfigurationError(
+                f"grid: expected a list of values for {key}, got {quoted(values)}"
+            )
         several = [value for value in values if isinstance(value, (list, Mapping))]
         if several:
-            raise ConfigurationError(f"grid: expected numbers or texts for {key}, got {quoted(several[0])}")
+            raise ConfigurationError(
+                f"grid: expected numbers or texts for {key}, got {quoted(several[0])}"
+            )
 
 
 def _check_grid(grid: Mapping[str, Sequence[Any]], listed: Sequence[Any]) -> None:
     for key, values in grid.items():
         if not values:
-            raise ConfigurationError(f"grid: expected values for {key}, got none; write {key}=0.01,0.1")
+            raise ConfigurationError(
+                f"grid: expected values for {key}, got none; write {key}=0.01,0.1"
+            )
         if key in ("seed", "data.partition", "method", "method.name"):
-            raise ConfigurationError(f"grid: {key} is not a setting to tune; use the seeds, partitions and methods of the comparison")
+            raise ConfigurationError(
+                f"grid: {key} is not a setting to tune; use the seeds, partitions and methods of the comparison"
+            )
         if key == "evaluation" or key.startswith("evaluation."):
-            raise ConfigurationError(f"grid: {key} is not a setting to tune: all runs of a comparison are measured alike; set it for all")
+            raise ConfigurationError(
+                f"grid: {key} is not a setting to tune: all runs of a comparison are measured alike; set it for all"
+            )
         if not any(_applies(key, method) for method in listed):
             known = sorted({f"method.{name}" for method in listed for name in flat(_spec(method))})
             raise nearest("grid key", key, [name for name in known if name != "method.name"])
@@ -211,4 +271,7 @@ def _check_grid(grid: Mapping[str, Sequence[Any]], listed: Sequence[Any]) -> Non
 
 def _settings(grid: Mapping[str, Sequence[Any]], method: Any) -> list[Setting]:
     concerned = {key: values for key, values in grid.items() if _applies(key, method)}
-    return [tuple(zip(concerned, values, strict=True)) for values in itertools.product(*concerned.values())]
+    return [
+        tuple(zip(concerned, values, strict=True))
+        for values in itertools.product(*concerned.values())
+    ]

@@ -13,7 +13,15 @@ from equipoise.checked.names import nearest
 from equipoise.comparison import formats
 from equipoise.comparison.entries import Entry, RunResult, aligned, check_same_data, read_result
 from equipoise.comparison.measures import ASKED, DISTANCES, RANKED, values_by_client
-from equipoise.comparison.plan import Cell, Setting, as_config, default_baseline, default_folder, from_file, plan
+from equipoise.comparison.plan import (
+    Cell,
+    Setting,
+    as_config,
+    default_baseline,
+    default_folder,
+    from_file,
+    plan,
+)
 from equipoise.comparison.side_by_side import Progress, cores, execute
 from equipoise.comparison.table import Comparison, Failure
 from equipoise.experiment import ConfigurationError, Experiment, load, with_settings
@@ -57,7 +65,9 @@ def compare(
             base, methods=methods, seeds=seeds, partitions=partitions, grid=grid, baseline=baseline, level=level, measure=measure,
             measures=measures, target=target,
         )  # fmt: skip
-        methods, seeds, partitions, grid, baseline, level, measure, measures, target = found.values()
+        methods, seeds, partitions, grid, baseline, level, measure, measures, target = (
+            found.values()
+        )
     level, measure = 0.95 if level is None else level, measure or "average"
     imports = base.imports if isinstance(base, Experiment) else permitted(base, allow_imports)
     for name in measures:
@@ -68,10 +78,16 @@ def compare(
     cells = plan(base, methods, seeds, partitions, grid, imports)
     if cluster is not None:
         if jobs not in (None, 1):
-            raise ConfigurationError(f"jobs: expected 1 run at a time on a cluster, got {jobs}; each run has all of its cores")
-        reason = next((cell.experiment.portable for cell in cells if cell.experiment.portable), None)
+            raise ConfigurationError(
+                f"jobs: expected 1 run at a time on a cluster, got {jobs}; each run has all of its cores"
+            )
+        reason = next(
+            (cell.experiment.portable for cell in cells if cell.experiment.portable), None
+        )
         if reason is not None:
-            raise ConfigurationError(f"--cluster: expected an experiment that other machines can rebuild, but {reason}")
+            raise ConfigurationError(
+                f"--cluster: expected an experiment that other machines can rebuild, but {reason}"
+            )
         jobs = 1
     if jobs is not None and jobs < 1:
         raise ConfigurationError(f"jobs: expected at least 1 run at a time, got {jobs}")
@@ -83,13 +99,28 @@ def compare(
     if measure not in RANKED:
         raise nearest("measure", measure, list(RANKED))
     if not 0 < level < 1:
-        raise ConfigurationError(f"level: expected a share between 0 and 1 such as 0.95, got {level:g}")
-    if len({cell.setting for cell in cells}) > 1 and VALIDATION not in cells[0].experiment.evaluation.splits:
-        raise ConfigurationError("grid: settings are chosen on validation data; put `validation` into evaluation.splits")
+        raise ConfigurationError(
+            f"level: expected a share between 0 and 1 such as 0.95, got {level:g}"
+        )
+    if (
+        len({cell.setting for cell in cells}) > 1
+        and VALIDATION not in cells[0].experiment.evaluation.splits
+    ):
+        raise ConfigurationError(
+            "grid: settings are chosen on validation data; put `validation` into evaluation.splits"
+        )
     folder = Path(out) if out is not None else default_folder(base, imports)
     runs = _writable(folder) / "runs"
-    reasons = execute(cells, runs, jobs or cores(), progress or Progress(), {"cluster": cluster, "trust_network": trust_network})
-    results = {cell.name: read_result(runs / cell.name) for cell in cells if cell.name not in reasons}
+    reasons = execute(
+        cells,
+        runs,
+        jobs or cores(),
+        progress or Progress(),
+        {"cluster": cluster, "trust_network": trust_network},
+    )
+    results = {
+        cell.name: read_result(runs / cell.name) for cell in cells if cell.name not in reasons
+    }
     if results:
         check_same_data(list(results.values()))
     entries = [
@@ -97,9 +128,20 @@ def compare(
         for cell in _chosen(cells, results)
         if cell.name in results
     ]
-    failures = [Failure(cell.label, cell.partition, cell.seed, reasons[cell.name]) for cell in cells if cell.name in reasons]
+    failures = [
+        Failure(cell.label, cell.partition, cell.seed, reasons[cell.name])
+        for cell in cells
+        if cell.name in reasons
+    ]
     result = Comparison(
-        aligned(entries) if entries else [], baseline, failures, folder, level=level, measure=measure, asked=tuple(measures), target=target
+        aligned(entries) if entries else [],
+        baseline,
+        failures,
+        folder,
+        level=level,
+        measure=measure,
+        asked=tuple(measures),
+        target=target,
     )
     formats.save(result)
     return result
@@ -109,7 +151,9 @@ def _writable(folder: Path) -> Path:
     try:
         (folder / "runs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"cannot write a comparison to {folder}: {error.strerror or error}; choose a folder that can be written") from error
+        raise RunError(
+            f"cannot write a comparison to {folder}: {error.strerror or error}; choose a folder that can be written"
+        ) from error
     return folder
 
 
@@ -117,7 +161,9 @@ def _chosen(cells: Sequence[Cell], results: Mapping[str, RunResult]) -> list[Cel
     """For every method and partition the cells of the grid point that is best on validation data, over all seeds."""
     groups: dict[tuple[str, str], dict[Setting, list[Cell]]] = {}
     for cell in cells:
-        groups.setdefault((cell.label, cell.partition), {}).setdefault(cell.setting, []).append(cell)
+        groups.setdefault((cell.label, cell.partition), {}).setdefault(cell.setting, []).append(
+            cell
+        )
     return [cell for settings in groups.values() for cell in _best(settings, results)]
 
 
@@ -125,22 +171,42 @@ def _best(settings: Mapping[Setting, list[Cell]], results: Mapping[str, RunResul
     if len(settings) == 1:
         return next(iter(settings.values()))
     # Settings are judged by the same seeds: one that failed in some seed gives way to one that did not.
-    done = {setting: [cell for cell in cells if cell.name in results] for setting, cells in settings.items()}
+    done = {
+        setting: [cell for cell in cells if cell.name in results]
+        for setting, cells in settings.items()
+    }
     most = max(map(len, done.values()))
-    scores = _on_validation({setting: cells for setting, cells in done.items() if len(cells) == most}, results)
+    scores = _on_validation(
+        {setting: cells for setting, cells in done.items() if len(cells) == most}, results
+    )
     return settings[max(scores, key=lambda setting: scores[setting])]
 
 
-def _on_validation(settings: Mapping[Setting, list[Cell]], results: Mapping[str, RunResult]) -> dict[Setting, float]:
+def _on_validation(
+    settings: Mapping[Setting, list[Cell]], results: Mapping[str, RunResult]
+) -> dict[Setting, float]:
     """The mean over seeds and clients on validation data, higher being better; a diverged run counts as worst."""
-    values = {cell.name: _validation(results[cell.name]) for cells in settings.values() for cell in cells}
+    values = {
+        cell.name: _validation(results[cell.name]) for cells in settings.values() for cell in cells
+    }
     scores = {}
     for setting, cells in settings.items():
         means = []
         for cell in cells:  # over the clients for which all settings have a value: F1, say, may exist under one and not under another
-            rivals = [values[other.name] for others in settings.values() for other in others if other.seed == cell.seed]
-            common = [client for client in values[cell.name] if all(client in rival for rival in rivals)]
-            means.append(float(np.mean([values[cell.name][client] for client in common])) if common else np.nan)
+            rivals = [
+                values[other.name]
+                for others in settings.values()
+                for other in others
+                if other.seed == cell.seed
+            ]
+            common = [
+                client for client in values[cell.name] if all(client in rival for rival in rivals)
+            ]
+            means.append(
+                float(np.mean([values[cell.name][client] for client in common]))
+                if common
+                else np.nan
+            )
         score = float(np.mean(means)) if means else np.nan
         better = -score if cells and find(results[cells[0].name].metric).lower_is_better else score
         scores[setting] = -np.inf if np.isnan(score) else better

@@ -44,14 +44,21 @@ def main() -> None:
             for output in (1, 2):  # what a method prints must not pass for an event
                 os.dup2(log.fileno(), output)
         try:
-            carry_out(experiment(job["experiment"], Imports.of_job(job["imports"])), Path(job["folder"]), tell, job["where"])
+            carry_out(
+                experiment(job["experiment"], Imports.of_job(job["imports"])),
+                Path(job["folder"]),
+                tell,
+                job["where"],
+            )
             tell("done")
         except Exception as error:
             traceback.print_exc()
             tell("failed", reason=_in_one_line(error))
 
 
-def carry_out(wanted: Experiment, folder: Path, tell: Tell, where: Mapping[str, Any] = MappingProxyType({})) -> None:
+def carry_out(
+    wanted: Experiment, folder: Path, tell: Tell, where: Mapping[str, Any] = MappingProxyType({})
+) -> None:
     """Run an experiment, or go on where an earlier process stopped; tells of every round."""
     last = time.monotonic()
 

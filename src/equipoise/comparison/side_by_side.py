@@ -37,7 +37,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def execute(cells: Sequence[Cell], folder: Path, jobs: int, progress: Progress, where: Mapping[str, Any] | None = None) -> dict[str, str]:
+def execute(
+    cells: Sequence[Cell],
+    folder: Path,
+    jobs: int,
+    progress: Progress,
+    where: Mapping[str, Any] | None = None,
+) -> dict[str, str]:
     """Run what is missing, `jobs` at a time, `where` a cluster is named there; returns the reason of every failure by the name of the cell."""
     missing = [cell for cell in cells if not finished(folder / cell.name)]
     progress.on_plan(missing, len(cells) - len(missing))
@@ -48,9 +54,18 @@ def execute(cells: Sequence[Cell], folder: Path, jobs: int, progress: Progress, 
             failures[cell.name] = failure
         progress.on_end(cell, failure)
 
-    _side_by_side([cell for cell in missing if cell.experiment.portable is None], folder, jobs, progress, ended, where or {})
+    _side_by_side(
+        [cell for cell in missing if cell.experiment.portable is None],
+        folder,
+        jobs,
+        progress,
+        ended,
+        where or {},
+    )
     for cell in missing:
-        if cell.experiment.portable is not None:  # its data, model or method live in this process only
+        if (
+            cell.experiment.portable is not None
+        ):  # its data, model or method live in this process only
             ended(cell, _here(cell, folder, progress))
     return failures
 
@@ -81,7 +96,12 @@ def _here(cell: Cell, folder: Path, progress: Progress) -> str | None:
 
 
 def _side_by_side(
-    cells: Sequence[Cell], folder: Path, jobs: int, progress: Progress, ended: Callable[[Cell, str | None], None], where: Mapping[str, Any]
+    cells: Sequence[Cell],
+    folder: Path,
+    jobs: int,
+    progress: Progress,
+    ended: Callable[[Cell, str | None], None],
+    where: Mapping[str, Any],
 ) -> None:
     left, children, stop = deque(cells), [], threading.Event()
 
@@ -112,14 +132,29 @@ def _side_by_side(
 
 def _start() -> subprocess.Popen[bytes]:
     # One thread each: as many processes as cores fill the machine, and results must not depend on the number of threads.
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
     # -P: what lies in the current folder, a stranger's perhaps, is not imported in place of a library.
     command = [sys.executable, "-P", "-m", "equipoise.comparison.run_process"]
     # A session of its own: Ctrl-C reaches this process only, which then ends its children in order.
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True)
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    )
 
 
-def _in_child(child: subprocess.Popen[bytes], cell: Cell, folder: Path, progress: Progress, where: Mapping[str, Any]) -> str | None:
+def _in_child(
+    child: subprocess.Popen[bytes],
+    cell: Cell,
+    folder: Path,
+    progress: Progress,
+    where: Mapping[str, Any],
+) -> str | None:
     """Why the run failed; None if it did not."""
     log, limit = folder / cell.name / "log.txt", cell.experiment.participation.deadline
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -132,9 +167,7 @@ def _in_child(child: subprocess.Popen[bytes], cell: Cell, folder: Path, progress
                 progress.on_round(cell, last["round"])
     except TimeoutError:
         _end(child)
-        return (
-            f"no sign of life for {limit:g} seconds (participation.deadline), so it was ended; the comparison, run again, goes on with it"
-        )
+        return f"no sign of life for {limit:g} seconds (participation.deadline), so it was ended; the comparison, run again, goes on with it"
     if last.get("event") == "done":
         log.unlink(missing_ok=True)
         return None
@@ -144,7 +177,9 @@ def _in_child(child: subprocess.Popen[bytes], cell: Cell, folder: Path, progress
     return f"its process ended with {'signal' if code < 0 else 'status'} {abs(code)} (details in {log})"
 
 
-def _send(child: subprocess.Popen[bytes], cell: Cell, folder: Path, log: Path, where: Mapping[str, Any]) -> None:
+def _send(
+    child: subprocess.Popen[bytes], cell: Cell, folder: Path, log: Path, where: Mapping[str, Any]
+) -> None:
     imports = cell.experiment.imports.plain()
     path = [path or os.getcwd() for path in sys.path]
     job = {

@@ -13,7 +13,14 @@ from typing import Any
 from equipoise.comparison.entries import FORMAT, RESULT, Entry, damaged, open_comparison, open_runs
 from equipoise.comparison.measures import ASKED, COST, DISTANCES, NAN, Measure, measures
 from equipoise.comparison.plan import default_baseline
-from equipoise.metrics import Metric, PartialMetric, UndefinedMetric, against_baseline, average_ranks, over_seeds
+from equipoise.metrics import (
+    Metric,
+    PartialMetric,
+    UndefinedMetric,
+    against_baseline,
+    average_ranks,
+    over_seeds,
+)
 from equipoise.metrics.registry import find
 from equipoise.runs.convergence import average, still_rising
 from equipoise.storage.files import RunError
@@ -40,7 +47,9 @@ class Comparison:
     level: float = field(default=0.95, kw_only=True)  # of the intervals over seeds
     measure: str = field(default="average", kw_only=True)  # what methods are ranked by
     asked: tuple[str, ...] = field(default=(), kw_only=True)  # further columns of the table
-    target: float | None = field(default=None, kw_only=True)  # of the mean over clients, for the rounds to it
+    target: float | None = field(
+        default=None, kw_only=True
+    )  # of the mean over clients, for the rounds to it
 
     @property
     def metric(self) -> Metric:
@@ -54,7 +63,11 @@ class Comparison:
 
     def seen_by(self, metric: str) -> Comparison:
         """The same runs in a table about another of their metrics."""
-        return self if metric == self.metric.name else replace(self, entries=[entry.seen_by(metric) for entry in self.entries])
+        return (
+            self
+            if metric == self.metric.name
+            else replace(self, entries=[entry.seen_by(metric) for entry in self.entries])
+        )
 
     @property
     def measures(self) -> dict[str, Measure]:
@@ -63,15 +76,25 @@ class Comparison:
     @property
     def columns(self) -> dict[str, Measure]:
         """The measures that the table shows; all others are in CSV and JSON."""
-        left_out = {*ASKED} - {*self.asked} | ({"majority"} if not any(entry.run.majority for entry in self.entries) else set())
+        left_out = {*ASKED} - {*self.asked} | (
+            {"majority"} if not any(entry.run.majority for entry in self.entries) else set()
+        )
         return {name: measure for name, measure in self.measures.items() if name not in left_out}
 
     def rising(self, partition: str) -> dict[str, tuple[int, float]]:
         """Methods whose mean over clients and seeds still got better at the end: from which round on, and by how much."""
         found = {}
         for method in self.methods:
-            entries = [entry for seed in self.seeds if (entry := self.entry(method, partition, seed)) is not None]
-            curves = [entry.run.curves[self.metric.name] for entry in entries if self.metric.name in entry.run.curves]
+            entries = [
+                entry
+                for seed in self.seeds
+                if (entry := self.entry(method, partition, seed)) is not None
+            ]
+            curves = [
+                entry.run.curves[self.metric.name]
+                for entry in entries
+                if self.metric.name in entry.run.curves
+            ]
             rise = still_rising(average(curves), self.metric.lower_is_better) if curves else None
             if rise is not None:
                 found[method] = rise
@@ -102,7 +125,9 @@ class Comparison:
         for method in self.methods:
             entries = [self.entry(method, partition, seed) for seed in self.seeds]
             if any(entries):
-                found[method] = [NAN if entry is None else entry.measured[0][measure] for entry in entries]
+                found[method] = [
+                    NAN if entry is None else entry.measured[0][measure] for entry in entries
+                ]
         return found
 
     @cached_property
@@ -112,22 +137,40 @@ class Comparison:
         The table's own metric comes first, and only it has rows of cost, which is the same for all. `position` is 1 for the best method and 2 for
         the second best; `p` is adjusted by Holm's method over all methods compared.
         """
-        others = (row for metric in self.metrics[1:] for row in self.seen_by(metric).own_rows if row["measure"] not in (*COST, *DISTANCES))
+        others = (
+            row
+            for metric in self.metrics[1:]
+            for row in self.seen_by(metric).own_rows
+            if row["measure"] not in (*COST, *DISTANCES)
+        )
         return [*self.own_rows, *others]
 
     @cached_property
     def own_rows(self) -> list[dict[str, Any]]:
         """The rows of the table's own metric."""
-        return [row for partition in self.partitions for name in self.measures for row in self._rows(partition, name)]
+        return [
+            row
+            for partition in self.partitions
+            for name in self.measures
+            for row in self._rows(partition, name)
+        ]
 
     def _rows(self, partition: str, name: str) -> list[dict[str, Any]]:
         measure, values = self.measures[name], self.per_seed(partition, name)
-        known = {method: numbers for method, numbers in values.items() if not all(map(math.isnan, numbers))}
+        known = {
+            method: numbers
+            for method, numbers in values.items()
+            if not all(map(math.isnan, numbers))
+        }
         with warnings.catch_warnings():  # gaps are told in the rows: `seeds`, `undefined`, `note`
             warnings.simplefilter("ignore", UndefinedMetric)
             warnings.simplefilter("ignore", PartialMetric)
             means = {method: over_seeds(numbers, self.level) for method, numbers in values.items()}
-            tests = against_baseline(known, self.baseline) if self.baseline in known and measure.lower is not None else {}
+            tests = (
+                against_baseline(known, self.baseline)
+                if self.baseline in known and measure.lower is not None
+                else {}
+            )
             ranks = average_ranks(known, measure.lower) if measure.lower is not None else {}
         positions = _positions({method: means[method].value for method in known}, measure.lower)
         rows = []
@@ -143,7 +186,14 @@ class Comparison:
 
     def _reason(self, method: str, partition: str, measure: str) -> str:
         found = (self.entry(method, partition, seed) for seed in self.seeds)
-        return next((entry.measured[1][measure] for entry in found if entry and measure in entry.measured[1]), "")
+        return next(
+            (
+                entry.measured[1][measure]
+                for entry in found
+                if entry and measure in entry.measured[1]
+            ),
+            "",
+        )
 
     def row(self, partition: str, method: str, measure: str) -> dict[str, Any] | None:
         return self._rows_by_key.get((partition, method, measure))
@@ -154,7 +204,11 @@ class Comparison:
 
     def settings(self) -> dict[tuple[str, str], Mapping[str, Any]]:
         """(method, partition) -> the grid point that was chosen on validation data."""
-        return {(entry.label, entry.run.condition[0]): dict(entry.setting) for entry in self.entries if entry.setting}
+        return {
+            (entry.label, entry.run.condition[0]): dict(entry.setting)
+            for entry in self.entries
+            if entry.setting
+        }
 
     def as_plain(self) -> dict[str, Any]:
         """All of it as plain data; numbers that do not exist are null."""
@@ -163,13 +217,18 @@ class Comparison:
             "format": FORMAT,
             "metric": self.metric.name,
             "lower_is_better": self.metric.lower_is_better,
-            "metrics": {name: {"unit": find(name).unit, "lower_is_better": find(name).lower_is_better} for name in self.metrics},
+            "metrics": {
+                name: {"unit": find(name).unit, "lower_is_better": find(name).lower_is_better}
+                for name in self.metrics
+            },
             "baseline": self.baseline,
             "level": self.level,
             "measure": self.measure,
             "columns": list(self.asked),
             "target": self.target,
-            "not converged": {partition: list(self.rising(partition)) for partition in self.partitions},
+            "not converged": {
+                partition: list(self.rising(partition)) for partition in self.partitions
+            },
             "seeds": self.seeds,
             "entries": [
                 {
@@ -180,11 +239,16 @@ class Comparison:
                     "run": _inside(entry.run.folder, here),
                     "alone": _inside(entry.alone.folder, here) if entry.alone is not None else None,
                     "measures": {name: _number(value) for name, value in entry.measured[0].items()},
-                    "clients": {client: _number(value) for client, value in entry.run.values.items()},
-                    "clients by metric": {
-                        name: {client: _number(value) for client, value in values.items()} for name, values in entry.run.by_metric.items()
+                    "clients": {
+                        client: _number(value) for client, value in entry.run.values.items()
                     },
-                    "undefined": {name: clients for name, clients in entry.run.undefined.items() if clients},
+                    "clients by metric": {
+                        name: {client: _number(value) for client, value in values.items()}
+                        for name, values in entry.run.by_metric.items()
+                    },
+                    "undefined": {
+                        name: clients for name, clients in entry.run.undefined.items() if clients
+                    },
                 }
                 for entry in self.entries
             ],
@@ -201,14 +265,30 @@ def opened(paths: Sequence[Path | str], against: Path | str | None = None) -> Co
         return Comparison(entries, default_baseline([entry.label for entry in entries]))
     entries, saved = open_comparison(folder)
     if against is not None:
-        raise RunError(f"{folder} is a comparison, whose runs are judged against its own runs of training alone; leave out --against")
+        raise RunError(
+            f"{folder} is a comparison, whose runs are judged against its own runs of training alone; leave out --against"
+        )
     try:
         failures = [Failure(**row) for row in saved["failures"]]
         baseline, level = str(saved["baseline"]), float(saved["level"])
         measure = str(saved.get("measure", "average"))  # a comparison of version 0.1 has none
-        asked, target = tuple(map(str, saved.get("columns", ()))), saved.get("target")  # nor has one of version 0.1 these
-        entries = [replace(entry, target=None if target is None else float(target)) for entry in entries]
-        found = Comparison(entries, baseline, failures, folder, level=level, measure=measure, asked=asked, target=target)
+        asked, target = (
+            tuple(map(str, saved.get("columns", ()))),
+            saved.get("target"),
+        )  # nor has one of version 0.1 these
+        entries = [
+            replace(entry, target=None if target is None else float(target)) for entry in entries
+        ]
+        found = Comparison(
+            entries,
+            baseline,
+            failures,
+            folder,
+            level=level,
+            measure=measure,
+            asked=asked,
+            target=target,
+        )
         fits = 0 < level < 1 and measure in found.measures and set(asked) <= set(ASKED)
     except (KeyError, TypeError, ValueError):
         fits = False
@@ -226,7 +306,11 @@ def _positions(values: Mapping[str, float], lower: bool | None) -> dict[str, int
     if lower is None or len(values) < 2:
         return {}
     levels = sorted(set(values.values()), reverse=not lower)[:2]
-    return {method: 1 + levels.index(value) for method, value in sorted(values.items()) if value in levels}
+    return {
+        method: 1 + levels.index(value)
+        for method, value in sorted(values.items())
+        if value in levels
+    }
 
 
 def _number(value: Any) -> Any:

@@ -52,24 +52,38 @@ class Composed(Method):
     """A base that trains, with slots filled by guests."""
 
     base: Method
-    guests: Mapping[str, Method] = field(hash=False)  # by slot; the base's hash is enough, and a mapping has none
+    guests: Mapping[str, Method] = field(
+        hash=False
+    )  # by slot; the base's hash is enough, and a mapping has none
 
     weighs = property(lambda self: self.base.weighs)
     uploads_model = property(lambda self: self.base.uploads_model)
     shares_model = property(lambda self: self.base.shares_model)
     trains = property(lambda self: self.base.trains)
-    needs_plain_sgd = property(lambda self: any(part.needs_plain_sgd for part in (self.base, *self.guests.values())))
-    needs_validation = property(lambda self: any(part.needs_validation for part in (self.base, *self.guests.values())))
-    needs_classes = property(lambda self: any(part.needs_classes for part in (self.base, *self.guests.values())))
+    needs_plain_sgd = property(
+        lambda self: any(part.needs_plain_sgd for part in (self.base, *self.guests.values()))
+    )
+    needs_validation = property(
+        lambda self: any(part.needs_validation for part in (self.base, *self.guests.values()))
+    )
+    needs_classes = property(
+        lambda self: any(part.needs_classes for part in (self.base, *self.guests.values()))
+    )
 
     def __post_init__(self) -> None:
         for part in (self.base, *self.guests.values()):
             if isinstance(part, Composed):
-                raise Unsound(f"{part.title} is a composition already; give all slots in one call of compose")
+                raise Unsound(
+                    f"{part.title} is a composition already; give all slots in one call of compose"
+                )
         check(self.base, self.guests)
         # Copies: a guest's steps are told from those of the base by whose they are, also where one object was given twice.
-        object.__setattr__(self, "guests", {slot: copy(self.guests[slot]) for slot in SLOTS if slot in self.guests})
-        if "finish" in self.guests:  # what it is given to end with, in place of a model of its own: shadowed in the instance, as in `flow`
+        object.__setattr__(
+            self, "guests", {slot: copy(self.guests[slot]) for slot in SLOTS if slot in self.guests}
+        )
+        if (
+            "finish" in self.guests
+        ):  # what it is given to end with, in place of a model of its own: shadowed in the instance, as in `flow`
             vars(self.guests["finish"])["given"] = self._given
 
     @property
@@ -78,7 +92,11 @@ class Composed(Method):
 
     def _in(self, *slots: str) -> list[tuple[str, Method]]:
         """The guests in some slots, with the names of their branches: a method in two slots is there once."""
-        return list({label(self.guests[slot]): self.guests[slot] for slot in slots if slot in self.guests}.items())
+        return list(
+            {
+                label(self.guests[slot]): self.guests[slot] for slot in slots if slot in self.guests
+            }.items()
+        )
 
     def check(self, task: Task) -> None:
         self.base.check(task)
@@ -105,7 +123,9 @@ class Composed(Method):
             )
         # A guest that starts from "the model" means the one that is trained here, whatever it is called.
         seen = replace(server, main=state.model.model) if "model" in state else server
-        return state.with_(**{name: _without_model(guest.start(seen)) for name, guest in self._in(*SLOTS)})
+        return state.with_(
+            **{name: _without_model(guest.start(seen)) for name, guest in self._in(*SLOTS)}
+        )
 
     def setup(self, server: Server, state: State, everyone: Cohort) -> State:
         state = self._kept(state, self.base.setup(server, state, everyone))
@@ -114,10 +134,16 @@ class Composed(Method):
         return state
 
     def finish(self, server: Server, state: State, everyone: Cohort) -> State:
-        accompanied = _Accompanied(everyone, lambda client, down: self._delivered(server, state, client, down, "inputs"))
+        accompanied = _Accompanied(
+            everyone, lambda client, down: self._delivered(server, state, client, down, "inputs")
+        )
         state = self._kept(state, self.base.finish(server, state, accompanied))
         for name, guest in self._in(*SLOTS):
-            state = _put(state, name, guest.finish(server, _seen_by(state, name), self._carried(server, state, everyone)))
+            state = _put(
+                state,
+                name,
+                guest.finish(server, _seen_by(state, name), self._carried(server, state, everyone)),
+            )
         return state
 
     def _given(self, client: Client, down: Down) -> Mapping[str, Model | Served]:
@@ -164,7 +190,9 @@ class Composed(Method):
     def observe(self, server: Server, state: State, ups: Ups) -> State:
         # Guests look first: what they remember refers to the model that this round's clients received.
         for name, guest in self._in("weights", "beside"):
-            state = _put(state, name, guest.observe(server, _seen_by(state, name), _ups_of(ups, name)))
+            state = _put(
+                state, name, guest.observe(server, _seen_by(state, name), _ups_of(ups, name))
+            )
         return self._kept(state, self.base.observe(server, state, ups))
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
@@ -176,7 +204,15 @@ class Composed(Method):
         return self._kept(state, self.base.update(server, state, ups, weights))
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
-        return self._delivered(server, state, client_id, self.base.deliver(server, state, client_id), "inputs", "beside", "finish")
+        return self._delivered(
+            server,
+            state,
+            client_id,
+            self.base.deliver(server, state, client_id),
+            "inputs",
+            "beside",
+            "finish",
+        )
 
     def serves(self, client: Client, down: Down) -> Mapping[str, Model | Served]:
         served = dict(self.base.serves(client, down))
@@ -190,17 +226,30 @@ class Composed(Method):
                 for key, one in guest.serves(client, Down({**down, **down[name]})).items():
                     main = isinstance(one, Served) and one.main
                     # Under its own name where the base has a model of that name: what all end with must not be taken for another.
-                    served.setdefault(name.removeprefix("@") if main and key in served else key, one if main else _minor(one))
+                    served.setdefault(
+                        name.removeprefix("@") if main and key in served else key,
+                        one if main else _minor(one),
+                    )
         return served
 
     def round(self, server: Server, state: State, cohort: Cohort) -> State:
         # An exchange of the base's own, with another Down than `deliver` gives, changes inputs like any other.
-        accompanied = _Accompanied(cohort, lambda client, down: self._delivered(server, state, client, down, "inputs"))
-        return self.alongside(server, self._kept(state, self.flow.round(server, state, accompanied)), cohort)
+        accompanied = _Accompanied(
+            cohort, lambda client, down: self._delivered(server, state, client, down, "inputs")
+        )
+        return self.alongside(
+            server, self._kept(state, self.flow.round(server, state, accompanied)), cohort
+        )
 
     def alongside(self, server: Server, state: State, cohort: Cohort) -> State:
         for name, guest in self._in("finish"):
-            state = _put(state, name, guest.alongside(server, _seen_by(state, name), self._carried(server, state, cohort)))
+            state = _put(
+                state,
+                name,
+                guest.alongside(
+                    server, _seen_by(state, name), self._carried(server, state, cohort)
+                ),
+            )
         return state
 
     @cached_property
@@ -215,16 +264,23 @@ class Composed(Method):
         vars(flow).update({slot: getattr(self, slot) for slot in METHOD_SLOTS if slot != "round"})
         return flow
 
-    def _delivered(self, server: Server, state: State, client_id: str, down: Down, *slots: str) -> Down:
+    def _delivered(
+        self, server: Server, state: State, client_id: str, down: Down, *slots: str
+    ) -> Down:
         """What a client receives, with what the guests in these slots add to it."""
         added = {name: guest for name, guest in self._in(*slots) if name not in down}
         return down.with_(
-            **{name: _without_model(guest.deliver(server, _seen_by(state, name), client_id)) for name, guest in added.items()}
+            **{
+                name: _without_model(guest.deliver(server, _seen_by(state, name), client_id))
+                for name, guest in added.items()
+            }
         )
 
     def _kept(self, before: State, after: State) -> State:
         """The guests' branches stay, also where the base made a state anew."""
-        return after.with_(**{name: before[name] for name, _ in self._in(*SLOTS) if name not in after})
+        return after.with_(
+            **{name: before[name] for name, _ in self._in(*SLOTS) if name not in after}
+        )
 
 
 class _Accompanied(Cohort):
@@ -234,10 +290,19 @@ class _Accompanied(Cohort):
         self.cohort, self.ids, self.add = cohort, cohort.ids, add
 
     def run(
-        self, step: Callable[..., Up | None], down: Down | None = None, *, each: Callable[[str], Down] | None = None, strict: bool = False
+        self,
+        step: Callable[..., Up | None],
+        down: Down | None = None,
+        *,
+        each: Callable[[str], Down] | None = None,
+        strict: bool = False,
     ) -> Ups:
         return self.cohort.run(
-            step, each=lambda client: self.add(client, each(client) if each is not None else down or Down()), strict=strict
+            step,
+            each=lambda client: self.add(
+                client, each(client) if each is not None else down or Down()
+            ),
+            strict=strict,
         )
 
     def weighed(self, ids: Sequence[str], weights: Weights) -> None:
@@ -259,7 +324,9 @@ def step_name(method: Method, step: Callable[..., Any]) -> str:
     for guest in guests.values():
         if owner is guest:
             return f"{label(guest)}.{name}"
-    raise TypeError(f"cohort.run: expected a method of {method.title} such as self.client, got {step!r}; steps travel by name")
+    raise TypeError(
+        f"cohort.run: expected a method of {method.title} such as self.client, got {step!r}; steps travel by name"
+    )
 
 
 def guest_named(method: Method, name: str) -> Method:
@@ -286,4 +353,9 @@ def _put(state: State, name: str, own: State) -> State:
 
 
 def _ups_of(ups: Ups, name: str) -> Ups:
-    return Ups([(client, None if up is None else Up({**up, **up.get(name, {})})) for client, up in ups.positions])
+    return Ups(
+        [
+            (client, None if up is None else Up({**up, **up.get(name, {})}))
+            for client, up in ups.positions
+        ]
+    )

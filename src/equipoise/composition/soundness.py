@@ -25,7 +25,9 @@ def check(base: Method, guests: Mapping[str, Method]) -> None:
         if slot not in SLOTS:
             raise nearest("slot", slot, list(SLOTS))
         if any(label(other) == label(guest) and other != guest for other in guests.values()):
-            raise Unsound(f"{guest.title} stands in two slots with different settings, but has one name in records; give both the same")
+            raise Unsound(
+                f"{guest.title} stands in two slots with different settings, but has one name in records; give both the same"
+            )
         reason = _refusal(base, slot, guest, guests)
         if reason:
             raise Unsound(f"{slot}={guest.title}() on {base.title}(): {reason}")
@@ -48,9 +50,7 @@ def _refusal(base: Method, slot: str, guest: Method, guests: Mapping[str, Method
             return "its inputs follow from what it observes in a round, which this slot never asks; give it as beside, too"
         judge = next((part for part in (base, *elsewhere) if part.needs_validation), None)
         if judge is not None:
-            return (
-                f"{judge.title} measures models on validation data at the server, where inputs are not changed; its numbers would be wrong"
-            )
+            return f"{judge.title} measures models on validation data at the server, where inputs are not changed; its numbers would be wrong"
     if slot == "beside":
         if not overridden(guest, "observe"):
             return "it remembers nothing that could stand beside another method"

@@ -93,13 +93,32 @@ def understood(config: DataConfig, dataset: Dataset | None = None) -> Understand
     ]
     columns: list[ColumnSchema | str] = [
         *schema.columns,
-        *(name for name in first if name != label and name not in {column.name for column in schema.columns}),
+        *(
+            name
+            for name in first
+            if name != label and name not in {column.name for column in schema.columns}
+        ),
     ]
     seen = [
-        _seen(column, [table[_name(column)] for table in sites.tables.values() if _name(column) in table], config) for column in columns
+        _seen(
+            column,
+            [table[_name(column)] for table in sites.tables.values() if _name(column) in table],
+            config,
+        )
+        for column in columns
     ]
     files = {file: str(one) for file, one in sites.dialects.items()}
-    return Understanding(dataset.name, dataset.task.kind, label, guessed, found, tuple(seen), files, tuple(warnings), schema)
+    return Understanding(
+        dataset.name,
+        dataset.task.kind,
+        label,
+        guessed,
+        found,
+        tuple(seen),
+        files,
+        tuple(warnings),
+        schema,
+    )
 
 
 def _name(column: ColumnSchema | str) -> str:
@@ -112,8 +131,13 @@ def _of_dataset(dataset: Dataset, config: DataConfig) -> Understanding:
     places = {column.name: place for place, column in enumerate(dataset.columns)}
     cells = {name: dataset.x.numpy()[:, place] for name, place in places.items()}
     seen = tuple(_seen(column, [cells[column.name]], config) for column in schema.inputs)
-    warnings = [*dataset.notes, *(_of_sites(sites, dataset.task.class_names, config) if dataset.site is not None else [])]
-    return Understanding(dataset.name, dataset.task.kind, None, False, sites, seen, {}, tuple(warnings), schema)
+    warnings = [
+        *dataset.notes,
+        *(_of_sites(sites, dataset.task.class_names, config) if dataset.site is not None else []),
+    ]
+    return Understanding(
+        dataset.name, dataset.task.kind, None, False, sites, seen, {}, tuple(warnings), schema
+    )
 
 
 def _of_images(folder: Path, config: DataConfig) -> Understanding:
@@ -123,17 +147,30 @@ def _of_images(folder: Path, config: DataConfig) -> Understanding:
     shapes = Counter(image_shape(file) for file in files)
     counts = Counter((file.parent.parent.name, file.parent.name) for file in files)
     names = sorted({site for site, _ in counts})
-    sites = tuple(_site(name, {one: counts[name, one] for one in classes if counts[name, one]}, config) for name in names)
+    sites = tuple(
+        _site(name, {one: counts[name, one] for one in classes if counts[name, one]}, config)
+        for name in names
+    )
     channels = max(shape[0] for shape in shapes)
     sizes = sorted({shape[1:] for shape in shapes})
     size = common_size(sizes, config.image_size) or sizes[0]
     warnings = _of_sites(sites, classes, config)
     if sizes != [size] and config.image_size is None:
         shown = ", ".join(f"{height}x{width}" for height, width in sizes[:_NAMED])
-        have = f"images have {len(sizes)} different sizes, such as {shown}" if len(sizes) > 1 else f"images are large, {shown}"
-        warnings.append(f"{have} (height x width): they are read at {size[0]}x{size[1]}; data.image_size=128, say, chooses another size")
-    schema = config.schema or Schema(task="classification", classes=classes, shape=(channels, *size))
-    return Understanding(folder.name, "classification", None, False, sites, (), {}, tuple(warnings), schema)
+        have = (
+            f"images have {len(sizes)} different sizes, such as {shown}"
+            if len(sizes) > 1
+            else f"images are large, {shown}"
+        )
+        warnings.append(
+            f"{have} (height x width): they are read at {size[0]}x{size[1]}; data.image_size=128, say, chooses another size"
+        )
+    schema = config.schema or Schema(
+        task="classification", classes=classes, shape=(channels, *size)
+    )
+    return Understanding(
+        folder.name, "classification", None, False, sites, (), {}, tuple(warnings), schema
+    )
 
 
 def _sites(dataset: Dataset, config: DataConfig) -> tuple[Site, ...]:
@@ -145,10 +182,21 @@ def _sites(dataset: Dataset, config: DataConfig) -> tuple[Site, ...]:
         if dataset.task.classifies:
             labels = dataset.task.class_names or tuple(map(str, range(dataset.task.outputs)))
             found.append(
-                _site(name, {labels[int(code)]: int(n) for code, n in zip(*np.unique(y, return_counts=True), strict=True)}, config)
+                _site(
+                    name,
+                    {
+                        labels[int(code)]: int(n)
+                        for code, n in zip(*np.unique(y, return_counts=True), strict=True)
+                    },
+                    config,
+                )
             )
         else:
-            target = {"mean": float(y.mean()), "lowest": float(y.min()), "highest": float(y.max())} if len(y) else {}
+            target = (
+                {"mean": float(y.mean()), "lowest": float(y.min()), "highest": float(y.max())}
+                if len(y)
+                else {}
+            )
             found.append(Site(name, len(y), _tests(len(y), config), {}, target))
     return tuple(found)
 
@@ -160,7 +208,11 @@ def _site(name: str, classes: Mapping[str, int], config: DataConfig) -> Site:
 
 def _tests(rows: int, config: DataConfig) -> int | None:
     """How many rows a client of this site would be tested on; None where clients are not sites, or share a test set."""
-    natural = config.test == "local" and config.partition in ("auto", "natural") and config.samples is None
+    natural = (
+        config.test == "local"
+        and config.partition in ("auto", "natural")
+        and config.samples is None
+    )
     return math.floor(config.split[2] * rows + 1e-9) if natural else None
 
 
@@ -170,15 +222,22 @@ def _seen(column: ColumnSchema | str, parts: Sequence[np.ndarray], config: DataC
         return Seen(column, "not in the schema", gaps, "left out")
     if column.kind not in INPUTS:
         return Seen(column.name, column.kind, gaps, "left out")
-    scaling = {"auto": "client" if config.test != "global" else "pooled"}.get(config.normalise, config.normalise)
-    scaled = {"client": "scaled by each client's own mean and deviation", "pooled": "scaled by mean and deviation of all clients"}
+    scaling = {"auto": "client" if config.test != "global" else "pooled"}.get(
+        config.normalise, config.normalise
+    )
+    scaled = {
+        "client": "scaled by each client's own mean and deviation",
+        "pooled": "scaled by mean and deviation of all clients",
+    }
     how = f", {scaled[scaling]}" if scaling in scaled else ", not scaled"
     becomes = {
         "number": f"1 input{how}",
         "date": f"1 input (days since 1970){how}",
         "category": f"{len(column.categories) + 1} inputs: {_some(column.categories)}, other",
     }[column.kind]
-    return Seen(column.name, column.kind, gaps, becomes + ("; 1 more marks gaps" if column.gaps else ""))
+    return Seen(
+        column.name, column.kind, gaps, becomes + ("; 1 more marks gaps" if column.gaps else "")
+    )
 
 
 def _gaps(cells: np.ndarray) -> np.ndarray:
@@ -192,14 +251,24 @@ def _of_columns(sites: Sites, schema: Schema, guessed: bool) -> list[str]:
     for column in schema.columns:
         name = quoted(column.name)
         parts = [table[column.name] for table in sites.tables.values() if column.name in table]
-        texts = [cell for part in parts if part.dtype.kind not in "fiu" for cell in map(str, part) if not is_missing(cell)]
-        infinite = sum(int((np.abs(part) > LARGEST).sum()) for part in parts if part.dtype.kind == "f")
+        texts = [
+            cell
+            for part in parts
+            if part.dtype.kind not in "fiu"
+            for cell in map(str, part)
+            if not is_missing(cell)
+        ]
+        infinite = sum(
+            int((np.abs(part) > LARGEST).sum()) for part in parts if part.dtype.kind == "f"
+        )
         if infinite:
             found.append(
                 f"column {name}: {infinite} cells are infinite (inf, or beyond 3e38) and count as missing; mend them, or leave them empty"
             )
         if parts and all(_gaps(part).all() for part in parts):
-            found.append(f"column {name} has no value at all; remove it from the files, or leave it out of the schema")
+            found.append(
+                f"column {name} has no value at all; remove it from the files, or leave it out of the schema"
+            )
         if not guessed:
             continue
         if column.kind in ("identifier", "text"):
@@ -209,8 +278,14 @@ def _of_columns(sites: Sites, schema: Schema, guessed: bool) -> list[str]:
                 f"number or category in a schema (equipoise data check --save schema.yaml, then --schema schema.yaml)"
             )
         if column.kind in ("identifier", "text", "category") and texts:
-            strange = [cell for cell in texts if column_of([cell.replace(",", ".", 1)]).dtype.kind != "f"]
-            numbers = sum(part.size for part in parts) - len(strange) - sum(int(_gaps(part).sum()) for part in parts)
+            strange = [
+                cell for cell in texts if column_of([cell.replace(",", ".", 1)]).dtype.kind != "f"
+            ]
+            numbers = (
+                sum(part.size for part in parts)
+                - len(strange)
+                - sum(int(_gaps(part).sum()) for part in parts)
+            )
             if strange and numbers > 4 * len(strange):
                 found.append(
                     f"column {name} is not read as numbers because of {len(strange)} cells such as {quoted(strange[0])}; "
@@ -219,10 +294,16 @@ def _of_columns(sites: Sites, schema: Schema, guessed: bool) -> list[str]:
         if column.kind == "date":
             found.append(
                 f"column {name} holds dates, which become numbers (days since 1970); leave the column out of the schema if the day says nothing"
-                + (f"; it could be read with the month first, too: here {_first(texts)}" if _either(texts, column.formats) else "")
+                + (
+                    f"; it could be read with the month first, too: here {_first(texts)}"
+                    if _either(texts, column.formats)
+                    else ""
+                )
             )
         if column.kind == "category":
-            counts = Counter(str(cell) for part in parts for cell in cells_as_text(part))  # also where a site has numbers only
+            counts = Counter(
+                str(cell) for part in parts for cell in cells_as_text(part)
+            )  # also where a site has numbers only
             found += _near_equal(column.categories, counts, f"column {name}: the categories")
     return found
 
@@ -230,7 +311,9 @@ def _of_columns(sites: Sites, schema: Schema, guessed: bool) -> list[str]:
 def _either(cells: Sequence[str], formats: Sequence[str]) -> bool:
     """Whether day and month could be exchanged in all cells."""
     swapped = [form.replace("%d/%m", "%m/%d") for form in formats]
-    return swapped != list(formats) and all(any(is_date(cell, form) for form in swapped) for cell in set(cells))
+    return swapped != list(formats) and all(
+        any(is_date(cell, form) for form in swapped) for cell in set(cells)
+    )
 
 
 def _first(cells: Sequence[str]) -> str:
@@ -241,10 +324,14 @@ def _first(cells: Sequence[str]) -> str:
 def _of_labels(sites: Sites, label: str, classes: Sequence[str], rows: int) -> list[str]:
     if not classes:
         return []
-    counts = Counter(str(cell) for table in sites.tables.values() for cell in cells_as_text(table[label]))
+    counts = Counter(
+        str(cell) for table in sites.tables.values() for cell in cells_as_text(table[label])
+    )
     found = _near_equal(classes, counts, "the labels")
     if len(classes) > 20 and 2 * len(classes) > rows:
-        found.append(f"the label {quoted(label)} has {len(classes)} classes for {rows} rows; choose another column with --label")
+        found.append(
+            f"the label {quoted(label)} has {len(classes)} classes for {rows} rows; choose another column with --label"
+        )
     return found
 
 
@@ -267,7 +354,9 @@ def _of_sites(sites: Sequence[Site], classes: Sequence[str], config: DataConfig)
             f"there is one site only, {quoted(sites[0].name)}, so nobody to learn with; give one file per site, or a column that names the site (data.site)"
         )
     if len(classes) == 1:
-        found.append(f"all rows have the label {quoted(classes[0])}, so there is nothing to learn; is another column the label (--label)?")
+        found.append(
+            f"all rows have the label {quoted(classes[0])}, so there is nothing to learn; is another column the label (--label)?"
+        )
     for site in sites:
         lacks = [name for name in classes if not site.classes.get(name)]
         if lacks and len(classes) > 1:
@@ -285,4 +374,6 @@ def _of_sites(sites: Sequence[Site], classes: Sequence[str], config: DataConfig)
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    return ", ".join(names[:_NAMED]) + (
+        f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    )

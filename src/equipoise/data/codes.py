@@ -145,8 +145,14 @@ def state_of(postal_code: str) -> str | None:
     ('CA', 'MA', None, 'MA')
     """
     digits = postal_code.strip().partition("-")[0]
-    digits = digits.zfill(5) if len(digits) == 4 else digits  # a table program took it for a number and dropped its first 0
-    return _STATE_OF.get(digits[:3]) if digits.isascii() and digits.isdigit() and len(digits) in (3, 5) else None
+    digits = (
+        digits.zfill(5) if len(digits) == 4 else digits
+    )  # a table program took it for a number and dropped its first 0
+    return (
+        _STATE_OF.get(digits[:3])
+        if digits.isascii() and digits.isdigit() and len(digits) in (3, 5)
+        else None
+    )
 
 
 def system_of(name: str) -> str | None:
@@ -173,17 +179,23 @@ class LabelRule:
     @cached_property
     def _known(self) -> frozenset[tuple[str, str]]:
         both = {(system, bare(code)) for system, code in self.codes}
-        return frozenset(both | {("", code) for _, code in both})  # an event that tells no system is judged by its code alone
+        return frozenset(
+            both | {("", code) for _, code in both}
+        )  # an event that tells no system is judged by its code alone
 
     def matches(self, system: str, code: str) -> bool:
-        return (system, bare(code)) in self._known or (bool(system) and ("", bare(code)) in self._any)
+        return (system, bare(code)) in self._known or (
+            bool(system) and ("", bare(code)) in self._any
+        )
 
     @cached_property
     def _any(self) -> frozenset[tuple[str, str]]:
         return frozenset(("", bare(code)) for system, code in self.codes if not system)
 
 
-PANCREATIC_CANCER = LabelRule(tuple((system, code) for system, codes in PANCREAS.items() for code in codes))
+PANCREATIC_CANCER = LabelRule(
+    tuple((system, code) for system, codes in PANCREAS.items() for code in codes)
+)
 
 
 def read_rule(file: Path | str) -> LabelRule:
@@ -198,7 +210,9 @@ def read_rule(file: Path | str) -> LabelRule:
     return LabelRule(tuple(_pairs(file, header, lines[1:])))
 
 
-def _pairs(file: Path | str, header: list[str], rows: Iterable[list[str]]) -> Iterable[tuple[str, str]]:
+def _pairs(
+    file: Path | str, header: list[str], rows: Iterable[list[str]]
+) -> Iterable[tuple[str, str]]:
     for number, row in enumerate(rows, 2):
         cells = dict(zip(header, row, strict=False))
         system = system_of(cells.get("system", ""))

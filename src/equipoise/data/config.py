@@ -14,7 +14,9 @@ from equipoise.data.sets.synthetic import Synthetic
 from equipoise.data.transforms import NORMALISATIONS, augmentation
 
 # The name that the key has in a file is one that pydantic once used for something else.
-warnings.filterwarnings("ignore", 'Field name "schema" in "DataConfig" shadows an attribute', UserWarning)
+warnings.filterwarnings(
+    "ignore", 'Field name "schema" in "DataConfig" shadows an attribute', UserWarning
+)
 
 
 class DataConfig(BaseModel):
@@ -22,34 +24,75 @@ class DataConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    name: str = Field("digits", description="a registered set, several joined as domains (mnist+usps), or a path: per-site files or images")
-    partition: str = Field("auto", description="iid, dirichlet:0.3, ics:5, ...; auto is natural where the data have sites, else iid")
-    clients: int | None = Field(None, ge=1, le=1_000_000, description="how many; none: what the partition or the sites fix, else 10")
-    split: tuple[float, float, float] = Field((0.7, 0.1, 0.2), description="shares of training, validation and test inside a client")
+    name: str = Field(
+        "digits",
+        description="a registered set, several joined as domains (mnist+usps), or a path: per-site files or images",
+    )
+    partition: str = Field(
+        "auto",
+        description="iid, dirichlet:0.3, ics:5, ...; auto is natural where the data have sites, else iid",
+    )
+    clients: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="how many; none: what the partition or the sites fix, else 10",
+    )
+    split: tuple[float, float, float] = Field(
+        (0.7, 0.1, 0.2), description="shares of training, validation and test inside a client"
+    )
     test: Literal["local", "global", "site"] = Field(
-        "local", description="local: each client its own part; global: one for all; site: the official test part of the client's site"
+        "local",
+        description="local: each client its own part; global: one for all; site: the official test part of the client's site",
     )
     pool: Literal["auto", "all", "train"] = Field(
-        "auto", description="official parts that are dealt; auto is train if the official test part is kept"
+        "auto",
+        description="official parts that are dealt; auto is train if the official test part is kept",
     )
-    samples: int | None = Field(None, ge=1, description="deal only so many samples, drawn at random: for quick trials")
-    task: Literal["classification", "regression"] | None = Field(None, description="override, for sets whose grades are classes or numbers")
+    samples: int | None = Field(
+        None, ge=1, description="deal only so many samples, drawn at random: for quick trials"
+    )
+    task: Literal["classification", "regression"] | None = Field(
+        None, description="override, for sets whose grades are classes or numbers"
+    )
     schema: Schema | None = Field(  # type: ignore[assignment]
-        None, description="columns, kinds, categories, classes, as `equipoise data check --save` writes them: a file or a mapping"
+        None,
+        description="columns, kinds, categories, classes, as `equipoise data check --save` writes them: a file or a mapping",
     )
-    synthetic: Synthetic | None = Field(None, description="samples, features, classes and seed of a synthetic set, in place of a name")
+    synthetic: Synthetic | None = Field(
+        None,
+        description="samples, features, classes and seed of a synthetic set, in place of a name",
+    )
     label: str | None = Field(None, description="the label column of a table")
-    site: str | None = Field(None, description="the column that names the site, when all sites share one file")
-    codes: str | None = Field(None, description="of patients' records: a file of the codes that make a label; none: pancreatic cancer")
-    events: int | None = Field(None, ge=1, le=10_000, description="of patients' records: how many events are kept of each, the latest")
-    categorical: tuple[str, ...] = Field((), description="columns of a table whose numbers are categories")
-    normalise: str = Field(
-        "auto", description="images: none, half, imagenet, ...; tables: client, pooled, none; auto: none for images, client for tables"
+    site: str | None = Field(
+        None, description="the column that names the site, when all sites share one file"
     )
-    image_size: int | None = Field(None, ge=4, le=1024, description="resize images to this height and width")
-    augment: tuple[str, ...] = Field((), description="for training batches: crop, crop_reflect, flip, rotate")
+    codes: str | None = Field(
+        None,
+        description="of patients' records: a file of the codes that make a label; none: pancreatic cancer",
+    )
+    events: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="of patients' records: how many events are kept of each, the latest",
+    )
+    categorical: tuple[str, ...] = Field(
+        (), description="columns of a table whose numbers are categories"
+    )
+    normalise: str = Field(
+        "auto",
+        description="images: none, half, imagenet, ...; tables: client, pooled, none; auto: none for images, client for tables",
+    )
+    image_size: int | None = Field(
+        None, ge=4, le=1024, description="resize images to this height and width"
+    )
+    augment: tuple[str, ...] = Field(
+        (), description="for training batches: crop, crop_reflect, flip, rotate"
+    )
     duplicates: Literal["together", "separate"] = Field(
-        "together", description="equal samples stay on one side of a split, or are treated as different"
+        "together",
+        description="equal samples stay on one side of a split, or are treated as different",
     )
 
     @model_validator(mode="before")
@@ -59,8 +102,14 @@ class DataConfig(BaseModel):
             return given
         name, made = given.get("name"), given.get("synthetic")
         if made is not None and name not in (None, SYNTHETIC):
-            raise ValueError(f"synthetic: expected no other data set beside it, got name {quoted(name)}; leave one of the two out")
-        return {**given, "name": SYNTHETIC, "synthetic": {} if made is None else made} if made is not None or name == SYNTHETIC else given
+            raise ValueError(
+                f"synthetic: expected no other data set beside it, got name {quoted(name)}; leave one of the two out"
+            )
+        return (
+            {**given, "name": SYNTHETIC, "synthetic": {} if made is None else made}
+            if made is not None or name == SYNTHETIC
+            else given
+        )
 
     @field_validator("schema", mode="before")
     @classmethod
@@ -71,14 +120,18 @@ class DataConfig(BaseModel):
     @classmethod
     def _writable(cls, name: str) -> str:
         if not is_unicode(name) or "\0" in name or len(name) > 4096:
-            raise ValueError(f"expected a name or a path in UTF-8, got {quoted(name)}; rename the file or folder")
+            raise ValueError(
+                f"expected a name or a path in UTF-8, got {quoted(name)}; rename the file or folder"
+            )
         return name
 
     @field_validator("split")
     @classmethod
     def _shares(cls, split: tuple[float, float, float]) -> tuple[float, float, float]:
         if split[0] <= 0 or min(split) < 0 or abs(sum(split) - 1) > 1e-6:
-            raise ValueError(f"expected three shares (train, validation, test) that add up to 1 with a positive first, got {split}")
+            raise ValueError(
+                f"expected three shares (train, validation, test) that add up to 1 with a positive first, got {split}"
+            )
         return split
 
     @field_validator("normalise")
@@ -86,7 +139,9 @@ class DataConfig(BaseModel):
     def _known_normalisation(cls, name: str) -> str:
         allowed = ("auto", "client", "pooled", *NORMALISATIONS)
         if name not in allowed:
-            raise ValueError(f"unknown normalisation {quoted(name)}{did_you_mean(name, allowed)}; known: {', '.join(allowed)}")
+            raise ValueError(
+                f"unknown normalisation {quoted(name)}{did_you_mean(name, allowed)}; known: {', '.join(allowed)}"
+            )
         return name
 
     @field_validator("augment")

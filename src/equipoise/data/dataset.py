@@ -32,14 +32,22 @@ class Dataset:
     y: Tensor
     task: Task
     part: np.ndarray | None = None  # official split per sample: 0 train, 1 validation, 2 test
-    site: np.ndarray | None = None  # natural owner (hospital, domain) per sample, a number into site_names
+    site: np.ndarray | None = (
+        None  # natural owner (hospital, domain) per sample, a number into site_names
+    )
     site_names: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()  # of a table; NaN means missing there and is refused elsewhere
     licence: str = "unknown"
     source: str = ""
-    codes: tuple[str, ...] = ()  # of patients' histories, numbered from 1; empty: samples are no histories
-    notes: tuple[str, ...] = ()  # what a reader left out or changed, and what else whoever sees results has to know, in sentences
-    schema: Schema | None = None  # what it is made of, as its files or its user said; none: as the samples say
+    codes: tuple[
+        str, ...
+    ] = ()  # of patients' histories, numbered from 1; empty: samples are no histories
+    notes: tuple[
+        str, ...
+    ] = ()  # what a reader left out or changed, and what else whoever sees results has to know, in sentences
+    schema: Schema | None = (
+        None  # what it is made of, as its files or its user said; none: as the samples say
+    )
 
     def __repr__(self) -> str:  # never a sample: it may stand in an error or a log
         return f"Dataset({self.name!r}, {len(self.x)} samples of shape {self.task.shape}, {self.task.kind})"
@@ -50,31 +58,65 @@ class Dataset:
             checked_name(name, f"data set {self.name}: the site")
         for name in self.task.class_names:
             checked_name(name, f"data set {self.name}: the label")
-        for what, values in (("labels", self.y), ("split marks", self.part), ("site marks", self.site)):
+        for what, values in (
+            ("labels", self.y),
+            ("split marks", self.part),
+            ("site marks", self.site),
+        ):
             if values is not None and len(values) != n:
-                raise ValueError(f"data set {self.name}: {n} samples but {len(values)} {what}; give one for each sample")
+                raise ValueError(
+                    f"data set {self.name}: {n} samples but {len(values)} {what}; give one for each sample"
+                )
         if tuple(self.x.shape[1:]) != self.task.shape:
-            raise ValueError(f"data set {self.name}: samples have shape {tuple(self.x.shape[1:])}, the task says {self.task.shape}")
+            raise ValueError(
+                f"data set {self.name}: samples have shape {tuple(self.x.shape[1:])}, the task says {self.task.shape}"
+            )
         if self.x.dtype not in (torch.uint8, torch.float32):
-            raise TypeError(f"data set {self.name}: inputs must be uint8 (images) or float32, got {self.x.dtype}; convert them first")
+            raise TypeError(
+                f"data set {self.name}: inputs must be uint8 (images) or float32, got {self.x.dtype}; convert them first"
+            )
         wanted = torch.int64 if self.task.classifies else torch.float32
         if self.y.dtype != wanted:
-            raise TypeError(f"data set {self.name}: {self.task.kind} needs {wanted} labels, got {self.y.dtype}")
-        if self.task.classifies and n and not (int(self.y.min()) >= 0 and int(self.y.max()) < self.task.outputs):
+            raise TypeError(
+                f"data set {self.name}: {self.task.kind} needs {wanted} labels, got {self.y.dtype}"
+            )
+        if (
+            self.task.classifies
+            and n
+            and not (int(self.y.min()) >= 0 and int(self.y.max()) < self.task.outputs)
+        ):
             low, high = int(self.y.min()), int(self.y.max())
-            raise ValueError(f"data set {self.name}: labels must lie in 0..{self.task.outputs - 1}, found {low}..{high}")
+            raise ValueError(
+                f"data set {self.name}: labels must lie in 0..{self.task.outputs - 1}, found {low}..{high}"
+            )
         if not self.task.classifies and not bool(torch.isfinite(self.y).all()):
-            raise ValueError(f"data set {self.name}: every target must be finite; leave out samples without one")
-        if not self.columns and self.x.dtype == torch.float32 and not bool(torch.isfinite(self.x).all()):
+            raise ValueError(
+                f"data set {self.name}: every target must be finite; leave out samples without one"
+            )
+        if (
+            not self.columns
+            and self.x.dtype == torch.float32
+            and not bool(torch.isfinite(self.x).all())
+        ):
             raise ValueError(
                 f"data set {self.name}: inputs hold NaN or infinity; missing values are allowed in tables only (give columns=)"
             )
         if self.columns and bool(torch.isinf(self.x).any()):
-            raise ValueError(f"data set {self.name}: its columns hold infinity, or numbers beyond 3e38; leave such cells empty")
+            raise ValueError(
+                f"data set {self.name}: its columns hold infinity, or numbers beyond 3e38; leave such cells empty"
+            )
         if self.columns and len(self.columns) != self.x.shape[1]:
-            raise ValueError(f"data set {self.name}: {self.x.shape[1]} columns of values but {len(self.columns)} column names")
-        if self.site is not None and n and not (int(self.site.min()) >= 0 and int(self.site.max()) < len(self.site_names)):
-            raise ValueError(f"data set {self.name}: site marks must be numbers into its {len(self.site_names)} site names")
+            raise ValueError(
+                f"data set {self.name}: {self.x.shape[1]} columns of values but {len(self.columns)} column names"
+            )
+        if (
+            self.site is not None
+            and n
+            and not (int(self.site.min()) >= 0 and int(self.site.max()) < len(self.site_names))
+        ):
+            raise ValueError(
+                f"data set {self.name}: site marks must be numbers into its {len(self.site_names)} site names"
+            )
 
     @property
     def image(self) -> bool:
@@ -85,10 +127,14 @@ class Dataset:
         if kind is None or kind == self.task.kind:
             return self
         if kind == "regression":
-            return replace(self, y=self.y.to(torch.float32), task=Task("regression", self.task.shape, 1))
+            return replace(
+                self, y=self.y.to(torch.float32), task=Task("regression", self.task.shape, 1)
+            )
         if not bool((self.y == self.y.round()).all()) or bool((self.y < 0).any()):
             raise ValueError(
                 f"data set {self.name}: its targets are not whole numbers from 0, so they cannot be classes; use task: regression"
             )
         classes = int(self.y.max()) + 1
-        return replace(self, y=self.y.to(torch.int64), task=Task("classification", self.task.shape, classes))
+        return replace(
+            self, y=self.y.to(torch.int64), task=Task("classification", self.task.shape, classes)
+        )

@@ -17,21 +17,36 @@ from equipoise.data.reading import cells_as_text, is_missing
 from equipoise.data.schema import DATES, ColumnSchema, Schema
 from equipoise.task import Task
 
-ENOUGH = 20  # rows below which nothing is said of a column in which nearly every row has its own value
+ENOUGH = (
+    20  # rows below which nothing is said of a column in which nearly every row has its own value
+)
 _NAMES_ROWS = re.compile(r"(?:^|[^a-z])(?:id|ids|nr|no|mrn|pid|uuid|guid|index|identifier|number|nummer|patient|case|record|subject|row)(?:$|[^a-z])")  # fmt: skip
 
 
 def decided(
-    table: Mapping[str, np.ndarray], owners: Sequence[str], label: str, categorical: Sequence[str] = (), task: str | None = None
+    table: Mapping[str, np.ndarray],
+    owners: Sequence[str],
+    label: str,
+    categorical: Sequence[str] = (),
+    task: str | None = None,
 ) -> Schema:
     """The schema of a table as its cells tell it; `owners` is the site of every row."""
     sites = np.unique(np.asarray(owners), return_inverse=True)[1]
-    columns = tuple(_column(name, cells, sites, name in categorical) for name, cells in table.items() if name != label)
+    columns = tuple(
+        _column(name, cells, sites, name in categorical)
+        for name, cells in table.items()
+        if name != label
+    )
     target = table[label]
     classes: tuple[str, ...] = ()
     if task != "regression" and (task == "classification" or looks_like_classes(target)):
         classes = tuple(map(str, cells_as_text(np.unique(target))))
-    return Schema(label=label, task="classification" if classes else "regression", classes=classes, columns=columns)
+    return Schema(
+        label=label,
+        task="classification" if classes else "regression",
+        classes=classes,
+        columns=columns,
+    )
 
 
 def schema_of(dataset: Dataset) -> Schema:
@@ -47,13 +62,18 @@ def schema_of(dataset: Dataset) -> Schema:
         for place, column in enumerate(dataset.columns)
     )
     return Schema(
-        task=dataset.task.kind, classes=dataset.task.class_names, columns=columns, shape=dataset.task.shape if dataset.image else None
+        task=dataset.task.kind,
+        classes=dataset.task.class_names,
+        columns=columns,
+        shape=dataset.task.shape if dataset.image else None,
     )
 
 
 def with_schema(dataset: Dataset, schema: Schema | None) -> Dataset:
     """The data set as a given schema sees it: its columns, its classes; a schema that does not fit is refused."""
-    if schema is None or (dataset.schema is not None and dataset.schema == completed(schema, dataset.schema)):
+    if schema is None or (
+        dataset.schema is not None and dataset.schema == completed(schema, dataset.schema)
+    ):
         return dataset
     if schema.shape is not None and tuple(schema.shape) != dataset.task.shape:
         raise ValueError(
@@ -61,19 +81,30 @@ def with_schema(dataset: Dataset, schema: Schema | None) -> Dataset:
         )
     if schema.columns:
         if not dataset.columns:
-            raise ValueError(f"data set {dataset.name} is no table, but its schema has columns; leave them out of the schema")
+            raise ValueError(
+                f"data set {dataset.name} is no table, but its schema has columns; leave them out of the schema"
+            )
         known = [column.name for column in dataset.columns]
         missing = [column.name for column in schema.inputs if column.name not in known]
         if missing:
             raise nearest(f"column of {dataset.name}, named by its schema", missing[0], known)
-        differing = [c.name for c in schema.inputs if bool(c.categories) != bool(dataset.columns[known.index(c.name)].categories)]
+        differing = [
+            c.name
+            for c in schema.inputs
+            if bool(c.categories) != bool(dataset.columns[known.index(c.name)].categories)
+        ]
         if differing:
             raise ValueError(
                 f"data set {dataset.name}: its schema gives column {quoted(differing[0])} another kind than the data set has; mend it"
             )
         places = [known.index(column.name) for column in schema.inputs]
         x = dataset.x[:, places]
-        dataset = replace(dataset, x=x, columns=tuple(dataset.columns[p] for p in places), task=replace(dataset.task, shape=(len(places),)))
+        dataset = replace(
+            dataset,
+            x=x,
+            columns=tuple(dataset.columns[p] for p in places),
+            task=replace(dataset.task, shape=(len(places),)),
+        )
     if schema.classes:
         dataset = _with_classes(dataset, schema.classes)
     return replace(dataset, schema=completed(schema, schema_of(dataset)))
@@ -83,7 +114,11 @@ def completed(schema: Schema | None, found: Schema) -> Schema:
     """A given schema, with what it does not say as it was found."""
     if schema is None:
         return found
-    said = {name: getattr(schema, name) for name in schema.model_fields_set if getattr(schema, name) not in (None, ())}
+    said = {
+        name: getattr(schema, name)
+        for name in schema.model_fields_set
+        if getattr(schema, name) not in (None, ())
+    }
     return Schema(**{**dict(found), **said})
 
 
@@ -97,9 +132,13 @@ def _with_classes(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
     used = [names[int(code)] for code in torch.unique(dataset.y)]
     unknown = [name for name in used if name not in classes]
     if unknown:
-        raise ValueError(f"data set {dataset.name}: its schema lacks the class {quoted(unknown[0])}; it has {', '.join(classes[:20])}")
+        raise ValueError(
+            f"data set {dataset.name}: its schema lacks the class {quoted(unknown[0])}; it has {', '.join(classes[:20])}"
+        )
     places = torch.tensor([classes.index(name) if name in classes else -1 for name in names])
-    return replace(dataset, y=places[dataset.y], task=Task(task.kind, task.shape, len(classes), classes))
+    return replace(
+        dataset, y=places[dataset.y], task=Task(task.kind, task.shape, len(classes), classes)
+    )
 
 
 def days(cells: np.ndarray, column: ColumnSchema) -> np.ndarray:
@@ -123,14 +162,27 @@ def date_formats(cells: np.ndarray, sites: np.ndarray) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for site in np.unique(sites):
         own = list(dict.fromkeys(cells[sites == site]))
-        form = next((form for form in DATES if is_date(own[0], form) and all(is_date(cell, form) for cell in own)), None)
+        form = next(
+            (
+                form
+                for form in DATES
+                if is_date(own[0], form) and all(is_date(cell, form) for cell in own)
+            ),
+            None,
+        )
         if form is None:
             return ()
         found[form] = None
-    mixed = any(form.startswith("%d/") for form in found) and any(form.startswith("%m/") for form in found)
+    mixed = any(form.startswith("%d/") for form in found) and any(
+        form.startswith("%m/") for form in found
+    )
     if mixed:  # a site with small numbers only fits both: month first if that fits all
         month_first = tuple(dict.fromkeys(form.replace("%d/%m", "%m/%d") for form in found))
-        return month_first if all(any(is_date(cell, form) for form in month_first) for cell in set(cells)) else ()
+        return (
+            month_first
+            if all(any(is_date(cell, form) for form in month_first) for cell in set(cells))
+            else ()
+        )
     return tuple(found)
 
 
@@ -148,22 +200,36 @@ def _column(name: str, cells: np.ndarray, sites: np.ndarray, asked: bool) -> Col
     gaps = not present.all()
     if cells.dtype.kind in "fiu" and not asked:
         finite = np.isfinite(cells)
-        return ColumnSchema(name=name, kind="identifier" if _numbers_rows(name, cells, sites) else "number", gaps=not finite.all())
+        return ColumnSchema(
+            name=name,
+            kind="identifier" if _numbers_rows(name, cells, sites) else "number",
+            gaps=not finite.all(),
+        )
     values = sorted(set(map(str, text[present])))
     formats = date_formats(text[present], sites[present]) if values and not asked else ()
     if formats:
         return ColumnSchema(name=name, kind="date", formats=formats, gaps=gaps)
-    if not asked and present.sum() >= ENOUGH and (2 * len(values) > present.sum() or _tells_rows_apart(text[present], sites[present])):
-        sentences = sum(" " in value for value in values) * 2 > len(values) and sum(map(len, values)) > 20 * len(values)
+    if (
+        not asked
+        and present.sum() >= ENOUGH
+        and (2 * len(values) > present.sum() or _tells_rows_apart(text[present], sites[present]))
+    ):
+        sentences = sum(" " in value for value in values) * 2 > len(values) and sum(
+            map(len, values)
+        ) > 20 * len(values)
         return ColumnSchema(name=name, kind="text" if sentences else "identifier", gaps=gaps)
     # A column with no value at all would look like a number: one category keeps its kind.
-    return ColumnSchema(name=name, kind="category", categories=tuple(values) or ("none",), gaps=gaps)
+    return ColumnSchema(
+        name=name, kind="category", categories=tuple(values) or ("none",), gaps=gaps
+    )
 
 
 def _tells_rows_apart(text: np.ndarray, sites: np.ndarray) -> bool:
     """Whether nearly every row of a site has a value of its own, though other sites may use the same ones: each counts its patients from 1, say."""
     own = [values for site in np.unique(sites) if len(values := text[sites == site]) >= ENOUGH]
-    return bool(own) and 10 * sum(len(set(map(str, values))) for values in own) >= 9 * sum(map(len, own))
+    return bool(own) and 10 * sum(len(set(map(str, values))) for values in own) >= 9 * sum(
+        map(len, own)
+    )
 
 
 def _numbers_rows(name: str, cells: np.ndarray, sites: np.ndarray) -> bool:
@@ -174,5 +240,7 @@ def _numbers_rows(name: str, cells: np.ndarray, sites: np.ndarray) -> bool:
     if 10 * sum(len(np.unique(values)) for values in own) < 9 * len(cells):
         return False
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).casefold()
-    counted = all(len(values) > 1 and values[0] in (0, 1) and (np.diff(values) == 1).all() for values in own)
+    counted = all(
+        len(values) > 1 and values[0] in (0, 1) and (np.diff(values) == 1).all() for values in own
+    )
     return counted or _NAMES_ROWS.search(words) is not None

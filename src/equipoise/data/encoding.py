@@ -18,7 +18,12 @@ Stats = dict[str, list[float]]
 
 
 def fit(
-    raw: np.ndarray, columns: tuple[Column, ...], schema: tuple[ColumnSchema, ...], train: Parts, ids: tuple[str, ...], scaling: str
+    raw: np.ndarray,
+    columns: tuple[Column, ...],
+    schema: tuple[ColumnSchema, ...],
+    train: Parts,
+    ids: tuple[str, ...],
+    scaling: str,
 ) -> dict[str, Any]:
     """The recipe that turns rows into inputs; `raw` holds numbers, codes of categories and NaN, and `schema` describes its columns."""
     described: list[dict[str, Any]] = [
@@ -31,13 +36,27 @@ def fit(
         }
         for column in schema
     ]
-    recipe: dict[str, Any] = {"kind": "table", "scaling": scaling, "columns": described, "features": _features(described)}
+    recipe: dict[str, Any] = {
+        "kind": "table",
+        "scaling": scaling,
+        "columns": described,
+        "features": _features(described),
+    }
     coded = recode(raw, columns, recipe)
-    neutral = {"fill": _fills(coded[:0], described), "mean": [0.0] * len(columns), "scale": [1.0] * len(columns)}
-    shared = _stats(coded[np.unique(train.index)], described, neutral) if scaling == "pooled" else neutral
+    neutral = {
+        "fill": _fills(coded[:0], described),
+        "mean": [0.0] * len(columns),
+        "scale": [1.0] * len(columns),
+    }
+    shared = (
+        _stats(coded[np.unique(train.index)], described, neutral)
+        if scaling == "pooled"
+        else neutral
+    )
     recipe["shared"] = None if scaling == "client" else shared
     recipe["clients"] = {
-        name: _stats(coded[rows], described, shared, scaled=scaling == "client") for name, rows in zip(ids, train, strict=True)
+        name: _stats(coded[rows], described, shared, scaled=scaling == "client")
+        for name, rows in zip(ids, train, strict=True)
     }
     return recipe
 
@@ -48,7 +67,11 @@ def recode(raw: np.ndarray, columns: tuple[Column, ...], recipe: dict[str, Any])
     for j, (column, described) in enumerate(zip(columns, recipe["columns"], strict=True)):
         if described["categorical"]:
             kept = described["categories"]
-            table = np.array([kept.index(c) if c in kept else len(kept) for c in column.categories] + [len(kept)], np.float64)
+            table = np.array(
+                [kept.index(c) if c in kept else len(kept) for c in column.categories]
+                + [len(kept)],
+                np.float64,
+            )
             known = ~np.isnan(coded[:, j])
             coded[known, j] = table[coded[known, j].astype(np.int64)]
     return coded
@@ -77,7 +100,9 @@ def apply(coded: np.ndarray, recipe: dict[str, Any], client: str | None) -> np.n
     return np.concatenate(blocks, axis=1).astype(np.float32)
 
 
-def _stats(coded: np.ndarray, described: list[dict[str, Any]], otherwise: Stats, scaled: bool = True) -> Stats:
+def _stats(
+    coded: np.ndarray, described: list[dict[str, Any]], otherwise: Stats, scaled: bool = True
+) -> Stats:
     """Fill values, means and deviations of the observed numbers; where nothing was observed, `otherwise` holds."""
     fill, mean, scale = _fills(coded, described), list(otherwise["mean"]), list(otherwise["scale"])
     for j, column in enumerate(described):
@@ -96,7 +121,11 @@ def _fills(coded: np.ndarray, described: list[dict[str, Any]]) -> list[float]:
     for j, column in enumerate(described):
         observed = coded[:, j][~np.isnan(coded[:, j])]
         if column["categorical"]:
-            fills.append(float(np.bincount(observed.astype(np.int64)).argmax()) if len(observed) else float(len(column["categories"])))
+            fills.append(
+                float(np.bincount(observed.astype(np.int64)).argmax())
+                if len(observed)
+                else float(len(column["categories"]))
+            )
         else:
             fills.append(float(observed.mean()) if len(observed) else 0.0)
     return fills
@@ -105,6 +134,10 @@ def _fills(coded: np.ndarray, described: list[dict[str, Any]]) -> list[float]:
 def _features(described: list[dict[str, Any]]) -> list[str]:
     names = []
     for column in described:
-        names += [f"{column['name']}={c}" for c in (*column["categories"], "other")] if column["categorical"] else [column["name"]]
+        names += (
+            [f"{column['name']}={c}" for c in (*column["categories"], "other")]
+            if column["categorical"]
+            else [column["name"]]
+        )
         names += [f"{column['name']} missing"] if column["gaps"] else []
     return names

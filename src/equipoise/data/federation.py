@@ -26,7 +26,11 @@ class Parts:
         >>> Parts.of([np.array([4, 2]), np.array([], int), np.array([7])])[2]
         array([7])
         """
-        flat = np.concatenate([np.asarray(a, np.int64) for a in arrays]) if len(arrays) else np.empty(0, np.int64)
+        flat = (
+            np.concatenate([np.asarray(a, np.int64) for a in arrays])
+            if len(arrays)
+            else np.empty(0, np.int64)
+        )
         return cls._sized(flat, np.array([len(a) for a in arrays], np.int64))
 
     @classmethod
@@ -92,7 +96,9 @@ class Federation:
     augment: tuple[str, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
     recipe: dict[str, Any] = field(default_factory=dict)
-    source: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # where each row of x stood in the data set
+    source: np.ndarray = field(
+        default_factory=lambda: np.empty(0, np.int64)
+    )  # where each row of x stood in the data set
 
     @property
     def server_validation(self) -> np.ndarray:

@@ -18,7 +18,13 @@ VOCABULARY = 1000  # codes that have a number of their own, the most frequent; t
 FARTHEST = 5.0  # deviations at which values are cut
 
 
-def dataset_of(records: Records, name: str, events: int | None = None, vocabulary: tuple[str, ...] | None = None, **more: Any) -> Dataset:
+def dataset_of(
+    records: Records,
+    name: str,
+    events: int | None = None,
+    vocabulary: tuple[str, ...] | None = None,
+    **more: Any,
+) -> Dataset:
     """Samples of shape (1 + events, 4), see models/gru.py; values and ages as they are, a missing value is 0 with a mark behind it.
 
     Without `events` the length is the 99th percentile of the histories', at most 512: a few long ones must not pad all others.
@@ -27,7 +33,9 @@ def dataset_of(records: Records, name: str, events: int | None = None, vocabular
     numbers = {code: place for place, code in enumerate(kept, 1)}
     number = np.array([numbers.get(code, len(kept) + 1) for code in records.codes], np.float32)
     lengths = records.lengths
-    length = events or int(min(LONGEST, max(1, np.percentile(lengths, 99, method="higher") if len(lengths) else 1)))
+    length = events or int(
+        min(LONGEST, max(1, np.percentile(lengths, 99, method="higher") if len(lengths) else 1))
+    )
     x = np.zeros((len(records), 1 + length, 4), np.float32)
     fits = np.minimum(lengths, length)
     x[:, 0, 0], x[:, 0, 1], x[:, 0, 2] = records.sex, records.state, fits
@@ -49,7 +57,9 @@ def dataset_of(records: Records, name: str, events: int | None = None, vocabular
         )
     rare = len(np.unique(records.code[number[records.code] > len(kept)]))
     if rare:
-        notes.append(f"{rare:,} rare codes count as unknown: the {len(kept):,} most frequent have a number of their own")
+        notes.append(
+            f"{rare:,} rare codes count as unknown: the {len(kept):,} most frequent have a number of their own"
+        )
     return Dataset(
         name, torch.from_numpy(x), torch.from_numpy(records.label), Task("classification", (1 + length, 4), 2, ("no", "yes")),
         site=records.site, site_names=records.site_names, codes=kept, notes=tuple(notes), **more,
@@ -62,12 +72,19 @@ def latest(dataset: Dataset, events: int) -> Dataset:
         return dataset
     x, lengths = dataset.x, dataset.x[:, 0, 2].long()
     fits = lengths.clamp(max=events)
-    rows = 1 + (lengths - fits).unsqueeze(1) + torch.arange(events)  # past a history's end they hold zeros, as before
+    rows = (
+        1 + (lengths - fits).unsqueeze(1) + torch.arange(events)
+    )  # past a history's end they hold zeros, as before
     made = torch.cat([x[:, :1], x[torch.arange(len(x)).unsqueeze(1), rows]], dim=1)
     made[:, 0, 2] = fits
     note = f"{int((lengths - fits).sum()):,} events of {int((lengths > events).sum()):,} patients were left out: each keeps the latest {events}"
     task = replace(dataset.task, shape=(1 + events, 4))
-    return replace(dataset, x=made, task=task, notes=(*dataset.notes, note) if bool((lengths > events).any()) else dataset.notes)
+    return replace(
+        dataset,
+        x=made,
+        task=task,
+        notes=(*dataset.notes, note) if bool((lengths > events).any()) else dataset.notes,
+    )
 
 
 def frequent(records: Records) -> tuple[str, ...]:
@@ -90,7 +107,13 @@ def fit(x: np.ndarray, codes: tuple[str, ...], train: Parts) -> dict[str, Any]:
     mean = total / np.maximum(count, 1)
     deviation = np.sqrt(np.maximum(square / np.maximum(count, 1) - mean**2, 0))
     scale = np.where(deviation > 1e-6 * (np.abs(mean) + 1e-12), deviation, 1.0)
-    return {"kind": "histories", "codes": list(codes), "mean": mean.tolist(), "scale": scale.tolist(), "shape": list(x.shape[1:])}
+    return {
+        "kind": "histories",
+        "codes": list(codes),
+        "mean": mean.tolist(),
+        "scale": scale.tolist(),
+        "shape": list(x.shape[1:]),
+    }
 
 
 def apply(x: np.ndarray, recipe: dict[str, Any]) -> np.ndarray:

@@ -12,7 +12,10 @@ from numpy.lib import format as npy
 
 from equipoise.checked.names import quoted
 
-MOST_SWOLLEN, SMALL = 200, 2**28  # how many times larger than its file the content may be, if it has more bytes than SMALL
+MOST_SWOLLEN, SMALL = (
+    200,
+    2**28,
+)  # how many times larger than its file the content may be, if it has more bytes than SMALL
 KINDS = "biufUS"  # booleans, numbers, text
 _MOST_ENTRIES = 2**40  # along one side of an array without any value, whose header may say anything
 
@@ -23,13 +26,20 @@ def read_npz(file: Path) -> dict[str, np.ndarray]:
         with zipfile.ZipFile(file) as archive:
             members = [member for member in archive.infolist() if not member.is_dir()]
             _check_size(file, sum(member.file_size for member in members))
-            return {member.filename.removesuffix(".npy"): _array(archive, member, file) for member in members}
+            return {
+                member.filename.removesuffix(".npy"): _array(archive, member, file)
+                for member in members
+            }
     except _Refused as refused:
         raise ValueError(str(refused)) from None
     except Exception as error:
         # Whatever zipfile, zlib and NumPy make of damaged bytes; NumPy's advice to load a file unsafely is not for our users.
         missing = isinstance(error, OSError) and error.strerror
-        why = f"cannot be read: {error.strerror}" if missing else "is damaged or not an NPZ file of plain arrays; replace it by a whole one"  # type: ignore[attr-defined]
+        why = (
+            f"cannot be read: {error.strerror}"
+            if missing
+            else "is damaged or not an NPZ file of plain arrays; replace it by a whole one"
+        )  # type: ignore[attr-defined]
         raise ValueError(f"{file} {why}") from error
 
 
@@ -40,9 +50,13 @@ class _Refused(Exception):
 def _check_size(file: Path, size: int) -> None:
     on_disk = os.stat(file).st_size
     if size > SMALL and size > MOST_SWOLLEN * on_disk:
-        raise _Refused(f"{file}: expected arrays, got a file of {on_disk:,} bytes that would swell to {size:,}; it is no data set")
+        raise _Refused(
+            f"{file}: expected arrays, got a file of {on_disk:,} bytes that would swell to {size:,}; it is no data set"
+        )
     if size > _memory():
-        raise _Refused(f"{file}: its arrays take {size:,} bytes, more than the memory of this machine; use a part of them")
+        raise _Refused(
+            f"{file}: its arrays take {size:,} bytes, more than the memory of this machine; use a part of them"
+        )
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path) -> np.ndarray:
@@ -52,9 +66,13 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path) -> np.
         shape, _, dtype = header(opened)
         name = quoted(member.filename.removesuffix(".npy"))
         if dtype.hasobject:
-            raise _Refused(f"{file}: the array {name} holds Python objects, which are never loaded; save it as numbers or text")
+            raise _Refused(
+                f"{file}: the array {name} holds Python objects, which are never loaded; save it as numbers or text"
+            )
         if dtype.kind not in KINDS or not dtype.itemsize:
-            raise _Refused(f"{file}: the array {name} is of type {str(dtype)[:40]}; save it as numbers or text")
+            raise _Refused(
+                f"{file}: the array {name} is of type {str(dtype)[:40]}; save it as numbers or text"
+            )
         stated, there = math.prod(shape) * dtype.itemsize, member.file_size - opened.tell()
         if min(shape, default=0) < 0 or max(shape, default=0) > _MOST_ENTRIES or stated != there:
             raise _Refused(

@@ -28,7 +28,9 @@ def from_torch(dataset: Any, **options: Any) -> Dataset:
         )
     items = [dataset[i] for i in range(len(dataset))]
     if not items or not isinstance(items[0], (tuple, list)) or len(items[0]) != 2:
-        raise ValueError(f"expected a data set of (input, label) pairs, got {len(items)} items such as {type(items[0]) if items else None}")
+        raise ValueError(
+            f"expected a data set of (input, label) pairs, got {len(items)} items such as {type(items[0]) if items else None}"
+        )
     labels = np.array([y.item() if hasattr(y, "item") else y for _, y in items])
     return from_arrays(_stacked([x for x, _ in items], name), labels, **options)
 
@@ -52,32 +54,68 @@ def from_frame(
     """
     names = [str(column) for column in frame.columns]
     _check_columns([label, *([site] if site else [])], names)
-    table = {column: _cells(frame.iloc[:, place].tolist(), frame.iloc[:, place].isna().tolist()) for place, column in enumerate(names)}
+    table = {
+        column: _cells(frame.iloc[:, place].tolist(), frame.iloc[:, place].isna().tolist())
+        for place, column in enumerate(names)
+    }
     return _from_columns(table, label, site, name, categorical, kind, schema)
 
 
 def from_huggingface(
-    dataset: Any, *, label: str, inputs: str | Sequence[str] | None = None, site: str | None = None, name: str | None = None, **options: Any
+    dataset: Any,
+    *,
+    label: str,
+    inputs: str | Sequence[str] | None = None,
+    site: str | None = None,
+    name: str | None = None,
+    **options: Any,
 ) -> Dataset:
     """A data set from a Hugging Face one: one input column (an image or a vector), or several as a table; without `inputs` all but label and site.
 
     Options as for `from_arrays` (one column) or `from_frame` (several).
     """
     known = list(dataset.column_names)
-    wanted = [inputs] if isinstance(inputs, str) else [c for c in known if c not in (label, site)] if inputs is None else list(inputs)
+    wanted = (
+        [inputs]
+        if isinstance(inputs, str)
+        else [c for c in known if c not in (label, site)]
+        if inputs is None
+        else list(inputs)
+    )
     _check_columns([*wanted, label, *([site] if site else [])], known)
     feature = (getattr(dataset, "features", None) or {}).get(label)
-    classes = tuple(getattr(feature, "names", None) or ())  # of a ClassLabel, whose cells are numbers
+    classes = tuple(
+        getattr(feature, "names", None) or ()
+    )  # of a ClassLabel, whose cells are numbers
     name = name or getattr(getattr(dataset, "info", None), "dataset_name", None) or "huggingface"
     if isinstance(inputs, str):
         sites = list(dataset[site]) if site else None
         more = {"class_names": classes, **options} if classes else options
-        return from_arrays(_stacked(list(dataset[inputs]), name), np.asarray(list(dataset[label])), name=name, sites=sites, **more)
-    columns = {column: list(dataset[column]) for column in [*wanted, label, *([site] if site else [])]}
+        return from_arrays(
+            _stacked(list(dataset[inputs]), name),
+            np.asarray(list(dataset[label])),
+            name=name,
+            sites=sites,
+            **more,
+        )
+    columns = {
+        column: list(dataset[column]) for column in [*wanted, label, *([site] if site else [])]
+    }
     if classes:
         columns[label] = [classes[code] for code in columns[label]]
-    table = {column: _cells(cells, [cell is None or cell != cell for cell in cells]) for column, cells in columns.items()}
-    return _from_columns(table, label, site, name, options.pop("categorical", ()), options.pop("kind", None), options.pop("schema", None))
+    table = {
+        column: _cells(cells, [cell is None or cell != cell for cell in cells])
+        for column, cells in columns.items()
+    }
+    return _from_columns(
+        table,
+        label,
+        site,
+        name,
+        options.pop("categorical", ()),
+        options.pop("kind", None),
+        options.pop("schema", None),
+    )
 
 
 def with_own_data(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,14 +132,26 @@ def with_own_data(values: Mapping[str, Any]) -> dict[str, Any]:
         given = data
     if given is not None and not isinstance(given, (str, Path)):
         if values.get("dataset") is not None:
-            raise ValueError("data: a data set is given twice, as `data` and as `dataset`; leave one out")
+            raise ValueError(
+                "data: a data set is given twice, as `data` and as `dataset`; leave one out"
+            )
         values = {**values, "dataset": as_dataset(given)}
     dataset = values.get("dataset")
     if not isinstance(dataset, Dataset):
         return dict(values)
     if isinstance(section, Mapping):
-        return {**values, "data": DataConfig(name=dataset.name) if not section else {**section, "name": dataset.name}}
-    return {**values, "data": section.model_copy(update={"name": dataset.name}) if isinstance(section, DataConfig) else dataset.name}
+        return {
+            **values,
+            "data": DataConfig(name=dataset.name)
+            if not section
+            else {**section, "name": dataset.name},
+        }
+    return {
+        **values,
+        "data": section.model_copy(update={"name": dataset.name})
+        if isinstance(section, DataConfig)
+        else dataset.name,
+    }
 
 
 def as_dataset(given: Any) -> Dataset:
@@ -116,26 +166,47 @@ def as_dataset(given: Any) -> Dataset:
         how = 'eq.from_huggingface(dataset, label="COLUMN")'
     else:
         how = "eq.from_arrays(x, y) for arrays"
-    raise ValueError(f"data: expected a name, a path, a mapping or a data set, got {quoted(given)}; use {how}")
+    raise ValueError(
+        f"data: expected a name, a path, a mapping or a data set, got {quoted(given)}; use {how}"
+    )
 
 
 def _from_columns(
-    table: Table, label: str, site: str | None, name: str, categorical: Sequence[str], kind: str | None, schema: Any
+    table: Table,
+    label: str,
+    site: str | None,
+    name: str,
+    categorical: Sequence[str],
+    kind: str | None,
+    schema: Any,
 ) -> Dataset:
     tables = by_site(table, site, Path(name)) if site is not None else {name: table}
-    made = replace(dataset_of(Sites(Path(name), tables, {}, False), label, tuple(categorical), kind, schema_from(schema)), name=name)
+    made = replace(
+        dataset_of(
+            Sites(Path(name), tables, {}, False),
+            label,
+            tuple(categorical),
+            kind,
+            schema_from(schema),
+        ),
+        name=name,
+    )
     made = replace(made, source="given in Python")
     return made if site is not None else replace(made, site=None, site_names=())
 
 
 def _cells(values: Sequence[Any], missing: Sequence[bool]) -> np.ndarray:
-    return column_of(["" if gap else str(value) for value, gap in zip(values, missing, strict=True)])
+    return column_of(
+        ["" if gap else str(value) for value, gap in zip(values, missing, strict=True)]
+    )
 
 
 def _check_columns(wanted: Sequence[str], known: Sequence[str]) -> None:
     unknown = [column for column in wanted if column not in known]
     if unknown:
-        raise ValueError(f"the data set has no column {', '.join(unknown)}; it has {', '.join(known)}")
+        raise ValueError(
+            f"the data set has no column {', '.join(unknown)}; it has {', '.join(known)}"
+        )
 
 
 def _stacked(samples: Sequence[Any], name: str) -> np.ndarray:

@@ -24,7 +24,10 @@ MOST_OUTPUTS = 100_000
 IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
 MOST_CLASSES = 20
-USUAL_SIZE, LARGEST_SIZE = 64, 128  # pixels that images are brought to unless told, if they differ or one side is longer than the second
+USUAL_SIZE, LARGEST_SIZE = (
+    64,
+    128,
+)  # pixels that images are brought to unless told, if they differ or one side is longer than the second
 FAR = 10.0  # a mean or deviation of a column beyond which unscaled rows deserve a warning
 
 
@@ -51,12 +54,20 @@ def from_arrays(
     """
     x, y = np.asarray(x), np.asarray(y).squeeze()
     if x.dtype.kind not in "biuf" or not x.ndim:
-        raise ValueError(f"data set {name}: expected numbers, one row or image per sample, got {x.dtype} of shape {x.shape}")
+        raise ValueError(
+            f"data set {name}: expected numbers, one row or image per sample, got {x.dtype} of shape {x.shape}"
+        )
     y = y.reshape(len(x)) if y.size == len(x) else y
     if y.ndim != 1:
-        raise ValueError(f"data set {name}: expected one label per sample, got {len(x)} samples and labels of shape {y.shape}")
-    with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, and is refused as such
-        inputs = torch.tensor(images_first(x) if x.dtype == np.uint8 and x.ndim > 2 else x.astype(np.float32))
+        raise ValueError(
+            f"data set {name}: expected one label per sample, got {len(x)} samples and labels of shape {y.shape}"
+        )
+    with np.errstate(
+        over="ignore"
+    ):  # what is beyond float32 becomes infinite, and is refused as such
+        inputs = torch.tensor(
+            images_first(x) if x.dtype == np.uint8 and x.ndim > 2 else x.astype(np.float32)
+        )
     labels, names = _labels(y, kind, tuple(class_names))
     classes = names is not None
     outputs = max(len(names or ()), int(labels.max()) + 1 if len(labels) else 0) if classes else 1
@@ -64,22 +75,38 @@ def from_arrays(
         raise ValueError(
             f"data set {name}: expected at most {MOST_OUTPUTS:,} classes, numbered from 0, got {outputs:,}; use kind='regression' for numbers"
         )
-    task = Task("classification" if classes else "regression", tuple(inputs.shape[1:]), outputs, names or ())
+    task = Task(
+        "classification" if classes else "regression", tuple(inputs.shape[1:]), outputs, names or ()
+    )
     site, site_names = _sites(sites)
     if scaled and inputs.ndim != 2:
-        raise ValueError(f"data set {name}: scaled=True is for rows of numbers, got samples of shape {tuple(inputs.shape[1:])}")
+        raise ValueError(
+            f"data set {name}: scaled=True is for rows of numbers, got samples of shape {tuple(inputs.shape[1:])}"
+        )
     columns = columns or ([f"x{place}" for place in range(inputs.shape[1])] if scaled else [])
     described = tuple(Column(c) if isinstance(c, str) else c for c in columns)
     if not described:
         _warn_of_scale(inputs, name)
-    return Dataset(name, inputs, torch.tensor(labels), task, part=part, site=site, site_names=site_names, columns=described)
+    return Dataset(
+        name,
+        inputs,
+        torch.tensor(labels),
+        task,
+        part=part,
+        site=site,
+        site_names=site_names,
+        columns=described,
+    )
 
 
 def _warn_of_scale(x: torch.Tensor, name: str) -> None:
     """Rows that are taken as they are should be near 0 and 1: training at any usual rate fails on blood pressures."""
     if x.ndim != 2 or not x.numel():
         return
-    centre, spread = float(x.double().mean(0).abs().max()), float(x.double().std(0, correction=0).max())
+    centre, spread = (
+        float(x.double().mean(0).abs().max()),
+        float(x.double().std(0, correction=0).max()),
+    )
     if centre > FAR or spread > FAR:  # NaN and infinity are refused by what follows
         warnings.warn(
             f"data set {name}: its columns are taken as they are, not scaled, and have means up to {centre:.4g} and deviations up to "
@@ -98,7 +125,9 @@ def from_sites(sites: Mapping[str, tuple[Any, Any]], **options: Any) -> Dataset:
         raise ValueError("expected at least one site")
     shapes = {name: np.asarray(x).shape[1:] for name, (x, _) in sites.items()}
     if len(set(shapes.values())) > 1:
-        raise ValueError(f"samples differ in shape between sites: {shapes}; all sites must have the same inputs")
+        raise ValueError(
+            f"samples differ in shape between sites: {shapes}; all sites must have the same inputs"
+        )
     x = np.concatenate([np.asarray(x) for x, _ in sites.values()])
     y = np.concatenate([np.asarray(y).reshape(-1) for _, y in sites.values()])
     names = [name for name, (inputs, _) in sites.items() for _ in range(len(inputs))]
@@ -110,14 +139,25 @@ def from_image_folder(folder: Path | str, image_size: int | None = None) -> Data
     folder = Path(folder)
     files = image_files(folder)
     shapes = [image_shape(file) for file in files]
-    channels, size = max(shape[0] for shape in shapes), common_size([shape[1:] for shape in shapes], image_size)
+    channels, size = (
+        max(shape[0] for shape in shapes),
+        common_size([shape[1:] for shape in shapes], image_size),
+    )
     pixels = [read_image(file, size, channels) for file in files]
     classes = sorted({f.parent.name for f in files})
     y = np.array([classes.index(f.parent.name) for f in files])
-    return from_arrays(np.stack(pixels), y, name=folder.name, sites=[f.parent.parent.name for f in files], class_names=classes)
+    return from_arrays(
+        np.stack(pixels),
+        y,
+        name=folder.name,
+        sites=[f.parent.parent.name for f in files],
+        class_names=classes,
+    )
 
 
-def common_size(sizes: Sequence[tuple[int, ...]], image_size: int | None = None) -> tuple[int, int] | None:
+def common_size(
+    sizes: Sequence[tuple[int, ...]], image_size: int | None = None
+) -> tuple[int, int] | None:
     """Height and width that images are read at; None: as they are. Unless told, images of different or of large sizes are made small.
 
     >>> common_size([(30, 40)]), common_size([(30, 40), (28, 28)]), common_size([(500, 400)]), common_size([(500, 400)], 128)
@@ -125,7 +165,11 @@ def common_size(sizes: Sequence[tuple[int, ...]], image_size: int | None = None)
     """
     if image_size is not None:
         return image_size, image_size
-    return (USUAL_SIZE, USUAL_SIZE) if len(set(sizes)) > 1 or max(max(size) for size in sizes) > LARGEST_SIZE else None
+    return (
+        (USUAL_SIZE, USUAL_SIZE)
+        if len(set(sizes)) > 1 or max(max(size) for size in sizes) > LARGEST_SIZE
+        else None
+    )
 
 
 def image_shape(file: Path) -> tuple[int, int, int]:
@@ -136,13 +180,17 @@ def image_shape(file: Path) -> tuple[int, int, int]:
 
 def image_files(folder: Path) -> list[Path]:
     """FOLDER/SITE/CLASS/image files, in sorted order."""
-    files = sorted(p for p in folder.glob("*/*/*") if p.suffix.lower() in IMAGE_ENDINGS and p.is_file())
+    files = sorted(
+        p for p in folder.glob("*/*/*") if p.suffix.lower() in IMAGE_ENDINGS and p.is_file()
+    )
     if not files:
         raise ValueError(f"no images found as {folder}/SITE/CLASS/*{{{','.join(IMAGE_ENDINGS)}}}")
     return files
 
 
-def read_image(file: Path, size: tuple[int, int] | None = None, channels: int | None = None) -> np.ndarray:
+def read_image(
+    file: Path, size: tuple[int, int] | None = None, channels: int | None = None
+) -> np.ndarray:
     """One image as uint8 (channels, height, width), resized once where `size` is another; unless told, one channel if it is grey, else three."""
     with opened_image(file) as opened:
         grey = channels == 1 if channels else opened.mode in ("1", "L")
@@ -159,7 +207,9 @@ def opened_image(file: Path | IO[bytes]) -> Iterator[Picture]:
     """An image file, if it is one of a sane size; formats that need a program of their own (EPS) are not opened."""
     from PIL import Image
 
-    if not logging.getLogger("PIL").handlers:  # what its decoders log of damaged bytes is no news: the error says it
+    if not logging.getLogger(
+        "PIL"
+    ).handlers:  # what its decoders log of damaged bytes is no news: the error says it
         logging.getLogger("PIL").addHandler(logging.NullHandler())
     shown = file if isinstance(file, Path) else "a packed image"
     try:
@@ -170,9 +220,15 @@ def opened_image(file: Path | IO[bytes]) -> Iterator[Picture]:
                     raise Image.DecompressionBombError
                 yield opened
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise ValueError(f"{shown}: expected an image of at most {MOST_PIXELS:,} pixels; this one has more, scale it down") from None
+        raise ValueError(
+            f"{shown}: expected an image of at most {MOST_PIXELS:,} pixels; this one has more, scale it down"
+        ) from None
     except Exception as error:  # Pillow's decoders raise whatever damaged bytes make of them
-        why = error.strerror if isinstance(error, OSError) and error.strerror else "it is damaged, or none of " + ", ".join(IMAGE_FORMATS)
+        why = (
+            error.strerror
+            if isinstance(error, OSError) and error.strerror
+            else "it is damaged, or none of " + ", ".join(IMAGE_FORMATS)
+        )
         raise ValueError(f"{shown} is not a readable image: {why}") from error
 
 
@@ -185,7 +241,9 @@ def images_first(x: np.ndarray) -> np.ndarray:
     if x.ndim == 3:
         return x[:, None]
     if x.ndim != 4:
-        raise ValueError(f"expected images as (n, height, width) or with channels first or last, got shape {x.shape}")
+        raise ValueError(
+            f"expected images as (n, height, width) or with channels first or last, got shape {x.shape}"
+        )
     if x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
         return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     return x
@@ -197,23 +255,31 @@ def looks_like_classes(y: np.ndarray) -> bool:
     >>> looks_like_classes(np.array([0.0, 1.0, 1.0])), looks_like_classes(np.array([0.5, 1.0])), looks_like_classes(np.arange(30.0))
     (True, False, False)
     """
-    return y.dtype.kind != "f" or (bool(np.all(y == np.floor(y))) and len(np.unique(y)) <= MOST_CLASSES)
+    return y.dtype.kind != "f" or (
+        bool(np.all(y == np.floor(y))) and len(np.unique(y)) <= MOST_CLASSES
+    )
 
 
-def _labels(y: np.ndarray, kind: str | None, names: tuple[str, ...]) -> tuple[np.ndarray, tuple[str, ...] | None]:
+def _labels(
+    y: np.ndarray, kind: str | None, names: tuple[str, ...]
+) -> tuple[np.ndarray, tuple[str, ...] | None]:
     """Labels as numbers, and the class names (None for regression)."""
     if y.dtype.kind in "USOb":
         found = names or tuple(sorted({str(value) for value in y}))
         places = {name: i for i, name in enumerate(found)}
         unknown = sorted({str(v) for v in y} - set(found))
         if unknown:
-            raise ValueError(f"labels {', '.join(map(quoted, unknown[:5]))} are not among the class names {', '.join(found)}")
+            raise ValueError(
+                f"labels {', '.join(map(quoted, unknown[:5]))} are not among the class names {', '.join(found)}"
+            )
         return np.array([places[str(value)] for value in y], np.int64), found
     whole = bool(np.all(y == np.floor(y)))
     if kind == "regression" or (kind is None and not looks_like_classes(y)):
         return y.astype(np.float32), None
     if not whole:
-        raise ValueError("classification needs whole-number labels; these have fractions: use kind='regression'")
+        raise ValueError(
+            "classification needs whole-number labels; these have fractions: use kind='regression'"
+        )
     return y.astype(np.int64), names
 
 

@@ -23,13 +23,19 @@ from equipoise.streams import stream
 Split = tuple[Parts, Parts, Parts, np.ndarray]  # training, validation, test, shared test
 
 
-def federate(config: DataConfig, seed: int, dataset: Dataset | None = None, imports: Imports = OWN) -> Federation:
+def federate(
+    config: DataConfig, seed: int, dataset: Dataset | None = None, imports: Imports = OWN
+) -> Federation:
     """Everything the clients of an experiment hold; `dataset` is a user's own in place of config.name, `imports` what config.name may name."""
     dataset = (load(config, imports) if dataset is None else dataset).as_task(
         config.task or (config.schema.predicts if config.schema else None)
     )
-    dataset = with_schema(_shortened(_resized(dataset, config.image_size), config.events), config.schema)
-    groups = equal_samples(dataset) if config.duplicates == "together" else np.arange(len(dataset.x))
+    dataset = with_schema(
+        _shortened(_resized(dataset, config.image_size), config.events), config.schema
+    )
+    groups = (
+        equal_samples(dataset) if config.duplicates == "together" else np.arange(len(dataset.x))
+    )
     _refuse_sameness(groups, dataset)
     pool, shared = _pool(config, seed, dataset, groups)
     if config.samples is not None and config.samples < len(pool):
@@ -49,7 +55,11 @@ def federate(config: DataConfig, seed: int, dataset: Dataset | None = None, impo
         **dealt.metadata,
     }
     if dataset.task.classifies:
-        metadata["label_distance"] = label_distance(dataset.y.numpy(), dealt.parts, pool, dataset.task.outputs).round(6).tolist()
+        metadata["label_distance"] = (
+            label_distance(dataset.y.numpy(), dealt.parts, pool, dataset.task.outputs)
+            .round(6)
+            .tolist()
+        )
     return prepared(dataset, config, dealt.ids, parts, metadata)
 
 
@@ -66,10 +76,20 @@ def load(config: DataConfig, imports: Imports = OWN) -> Dataset:
     path = Path(config.name)
     if patients.is_patients(path):
         rule = codes.read_rule(config.codes) if config.codes else codes.PANCREATIC_CANCER
-        return histories.dataset_of(patients.read_patients(path, config.site, rule), path.name, config.events, source="own files")
+        return histories.dataset_of(
+            patients.read_patients(path, config.site, rule),
+            path.name,
+            config.events,
+            source="own files",
+        )
     if path.is_file() or tables.site_files(path):
         return tables.from_tables(
-            path, label=config.label, site=config.site, categorical=config.categorical, kind=config.task, schema=config.schema
+            path,
+            label=config.label,
+            site=config.site,
+            categorical=config.categorical,
+            kind=config.task,
+            schema=config.schema,
         )
     shape = config.schema.shape if config.schema is not None else None
     square = shape[-1] if shape is not None and shape[-1] == shape[-2] else None
@@ -86,10 +106,14 @@ def _made(name: str, imports: Imports) -> Dataset:
     try:
         signature(function).bind()
     except TypeError as error:
-        raise ValueError(f"data set {name!r}: expected a function that is called without arguments, got one with a {error}") from None
+        raise ValueError(
+            f"data set {name!r}: expected a function that is called without arguments, got one with a {error}"
+        ) from None
     made = function()
     if not isinstance(made, Dataset):
-        raise ValueError(f"data set {name!r}: expected it to return a Dataset (from_arrays, from_sites, ...), got {type(made).__name__}")
+        raise ValueError(
+            f"data set {name!r}: expected it to return a Dataset (from_arrays, from_sites, ...), got {type(made).__name__}"
+        )
     return made
 
 
@@ -105,7 +129,11 @@ def _resized(dataset: Dataset, size: int | None) -> Dataset:
         return dataset
     if not dataset.image:
         raise ValueError(f"image_size: {size} is for images and data set {dataset.name} holds none")
-    return replace(dataset, x=resized(dataset.x, size), task=replace(dataset.task, shape=(dataset.task.shape[0], size, size)))
+    return replace(
+        dataset,
+        x=resized(dataset.x, size),
+        task=replace(dataset.task, shape=(dataset.task.shape[0], size, size)),
+    )
 
 
 def _shortened(dataset: Dataset, events: int | None) -> Dataset:
@@ -114,7 +142,9 @@ def _shortened(dataset: Dataset, events: int | None) -> Dataset:
     if events is None:
         return dataset
     if not dataset.codes:
-        raise ValueError(f"events: {events} is for patients' records and data set {dataset.name} holds none; leave it out")
+        raise ValueError(
+            f"events: {events} is for patients' records and data set {dataset.name} holds none; leave it out"
+        )
     return latest(dataset, events)
 
 
@@ -127,12 +157,16 @@ def _refuse_sameness(groups: np.ndarray, dataset: Dataset) -> None:
         )
 
 
-def _pool(config: DataConfig, seed: int, dataset: Dataset, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _pool(
+    config: DataConfig, seed: int, dataset: Dataset, groups: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Which samples are dealt, and which are the shared test set."""
     everything, nothing = np.arange(len(dataset.x)), np.empty(0, np.int64)
     official = dataset.part is not None and bool((dataset.part == TEST).any())
     if config.test == "site" and not (official and dataset.site is not None):
-        raise ValueError(f"test: site needs official test parts of sites, which data set {dataset.name} has not; use local or global")
+        raise ValueError(
+            f"test: site needs official test parts of sites, which data set {dataset.name} has not; use local or global"
+        )
     keeps_official = official and config.test != "local"
     if config.pool == "all" and keeps_official:
         raise ValueError(
@@ -145,11 +179,21 @@ def _pool(config: DataConfig, seed: int, dataset: Dataset, groups: np.ndarray) -
     if dataset.part is not None and (config.pool == "train" or keeps_official):
         pool = np.flatnonzero(dataset.part == TRAIN)
     elif config.pool == "train":
-        raise ValueError(f"pool: train needs an official split, which data set {dataset.name} has not; use pool: all")
+        raise ValueError(
+            f"pool: train needs an official split, which data set {dataset.name} has not; use pool: all"
+        )
     if config.test == "global" and not official:
         if config.split[2] == 0:
-            raise ValueError(f"data set {dataset.name} has no official test part; give split a test share for the shared test set")
-        rest, _, test = split(Parts.of([pool]), (1 - config.split[2], 0.0, config.split[2]), seed, _strata(dataset), groups)
+            raise ValueError(
+                f"data set {dataset.name} has no official test part; give split a test share for the shared test set"
+            )
+        rest, _, test = split(
+            Parts.of([pool]),
+            (1 - config.split[2], 0.0, config.split[2]),
+            seed,
+            _strata(dataset),
+            groups,
+        )
         return rest[0], test[0]
     return pool, shared
 
@@ -173,9 +217,15 @@ def _dealt(config: DataConfig, seed: int, dataset: Dataset, places: np.ndarray) 
             "ask for fewer clients, or use more data"
         )
     sites = 0 if site is None else len(np.unique(site))
-    usual = {"natural": sites, "domains": 5 * sites, "cla": min(10, pool.classes)}.get(parse(partition)[0], 10)
+    usual = {"natural": sites, "domains": 5 * sites, "cla": min(10, pool.classes)}.get(
+        parse(partition)[0], 10
+    )
     dealt = deal(partition, pool, config.clients or usual, seed)
-    return replace(dealt, parts=dealt.parts.through(places), ids=dealt.ids or tuple(str(k) for k in range(len(dealt.parts))))
+    return replace(
+        dealt,
+        parts=dealt.parts.through(places),
+        ids=dealt.ids or tuple(str(k) for k in range(len(dealt.parts))),
+    )
 
 
 def _features(dataset: Dataset, places: np.ndarray) -> np.ndarray:
@@ -191,17 +241,28 @@ def _features(dataset: Dataset, places: np.ndarray) -> np.ndarray:
     return np.asarray(((columns - columns.mean(axis=0)) / columns.std(axis=0)).filled(0))
 
 
-def _split(config: DataConfig, seed: int, dataset: Dataset, dealt: Deal, groups: np.ndarray, shared: np.ndarray) -> Split:
+def _split(
+    config: DataConfig,
+    seed: int,
+    dataset: Dataset,
+    dealt: Deal,
+    groups: np.ndarray,
+    shared: np.ndarray,
+) -> Split:
     strata = _strata(dataset)
     if config.test == "local":
         return *split(dealt.parts, config.split, seed, strata, groups), shared
     train_share, validation_share, _ = config.split
     known = train_share + validation_share
-    train, validation, test = split(dealt.parts, (train_share / known, validation_share / known, 0.0), seed, strata, groups)
+    train, validation, test = split(
+        dealt.parts, (train_share / known, validation_share / known, 0.0), seed, strata, groups
+    )
     if config.test == "site":
         assert dataset.site is not None and dataset.part is not None  # _pool has checked
         site_of = [dataset.site[rows[0]] if len(rows) else -1 for rows in dealt.parts]
-        tests = {s: np.flatnonzero((dataset.site == s) & (dataset.part == TEST)) for s in set(site_of)}
+        tests = {
+            s: np.flatnonzero((dataset.site == s) & (dataset.part == TEST)) for s in set(site_of)
+        }
         test = Parts.of([tests[s] for s in site_of])
     return train, validation, test, shared
 

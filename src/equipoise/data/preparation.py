@@ -25,7 +25,11 @@ from equipoise.data.transforms import NORMALISATIONS, normalised, resized
 
 
 def prepared(
-    dataset: Dataset, config: DataConfig, ids: tuple[str, ...], parts: tuple[Parts, Parts, Parts, np.ndarray], metadata: dict[str, Any]
+    dataset: Dataset,
+    config: DataConfig,
+    ids: tuple[str, ...],
+    parts: tuple[Parts, Parts, Parts, np.ndarray],
+    metadata: dict[str, Any],
 ) -> Federation:
     """A federation whose tensors hold only what some client or the shared test set needs."""
     make = _table if dataset.columns else _histories if dataset.codes else _array
@@ -38,7 +42,21 @@ def prepared(
         centre, scale = _centre_and_scale(dataset, np.unique(parts[0].index))
         task = replace(task, centre=centre, scale=scale)
         y = ((y.double() - centre) / scale).float()
-    return Federation(dataset.name, task, x, y, ids, train, validation, test, shared, config.augment, metadata, recipe, rows)
+    return Federation(
+        dataset.name,
+        task,
+        x,
+        y,
+        ids,
+        train,
+        validation,
+        test,
+        shared,
+        config.augment,
+        metadata,
+        recipe,
+        rows,
+    )
 
 
 def _centre_and_scale(dataset: Dataset, train: np.ndarray) -> tuple[float, float]:
@@ -51,14 +69,21 @@ def _centre_and_scale(dataset: Dataset, train: np.ndarray) -> tuple[float, float
 
 
 def _array(
-    dataset: Dataset, config: DataConfig, ids: tuple[str, ...], parts: tuple[Parts, Parts, Parts, np.ndarray]
+    dataset: Dataset,
+    config: DataConfig,
+    ids: tuple[str, ...],
+    parts: tuple[Parts, Parts, Parts, np.ndarray],
 ) -> tuple[Tensor, np.ndarray, tuple[Parts, Parts, Parts, np.ndarray], dict[str, Any]]:
     """Images and plain arrays: every row is prepared alike, whoever holds it."""
     name = "none" if config.normalise == "auto" else config.normalise
     if name not in NORMALISATIONS:
-        raise ValueError(f"normalise: {name} is for tables and {dataset.name} is none; use one of {', '.join(NORMALISATIONS)}")
+        raise ValueError(
+            f"normalise: {name} is for tables and {dataset.name} is none; use one of {', '.join(NORMALISATIONS)}"
+        )
     if config.augment and not dataset.image:
-        raise ValueError(f"augment: {', '.join(config.augment)} is for images and {dataset.name} holds none")
+        raise ValueError(
+            f"augment: {', '.join(config.augment)} is for images and {dataset.name} holds none"
+        )
     train, validation, test, shared = parts
     held = np.zeros(len(dataset.x), dtype=bool)
     for index in (train.index, validation.index, test.index, shared):
@@ -68,12 +93,25 @@ def _array(
     place[rows] = np.arange(len(rows))
     x = normalised(dataset.x if len(rows) == len(dataset.x) else dataset.x[rows], name)
     pixels = dataset.x.dtype == torch.uint8
-    recipe = {"kind": "image" if dataset.image else "array", "pixels": pixels, "normalise": name, "shape": list(x.shape[1:])}
-    return x, rows, (train.through(place), validation.through(place), test.through(place), place[shared]), recipe
+    recipe = {
+        "kind": "image" if dataset.image else "array",
+        "pixels": pixels,
+        "normalise": name,
+        "shape": list(x.shape[1:]),
+    }
+    return (
+        x,
+        rows,
+        (train.through(place), validation.through(place), test.through(place), place[shared]),
+        recipe,
+    )
 
 
 def _histories(
-    dataset: Dataset, config: DataConfig, ids: tuple[str, ...], parts: tuple[Parts, Parts, Parts, np.ndarray]
+    dataset: Dataset,
+    config: DataConfig,
+    ids: tuple[str, ...],
+    parts: tuple[Parts, Parts, Parts, np.ndarray],
 ) -> tuple[Tensor, np.ndarray, tuple[Parts, Parts, Parts, np.ndarray], dict[str, Any]]:
     """Patients' histories: values on the scale that all clients' training patients give their codes."""
     if config.normalise not in ("auto", "pooled") or config.augment:
@@ -88,11 +126,19 @@ def _histories(
     if config.codes:  # new patients' events end where those of the training patients did
         recipe["label_codes"] = [list(pair) for pair in read_rule(config.codes).codes]
     x = torch.from_numpy(histories.apply(dataset.x.numpy()[rows], recipe))
-    return x, rows, (train.through(place), validation.through(place), test.through(place), place[shared]), recipe
+    return (
+        x,
+        rows,
+        (train.through(place), validation.through(place), test.through(place), place[shared]),
+        recipe,
+    )
 
 
 def _table(
-    dataset: Dataset, config: DataConfig, ids: tuple[str, ...], parts: tuple[Parts, Parts, Parts, np.ndarray]
+    dataset: Dataset,
+    config: DataConfig,
+    ids: tuple[str, ...],
+    parts: tuple[Parts, Parts, Parts, np.ndarray],
 ) -> tuple[Tensor, np.ndarray, tuple[Parts, Parts, Parts, np.ndarray], dict[str, Any]]:
     """Tables: a row is prepared by the client that holds it, so each holder has its own copy."""
     train, validation, test, shared = parts
@@ -100,18 +146,26 @@ def _table(
     if scaling == "auto":
         scaling = "pooled" if len(shared) else "client"
     if scaling not in ("client", "pooled", "none"):
-        raise ValueError(f"normalise: {scaling} is for images and {dataset.name} is a table; use client, pooled or none")
+        raise ValueError(
+            f"normalise: {scaling} is for images and {dataset.name} is a table; use client, pooled or none"
+        )
     if scaling == "client" and len(shared):
-        raise ValueError("normalise: client has no statistics for a test set that all clients share; use pooled or none, or test: local")
+        raise ValueError(
+            "normalise: client has no statistics for a test set that all clients share; use pooled or none, or test: local"
+        )
     if config.augment:
-        raise ValueError(f"augment: {', '.join(config.augment)} is for images and {dataset.name} is a table")
+        raise ValueError(
+            f"augment: {', '.join(config.augment)} is for images and {dataset.name} is a table"
+        )
     raw = dataset.x.numpy()
     schema = dataset.schema or schema_of(dataset)
     recipe = encoding.fit(raw, dataset.columns, schema.inputs, train, ids, scaling)
     coded = encoding.recode(raw, dataset.columns, recipe)
     blocks, rows, moved, start = [], [], [], 0
     for part in (train, validation, test):
-        blocks += [encoding.apply(coded[held], recipe, name) for name, held in zip(ids, part, strict=True)]
+        blocks += [
+            encoding.apply(coded[held], recipe, name) for name, held in zip(ids, part, strict=True)
+        ]
         rows.append(part.index)
         moved.append(Parts(np.arange(start, start + len(part.index)), part.offsets))
         start += len(part.index)
@@ -119,10 +173,17 @@ def _table(
         blocks.append(encoding.apply(coded[shared], recipe, None))
         rows.append(shared)
     x = torch.from_numpy(np.concatenate(blocks))
-    return x, np.concatenate(rows), (moved[0], moved[1], moved[2], np.arange(start, start + len(shared))), recipe
+    return (
+        x,
+        np.concatenate(rows),
+        (moved[0], moved[1], moved[2], np.arange(start, start + len(shared))),
+        recipe,
+    )
 
 
-def inputs_from(data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any], client: str | None = None) -> Tensor:
+def inputs_from(
+    data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any], client: str | None = None
+) -> Tensor:
     """New data as model inputs, by the recipe of a run.
 
     Tables: a CSV, Parquet or NPZ file, or an array with the recipe's columns in order. Images: a file, a folder of files, an
@@ -137,9 +198,13 @@ def inputs_from(data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any], 
     if recipe["kind"] == "image" and recipe["shape"][-2] == recipe["shape"][-1]:
         x = resized(x, recipe["shape"][-1])
     if list(x.shape[1:]) != recipe["shape"]:
-        raise ValueError(f"expected samples of shape {tuple(recipe['shape'])}, got {tuple(x.shape[1:])}")
+        raise ValueError(
+            f"expected samples of shape {tuple(recipe['shape'])}, got {tuple(x.shape[1:])}"
+        )
     if recipe["pixels"] and x.dtype != torch.uint8:
-        raise ValueError(f"this model was trained on whole-number pixels 0..255 (uint8), got {x.dtype}; convert the images")
+        raise ValueError(
+            f"this model was trained on whole-number pixels 0..255 (uint8), got {x.dtype}; convert the images"
+        )
     return normalised(x, recipe["normalise"])
 
 
@@ -172,11 +237,15 @@ def _coded(data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any]) -> np
         table = read_table(Path(data))
         missing = [name for name in names if name not in table]
         if missing:
-            raise ValueError(f"{data} lacks the columns {', '.join(missing)}; the model needs {', '.join(names)}")
+            raise ValueError(
+                f"{data} lacks the columns {', '.join(missing)}; the model needs {', '.join(names)}"
+            )
     else:
         values = np.asarray(data)
         if values.ndim != 2 or values.shape[1] != len(names):
-            raise ValueError(f"expected {len(names)} columns ({', '.join(names)}), got an array of shape {values.shape}")
+            raise ValueError(
+                f"expected {len(names)} columns ({', '.join(names)}), got an array of shape {values.shape}"
+            )
         table = {name: values[:, j] for j, name in enumerate(names)}
     return np.stack([coded(table[c["name"]], _column(c)) for c in recipe["columns"]], axis=1)
 
@@ -185,16 +254,28 @@ def _column(described: dict[str, Any]) -> ColumnSchema:
     """A column of a recipe; one of an older run has no formats of dates, and no category if training saw none."""
     formats, categories = tuple(described.get("formats", ())), tuple(described["categories"])
     kind: Kind = "category" if described["categorical"] else "date" if formats else "number"
-    return ColumnSchema(name=described["name"], kind=kind, categories=categories or (("",) if kind == "category" else ()), formats=formats)
+    return ColumnSchema(
+        name=described["name"],
+        kind=kind,
+        categories=categories or (("",) if kind == "category" else ()),
+        formats=formats,
+    )
 
 
 def new_images(data: Path) -> list[Path]:
     """The image files to predict for: one file, or all in a folder, in folders of sites or classes, or laid out as for training."""
     if not data.is_dir():
         return [data]
-    files = sorted(file for depth in ("*", "*/*", "*/*/*") for file in data.glob(depth) if file.suffix.lower() in IMAGE_ENDINGS)
+    files = sorted(
+        file
+        for depth in ("*", "*/*", "*/*/*")
+        for file in data.glob(depth)
+        if file.suffix.lower() in IMAGE_ENDINGS
+    )
     if not files:
-        raise ValueError(f"no images found in {data}, nor in folders inside it; expected {', '.join(IMAGE_ENDINGS)}")
+        raise ValueError(
+            f"no images found in {data}, nor in folders inside it; expected {', '.join(IMAGE_ENDINGS)}"
+        )
     return files
 
 
@@ -207,7 +288,9 @@ def _values(data: Path | np.ndarray | Tensor, recipe: dict[str, Any]) -> np.ndar
             data = stored["x"]
         elif recipe["kind"] == "image":
             channels, height, width = recipe["shape"]
-            return np.stack([read_image(file, (height, width), channels) for file in new_images(data)])
+            return np.stack(
+                [read_image(file, (height, width), channels) for file in new_images(data)]
+            )
         else:
             raise ValueError(f"expected an NPZ file with an array x, got {data}")
     values = np.asarray(data)

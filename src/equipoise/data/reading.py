@@ -16,7 +16,9 @@ import numpy as np
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 _LOOKED_AT = 200  # rows by which the separator is found
-_COMMA = re.compile(r"[-+]?(?:(?:\d+|\d{1,3}(?:\.\d{3})+)?(?:,\d+)?(?:[eE][-+]?\d+)?|inf(?:inity)?)", re.IGNORECASE)
+_COMMA = re.compile(
+    r"[-+]?(?:(?:\d+|\d{1,3}(?:\.\d{3})+)?(?:,\d+)?(?:[eE][-+]?\d+)?|inf(?:inity)?)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -26,14 +28,20 @@ class Dialect:
     separator: str = ","
     encoding: str = "UTF-8"
     decimal_commas: tuple[str, ...] = ()  # columns whose numbers have them
-    points_beside: tuple[str, ...] = ()  # columns of the same file whose numbers have points: 1.234 may have meant a thousand
+    points_beside: tuple[
+        str, ...
+    ] = ()  # columns of the same file whose numbers have points: 1.234 may have meant a thousand
 
     @property
     def usual(self) -> bool:
         return self == Dialect()
 
     def __str__(self) -> str:
-        commas = f", decimal commas in {', '.join(self.decimal_commas[:5])}" if self.decimal_commas else ""
+        commas = (
+            f", decimal commas in {', '.join(self.decimal_commas[:5])}"
+            if self.decimal_commas
+            else ""
+        )
         return f"{SEPARATORS[self.separator]}, {self.encoding}{commas}"
 
 
@@ -43,9 +51,13 @@ def read_csv(file: Path) -> tuple[dict[str, np.ndarray], Dialect]:
     separator = _separator(text)
     rows: list[list[str]] = []
     try:
-        rows.extend(row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if row)
+        rows.extend(
+            row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if row
+        )
     except csv.Error as error:  # a field of more than 131,072 characters, which a quotation mark that is never closed makes of the rest
-        raise ValueError(f"{file}, after row {len(rows)}: {error}; is a quotation mark open, or is this no CSV file?") from None
+        raise ValueError(
+            f"{file}, after row {len(rows)}: {error}; is a quotation mark open, or is this no CSV file?"
+        ) from None
     if len(rows) < 2:
         raise ValueError(f"{file}: expected a line of column names and at least one row")
     header = [name.strip() for name in rows[0]]
@@ -55,7 +67,10 @@ def read_csv(file: Path) -> tuple[dict[str, np.ndarray], Dialect]:
     for number, row in enumerate(rows[1:], start=2):
         if len(row) != len(header):
             raise ValueError(f"{file}, row {number}: expected {len(header)} cells, got {len(row)}")
-    return _columns({name: [row[j].strip() for row in rows[1:]] for j, name in enumerate(header)}, Dialect(separator, encoding))
+    return _columns(
+        {name: [row[j].strip() for row in rows[1:]] for j, name in enumerate(header)},
+        Dialect(separator, encoding),
+    )
 
 
 def column_of(cells: Sequence[str]) -> np.ndarray:
@@ -74,22 +89,41 @@ def cells_as_text(values: np.ndarray) -> np.ndarray:
     """Cells as text; a whole number reads the same whether its file kept it as 3 or 3.0."""
     if values.dtype.kind == "f":
         return np.array(
-            ["" if np.isnan(v) else str(int(v)) if v == np.floor(v) and np.isfinite(v) else str(v) for v in values], dtype=np.str_
+            [
+                ""
+                if np.isnan(v)
+                else str(int(v))
+                if v == np.floor(v) and np.isfinite(v)
+                else str(v)
+                for v in values
+            ],
+            dtype=np.str_,
         )
     return values.astype(np.str_)
 
 
-def _columns(cells: dict[str, list[str]], dialect: Dialect) -> tuple[dict[str, np.ndarray], Dialect]:
+def _columns(
+    cells: dict[str, list[str]], dialect: Dialect
+) -> tuple[dict[str, np.ndarray], Dialect]:
     table = {name: column_of(column) for name, column in cells.items()}
     if dialect.separator == ",":
         return table, dialect
     for name, column in cells.items():
         present = [cell for cell in column if not is_missing(cell)]
         if table[name].dtype.kind == "U" and all(_COMMA.fullmatch(cell) for cell in present):
-            table[name] = np.array([np.nan if is_missing(cell) else float(cell.replace(".", "").replace(",", ".")) for cell in column])
+            table[name] = np.array(
+                [
+                    np.nan if is_missing(cell) else float(cell.replace(".", "").replace(",", "."))
+                    for cell in column
+                ]
+            )
             dialect = replace(dialect, decimal_commas=(*dialect.decimal_commas, name))
     if dialect.decimal_commas:
-        points = tuple(name for name in cells if name not in dialect.decimal_commas and _has_points(cells[name], table[name]))
+        points = tuple(
+            name
+            for name in cells
+            if name not in dialect.decimal_commas and _has_points(cells[name], table[name])
+        )
         dialect = replace(dialect, points_beside=points)
     return table, dialect
 
@@ -102,7 +136,14 @@ def _decoded(file: Path) -> tuple[str, str]:
     """The text of a file and the name of its encoding."""
     raw = file.read_bytes()
     utf16 = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    without_mark = next((name for place, name in ((1, "utf-16-le"), (0, "utf-16-be")) if _every_second_is_zero(raw, place)), None)
+    without_mark = next(
+        (
+            name
+            for place, name in ((1, "utf-16-le"), (0, "utf-16-be"))
+            if _every_second_is_zero(raw, place)
+        ),
+        None,
+    )
     tried = (
         (("utf-16", "UTF-16"),)
         if utf16
@@ -146,6 +187,10 @@ def _separator(text: str) -> str:
         if not rows or len(rows[0]) < 2:
             continue
         alike = sum(len(row) == len(rows[0]) for row in rows) / len(rows)
-        numbers = sum(_COMMA.fullmatch(cell.strip().replace(".", ",", 1)) is not None for row in rows[1:] for cell in row)
+        numbers = sum(
+            _COMMA.fullmatch(cell.strip().replace(".", ",", 1)) is not None
+            for row in rows[1:]
+            for cell in row
+        )
         scores[sign] = (alike, len(rows[0]), numbers)
     return max(scores, key=scores.__getitem__, default=",")

@@ -15,13 +15,19 @@ BLOCK = 50_000  # rows of a file that are held as text at a time
 Block = tuple[int, dict[str, list[str]]]  # number of its first row, and cells by column
 
 
-def blocks(file: Path, wanted: dict[str, tuple[str, ...]], needed: Sequence[str]) -> Iterator[Block]:
+def blocks(
+    file: Path, wanted: dict[str, tuple[str, ...]], needed: Sequence[str]
+) -> Iterator[Block]:
     """The wanted columns of a file, some rows at a time; row numbers count the header as 1."""
     header = header_of(file)
-    columns = {name: next((h for h in header if h.lower() in also), None) for name, also in wanted.items()}
+    columns = {
+        name: next((h for h in header if h.lower() in also), None) for name, also in wanted.items()
+    }
     lacking = [name for name in needed if columns[name] is None]
     if lacking:
-        raise ValueError(f"{file}: expected the columns {', '.join(needed)}, got {', '.join(header)}; {lacking[0]} is missing")
+        raise ValueError(
+            f"{file}: expected the columns {', '.join(needed)}, got {', '.join(header)}; {lacking[0]} is missing"
+        )
     chosen = {name: column for name, column in columns.items() if column is not None}
     number = 2
     for rows in (_parquet_blocks if file.suffix == ".parquet" else _csv_blocks)(file, chosen):
@@ -34,12 +40,21 @@ def header_of(file: Path) -> list[str]:
         names = [str(name) for name in _parquet(file).schema.names]
     else:
         with _reading(file) as opened:
-            names = [cell.strip().lower() for cell in next(csv.reader(opened, delimiter=_separator(file)), [])]
+            names = [
+                cell.strip().lower()
+                for cell in next(csv.reader(opened, delimiter=_separator(file)), [])
+            ]
     if not any(names):
         raise ValueError(f"{file}: expected a line of column names, got an empty file")
-    repeated = sorted(name for name, count in Counter(name.lower() for name in names).items() if count > 1 and name)
+    repeated = sorted(
+        name
+        for name, count in Counter(name.lower() for name in names).items()
+        if count > 1 and name
+    )
     if repeated:
-        raise ValueError(f"{file}: the column {repeated[0]} appears twice; leave one of the two out")
+        raise ValueError(
+            f"{file}: the column {repeated[0]} appears twice; leave one of the two out"
+        )
     return names
 
 
@@ -49,7 +64,9 @@ def _reading(file: Path) -> Iterator[TextIO]:
         with open(file, encoding="utf-8-sig", newline="") as opened:
             yield opened
     except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is damaged or not a CSV file in UTF-8 ({error}); save it as CSV in UTF-8") from None
+        raise ValueError(
+            f"{file} is damaged or not a CSV file in UTF-8 ({error}); save it as CSV in UTF-8"
+        ) from None
 
 
 def _separator(file: Path) -> str:
@@ -71,7 +88,9 @@ def _csv_blocks(file: Path, chosen: dict[str, str]) -> Iterator[dict[str, list[s
                 continue
             if blank or len(row) != len(header):
                 bad, cells = (blank, 0) if blank else (number, len(row))
-                raise ValueError(f"{file}, row {bad}: expected {len(header)} cells, got {cells}; mend that row")
+                raise ValueError(
+                    f"{file}, row {bad}: expected {len(header)} cells, got {cells}; mend that row"
+                )
             for name, place in places.items():
                 held[name].append(row[place].strip())
             if len(held["patient"]) == BLOCK:
@@ -84,7 +103,10 @@ def _csv_blocks(file: Path, chosen: dict[str, str]) -> Iterator[dict[str, list[s
 def _parquet_blocks(file: Path, chosen: dict[str, str]) -> Iterator[dict[str, list[str]]]:
     for batch in _parquet(file).iter_batches(BLOCK, columns=list(dict.fromkeys(chosen.values()))):
         yield {
-            name: ["" if cell is None else str(cell).strip() for cell in batch.column(column).to_pylist()]
+            name: [
+                "" if cell is None else str(cell).strip()
+                for cell in batch.column(column).to_pylist()
+            ]
             for name, column in chosen.items()
         }
 
@@ -93,7 +115,9 @@ def _parquet(file: Path) -> Any:
     try:
         from pyarrow import parquet
     except ImportError:
-        raise ValueError(f"reading {file} needs the package pyarrow; pip install 'equipoise[tables]'") from None
+        raise ValueError(
+            f"reading {file} needs the package pyarrow; pip install 'equipoise[tables]'"
+        ) from None
     try:
         return parquet.ParquetFile(file)
     except (ValueError, OSError) as error:
@@ -118,7 +142,8 @@ def moment_of(cell: str) -> float:
     readers: tuple[Callable[[str], float], ...] = (
         lambda text: float(date.fromisoformat(text).toordinal()),
         lambda text: (
-            (moment := datetime.fromisoformat(text)).toordinal() + (moment.hour * 3600 + moment.minute * 60 + moment.second) / 86400
+            (moment := datetime.fromisoformat(text)).toordinal()
+            + (moment.hour * 3600 + moment.minute * 60 + moment.second) / 86400
         ),
     )
     for read in readers if math.isnan(number) else ():

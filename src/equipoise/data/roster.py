@@ -55,7 +55,11 @@ class Roster:
         """One roster of several sides, each of which holds some of the clients."""
         first = rosters[0]
         for other in rosters:
-            if (other.task, other.task.centre, other.task.scale) != (first.task, first.task.centre, first.task.scale):
+            if (other.task, other.task.centre, other.task.scale) != (
+                first.task,
+                first.task.centre,
+                first.task.scale,
+            ):
                 raise ValueError(
                     f"the clients {_some(first.ids)} and {_some(other.ids)} have different tasks: {first.task} and {other.task}; "
                     "give all of them the same schema: label, classes, input shape, centre and scale"
@@ -64,38 +68,62 @@ class Roster:
                 raise ValueError(
                     f"the clients {_some(first.ids)} and {_some(other.ids)} hold different shared test sets; give all the same"
                 )
-        sizes = {part: {client: n for roster in rosters for client, n in roster.sizes[part].items()} for part in PARTS}
+        sizes = {
+            part: {client: n for roster in rosters for client, n in roster.sizes[part].items()}
+            for part in PARTS
+        }
         ids = tuple(client for roster in rosters for client in roster.ids)
-        prints = {client: mark for roster in rosters for client, mark in roster.fingerprints.items()}
-        return cls(first.task, first.name, ids, sizes, prints, first.shared, first.shared_fingerprint).checked()
+        prints = {
+            client: mark for roster in rosters for client, mark in roster.fingerprints.items()
+        }
+        return cls(
+            first.task, first.name, ids, sizes, prints, first.shared, first.shared_fingerprint
+        ).checked()
 
     def checked(self) -> Roster:
         """The same roster, or a sentence about what no run can begin with."""
         for client in self.ids:
             checked_name(client, "client id")
         if SHARED in self.ids:
-            raise ValueError(f"client id {SHARED!r}: measurements on a shared test set are kept under this name; rename the client")
+            raise ValueError(
+                f"client id {SHARED!r}: measurements on a shared test set are kept under this name; rename the client"
+            )
         twice = sorted(client for client, count in Counter(self.ids).items() if count > 1)
         if twice:
-            raise ValueError(f"the client ids {_some(twice)} were given more than once; every client needs an id of its own")
+            raise ValueError(
+                f"the client ids {_some(twice)} were given more than once; every client needs an id of its own"
+            )
         for client in self.ids:
             counts = [self.sizes[part].get(client) for part in PARTS]
-            if not all(type(count) is int and count >= 0 for count in counts) or not isinstance(self.fingerprints.get(client), str):
-                raise ValueError(f"client {client!r} told no sizes or no fingerprint of its data; install the same version on both sides")
+            if not all(type(count) is int and count >= 0 for count in counts) or not isinstance(
+                self.fingerprints.get(client), str
+            ):
+                raise ValueError(
+                    f"client {client!r} told no sizes or no fingerprint of its data; install the same version on both sides"
+                )
         if not any(self.sizes["train"].values()):
-            raise ValueError(f"none of the clients {_some(self.ids)} has a training sample; look at data.split and at the files")
+            raise ValueError(
+                f"none of the clients {_some(self.ids)} has a training sample; look at data.split and at the files"
+            )
         return self
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return ", ".join(map(repr, names[:5])) + (
+        f" and {len(names) - 5} more" if len(names) > 5 else ""
+    )
 
 
 def roster_of(federation: Federation) -> Roster:
     """What a server is told of a federation that this process holds."""
     parts = {part: getattr(federation, part) for part in PARTS}
-    sizes = {part: dict(zip(federation.ids, map(int, where.sizes), strict=True)) for part, where in parts.items()}
-    fingerprints = dict(zip(federation.ids, _fingerprints(federation, list(parts.values())), strict=True))
+    sizes = {
+        part: dict(zip(federation.ids, map(int, where.sizes), strict=True))
+        for part, where in parts.items()
+    }
+    fingerprints = dict(
+        zip(federation.ids, _fingerprints(federation, list(parts.values())), strict=True)
+    )
     shared = federation.shared_test
     return Roster(
         federation.task, federation.name, tuple(federation.ids), sizes, fingerprints, len(shared), fingerprint(federation, shared) if len(shared) else ""
@@ -109,7 +137,14 @@ def fingerprint(federation: Federation, *parts: np.ndarray) -> str:
         places = torch.from_numpy(np.array(index, dtype=np.int64))
         digest.update(f"{len(index)}:".encode())
         for tensor in (federation.x, federation.y):
-            digest.update(tensor.index_select(0, places).contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            digest.update(
+                tensor.index_select(0, places)
+                .contiguous()
+                .reshape(-1)
+                .view(torch.uint8)
+                .numpy()
+                .data
+            )
     return digest.hexdigest()[:32]
 
 
@@ -117,7 +152,9 @@ def _fingerprints(federation: Federation, parts: Sequence[Parts]) -> Iterator[st
     """As `fingerprint`, of every client: samples are gathered for many clients at once, since a call for each of 100,000 would take half a minute."""
     ends, first, clients = np.sum([part.offsets for part in parts], axis=0), 0, len(parts[0])
     while first < clients:
-        last = max(first + 1, int(np.searchsorted(ends, ends[first] + AT_ONCE, side="right")) - 1)  # whole clients only
+        last = max(
+            first + 1, int(np.searchsorted(ends, ends[first] + AT_ONCE, side="right")) - 1
+        )  # whole clients only
         digests = [hashlib.sha256() for _ in range(first, last)]
         for part in parts:
             offsets = part.offsets[first : last + 1]
@@ -125,8 +162,23 @@ def _fingerprints(federation: Federation, parts: Sequence[Parts]) -> Iterator[st
             held = []
             for tensor in (federation.x, federation.y):
                 width = tensor.element_size() * tensor[:1].numel()
-                held.append((tensor.index_select(0, places).contiguous().reshape(-1).view(torch.uint8).numpy().data, width))
-            for digest, begin, end in zip(digests, (offsets[:-1] - offsets[0]).tolist(), (offsets[1:] - offsets[0]).tolist(), strict=True):
+                held.append(
+                    (
+                        tensor.index_select(0, places)
+                        .contiguous()
+                        .reshape(-1)
+                        .view(torch.uint8)
+                        .numpy()
+                        .data,
+                        width,
+                    )
+                )
+            for digest, begin, end in zip(
+                digests,
+                (offsets[:-1] - offsets[0]).tolist(),
+                (offsets[1:] - offsets[0]).tolist(),
+                strict=True,
+            ):
                 digest.update(f"{end - begin}:".encode())
                 for rows, width in held:
                     digest.update(rows[begin * width : end * width])

@@ -28,7 +28,11 @@ class Samples:
     @classmethod
     def of(cls, federation: Federation, index: np.ndarray) -> Samples:
         own, x, y = torch.from_numpy(np.array(index, dtype=np.int64)), federation.x, federation.y
-        return cls(own.clone(), lambda positions: x.index_select(0, own[positions]), lambda positions: y.index_select(0, own[positions]))
+        return cls(
+            own.clone(),
+            lambda positions: x.index_select(0, own[positions]),
+            lambda positions: y.index_select(0, own[positions]),
+        )
 
     def __len__(self) -> int:
         return len(self.index)
@@ -47,20 +51,30 @@ class Samples:
     def some(self, positions: Tensor) -> Samples:
         """Those at these positions."""
         x, y = self._x, self._y
-        return Samples(self.index[positions], lambda chosen: x(positions[chosen]), lambda chosen: y(positions[chosen]))
+        return Samples(
+            self.index[positions],
+            lambda chosen: x(positions[chosen]),
+            lambda chosen: y(positions[chosen]),
+        )
 
     def with_(self, others: Samples) -> Samples:
         """These and others of the same federation, behind them."""
         return Samples(
-            torch.cat([self.index, others.index]), _behind(len(self), self._x, others._x), _behind(len(self), self._y, others._y)
+            torch.cat([self.index, others.index]),
+            _behind(len(self), self._x, others._x),
+            _behind(len(self), self._y, others._y),
         )
 
     def chunks(self) -> Iterator[Tensor]:
         """The positions of all samples in order, in batches that follow from the data alone."""
-        return iter(torch.split(torch.arange(len(self)), EVALUATION_BATCH)) if len(self) else iter(())
+        return (
+            iter(torch.split(torch.arange(len(self)), EVALUATION_BATCH)) if len(self) else iter(())
+        )
 
 
-def _behind(first: int, own: Callable[[Tensor], Tensor], others: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def _behind(
+    first: int, own: Callable[[Tensor], Tensor], others: Callable[[Tensor], Tensor]
+) -> Callable[[Tensor], Tensor]:
     """Positions below `first` are asked of `own`, the rest of `others`."""
 
     def found(positions: Tensor) -> Tensor:

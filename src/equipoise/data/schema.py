@@ -26,7 +26,9 @@ DATES = (
 
 class _Section(BaseModel):
     # A category or class that looks like a number is a name here all the same.
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True
+    )
 
 
 class ColumnSchema(_Section):
@@ -34,23 +36,37 @@ class ColumnSchema(_Section):
 
     name: str
     kind: Kind
-    categories: tuple[str, ...] = Field((), description="of a category; every other value counts as `other`")
+    categories: tuple[str, ...] = Field(
+        (), description="of a category; every other value counts as `other`"
+    )
     formats: tuple[str, ...] = Field((), description="of a date, as in %d.%m.%Y")
     gaps: bool = Field(False, description="whether cells may be empty: a further input marks them")
 
     @model_validator(mode="after")
     def _fits(self) -> ColumnSchema:
         wrong = [
-            name for name, kind in (("categories", "category"), ("formats", "date")) if bool(getattr(self, name)) != (self.kind == kind)
+            name
+            for name, kind in (("categories", "category"), ("formats", "date"))
+            if bool(getattr(self, name)) != (self.kind == kind)
         ]
         if wrong:
-            needs = f"a {self.kind} with {wrong[0]}" if not getattr(self, wrong[0]) else f"no {wrong[0]} for a {self.kind}"
-            raise ValueError(f"column {quoted(self.name)}: expected {needs}, got {quoted(getattr(self, wrong[0]))}")
+            needs = (
+                f"a {self.kind} with {wrong[0]}"
+                if not getattr(self, wrong[0])
+                else f"no {wrong[0]} for a {self.kind}"
+            )
+            raise ValueError(
+                f"column {quoted(self.name)}: expected {needs}, got {quoted(getattr(self, wrong[0]))}"
+            )
         unknown = [form for form in self.formats if form not in DATES]
         if unknown:
-            raise ValueError(f"column {quoted(self.name)}: expected formats of dates among {', '.join(DATES)}, got {quoted(unknown[0])}")
+            raise ValueError(
+                f"column {quoted(self.name)}: expected formats of dates among {', '.join(DATES)}, got {quoted(unknown[0])}"
+            )
         if len(set(self.categories)) < len(self.categories):
-            raise ValueError(f"column {quoted(self.name)}: expected different categories, got {quoted(self.categories)}")
+            raise ValueError(
+                f"column {quoted(self.name)}: expected different categories, got {quoted(self.categories)}"
+            )
         return self
 
 
@@ -60,30 +76,51 @@ class Schema(_Section):
     label: str | None = Field(None, description="the label column of a table")
     task: Literal["classification", "regression"] | None = None
     classes: tuple[str, ...] = ()
-    columns: tuple[ColumnSchema, ...] = Field((), description="of a table; columns of the files that are not listed are left out")
+    columns: tuple[ColumnSchema, ...] = Field(
+        (), description="of a table; columns of the files that are not listed are left out"
+    )
     shape: tuple[int, ...] | None = Field(None, description="of images: channels, height, width")
-    centre: float | None = Field(None, description="of a number that is predicted; none: the mean of all training rows of a simulation")
-    scale: float | None = Field(None, gt=0, description="of a number that is predicted; none: the deviation of all training rows")
+    centre: float | None = Field(
+        None,
+        description="of a number that is predicted; none: the mean of all training rows of a simulation",
+    )
+    scale: float | None = Field(
+        None,
+        gt=0,
+        description="of a number that is predicted; none: the deviation of all training rows",
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Schema:
         names = [column.name for column in self.columns]
         for what, values in (("column names", names), ("classes", list(self.classes))):
-            twice = [value for value in dict.fromkeys(values) if values.count(value) > 1] if len(set(values)) < len(values) else []
+            twice = (
+                [value for value in dict.fromkeys(values) if values.count(value) > 1]
+                if len(set(values)) < len(values)
+                else []
+            )
             if twice:
                 raise ValueError(f"expected {what} that differ, got {quoted(twice[0])} twice")
         if self.label in names:
-            raise ValueError(f"expected the label to be no input, got {quoted(self.label)} among the columns; remove it there")
+            raise ValueError(
+                f"expected the label to be no input, got {quoted(self.label)} among the columns; remove it there"
+            )
         if (self.centre is None) != (self.scale is None):
-            raise ValueError(f"expected centre and scale together or none of them, got centre={self.centre} and scale={self.scale}")
+            raise ValueError(
+                f"expected centre and scale together or none of them, got centre={self.centre} and scale={self.scale}"
+            )
         if self.classes and (self.task == "regression" or self.scale is not None):
-            raise ValueError("expected classes, or a number with centre and scale, got both; remove one")
+            raise ValueError(
+                "expected classes, or a number with centre and scale, got both; remove one"
+            )
         return self
 
     @property
     def predicts(self) -> Literal["classification", "regression"] | None:
         """The task, if the schema tells it."""
-        return self.task or ("regression" if self.scale is not None else "classification" if self.classes else None)
+        return self.task or (
+            "regression" if self.scale is not None else "classification" if self.classes else None
+        )
 
     @property
     def inputs(self) -> tuple[ColumnSchema, ...]:
@@ -95,7 +132,9 @@ class Schema(_Section):
         return self.model_dump(mode="json", exclude_defaults=True)
 
     def save(self, file: Path) -> None:
-        file.write_text(yaml.safe_dump(self.plain(), sort_keys=False, allow_unicode=True), encoding="utf-8")
+        file.write_text(
+            yaml.safe_dump(self.plain(), sort_keys=False, allow_unicode=True), encoding="utf-8"
+        )
 
 
 def schema_from(given: Any) -> Schema | None:
@@ -111,7 +150,9 @@ def schema_from(given: Any) -> Schema | None:
             )
         given = plainyaml.read(given)
     if not isinstance(given, Mapping):
-        raise ValueError(f"{where}: expected a mapping with columns and classes, got {quoted(given)}")
+        raise ValueError(
+            f"{where}: expected a mapping with columns and classes, got {quoted(given)}"
+        )
     try:
         return Schema(**given)
     except ValidationError as error:
@@ -119,8 +160,13 @@ def schema_from(given: Any) -> Schema | None:
         place = ".".join(map(str, wrong["loc"]))
         if wrong["type"] == "extra_forbidden":
             section = ColumnSchema if wrong["loc"][0] == "columns" else Schema
-            raise nearest(f"key of {where}", place.rpartition(".")[2], list(section.model_fields)) from None
-        raise ValueError(f"{where}: {place + ': ' if place else ''}{wrong['msg'].removeprefix('Value error, ')}" + _came(wrong)) from None
+            raise nearest(
+                f"key of {where}", place.rpartition(".")[2], list(section.model_fields)
+            ) from None
+        raise ValueError(
+            f"{where}: {place + ': ' if place else ''}{wrong['msg'].removeprefix('Value error, ')}"
+            + _came(wrong)
+        ) from None
     except TypeError:  # a key that is no text
         raise ValueError(f"{where}: expected text as keys, got {quoted(list(given)[:5])}") from None
 

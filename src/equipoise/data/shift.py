@@ -32,12 +32,18 @@ def kl_gaussian_exact(mean_shift: np.ndarray, cov_shift: np.ndarray, cov: np.nda
     relative, mean_part = _relative(mean_shift, cov_shift, cov)
     values = np.linalg.eigvalsh(relative)
     if values.min() <= -1:
-        raise ValueError(f"the shifted covariance is not positive definite: its smallest relative eigenvalue is {1 + values.min():.3g}")
+        raise ValueError(
+            f"the shifted covariance is not positive definite: its smallest relative eigenvalue is {1 + values.min():.3g}"
+        )
     return float(0.5 * (values - np.log1p(values)).sum() + mean_part)
 
 
 def kl_theorem22(
-    mean_shift: np.ndarray, cov_shift: np.ndarray, cov: np.ndarray, samples: float, variant: Literal["corrected", "paper"] = "corrected"
+    mean_shift: np.ndarray,
+    cov_shift: np.ndarray,
+    cov: np.ndarray,
+    samples: float,
+    variant: Literal["corrected", "paper"] = "corrected",
 ) -> float:
     """The expansion of Theorem 2.2 for a Gaussian fitted to `samples` draws from the shifted distribution.
 
@@ -57,10 +63,18 @@ def kl_theorem22(
         return float(np.sum(relative**2) / 4 - cubic / 6 + mean_part + sampling)
     inverse = np.linalg.inv(cov)
     printed = inverse @ cov_shift @ inverse
-    return float(np.sum(printed**2) / 4 - cubic / 2 + mean_part - 0.5 * mean_shift @ printed @ mean_shift + sampling)
+    return float(
+        np.sum(printed**2) / 4
+        - cubic / 2
+        + mean_part
+        - 0.5 * mean_shift @ printed @ mean_shift
+        + sampling
+    )
 
 
-def kl_gaussian_fitted(mean_shift: np.ndarray, cov_shift: np.ndarray, cov: np.ndarray, samples: int) -> float:
+def kl_gaussian_fitted(
+    mean_shift: np.ndarray, cov_shift: np.ndarray, cov: np.ndarray, samples: int
+) -> float:
     """The expected KL(fitted || base) of a Gaussian fitted by maximum likelihood to `samples` draws: exact, infinite if too few."""
     from scipy.special import digamma
 
@@ -68,17 +82,23 @@ def kl_gaussian_fitted(mean_shift: np.ndarray, cov_shift: np.ndarray, cov: np.nd
     if samples <= m:
         return float("inf")
     degrees = (samples - np.arange(1, m + 1)) / 2
-    return kl_gaussian_exact(mean_shift, cov_shift, cov) + 0.5 * float(-digamma(degrees).sum() - m * np.log(2 / samples))
+    return kl_gaussian_exact(mean_shift, cov_shift, cov) + 0.5 * float(
+        -digamma(degrees).sum() - m * np.log(2 / samples)
+    )
 
 
-def label_distance(labels: np.ndarray, parts: Parts, reference: np.ndarray, classes: int) -> np.ndarray:
+def label_distance(
+    labels: np.ndarray, parts: Parts, reference: np.ndarray, classes: int
+) -> np.ndarray:
     """Total variation between each client's label shares and those of the reference samples; 0 for an empty client.
 
     >>> from equipoise.data.federation import Parts
     >>> label_distance(np.array([0, 0, 1, 1]), Parts.of([np.array([0, 1]), np.array([0, 2])]), np.arange(4), classes=2)
     array([0.5, 0. ])
     """
-    counts = np.bincount(parts.owners * classes + labels[parts.index], minlength=len(parts) * classes).reshape(len(parts), classes)
+    counts = np.bincount(
+        parts.owners * classes + labels[parts.index], minlength=len(parts) * classes
+    ).reshape(len(parts), classes)
     whole = np.bincount(labels[reference], minlength=classes) / max(len(reference), 1)
     shares = counts / np.maximum(parts.sizes, 1)[:, None]
     return np.where(parts.sizes > 0, 0.5 * np.abs(shares - whole).sum(axis=1), 0.0)
@@ -91,10 +111,14 @@ def realised_shift(scores: np.ndarray, parts: Parts) -> np.ndarray:
     >>> realised_shift(np.array([[1.0], [3.0], [0.0]]), Parts.of([np.array([0, 1]), np.array([2])]))
     array([4., 0.])
     """
-    return np.array([float((scores[rows].mean(axis=0) ** 2).sum()) if len(rows) else 0.0 for rows in parts])
+    return np.array(
+        [float((scores[rows].mean(axis=0) ** 2).sum()) if len(rows) else 0.0 for rows in parts]
+    )
 
 
-def _relative(mean_shift: np.ndarray, cov_shift: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, float]:
+def _relative(
+    mean_shift: np.ndarray, cov_shift: np.ndarray, cov: np.ndarray
+) -> tuple[np.ndarray, float]:
     """X = L^-1 cov_shift L^-T, symmetric, and half of mean_shift . cov^-1 mean_shift."""
     from scipy.linalg import solve_triangular
 

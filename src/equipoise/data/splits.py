@@ -16,10 +16,20 @@ def equal_samples(dataset: Dataset) -> np.ndarray:
 
     Rows of a table that agree in every value and in the label count as equal, because one patient entered twice looks so.
     """
-    rows = _bytes(dataset.x.numpy()) if dataset.image else np.hstack([_bytes(dataset.x.numpy()), _bytes(dataset.y.numpy())])
-    rows = np.ascontiguousarray(np.pad(rows, ((0, 0), (0, -rows.shape[1] % 8)))) if rows.shape[1] % 8 else rows
+    rows = (
+        _bytes(dataset.x.numpy())
+        if dataset.image
+        else np.hstack([_bytes(dataset.x.numpy()), _bytes(dataset.y.numpy())])
+    )
+    rows = (
+        np.ascontiguousarray(np.pad(rows, ((0, 0), (0, -rows.shape[1] % 8))))
+        if rows.shape[1] % 8
+        else rows
+    )
     words = rows.view(np.uint64)
-    factors = stream(0, "equal samples").integers(2**63, size=words.shape[1], dtype=np.uint64) * 2 + 1
+    factors = (
+        stream(0, "equal samples").integers(2**63, size=words.shape[1], dtype=np.uint64) * 2 + 1
+    )
     _, first, inverse = np.unique(words @ factors, return_index=True, return_inverse=True)
     groups: np.ndarray = first[inverse.reshape(-1)]
     again = np.flatnonzero(groups != np.arange(len(rows)))
@@ -27,15 +37,23 @@ def equal_samples(dataset: Dataset) -> np.ndarray:
         return groups
     # Two different samples met by chance in one product: compare all bytes.
     places: dict[bytes, int] = {}
-    return np.array([places.setdefault(row.tobytes(), place) for place, row in enumerate(rows)], np.int64)
+    return np.array(
+        [places.setdefault(row.tobytes(), place) for place, row in enumerate(rows)], np.int64
+    )
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).reshape(len(array), math.prod(array.shape[1:])).view(np.uint8)
+    return (
+        np.ascontiguousarray(array).reshape(len(array), math.prod(array.shape[1:])).view(np.uint8)
+    )
 
 
 def split(
-    parts: Parts, shares: tuple[float, float, float], seed: int, strata: np.ndarray | None = None, groups: np.ndarray | None = None
+    parts: Parts,
+    shares: tuple[float, float, float],
+    seed: int,
+    strata: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
 ) -> tuple[Parts, Parts, Parts]:
     """Each client's training, validation and test part.
 

@@ -66,7 +66,9 @@ def synthetic_patients(seed: int = SEED, share: float = 1.0) -> Dataset:
     )
 
 
-def write_patients(folder: Path | str, seed: int = SEED, share: float = 0.01, per_site: bool = False) -> Path:
+def write_patients(
+    folder: Path | str, seed: int = SEED, share: float = 0.01, per_site: bool = False
+) -> Path:
     """The same patients as files, with the events after their diagnosis: what `read_patients` reads."""
     owner, when, parts, _ = _drawn(seed, share)
     folder = Path(folder)
@@ -79,7 +81,12 @@ def write_patients(folder: Path | str, seed: int = SEED, share: float = 0.01, pe
             writer = csv.writer(opened)
             writer.writerow(["patient", "sex", "postal_code", "state"])
             writer.writerows(
-                [f"synthetic-{p}", "FM"[parts.sex[p]], _POSTAL[parts.site_names[parts.site[p]]], parts.site_names[parts.site[p]]]
+                [
+                    f"synthetic-{p}",
+                    "FM"[parts.sex[p]],
+                    _POSTAL[parts.site_names[parts.site[p]]],
+                    parts.site_names[parts.site[p]],
+                ]
                 for p in patients
             )
         with open(folder / name / "events.csv", "w", newline="", encoding="utf-8") as opened:
@@ -98,11 +105,23 @@ def _drawn(seed: int, share: float) -> tuple[np.ndarray, np.ndarray, Records, np
     if not 0 < share <= 1:
         raise ValueError(f"share: expected a number above 0 and at most 1, got {share}")
     common = stream(seed, NAME)
-    codes = [one[0] for one in _TELLING] + [f"ICD-10:Z{k // 10:02}.{k % 10}" for k in range(_OTHERS)] + ["ICD-10:C25.9", "ICD-9:157.9"]
-    base = np.concatenate([[one[1] for one in _TELLING], (weight := 1 / np.arange(3, _OTHERS + 3)) / weight.sum() * 0.8, [0, 0]])
+    codes = (
+        [one[0] for one in _TELLING]
+        + [f"ICD-10:Z{k // 10:02}.{k % 10}" for k in range(_OTHERS)]
+        + ["ICD-10:C25.9", "ICD-9:157.9"]
+    )
+    base = np.concatenate(
+        [
+            [one[1] for one in _TELLING],
+            (weight := 1 / np.arange(3, _OTHERS + 3)) / weight.sum() * 0.8,
+            [0, 0],
+        ]
+    )
     more = np.concatenate([[one[2] for one in _TELLING], np.ones(_OTHERS + 2)])
     factors = common.normal(size=(_FACTORS, len(codes))) * 0.6
-    facts: dict[str, list[np.ndarray]] = {name: [] for name in ("site", "sex", "owner", "when", "code", "value")}
+    facts: dict[str, list[np.ndarray]] = {
+        name: [] for name in ("site", "sex", "owner", "when", "code", "value")
+    }
     start = 0
     for place, (state, (patients, ill)) in enumerate(TABLE_7.items()):
         draw = stream(seed, NAME, state)
@@ -112,14 +131,20 @@ def _drawn(seed: int, share: float) -> tuple[np.ndarray, np.ndarray, Records, np
         sick = draw.permutation(sick)
         # What is the state's own: what it codes, what its laboratories measure, how often its people are seen, how old they are.
         shares = base * np.exp(draw.normal(size=_FACTORS) @ factors)
-        calibration, often, older = draw.normal(scale=0.5), np.exp(draw.normal(scale=0.25)), draw.normal(scale=4.0)
+        calibration, often, older = (
+            draw.normal(scale=0.5),
+            np.exp(draw.normal(scale=0.25)),
+            draw.normal(scale=4.0),
+        )
         count = 1 + np.minimum(LONGEST - 1, draw.poisson(draw.gamma(3.0, 6.0 * often, n)))
         age = np.clip(draw.normal(62 + older + 3 * sick, 11), 20, 95)
         owner = np.repeat(np.arange(n), count)
         last = np.repeat(age, count)
         when = last - draw.exponential(4.0, len(owner))
         code = np.empty(len(owner), np.int64)
-        near = sick[owner] & (draw.random(len(owner)) < np.exp((when - last) / _NEAR))  # events that the coming illness has a part in
+        near = sick[owner] & (
+            draw.random(len(owner)) < np.exp((when - last) / _NEAR)
+        )  # events that the coming illness has a part in
         for ill_ones in (False, True):
             mine = np.flatnonzero(near == ill_ones)
             likely = shares * more if ill_ones else shares
@@ -127,8 +152,12 @@ def _drawn(seed: int, share: float) -> tuple[np.ndarray, np.ndarray, Records, np
         value = np.full(len(owner), np.nan)
         for measured, (mean, deviation, moved) in _VALUES.items():
             mine = np.flatnonzero((code == codes.index(measured)) & (draw.random(len(code)) < 0.95))
-            value[mine] = mean + deviation * (draw.normal(size=len(mine)) + calibration + moved * near[mine])
-        after = np.repeat(np.flatnonzero(sick), 2)  # the diagnosis, and an event behind it that must not be seen
+            value[mine] = mean + deviation * (
+                draw.normal(size=len(mine)) + calibration + moved * near[mine]
+            )
+        after = np.repeat(
+            np.flatnonzero(sick), 2
+        )  # the diagnosis, and an event behind it that must not be seen
         diagnosis = np.tile([len(codes) - (2 if draw.random() < 0.8 else 1), 0], int(sick.sum()))
         for name, values in (
             ("site", np.full(n, place)), ("sex", (draw.random(n) < 0.5).astype(np.int64)), ("owner", start + np.concatenate([owner, after])),

@@ -25,7 +25,11 @@ Table = dict[str, np.ndarray]
 
 def site_files(folder: Path) -> list[Path]:
     """The site files of a folder, in the order of their names."""
-    return sorted(p for p in folder.iterdir() if p.suffix.lower() in ENDINGS and p.is_file()) if folder.is_dir() else []
+    return (
+        sorted(p for p in folder.iterdir() if p.suffix.lower() in ENDINGS and p.is_file())
+        if folder.is_dir()
+        else []
+    )
 
 
 @dataclass(frozen=True)
@@ -58,22 +62,37 @@ def read_sites(path: Path, site: str | None = None) -> Sites:
     """Every site's table."""
     files = [path] if path.is_file() else site_files(path)
     if not files:
-        raise ValueError(f"{path} holds no site files; expected one {', '.join(ENDINGS)} file per site")
+        raise ValueError(
+            f"{path} holds no site files; expected one {', '.join(ENDINGS)} file per site"
+        )
     dialects: dict[str, Dialect] = {}
-    tables = {checked_name(file.stem, "the site of a file") if path.is_dir() else file.stem: read_table(file, dialects) for file in files}
+    tables = {
+        checked_name(file.stem, "the site of a file") if path.is_dir() else file.stem: read_table(
+            file, dialects
+        )
+        for file in files
+    }
     if len(tables) < len(files):
-        raise ValueError(f"{path}: two site files share a name; a site's name is its file's name without the ending")
+        raise ValueError(
+            f"{path}: two site files share a name; a site's name is its file's name without the ending"
+        )
     if all(file.suffix.lower() == ".npz" for file in files) and "x" in tables[files[0].stem]:
         return Sites(path, tables, dialects, True)
     if path.is_file():
         tables = by_site(tables[path.stem], site, path)
     elif site is not None:
-        raise ValueError(f"site: {site} is for one file that holds all sites; {path} is a folder with one file per site")
+        raise ValueError(
+            f"site: {site} is for one file that holds all sites; {path} is a folder with one file per site"
+        )
     return Sites(path, tables, dialects, False)
 
 
 def dataset_of(
-    sites: Sites, label: str | None = None, categorical: tuple[str, ...] = (), kind: str | None = None, schema: Schema | None = None
+    sites: Sites,
+    label: str | None = None,
+    categorical: tuple[str, ...] = (),
+    kind: str | None = None,
+    schema: Schema | None = None,
 ) -> Dataset:
     """One data set of all sites' tables, as a schema sees them: the given one, or the one that their cells tell."""
     path, tables, name = sites.path, sites.tables, sites.path.stem
@@ -85,28 +104,46 @@ def dataset_of(
         tables = {who: _listed(who, table, schema, label) for who, table in tables.items()}
     flat = all(column.ndim == 1 for table in tables.values() for column in table.values())
     if not flat:
-        raise ValueError(f"{path}: expected one number or text per sample and column, or the arrays x and y in every site's file")
+        raise ValueError(
+            f"{path}: expected one number or text per sample and column, or the arrays x and y in every site's file"
+        )
     _same_columns(tables)
     label = label_column(next(iter(tables.values())), label)
     owners = [who for who, table in tables.items() for _ in range(len(table[label]))]
-    joined = {column: _joined([table[column] for table in tables.values()]) for column in next(iter(tables.values()))}
+    joined = {
+        column: _joined([table[column] for table in tables.values()])
+        for column in next(iter(tables.values()))
+    }
     unknown = [c for c in categorical if c not in joined]
     if unknown:
-        raise ValueError(f"categorical names no column of {name}: {', '.join(unknown)}; it has {', '.join(joined)}")
+        raise ValueError(
+            f"categorical names no column of {name}: {', '.join(unknown)}; it has {', '.join(joined)}"
+        )
     target = joined[label]
     absent = np.array([is_missing(v) for v in cells_as_text(target)])
     if absent.any():
-        raise ValueError(f"{name}: {int(absent.sum())} rows have no {label}; every row needs a label, remove those rows")
+        raise ValueError(
+            f"{name}: {int(absent.sum())} rows have no {label}; every row needs a label, remove those rows"
+        )
     schema = completed(schema, decided(joined, owners, label, categorical, kind))
     if not schema.inputs:
-        left = ", ".join(f"{column.name} ({column.kind})" for column in schema.columns) or "none but the label"
-        raise ValueError(f"{path}: no column is left to learn from; there are {left}: give one another kind in a schema")
+        left = (
+            ", ".join(f"{column.name} ({column.kind})" for column in schema.columns)
+            or "none but the label"
+        )
+        raise ValueError(
+            f"{path}: no column is left to learn from; there are {left}: give one another kind in a schema"
+        )
     columns = [Column(column.name, column.categories) for column in schema.inputs]
     x = np.stack([coded(joined[column.name], column) for column in schema.inputs], axis=1)
     labels = cells_as_text(target) if schema.classes else target
     if not schema.classes and target.dtype.kind not in "fiu":
-        raise ValueError(f"{name}: expected numbers in {label}, got text such as {quoted(target[0])}; use task: classification")
-    made = from_arrays(x, labels, name=name, sites=owners, columns=columns, kind=kind, class_names=schema.classes)
+        raise ValueError(
+            f"{name}: expected numbers in {label}, got text such as {quoted(target[0])}; use task: classification"
+        )
+    made = from_arrays(
+        x, labels, name=name, sites=owners, columns=columns, kind=kind, class_names=schema.classes
+    )
     return replace(made, source="own files", schema=schema)
 
 
@@ -114,10 +151,15 @@ def _listed(who: str, table: Table, schema: Schema, label: str | None) -> Table:
     """The columns that a schema lists; all others of the file are left out."""
     if not schema.columns:
         return table
-    wanted = [*(column.name for column in schema.columns), *([label] if label is not None else LABELS)]
+    wanted = [
+        *(column.name for column in schema.columns),
+        *([label] if label is not None else LABELS),
+    ]
     missing = [column.name for column in schema.inputs if column.name not in table]
     if missing:
-        raise ValueError(f"site {quoted(who)} lacks the column {quoted(missing[0])} of the schema; it has {', '.join(table)}")
+        raise ValueError(
+            f"site {quoted(who)} lacks the column {quoted(missing[0])} of the schema; it has {', '.join(table)}"
+        )
     return {name: cells for name, cells in table.items() if name in wanted}
 
 
@@ -133,7 +175,9 @@ def read_table(file: Path, dialects: dict[str, Dialect] | None = None) -> Table:
         return _npz(file)
     if ending == ".parquet":
         return _parquet(file)
-    raise ValueError(f"cannot read {file} as a table; expected a file ending in {', '.join(ENDINGS)}")
+    raise ValueError(
+        f"cannot read {file} as a table; expected a file ending in {', '.join(ENDINGS)}"
+    )
 
 
 def coded(values: np.ndarray, column: ColumnSchema) -> np.ndarray:
@@ -142,32 +186,51 @@ def coded(values: np.ndarray, column: ColumnSchema) -> np.ndarray:
         return days(cells_as_text(values), column)
     if column.kind != "category":
         numbers = _numbers(values, column.name)
-        return np.where(np.abs(numbers) > LARGEST, np.nan, numbers)  # infinity is a gap, as a warning says
+        return np.where(
+            np.abs(numbers) > LARGEST, np.nan, numbers
+        )  # infinity is a gap, as a warning says
     places = {name: i for i, name in enumerate(column.categories)}
     text = cells_as_text(values)
-    return np.array([np.nan if is_missing(cell) else places.get(cell, len(places)) for cell in text], np.float64)
+    return np.array(
+        [np.nan if is_missing(cell) else places.get(cell, len(places)) for cell in text], np.float64
+    )
 
 
 def _from_site_arrays(path: Path, tables: Mapping[str, Table], kind: str | None) -> Dataset:
     """Site files that hold arrays x and y instead of named columns."""
     lacking = [name for name, table in tables.items() if set(table) != {"x", "y"}]
     if lacking:
-        raise ValueError(f"{path}: expected the arrays x and y in every site's file, which {', '.join(lacking)} has not")
+        raise ValueError(
+            f"{path}: expected the arrays x and y in every site's file, which {', '.join(lacking)} has not"
+        )
     x = next(iter(tables.values()))["x"]
     columns = [f"x{j}" for j in range(x.shape[1])] if x.ndim == 2 else []
-    return from_sites({name: (t["x"], t["y"]) for name, t in tables.items()}, name=path.stem, columns=columns, kind=kind)
+    return from_sites(
+        {name: (t["x"], t["y"]) for name, t in tables.items()},
+        name=path.stem,
+        columns=columns,
+        kind=kind,
+    )
 
 
 def _npz(file: Path) -> Table:
     arrays = read_npz(file)
     names = [str(n) for n in arrays.pop("feature_names", np.array([])).reshape(-1)]
     shapes = {name: a.shape for name, a in arrays.items()}
-    if len({shape[:1] for shape in shapes.values()}) != 1 or () in shapes.values() or not all(map(math.prod, shapes.values())):
-        raise ValueError(f"{file}: expected arrays of one length with at least one sample, got the shapes {quoted(shapes)}")
+    if (
+        len({shape[:1] for shape in shapes.values()}) != 1
+        or () in shapes.values()
+        or not all(map(math.prod, shapes.values()))
+    ):
+        raise ValueError(
+            f"{file}: expected arrays of one length with at least one sample, got the shapes {quoted(shapes)}"
+        )
     if names and "x" in arrays:
         x = arrays.pop("x")
         if x.ndim != 2 or x.shape[1] != len(names):
-            raise ValueError(f"{file}: expected x to have a column for each of {len(names)} feature_names, got the shape {x.shape}")
+            raise ValueError(
+                f"{file}: expected x to have a column for each of {len(names)} feature_names, got the shape {x.shape}"
+            )
         return {**{name: x[:, j] for j, name in enumerate(names)}, **arrays}
     return arrays
 
@@ -176,13 +239,18 @@ def _parquet(file: Path) -> Table:
     try:
         from pyarrow import parquet
     except ImportError:
-        raise ValueError(f"reading {file} needs the package pyarrow, which is not installed; pip install pyarrow") from None
+        raise ValueError(
+            f"reading {file} needs the package pyarrow, which is not installed; pip install pyarrow"
+        ) from None
     try:
         table = parquet.read_table(file)
     except (ValueError, OSError) as error:  # pyarrow's errors are of these kinds
         raise ValueError(f"{file} is damaged or not a Parquet file ({error})") from None
     cells = {name: table.column(name).to_pylist() for name in table.column_names}
-    return {name: column_of(["" if c is None else str(c) for c in values]) for name, values in cells.items()}
+    return {
+        name: column_of(["" if c is None else str(c) for c in values])
+        for name, values in cells.items()
+    }
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
@@ -193,10 +261,16 @@ def _joined(parts: list[np.ndarray]) -> np.ndarray:
 
 def _numbers(values: np.ndarray, name: str) -> np.ndarray:
     try:
-        return np.array([np.nan if is_missing(v) else float(v) for v in values]) if values.dtype.kind == "U" else values.astype(np.float64)
+        return (
+            np.array([np.nan if is_missing(v) else float(v) for v in values])
+            if values.dtype.kind == "U"
+            else values.astype(np.float64)
+        )
     except ValueError:
         text = next(v for v in values if not is_missing(v) and not _is_number(v))
-        raise ValueError(f"column {name} must hold numbers, found text such as {quoted(text)}") from None
+        raise ValueError(
+            f"column {name} must hold numbers, found text such as {quoted(text)}"
+        ) from None
 
 
 def _is_number(cell: str) -> bool:
@@ -210,19 +284,29 @@ def _is_number(cell: str) -> bool:
 def by_site(table: Table, site: str | None, path: Path) -> dict[str, Table]:
     """One table of all sites, taken apart."""
     if site is None or site not in table:
-        raise ValueError(f"{path} is one file: say which column names the site (site: COLUMN), one of {', '.join(table)}")
+        raise ValueError(
+            f"{path} is one file: say which column names the site (site: COLUMN), one of {', '.join(table)}"
+        )
     owner = cells_as_text(table[site])
     if any(is_missing(o) for o in owner):
         raise ValueError(f"{path}: some rows name no {site}; every row needs its site")
-    return {str(o): {n: v[owner == o] for n, v in table.items() if n != site} for o in sorted(set(owner))}
+    return {
+        str(o): {n: v[owner == o] for n, v in table.items() if n != site}
+        for o in sorted(set(owner))
+    }
 
 
 def _same_columns(tables: Mapping[str, Table]) -> None:
     first, *others = tables
     for other in others:
-        lacks, extra = sorted(set(tables[first]) - set(tables[other])), sorted(set(tables[other]) - set(tables[first]))
+        lacks, extra = (
+            sorted(set(tables[first]) - set(tables[other])),
+            sorted(set(tables[other]) - set(tables[first])),
+        )
         if lacks or extra:
-            said = [f"{other} lacks {', '.join(lacks)}"] * bool(lacks) + [f"{other} has also {', '.join(extra)}"] * bool(extra)
+            said = [f"{other} lacks {', '.join(lacks)}"] * bool(lacks) + [
+                f"{other} has also {', '.join(extra)}"
+            ] * bool(extra)
             raise ValueError(
                 f"sites differ in their columns: compared with {first}, {' and '.join(said)}; bring all sites to the same columns"
             )
@@ -234,6 +318,7 @@ def label_column(table: Table, label: str | None) -> str:
         return found[0]
     if label is None or label not in table:
         raise ValueError(
-            f"say which column is the label (label: COLUMN), one of {', '.join(table)}" + (f"; there is no {label}" if label else "")
+            f"say which column is the label (label: COLUMN), one of {', '.join(table)}"
+            + (f"; there is no {label}" if label else "")
         )
     return label

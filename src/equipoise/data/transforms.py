@@ -16,7 +16,10 @@ NORMALISATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "none": ((0.0,), (1.0,)),
     "half": ((0.5,), (0.5,)),  # FedeKD
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),  # FedEquilibria, FedHEAL
-    "cifar10": ((125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)),  # KDIA
+    "cifar10": (
+        (125.3 / 255, 123.0 / 255, 113.9 / 255),
+        (63.0 / 255, 62.1 / 255, 66.7 / 255),
+    ),  # KDIA
     "cifar10_corefed": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
     "cifar100": ((0.50708, 0.48655, 0.44092), (0.26733, 0.25644, 0.27615)),  # KDIA
     "cinic10": ((0.47890, 0.47228, 0.43047), (0.24206, 0.23828, 0.25875)),  # KDIA
@@ -32,7 +35,9 @@ def normalised(x: Tensor, name: str) -> Tensor:
     """
     mean, std = NORMALISATIONS[name]
     if len(mean) > 1 and (x.ndim != 4 or x.shape[1] != len(mean)):
-        raise ValueError(f"normalisation {name} is for images with {len(mean)} channels, got samples of shape {tuple(x.shape[1:])}")
+        raise ValueError(
+            f"normalisation {name} is for images with {len(mean)} channels, got samples of shape {tuple(x.shape[1:])}"
+        )
     out = x.to(torch.float32, copy=True)
     if x.dtype == torch.uint8:
         out /= 255
@@ -49,7 +54,9 @@ def resized(x: Tensor, size: int) -> Tensor:
         return x
     out = torch.empty((*x.shape[:2], size, size), dtype=x.dtype)
     for start in range(0, len(x), BLOCK):
-        block = functional.interpolate(x[start : start + BLOCK].float(), (size, size), mode="bilinear", antialias=True)
+        block = functional.interpolate(
+            x[start : start + BLOCK].float(), (size, size), mode="bilinear", antialias=True
+        )
         out[start : start + BLOCK] = block.round_() if x.dtype == torch.uint8 else block
     return out
 
@@ -59,21 +66,30 @@ def augmentation(text: str) -> Callable[[Tensor, torch.Generator], Tensor]:
     name, _, amount = text.partition(":")
     known = {"crop": 4, "crop_reflect": 4, "flip": None, "rotate": 15}
     if name not in known:
-        raise ValueError(f"unknown augmentation {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
+        raise ValueError(
+            f"unknown augmentation {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
+        )
     if amount and (known[name] is None or not amount.isdigit()):
-        raise ValueError(f"augmentation {text!r}: expected {name}" + ("" if known[name] is None else " or a whole number as in crop:4"))
+        raise ValueError(
+            f"augmentation {text!r}: expected {name}"
+            + ("" if known[name] is None else " or a whole number as in crop:4")
+        )
     value = int(amount or known[name] or 0)
     if name == "flip":
         return _flip
     if name == "rotate":
         return lambda x, generator: _rotate(x, value, generator)
-    return lambda x, generator: _crop(x, value, "reflect" if name == "crop_reflect" else "constant", generator)
+    return lambda x, generator: _crop(
+        x, value, "reflect" if name == "crop_reflect" else "constant", generator
+    )
 
 
 def augment(x: Tensor, names: Sequence[str], generator: torch.Generator) -> Tensor:
     """A training batch of images, each changed at random by the named augmentations, in their order."""
     if names and x.ndim != 4:
-        raise ValueError(f"augmentation {', '.join(names)} is for images, got samples of shape {tuple(x.shape[1:])}")
+        raise ValueError(
+            f"augmentation {', '.join(names)} is for images, got samples of shape {tuple(x.shape[1:])}"
+        )
     for name in names:
         x = augmentation(name)(x, generator)
     return x
@@ -96,6 +112,8 @@ def _rotate(x: Tensor, degrees: int, generator: torch.Generator) -> Tensor:
     # affine_grid works in coordinates scaled to [-1, 1] on each side, hence the aspect ratio
     ratio = x.shape[-1] / x.shape[-2]
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros(len(x))
-    turn = torch.stack([torch.stack([cos, -sin / ratio, zero], 1), torch.stack([sin * ratio, cos, zero], 1)], 1)
+    turn = torch.stack(
+        [torch.stack([cos, -sin / ratio, zero], 1), torch.stack([sin * ratio, cos, zero], 1)], 1
+    )
     grid = functional.affine_grid(turn, list(x.shape), align_corners=False)
     return functional.grid_sample(x, grid, align_corners=False, padding_mode="zeros")

@@ -12,14 +12,20 @@ SHOWN_SITES = 12
 def in_words(found: Understanding) -> list[str]:
     """The sites with their rows, what becomes of the columns, and every warning; `equipoise data check` shows all of it as tables."""
     rows = sum(site.rows for site in found.sites)
-    label = f", label {found.label}{' (guessed from its name)' if found.guessed else ''}" if found.label else ""
+    label = (
+        f", label {found.label}{' (guessed from its name)' if found.guessed else ''}"
+        if found.label
+        else ""
+    )
     shape = f", images of {'x'.join(map(str, found.schema.shape))}" if found.schema.shape else ""
     names = [f"{site.name} ({site.rows})" for site in found.sites]
     lines = [f"{found.name}: {rows} rows, {found.task}{label}{shape}"]
     if len(names) > 1:
         lines.append(f"sites (rows): {_some(names)}")
     for how in dict.fromkeys(column.becomes for column in found.columns):
-        lines.append(f"{_some([column.name for column in found.columns if column.becomes == how])}: {how}")
+        lines.append(
+            f"{_some([column.name for column in found.columns if column.becomes == how])}: {how}"
+        )
     return [*lines, *(f"warning: {warning}" for warning in found.warnings)]
 
 
@@ -35,4 +41,6 @@ def model_in_words(model: str, shape: tuple[int, ...]) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN_SITES]) + (f" and {len(names) - SHOWN_SITES} more" if len(names) > SHOWN_SITES else "")
+    return ", ".join(names[:SHOWN_SITES]) + (
+        f" and {len(names) - SHOWN_SITES} more" if len(names) > SHOWN_SITES else ""
+    )

@@ -16,7 +16,9 @@ from equipoise.transports.base import Reply, Request, state_name
 from equipoise.tree import Tree
 
 
-def refusal(up: Up | None, majority: frozenset[str], server: Server, method: Method, step: str) -> str | None:
+def refusal(
+    up: Up | None, majority: frozenset[str], server: Server, method: Method, step: str
+) -> str | None:
     """Why a reply does not count; None if it does."""
     if up is None:
         return "no reply"
@@ -37,7 +39,11 @@ def refusal(up: Up | None, majority: frozenset[str], server: Server, method: Met
                 if not finite(tensor):
                     return f"{name}: {entry} holds values that are not finite"
         elif not finite(value):
-            return f"{name} holds values that are not finite" if isinstance(value, Tensor) else f"{name} is {value}: not finite"
+            return (
+                f"{name} holds values that are not finite"
+                if isinstance(value, Tensor)
+                else f"{name} is {value}: not finite"
+            )
     return None
 
 
@@ -51,18 +57,27 @@ def odd(request: Request, reply: Reply) -> str | None:
         wrong = "seconds"
     if wrong is not None:
         return f"its {wrong} are {vars(reply)[wrong]!r:.40}; expected a number that is not negative"
-    if not all(isinstance(row.get(name), kind) for row in reply.measured for name, kind in _ROW.items()):
+    if not all(
+        isinstance(row.get(name), kind) for row in reply.measured for name, kind in _ROW.items()
+    ):
         return "its measurements are not rows of model, split, metric and value"
     if reply.state is not None:
         name = state_name(request.client, request.round, request.attempt, request.exchange)
         if not request.exchange or reply.state.name != name:
             return f"its state is named {reply.state.name!r:.80}; expected {name if request.exchange else 'none'}"
-        if not _counts(reply.state.bytes) or not re.fullmatch("[0-9a-f]{64}", str(reply.state.digest)):
+        if not _counts(reply.state.bytes) or not re.fullmatch(
+            "[0-9a-f]{64}", str(reply.state.digest)
+        ):
             return "its state has no size and digest"
     return None
 
 
-_ROW = {"model": str, "split": str, "metric": str, "value": float}  # of a measurement; more may stand beside them
+_ROW = {
+    "model": str,
+    "split": str,
+    "metric": str,
+    "value": float,
+}  # of a measurement; more may stand beside them
 
 
 def _counts(value: Any) -> bool:

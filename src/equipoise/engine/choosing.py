@@ -10,14 +10,18 @@ from equipoise.experiment import Participation
 from equipoise.streams import stream
 
 
-def choose(settings: Participation, everyone: Sequence[str], seed: int, number: int, attempt: int) -> list[str]:
+def choose(
+    settings: Participation, everyone: Sequence[str], seed: int, number: int, attempt: int
+) -> list[str]:
     """The clients that an attempt at a round asks, in the order of all."""
     if number in settings.script:
         wanted = set(settings.script[number].clients)
         return [client for client in everyone if client in wanted]
     ids = np.array(everyone, dtype=object)
     draw = stream(seed, "cohort", number, *((attempt,) if attempt else ()))
-    available = ids if settings.availability == 1 else ids[draw.random(len(ids)) < settings.availability]
+    available = (
+        ids if settings.availability == 1 else ids[draw.random(len(ids)) < settings.availability]
+    )
     count = min(settings.size(len(ids)), len(available))
     if count == len(ids):
         return [str(client) for client in ids]

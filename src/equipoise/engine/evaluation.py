@@ -25,13 +25,17 @@ from equipoise.storage.files import RunError
 from equipoise.transports import curves
 from equipoise.transports.measuring import DISTANCE, HANDED, MEASURE, OUTPUTS, score
 
-SHARED_CHUNK = 1024  # samples of the shared test set per request: fixed, a multiple of the evaluation batch
+SHARED_CHUNK = (
+    1024  # samples of the shared test set per request: fixed, a multiple of the evaluation batch
+)
 Row = tuple[str, str, str, str, float]  # client, model, split, metric, value
 
 
 def check_main(settings: Evaluation, federation: Federation) -> None:
     """Refuse a main metric that would not exist for any client: to be asked of all data, not of one site's."""
-    main = registry.main_of(registry.measured(federation.task, settings.metrics, settings.main), settings.main)
+    main = registry.main_of(
+        registry.measured(federation.task, settings.metrics, settings.main), settings.main
+    )
     if registry.find(main).needs != "two classes":
         return
     parts = [federation.shared_test] if len(federation.shared_test) else list(federation.test)
@@ -53,12 +57,18 @@ class Measuring:
     ask: Callable[
         [str, Sequence[tuple[str, Record]]], list[tuple[str, Up, list[dict[str, Any]]]]
     ]  # step, who is sent what -> client, up, rows
-    lending: Callable[[], AbstractContextManager[None]]  # networks that are taken within it come back at its end
+    lending: Callable[
+        [], AbstractContextManager[None]
+    ]  # networks that are taken within it come back at its end
     shared: int  # samples of the shared test set that performing sides hold
     own: Samples | None  # the shared test set, where the server has its labels
     ending: bool = False  # whether this is the last measurement of the run
-    counts: list[tuple[str, str, str, Tensor]] = field(default_factory=list)  # client, model, split, table of counts
-    majority: list[tuple[str, str, float]] = field(default_factory=list)  # client, split, share of the most frequent class
+    counts: list[tuple[str, str, str, Tensor]] = field(
+        default_factory=list
+    )  # client, model, split, table of counts
+    majority: list[tuple[str, str, float]] = field(
+        default_factory=list
+    )  # client, split, share of the most frequent class
 
     def record(self, state: State, cohort: RoundCohort, finishes: bool) -> None:
         """Put into the cohort's record what the settings ask for; the last round is always measured."""
@@ -70,14 +80,25 @@ class Measuring:
                 for client, space, measure, value in self.distances(cohort.uploads, state)
             ]
         if last or (settings.every and record.round % settings.every == 0):
-            everyone = record.cohort if record.finish else self.server.ids  # who came late is measured, and nobody else again
+            everyone = (
+                record.cohort if record.finish else self.server.ids
+            )  # who came late is measured, and nobody else again
             self.ending = record.finish or (last and not finishes)
-            rows, record.main = self.clients(state, everyone if settings.clients == "all" else cohort.joined)
-            phases = (["final"] if record.finish else ["received"]) + (["final"] if last and not finishes else [])
+            rows, record.main = self.clients(
+                state, everyone if settings.clients == "all" else cohort.joined
+            )
+            phases = (["final"] if record.finish else ["received"]) + (
+                ["final"] if last and not finishes else []
+            )
             record.measurements += [
-                (client, model, phase, split, metric, value) for client, model, split, metric, value in rows for phase in phases
+                (client, model, phase, split, metric, value)
+                for client, model, split, metric, value in rows
+                for phase in phases
             ]
-            record.measurements += [(client, "majority", "reference", split, "accuracy", share) for client, split, share in self.majority]
+            record.measurements += [
+                (client, "majority", "reference", split, "accuracy", share)
+                for client, split, share in self.majority
+            ]
             record.curves = [row for table in self.counts for row in curves.rows(*table)]
         record.seconds["evaluation"] = time.perf_counter() - began
 
@@ -96,20 +117,34 @@ class Measuring:
 
     def _theirs(self, downs: Mapping[str, Down]) -> tuple[list[Row], dict[str, dict[str, bool]]]:
         """Each client's models on its own data and, those that are its own, on the shared test set; and what the clients said they serve."""
-        splits, same = [*self.settings.splits, *(["shared"] if self.shared else [])], alike(downs.values())
+        splits, same = (
+            [*self.settings.splits, *(["shared"] if self.shared else [])],
+            alike(downs.values()),
+        )
         rows: list[Row] = []
         known: dict[str, dict[str, bool]] = {}
         waiting = list(downs)
         # Without parts of their own to measure, one client tells whether anything is left for the others.
-        while waiting and (self.settings.splits or not known or not all(scope["common"] for scope in known.values())):
-            asked, waiting = (waiting, []) if self.settings.splits or known else (waiting[:1], waiting[1:])
-            orders = [(client, self._order(client, downs[client], splits, same)) for client in asked]
+        while waiting and (
+            self.settings.splits
+            or not known
+            or not all(scope["common"] for scope in known.values())
+        ):
+            asked, waiting = (
+                (waiting, []) if self.settings.splits or known else (waiting[:1], waiting[1:])
+            )
+            orders = [
+                (client, self._order(client, downs[client], splits, same)) for client in asked
+            ]
             for client, up, measured in self.ask(MEASURE, orders):
                 self._take(client, up)
                 for name, scope in up["served"].items():
                     before = known.setdefault(name, dict(scope))
                     before["common"] = before["common"] and scope["common"]
-                rows += [(client, row["model"], row["split"], row["metric"], row["value"]) for row in measured]
+                rows += [
+                    (client, row["model"], row["split"], row["metric"], row["value"])
+                    for row in measured
+                ]
         return rows, known
 
     def _order(self, client: str, down: Down, splits: list[str], same: bool) -> Record:
@@ -141,11 +176,24 @@ class Measuring:
             if self.shared:
                 starts = range(0, self.shared, SHARED_CHUNK)
                 slices = [
-                    Record(down=downs[someone], model=name, start=start, stop=min(start + SHARED_CHUNK, self.shared)) for start in starts
+                    Record(
+                        down=downs[someone],
+                        model=name,
+                        start=start,
+                        stop=min(start + SHARED_CHUNK, self.shared),
+                    )
+                    for start in starts
                 ]
-                logits = torch.cat([up.logits for _, up, _ in self.ask(OUTPUTS, [(someone, one) for one in slices])])
+                logits = torch.cat(
+                    [
+                        up.logits
+                        for _, up, _ in self.ask(OUTPUTS, [(someone, one) for one in slices])
+                    ]
+                )
             else:
-                ((_, up, _),) = self.ask(HANDED, [(someone, Record(down=downs[someone], model=name))])
+                ((_, up, _),) = self.ask(
+                    HANDED, [(someone, Record(down=downs[someone], model=name))]
+                )
                 with self.lending():
                     logits = self.server.predict(self.server.load(up.model), self.own)
             found = score(self.server.task, logits, self.own.y, self.metrics)
@@ -166,8 +214,15 @@ class Measuring:
         answers = self.ask(DISTANCE, orders)
         rows = []
         for up, (client, embedding, _) in zip(ups, answers, strict=True):
-            found = {"parameters": parameter_distances(up.model.params, state.model.params), "embedding": dict(embedding)}
-            rows += [(client, space, measure, value) for space, values in found.items() for measure, value in values.items()]
+            found = {
+                "parameters": parameter_distances(up.model.params, state.model.params),
+                "embedding": dict(embedding),
+            }
+            rows += [
+                (client, space, measure, value)
+                for space, values in found.items()
+                for measure, value in values.items()
+            ]
         return rows
 
 

@@ -26,7 +26,11 @@ class FaultPlan:
     def _scripted(self, round: int, attempt: int, exchange: int, client: str) -> set[str]:
         """What a script says of this exchange; unless it names another, it is about the first attempt: a repeated round has another chance."""
         at = (round, attempt, exchange, client)
-        return {fault.kind for fault in self.faults.script if (fault.round, fault.attempt, fault.exchange, fault.client) == at}
+        return {
+            fault.kind
+            for fault in self.faults.script
+            if (fault.round, fault.attempt, fault.exchange, fault.client) == at
+        }
 
     def _draw(self, what: str, round: int, attempt: int, client: str) -> np.random.Generator:
         return stream(self.seed, "faults", what, round, attempt, client)
@@ -35,11 +39,15 @@ class FaultPlan:
         """Whether the worker process that takes this client's request is to die."""
         return "kill" in self._scripted(round, attempt, exchange, client)
 
-    def missing(self, round: int, attempt: int, exchange: int, client: str, samples: int) -> tuple[str | None, float]:
+    def missing(
+        self, round: int, attempt: int, exchange: int, client: str, samples: int
+    ) -> tuple[str | None, float]:
         """Why a client does not answer (None if it does), and how many virtual seconds the server waited for it."""
         if "drop" in self._scripted(round, attempt, exchange, client):
             return "dropped out", 0.0
-        if exchange > 1:  # what is drawn, a client that drops out or is late, is drawn once for a round
+        if (
+            exchange > 1
+        ):  # what is drawn, a client that drops out or is late, is drawn once for a round
             return None, 0.0
         if self._draw("dropout", round, attempt, client).random() < self.faults.dropout:
             return "dropped out", 0.0
@@ -50,7 +58,11 @@ class FaultPlan:
 
     def _seconds(self, round: int, attempt: int, client: str, samples: int) -> float:
         slow = stream(self.seed, "faults", "speed", client).random() < self.faults.stragglers
-        visits = self.training.steps * self.training.batch if self.training.steps else self.training.epochs * samples
+        visits = (
+            self.training.steps * self.training.batch
+            if self.training.steps
+            else self.training.epochs * samples
+        )
         noise = float(np.exp(0.1 * self._draw("noise", round, attempt, client).standard_normal()))
         return visits / 1000 * (self.faults.slowdown if slow else 1.0) * noise
 
@@ -59,7 +71,11 @@ class FaultPlan:
         if reply.up is None or not self.faults.any or round == 0:
             return reply
         kinds = self._scripted(round, attempt, exchange, reply.client) & {"nan", "shape", "names"}
-        if exchange == 1 and self.faults.corrupt and self._draw("corrupt", round, attempt, reply.client).random() < self.faults.corrupt:
+        if (
+            exchange == 1
+            and self.faults.corrupt
+            and self._draw("corrupt", round, attempt, reply.client).random() < self.faults.corrupt
+        ):
             kinds.add(self.faults.corruption)
         up = reply.up
         for kind in kinds:

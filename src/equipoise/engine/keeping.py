@@ -25,8 +25,14 @@ def restored(store: Store, clients: Clients) -> State:
             f"the states of the clients of {store.folder} lie at the {away}, and this transport keeps them at the {keeps}; "
             "resume the run over the transport that it was begun with"
         )
-    clients.committed = {client: Kept(state_of(file.path.name), file.bytes, file.digest) for client, file in saved.items()}
-    joined = store.rows("select joined from rounds where round between 1 and ? order by round", [clients.server.rounds])
+    clients.committed = {
+        client: Kept(state_of(file.path.name), file.bytes, file.digest)
+        for client, file in saved.items()
+    }
+    joined = store.rows(
+        "select joined from rounds where round between 1 and ? order by round",
+        [clients.server.rounds],
+    )
     clients.server.joined = [json.loads(row["joined"]) for row in joined]
     return load_server(store)
 
@@ -35,7 +41,10 @@ def commit(store: Store, state: State, cohort: RoundCohort, keep: int, last: boo
     """Make a round part of the run: the record, the server's state, and the states of the clients that counted."""
     began, record, clients = time.perf_counter(), cohort.record, cohort.clients
     clients.committed |= cohort.provisional
-    states = [(client, state_file(kept.name), kept.bytes, kept.digest) for client, kept in cohort.provisional.items()]
+    states = [
+        (client, state_file(kept.name), kept.bytes, kept.digest)
+        for client, kept in cohort.provisional.items()
+    ]
     if clients.transport.keeps == "client":
         record.elsewhere += states
     else:
@@ -60,15 +69,28 @@ def check_finite(state: State, training: Training, number: int) -> None:
 
 
 def given_up(
-    store: Store, settings: Participation, number: int, attempt: int, rejected: Sequence[tuple[int, int, str, str]], reason: str
+    store: Store,
+    settings: Participation,
+    number: int,
+    attempt: int,
+    rejected: Sequence[tuple[int, int, str, str]],
+    reason: str,
 ) -> RunError:
     """Why a round was given up for good, and what to do."""
     refused = next((row for row in rejected if row[0] == attempt), None)
     again = f"then `equipoise resume {store.folder}`"
     if refused is None:
-        advice = f"lower participation.floor, raise participation.tries, or ask more clients; {again}"
+        advice = (
+            f"lower participation.floor, raise participation.tries, or ask more clients; {again}"
+        )
     else:
         diverged = "not finite" in refused[3]
-        cure = "the training seems to have diverged: lower training.lr or set training.clip=1, and run anew" if diverged else again
+        cure = (
+            "the training seems to have diverged: lower training.lr or set training.clip=1, and run anew"
+            if diverged
+            else again
+        )
         advice = f"the first reply that was refused in its last attempt, of client {refused[2]!r}: {refused[3]}; {cure}"
-    return RunError(f"round {number} was given up {settings.tries} times: {reason}, {settings.floor} needed; {advice}")
+    return RunError(
+        f"round {number} was given up {settings.tries} times: {reason}, {settings.floor} needed; {advice}"
+    )

@@ -39,9 +39,17 @@ class Loop:
         wanted, roster = self.experiment, self.roster
         self.metrics = measured(roster.task, wanted.evaluation.metrics, wanted.evaluation.main)
         # No test data: what a method is given must not lead to them.
-        self.server = Server(self.bench, roster.ids, roster.sizes["train"], wanted.rounds, data=ServerData(self.data.validation))
+        self.server = Server(
+            self.bench,
+            roster.ids,
+            roster.sizes["train"],
+            wanted.rounds,
+            data=ServerData(self.data.validation),
+        )
         self.finishes = finishes(self.method)
-        self.clients = Clients(wanted, self.method, self.server, roster, self.transport, self.metrics)
+        self.clients = Clients(
+            wanted, self.method, self.server, roster, self.transport, self.metrics
+        )
 
     def run(self) -> None:
         """From the last committed round to the end."""
@@ -52,7 +60,9 @@ class Loop:
             state = self._round(number, state)
         if self.finishes:
             missed = self.store.missed(rounds)
-            self._finish(max(first, rounds + 1), state, self.server.ids if missed is None else missed)
+            self._finish(
+                max(first, rounds + 1), state, self.server.ids if missed is None else missed
+            )
         self.store.sweep()  # a worker that was ended while it wrote leaves half a file
 
     def _start(self) -> State:
@@ -71,11 +81,15 @@ class Loop:
     def _round(self, number: int, state: State) -> State:
         self.server.round = number
         settings, rejected = self.experiment.participation, list[tuple[int, int, str, str]]()
-        banned: set[str] = set()  # clients that broke a strict exchange: the round is repeated without them
+        banned: set[str] = (
+            set()
+        )  # clients that broke a strict exchange: the round is repeated without them
         for attempt in settings.attempts(number):
             self.server.attempt = attempt
             chosen = [client for client in self._choose(number, attempt) if client not in banned]
-            cohort = RoundCohort(self.clients, chosen, RoundRecord(number, attempt, chosen, [], rejected=rejected))
+            cohort = RoundCohort(
+                self.clients, chosen, RoundRecord(number, attempt, chosen, [], rejected=rejected)
+            )
             try:
                 if not chosen:
                     raise GivenUp("no client was available")
@@ -104,14 +118,23 @@ class Loop:
         self._done(new, cohort)
 
     def _choose(self, number: int, attempt: int) -> list[str]:
-        return choose(self.experiment.participation, self.server.ids, self.experiment.seed, number, attempt)
+        return choose(
+            self.experiment.participation, self.server.ids, self.experiment.seed, number, attempt
+        )
 
     def _done(self, state: State, cohort: RoundCohort) -> State:
         cohort.close()
         check_finite(state, self.experiment.training, self.server.round)
         ask, evaluation = partial(self.clients.measure, cohort=cohort), self.experiment.evaluation
         measuring = Measuring(
-            self.method, self.server, self.metrics, evaluation, ask, self.bench.lending, self.roster.shared, self.data.shared
+            self.method,
+            self.server,
+            self.metrics,
+            evaluation,
+            ask,
+            self.bench.lending,
+            self.roster.shared,
+            self.data.shared,
         )
         measuring.record(state, cohort, self.finishes)
         return self._commit(state, cohort)

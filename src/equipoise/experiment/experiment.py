@@ -13,7 +13,14 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin
 
-from pydantic import Field, PrivateAttr, ValidationError, field_serializer, field_validator, model_validator
+from pydantic import (
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 from torch import nn
 
 from equipoise.checked.imports import OWN, Imports, NotAllowed, permitted
@@ -39,23 +46,38 @@ class Experiment(Section):
 
     data: DataConfig = DataConfig()
     model: Any = Field(
-        "auto", description="a model's name, or a mapping with its name and options, or a module of yours; auto: cnn for images, else mlp"
+        "auto",
+        description="a model's name, or a mapping with its name and options, or a module of yours; auto: cnn for images, else mlp",
     )
     models: dict[str, Any] = Field(
-        default_factory=dict, max_length=100, description="several models by name (private, proxy), for methods that need them"
+        default_factory=dict,
+        max_length=100,
+        description="several models by name (private, proxy), for methods that need them",
     )
-    method: Any = Field({"name": "fedavg"}, description="a method's name, or a mapping with its name and hyper-parameters, or a Method")
+    method: Any = Field(
+        {"name": "fedavg"},
+        description="a method's name, or a mapping with its name and hyper-parameters, or a Method",
+    )
     training: Training = Training()
     participation: Participation = Participation()
     faults: Faults = Faults()
     evaluation: Evaluation = Evaluation()
     rounds: int = Field(50, ge=1, le=1_000_000_000)
     seed: int = Field(0, ge=0, lt=2**63)
-    workers: int | None = Field(None, ge=0, le=256, description="worker processes; none: one per core; 0: in process")
+    workers: int | None = Field(
+        None, ge=0, le=256, description="worker processes; none: one per core; 0: in process"
+    )
     device: str = Field("cpu", description="cpu or cuda")
     keep: int = Field(2, ge=1, lt=2**31, description="checkpoints kept")
-    memory: int = Field(512, ge=1, lt=2**31, description="megabytes of replies held in memory; above it they go through files")
-    dataset: Dataset | None = Field(None, exclude=True, description="a data set of yours in place of data.name")
+    memory: int = Field(
+        512,
+        ge=1,
+        lt=2**31,
+        description="megabytes of replies held in memory; above it they go through files",
+    )
+    dataset: Dataset | None = Field(
+        None, exclude=True, description="a data set of yours in place of data.name"
+    )
     _imports: Imports = PrivateAttr(default_factory=lambda: _permission.get())
 
     def __init__(self, **values: Any) -> None:
@@ -63,8 +85,14 @@ class Experiment(Section):
             super().__init__(**values)
         except ValidationError as error:
             found = error.errors()
-            more = [f"... and {len(found) - MOST_MISTAKES} more mistakes"] if len(found) > MOST_MISTAKES else []
-            raise ConfigurationError("\n".join([*map(_explain, found[:MOST_MISTAKES]), *more])) from None
+            more = (
+                [f"... and {len(found) - MOST_MISTAKES} more mistakes"]
+                if len(found) > MOST_MISTAKES
+                else []
+            )
+            raise ConfigurationError(
+                "\n".join([*map(_explain, found[:MOST_MISTAKES]), *more])
+            ) from None
 
     @model_validator(mode="before")
     @classmethod
@@ -101,10 +129,14 @@ class Experiment(Section):
     @classmethod
     def _models(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
-            raise ValueError(f"models: expected a mapping from name to model, got {quoted(value)}; for one model use `model`")
+            raise ValueError(
+                f"models: expected a mapping from name to model, got {quoted(value)}; for one model use `model`"
+            )
         for name in value:
             if "@" in checked_name(name, "the name of a model"):
-                raise ValueError(f"models: expected names without @, got {name!r}; {name.replace('@', '-')!r}, say")
+                raise ValueError(
+                    f"models: expected names without @, got {name!r}; {name.replace('@', '-')!r}, say"
+                )
         return {name: checked_model(spec, f"models.{name}") for name, spec in value.items()}
 
     @field_serializer("method")
@@ -115,7 +147,10 @@ class Experiment(Section):
     def _plain_model(self, value: Any) -> Any:
         if isinstance(value, dict):
             # Options of a named model are plain already; other models are given by name, or by client under `clients`.
-            return {key: self._plain_model(one) if "name" not in value or key == "clients" else one for key, one in value.items()}
+            return {
+                key: self._plain_model(one) if "name" not in value or key == "clients" else one
+                for key, one in value.items()
+            }
         return value if isinstance(value, str) else f"<{type(value).__name__} given in Python>"
 
     @model_validator(mode="after")
@@ -134,7 +169,11 @@ class Experiment(Section):
         return self
 
     def build_method(self) -> Method:
-        return self.method if isinstance(self.method, Method) else method_from(self.method, self._imports)
+        return (
+            self.method
+            if isinstance(self.method, Method)
+            else method_from(self.method, self._imports)
+        )
 
     def as_names(self) -> dict[str, Any]:
         """All of it as plain data, the method with all its parameters: what another process is told."""
@@ -151,22 +190,44 @@ class Experiment(Section):
 
     def with_model(self, shape: tuple[int, ...]) -> Experiment:
         """The same with the name of the model that `auto` stands for, so that its file says what was trained."""
-        return self if self.models or self.model != AUTO else self.model_copy(update={"model": chosen(shape)})
+        return (
+            self
+            if self.models or self.model != AUTO
+            else self.model_copy(update={"model": chosen(shape)})
+        )
 
     @property
     def local(self) -> str | None:
         """Why another process cannot do this experiment's work; None if it can."""
-        by_client = [spec.get("clients", {}) for spec in self.architectures().values() if isinstance(spec, dict)]
-        specs = [*self.architectures().values(), *(own for clients in by_client for own in clients.values())]
+        by_client = [
+            spec.get("clients", {})
+            for spec in self.architectures().values()
+            if isinstance(spec, dict)
+        ]
+        specs = [
+            *self.architectures().values(),
+            *(own for clients in by_client for own in clients.values()),
+        ]
         if any(not isinstance(spec, (str, dict)) for spec in specs):
             return "its model is a Python object"
         method = self.build_method()
-        return f"its method {method.title} is defined in a notebook or script" if name_is_local(method) else None
+        return (
+            f"its method {method.title} is defined in a notebook or script"
+            if name_is_local(method)
+            else None
+        )
 
     @property
     def portable(self) -> str | None:
         """Why this experiment cannot be rebuilt from its file alone; None if it can."""
-        return " and ".join(reason for reason in (OWN_DATA if self.dataset is not None else None, self.local) if reason) or None
+        return (
+            " and ".join(
+                reason
+                for reason in (OWN_DATA if self.dataset is not None else None, self.local)
+                if reason
+            )
+            or None
+        )
 
 
 def checked_model(value: Any, where: str) -> Any:
@@ -177,7 +238,9 @@ def checked_model(value: Any, where: str) -> Any:
         return value
     if isinstance(value, Mapping) and ("name" in value):
         return _checked_spec(dict(value), where)
-    raise ValueError(f"{where}: expected a name, a mapping with `name` and options, or a torch module, got {quoted(value)}")
+    raise ValueError(
+        f"{where}: expected a name, a mapping with `name` and options, or a torch module, got {quoted(value)}"
+    )
 
 
 def _checked_spec(spec: dict[str, Any], where: str) -> dict[str, Any]:
@@ -188,8 +251,13 @@ def _checked_spec(spec: dict[str, Any], where: str) -> dict[str, Any]:
         _permission.get().check(spec["name"], "model")
     if "clients" in spec:
         if not isinstance(spec["clients"], Mapping):
-            raise ValueError(f"{where}.clients: expected a mapping from client to model, got {quoted(spec['clients'])}")
-        spec["clients"] = {client: checked_model(own, f"{where}.clients.{client}") for client, own in spec["clients"].items()}
+            raise ValueError(
+                f"{where}.clients: expected a mapping from client to model, got {quoted(spec['clients'])}"
+            )
+        spec["clients"] = {
+            client: checked_model(own, f"{where}.clients.{client}")
+            for client, own in spec["clients"].items()
+        }
     return spec
 
 
@@ -215,14 +283,26 @@ def _explain(detail: Any) -> str:
         section: Any = Experiment
         for part in path[:-1]:
             # A place in a tuple or a mapping of sections (faults.script.0, participation.script.3) leads to what these are of.
-            inner = get_args(section)[1 if get_origin(section) is dict else 0] if get_origin(section) in (tuple, dict) else None
+            inner = (
+                get_args(section)[1 if get_origin(section) is dict else 0]
+                if get_origin(section) in (tuple, dict)
+                else None
+            )
             section = section.model_fields[part].annotation if inner is None else inner
-            section = get_args(section)[0] if isinstance(section, UnionType) else section  # a section or none
+            section = (
+                get_args(section)[0] if isinstance(section, UnionType) else section
+            )  # a section or none
         valid = list(section.model_fields)
         close = closest(path[-1], valid)
         hint = f"; did you mean {'.'.join([*path[:-1], close])}?" if close else "."
         return f"{key}: unknown key{hint} Known here: {', '.join(valid)}"
     message = detail["msg"].removeprefix("Value error, ")
     named = message.startswith((f"{key}: ", f"{key}."))
-    told = "got" in message or "unknown" in message or isinstance(detail.get("ctx", {}).get("error"), NotAllowed)
-    return (message if named else f"{key}: {message}") + ("" if told else f", got {quoted(detail['input'])}")
+    told = (
+        "got" in message
+        or "unknown" in message
+        or isinstance(detail.get("ctx", {}).get("error"), NotAllowed)
+    )
+    return (message if named else f"{key}: {message}") + (
+        "" if told else f", got {quoted(detail['input'])}"
+    )

@@ -26,7 +26,9 @@ def load(path: Path | str) -> FromFile:
     except (plainyaml.Unreadable, OSError) as error:
         raise ConfigurationError(str(error)) from None
     if not isinstance(found, dict):
-        raise ConfigurationError(f"{path}: expected a mapping such as `method: fedavg`, got {type(found).__name__}")
+        raise ConfigurationError(
+            f"{path}: expected a mapping such as `method: fedavg`, got {type(found).__name__}"
+        )
     return FromFile(found)
 
 
@@ -45,7 +47,9 @@ def with_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dic
             # `method: fedprox` is short for a mapping with that name.
             inner = {"name": inner} if isinstance(inner, str) else {} if inner is None else inner
             if not isinstance(inner, Mapping):
-                raise ConfigurationError(f"{key}: {parent} is {quoted(inner)}, which has no parts; set {parent} itself")
+                raise ConfigurationError(
+                    f"{key}: {parent} is {quoted(inner)}, which has no parts; set {parent} itself"
+                )
             inner = dict(inner)
             section[parent] = inner
             section = inner

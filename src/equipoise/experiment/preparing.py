@@ -20,11 +20,15 @@ from equipoise.task import Task
 from equipoise.training.workbench import Factory, Workbench, factories
 
 
-def prepare(wanted: Experiment, task: Task, ids: Sequence[str], federation: Federation | None = None) -> tuple[Workbench, Method]:
+def prepare(
+    wanted: Experiment, task: Task, ids: Sequence[str], federation: Federation | None = None
+) -> tuple[Workbench, Method]:
     """The workbench and the method of an experiment, checked against each other; with the data on a performing side only."""
     method = wanted.build_method()
     if wanted.device != "cpu" and not torch.cuda.is_available():
-        raise ConfigurationError(f"device: expected one that is present, got {wanted.device!r}; this machine has cpu only")
+        raise ConfigurationError(
+            f"device: expected one that is present, got {wanted.device!r}; this machine has cpu only"
+        )
     if method.needs_classes and not task.classifies:
         raise ConfigurationError(
             f"{method.title} works on classes, but the task is regression; choose another method or a label of classes"
@@ -34,7 +38,9 @@ def prepare(wanted: Experiment, task: Task, ids: Sequence[str], federation: Fede
     overrides: dict[str, dict[str, Factory]] = {}
     architectures: dict[str, Any] = {}
     for name, spec in wanted.architectures().items():
-        if isinstance(spec, dict) and "clients" in spec:  # {name: cnn, clients: {"3": mlp}}: some clients have their own
+        if (
+            isinstance(spec, dict) and "clients" in spec
+        ):  # {name: cnn, clients: {"3": mlp}}: some clients have their own
             overrides[name] = factories(spec["clients"], task, wanted.imports)
             if federation is None:  # a performing side may hold some of the clients only
                 _check_clients(f"models.{name}.clients", overrides[name], ids)
@@ -47,20 +53,36 @@ def prepare(wanted: Experiment, task: Task, ids: Sequence[str], federation: Fede
         _check_clients("faults.script", [fault.client for fault in wanted.faults.script], ids)
     own = factories(architectures, task, wanted.imports)
     built = {**own, **method.models(task, own)}
-    named = getattr(parts(method)[0], "model", None)  # Standalone's, say: which of several models it trains
+    named = getattr(
+        parts(method)[0], "model", None
+    )  # Standalone's, say: which of several models it trains
     if isinstance(named, str) and named not in built:
         raise nearest("model of the experiment under method.model", named, list(built))
     # What a method brings follows from a client's own architectures; the one that travels, `model`, is the same for all.
     differing = {name: theirs for name, theirs in overrides.items() if name != "model"}
     for client in dict.fromkeys(client for theirs in differing.values() for client in theirs):
-        seen = {**own, **{name: theirs[client] for name, theirs in differing.items() if client in theirs}}
+        seen = {
+            **own,
+            **{name: theirs[client] for name, theirs in differing.items() if client in theirs},
+        }
         for name, factory in method.models(task, seen).items():
             if name not in own:
                 overrides.setdefault(name, {})[client] = factory
-    bench = Workbench(task, built, wanted.training, wanted.seed, federation, wanted.device, overrides, tuple(wanted.data.augment))
+    bench = Workbench(
+        task,
+        built,
+        wanted.training,
+        wanted.seed,
+        federation,
+        wanted.device,
+        overrides,
+        tuple(wanted.data.augment),
+    )
     for name in built:
         bench.initial(name)  # a specification that cannot be built is refused now, not in round 1
-    if not method.trains and any(not bench.take(name).takes_single or _has_batch_norm(bench, name) for name in architectures):
+    if not method.trains and any(
+        not bench.take(name).takes_single or _has_batch_norm(bench, name) for name in architectures
+    ):
         raise ConfigurationError(
             f"{method.title} never trains a model, so batch-norm statistics would stay at their start; choose a model without batch norm"
         )
@@ -76,7 +98,10 @@ def _check_clients(where: str, given: Iterable[str], ids: Sequence[str]) -> None
 
 def _has_batch_norm(bench: Workbench, name: str) -> bool:
     with bench.lending():
-        return any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in bench.take(name).net.modules())
+        return any(
+            isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
+            for module in bench.take(name).net.modules()
+        )
 
 
 def try_precision(wanted: Experiment) -> None:
@@ -93,7 +118,11 @@ def _try_bfloat16(device: str) -> None:
         "with torch.autocast(D, torch.bfloat16): loss = net(torch.randn(16, 1, 8, 8, device=D)).float().square().sum()\n"
         "loss.backward()"
     ).replace("D", repr(device))
-    tried = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=120)
+    tried = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=120
+    )
     if tried.returncode:
         said = tried.stderr.strip().splitlines()[-1:] or [f"it ended with code {tried.returncode}"]
-        raise ConfigurationError(f"training.precision: bfloat16 does not work on this machine ({said[0]}); use float32")
+        raise ConfigurationError(
+            f"training.precision: bfloat16 does not work on this machine ({said[0]}); use float32"
+        )

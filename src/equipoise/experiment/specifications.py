@@ -17,7 +17,9 @@ def method_spec(value: Any, imports: Imports = OWN) -> dict[str, Any]:
     if isinstance(value, str):
         value = {"name": value}
     if not isinstance(value, Mapping) or "name" not in value:
-        raise ValueError(f"method: expected a name or a mapping with `name`, got {quoted(value)}; `equipoise methods` lists the names")
+        raise ValueError(
+            f"method: expected a name or a mapping with `name`, got {quoted(value)}; `equipoise methods` lists the names"
+        )
     spec = dict(value)
     for slot in SLOTS:
         if spec.get(slot) is not None:
@@ -38,10 +40,17 @@ def method_from(spec: Mapping[str, Any], imports: Imports = OWN) -> Method:
 def spec_of(method: Method) -> dict[str, Any]:
     """The mapping from which `method_from` makes an equal method, here or in another process."""
     base, guests = parts(method)
-    return {"name": methods.name_of(base), **methods.parameters_of(base), **{slot: spec_of(guest) for slot, guest in guests.items()}}
+    return {
+        "name": methods.name_of(base),
+        **methods.parameters_of(base),
+        **{slot: spec_of(guest) for slot, guest in guests.items()},
+    }
 
 
 def name_is_local(method: Method) -> bool:
     """Whether another process could not import a part of this method."""
     base, guests = parts(method)
-    return any(type(part).__module__ == "__main__" or "<locals>" in type(part).__qualname__ for part in (base, *guests.values()))
+    return any(
+        type(part).__module__ == "__main__" or "<locals>" in type(part).__qualname__
+        for part in (base, *guests.values())
+    )

@@ -2,7 +2,14 @@
 
 from equipoise.losses.contrast import model_contrast
 from equipoise.losses.distillation import distillation_loss, focal_loss, kl_divergence
-from equipoise.losses.embeddings import alignment, cohort_contrast, embedding_contrast, embedding_target, mean_direction, refined_alignment
+from equipoise.losses.embeddings import (
+    alignment,
+    cohort_contrast,
+    embedding_contrast,
+    embedding_target,
+    mean_direction,
+    refined_alignment,
+)
 from equipoise.losses.energies import energy, trust
 from equipoise.losses.fisher import fisher_diagonal
 from equipoise.losses.offsets import class_offsets, mean_offset, offsets

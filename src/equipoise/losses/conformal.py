@@ -15,7 +15,10 @@ import torch
 from equipoise.checked.arrays import Numbers, Values, like, tensor
 
 FEWEST = 10  # samples that a threshold can be told from
-COLDEST, HOTTEST = 0.1, 10.0  # temperatures: labels that are all predicted right, or all wrong, would have it run away
+COLDEST, HOTTEST = (
+    0.1,
+    10.0,
+)  # temperatures: labels that are all predicted right, or all wrong, would have it run away
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,12 @@ class Conformal:
 
 
 def calibrated(
-    logits: Numbers, labels: Numbers, alpha: float, k_reg: int, penalty: float, rule: Literal["converged", "released"] = "converged"
+    logits: Numbers,
+    labels: Numbers,
+    alpha: float,
+    k_reg: int,
+    penalty: float,
+    rule: Literal["converged", "released"] = "converged",
 ) -> Conformal:
     """A predictor whose sets reach the labels of a share 1 - alpha of these samples; of all classes where there are fewer than 10.
 
@@ -64,11 +72,15 @@ def calibrated(
     if len(tensor(labels)) < FEWEST:
         return Conformal(k_reg=k_reg, penalty=penalty)
     scaled = Conformal(fitted_temperature(logits, labels, rule), math.inf, k_reg, penalty)
-    threshold = float(np.quantile(scaled.scores(logits, labels).cpu().numpy(), 1 - alpha, method="higher"))
+    threshold = float(
+        np.quantile(scaled.scores(logits, labels).cpu().numpy(), 1 - alpha, method="higher")
+    )
     return Conformal(scaled.temperature, threshold, k_reg, penalty)
 
 
-def fitted_temperature(logits: Numbers, labels: Numbers, rule: Literal["converged", "released"] = "converged") -> float:
+def fitted_temperature(
+    logits: Numbers, labels: Numbers, rule: Literal["converged", "released"] = "converged"
+) -> float:
     """The T between 0.1 and 10 for which softmax(logits / T) gives the labels the most likelihood.
 
     `released`: steps of 0.01 times the slope from 1.3 on, at most ten and none after a change below 0.01: T hardly leaves its start.

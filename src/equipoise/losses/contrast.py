@@ -10,7 +10,9 @@ from equipoise.checked.arrays import Numbers, Values, like, tensor
 LEAST_NORM = 1e-8
 
 
-def model_contrast(features: Values, positive: Numbers, negative: Numbers, temperature: float = 0.5) -> Values:
+def model_contrast(
+    features: Values, positive: Numbers, negative: Numbers, temperature: float = 0.5
+) -> Values:
     """Each sample's -log(e^p / (e^p + e^n)), with p and n its cosines with two other models' features over the temperature (MOON).
 
     This is softplus(n - p), which cannot overflow. A sample without features has cosine 0 with everything and no gradient.
@@ -26,4 +28,6 @@ def model_contrast(features: Values, positive: Numbers, negative: Numbers, tempe
 
 def _direction(rows: torch.Tensor) -> torch.Tensor:
     lengths = rows.norm(dim=1, keepdim=True)
-    return torch.where(lengths > LEAST_NORM, rows / lengths.clamp(min=LEAST_NORM), torch.zeros_like(rows))
+    return torch.where(
+        lengths > LEAST_NORM, rows / lengths.clamp(min=LEAST_NORM), torch.zeros_like(rows)
+    )

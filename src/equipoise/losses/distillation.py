@@ -21,14 +21,20 @@ def kl_divergence(teacher_logits: Values, student_logits: Numbers) -> Values:
     shares = torch.exp(teacher - normaliser)
     # The gradient of this form is softmax(student) - shares: exactly 0 for equal logits. Its value loses digits to
     # cancellation, so the value comes from log-probabilities instead.
-    smooth = torch.logsumexp(student, -1) - normaliser.squeeze(-1) + (shares * (teacher - student)).sum(-1)
+    smooth = (
+        torch.logsumexp(student, -1)
+        - normaliser.squeeze(-1)
+        + (shares * (teacher - student)).sum(-1)
+    )
     with torch.no_grad():
         gap = torch.log_softmax(teacher, -1) - torch.log_softmax(student, -1)
         value = (shares * gap).sum(-1).clamp(min=0)
     return like(value + (smooth - smooth.detach()), teacher_logits)
 
 
-def distillation_loss(student_logits: Values, teacher_logits: Numbers, temperature: float = 1.0) -> Values:
+def distillation_loss(
+    student_logits: Values, teacher_logits: Numbers, temperature: float = 1.0
+) -> Values:
     """temperature^2 times the batch mean of KL(teacher || student) at that temperature (Hinton et al., 2015; FedAKD, Eq. 2 and 5).
 
     The sum runs over classes, the mean over samples. KDIA leaves out the factor: divide by temperature^2. Gradients reach
@@ -45,7 +51,10 @@ def distillation_loss(student_logits: Values, teacher_logits: Numbers, temperatu
         )
     if not temperature > 0:
         raise ValueError(f"the temperature has to be positive; got {temperature}")
-    return like(kl_divergence(teacher / temperature, student / temperature).mean() * temperature**2, student_logits)
+    return like(
+        kl_divergence(teacher / temperature, student / temperature).mean() * temperature**2,
+        student_logits,
+    )
 
 
 def focal_loss(logits: Values, labels: Numbers, gamma: float = 2.0) -> Values:

@@ -57,7 +57,11 @@ def refined_alignment(embeddings: Values, reference: Numbers, beta: float = 0.5)
 
 
 def embedding_contrast(
-    embedding: Values, reference: Numbers, others: Numbers, temperature: float = 0.07, include_positive: bool = False
+    embedding: Values,
+    reference: Numbers,
+    others: Numbers,
+    temperature: float = 0.07,
+    include_positive: bool = False,
 ) -> Values:
     """One client's contrastive loss: near to the reference, far from the others' embeddings (CoRe-Fed, Eq. 6).
 
@@ -78,7 +82,9 @@ def embedding_contrast(
     return like(torch.logsumexp(against, dim=0) - positive, embedding)
 
 
-def cohort_contrast(embeddings: Values, temperature: float = 0.07, include_positive: bool = False) -> Values:
+def cohort_contrast(
+    embeddings: Values, temperature: float = 0.07, include_positive: bool = False
+) -> Values:
     """Every client's contrastive loss against the mean embedding and the other clients of its cohort: a diagnostic.
 
     >>> import numpy as np
@@ -88,7 +94,13 @@ def cohort_contrast(embeddings: Values, temperature: float = 0.07, include_posit
     own = tensor(embeddings)
     reference = own.mean(0)
     losses = [
-        embedding_contrast(one, reference, torch.cat([own[:place], own[place + 1 :]]), temperature, include_positive)
+        embedding_contrast(
+            one,
+            reference,
+            torch.cat([own[:place], own[place + 1 :]]),
+            temperature,
+            include_positive,
+        )
         for place, one in enumerate(own)
     ]
     return like(torch.stack(losses), embeddings)
@@ -98,7 +110,9 @@ def _pair(embeddings: Any, reference: Any) -> tuple[torch.Tensor, torch.Tensor]:
     own = tensor(embeddings)
     common = tensor(reference).to(own)
     if common.ndim != 1 or own.shape[-1:] != common.shape:
-        raise ValueError(f"embeddings and their reference need the same last size; got shapes {tuple(own.shape)} and {tuple(common.shape)}")
+        raise ValueError(
+            f"embeddings and their reference need the same last size; got shapes {tuple(own.shape)} and {tuple(common.shape)}"
+        )
     return own, common
 
 

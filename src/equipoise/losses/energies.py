@@ -29,9 +29,13 @@ def energy(private: Values, proxy: Numbers, kind: str = "kl", rated: str = "prox
         raise ValueError(f"rated has to be 'proxy' or 'private'; got {rated!r}")
     first, second = (_rows(tensor(one)) for one in (private, proxy))
     if first.shape != second.shape:
-        raise ValueError(f"private and proxy need the same samples and sizes; got shapes {tuple(first.shape)} and {tuple(second.shape)}")
+        raise ValueError(
+            f"private and proxy need the same samples and sizes; got shapes {tuple(first.shape)} and {tuple(second.shape)}"
+        )
     if kind in OF_CLASSES and first.shape[1] < 2:
-        raise ValueError(f"energy {kind!r} needs logits of at least 2 classes; for regression use 'sqerr', 'feat' or 'none'")
+        raise ValueError(
+            f"energy {kind!r} needs logits of at least 2 classes; for regression use 'sqerr', 'feat' or 'none'"
+        )
     result = _energies(first, second, kind, second if rated == "proxy" else first)
     return like(_as_given(result, tensor(private)), private)
 
@@ -50,11 +54,19 @@ def trust(energy: Values, beta: float = 1.0, kind: str = "kl") -> Values:
     _check(kind)
     values = tensor(energy).double()
     if values.ndim != 1 or len(values) == 0:
-        raise ValueError(f"trust needs one energy per sample, and at least one; got shape {tuple(values.shape)}")
-    values = values - values.min()  # changes no weight, and makes equal energies exactly 0 whatever their size
+        raise ValueError(
+            f"trust needs one energy per sample, and at least one; got shape {tuple(values.shape)}"
+        )
+    values = (
+        values - values.min()
+    )  # changes no weight, and makes equal energies exactly 0 whatever their size
     deviation = values - values.mean()
     spread = deviation.square().mean().sqrt()
-    weights = torch.ones_like(values) if kind == "none" else torch.sigmoid(-beta * deviation / (spread + LEAST_SPREAD))
+    weights = (
+        torch.ones_like(values)
+        if kind == "none"
+        else torch.sigmoid(-beta * deviation / (spread + LEAST_SPREAD))
+    )
     return like(_as_given(weights, tensor(energy)), energy)
 
 
@@ -63,7 +75,9 @@ def _check(kind: str) -> None:
         raise nearest("energy", kind, list(KINDS))
 
 
-def _energies(private: torch.Tensor, proxy: torch.Tensor, kind: str, rated: torch.Tensor) -> torch.Tensor:
+def _energies(
+    private: torch.Tensor, proxy: torch.Tensor, kind: str, rated: torch.Tensor
+) -> torch.Tensor:
     if kind == "kl":
         return _symmetric_divergence(private, proxy)
     if kind == "sqerr":

@@ -16,7 +16,9 @@ from equipoise.losses.fisher_hooks import squares_by_hooks
 from equipoise.models.network import evaluating
 
 Squares = dict[str, torch.Tensor]
-PASSED_NUMBERS = 1 << 17  # inputs passed at once: 42 colour images of 32 x 32, whose activations take some 200 MB in a ResNet-10
+PASSED_NUMBERS = (
+    1 << 17
+)  # inputs passed at once: 42 colour images of 32 x 32, whose activations take some 200 MB in a ResNet-10
 STACKED_NUMBERS = 1 << 24  # per-sample gradients held at once by vmap: 64 MB in float32
 
 
@@ -45,20 +47,34 @@ def fisher_diagonal(
     """
     parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
     if not parameters:
-        raise ValueError("the Fisher diagonal needs a model with trainable parameters; all of this one's are frozen")
+        raise ValueError(
+            "the Fisher diagonal needs a model with trainable parameters; all of this one's are frozen"
+        )
     inputs, targets = tensor(x), tensor(y)
     if len(inputs) == 0 or len(inputs) != len(targets):
-        raise ValueError(f"x and y need the same samples, and at least one; got {len(inputs)} and {len(targets)}")
-    size = batch if batch is not None else 64 if fisher == "batch" else max(1, PASSED_NUMBERS // inputs[0].numel())
+        raise ValueError(
+            f"x and y need the same samples, and at least one; got {len(inputs)} and {len(targets)}"
+        )
+    size = (
+        batch
+        if batch is not None
+        else 64
+        if fisher == "batch"
+        else max(1, PASSED_NUMBERS // inputs[0].numel())
+    )
     if size < 1:
         raise ValueError(f"batch has to be at least 1; got {batch}")
-    inputs = inputs.to(next(iter(parameters.values())).dtype) if inputs.is_floating_point() else inputs
+    inputs = (
+        inputs.to(next(iter(parameters.values())).dtype) if inputs.is_floating_point() else inputs
+    )
     with evaluating(model):
         if labels == "model":
             targets = _drawn(model, inputs, targets, size, generator)
         by = _by_batches if fisher == "batch" else _by_samples
         sums = by(model, inputs, targets, size)
-    return {name: like((sums[name] / len(inputs)).to(one.dtype), x) for name, one in parameters.items()}
+    return {
+        name: like((sums[name] / len(inputs)).to(one.dtype), x) for name, one in parameters.items()
+    }
 
 
 def squares_by_loop(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Squares:
@@ -71,7 +87,9 @@ def squares_by_vmap(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: i
     parameters = _detached(model)
     gradients = vmap(grad(partial(_loss_of_one, model)), in_dims=(None, 0, 0))
     sums = _zeros(parameters)
-    for samples, targets in _chunks(x, y, max(1, min(batch, STACKED_NUMBERS // sum(one.numel() for one in parameters.values())))):
+    for samples, targets in _chunks(
+        x, y, max(1, min(batch, STACKED_NUMBERS // sum(one.numel() for one in parameters.values())))
+    ):
         for name, stacked in gradients(parameters, samples, targets).items():
             sums[name] += stacked.square().sum(0)
     return sums
@@ -80,12 +98,18 @@ def squares_by_vmap(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: i
 def summed_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """The samples' losses added up: squared error for floating targets, cross-entropy for class numbers."""
     if targets.is_floating_point():
-        return functional.mse_loss(outputs, targets.to(outputs.dtype).reshape(outputs.shape), reduction="sum")
+        return functional.mse_loss(
+            outputs, targets.to(outputs.dtype).reshape(outputs.shape), reduction="sum"
+        )
     return functional.cross_entropy(outputs, targets, reduction="sum")
 
 
 def _by_samples(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Squares:
-    return _hooked(model, x, y, batch) or _stacked(model, x, y, batch) or squares_by_loop(model, x, y, batch)
+    return (
+        _hooked(model, x, y, batch)
+        or _stacked(model, x, y, batch)
+        or squares_by_loop(model, x, y, batch)
+    )
 
 
 def _hooked(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Squares | None:
@@ -97,13 +121,20 @@ def _hooked(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> S
         return None
     truth = squares_by_loop(model, x[:2], y[:2], 1)
     largest = {name: float(one.max()) for name, one in truth.items()}
-    slack = 1e-9 * max(largest.values())  # a gradient that cancels to 0 is rounding noise either way
-    agree = all(torch.allclose(trial[name], one, rtol=0, atol=1e-3 * largest[name] + slack, equal_nan=True) for name, one in truth.items())
+    slack = 1e-9 * max(
+        largest.values()
+    )  # a gradient that cancels to 0 is rounding noise either way
+    agree = all(
+        torch.allclose(trial[name], one, rtol=0, atol=1e-3 * largest[name] + slack, equal_nan=True)
+        for name, one in truth.items()
+    )
     return by_hooks(_chunks(x, y, batch)) if agree else None
 
 
 def _stacked(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Squares | None:
-    if any(isinstance(layer, nn.RNNBase) for layer in model.modules()):  # torch.func cannot take packed sequences
+    if any(
+        isinstance(layer, nn.RNNBase) for layer in model.modules()
+    ):  # torch.func cannot take packed sequences
         return None
     try:
         return squares_by_vmap(model, x, y, batch)
@@ -124,15 +155,27 @@ def _by_batches(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) 
     return sums
 
 
-def _loss_of_one(model: nn.Module, parameters: Squares, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def _loss_of_one(
+    model: nn.Module, parameters: Squares, x: torch.Tensor, y: torch.Tensor
+) -> torch.Tensor:
     return summed_loss(functional_call(model, parameters, (x.unsqueeze(0),)), y.unsqueeze(0))
 
 
-def _drawn(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int, generator: torch.Generator | None) -> torch.Tensor:
+def _drawn(
+    model: nn.Module,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    batch: int,
+    generator: torch.Generator | None,
+) -> torch.Tensor:
     if generator is None or y.is_floating_point():
-        raise ValueError('labels="model" needs a classification task and a generator to draw labels with; use labels="observed" otherwise')
+        raise ValueError(
+            'labels="model" needs a classification task and a generator to draw labels with; use labels="observed" otherwise'
+        )
     with torch.no_grad():
-        chances = torch.cat([torch.softmax(model(samples), -1) for samples in torch.split(x, batch)])
+        chances = torch.cat(
+            [torch.softmax(model(samples), -1) for samples in torch.split(x, batch)]
+        )
     return torch.multinomial(chances, 1, generator=generator).squeeze(1)
 
 
@@ -141,8 +184,13 @@ def _detached(model: nn.Module) -> Squares:
 
 
 def _zeros(parameters: Squares) -> Squares:
-    return {name: torch.zeros_like(one, dtype=torch.float64, requires_grad=False) for name, one in parameters.items()}
+    return {
+        name: torch.zeros_like(one, dtype=torch.float64, requires_grad=False)
+        for name, one in parameters.items()
+    }
 
 
-def _chunks(x: torch.Tensor, y: torch.Tensor, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _chunks(
+    x: torch.Tensor, y: torch.Tensor, size: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     return zip(torch.split(x, size), torch.split(y, size), strict=True)

@@ -35,7 +35,9 @@ def squares_by_hooks(
     sums = {name: torch.zeros_like(one, dtype=torch.float64) for name, one in parameters.items()}
     calls: Counter[nn.Module] = Counter()
 
-    def forwarded(layer: nn.Module, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+    def forwarded(
+        layer: nn.Module, args: tuple[torch.Tensor, ...], output: torch.Tensor
+    ) -> torch.Tensor:
         calls[layer] += 1
         given = args[0].detach()
         # The parameters carry no gradient here, which spares their part of the backward pass; so the first layers need a start.
@@ -55,7 +57,9 @@ def squares_by_hooks(
         for samples, targets in batches:
             calls.clear()
             loss = summed_loss(functional_call(model, parameters, (samples,)), targets)
-            if max(calls.values(), default=0) != 1:  # a layer used twice: its two gradients add up before they are squared
+            if (
+                max(calls.values(), default=0) != 1
+            ):  # a layer used twice: its two gradients add up before they are squared
                 return None
             torch.autograd.grad(loss, anchor)
     finally:
@@ -66,11 +70,17 @@ def squares_by_hooks(
 
 def _layers(model: nn.Module) -> dict[nn.Module, tuple[Rule, dict[str, str]]] | None:
     """Every layer with trainable parameters, its rule and its parameters' full names; None if one has no rule or shares some."""
-    if len(list(model.named_parameters())) != len(list(model.named_parameters(remove_duplicate=False))):
+    if len(list(model.named_parameters())) != len(
+        list(model.named_parameters(remove_duplicate=False))
+    ):
         return None
     found: dict[nn.Module, tuple[Rule, dict[str, str]]] = {}
     for path, layer in model.named_modules():
-        names = {part: f"{path}.{part}" if path else part for part, one in layer.named_parameters(recurse=False) if one.requires_grad}
+        names = {
+            part: f"{path}.{part}" if path else part
+            for part, one in layer.named_parameters(recurse=False)
+            if one.requires_grad
+        }
         if names:
             rule = _rule(layer)
             if rule is None:
@@ -83,7 +93,12 @@ def _rule(layer: nn.Module) -> Rule | None:
     # Exact types: a subclass may compute something else.
     if type(layer) is nn.Linear:
         return _linear
-    if type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
+    if (
+        type(layer) is nn.Conv2d
+        and layer.groups == 1
+        and layer.padding_mode == "zeros"
+        and not isinstance(layer.padding, str)
+    ):
         return _convolution
     if type(layer) in (nn.BatchNorm1d, nn.BatchNorm2d) and layer.running_mean is not None:
         return _batch_norm
@@ -92,7 +107,10 @@ def _rule(layer: nn.Module) -> Rule | None:
 
 def _linear(layer: nn.Linear, given: torch.Tensor, gradient: torch.Tensor) -> Squares:
     inputs, gradients = (one.reshape(len(one), -1, one.shape[-1]).mT for one in (given, gradient))
-    return {"weight": _squared_products(gradients, inputs), "bias": gradients.sum(2).square().sum(0)}
+    return {
+        "weight": _squared_products(gradients, inputs),
+        "bias": gradients.sum(2).square().sum(0),
+    }
 
 
 def _convolution(layer: nn.Conv2d, given: torch.Tensor, gradient: torch.Tensor) -> Squares:
@@ -108,14 +126,18 @@ def _patches(layer: nn.Conv2d, given: torch.Tensor) -> torch.Tensor:
     """What the kernel sees at every position, (B, inputs of the kernel, positions); a strided copy is faster than torch's unfold."""
     rows, columns = (int(one) for one in layer.padding)
     windows = functional.pad(given, (columns, columns, rows, rows))
-    for axis, (kernel, stride, spacing) in enumerate(zip(layer.kernel_size, layer.stride, layer.dilation, strict=True), start=2):
+    for axis, (kernel, stride, spacing) in enumerate(
+        zip(layer.kernel_size, layer.stride, layer.dilation, strict=True), start=2
+    ):
         windows = windows.unfold(axis, spacing * (kernel - 1) + 1, stride)[..., ::spacing]
     return windows.permute(0, 1, 4, 5, 2, 3).reshape(len(given), layer.weight[0].numel(), -1)
 
 
 def _batch_norm(layer: nn.BatchNorm2d, given: torch.Tensor, gradient: torch.Tensor) -> Squares:
     normalised = functional.batch_norm(given, layer.running_mean, layer.running_var, eps=layer.eps)
-    products, gradients = (one.reshape(*one.shape[:2], -1).sum(2) for one in (gradient * normalised, gradient))
+    products, gradients = (
+        one.reshape(*one.shape[:2], -1).sum(2) for one in (gradient * normalised, gradient)
+    )
     return {"weight": products.square().sum(0), "bias": gradients.square().sum(0)}
 
 

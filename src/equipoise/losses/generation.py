@@ -14,7 +14,9 @@ from equipoise.models import Model, Network
 from equipoise.tree import Tree
 
 
-def label_pool(samples: int, classes: int, epochs: int, small: bool, generator: torch.Generator) -> Tensor:
+def label_pool(
+    samples: int, classes: int, epochs: int, small: bool, generator: torch.Generator
+) -> Tensor:
     """Uniform labels (epochs, samples): the same ones shuffled for every epoch or, at a small client, new ones (Algorithm 2, lines 2-5).
 
     >>> label_pool(3, 10, 2, False, torch.Generator().manual_seed(0)).sort(1).values.unique(dim=0).shape
@@ -32,7 +34,9 @@ def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:
     >>> round(float(diversity_loss(torch.tensor([[1.0], [3.0]]), torch.tensor([[2.0], [3.0]]))), 4)
     2.0
     """
-    made, drawn = ((first - second).abs().mean() for first, second in (features.chunk(2), noise.chunk(2)))
+    made, drawn = (
+        (first - second).abs().mean() for first, second in (features.chunk(2), noise.chunk(2))
+    )
     return 1 / (made / drawn + 1e-5)
 
 
@@ -40,7 +44,12 @@ def heads(model: Model, trees: Sequence[Tree], shares: np.ndarray) -> Callable[[
     """The weighted mean of the frozen heads' logits, all heads in one call (Eq. 3, without the factor 1/K that would flatten it)."""
     head = cast(Network, model.net).head.eval()
     device = next(head.parameters()).device
-    stacked = {name: torch.stack([tree[f"head.{name}"] for tree in trees]).to(device) for name in head.state_dict()}
+    stacked = {
+        name: torch.stack([tree[f"head.{name}"] for tree in trees]).to(device)
+        for name in head.state_dict()
+    }
     normalised = torch.as_tensor(shares / shares.sum(), dtype=torch.float32, device=device)
-    each = vmap(lambda entries, features: functional_call(head, entries, (features,)), in_dims=(0, None))
+    each = vmap(
+        lambda entries, features: functional_call(head, entries, (features,)), in_dims=(0, None)
+    )
     return lambda features: torch.tensordot(normalised, each(stacked, features), 1)

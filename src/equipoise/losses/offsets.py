@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from equipoise.checked.arrays import Numbers, float64
 
-LONGEST = 2.0  # step in any entry: far from the optimum the quadratic model of the loss promises too much
+LONGEST = (
+    2.0  # step in any entry: far from the optimum the quadratic model of the loss promises too much
+)
 STEPS, CLOSE = 200, 1e-9
 ROUNDING = 1e-10  # of a loss that is a sum over samples
 
@@ -32,8 +34,13 @@ def class_offsets(logits: Numbers, y: Numbers, rho: float = 1.0) -> NDArray[np.f
     """
     given, labels = float64(logits), float64(y).astype(np.int64)
     if given.ndim != 2 or labels.shape != given.shape[:1] or not rho > 0:
-        raise ValueError(f"expected logits (n, classes), n labels and rho above 0; got shapes {given.shape}, {labels.shape} and rho {rho}")
-    counts, b = np.bincount(labels, minlength=given.shape[1]).astype(np.float64), np.zeros(given.shape[1])
+        raise ValueError(
+            f"expected logits (n, classes), n labels and rho above 0; got shapes {given.shape}, {labels.shape} and rho {rho}"
+        )
+    counts, b = (
+        np.bincount(labels, minlength=given.shape[1]).astype(np.float64),
+        np.zeros(given.shape[1]),
+    )
     value, p = _loss(given, labels, b, rho)
     for _ in range(STEPS):
         gradient = p.sum(0) - counts + rho * b
@@ -42,7 +49,9 @@ def class_offsets(logits: Numbers, y: Numbers, rho: float = 1.0) -> NDArray[np.f
         step = -np.linalg.solve(np.diag(p.sum(0) + rho) - p.T @ p, gradient)
         step *= min(1.0, LONGEST / np.abs(step).max())
         tried, after = _loss(given, labels, b + step, rho)
-        while tried > value + ROUNDING * (1 + abs(value)):  # too far: a step that is short enough lowers a convex loss
+        while tried > value + ROUNDING * (
+            1 + abs(value)
+        ):  # too far: a step that is short enough lowers a convex loss
             step /= 2
             tried, after = _loss(given, labels, b + step, rho)
         b, value, p = b + step, tried, after
@@ -59,9 +68,13 @@ def mean_offset(predictions: Numbers, y: Numbers, rho: float = 1.0) -> NDArray[n
     return np.array([gaps.sum() / (len(gaps) + rho)])
 
 
-def _loss(logits: NDArray[Any], y: NDArray[Any], b: NDArray[Any], rho: float) -> tuple[float, NDArray[np.float64]]:
+def _loss(
+    logits: NDArray[Any], y: NDArray[Any], b: NDArray[Any], rho: float
+) -> tuple[float, NDArray[np.float64]]:
     """The penalised loss, and the probabilities of all classes."""
     moved = logits + b
     moved = moved - moved.max(1, keepdims=True) if len(moved) else moved
     total = np.log(np.exp(moved).sum(1, keepdims=True))
-    return float((total[:, 0] - moved[np.arange(len(y)), y]).sum() + rho / 2 * b @ b), np.exp(moved - total)
+    return float((total[:, 0] - moved[np.arange(len(y)), y]).sum() + rho / 2 * b @ b), np.exp(
+        moved - total
+    )

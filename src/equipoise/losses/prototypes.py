@@ -18,5 +18,9 @@ def class_means(features: Values, labels: Numbers, classes: int) -> tuple[Values
     rows, places = tensor(features).flatten(1), tensor(labels).long()
     counts = torch.bincount(places, minlength=classes)
     # In float64: the mean of many samples must not depend on how many were summed before.
-    sums = torch.zeros(classes, rows.shape[1], dtype=torch.float64, device=rows.device).index_add_(0, places, rows.double())
-    return like((sums / counts.clamp(min=1).unsqueeze(1)).to(rows.dtype), features), like(counts, features)
+    sums = torch.zeros(classes, rows.shape[1], dtype=torch.float64, device=rows.device).index_add_(
+        0, places, rows.double()
+    )
+    return like((sums / counts.clamp(min=1).unsqueeze(1)).to(rows.dtype), features), like(
+        counts, features
+    )

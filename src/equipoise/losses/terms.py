@@ -68,12 +68,18 @@ supervised = term(lambda outputs, batch: batch.supervise(outputs.logits, batch.y
 
 def frozen_logits(teacher: Tensor | Model, batch: Batch) -> Tensor:
     """A frozen teacher's logits on a batch: looked up by sample, or computed where the inputs are random."""
-    return _looked_up(teacher, batch) if isinstance(teacher, Tensor) else _answered(teacher.net, batch)
+    return (
+        _looked_up(teacher, batch) if isinstance(teacher, Tensor) else _answered(teacher.net, batch)
+    )
 
 
 def frozen_features(teacher: Tensor | Model, batch: Batch) -> Tensor:
     """A frozen teacher's features on a batch, as `client.feature_teacher` gives them; one row per sample."""
-    found = _looked_up(teacher, batch) if isinstance(teacher, Tensor) else _answered(cast(Network, teacher.net).features, batch)
+    found = (
+        _looked_up(teacher, batch)
+        if isinstance(teacher, Tensor)
+        else _answered(cast(Network, teacher.net).features, batch)
+    )
     return found.flatten(1)
 
 
@@ -105,7 +111,8 @@ def proximity(anchor: Tree) -> Loss:
 
     def value(outputs: Outputs, batch: Batch) -> Tensor:
         distances: list[Any] = [
-            (parameter - anchor[name].to(parameter.device)).square().sum() for name, parameter in outputs.model.trained.items()
+            (parameter - anchor[name].to(parameter.device)).square().sum()
+            for name, parameter in outputs.model.trained.items()
         ]
         return 0.5 * torch.stack(distances).sum()
 

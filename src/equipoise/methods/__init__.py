@@ -43,7 +43,11 @@ def find(name: str, imports: Imports = OWN) -> type[Method]:
     if name not in names():
         raise nearest("method", name, names())
     module = importlib.import_module(f"{__name__}.{name}")
-    return next(c for c in vars(module).values() if isinstance(c, type) and issubclass(c, Method) and c.__name__.lower() == name)
+    return next(
+        c
+        for c in vars(module).values()
+        if isinstance(c, type) and issubclass(c, Method) and c.__name__.lower() == name
+    )
 
 
 def make(name: str, parameters: Mapping[str, Any] | None = None, imports: Imports = OWN) -> Method:
@@ -56,7 +60,9 @@ def make(name: str, parameters: Mapping[str, Any] | None = None, imports: Import
     hints = get_type_hints(kind, include_extras=True)
     for given, value in parameters.items():
         try:
-            parameters[given] = TypeAdapter(hints[given], config=ConfigDict(allow_inf_nan=False)).validate_python(value)
+            parameters[given] = TypeAdapter(
+                hints[given], config=ConfigDict(allow_inf_nan=False)
+            ).validate_python(value)
         except ValidationError as error:
             raise ValueError(
                 f"method.{given}: {error.errors()[0]['msg']}, got {quoted(value)}; {name}.{given} is {describe_type(hints[given])}"
@@ -89,7 +95,9 @@ def describe_type(hint: Any) -> str:
     'int or none'
     """
     if get_origin(hint) in (Union, UnionType):
-        return " or ".join("none" if one is NoneType else describe_type(one) for one in get_args(hint))
+        return " or ".join(
+            "none" if one is NoneType else describe_type(one) for one in get_args(hint)
+        )
     base = getattr(hint, "__origin__", hint)
     options = getattr(hint, "__args__", ()) if "Literal" in str(base) else ()
     if options:
@@ -104,7 +112,11 @@ def describe_type(hint: Any) -> str:
     return " ".join([name, *([" and ".join(bounds)] if bounds else [])])
 
 
-FLAGS = {"needs_classes": "classes", "needs_validation": "validation", "needs_plain_sgd": "sgd"}  # flag -> need
+FLAGS = {
+    "needs_classes": "classes",
+    "needs_validation": "validation",
+    "needs_plain_sgd": "sgd",
+}  # flag -> need
 
 
 def needs_of(kind: type[Method]) -> list[str]:
@@ -116,14 +128,26 @@ def needs_of(kind: type[Method]) -> list[str]:
 def listed(family: str | None = None, needs: str | None = None) -> list[dict[str, Any]]:
     """All methods in the order of families, then of years; of one family, or with one need ("none": without any), if told so."""
     found = [describe(name) for name in names()]
-    families = list(dict.fromkeys([*FAMILIES, *(entry["family"] for entry in found)]))  # users may have one of their own
-    wants = list(dict.fromkeys([*NEEDS, "none", *(need for entry in found for need in entry["needs"])]))
+    families = list(
+        dict.fromkeys([*FAMILIES, *(entry["family"] for entry in found)])
+    )  # users may have one of their own
+    wants = list(
+        dict.fromkeys([*NEEDS, "none", *(need for entry in found for need in entry["needs"])])
+    )
     if family is not None and family not in families:
         raise nearest("family", family, families)
     if needs is not None and needs not in wants:
         raise nearest("need", needs, wants)
-    found = [entry for entry in found if family in (None, entry["family"]) and (needs is None or needs in (entry["needs"] or ["none"]))]
-    return sorted(found, key=lambda entry: (families.index(entry["family"]), entry["year"] or 0, entry["name"]))
+    found = [
+        entry
+        for entry in found
+        if family in (None, entry["family"])
+        and (needs is None or needs in (entry["needs"] or ["none"]))
+    ]
+    return sorted(
+        found,
+        key=lambda entry: (families.index(entry["family"]), entry["year"] or 0, entry["name"]),
+    )
 
 
 def describe(name: str) -> dict[str, Any]:
@@ -134,14 +158,17 @@ def describe(name: str) -> dict[str, Any]:
     help_texts: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if issubclass(base, Method) and base is not Method:
-            help_texts |= dict(re.findall(r"^    (\w+): [^#\n]*#\s*(.+)$", inspect.getsource(base), re.MULTILINE))
+            help_texts |= dict(
+                re.findall(r"^    (\w+): [^#\n]*#\s*(.+)$", inspect.getsource(base), re.MULTILINE)
+            )
     return {
         "name": name,
         "summary": inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].replace("\n", " "),
         "family": own.get("family", Method.family),
         "year": own.get("year"),
         "needs": needs_of(kind),
-        "exchanges": own.get("exchanges") or ("1" if kind.round is Method.round and kind.setup is Method.setup else "not stated"),
+        "exchanges": own.get("exchanges")
+        or ("1" if kind.round is Method.round and kind.setup is Method.setup else "not stated"),
         "fairness": own.get("fairness") or "not stated",
         "passes": own.get("passes") or "not stated",
         "paper": kind.paper,

@@ -36,17 +36,27 @@ class CFFL(Method):
     needs_validation = True
     needs_classes = True
 
-    upload: Fraction = 0.5  # share of its update that a client uploads: the numbers of largest magnitude (theta_u)
+    upload: Fraction = (
+        0.5  # share of its update that a client uploads: the numbers of largest magnitude (theta_u)
+    )
     clip: Positive = 5.0  # largest norm of an update; a huge one such as 1e9: any
-    alpha: Annotated[float, Gt(0), Le(100)] = 1.0  # how much more the accurate earn: reputations are sinh(alpha c); near 0: in proportion
-    memory: Annotated[float, Ge(0), Lt(1)] = 0.8  # how much of a reputation stays from round to round
-    threshold: Annotated[float, Ge(0), Lt(1)] = 0.5  # reputations below this share of the mean expel; 0: nobody is expelled
+    alpha: Annotated[float, Gt(0), Le(100)] = (
+        1.0  # how much more the accurate earn: reputations are sinh(alpha c); near 0: in proportion
+    )
+    memory: Annotated[float, Ge(0), Lt(1)] = (
+        0.8  # how much of a reputation stays from round to round
+    )
+    threshold: Annotated[float, Ge(0), Lt(1)] = (
+        0.5  # reputations below this share of the mean expel; 0: nobody is expelled
+    )
 
     def start(self, server: Server) -> State:
         return super().start(server).with_(reputation=PerClient(), rewards=PerClient())
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
-        return Down(state.rewards.get(client_id, {}))  # of the client's last round; nothing before it, and once it is expelled
+        return Down(
+            state.rewards.get(client_id, {})
+        )  # of the client's last round; nothing before it, and once it is expelled
 
     def client(self, client: Client, down: Down) -> Up:
         model = _rewarded(client, down)
@@ -56,7 +66,10 @@ class CFFL(Method):
         update = after - before
         update = min(1.0, self.clip / max(update.norm(), 1e-12)) * update
         uploaded = largest(update, self.upload)
-        client.state["model"], client.state["uploaded"] = (before + update).with_rest(after.rest), uploaded
+        client.state["model"], client.state["uploaded"] = (
+            (before + update).with_rest(after.rest),
+            uploaded,
+        )
         return Up(update=uploaded, rest=after.rest)
 
     def observe(self, server: Server, state: State, ups: Ups) -> State:
@@ -64,21 +77,29 @@ class CFFL(Method):
         ids = _trusted(state, ups)
         model, accuracies = server.load(None), []
         for up in ups.of(ids):
-            accuracies.append(server.accuracy(model.put((state.model + up.update).with_rest(up.rest))))
+            accuracies.append(
+                server.accuracy(model.put((state.model + up.update).with_rest(up.rest)))
+            )
         earned = np.array(accuracies)
         held = np.array([state.reputation.get(client, 1 / len(server.ids)) for client in ids])
         if earned.any():  # else nobody can be told from another: all keep what they have
             total = held.sum()  # of all reputations, which sum to 1: those of absent clients stay
             before = np.array([state.reputation.get(client, 0.0) for client in ids]) / total
-            merged = np.sinh(self.alpha * (self.memory * before + (1 - self.memory) * earned / earned.sum()))
+            merged = np.sinh(
+                self.alpha * (self.memory * before + (1 - self.memory) * earned / earned.sum())
+            )
             merged = np.maximum(merged / merged.sum(), LEAST)
             merged[merged < self.threshold / len(ids)] = 0  # expelled: below c_th
             held = total * merged / merged.sum()
-        return state.with_(reputation=state.reputation.put(dict(zip(ids, held.tolist(), strict=True))))
+        return state.with_(
+            reputation=state.reputation.put(dict(zip(ids, held.tolist(), strict=True)))
+        )
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
         trusted = _trusted(state, ups)
-        return Weights(np.array([server.sizes[client] if client in trusted else 0.0 for client in ups.ids]))
+        return Weights(
+            np.array([server.sizes[client] if client in trusted else 0.0 for client in ups.ids])
+        )
 
     def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
         nothing: dict[str, dict[str, Tree | float]] = {client: {} for client in ups.ids}
@@ -89,7 +110,10 @@ class CFFL(Method):
         sizes = {client: server.sizes[client] / weights.shares.max() for client in trusted}
         best = max(state.reputation[client] for client in trusted)
         rewards = {
-            client: {"reward": largest(common, sizes[client] * (state.reputation[client] / best)), "own": sizes[client]}
+            client: {
+                "reward": largest(common, sizes[client] * (state.reputation[client] / best)),
+                "own": sizes[client],
+            }
             for client in trusted
         }
         model = (state.model + common).with_rest(ups.mean("rest", weights.shares))
@@ -107,4 +131,8 @@ def _trusted(state: State, ups: Ups) -> list[str]:
 def _rewarded(client: Client, down: Down) -> Model:
     """w_j: the client's model with the reward of its last round, and without what it contributed to that itself."""
     model = client.load(client.state.get("model"))
-    return model.put(model.tree() + (down.reward - down.own * client.state["uploaded"])) if "reward" in down else model
+    return (
+        model.put(model.tree() + (down.reward - down.own * client.state["uploaded"]))
+        if "reward" in down
+        else model
+    )

@@ -52,26 +52,36 @@ class CGSV(Method):
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
         """r_i, shared out over the clients that answered; n_i / n for one that has no reputation yet."""
         total = sum(server.sizes.values())
-        return Weights(np.array([state.reputation.get(client, server.sizes[client] / total) for client in ups.ids]))
+        return Weights(
+            np.array(
+                [state.reputation.get(client, server.sizes[client] / total) for client in ups.ids]
+            )
+        )
 
     def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
         step = ups.mean("step", weights.shares)  # u_N
         rest = ups.mean("rest", weights.shares)
         contribution = cosines(ups.gram("step", [step]))[:-1, -1]  # phi_i
-        held = weights.shares.sum()  # of all reputations, which sum to 1: those of absent clients stay
+        held = (
+            weights.shares.sum()
+        )  # of all reputations, which sum to 1: those of absent clients stay
         before = np.array([state.reputation.get(client, 0.0) for client in ups.ids]) / held
         reputation = np.maximum(self.alpha * before + (1 - self.alpha) * contribution, LEAST)
         reputation /= reputation.sum()
         quota = np.tanh(self.beta * reputation)
         quota /= quota.max()  # q_i
         models = {
-            client: (_model(server, state, client) + largest(step, float(share), per_tensor=True)).with_rest(rest)  # w_i + v_i
+            client: (
+                _model(server, state, client) + largest(step, float(share), per_tensor=True)
+            ).with_rest(rest)  # w_i + v_i
             for client, share in zip(ups.ids, quota, strict=True)
         }
         return state.with_(
             model=(state.model + step).with_rest(rest),
             models=state.models.put(models),
-            reputation=state.reputation.put(dict(zip(ups.ids, (held * reputation).tolist(), strict=True))),
+            reputation=state.reputation.put(
+                dict(zip(ups.ids, (held * reputation).tolist(), strict=True))
+            ),
         )
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:

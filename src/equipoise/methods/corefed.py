@@ -13,14 +13,24 @@ import numpy as np
 import torch
 
 from equipoise.client import Client
-from equipoise.losses import cohort_contrast, embedding_contrast, embedding_target, mean_direction, refined_alignment
+from equipoise.losses import (
+    cohort_contrast,
+    embedding_contrast,
+    embedding_target,
+    mean_direction,
+    refined_alignment,
+)
 from equipoise.losses.terms import supervised, term
 from equipoise.method import Fraction, Method, NonNegative, Positive, Ups, Weights
 from equipoise.models import shape_after
 from equipoise.records import Down, PerClient, State, Up
 from equipoise.server import Server
 from equipoise.tree import Tree, combine
-from equipoise.weighting import participation_alignment, participation_frequency, participation_window
+from equipoise.weighting import (
+    participation_alignment,
+    participation_frequency,
+    participation_window,
+)
 
 
 @dataclass(frozen=True)
@@ -38,22 +48,42 @@ class CoReFed(Method):
     beta: Fraction = 0.5  # how far embeddings are drawn towards the cohort's mean
     temperature: Positive = 0.07  # of the contrastive loss
     include_positive: bool = False  # whether the positive pair stands in the contrast's denominator too; the paper leaves it out
-    rep: Literal["literal", "client"] = "literal"  # representation losses: a diagnostic at the server, or part of local training
+    rep: Literal["literal", "client"] = (
+        "literal"  # representation losses: a diagnostic at the server, or part of local training
+    )
     lambda_con: NonNegative = 0.1  # weight of the contrast in local training (rep = client)
-    lambda_kd: NonNegative = 1.0  # weight of embedding distillation in local training (rep = client)
-    reuse: Literal["active", "window"] = "active"  # whose updates are summed: this cohort's, or also those of clients lately absent
-    ablation: Literal["none", "co_fed", "re_fed"] = "none"  # co_fed: weights by participation alone; re_fed: weights by size, as FedAvg
-    preset: Literal["paper", "released"] = "paper"  # released: what the authors' code computes, for reproduction only
+    lambda_kd: NonNegative = (
+        1.0  # weight of embedding distillation in local training (rep = client)
+    )
+    reuse: Literal["active", "window"] = (
+        "active"  # whose updates are summed: this cohort's, or also those of clients lately absent
+    )
+    ablation: Literal["none", "co_fed", "re_fed"] = (
+        "none"  # co_fed: weights by participation alone; re_fed: weights by size, as FedAvg
+    )
+    preset: Literal["paper", "released"] = (
+        "paper"  # released: what the authors' code computes, for reproduction only
+    )
 
-    composable_weights = composable_update = property(lambda self: self.reuse == "active")  # else the two rest on each other
+    composable_weights = composable_update = property(
+        lambda self: self.reuse == "active"
+    )  # else the two rest on each other
 
     def __post_init__(self) -> None:
         partial = (self.preset, self.ablation) != ("paper", "none")
-        if (self.reuse == "window" and partial) or (self.rep == "client" and self.preset == "released"):
-            raise ValueError(f"corefed: reuse='window' needs the whole method, rep='client' the paper's; got {self}; drop one of them")
+        if (self.reuse == "window" and partial) or (
+            self.rep == "client" and self.preset == "released"
+        ):
+            raise ValueError(
+                f"corefed: reuse='window' needs the whole method, rep='client' the paper's; got {self}; drop one of them"
+            )
 
     def start(self, server: Server) -> State:
-        return super().start(server).with_(cohort={}, contrast={}, gradients=PerClient(), embeddings=PerClient())
+        return (
+            super()
+            .start(server)
+            .with_(cohort={}, contrast={}, gradients=PerClient(), embeddings=PerClient())
+        )
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
         return Down(model=state.model, **({"cohort": state.cohort} if self.rep == "client" else {}))
@@ -61,11 +91,25 @@ class CoReFed(Method):
     def client(self, client: Client, down: Down) -> Up:
         model, loss = client.load(down.model), supervised
         if down.get("cohort"):  # embeddings of the previous round: none in the first
-            embeddings, options = torch.stack(list(down.cohort.values())), (self.temperature, self.include_positive)
-            common, others = embeddings.mean(0), embeddings[[name != client.id for name in down.cohort]]
-            contrast = term(lambda outputs, batch: embedding_contrast(mean_direction(outputs.features), common, others, *options))
-            distilled = term(lambda outputs, batch: _gap(mean_direction(outputs.features), common, self.beta))
-            loss = supervised + self.lambda_con * contrast + self.lambda_kd * distilled  # Eq. 6 and 8-9 on a batch
+            embeddings, options = (
+                torch.stack(list(down.cohort.values())),
+                (self.temperature, self.include_positive),
+            )
+            common, others = (
+                embeddings.mean(0),
+                embeddings[[name != client.id for name in down.cohort]],
+            )
+            contrast = term(
+                lambda outputs, batch: embedding_contrast(
+                    mean_direction(outputs.features), common, others, *options
+                )
+            )
+            distilled = term(
+                lambda outputs, batch: _gap(mean_direction(outputs.features), common, self.beta)
+            )
+            loss = (
+                supervised + self.lambda_con * contrast + self.lambda_kd * distilled
+            )  # Eq. 6 and 8-9 on a batch
         client.fit(model, loss)
         return Up(model=model)
 
@@ -74,7 +118,11 @@ class CoReFed(Method):
             return Up()
         model = client.load(received if self.preset == "released" else uploaded)
         if not len(client.train):
-            return Up(embedding=torch.zeros(int(np.prod(shape_after(model.net.features, client.task.shape)))))  # type: ignore[arg-type]
+            return Up(
+                embedding=torch.zeros(
+                    int(np.prod(shape_after(model.net.features, client.task.shape)))
+                )
+            )  # type: ignore[arg-type]
         if self.preset == "released":  # the first batch alone, lengths as they are
             return Up(embedding=client.features(model)[: client.training.batch].flatten(1).mean(0))
         return Up(embedding=mean_direction(client.features(model)))  # Eq. 4
@@ -82,24 +130,39 @@ class CoReFed(Method):
     def observe(self, server: Server, state: State, ups: Ups) -> State:
         if self.ablation == "co_fed" or self.preset == "released":
             return state
-        losses = cohort_contrast(ups.stack("embedding"), self.temperature, self.include_positive)  # Eq. 6, line 13
-        state = state.with_(cohort=ups.table("embedding"), contrast=dict(zip(ups.ids, losses.tolist(), strict=True)))
+        losses = cohort_contrast(
+            ups.stack("embedding"), self.temperature, self.include_positive
+        )  # Eq. 6, line 13
+        state = state.with_(
+            cohort=ups.table("embedding"), contrast=dict(zip(ups.ids, losses.tolist(), strict=True))
+        )
         if self.reuse == "active":
             return state
-        gradients = {client: (state.model - up.model) / _rate(server) for client, up in zip(ups.ids, ups, strict=True)}
-        return state.with_(gradients=state.gradients.put(gradients), embeddings=state.embeddings.put(state.cohort))
+        gradients = {
+            client: (state.model - up.model) / _rate(server)
+            for client, up in zip(ups.ids, ups, strict=True)
+        }
+        return state.with_(
+            gradients=state.gradients.put(gradients), embeddings=state.embeddings.put(state.cohort)
+        )
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
         if self.ablation == "re_fed":
             return super().weights(server, state, ups)
         absent, shares = self._shares(server, state, ups)
-        return Weights(shares[: len(ups)], absent=dict(zip(absent, shares[len(ups) :].tolist(), strict=True)))
+        return Weights(
+            shares[: len(ups)], absent=dict(zip(absent, shares[len(ups) :].tolist(), strict=True))
+        )
 
     def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
         if not weights.absent:
-            return super().update(server, state, ups, weights)  # Eq. 13 with sum w = 1: the mean of the models
+            return super().update(
+                server, state, ups, weights
+            )  # Eq. 13 with sum w = 1: the mean of the models
         gradients = [state.gradients[client] for client in weights.absent]
-        reused = combine(gradients, [share * _rate(server) for share in weights.absent.values()])  # Eq. 12
+        reused = combine(
+            gradients, [share * _rate(server) for share in weights.absent.values()]
+        )  # Eq. 12
         moved = super().update(server, state, ups, weights.times(float(weights.shares.sum())))
         return moved.with_(model=moved.model + -reused)
 
@@ -113,13 +176,21 @@ class CoReFed(Method):
         rho = torch.zeros(len(frequency))
         if self.ablation != "co_fed":
             own = ups.stack("embedding")
-            everyone = torch.stack([*own, *(state.embeddings[client].double() for client in absent)])
-            rho = refined_alignment(everyone, own[0] if released else own.mean(0), 0.0 if released else self.beta)  # Eq. 5, 8-9
-        return absent, participation_alignment(frequency, rho, 0.0 if released else self.gamma, self.k)  # released: frequencies are 1
+            everyone = torch.stack(
+                [*own, *(state.embeddings[client].double() for client in absent)]
+            )
+            rho = refined_alignment(
+                everyone, own[0] if released else own.mean(0), 0.0 if released else self.beta
+            )  # Eq. 5, 8-9
+        return absent, participation_alignment(
+            frequency, rho, 0.0 if released else self.gamma, self.k
+        )  # released: frequencies are 1
 
 
 def _rate(server: Server) -> float:
-    return server.lr if server.training.optimiser == "sgd" else 1.0  # what turns a step into a gradient
+    return (
+        server.lr if server.training.optimiser == "sgd" else 1.0
+    )  # what turns a step into a gradient
 
 
 def _gap(own: torch.Tensor, common: torch.Tensor, beta: float) -> torch.Tensor:

@@ -37,27 +37,46 @@ class FedAKD(Method):
     alpha: NonNegative = 1.0  # weight of the distillation from the global to the personal model
     beta: NonNegative = 1.0  # weight of the distillation from the personal to the global model
     temperature: Positive = 1.0  # of both distillations
-    personal: Literal["distil", "copy", "copy_train"] = "distil"  # copy: the received model (Single-Dist); copy_train: then trained
-    teach_on: Literal["correct", "all"] = "correct"  # samples on which the personal model teaches; all: All-Data
-    order: Literal["paper", "code"] = "paper"  # code: a round teaches first and learns from the new global model then, as the released code
-    average: Literal["size", "correct"] = "size"  # replies are weighed by samples, or by those the personal model gets right (Correct-Agg)
+    personal: Literal["distil", "copy", "copy_train"] = (
+        "distil"  # copy: the received model (Single-Dist); copy_train: then trained
+    )
+    teach_on: Literal["correct", "all"] = (
+        "correct"  # samples on which the personal model teaches; all: All-Data
+    )
+    order: Literal["paper", "code"] = (
+        "paper"  # code: a round teaches first and learns from the new global model then, as the released code
+    )
+    average: Literal["size", "correct"] = (
+        "size"  # replies are weighed by samples, or by those the personal model gets right (Correct-Agg)
+    )
 
     def check(self, task: Task) -> None:
         if not task.classifies and "correct" in (self.teach_on, self.average):
-            raise ValueError('FedAKD selects correctly classified samples, got a regression task; set teach_on="all" and average="size"')
+            raise ValueError(
+                'FedAKD selects correctly classified samples, got a regression task; set teach_on="all" and average="size"'
+            )
 
     def client(self, client: Client, down: Down) -> Up:
         shared = client.load(down.model)  # line 10
-        if self.order == "code":  # what the last round left; at first the initial model and all samples
+        if (
+            self.order == "code"
+        ):  # what the last round left; at first the initial model and all samples
             local = client.load(client.state.get("local"))
-            logits, correct = client.predict(local), client.state.get("correct", torch.ones(len(client.train), dtype=torch.bool))
+            logits, correct = (
+                client.predict(local),
+                client.state.get("correct", torch.ones(len(client.train), dtype=torch.bool)),
+            )
         else:
             local = self._personal(client, down, shared)
             logits = client.predict(local)
             correct = logits.argmax(1) == client.train.y  # Eq. 4
-        teacher = local if client.random_inputs else logits  # the pass that selects the samples also gives the teacher's answers
+        teacher = (
+            local if client.random_inputs else logits
+        )  # the pass that selects the samples also gives the teacher's answers
         on = correct if self.teach_on == "correct" else None
-        client.fit(shared, supervised + self.beta * distillation(teacher, self.temperature), on=on)  # Eq. 5-6
+        client.fit(
+            shared, supervised + self.beta * distillation(teacher, self.temperature), on=on
+        )  # Eq. 5-6
         up = Up(model=shared)
         return up.with_(correct=int(correct.sum())) if self.average == "correct" else up
 
@@ -70,7 +89,10 @@ class FedAKD(Method):
     def learn(self, client: Client, down: Down) -> None:
         """The second half of a round in the order of the code: the personal model learns, and selects the samples of the next round."""
         local = self._personal(client, down, client.load(down.model))
-        client.state["local"], client.state["correct"] = local, client.predict(local).argmax(1) == client.train.y
+        client.state["local"], client.state["correct"] = (
+            local,
+            client.predict(local).argmax(1) == client.train.y,
+        )
 
     def _personal(self, client: Client, down: Down, shared: Model) -> Model:
         """Step 1: the personal model of this round."""
@@ -88,11 +110,20 @@ class FedAKD(Method):
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
         if self.average == "size":
             return super().weights(server, state, ups)  # line 25
-        if "correct" not in ups[0]:  # it fills the slot `weights` of a method that counts no correct samples
-            raise ValueError('average="correct" weighs by counts that only clients of FedAKD(average="correct") send; set average="size"')
+        if (
+            "correct" not in ups[0]
+        ):  # it fills the slot `weights` of a method that counts no correct samples
+            raise ValueError(
+                'average="correct" weighs by counts that only clients of FedAKD(average="correct") send; set average="size"'
+            )
         correct = ups.numbers("correct")
-        return Weights(correct) if correct.any() else Weights(np.ones(len(ups)), step=0.0)  # nobody is right: the global model stays
+        return (
+            Weights(correct) if correct.any() else Weights(np.ones(len(ups)), step=0.0)
+        )  # nobody is right: the global model stays
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
         personal = client.load(client.state.get("local", down.model))
-        return {"personal": Served(personal, main=True), "global": Served(client.load(down.model), same_for_all=True)}
+        return {
+            "personal": Served(personal, main=True),
+            "global": Served(client.load(down.model), same_for_all=True),
+        }

@@ -21,7 +21,13 @@ from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.tree import Tree
 
-PLAIN: dict[str, Any] = {"optimiser": "sgd", "momentum": 0.0, "nesterov": False, "weight_decay": 0.0, "clip": None}
+PLAIN: dict[str, Any] = {
+    "optimiser": "sgd",
+    "momentum": 0.0,
+    "nesterov": False,
+    "weight_decay": 0.0,
+    "clip": None,
+}
 
 
 @dataclass(frozen=True)
@@ -37,14 +43,29 @@ class FedAS(Method):
     needs_classes: ClassVar[bool] = True
     composable_weights: ClassVar[bool] = True
 
-    align_lr: NonNegative = 0.01  # learning rate of the alignment, which is plain SGD; 0: none, as in FedPer
-    fim: Literal["sum", "mean"] = "sum"  # the trace over batches; mean: clients with more batches do not count more
+    align_lr: NonNegative = (
+        0.01  # learning rate of the alignment, which is plain SGD; 0: none, as in FedPer
+    )
+    fim: Literal["sum", "mean"] = (
+        "sum"  # the trace over batches; mean: clients with more batches do not count more
+    )
 
     def client(self, client: Client, down: Down) -> Up:
-        old, model = client.load(client.state.get("personal")), client.load(down.model)  # the old one is at first the initial model
+        old, model = (
+            client.load(client.state.get("personal")),
+            client.load(down.model),
+        )  # the old one is at first the initial model
         own = old.tree()
         if self.align_lr and any(name.startswith("features.") for name in model.trained):
-            client.fit(model, _alignment(self._prototypes(client, old)), purpose="alignment", lr=self.align_lr, batch=16, epochs=1, **PLAIN)
+            client.fit(
+                model,
+                _alignment(self._prototypes(client, old)),
+                purpose="alignment",
+                lr=self.align_lr,
+                batch=16,
+                epochs=1,
+                **PLAIN,
+            )
         model.put(_with_head(model.tree(), own))
         client.fit(model)
         client.state["personal"] = model
@@ -53,8 +74,14 @@ class FedAS(Method):
     def _prototypes(self, client: Client, old: Model) -> Tensor:
         """The mean feature of each class under the client's previous base; zeros for a class it lacks, which no batch asks for."""
         features, y = client.features(old).flatten(1).double(), client.train.y
-        sums = torch.zeros(client.task.outputs, features.shape[1], dtype=torch.float64).index_add(0, y, features)
-        return (sums / torch.bincount(y, minlength=client.task.outputs).clamp(min=1)[:, None]).float().to(client.device)
+        sums = torch.zeros(client.task.outputs, features.shape[1], dtype=torch.float64).index_add(
+            0, y, features
+        )
+        return (
+            (sums / torch.bincount(y, minlength=client.task.outputs).clamp(min=1)[:, None])
+            .float()
+            .to(client.device)
+        )
 
     def after(self, client: Client, received: Tree | None, uploaded: Tree | None) -> Up:
         """The trace of the Fisher information: the squared gradients of the batches' mean losses, added up over batches and parameters."""
@@ -63,17 +90,26 @@ class FedAS(Method):
         for batch in client.batches():
             loss = summed_loss(model(batch.x).logits, batch.y) / len(batch.y)
             gradients = torch.autograd.grad(loss, list(model.trained.values()), allow_unused=True)
-            trace += sum(float(gradient.double().square().sum()) for gradient in gradients if gradient is not None)
+            trace += sum(
+                float(gradient.double().square().sum())
+                for gradient in gradients
+                if gradient is not None
+            )
             batches += 1
         return Up(trace=trace if self.fim == "sum" else trace / max(1, batches))
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
         traces = ups.numbers("trace")
-        return Weights(traces) if traces.any() else super().weights(server, state, ups)  # all fit their data: by size
+        return (
+            Weights(traces) if traces.any() else super().weights(server, state, ups)
+        )  # all fit their data: by size
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
         personal = client.load(client.state.get("personal", down.model))
-        return {"personal": Served(personal, main=True), "global": Served(client.load(down.model), same_for_all=True)}
+        return {
+            "personal": Served(personal, main=True),
+            "global": Served(client.load(down.model), same_for_all=True),
+        }
 
 
 def _alignment(prototypes: Tensor) -> Loss:
@@ -88,4 +124,8 @@ def _alignment(prototypes: Tensor) -> Loss:
 
 def _with_head(tree: Tree, own: Tree) -> Tree:
     """The base of one model, its buffers included, with the head of another."""
-    return Tree({name: own[name] if name.startswith("head.") else tree[name] for name in tree}, tree.model, tree.untrained)
+    return Tree(
+        {name: own[name] if name.startswith("head.") else tree[name] for name in tree},
+        tree.model,
+        tree.untrained,
+    )

@@ -40,8 +40,12 @@ class FedAVE(Method):
     gamma: Positive = 0.5  # length of every client's step, so that a round moves no model farther
     alpha: Fraction = 0.9  # how much of a reputation stays from round to round
     beta: Positive = 1.0  # the larger, the more alike are the rewards of different reputations
-    batch: Count = 64  # samples per loss of the two lists that are compared, in the order of the data
-    variant: Literal["original", "seed"] = "original"  # seed: what a comparison called FedAVE, without values of data; to reproduce it
+    batch: Count = (
+        64  # samples per loss of the two lists that are compared, in the order of the data
+    )
+    variant: Literal["original", "seed"] = (
+        "original"  # seed: what a comparison called FedAVE, without values of data; to reproduce it
+    )
     upload: Fraction = 0.5  # seed: share of its update that a client uploads
     download: Fraction = 0.3  # seed: share of the common update that everybody downloads
 
@@ -57,7 +61,11 @@ class FedAVE(Method):
 
     def client(self, client: Client, down: Down) -> Up:
         model = client.load(down.model)
-        losses = batch_losses(client.predict(model), client.train.y, self.batch) if self.variant == "original" else []  # L_i
+        losses = (
+            batch_losses(client.predict(model), client.train.y, self.batch)
+            if self.variant == "original"
+            else []
+        )  # L_i
         client.fit(model)
         trained = model.tree()
         update = trained - down.model
@@ -71,10 +79,14 @@ class FedAVE(Method):
             return self._seed(server, state, ups, weights)
         before = {client: _model(server, state, client) for client in ups.ids}
         lengths = self.gamma / (np.array([up.update.norm() for up in ups]) + 1e-7)
-        step = ups.sum("update", lengths * weights.shares / weights.shares.sum())  # u_g, the mean of u_i = gamma Delta_i / |Delta_i|
+        step = ups.sum(
+            "update", lengths * weights.shares / weights.shares.sum()
+        )  # u_g, the mean of u_i = gamma Delta_i / |Delta_i|
         rest = ups.mean("rest", weights.shares)
         likeness = self._likeness(server, ups, before)  # kappa_i
-        reputation, held = self._reputation(server, state, ups, _accuracies(server, ups, before) * likeness**2)
+        reputation, held = self._reputation(
+            server, state, ups, _accuracies(server, ups, before) * likeness**2
+        )
         quota = np.tanh(self.beta * reputation)
         quota = quota / quota.max() * likeness  # q_i
         models = {
@@ -88,10 +100,16 @@ class FedAVE(Method):
         model, y = server.load(None), server.validation.y
         found = np.full(len(ups), np.nan)
         for place, (client, up) in enumerate(zip(ups.ids, ups, strict=True)):
-            divergence = loss_divergence(up.losses, batch_losses(server.predict(model.put(models[client])), y, self.batch))  # V_i
+            divergence = loss_divergence(
+                up.losses, batch_losses(server.predict(model.put(models[client])), y, self.batch)
+            )  # V_i
             found[place] = np.nan if divergence is None else 1 / divergence
         known = found[np.isfinite(found)]
-        return np.where(np.isfinite(found), found, np.median(known)) / known.max() if len(known) else np.ones(len(ups))
+        return (
+            np.where(np.isfinite(found), found, np.median(known)) / known.max()
+            if len(known)
+            else np.ones(len(ups))
+        )
 
     def _reputation(
         self, server: Server, state: State, ups: Ups, value: NDArray[np.float64]
@@ -100,18 +118,27 @@ class FedAVE(Method):
         total = sum(state.reputation.get(client, 1 / len(server.ids)) for client in ups.ids)
         known = [client in state.reputation for client in ups.ids]
         before = np.array([state.reputation.get(client, 0.0) for client in ups.ids]) / total
-        found = np.maximum(np.where(known, self.alpha * before + (1 - self.alpha) * value, value), LEAST)
+        found = np.maximum(
+            np.where(known, self.alpha * before + (1 - self.alpha) * value, value), LEAST
+        )
         found /= found.sum()
         return found, dict(zip(ups.ids, (total * found).tolist(), strict=True))
 
     def _seed(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
         """One global model that all start from; by their reputations clients download more or less of its update, on top of their own."""
         common = ups.mean("update", weights.shares)
-        reputation, held = self._reputation(server, state, ups, _accuracies(server, ups, dict.fromkeys(ups.ids, state.model)))
+        reputation, held = self._reputation(
+            server, state, ups, _accuracies(server, ups, dict.fromkeys(ups.ids, state.model))
+        )
         quota = self.download + (1 - self.download) * np.tanh(self.beta * reputation)
-        rewards = {client: {"reward": largest(common, float(share))} for client, share in zip(ups.ids, quota, strict=True)}
+        rewards = {
+            client: {"reward": largest(common, float(share))}
+            for client, share in zip(ups.ids, quota, strict=True)
+        }
         model = (state.model + common).with_rest(ups.mean("rest", weights.shares))
-        return state.with_(model=model, rewards=state.rewards.put(rewards), reputation=state.reputation.put(held))
+        return state.with_(
+            model=model, rewards=state.rewards.put(rewards), reputation=state.reputation.put(held)
+        )
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
         own = client.load(down.model)
@@ -132,5 +159,8 @@ def _accuracies(server: Server, ups: Ups, before: dict[str, Tree]) -> NDArray[np
     """A_i: what the trained models get right of the validation data."""
     model = server.load(None)
     return np.array(
-        [server.accuracy(model.put((before[client] + up.update).with_rest(up.rest))) for client, up in zip(ups.ids, ups, strict=True)]
+        [
+            server.accuracy(model.put((before[client] + up.update).with_rest(up.rest)))
+            for client, up in zip(ups.ids, ups, strict=True)
+        ]
     )

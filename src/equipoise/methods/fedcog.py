@@ -35,17 +35,28 @@ class FedCOG(Method):
     """
 
     paper = "Ye et al., Fake It Till Make It: Federated Learning with Consensus-Oriented Generation, ICLR 2024, Algorithm 1"
-    family, year, fairness, passes = "distillation", 2024, "none", "E·T, 2·steps passes of the made samples, and a made batch per step"
+    family, year, fairness, passes = (
+        "distillation",
+        2024,
+        "none",
+        "E·T, 2·steps passes of the made samples, and a made batch per step",
+    )
     needs_classes: ClassVar[bool] = True
 
     lambda_kd: NonNegative = 0.01  # weight of the distillation on made images; 0: FedAvg. Not used where weighting is ratio
-    lambda_dis: NonNegative = 0.1  # weight of the disagreement between global and last local model in making images
+    lambda_dis: NonNegative = (
+        0.1  # weight of the disagreement between global and last local model in making images
+    )
     start_round: Count = 51  # the first round with made images; before it the training is FedAvg's
-    images: Count = 256  # how many are made at most, shared out among the classes that a client lacks
+    images: Count = (
+        256  # how many are made at most, shared out among the classes that a client lacks
+    )
     steps: Count = 500  # of the optimisation of their pixels, in each round
     pixel_lr: Positive = 0.01  # its learning rate
     temperature: Positive = 1.0  # of the distillation
-    weighting: Literal["lambda", "ratio"] = "lambda"  # ratio: losses by numbers of real and lacking samples, as the released code does
+    weighting: Literal["lambda", "ratio"] = (
+        "lambda"  # ratio: losses by numbers of real and lacking samples, as the released code does
+    )
 
     def start(self, server: Server) -> State:
         if self.start_round > server.rounds:
@@ -57,12 +68,18 @@ class FedCOG(Method):
         return super().start(server)
 
     def client(self, client: Client, down: Down) -> Up:
-        model, loss, acts = client.load(down.model), supervised, bool(self.lambda_kd) or self.weighting == "ratio"
+        model, loss, acts = (
+            client.load(down.model),
+            supervised,
+            bool(self.lambda_kd) or self.weighting == "ratio",
+        )
         counts = torch.bincount(client.train.y, minlength=client.task.outputs)
         labels = allocated(counts, self.images)
         if acts and client.round >= self.start_round and len(labels):
             real, made = self._balance(counts)
-            loss = real * supervised + made * self._distilled(client, *self._made(client, down, labels.to(client.device)))
+            loss = real * supervised + made * self._distilled(
+                client, *self._made(client, down, labels.to(client.device))
+            )
         client.fit(model, loss)
         if acts and self.start_round <= client.rounds:
             client.state["previous"] = model
@@ -77,9 +94,16 @@ class FedCOG(Method):
 
     def _made(self, client: Client, down: Down, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The images with the least loss on the way, and the global model's logits on them."""
-        shared, previous = client.load(down.model), client.load(client.state.get("previous", down.model))
-        known = "previous" in client.state and self.lambda_dis > 0  # without a model of its own, or a weight, they disagree nowhere
-        pixels = torch.randn(len(labels), *client.task.shape, generator=client.stream("fedcog pixels")).to(client.device)
+        shared, previous = (
+            client.load(down.model),
+            client.load(client.state.get("previous", down.model)),
+        )
+        known = (
+            "previous" in client.state and self.lambda_dis > 0
+        )  # without a model of its own, or a weight, they disagree nowhere
+        pixels = torch.randn(
+            len(labels), *client.task.shape, generator=client.stream("fedcog pixels")
+        ).to(client.device)
         best, kept = math.inf, (pixels, pixels)
 
         def loss(step: int) -> Tensor:
@@ -87,14 +111,30 @@ class FedCOG(Method):
             logits = shared(pixels).logits
             value = cross_entropy(logits, labels)
             if known:
-                value = value + self.lambda_dis * (1 - disagreement(previous(pixels).logits, logits).clamp(0, 1))
+                value = value + self.lambda_dis * (
+                    1 - disagreement(previous(pixels).logits, logits).clamp(0, 1)
+                )
             if not step or float(value.detach()) < best:
                 # Copies: the pixels go on moving, and the logits must stay those of the images that are kept.
-                best, kept = float(value.detach()), (pixels.detach().clone(), logits.detach().clone())
+                best, kept = (
+                    float(value.detach()),
+                    (pixels.detach().clone(), logits.detach().clone()),
+                )
             return value
 
-        with frozen(shared.net), frozen(previous.net), evaluating(shared.net), evaluating(previous.net):
-            client.minimise({"pixels": pixels.requires_grad_()}, loss, self.steps, lr=self.pixel_lr, betas=(0.5, 0.9))
+        with (
+            frozen(shared.net),
+            frozen(previous.net),
+            evaluating(shared.net),
+            evaluating(previous.net),
+        ):
+            client.minimise(
+                {"pixels": pixels.requires_grad_()},
+                loss,
+                self.steps,
+                lr=self.pixel_lr,
+                betas=(0.5, 0.9),
+            )
         return kept
 
     def _distilled(self, client: Client, images: Tensor, answers: Tensor) -> Loss:
@@ -105,9 +145,14 @@ class FedCOG(Method):
             nonlocal queue
             if not len(queue):
                 queue = torch.randperm(len(images), generator=order)
-            chosen, queue = queue[: client.training.batch].to(images.device), queue[client.training.batch :]
+            chosen, queue = (
+                queue[: client.training.batch].to(images.device),
+                queue[client.training.batch :],
+            )
             with evaluating(outputs.model.net):  # made images must not enter batch-norm statistics
-                found: Tensor = distillation_loss(outputs.model(images[chosen]).logits, answers[chosen], self.temperature)
+                found: Tensor = distillation_loss(
+                    outputs.model(images[chosen]).logits, answers[chosen], self.temperature
+                )
             return found
 
         return term(value)
@@ -120,7 +165,9 @@ def allocated(counts: Tensor, images: int) -> Tensor:
     [0, 6, 3]
     """
     lacking = counts.max() - counts
-    return torch.repeat_interleave(torch.arange(len(counts)), images * lacking // max(1, int(lacking.sum())))
+    return torch.repeat_interleave(
+        torch.arange(len(counts)), images * lacking // max(1, int(lacking.sum()))
+    )
 
 
 def disagreement(logits: Tensor, others: Tensor) -> Tensor:

@@ -33,14 +33,24 @@ class FedDC(Method):
     family, year, fairness, passes = "drift", 2022, "none", "E·T"
     needs_plain_sgd: ClassVar[bool] = True
 
-    alpha: NonNegative = 0.1  # strength of the pull; of a client, divided by its size over the mean size
+    alpha: NonNegative = (
+        0.1  # strength of the pull; of a client, divided by its size over the mean size
+    )
     grad_correction: bool = True  # correct gradients by the controls, as SCAFFOLD does
 
     def start(self, server: Server) -> State:
         sizes = [size for size in server.sizes.values() if size]
-        step = server.lr * self.alpha * float(np.mean(list(server.sizes.values()))) / min(sizes, default=1)
+        step = (
+            server.lr
+            * self.alpha
+            * float(np.mean(list(server.sizes.values())))
+            / min(sizes, default=1)
+        )
         if step >= 1:
-            log.warning("FedDC: alpha times the learning rate is %.2g at the smallest client, expected below 1; lower method.alpha", step)
+            log.warning(
+                "FedDC: alpha times the learning rate is %.2g at the smallest client, expected below 1; lower method.alpha",
+                step,
+            )
         state = super().start(server)
         state = state.with_(drift=0 * state.model)
         return state.with_(control=state.drift) if self.grad_correction else state
@@ -57,7 +67,9 @@ class FedDC(Method):
         hook = None if correction is None else lambda name, g: g + correction[name].to(g.device)
         anchor = down.model + -drift
         # F(w) + alpha / (2 share) |w - (received - drift)|^2 + <w, control / share - own>
-        done = client.fit(model, supervised + (self.alpha / share) * proximity(anchor), gradient=hook)
+        done = client.fit(
+            model, supervised + (self.alpha / share) * proximity(anchor), gradient=hook
+        )
         moved = model.tree() - down.model
         client.state["drift"] = drift + moved
         if correction is None:
@@ -73,5 +85,7 @@ class FedDC(Method):
         mean = ups.mean("model", weights.shares)
         drift = state.drift + (len(ups) / len(server.ids)) * (mean - state.model)
         if self.grad_correction:
-            state = state.with_(control=state.control + ups.sum("control", np.ones(len(ups)) / len(server.ids)))
+            state = state.with_(
+                control=state.control + ups.sum("control", np.ones(len(ups)) / len(server.ids))
+            )
         return state.with_(model=mean + drift, drift=drift)  # the mean of models with their drifts

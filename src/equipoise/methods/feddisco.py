@@ -25,17 +25,23 @@ class FedDisco(Method):
     The distance is one number that a client computes itself: its label histogram stays with it.
     """
 
-    paper = "Ye et al., FedDisco: Federated Learning with Discrepancy-Aware Collaboration, ICML 2023"
+    paper = (
+        "Ye et al., FedDisco: Federated Learning with Discrepancy-Aware Collaboration, ICML 2023"
+    )
     family, year, fairness, passes = "aggregation", 2023, "none", "E·T"
     composable_weights: ClassVar[bool] = True
     needs_classes: ClassVar[bool] = True
 
     a: NonNegative = 0.5  # how much discrepancy lowers a share
     b: NonNegative = 0.1  # what is added to every share
-    metric: Literal["kl", "l1", "l2", "cosine"] = "kl"  # distance from uniform labels; kl is taken relative to the cohort's sum
+    metric: Literal["kl", "l1", "l2", "cosine"] = (
+        "kl"  # distance from uniform labels; kl is taken relative to the cohort's sum
+    )
 
     def before(self, client: Client, received: Tree | None) -> Up:
-        counts = np.bincount(client.train.y.numpy(), minlength=client.task.outputs).astype(np.float64)
+        counts = np.bincount(client.train.y.numpy(), minlength=client.task.outputs).astype(
+            np.float64
+        )
         return Up(discrepancy=_discrepancy(counts, self.metric) if counts.any() else 0.0)
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:

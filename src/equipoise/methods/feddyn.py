@@ -28,12 +28,18 @@ class FedDyn(Method):
     alpha, so the updates of all rounds add up: what keeps them small is that clients come to rest, which few rounds of Adam do not do.
     """
 
-    paper = "Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, Algorithm 1"
+    paper = (
+        "Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, Algorithm 1"
+    )
     family, year, fairness, passes = "drift", 2021, "none", "E·T"
 
     alpha: Positive = 0.01  # strength of the regularisation
-    by_size: bool = False  # divide a client's alpha by its size over the mean size, as the authors' code does
-    clip: NonNegative = 10.0  # largest norm of a gradient, where training.clip does not say; 0: none
+    by_size: bool = (
+        False  # divide a client's alpha by its size over the mean size, as the authors' code does
+    )
+    clip: NonNegative = (
+        10.0  # largest norm of a gradient, where training.clip does not say; 0: none
+    )
 
     def start(self, server: Server) -> State:
         if server.training.optimiser != "sgd":
@@ -46,15 +52,27 @@ class FedDyn(Method):
         return state.with_(h=0 * state.model)
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
-        return Down(model=state.model, **({"mean_size": float(np.mean(list(server.sizes.values())))} if self.by_size else {}))
+        return Down(
+            model=state.model,
+            **({"mean_size": float(np.mean(list(server.sizes.values())))} if self.by_size else {}),
+        )
 
     def client(self, client: Client, down: Down) -> Up:
         model, dual = client.load(down.model), client.state.get("dual", 0 * down.model)
-        alpha = self.alpha * down.mean_size / max(1, len(client.train)) if self.by_size else self.alpha
+        alpha = (
+            self.alpha * down.mean_size / max(1, len(client.train)) if self.by_size else self.alpha
+        )
         clip = client.training.clip or self.clip or None
         # The least F(w) - <dual, w> + alpha / 2 |w - received|^2: Algorithm 1, at a client.
-        client.fit(model, supervised + alpha * proximity(down.model), gradient=lambda name, g: g - dual[name].to(g.device), clip=clip)
-        client.state["dual"] = dual - alpha * (model.tree() - down.model)  # the gradient of F there, if it is the least
+        client.fit(
+            model,
+            supervised + alpha * proximity(down.model),
+            gradient=lambda name, g: g - dual[name].to(g.device),
+            clip=clip,
+        )
+        client.state["dual"] = dual - alpha * (
+            model.tree() - down.model
+        )  # the gradient of F there, if it is the least
         return Up(model=model)
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
@@ -62,5 +80,7 @@ class FedDyn(Method):
 
     def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
         mean = ups.mean("model", weights.shares)
-        h = state.h - (self.alpha * len(ups) / len(server.ids)) * (mean - state.model)  # by all clients, not by the cohort
+        h = state.h - (self.alpha * len(ups) / len(server.ids)) * (
+            mean - state.model
+        )  # by all clients, not by the cohort
         return state.with_(model=mean + (-1 / self.alpha) * h, h=h)

@@ -37,36 +37,58 @@ class FedeKD(Method):
     exchanges = "2"
 
     lambda_kd: NonNegative = 1.0  # weight of what the global proxy teaches; 0 is local training
-    beta: NonNegative = 1.0  # how sharply trust falls with energy; 0 trusts every sample by one half
-    energy: Literal["auto", "kl", "sqerr", "entropy", "margin", "lse", "feat", "none", "constant_half"] = "auto"  # auto: kl or sqerr
+    beta: NonNegative = (
+        1.0  # how sharply trust falls with energy; 0 trusts every sample by one half
+    )
+    energy: Literal[
+        "auto", "kl", "sqerr", "entropy", "margin", "lse", "feat", "none", "constant_half"
+    ] = "auto"  # auto: kl or sqerr
     rated: Literal["proxy", "private"] = "proxy"  # whose logits entropy, margin and lse look at
-    projection: Literal["frozen", "fit"] = "frozen"  # of private features for feat: random, or least squares
+    projection: Literal["frozen", "fit"] = (
+        "frozen"  # of private features for feat: random, or least squares
+    )
     forward_epochs: Annotated[int, Ge(0)] = 0  # of the proxy in each round; 0: as in training
-    backward_epochs: Annotated[int, Ge(0)] = 0  # of the private model in each round; 0: as in training
+    backward_epochs: Annotated[int, Ge(0)] = (
+        0  # of the private model in each round; 0: as in training
+    )
     warmup_epochs: Annotated[int, Ge(0)] = 0  # of the private model alone, before its first round
     proxy_labels: NonNegative = 0.0  # weight of the supervised loss in the proxy's training; the paper's proxy sees no labels
-    proxy_start: Literal["global", "own"] = "global"  # where the proxy's training begins in each round
+    proxy_start: Literal["global", "own"] = (
+        "global"  # where the proxy's training begins in each round
+    )
 
     def check(self, task: Task) -> None:
         if not task.classifies and self.energy in OF_CLASSES:
-            raise ValueError(f"fedekd: energy={self.energy!r} needs classes, got regression; use auto, sqerr, feat, none or constant_half")
+            raise ValueError(
+                f"fedekd: energy={self.energy!r} needs classes, got regression; use auto, sqerr, feat, none or constant_half"
+            )
 
-    def models(self, task: Task, others: Mapping[str, Callable[[], nn.Module]]) -> Mapping[str, Callable[[], nn.Module]]:
-        return {name: others["model"] for name in ("private", "proxy") if name not in others and "model" in others}
+    def models(
+        self, task: Task, others: Mapping[str, Callable[[], nn.Module]]
+    ) -> Mapping[str, Callable[[], nn.Module]]:
+        return {
+            name: others["model"]
+            for name in ("private", "proxy")
+            if name not in others and "model" in others
+        }
 
     def start(self, server: Server) -> State:
         return State(model=server.load(None, model="proxy").tree())
 
     def round(self, server: Server, state: State, cohort: Cohort) -> State:
         state = super().round(server, state, cohort)  # lines 1-6
-        cohort.run(self.backward, each=lambda client: self.deliver(server, state, client))  # lines 7-16
+        cohort.run(
+            self.backward, each=lambda client: self.deliver(server, state, client)
+        )  # lines 7-16
         return state
 
     def client(self, client: Client, down: Down) -> Up:
         """The forward stage: the proxy learns to predict as the frozen private model does (lines 2-4)."""
         private = self._private(client)
         if self.warmup_epochs and "private" not in client.state:
-            self._keep(client, private, client.fit(private, purpose="warm-up", **_for(self.warmup_epochs)))
+            self._keep(
+                client, private, client.fit(private, purpose="warm-up", **_for(self.warmup_epochs))
+            )
         proxy = client.load(client.state.get("proxy", down.model))
         loss = distillation(client.teacher(private)) + self.proxy_labels * supervised
         client.fit(proxy, loss, purpose="forward", **_for(self.forward_epochs))
@@ -74,7 +96,9 @@ class FedeKD(Method):
             client.state["proxy"] = proxy
         if self.energy == "feat" and self.projection == "fit" and len(client.train):
             own, shared = (client.features(model).flatten(1).double() for model in (private, proxy))
-            client.state["_projection"] = torch.linalg.lstsq(own, shared, driver="gelsd").solution.float()
+            client.state["_projection"] = torch.linalg.lstsq(
+                own, shared, driver="gelsd"
+            ).solution.float()
         return Up(model=proxy)
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
@@ -84,22 +108,41 @@ class FedeKD(Method):
         """The backward stage: the frozen global proxy teaches the private model (lines 9-15)."""
         private, proxy = self._private(client), client.load(down.model)
         loss = supervised + self.lambda_kd * self._gated(client, private, proxy)  # Eq. 4-5
-        self._keep(client, private, client.fit(private, loss, memory=client.state.get("optimiser"), **_for(self.backward_epochs)))
+        self._keep(
+            client,
+            private,
+            client.fit(
+                private, loss, memory=client.state.get("optimiser"), **_for(self.backward_epochs)
+            ),
+        )
 
     def _gated(self, client: Client, private: Model, proxy: Model) -> Loss:
         kind = self.energy if self.energy != "auto" else "kl" if client.task.classifies else "sqerr"
         teacher = client.teacher(proxy)
         if kind == "feat":
             projection = client.state.get("_projection", _random_map(client, private, proxy))
-            shared = Model(proxy.net.features, "proxy features") if client.random_inputs else client.features(proxy)  # type: ignore[arg-type]
+            shared = (
+                Model(proxy.net.features, "proxy features")
+                if client.random_inputs
+                else client.features(proxy)
+            )  # type: ignore[arg-type]
 
         def value(outputs: Outputs, batch: Batch) -> Tensor:
             target = frozen_logits(teacher, batch)
             own, other = outputs.logits, target
             if kind == "feat":
-                own, other = outputs.features.flatten(1) @ projection, frozen_logits(shared, batch).flatten(1)
-            weights = trust(energy(own.double(), other.double(), kind, self.rated), self.beta, kind)  # Eq. 1-3
-            gaps = kl_divergence(target, outputs.logits) if client.task.classifies else (outputs.logits - target).square().sum(1)
+                own, other = (
+                    outputs.features.flatten(1) @ projection,
+                    frozen_logits(shared, batch).flatten(1),
+                )
+            weights = trust(
+                energy(own.double(), other.double(), kind, self.rated), self.beta, kind
+            )  # Eq. 1-3
+            gaps = (
+                kl_divergence(target, outputs.logits)
+                if client.task.classifies
+                else (outputs.logits - target).square().sum(1)
+            )
             return (weights.to(gaps) * gaps).mean()
 
         return term(value)
@@ -109,11 +152,16 @@ class FedeKD(Method):
 
     def _keep(self, client: Client, private: Model, done: Done) -> None:
         client.state["private"] = private
-        if client.training.keep_optimiser:  # as Standalone does, so that lambda_kd = 0 is training alone
+        if (
+            client.training.keep_optimiser
+        ):  # as Standalone does, so that lambda_kd = 0 is training alone
             client.state["optimiser"] = done.memory
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
-        return {"proxy": Served(client.load(down.model), same_for_all=True), "personal": Served(self._private(client), main=True)}
+        return {
+            "proxy": Served(client.load(down.model), same_for_all=True),
+            "personal": Served(self._private(client), main=True),
+        }
 
 
 def _for(epochs: int) -> dict[str, Any]:
@@ -122,5 +170,10 @@ def _for(epochs: int) -> dict[str, Any]:
 
 def _random_map(client: Client, private: Model, proxy: Model) -> Tensor:
     """A fixed linear map from private to proxy features: the same for all clients whose features have these sizes."""
-    sizes = [int(np.prod(shape_after(model.net.features, client.task.shape))) for model in (private, proxy)]  # type: ignore[arg-type]
-    return torch.randn(*sizes, generator=client.common_stream("fedekd projection", *sizes)).div(sizes[0] ** 0.5)
+    sizes = [
+        int(np.prod(shape_after(model.net.features, client.task.shape)))
+        for model in (private, proxy)
+    ]  # type: ignore[arg-type]
+    return torch.randn(*sizes, generator=client.common_stream("fedekd projection", *sizes)).div(
+        sizes[0] ** 0.5
+    )

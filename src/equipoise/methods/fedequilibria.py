@@ -34,10 +34,18 @@ class FedEquilibria(Method):
     composable_update: ClassVar[bool] = True
 
     t: Fraction = 0.7  # share of the conflict-aware weights; the rest goes by drift
-    ablation: Literal["none", "moo_g", "moo_f", "dist"] = "none"  # conflict of updates alone, of Fisher profiles alone, drift alone
-    fim_norm: Literal["l2", "l1", "none"] = "l2"  # how vectors are scaled for Eq. 1; none is literal and favours the shortest
-    fisher: Literal["sample", "batch"] = "sample"  # squares of each sample's gradient, or (cheap, biased) of each batch's mean
-    labels: Literal["observed", "model"] = "observed"  # empirical Fisher, or labels drawn from the model's own predictions
+    ablation: Literal["none", "moo_g", "moo_f", "dist"] = (
+        "none"  # conflict of updates alone, of Fisher profiles alone, drift alone
+    )
+    fim_norm: Literal["l2", "l1", "none"] = (
+        "l2"  # how vectors are scaled for Eq. 1; none is literal and favours the shortest
+    )
+    fisher: Literal["sample", "batch"] = (
+        "sample"  # squares of each sample's gradient, or (cheap, biased) of each batch's mean
+    )
+    labels: Literal["observed", "model"] = (
+        "observed"  # empirical Fisher, or labels drawn from the model's own predictions
+    )
 
     @property
     def conflict_share(self) -> float:
@@ -58,15 +66,26 @@ class FedEquilibria(Method):
         drift = drift_shares(ups.numbers("drift"))  # Eq. 2
         if self.conflict_share == 0:
             return Weights(drift)
-        return Weights(hybrid(self._conflict(state, ups), drift, self.conflict_share))  # Eq. 3, lines 21-24
+        return Weights(
+            hybrid(self._conflict(state, ups), drift, self.conflict_share)
+        )  # Eq. 3, lines 21-24
 
     def _profile(self, client: Client, tree: Tree) -> Tree:
         """The diagonal of the Fisher information of the client's data at its uploaded model (section 4.1)."""
         if not len(client.train):
             return 0 * tree
-        x, y = (torch.cat(parts) for parts in zip(*((batch.x, batch.y) for batch in client.batches()), strict=True))
-        net, batch, draw = client.load(tree).net, client.training.batch, client.stream("fisher labels")
-        found = fisher_diagonal(net, x, y, fisher=self.fisher, labels=self.labels, batch=batch, generator=draw)
+        x, y = (
+            torch.cat(parts)
+            for parts in zip(*((batch.x, batch.y) for batch in client.batches()), strict=True)
+        )
+        net, batch, draw = (
+            client.load(tree).net,
+            client.training.batch,
+            client.stream("fisher labels"),
+        )
+        found = fisher_diagonal(
+            net, x, y, fisher=self.fisher, labels=self.labels, batch=batch, generator=draw
+        )
         return Tree({name: value.cpu() for name, value in found.items()}, tree.model)
 
     def _length(self, vector: Tree, client: Client) -> float:
@@ -85,7 +104,9 @@ class FedEquilibria(Method):
             return np.ones(len(ups))
         if self.ablation == "moo_g":
             both = ups.gram("model", more=[state.model])
-            gram = both[:-1, :-1] - both[:-1, -1:] - both[-1:, :-1] + both[-1, -1]  # of differences, from that of the models
+            gram = (
+                both[:-1, :-1] - both[:-1, -1:] - both[-1:, :-1] + both[-1, -1]
+            )  # of differences, from that of the models
         else:
             gram = ups.gram("fisher")
         shares = np.zeros(len(ups))

@@ -24,14 +24,14 @@ class FedGKD(Method):
     The teacher is averaged over as many models as there are: in round 1 it is the initial one, which every client starts from.
     """
 
-    paper = (
-        "Yao et al., FedGKD: Toward Heterogeneous Federated Learning via Global Knowledge Distillation, IEEE Transactions on Computers 2024"
-    )
+    paper = "Yao et al., FedGKD: Toward Heterogeneous Federated Learning via Global Knowledge Distillation, IEEE Transactions on Computers 2024"
     family, year, fairness, passes = "distillation", 2024, "none", "E·T + F"
     composable_update: ClassVar[bool] = True
 
     gamma: NonNegative = 0.2  # twice the weight of the distillation
-    buffer: Count = 5  # how many global models the teacher is the mean of; 1: the received model teaches
+    buffer: Count = (
+        5  # how many global models the teacher is the mean of; 1: the received model teaches
+    )
     temperature: Positive = 1.0  # of the distillation
 
     def start(self, server: Server) -> State:
@@ -39,13 +39,17 @@ class FedGKD(Method):
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
         down = Down(model=state.model)
-        return down.with_(teacher=state.teacher) if state.past else down  # alone, the model is its own teacher and is sent once
+        return (
+            down.with_(teacher=state.teacher) if state.past else down
+        )  # alone, the model is its own teacher and is sent once
 
     def client(self, client: Client, down: Down) -> Up:
         model, loss = client.load(down.model), supervised
         if self.gamma:
             teacher = client.teacher(client.load(down.get("teacher", down.model)))
-            loss += self.gamma / 2 * distillation(teacher, self.temperature)  # gamma/2 * tau^2 * mean of KL(teacher || student)
+            loss += (
+                self.gamma / 2 * distillation(teacher, self.temperature)
+            )  # gamma/2 * tau^2 * mean of KL(teacher || student)
         client.fit(model, loss)
         return Up(model=model)
 
@@ -53,4 +57,8 @@ class FedGKD(Method):
         past = [state.model, *state.past][: self.buffer - 1]  # the last first
         state = super().update(server, state, ups, weights).with_(past=past)
         models = [state.model, *past]
-        return state.with_(teacher=combine(models, [1.0] * len(models), len(models))) if past else state
+        return (
+            state.with_(teacher=combine(models, [1.0] * len(models), len(models)))
+            if past
+            else state
+        )

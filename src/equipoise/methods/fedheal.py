@@ -46,9 +46,18 @@ class FedHEAL(Method):
     def observe(self, server: Server, state: State, ups: Ups) -> State:
         if self.masks:
             models = ups.table("model")
-            state = state.with_(signs=state.signs.put({client: _counted(state, client, model) for client, model in models.items()}))
-            kept = (self._mask(state, client, model).apply(torch.mul, state.model - model) for client, model in models.items())
-        drift = np.array([_length(update) for update in kept]) if self.masks else ups.numbers("drift")
+            state = state.with_(
+                signs=state.signs.put(
+                    {client: _counted(state, client, model) for client, model in models.items()}
+                )
+            )
+            kept = (
+                self._mask(state, client, model).apply(torch.mul, state.model - model)
+                for client, model in models.items()
+            )
+        drift = (
+            np.array([_length(update) for update in kept]) if self.masks else ups.numbers("drift")
+        )
         importance = {}
         for client, share in zip(ups.ids, drift_shares(drift).tolist(), strict=True):
             old = state.importance.get(client, {"q": 1 / len(ups.positions), "step": 0.0})
@@ -71,18 +80,26 @@ class FedHEAL(Method):
             for share, mask, up in zip(weights.shares.tolist(), masks, ups, strict=True):
                 kept = share * mask[name].double()
                 total, weight = total + kept * up.model[name], weight + kept
-            moved[name] = torch.where(weight > 0, total / weight, state.model[name].double()).to(state.model[name].dtype)
-        return new.with_(model=Tree(moved, state.model.model).with_rest(new.model.rest))  # buffers take the plain mean
+            moved[name] = torch.where(weight > 0, total / weight, state.model[name].double()).to(
+                state.model[name].dtype
+            )
+        return new.with_(
+            model=Tree(moved, state.model.model).with_rest(new.model.rest)
+        )  # buffers take the plain mean
 
     def _mask(self, state: State, client: str, uploaded: Tree) -> Tree:
         """Where the client's update agrees with more than tau of its earlier ones; everywhere in its first round."""
         received: Tree = state.model
         rounds = state.signs[client]["rounds"] - 1  # this round is counted already
 
-        def agrees(received: torch.Tensor, uploaded: torch.Tensor, positive: torch.Tensor) -> torch.Tensor:
+        def agrees(
+            received: torch.Tensor, uploaded: torch.Tensor, positive: torch.Tensor
+        ) -> torch.Tensor:
             sign = received >= uploaded
             before = positive - sign.int()
-            share: torch.Tensor = torch.where(sign, before, rounds - before).double() / max(1, rounds)  # kappa
+            share: torch.Tensor = torch.where(sign, before, rounds - before).double() / max(
+                1, rounds
+            )  # kappa
             return share > self.tau if rounds else torch.ones_like(sign)
 
         return received.apply(agrees, uploaded, state.signs[client]["positive"])

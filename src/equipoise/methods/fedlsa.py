@@ -33,44 +33,61 @@ class FedLsa(Method):
     Features are scaled to length 1 before the head, in training and in use; anchors lie on the same sphere, apart from each other.
     """
 
-    paper = (
-        "Fu et al., Beyond Federated Prototype Learning: Learnable Semantic Anchors with Hyperspherical Contrast, AAAI 2025, Algorithm 1"
-    )
+    paper = "Fu et al., Beyond Federated Prototype Learning: Learnable Semantic Anchors with Hyperspherical Contrast, AAAI 2025, Algorithm 1"
     family, year, fairness, passes = "features", 2025, "none", "E·T"
     needs = ("head",)
     needs_classes: ClassVar[bool] = True
     composable_update: ClassVar[bool] = True
 
-    lambda_anchor: NonNegative = 0.1  # weight of the contrast with the anchors; 0: FedAvg on features of length 1
+    lambda_anchor: NonNegative = (
+        0.1  # weight of the contrast with the anchors; 0: FedAvg on features of length 1
+    )
     alpha: NonNegative = 0.02  # weight of the anchors' separation
     temperature: Positive = 0.1  # of both; small: only the nearest anchor matters
     steps: Count = 500  # of the anchors' training in each round
     server_lr: Positive = 0.01  # learning rate of the anchors' training, which is plain SGD
-    anchor_dim: Count = 64  # size of a class's learnable vector, of which two layers make its anchor
-    proj_dim: Annotated[int, Ge(0)] = 0  # size of a linear projection between features and head; 0: none
+    anchor_dim: Count = (
+        64  # size of a class's learnable vector, of which two layers make its anchor
+    )
+    proj_dim: Annotated[int, Ge(0)] = (
+        0  # size of a linear projection between features and head; 0: none
+    )
 
     def check(self, task: Task) -> None:
         if task.outputs < 2:
-            raise ValueError(f"FedLsa sets classes apart, which takes two or more, but the task has {task.outputs}; choose another method")
+            raise ValueError(
+                f"FedLsa sets classes apart, which takes two or more, but the task has {task.outputs}; choose another method"
+            )
 
-    def models(self, task: Task, others: Mapping[str, Callable[[], nn.Module]]) -> Mapping[str, Callable[[], nn.Module]]:
+    def models(
+        self, task: Task, others: Mapping[str, Callable[[], nn.Module]]
+    ) -> Mapping[str, Callable[[], nn.Module]]:
         """The experiment's model with features of length 1 (by a hook: the names of its parameters stay), and the anchors."""
 
         def spherical() -> Network:
             net = cast(Network, others["model"]())
             if not list(net.head.parameters()):
-                raise ValueError(f"FedLsa learns anchors from a trained `head`, but the model's is {net.head}; split the model so")
+                raise ValueError(
+                    f"FedLsa learns anchors from a trained `head`, but the model's is {net.head}; split the model so"
+                )
             if self.proj_dim:
                 projection = nn.Linear(prod(shape_after(net.features, task.shape)), self.proj_dim)
-                net = Network(nn.Sequential(net.features, nn.Flatten(), projection), nn.Linear(self.proj_dim, task.outputs))
-            net.features.register_forward_hook(lambda module, inputs, features: _on_sphere(features))
+                net = Network(
+                    nn.Sequential(net.features, nn.Flatten(), projection),
+                    nn.Linear(self.proj_dim, task.outputs),
+                )
+            net.features.register_forward_hook(
+                lambda module, inputs, features: _on_sphere(features)
+            )
             return net
 
         if "model" not in others:
             return {}
         return {
             "model": spherical,
-            "anchors": lambda: Anchors(task.outputs, self.anchor_dim, shape_after(spherical().features, task.shape)),
+            "anchors": lambda: Anchors(
+                task.outputs, self.anchor_dim, shape_after(spherical().features, task.shape)
+            ),
         }
 
     def start(self, server: Server) -> State:
@@ -81,7 +98,11 @@ class FedLsa(Method):
 
     def client(self, client: Client, down: Down) -> Up:
         model, anchors = client.load(down.model), down.anchors.flatten(1).to(client.device)
-        contrast = term(lambda outputs, batch: cross_entropy(outputs.features.flatten(1) @ anchors.T / self.temperature, batch.y))
+        contrast = term(
+            lambda outputs, batch: cross_entropy(
+                outputs.features.flatten(1) @ anchors.T / self.temperature, batch.y
+            )
+        )
         client.fit(model, supervised + self.lambda_anchor * contrast)  # L = L_CE + lambda L_con
         return Up(model=model)
 
@@ -96,7 +117,9 @@ class FedLsa(Method):
         def loss(step: int) -> Tensor:
             anchors = maker.net()
             classes = torch.arange(len(anchors), device=anchors.device)
-            return cross_entropy(head(anchors), classes) + self.alpha * separation(anchors.flatten(1), self.temperature)  # Eq. 4
+            return cross_entropy(head(anchors), classes) + self.alpha * separation(
+                anchors.flatten(1), self.temperature
+            )  # Eq. 4
 
         if self.lambda_anchor:  # else nobody looks at them
             with evaluating(head), frozen(head):
@@ -123,7 +146,9 @@ class Anchors(nn.Module):
         super().__init__()
         self.shape = shape
         self.vectors = nn.Parameter(torch.randn(classes, size))  # R
-        self.layers = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, prod(shape)))  # Theta
+        self.layers = nn.Sequential(
+            nn.Linear(size, size), nn.ReLU(), nn.Linear(size, prod(shape))
+        )  # Theta
 
     def forward(self) -> Any:
         return normalize(self.layers(self.vectors), dim=1).view(-1, *self.shape)

@@ -35,15 +35,26 @@ class FedMDFG(Method):
     """
 
     paper = "Pan et al., FedMDFG: Federated Learning with Multi-Gradient Descent and Fair Guidance, AAAI 2023, Algorithm 1"
-    family, year, fairness, passes = "aggregation", 2023, "even accuracy", "T + at most (2s + 1 + ⌈log₂ scale⌉)·F"
+    family, year, fairness, passes = (
+        "aggregation",
+        2023,
+        "even accuracy",
+        "T + at most (2s + 1 + ⌈log₂ scale⌉)·F",
+    )
     exchanges = "2 to 2s + 2 + ⌈log₂ scale⌉"
     trains: ClassVar[bool] = False
     weighs: ClassVar[bool] = False
     uploads_model: ClassVar[bool] = False
 
-    theta: Annotated[float, Ge(0), Le(90)] = 1.0  # degrees between the losses and equal ones that are tolerated; 11.25 in the original
-    s: Annotated[int, Ge(0), Le(30)] = 5  # rates are tried from 2^s times the learning rate down to 2^-s times it
-    armijo: Literal["correct", "released"] = "correct"  # released: the authors' tests of a step, which let losses grow a little
+    theta: Annotated[float, Ge(0), Le(90)] = (
+        1.0  # degrees between the losses and equal ones that are tolerated; 11.25 in the original
+    )
+    s: Annotated[int, Ge(0), Le(30)] = (
+        5  # rates are tried from 2^s times the learning rate down to 2^-s times it
+    )
+    armijo: Literal["correct", "released"] = (
+        "correct"  # released: the authors' tests of a step, which let losses grow a little
+    )
 
     def start(self, server: Server) -> State:
         return super().start(server).with_(expected=PerClient(), gradients=PerClient(), last=[])
@@ -57,13 +68,19 @@ class FedMDFG(Method):
         """The loss after a step; the direction comes with the first one alone."""
         if "direction" in down:
             client.state["_direction"] = down.direction
-        loss, _ = _measured(client, client.load(client.state["_model"] + -down.rate * client.state["_direction"]), False)
+        loss, _ = _measured(
+            client,
+            client.load(client.state["_model"] + -down.rate * client.state["_direction"]),
+            False,
+        )
         return Up(loss=min(loss, HUGE) if math.isfinite(loss) else HUGE)
 
     def round(self, server: Server, state: State, cohort: Cohort) -> State:
         ups = cohort.run(self.client, each=lambda client: self.deliver(server, state, client))
         state, force = self._expected(state, ups)
-        history = [client for client in state.last if client not in ups.ids]  # asked last round, and not now
+        history = [
+            client for client in state.last if client not in ups.ids
+        ]  # asked last round, and not now
         trees = [*ups.values("gradient"), *(state.gradients[client] for client in history)]
         products = ups.gram("gradient", trees[len(ups) :])
         lengths, losses = np.sqrt(np.diag(products))[: len(ups)], ups.numbers("loss")
@@ -77,7 +94,9 @@ class FedMDFG(Method):
         if found is None:
             return state
         step = combine(trees, found.shares.tolist())
-        slopes = (products @ found.shares)[live]  # <g_i, d>, of gradients as they are; above 0 but for rounding
+        slopes = (products @ found.shares)[
+            live
+        ]  # <g_i, d>, of gradients as they are; above 0 but for rounding
         slopes = -slopes * mean / lengths[live] if self.armijo == "released" else slopes.clip(min=0)
 
         def tried(rate: float, first: bool) -> np.ndarray:
@@ -93,15 +112,26 @@ class FedMDFG(Method):
         for client, loss in ups.table("loss").items():
             usual, joins = state.expected.get(client, [loss, 0])
             worse += loss > usual
-            seen[client] = [usual if loss > usual else (usual * joins + loss) / (joins + 1), joins + 1]
+            seen[client] = [
+                usual if loss > usual else (usual * joins + loss) / (joins + 1),
+                joins + 1,
+            ]
         return state.with_(expected=state.expected.put(seen)), 0 < worse < len(ups)
 
     def _searched(
-        self, lr: float, same: bool, found: Direction, before: np.ndarray, slopes: np.ndarray, tried: Callable[[float, bool], np.ndarray]
+        self,
+        lr: float,
+        same: bool,
+        found: Direction,
+        before: np.ndarray,
+        slopes: np.ndarray,
+        tried: Callable[[float, bool], np.ndarray],
     ) -> float:
         """The first rate, halved from trial to trial, with which every loss falls enough, and losses get more equal where that is wanted."""
         rate, least = lr * 2.0**self.s if same else lr, lr * 0.5**self.s / found.scale
-        fairness = len(before) ** -0.5 if self.armijo == "released" else evenness(before)  # released: by the sum of losses, not their norm
+        fairness = (
+            len(before) ** -0.5 if self.armijo == "released" else evenness(before)
+        )  # released: by the sum of losses, not their norm
         totals: dict[float, float] = {}
         while rate >= least:
             losses = tried(rate, not totals)
@@ -111,16 +141,25 @@ class FedMDFG(Method):
                 return rate
             rate /= 2
         best = min(totals, key=lambda rate: totals[rate])
-        return next((rate for rate, total in totals.items() if total < before.sum()), best if totals[best] < HUGE else 0.0)
+        return next(
+            (rate for rate, total in totals.items() if total < before.sum()),
+            best if totals[best] < HUGE else 0.0,
+        )
 
 
 def _measured(client: Client, model: Model, gradient: bool) -> tuple[float, Tree]:
     """The loss over the training data in evaluation mode and, if asked, its gradient, from one pass over the same batches."""
     model.net.eval()
-    loss, sums = 0.0, {name: torch.zeros_like(parameter) for name, parameter in model.trained.items()}
+    loss, sums = (
+        0.0,
+        {name: torch.zeros_like(parameter) for name, parameter in model.trained.items()},
+    )
     with torch.set_grad_enabled(gradient):
         for batch in client.batches() if len(client.train) else ():
-            value, share = batch.supervise(model(batch.x).logits, batch.y), len(batch.y) / len(client.train)
+            value, share = (
+                batch.supervise(model(batch.x).logits, batch.y),
+                len(batch.y) / len(client.train),
+            )
             loss += share * float(value.detach())
             if gradient:
                 found = torch.autograd.grad(value, list(model.trained.values()), allow_unused=True)

@@ -36,16 +36,24 @@ class FedMGDA(Method):
     epsilon: Fraction = 0.1  # how far a weight may lie from FedAvg's; 1: anywhere, so that the step descends for all
     server_rate: Positive = 1.0  # longest step of round 1
     decay: Annotated[float, Gt(0), Le(1)] = 0.1  # what is left of the rate in the last round
-    rescale: Literal["none", "mean_norm"] = "none"  # mean_norm: steps grow with the mean length of the clients' updates
+    rescale: Literal["none", "mean_norm"] = (
+        "none"  # mean_norm: steps grow with the mean length of the clients' updates
+    )
     average: Literal["size", "uniform"] = "size"  # the weights that the box is around
-    preset: Literal["paper", "corefed"] = "paper"  # corefed: the server's rate is the clients' learning rate, as in CoRe-Fed's comparison
+    preset: Literal["paper", "corefed"] = (
+        "paper"  # corefed: the server's rate is the clients' learning rate, as in CoRe-Fed's comparison
+    )
 
     def after(self, client: Client, received: Tree | None, uploaded: Tree | None) -> Up:
         assert received is not None and uploaded is not None
         return Up(length=(received - uploaded).norm())  # |g_k|
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
-        centre = super().weights(server, state, ups).shares if self.average == "size" else np.ones(len(ups))
+        centre = (
+            super().weights(server, state, ups).shares
+            if self.average == "size"
+            else np.ones(len(ups))
+        )
         lengths = ups.numbers("length")
         moved = np.flatnonzero(lengths >= STILL)
         if not len(moved):
@@ -53,22 +61,35 @@ class FedMGDA(Method):
         products = np.sum([gram(steps) for _, steps in _steps(state, ups)], axis=0)
         unit = products[np.ix_(moved, moved)] / np.outer(lengths[moved], lengths[moved])
         nearby = centre[moved] / centre[moved].sum()  # lambda^0
-        found = min_norm(unit) if self.epsilon == 1 else min_norm_box(unit, nearby - self.epsilon, nearby + self.epsilon)
+        found = (
+            min_norm(unit)
+            if self.epsilon == 1
+            else min_norm_box(unit, nearby - self.epsilon, nearby + self.epsilon)
+        )
         shares = np.zeros(len(ups))
         shares[moved] = found / found.sum()
-        return Weights(shares, self._rate(server) * (lengths[moved].mean() if self.rescale == "mean_norm" else 1.0))
+        return Weights(
+            shares,
+            self._rate(server) * (lengths[moved].mean() if self.rescale == "mean_norm" else 1.0),
+        )
 
     def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
         lengths = ups.numbers("length")
         scaled = np.divide(weights.shares, lengths, out=np.zeros(len(ups)), where=lengths >= STILL)
-        direction = {name: combine(steps, scaled.tolist())[name] for name, steps in _steps(state, ups)}  # d = sum lambda_k g_k / |g_k|
+        direction = {
+            name: combine(steps, scaled.tolist())[name] for name, steps in _steps(state, ups)
+        }  # d = sum lambda_k g_k / |g_k|
         moved = state.model + -weights.step * Tree(direction, state.model.model)
-        return state.with_(model=moved.with_rest(ups.mean("model", weights.shares).rest))  # buffers: by lambda, not by lambda / |g|
+        return state.with_(
+            model=moved.with_rest(ups.mean("model", weights.shares).rest)
+        )  # buffers: by lambda, not by lambda / |g|
 
     def _rate(self, server: Server) -> float:
         if self.preset == "corefed":
             return server.lr
-        return self.server_rate * float(self.decay ** ((server.round - 1) / max(1, server.rounds - 1)))  # eta_t
+        return self.server_rate * float(
+            self.decay ** ((server.round - 1) / max(1, server.rounds - 1))
+        )  # eta_t
 
 
 def _steps(state: State, ups: Ups) -> Iterator[tuple[str, list[Tree]]]:

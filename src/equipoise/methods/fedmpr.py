@@ -34,12 +34,16 @@ class FedMPR(Method):
     paper = "Göksu and Pugeault, Robust Federated Learning in the Face of Covariate Shift: A Magnitude Pruning with Hybrid Regularization Framework, 2024"
     family, year, fairness, passes = "drift", 2024, "none", "E·T"
 
-    rho: BelowOne = 0.1  # share of the weights of two or more dimensions that is set to zero in every upload
+    rho: BelowOne = (
+        0.1  # share of the weights of two or more dimensions that is set to zero in every upload
+    )
     dropout: BelowOne = 0.1  # chance that an input of the last linear layer is dropped in training
     noise: NonNegative = 0.1  # standard deviation of the noise behind every ReLU in training
     weight_decay: NonNegative = 1e-4  # added to the experiment's own
 
-    def models(self, task: Task, others: Mapping[str, Callable[[], nn.Module]]) -> Mapping[str, Callable[[], nn.Module]]:
+    def models(
+        self, task: Task, others: Mapping[str, Callable[[], nn.Module]]
+    ) -> Mapping[str, Callable[[], nn.Module]]:
         """The experiment's model with hooks that act in training only: its parameters and their names stay."""
         if "model" not in others or not (self.dropout or self.noise):
             return {}
@@ -49,7 +53,9 @@ class FedMPR(Method):
             rectifiers = [module for module in net.modules() if isinstance(module, nn.ReLU)]
             linear = [module for module in net.modules() if isinstance(module, nn.Linear)]
             if self.noise and not rectifiers:
-                raise ValueError("FedMPR adds noise behind modules nn.ReLU, but the model has none; set noise=0 or use such modules")
+                raise ValueError(
+                    "FedMPR adds noise behind modules nn.ReLU, but the model has none; set noise=0 or use such modules"
+                )
             if self.dropout and not linear:
                 raise ValueError(
                     "FedMPR drops inputs of the last module nn.Linear, but the model has none; set dropout=0 or use such a module"
@@ -85,7 +91,9 @@ def pruned(tree: Tree, rho: float) -> Tree:
         return tree
     flat = torch.cat([tree[name].reshape(-1) for name in names])
     count = math.floor(round(rho * len(flat), 6))  # 0.29 of 100 is 28.999... in floating point
-    flat[flat.abs().argsort(stable=True)[:count]] = 0  # a rank, not a threshold: ties must not change the count
+    flat[flat.abs().argsort(stable=True)[:count]] = (
+        0  # a rank, not a threshold: ties must not change the count
+    )
     parts = torch.split(flat, [tree[name].numel() for name in names])
     zeroed = {name: part.reshape(tree[name].shape) for name, part in zip(names, parts, strict=True)}
     return Tree({**tree, **zeroed}, tree.model, tree.untrained)

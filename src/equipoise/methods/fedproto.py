@@ -37,15 +37,22 @@ class FedProto(Method):
     family, year, fairness, passes = "features", 2022, "none", "E·T + F"
     needs_classes: ClassVar[bool] = True
 
-    lambda_proto: NonNegative = 1.0  # weight of the distance to the prototypes; 0: FedAvg, without prototypes
+    lambda_proto: NonNegative = (
+        1.0  # weight of the distance to the prototypes; 0: FedAvg, without prototypes
+    )
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
-        return Down(model=state.model, **{name: state[name] for name in ("prototypes", "known") if name in state})  # none in round 1
+        return Down(
+            model=state.model,
+            **{name: state[name] for name in ("prototypes", "known") if name in state},
+        )  # none in round 1
 
     def client(self, client: Client, down: Down) -> Up:
         model, loss = client.load(down.model), supervised
         if self.lambda_proto and "prototypes" in down:
-            loss += self.lambda_proto * _distance(down.prototypes.to(client.device), down.known.to(client.device))
+            loss += self.lambda_proto * _distance(
+                down.prototypes.to(client.device), down.known.to(client.device)
+            )
         client.fit(model, loss)
         return Up(model=model)
 
@@ -53,7 +60,9 @@ class FedProto(Method):
         if not self.lambda_proto:
             return Up()
         features = client.features(client.load(uploaded))
-        prototypes, counts = class_means(features, client.train.y, client.task.outputs)  # g_k,c: zeros for a class the client lacks
+        prototypes, counts = class_means(
+            features, client.train.y, client.task.outputs
+        )  # g_k,c: zeros for a class the client lacks
         return Up(prototypes=prototypes, present=(counts > 0).to(prototypes))
 
     def observe(self, server: Server, state: State, ups: Ups) -> State:
@@ -61,9 +70,13 @@ class FedProto(Method):
             return state
         everyone = np.ones(len(ups))
         sums, owners = ups.sum("prototypes", everyone), ups.sum("present", everyone)
-        means = sums / owners.clamp(min=1).unsqueeze(1)  # over the clients that have the class, all alike
+        means = sums / owners.clamp(min=1).unsqueeze(
+            1
+        )  # over the clients that have the class, all alike
         before, known = state.get("prototypes", means), state.get("known", owners > 0)
-        kept = torch.where(owners.unsqueeze(1) > 0, means, before)  # a class that nobody had this round keeps its own
+        kept = torch.where(
+            owners.unsqueeze(1) > 0, means, before
+        )  # a class that nobody had this round keeps its own
         return state.with_(prototypes=kept, known=known | (owners > 0))
 
 

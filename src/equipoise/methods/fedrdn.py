@@ -33,7 +33,9 @@ class FedRDN(Method):
     needs = ("images",)
     exchanges = "1; once 1"
 
-    draw: Literal["pair_per_image", "independent_per_batch"] = "pair_per_image"  # independent_per_batch: as the released code does
+    draw: Literal["pair_per_image", "independent_per_batch"] = (
+        "pair_per_image"  # independent_per_batch: as the released code does
+    )
 
     def check(self, task: Task) -> None:
         if len(task.shape) != 3 or task.shape[1] * task.shape[2] < 2:
@@ -49,8 +51,13 @@ class FedRDN(Method):
             raise ValueError(
                 "FedRDN needs the channel statistics of training images, but no client has any; give the clients training data"
             )
-        pool = torch.stack([own[client] for client in sorted(own)])  # by id: a draw must not depend on the order of the clients
-        return state.with_(pool=pool, own=PerClient().put({client: own.get(client, pool.mean(0)) for client in ups.ids}))
+        pool = torch.stack(
+            [own[client] for client in sorted(own)]
+        )  # by id: a draw must not depend on the order of the clients
+        return state.with_(
+            pool=pool,
+            own=PerClient().put({client: own.get(client, pool.mean(0)) for client in ups.ids}),
+        )
 
     def statistics(self, client: Client, down: Down) -> Up:
         """The means over images of each channel's mean and standard deviation (unbiased, over the image's pixels)."""
@@ -62,7 +69,9 @@ class FedRDN(Method):
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
         down = Down(pool=state.pool, own=state.own[client_id])
-        return down.with_(model=state.model) if "model" in state else down  # in the slot `inputs` it serves methods without one, too
+        return (
+            down.with_(model=state.model) if "model" in state else down
+        )  # in the slot `inputs` it serves methods without one, too
 
     def inputs(self, client: Client, down: Down) -> Inputs | None:
         if "pool" not in down:
@@ -76,7 +85,9 @@ class FedRDN(Method):
             who = torch.randint(len(pool), shape, generator=generator).to(x.device).expand(-1, 2)
             return standardised(x, pool[who[:, 0], 0], pool[who[:, 1], 1])
 
-        return Inputs(train=drawn, other=Standardised(*down.own).to(client.device), random=len(pool) > 1)
+        return Inputs(
+            train=drawn, other=Standardised(*down.own).to(client.device), random=len(pool) > 1
+        )
 
 
 def standardised(x: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:

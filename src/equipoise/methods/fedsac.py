@@ -37,19 +37,32 @@ class FedSAC(Method):
     """
 
     paper = "Wang et al., FedSAC: Dynamic Submodel Allocation for Collaborative Fairness in Federated Learning, KDD 2024"
-    family, year, fairness, passes = "rewards", 2024, "collaborative", "E·T, and (units + 1)·V every 10 rounds; once rounds·E·T + K·V"
+    family, year, fairness, passes = (
+        "rewards",
+        2024,
+        "collaborative",
+        "E·T, and (units + 1)·V every 10 rounds; once rounds·E·T + K·V",
+    )
     needs = ("units",)
     exchanges = "1; once 1"
     needs_validation = True
     needs_classes = True
 
     beta: NonNegative = 2.0  # how much more the accurate get; 0: everybody gets the whole model
-    order: Literal["ascending", "descending"] = "ascending"  # which units are bought first: the least important, or the most
+    order: Literal["ascending", "descending"] = (
+        "ascending"  # which units are bought first: the least important, or the most
+    )
     every: Count = 10  # rounds from one measurement of importance to the next
-    alone: Count | None = None  # epochs that each client trains alone before round 1; none: as many as in all rounds
-    mid_round: Annotated[int, Ge(0)] = 0  # submodels in this round alone, as in a comparison's code; 0: in every round
+    alone: Count | None = (
+        None  # epochs that each client trains alone before round 1; none: as many as in all rounds
+    )
+    mid_round: Annotated[int, Ge(0)] = (
+        0  # submodels in this round alone, as in a comparison's code; 0: in every round
+    )
 
-    def models(self, task: Task, others: Mapping[str, Callable[[], nn.Module]]) -> Mapping[str, Callable[[], nn.Module]]:
+    def models(
+        self, task: Task, others: Mapping[str, Callable[[], nn.Module]]
+    ) -> Mapping[str, Callable[[], nn.Module]]:
         def with_hidden_units() -> nn.Module:
             net = others["model"]()
             if not hidden_units(net):
@@ -64,13 +77,24 @@ class FedSAC(Method):
         model = server.load(None)
         units = hidden_units(model.net)
         total = sum(unit_counts(units, model.tree()))
-        return State(model=model, units=units, importance=torch.full((total,), ALL / total, dtype=torch.float64), reputation=PerClient())
+        return State(
+            model=model,
+            units=units,
+            importance=torch.full((total,), ALL / total, dtype=torch.float64),
+            reputation=PerClient(),
+        )
 
     def setup(self, server: Server, state: State, everyone: Cohort) -> State:
         model, ups = server.load(None), everyone.run(self.train_alone)
-        accuracies = np.array([server.accuracy(model.put(up.model)) for up in ups])  # c_i, in [0, 1]
-        reputation = ALL * np.exp(self.beta * (accuracies - accuracies.max()))  # 100 exp(beta c_i) / max_j exp(beta c_j)
-        return state.with_(reputation=state.reputation.put(dict(zip(ups.ids, reputation.tolist(), strict=True))))
+        accuracies = np.array(
+            [server.accuracy(model.put(up.model)) for up in ups]
+        )  # c_i, in [0, 1]
+        reputation = ALL * np.exp(
+            self.beta * (accuracies - accuracies.max())
+        )  # 100 exp(beta c_i) / max_j exp(beta c_j)
+        return state.with_(
+            reputation=state.reputation.put(dict(zip(ups.ids, reputation.tolist(), strict=True)))
+        )
 
     def train_alone(self, client: Client, down: Down) -> Up:
         """Once, before round 1: what the client can do without the others."""
@@ -78,11 +102,15 @@ class FedSAC(Method):
         if self.alone is None and steps:
             client.fit(model, purpose="alone", steps=client.rounds * steps)
         else:
-            client.fit(model, purpose="alone", epochs=self.alone or client.rounds * client.training.epochs)
+            client.fit(
+                model, purpose="alone", epochs=self.alone or client.rounds * client.training.epochs
+            )
         return Up(model=model)
 
     def round(self, server: Server, state: State, cohort: Cohort) -> State:
-        if server.round == self.mid_round or (not self.mid_round and (server.round - 1) % self.every == 0):
+        if server.round == self.mid_round or (
+            not self.mid_round and (server.round - 1) % self.every == 0
+        ):
             state = state.with_(importance=self._importance(server, state))
         return super().round(server, state, cohort)
 
@@ -95,7 +123,9 @@ class FedSAC(Method):
             kept[unit] = 0
             without.append(server.loss(model.put(with_units(state.model, state.units, kept))))
         gains = np.nan_to_num(np.clip(np.array(without) - whole, 0, None), nan=0, posinf=0)
-        return torch.from_numpy(ALL * (gains / gains.sum() if gains.any() else np.full(len(gains), 1 / len(gains))))
+        return torch.from_numpy(
+            ALL * (gains / gains.sum() if gains.any() else np.full(len(gains), 1 / len(gains)))
+        )
 
     def _kept(self, server: Server, state: State, client: str) -> Tensor:
         """Which units a client's reputation buys: the longest run of them in order, and at least the first of each layer."""
@@ -114,12 +144,17 @@ class FedSAC(Method):
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
         kept = self._kept(server, state, client_id)
-        return Down(model=with_units(state.model, state.units, kept), kept=unit_rows(state.units, state.model, kept))
+        return Down(
+            model=with_units(state.model, state.units, kept),
+            kept=unit_rows(state.units, state.model, kept),
+        )
 
     def client(self, client: Client, down: Down) -> Up:
         model = client.load(down.model)
         rows = {name: kept.to(client.device) for name, kept in down.kept.items()}
-        client.fit(model, gradient=lambda name, g: g * rows[name] if name in rows else g)  # what is 0 stays 0
+        client.fit(
+            model, gradient=lambda name, g: g * rows[name] if name in rows else g
+        )  # what is 0 stays 0
         return Up(model=model)
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:

@@ -28,7 +28,9 @@ class Finetune(FedAvg):
     exchanges = "1; at the end 1"
     composable_finish: ClassVar[bool] = True
 
-    tune_epochs: Count = 5  # of fine-tuning, with the optimiser and the learning rate of the last round
+    tune_epochs: Count = (
+        5  # of fine-tuning, with the optimiser and the learning rate of the last round
+    )
 
     def finish(self, server: Server, state: State, everyone: Cohort) -> State:
         everyone.run(self.tune, each=lambda client: self.deliver(server, state, client))
@@ -40,7 +42,10 @@ class Finetune(FedAvg):
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
         personal = client.load(client.state.get("tuned", down.model))
-        return {"personal": Served(personal, main=True), "global": Served(client.load(down.model), same_for_all=True)}
+        return {
+            "personal": Served(personal, main=True),
+            "global": Served(client.load(down.model), same_for_all=True),
+        }
 
 
 def tuned(client: Client, model: Model, epochs: int, purpose: str = "tune") -> Model:

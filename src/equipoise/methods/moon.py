@@ -35,7 +35,9 @@ class MOON(Method):
         model, loss = client.load(down.model), supervised
         if self.mu and "previous" in client.state:
             shared, previous = client.load(down.model), client.load(client.state["previous"])
-            loss += self.mu * self._contrast(client.feature_teacher(shared), client.feature_teacher(previous))
+            loss += self.mu * self._contrast(
+                client.feature_teacher(shared), client.feature_teacher(previous)
+            )
         client.fit(model, loss)  # cross-entropy + mu * mean of l_con
         if self.mu:
             client.state["previous"] = model
@@ -44,7 +46,9 @@ class MOON(Method):
     def _contrast(self, shared: Tensor | Model, previous: Tensor | Model) -> Loss:
         def value(outputs: Outputs, batch: Batch) -> Tensor:
             near, far = frozen_features(shared, batch), frozen_features(previous, batch)
-            contrast: Tensor = model_contrast(outputs.features, near, far, self.temperature)  # l_con: near is z_glob, far is z_prev
+            contrast: Tensor = model_contrast(
+                outputs.features, near, far, self.temperature
+            )  # l_con: near is z_glob, far is z_prev
             return contrast.mean()
 
         return term(value)

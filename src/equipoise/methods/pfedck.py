@@ -37,7 +37,9 @@ class PFedCK(Method):
     lambda_f: NonNegative = 1.0  # weight of what one model learns from the other's features
     temperature: Positive = 1.0  # of the predictions
     clusters: Count = 3  # at most so many; 1 is FedAvg of the interactive models
-    cluster_mean: Literal["steps", "models"] = "steps"  # what a cluster averages; models: every member gets the same model
+    cluster_mean: Literal["steps", "models"] = (
+        "steps"  # what a cluster averages; models: every member gets the same model
+    )
 
     def start(self, server: Server) -> State:
         return State(models=PerClient(), clusters={})
@@ -46,19 +48,33 @@ class PFedCK(Method):
         return Down(model=_model(server, state, client_id))
 
     def client(self, client: Client, down: Down) -> Up:
-        interactive, personal = client.load(down.model), client.load(client.state.get("personal"))  # at first both the initial model
-        client.fit([interactive, personal], [supervised + self._taught_by(1), supervised + self._taught_by(0)])
+        interactive, personal = (
+            client.load(down.model),
+            client.load(client.state.get("personal")),
+        )  # at first both the initial model
+        client.fit(
+            [interactive, personal],
+            [supervised + self._taught_by(1), supervised + self._taught_by(0)],
+        )
         client.state["personal"] = personal
         return Up(model=interactive)
 
     def _taught_by(self, peer: int) -> Loss:
         """What a model learns from another as it stood before this step: lambda_p KL(its predictions || own) + lambda_f MSE(features)."""
-        predictions = term(lambda own, batch: self._gap(own.logits, own.peers[peer].logits.detach()))
-        features = term(lambda own, batch: (own.features - own.peers[peer].features.detach()).square().mean())
+        predictions = term(
+            lambda own, batch: self._gap(own.logits, own.peers[peer].logits.detach())
+        )
+        features = term(
+            lambda own, batch: (own.features - own.peers[peer].features.detach()).square().mean()
+        )
         return self.lambda_p * predictions + self.lambda_f * features
 
     def _gap(self, own: Tensor, other: Tensor) -> Tensor:
-        return (own - other).square().mean() if own.shape[1] == 1 else distillation_loss(own, other, self.temperature)  # 1: regression
+        return (
+            (own - other).square().mean()
+            if own.shape[1] == 1
+            else distillation_loss(own, other, self.temperature)
+        )  # 1: regression
 
     def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
         before = {client: _model(server, state, client) for client in ups.ids}
@@ -67,10 +83,14 @@ class PFedCK(Method):
         for name, members in enumerate(self._groups(server, ups, before)):
             shares = [share[client] for client in ups.ids if client in members]
             mean = ups.of(members).mean("model", shares)
-            began = combine([before[client] for client in ups.ids if client in members], shares, sum(shares))
+            began = combine(
+                [before[client] for client in ups.ids if client in members], shares, sum(shares)
+            )
             for client in members:
                 # The mean step from where the member stood, written so that members that stood together get the mean itself, bit for bit.
-                models[client] = mean + (before[client] - began) if self.cluster_mean == "steps" else mean
+                models[client] = (
+                    mean + (before[client] - began) if self.cluster_mean == "steps" else mean
+                )
                 names[client] = name
         return state.with_(models=state.models.put(models), clusters=names)
 
@@ -84,12 +104,20 @@ class PFedCK(Method):
         moved = np.flatnonzero(np.diag(products))
         if not len(moved):
             return []
-        found = clusters(cosines(products[np.ix_(moved, moved)]), self.clusters, server.seed("clusters"))
-        return [[ids[place] for place, group in zip(moved, found, strict=True) if group == one] for one in range(max(found) + 1)]
+        found = clusters(
+            cosines(products[np.ix_(moved, moved)]), self.clusters, server.seed("clusters")
+        )
+        return [
+            [ids[place] for place, group in zip(moved, found, strict=True) if group == one]
+            for one in range(max(found) + 1)
+        ]
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
         interactive = Served(client.load(down.model), same_for_all=True)
-        return {"personal": Served(client.load(client.state.get("personal", down.model)), main=True), "interactive": interactive}
+        return {
+            "personal": Served(client.load(client.state.get("personal", down.model)), main=True),
+            "interactive": interactive,
+        }
 
 
 def _model(server: Server, state: State, client: str) -> Tree:

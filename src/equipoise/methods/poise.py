@@ -16,7 +16,18 @@ from torch import Tensor, nn
 
 from equipoise.client import Client
 from equipoise.losses import offsets
-from equipoise.method import Cohort, Count, Fraction, Method, NonNegative, Positive, Served, Ups, model_of, shared_of
+from equipoise.method import (
+    Cohort,
+    Count,
+    Fraction,
+    Method,
+    NonNegative,
+    Positive,
+    Served,
+    Ups,
+    model_of,
+    shared_of,
+)
 from equipoise.methods.finetune import tuned
 from equipoise.methods.standalone import Standalone
 from equipoise.models import Mixture, Model
@@ -41,19 +52,33 @@ class Poise(Method):
 
     alone: bool = True  # an expert that is trained as if there were no federation
     offsets: bool = True  # an expert that is the global model with offsets: of classes, or of the level of numbers
-    tune_epochs: Annotated[int, Ge(0)] = 5  # of fine-tuning the global model, as another expert; 0: there is none
+    tune_epochs: Annotated[int, Ge(0)] = (
+        5  # of fine-tuning the global model, as another expert; 0: there is none
+    )
     rho: Positive = 1.0  # pull of the offsets to 0
-    fold: bool = True  # once they have judged the experts, these are trained on the validation data, too
+    fold: bool = (
+        True  # once they have judged the experts, these are trained on the validation data, too
+    )
     kappa: NonNegative = 10.0  # strength of the prior, in validation samples
-    prior: Literal["mean", "pooled"] = "mean"  # from the means of the clients' posteriors; pooled: from all validation data as one set
-    min_validation: Count = 10  # validation samples below which a client says nothing about the prior
-    merit: Fraction = 0.0  # share of the weights that goes to the model trained alone, whatever the evidence
+    prior: Literal["mean", "pooled"] = (
+        "mean"  # from the means of the clients' posteriors; pooled: from all validation data as one set
+    )
+    min_validation: Count = (
+        10  # validation samples below which a client says nothing about the prior
+    )
+    merit: Fraction = (
+        0.0  # share of the weights that goes to the model trained alone, whatever the evidence
+    )
 
     def check(self, task: Task) -> None:
         if self.merit and not self.alone:
-            raise ValueError(f"poise: merit={self.merit:g} gives weight to the model trained alone, but alone=false; set merit=0")
+            raise ValueError(
+                f"poise: merit={self.merit:g} gives weight to the model trained alone, but alone=false; set merit=0"
+            )
 
-    def models(self, task: Task, others: Mapping[str, Callable[[], nn.Module]]) -> Mapping[str, Callable[[], nn.Module]]:
+    def models(
+        self, task: Task, others: Mapping[str, Callable[[], nn.Module]]
+    ) -> Mapping[str, Callable[[], nn.Module]]:
         return {"private": others["model"]} if "private" not in others and "model" in others else {}
 
     def client(self, client: Client, down: Down) -> Up | None:
@@ -86,7 +111,9 @@ class Poise(Method):
         self._train(client, down)
         mixture, samples = self._mixture(client, down), client.validation
         said = mixture.head.experts(client.features(Model(mixture, "mixture"), samples).double())
-        q = mixtures.chances(said, samples.y, client.task.classifies)  # q_ij: what expert j gives to the label of validation sample i
+        q = mixtures.chances(
+            said, samples.y, client.task.classifies
+        )  # q_ij: what expert j gives to the label of validation sample i
         client.state["_chances"] = torch.from_numpy(q)
         if self.fold:
             with client.training_on_all():
@@ -94,13 +121,19 @@ class Poise(Method):
                 if self.alone and self.tune_epochs:
                     own = client.load(client.state.get("local"), model="private")
                     client.state["alone"] = tuned(client, own, self.tune_epochs, "tune alone")
-        up = Up(evidence=torch.from_numpy(mixtures.evidence(q, self.prior == "pooled", self.min_validation)))
+        up = Up(
+            evidence=torch.from_numpy(
+                mixtures.evidence(q, self.prior == "pooled", self.min_validation)
+            )
+        )
         return up.with_(experts=q.shape[1]) if self.prior == "pooled" else up
 
     def _train(self, client: Client, down: Down) -> None:
         _, shared = shared_of(self.given(client, down))
         if self.offsets:
-            client.state["offsets"] = torch.from_numpy(offsets(client.predict(shared), client.train.y, self.rho, client.task.classifies))
+            client.state["offsets"] = torch.from_numpy(
+                offsets(client.predict(shared), client.train.y, self.rho, client.task.classifies)
+            )
         if self.tune_epochs:
             client.state["tuned"] = tuned(client, shared, self.tune_epochs)
 
@@ -114,7 +147,9 @@ class Poise(Method):
         if "_chances" not in client.state:
             self.prepare(client, down)
         weights = mixtures.mixture_weights(client.state.pop("_chances"), down.prior, self.kappa)
-        own = np.arange(len(weights)) == 0  # the model trained alone stands first, where there is one
+        own = (
+            np.arange(len(weights)) == 0
+        )  # the model trained alone stands first, where there is one
         client.state["weights"] = torch.from_numpy((1 - self.merit) * weights + self.merit * own)
         return Up()
 
@@ -124,17 +159,28 @@ class Poise(Method):
         own = client.state.get("alone", client.state.get("local"))
         networks = {"alone": client.load(own, model="private")} if self.alone else {}
         networks |= {name: model_of(one) for name, one in given.items()}
-        experts = {name: name for name in networks} | ({"offsets": shared_of(given)[0]} if self.offsets else {})
+        experts = {name: name for name in networks} | (
+            {"offsets": shared_of(given)[0]} if self.offsets else {}
+        )
         if self.tune_epochs:
             networks["tuned"], experts["tuned"] = client.load(client.state["tuned"]), "tuned"
-        nets, added = {name: one.net for name, one in networks.items()}, {"offsets": client.state.get("offsets")}
+        nets, added = (
+            {name: one.net for name, one in networks.items()},
+            {"offsets": client.state.get("offsets")},
+        )
         return Mixture(nets, experts, client.state.get("weights"), added, client.task)
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
         """Step 5. Who missed the end serves the model trained alone, or else the shared one."""
         given = self.given(client, down)
-        alone = {"alone": client.load(client.state.get("local"), model="private")} if self.alone else {}
+        alone = (
+            {"alone": client.load(client.state.get("local"), model="private")} if self.alone else {}
+        )
         personal = alone.get("alone", shared_of(given)[1])
         if "weights" in client.state:
             personal = Model(self._mixture(client, down), "mixture")
-        return {"personal": Served(personal, main=True)} | {name: one for name, one in given.items() if name != "personal"} | alone
+        return (
+            {"personal": Served(personal, main=True)}
+            | {name: one for name, one in given.items() if name != "personal"}
+            | alone
+        )

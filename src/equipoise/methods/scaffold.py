@@ -44,7 +44,9 @@ class Scaffold(Method):
         done = client.fit(model, gradient=lambda name, g: g - own[name] + c[name])  # line 10
         if not done.steps:
             return Up(model=model, control=0 * own)
-        new = own - c + (down.model - model.tree()) * (1 / (done.steps * client.lr))  # line 12, option II
+        new = (
+            own - c + (down.model - model.tree()) * (1 / (done.steps * client.lr))
+        )  # line 12, option II
         client.state["control"] = new
         return Up(model=model, control=new - own)
 
@@ -53,4 +55,6 @@ class Scaffold(Method):
 
     def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
         control = state.control + ups.sum("control", np.ones(len(ups)) / len(server.ids))  # line 17
-        return super().update(server, state.with_(control=control), ups, weights.times(self.server_rate))
+        return super().update(
+            server, state.with_(control=control), ups, weights.times(self.server_rate)
+        )

@@ -3,11 +3,25 @@
 Where a number does not exist the result is NaN with an `UndefinedMetric` warning that says why; wrong input is refused.
 """
 
-from equipoise.metrics.clinical import auprc, auroc, balanced_accuracy, calibration_error, f1, sensitivity_at_specificity
+from equipoise.metrics.clinical import (
+    auprc,
+    auroc,
+    balanced_accuracy,
+    calibration_error,
+    f1,
+    sensitivity_at_specificity,
+)
 from equipoise.metrics.comparison import PairedTest, against_baseline, average_ranks, holm, paired_p
 from equipoise.metrics.convergence import best_and_last, rounds_to, speed_up
 from equipoise.metrics.cost import cost
-from equipoise.metrics.fairness import angle, collaborative_fairness, effective_clients, gini, jain, spread
+from equipoise.metrics.fairness import (
+    angle,
+    collaborative_fairness,
+    effective_clients,
+    gini,
+    jain,
+    spread,
+)
 from equipoise.metrics.intervals import (
     Interval,
     accuracy_variance,
@@ -20,7 +34,13 @@ from equipoise.metrics.intervals import (
 from equipoise.metrics.participation import participation, weights_received
 from equipoise.metrics.performance import accuracy, log_loss, mae, rmse, softmax, squared_error
 from equipoise.metrics.registry import METRICS, Metric
-from equipoise.metrics.representation import angle_between, divergence, feature_similarity, manhattan, parameter_distances
+from equipoise.metrics.representation import (
+    angle_between,
+    divergence,
+    feature_similarity,
+    manhattan,
+    parameter_distances,
+)
 from equipoise.metrics.transfer import negative_transfer
 from equipoise.metrics.undefined import PartialMetric, UndefinedMetric
 

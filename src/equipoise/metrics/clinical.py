@@ -52,7 +52,9 @@ def auprc(probabilities: ArrayLike, labels: ArrayLike) -> float:
     return _against_the_rest("AUPRC", area, probabilities, labels)
 
 
-def sensitivity_at_specificity(probabilities: ArrayLike, labels: ArrayLike, specificity: float = 0.9) -> float:
+def sensitivity_at_specificity(
+    probabilities: ArrayLike, labels: ArrayLike, specificity: float = 0.9
+) -> float:
     """The largest share of positives found by a threshold that clears at least `specificity` of the negatives.
 
     The threshold is chosen on the same samples, so a small test set flatters it.
@@ -65,7 +67,9 @@ def sensitivity_at_specificity(probabilities: ArrayLike, labels: ArrayLike, spec
 
     def found(scores: Array, positive: NDArray[np.bool_]) -> float:
         true, false = _counts_by_threshold(scores, positive)
-        allowed = (1 - specificity + 1e-9) * false[-1]  # (1 - 0.9) * 10 is a little below 1 in floating point
+        allowed = (1 - specificity + 1e-9) * false[
+            -1
+        ]  # (1 - 0.9) * 10 is a little below 1 in floating point
         return float(true[false <= allowed].max() / true[-1])
 
     return _against_the_rest("sensitivity at a specificity", found, probabilities, labels)
@@ -96,7 +100,11 @@ def f1(probabilities: ArrayLike, labels: ArrayLike) -> float:
     predicted = np.where(np.isnan(p).any(1), -1, p.argmax(1))
     classes = [1] if p.shape[1] == 2 else range(p.shape[1])
     involved = {c: int((y == c).sum() + (predicted == c).sum()) for c in classes}
-    scores = [2 * int(((y == c) & (predicted == c)).sum()) / count for c, count in involved.items() if count]
+    scores = [
+        2 * int(((y == c) & (predicted == c)).sum()) / count
+        for c, count in involved.items()
+        if count
+    ]
     if not scores:
         return undefined("F1 is undefined: no sample is positive and none is called so")
     _tell_left_out("F1", {c for c, count in involved.items() if not count}, p.shape[1])
@@ -117,7 +125,9 @@ def calibration_error(probabilities: ArrayLike, labels: ArrayLike, bins: int = 1
     if not len(y):
         return undefined("calibration error is undefined: there are no samples")
     if np.isnan(p).any():
-        return undefined("calibration error is undefined: some probabilities are NaN; the model has diverged")
+        return undefined(
+            "calibration error is undefined: some probabilities are NaN; the model has diverged"
+        )
     confidence = p.max(1)
     of_bin = np.clip(np.ceil(confidence * bins) - 1, 0, bins - 1).astype(int)
     gap = np.bincount(of_bin, weights=hits(p, y) - confidence)
@@ -139,7 +149,10 @@ def _by_class(probabilities: ArrayLike, labels: ArrayLike) -> tuple[Array, Label
 
 
 def _against_the_rest(
-    name: str, measure: Callable[[Array, NDArray[np.bool_]], float], probabilities: ArrayLike, labels: ArrayLike
+    name: str,
+    measure: Callable[[Array, NDArray[np.bool_]], float],
+    probabilities: ArrayLike,
+    labels: ArrayLike,
 ) -> float:
     ranking = float64(probabilities)
     if ranking.ndim == 1:  # only the order counts, so any score of class 1 will do
@@ -151,7 +164,9 @@ def _against_the_rest(
     classes = [1] if p.shape[1] == 2 else range(p.shape[1])
     usable = [c for c in classes if 0 < (y == c).sum() < len(y)]
     if not usable:
-        return undefined(f"{name} is undefined: it needs samples of two classes, the {len(y)} labels have {np.unique(y).tolist()}")
+        return undefined(
+            f"{name} is undefined: it needs samples of two classes, the {len(y)} labels have {np.unique(y).tolist()}"
+        )
     _tell_left_out(name, set(classes) - set(usable), p.shape[1])
     return float(np.mean([measure(p[:, c], y == c) for c in usable]))
 

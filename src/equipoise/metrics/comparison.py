@@ -94,7 +94,9 @@ def against_baseline(results: Mapping[str, ArrayLike], baseline: str) -> dict[st
     return compared
 
 
-def average_ranks(results: Mapping[str, ArrayLike], lower_is_better: bool = False) -> dict[str, float]:
+def average_ranks(
+    results: Mapping[str, ArrayLike], lower_is_better: bool = False
+) -> dict[str, float]:
     """Mean rank of each method over columns (seeds, data sets), 1 being best; ties share, columns with a gap are left out.
 
     >>> average_ranks({"a": [0.9, 0.8], "b": [0.7, 0.8], "c": [0.8, 0.1]})
@@ -110,10 +112,14 @@ def average_ranks(results: Mapping[str, ArrayLike], lower_is_better: bool = Fals
     table = np.stack(rows)
     whole = ~np.isnan(table).any(0)
     if not whole.any():
-        return dict.fromkeys(results, undefined("average ranks are undefined: no column has a value of every method"))
+        return dict.fromkeys(
+            results, undefined("average ranks are undefined: no column has a value of every method")
+        )
     if not whole.all():
         warnings.warn(
-            f"average ranks leave out columns {np.flatnonzero(~whole).tolist()}: not every method has a value", PartialMetric, stacklevel=2
+            f"average ranks leave out columns {np.flatnonzero(~whole).tolist()}: not every method has a value",
+            PartialMetric,
+            stacklevel=2,
         )
     sign = 1 if lower_is_better else -1
     placed = np.stack([ranks(sign * column) for column in table[:, whole].T])

@@ -19,12 +19,19 @@ def rounds_to(curve: ArrayLike, target: float, lower_is_better: bool = False) ->
     """
     x = vector(curve, "curve")
     if np.isnan(target):
-        raise ValueError("expected a number as target, got NaN; take a target that a baseline reached")
+        raise ValueError(
+            "expected a number as target, got NaN; take a target that a baseline reached"
+        )
     reached = np.flatnonzero(x <= target if lower_is_better else x >= target)
     return int(reached[0]) + 1 if len(reached) else None
 
 
-def speed_up(curve: ArrayLike, baseline: ArrayLike, target: float | None = None, lower_is_better: bool = False) -> float | None:
+def speed_up(
+    curve: ArrayLike,
+    baseline: ArrayLike,
+    target: float | None = None,
+    lower_is_better: bool = False,
+) -> float | None:
     """Rounds the baseline needs to the target over rounds this curve needs; the target is the baseline's best unless given.
 
     None if either never reaches it. Use raw curves of the same data, partition and seed (KDIA, Table 4).
@@ -36,11 +43,16 @@ def speed_up(curve: ArrayLike, baseline: ArrayLike, target: float | None = None,
         target = best_and_last(baseline, lower_is_better)["best"]
         if np.isnan(target):
             return None
-    slow, fast = rounds_to(baseline, target, lower_is_better), rounds_to(curve, target, lower_is_better)
+    slow, fast = (
+        rounds_to(baseline, target, lower_is_better),
+        rounds_to(curve, target, lower_is_better),
+    )
     return None if slow is None or fast is None else slow / fast
 
 
-def best_and_last(curve: ArrayLike, lower_is_better: bool = False, window: int = 10) -> dict[str, float]:
+def best_and_last(
+    curve: ArrayLike, lower_is_better: bool = False, window: int = 10
+) -> dict[str, float]:
     """The best value with its round, the last value, and the mean of the last `window` values.
 
     Measured on test data the best is chosen with the answers in view: compare it with papers that print it, trust `last`.
@@ -52,6 +64,14 @@ def best_and_last(curve: ArrayLike, lower_is_better: bool = False, window: int =
         raise ValueError(f"expected a window of at least 1 round, got {window}")
     x = vector(curve, "curve")
     if not len(x) or np.isnan(x).all():
-        return dict.fromkeys(("best", "best_round", "last", "last_mean"), undefined("best and last are undefined: no round was measured"))
+        return dict.fromkeys(
+            ("best", "best_round", "last", "last_mean"),
+            undefined("best and last are undefined: no round was measured"),
+        )
     at = int(np.nanargmin(x) if lower_is_better else np.nanargmax(x))
-    return {"best": float(x[at]), "best_round": at + 1, "last": float(x[-1]), "last_mean": float(x[-window:].mean())}
+    return {
+        "best": float(x[at]),
+        "best_round": at + 1,
+        "last": float(x[-1]),
+        "last_mean": float(x[-window:].mean()),
+    }

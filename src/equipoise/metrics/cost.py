@@ -10,7 +10,11 @@ from equipoise.metrics.undefined import undefined
 
 
 def cost(
-    rounds: ArrayLike, bytes_down: ArrayLike, bytes_up: ArrayLike, client_seconds: ArrayLike, server_seconds: ArrayLike
+    rounds: ArrayLike,
+    bytes_down: ArrayLike,
+    bytes_up: ArrayLike,
+    client_seconds: ArrayLike,
+    server_seconds: ArrayLike,
 ) -> dict[str, float]:
     """Totals of a run from the long table: four columns with a row per client and round, and the server's seconds per round.
 
@@ -22,15 +26,34 @@ def cost(
     {'bytes_down': 24.0, 'bytes_up': 12.0, 'client_seconds': 6.0, 'slowest_seconds': 5.0, 'server_seconds': 1.0,
      'seconds_per_round': 3.0}
     """
-    columns = {"bytes_down": vector(bytes_down), "bytes_up": vector(bytes_up), "client_seconds": vector(client_seconds)}
+    columns = {
+        "bytes_down": vector(bytes_down),
+        "bytes_up": vector(bytes_up),
+        "client_seconds": vector(client_seconds),
+    }
     of_round, server = vector(rounds), vector(server_seconds)
     lengths = {name: len(column) for name, column in columns.items()}
     if set(lengths.values()) != {len(of_round)}:
-        raise ValueError(f"expected one row per client and round in every column, got rounds: {len(of_round)} and {lengths}")
+        raise ValueError(
+            f"expected one row per client and round in every column, got rounds: {len(of_round)} and {lengths}"
+        )
     if len(np.unique(of_round)) > len(server):
-        raise ValueError(f"expected server seconds for every round, got {len(server)} for {len(np.unique(of_round))} rounds")
-    slowest = float(sum(columns["client_seconds"][of_round == number].max() for number in np.unique(of_round)))
+        raise ValueError(
+            f"expected server seconds for every round, got {len(server)} for {len(np.unique(of_round))} rounds"
+        )
+    slowest = float(
+        sum(columns["client_seconds"][of_round == number].max() for number in np.unique(of_round))
+    )
     totals = {name: float(column.sum()) for name, column in columns.items()}
     whole = slowest + float(server.sum())
-    per_round = whole / len(server) if len(server) else undefined("seconds per round are undefined: there was no round")
-    return {**totals, "slowest_seconds": slowest, "server_seconds": float(server.sum()), "seconds_per_round": per_round}
+    per_round = (
+        whole / len(server)
+        if len(server)
+        else undefined("seconds per round are undefined: there was no round")
+    )
+    return {
+        **totals,
+        "slowest_seconds": slowest,
+        "server_seconds": float(server.sum()),
+        "seconds_per_round": per_round,
+    }

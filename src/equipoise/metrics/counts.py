@@ -21,7 +21,13 @@ from equipoise.streams import stream
 
 BINS = 101
 POSITIVES, NEGATIVES, FOUND, MISTAKEN = range(4)
-MEASURES = ("auroc", "auprc", "balanced_accuracy", "sensitivity_at_specificity", "calibration_error")
+MEASURES = (
+    "auroc",
+    "auprc",
+    "balanced_accuracy",
+    "sensitivity_at_specificity",
+    "calibration_error",
+)
 CONFIDENCES = 15  # bins of the calibration error, as in `clinical.calibration_error`
 Counts = NDArray[np.int64]
 
@@ -41,7 +47,12 @@ def counted(probabilities: ArrayLike, labels: ArrayLike) -> Counts:
     table = np.zeros((p.shape[1], 4, BINS), np.int64)
     for c in range(p.shape[1]):
         own, named = y == c, called == c
-        for row, chosen in ((POSITIVES, own), (NEGATIVES, ~own), (FOUND, own & named), (MISTAKEN, ~own & named)):
+        for row, chosen in (
+            (POSITIVES, own),
+            (NEGATIVES, ~own),
+            (FOUND, own & named),
+            (MISTAKEN, ~own & named),
+        ):
             table[c, row] = np.bincount(bins[chosen, c], minlength=BINS)
     return table
 
@@ -58,8 +69,12 @@ def fault(table: Any, classes: int, samples: int | None = None) -> str | None:
         return f"expected counts of shape ({classes}, 4, {BINS}), got {found.dtype} of shape {found.shape}"
     sums = found.sum(-1)
     whole = sums[:, POSITIVES] + sums[:, NEGATIVES]
-    alike = whole.min() == whole.max() == sums[:, POSITIVES].sum() == sums[:, [FOUND, MISTAKEN]].sum()
-    fits = (found[:, FOUND] <= found[:, POSITIVES]).all() and (found[:, MISTAKEN] <= found[:, NEGATIVES]).all()
+    alike = (
+        whole.min() == whole.max() == sums[:, POSITIVES].sum() == sums[:, [FOUND, MISTAKEN]].sum()
+    )
+    fits = (found[:, FOUND] <= found[:, POSITIVES]).all() and (
+        found[:, MISTAKEN] <= found[:, NEGATIVES]
+    ).all()
     if not alike or not fits or (samples is not None and whole.max() != samples):
         return f"its counts contradict each other, or the {samples} samples they are of"
     return None
@@ -77,9 +92,17 @@ def measures(table: ArrayLike) -> dict[str, Array]:
     chosen = [1] if classes == 2 else range(classes)
     with np.errstate(invalid="ignore", divide="ignore"):
         ranked = [_of_ranks(n[..., c, POSITIVES, :], n[..., c, NEGATIVES, :]) for c in chosen]
-        found = {name: _mean(np.stack([one[name] for one in ranked])) for name in ("auroc", "auprc", "sensitivity_at_specificity")}
+        found = {
+            name: _mean(np.stack([one[name] for one in ranked]))
+            for name in ("auroc", "auprc", "sensitivity_at_specificity")
+        }
         found["balanced_accuracy"] = _mean(
-            np.stack([n[..., c, FOUND, :].sum(-1) / n[..., c, POSITIVES, :].sum(-1) for c in range(classes)])
+            np.stack(
+                [
+                    n[..., c, FOUND, :].sum(-1) / n[..., c, POSITIVES, :].sum(-1)
+                    for c in range(classes)
+                ]
+            )
         )
     found["calibration_error"] = _calibration_error(n)
     return {name: found[name] for name in MEASURES}
@@ -98,7 +121,9 @@ def resolution(table: ArrayLike) -> float:
     return float(np.mean(halves)) if halves else float("nan")
 
 
-def intervals(table: Counts, seed: int = 0, level: float = 0.95, draws: int = 1000) -> dict[str, Interval]:
+def intervals(
+    table: Counts, seed: int = 0, level: float = 0.95, draws: int = 1000
+) -> dict[str, Interval]:
     """Every measure with its percentile interval over other test sets of this size, drawn from the counts.
 
     With more than two classes each class is drawn by itself, since it is not known which samples stand behind two counts.
@@ -114,16 +139,25 @@ def redrawn(table: Counts, seed: int, draws: int) -> Counts:
     for c in [1] if classes == 2 else range(classes):
         # Four kinds of samples that exclude each other: positives found and missed, negatives mistaken and cleared.
         cells = np.stack(
-            [table[c, FOUND], table[c, POSITIVES] - table[c, FOUND], table[c, MISTAKEN], table[c, NEGATIVES] - table[c, MISTAKEN]]
+            [
+                table[c, FOUND],
+                table[c, POSITIVES] - table[c, FOUND],
+                table[c, MISTAKEN],
+                table[c, NEGATIVES] - table[c, MISTAKEN],
+            ]
         ).ravel()
         filled = np.flatnonzero(cells)
         samples = np.zeros((draws, 4 * BINS), np.int64)
         if len(filled):
-            samples[:, filled] = generator.multinomial(int(cells.sum()), cells[filled] / cells.sum(), draws)
+            samples[:, filled] = generator.multinomial(
+                int(cells.sum()), cells[filled] / cells.sum(), draws
+            )
         found, missed, mistaken, cleared = samples.reshape(draws, 4, BINS).swapaxes(0, 1)
         out[:, c] = np.stack([found + missed, mistaken + cleared, found, mistaken], axis=1)
         if classes == 2:  # the other class sees the same samples from the other end
-            out[:, 0] = np.stack([mistaken + cleared, found + missed, cleared, missed], axis=1)[..., ::-1]
+            out[:, 0] = np.stack([mistaken + cleared, found + missed, cleared, missed], axis=1)[
+                ..., ::-1
+            ]
     return out
 
 
@@ -143,10 +177,15 @@ def roc(positives: ArrayLike, negatives: ArrayLike) -> tuple[Array, Array]:
     >>> [values.tolist() for values in (x[[0, 1, 51, 101]] for x in roc(*counted([[0.5, 0.5], [0, 1]], [0, 1])[1, :2]))]
     [[0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 1.0, 1.0]]
     """
-    return tuple(np.append(0.0, _falling(n)) / max(1.0, float(float64(n).sum())) for n in (negatives, positives))  # type: ignore[return-value]
+    return tuple(
+        np.append(0.0, _falling(n)) / max(1.0, float(float64(n).sum()))
+        for n in (negatives, positives)
+    )  # type: ignore[return-value]
 
 
-def calibration(positives: ArrayLike, negatives: ArrayLike, groups: int = 10) -> list[tuple[float, float, int]]:
+def calibration(
+    positives: ArrayLike, negatives: ArrayLike, groups: int = 10
+) -> list[tuple[float, float, int]]:
     """For every tenth of the scores that occurs: the mean score, the share of positives, and how many samples it is of."""
     p, n, score = float64(positives), float64(negatives), np.arange(BINS) / 100
     group = np.minimum(np.arange(BINS) * groups // 100, groups - 1)
@@ -155,7 +194,13 @@ def calibration(positives: ArrayLike, negatives: ArrayLike, groups: int = 10) ->
         here = group == g
         count = float((p + n)[here].sum())
         if count:
-            found.append((float(((p + n) * score)[here].sum() / count), float(p[here].sum() / count), int(count)))
+            found.append(
+                (
+                    float(((p + n) * score)[here].sum() / count),
+                    float(p[here].sum() / count),
+                    int(count),
+                )
+            )
     return found
 
 
@@ -186,7 +231,11 @@ def _of_ranks(positives: Array, negatives: Array) -> dict[str, Array]:
     allowed = (1 - 0.9 + 1e-9) * n
     sensitivity = np.where(false <= allowed, true, 0).max(-1) / p[..., 0]
     exists = (p > 0)[..., 0] & (n > 0)[..., 0]
-    found = {"auroc": auroc, "auprc": (precision * own).sum(-1) / p[..., 0], "sensitivity_at_specificity": sensitivity}
+    found = {
+        "auroc": auroc,
+        "auprc": (precision * own).sum(-1) / p[..., 0],
+        "sensitivity_at_specificity": sensitivity,
+    }
     return {name: np.where(exists, value, np.nan) for name, value in found.items()}
 
 
@@ -204,4 +253,7 @@ def _mean(values: Array) -> Array:
     """Over the first axis, of what exists; NaN where nothing does."""
     known = ~np.isnan(values)
     count = known.sum(0)
-    return np.asarray(np.where(count > 0, np.where(known, values, 0).sum(0) / np.maximum(count, 1), np.nan), dtype=np.float64)
+    return np.asarray(
+        np.where(count > 0, np.where(known, values, 0).sum(0) / np.maximum(count, 1), np.nan),
+        dtype=np.float64,
+    )

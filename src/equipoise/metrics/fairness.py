@@ -20,7 +20,10 @@ def spread(values: ArrayLike, lower_is_better: bool = False) -> dict[str, float]
     """
     x = vector(values)
     if reason := what_is_missing(x):
-        return dict.fromkeys(("mean", "std", "min", "max", "worst_decile"), undefined(f"spread is undefined: {reason}"))
+        return dict.fromkeys(
+            ("mean", "std", "min", "max", "worst_decile"),
+            undefined(f"spread is undefined: {reason}"),
+        )
     from_worst = np.sort(x)[::-1] if lower_is_better else np.sort(x)
     tenth = from_worst[: -(-len(x) // 10)]
     return {
@@ -47,10 +50,14 @@ def collaborative_fairness(alone: ArrayLike, together: ArrayLike, rank: bool = F
     if reason := what_is_missing(s, p):
         return undefined(f"collaborative fairness is undefined: {reason}")
     if len(s) < 2:
-        return undefined("collaborative fairness is undefined: a correlation needs two clients, there is one")
+        return undefined(
+            "collaborative fairness is undefined: a correlation needs two clients, there is one"
+        )
     for name, x in (("alone", s), ("together", p)):
         if is_constant(x):
-            return undefined(f"collaborative fairness is undefined: all clients have the same value {x[0]:g} in `{name}`")
+            return undefined(
+                f"collaborative fairness is undefined: all clients have the same value {x[0]:g} in `{name}`"
+            )
     if rank:
         s, p = ranks(s), ranks(p)
     # Dividing by the range first keeps the squares of tiny differences from vanishing.
@@ -70,7 +77,9 @@ def angle(values: ArrayLike) -> float:
     if reason := what_is_missing(x):
         return undefined(f"the angle is undefined: {reason}")
     if not x.any():
-        return undefined("the angle is undefined: all values are 0, and a zero vector has no direction")
+        return undefined(
+            "the angle is undefined: all values are 0, and a zero vector has no direction"
+        )
     return float(np.arctan2(x.std(), x.mean()))
 
 
@@ -115,5 +124,7 @@ def _why_no_shares(x: np.ndarray) -> str:
     if reason := what_is_missing(x):
         return reason
     if x.min() < 0:
-        raise ValueError(f"expected amounts of at least 0, got {x.min():g}; gains and losses have no Gini or Jain: use negative_transfer")
+        raise ValueError(
+            f"expected amounts of at least 0, got {x.min():g}; gains and losses have no Gini or Jain: use negative_transfer"
+        )
     return "" if x.any() else "all values are 0, so nobody has any share"

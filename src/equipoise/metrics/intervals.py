@@ -29,7 +29,9 @@ class Interval:
     high: float | None
     std: float | None  # sample standard deviation (ddof 1) of the seeds or of the bootstrap draws
     count: int  # seeds or draws that counted
-    undefined: int = 0  # seeds or draws for which the number does not exist: never averaged in, always told
+    undefined: int = (
+        0  # seeds or draws for which the number does not exist: never averaged in, always told
+    )
 
 
 def over_seeds(values: ArrayLike, level: float = 0.95) -> Interval:
@@ -48,7 +50,14 @@ def over_seeds(values: ArrayLike, level: float = 0.95) -> Interval:
     known = x[~np.isnan(x)]
     count, missing = len(known), len(x) - len(known)
     if not count:
-        return Interval(undefined("the mean over seeds is undefined: no seed has a value"), None, None, None, 0, missing)
+        return Interval(
+            undefined("the mean over seeds is undefined: no seed has a value"),
+            None,
+            None,
+            None,
+            0,
+            missing,
+        )
     mean = float(known.mean())
     if count == 1:
         return Interval(mean, None, None, None, count, missing)
@@ -57,17 +66,25 @@ def over_seeds(values: ArrayLike, level: float = 0.95) -> Interval:
     return Interval(mean, float(mean - half), float(mean + half), std, count, missing)
 
 
-def each_over_seeds(rows: Sequence[Mapping[str, float]], level: float = 0.95) -> dict[str, Interval]:
+def each_over_seeds(
+    rows: Sequence[Mapping[str, float]], level: float = 0.95
+) -> dict[str, Interval]:
     """`over_seeds` of every entry of a measure that is a mapping, one row per seed.
 
     >>> each_over_seeds([{"worst": -0.1}, {"worst": -0.3}])["worst"].value
     -0.2
     """
-    return {name: over_seeds([row[name] for row in rows], level) for name in (rows[0] if rows else ())}
+    return {
+        name: over_seeds([row[name] for row in rows], level) for name in (rows[0] if rows else ())
+    }
 
 
 def bootstrap(
-    statistic: Statistic, *samples: Sequence[ArrayLike] | Array, seed: int, level: float = 0.95, draws: int = 1000
+    statistic: Statistic,
+    *samples: Sequence[ArrayLike] | Array,
+    seed: int,
+    level: float = 0.95,
+    draws: int = 1000,
 ) -> dict[str, Interval]:
     """Percentile intervals of a statistic of client means, drawing each client's test samples anew with replacement.
 
@@ -82,15 +99,24 @@ def bootstrap(
     """
     _check(level, draws)
     if len({len(rows) for rows in samples}) != 1 or not len(samples[0]):
-        raise ValueError(f"expected the same clients, at least one, for every model, got {[len(rows) for rows in samples]} clients")
+        raise ValueError(
+            f"expected the same clients, at least one, for every model, got {[len(rows) for rows in samples]} clients"
+        )
     tables = [_table(place, rows) for place, rows in enumerate(zip(*samples, strict=True))]
     means = np.stack([table.mean(0) for table in tables], axis=1)
-    redrawn = np.stack([_resampled_means(table, draws, seed, place) for place, table in enumerate(tables)], axis=2)
+    redrawn = np.stack(
+        [_resampled_means(table, draws, seed, place) for place, table in enumerate(tables)], axis=2
+    )
     return _percentiles(statistic, means, redrawn, level)
 
 
 def bootstrap_counts(
-    statistic: Statistic, *correct: ArrayLike, totals: ArrayLike, seed: int, level: float = 0.95, draws: int = 1000
+    statistic: Statistic,
+    *correct: ArrayLike,
+    totals: ArrayLike,
+    seed: int,
+    level: float = 0.95,
+    draws: int = 1000,
 ) -> dict[str, Interval]:
     """`bootstrap` where only counts are left: how many of each client's `totals` test samples were right.
 
@@ -103,14 +129,20 @@ def bootstrap_counts(
     _check(level, draws)
     pairs = [vectors(right, totals, ("correct", "totals")) for right in correct]
     for right, n in pairs:
-        if not (np.array_equal(right, right.round()) and np.all((right >= 0) & (right <= n) & (n >= 1))):
+        if not (
+            np.array_equal(right, right.round()) and np.all((right >= 0) & (right <= n) & (n >= 1))
+        ):
             raise ValueError(
                 "expected whole counts from 0 to each client's total, and totals of at least 1; multiply accuracies by totals and round"
             )
     means = np.stack([right / n for right, n in pairs])
     generators = (stream(seed, "bootstrap_counts", place) for place in range(len(pairs)))
     redrawn = np.stack(
-        [g.binomial(n.astype(np.int64), right / n, (draws, len(n))) / n for g, (right, n) in zip(generators, pairs, strict=True)], 1
+        [
+            g.binomial(n.astype(np.int64), right / n, (draws, len(n))) / n
+            for g, (right, n) in zip(generators, pairs, strict=True)
+        ],
+        1,
     )
     return _percentiles(statistic, means, redrawn, level)
 
@@ -128,9 +160,14 @@ def between_client_variance(values: ArrayLike, sampling_variances: ArrayLike) ->
     """
     x, v = vectors(values, sampling_variances, ("values", "sampling_variances"))
     if reason := what_is_missing(x, v):
-        return dict.fromkeys(("raw", "sampling", "debiased"), undefined(f"between-client variance is undefined: {reason}"))
+        return dict.fromkeys(
+            ("raw", "sampling", "debiased"),
+            undefined(f"between-client variance is undefined: {reason}"),
+        )
     if v.min() < 0:
-        raise ValueError(f"sampling_variances: expected at least 0, got {v.min():g}; for accuracies use accuracy_variance")
+        raise ValueError(
+            f"sampling_variances: expected at least 0, got {v.min():g}; for accuracies use accuracy_variance"
+        )
     raw, sampling = float(x.var()), float((1 - 1 / len(x)) * v.mean())
     return {"raw": raw, "sampling": sampling, "debiased": max(0.0, raw - sampling)}
 
@@ -143,7 +180,9 @@ def accuracy_variance(accuracies: ArrayLike, totals: ArrayLike) -> Array:
     """
     a, n = vectors(accuracies, totals, ("accuracies", "totals"))
     if ((a < 0) | (a > 1)).any() or (n < 1).any():
-        raise ValueError("expected accuracies from 0 to 1 and totals of at least 1; divide percentages by 100")
+        raise ValueError(
+            "expected accuracies from 0 to 1 and totals of at least 1; divide percentages by 100"
+        )
     return np.where(n > 1, a * (1 - a) / np.maximum(n - 1, 1), np.nan)
 
 
@@ -162,17 +201,28 @@ def _resampled_means(table: Array, draws: int, seed: int, place: int) -> Array:
     """Column means of `draws` resamplings of the rows, (draws, columns); equal rows are drawn together, which is the same and fast."""
     kinds, counts = np.unique(table, axis=0, return_counts=True)
     generator, total = stream(seed, "bootstrap", place), len(table)
-    block = max(1, 1_000_000 // len(kinds))  # bounds memory for real-valued rows, which are all different
+    block = max(
+        1, 1_000_000 // len(kinds)
+    )  # bounds memory for real-valued rows, which are all different
     sizes = [min(block, draws - start) for start in range(0, draws, block)]
-    return np.concatenate([generator.multinomial(total, counts / total, size) @ kinds / total for size in sizes])
+    return np.concatenate(
+        [generator.multinomial(total, counts / total, size) @ kinds / total for size in sizes]
+    )
 
 
-def _percentiles(statistic: Statistic, means: Array, redrawn: Array, level: float) -> dict[str, Interval]:
+def _percentiles(
+    statistic: Statistic, means: Array, redrawn: Array, level: float
+) -> dict[str, Interval]:
     value = statistic(*means)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UndefinedMetric)  # counted below; a thousand warnings would hide the one that matters
+        warnings.simplefilter(
+            "ignore", UndefinedMetric
+        )  # counted below; a thousand warnings would hide the one that matters
         rows = [statistic(*draw) for draw in redrawn]
-    return {name: percentile_interval(float(value[name]), np.array([row[name] for row in rows]), level) for name in value}
+    return {
+        name: percentile_interval(float(value[name]), np.array([row[name] for row in rows]), level)
+        for name in value
+    }
 
 
 def percentile_interval(value: float, drawn: Array, level: float) -> Interval:

@@ -40,4 +40,6 @@ def weights_received(rounds: Sequence[Mapping[str, float]], ids: Sequence[str]) 
 
 def _refuse_strangers(seen: Iterable[str], ids: Sequence[str]) -> None:
     if strangers := sorted(set(seen) - set(ids)):
-        raise ValueError(f"expected only the clients in ids, got {strangers[:5]} besides; pass the ids of all clients of the run")
+        raise ValueError(
+            f"expected only the clients in ids, got {strangers[:5]} besides; pass the ids of all clients of the run"
+        )

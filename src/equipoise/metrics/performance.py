@@ -18,12 +18,18 @@ def accuracy(logits: ArrayLike, labels: ArrayLike) -> float:
     0.6666666666666666
     """
     z, y = classified(logits, labels, "logits")
-    return float(np.mean(hits(z, y))) if len(y) else undefined("accuracy is undefined: there are no samples")
+    return (
+        float(np.mean(hits(z, y)))
+        if len(y)
+        else undefined("accuracy is undefined: there are no samples")
+    )
 
 
 def hits(scores: Array, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which rows are largest at their label; no row of a diverged model is, one that masks other classes by -inf may be."""
-    return np.asarray((scores.argmax(1) == labels) & np.isfinite(scores.max(1, initial=-np.inf)), dtype=np.bool_)
+    return np.asarray(
+        (scores.argmax(1) == labels) & np.isfinite(scores.max(1, initial=-np.inf)), dtype=np.bool_
+    )
 
 
 def log_loss(logits: ArrayLike, labels: ArrayLike) -> float:
@@ -36,7 +42,9 @@ def log_loss(logits: ArrayLike, labels: ArrayLike) -> float:
     if not len(y):
         return undefined("log loss is undefined: there are no samples")
     if not np.isfinite(z.max(1)).all():
-        return undefined("log loss is undefined: some logits are NaN or infinite; the model has diverged")
+        return undefined(
+            "log loss is undefined: some logits are NaN or infinite; the model has diverged"
+        )
     return float(
         F.cross_entropy(torch.tensor(z), torch.tensor(y))
     )  # torch's own: the bits of a run that is resumed are those it began with
@@ -60,7 +68,11 @@ def squared_error(outputs: ArrayLike, targets: ArrayLike) -> float:
     1.3333333333333333
     """
     y, t = vectors(outputs, targets, ("outputs", "targets"))
-    return float(np.mean((y - t) ** 2)) if len(y) else undefined("the squared error is undefined: there are no samples")
+    return (
+        float(np.mean((y - t) ** 2))
+        if len(y)
+        else undefined("the squared error is undefined: there are no samples")
+    )
 
 
 def rmse(outputs: ArrayLike, targets: ArrayLike) -> float:
@@ -79,16 +91,24 @@ def mae(outputs: ArrayLike, targets: ArrayLike) -> float:
     1.0
     """
     y, t = vectors(outputs, targets, ("outputs", "targets"))
-    return float(np.mean(np.abs(y - t))) if len(y) else undefined("MAE is undefined: there are no samples")
+    return (
+        float(np.mean(np.abs(y - t)))
+        if len(y)
+        else undefined("MAE is undefined: there are no samples")
+    )
 
 
 def classified(scores: ArrayLike, labels: ArrayLike, name: str) -> tuple[Array, NDArray[np.int64]]:
     """Checked rows of one score per class, and labels that fit them."""
     z, y = float64(scores), vector(labels, "labels")
     if z.ndim != 2 or len(z) != len(y):
-        raise ValueError(f"{name}: expected shape (samples, classes) with {len(y)} rows, one per label, got {z.shape}")
+        raise ValueError(
+            f"{name}: expected shape (samples, classes) with {len(y)} rows, one per label, got {z.shape}"
+        )
     whole = y.astype(np.int64)
     if len(y) and not ((whole == y).all() and whole.min() >= 0 and whole.max() < z.shape[1]):
         wrong = sorted(set(y.tolist()) - set(range(z.shape[1])))
-        raise ValueError(f"labels: expected whole numbers from 0 to {z.shape[1] - 1}, got {wrong[:5]}; give one column per class")
+        raise ValueError(
+            f"labels: expected whole numbers from 0 to {z.shape[1] - 1}, got {wrong[:5]}; give one column per class"
+        )
     return z, whole

@@ -22,7 +22,9 @@ class Metric:
     function: Function  # of the network's outputs (logits, or values) and the truth, in float64; NaN where it does not exist
     higher_is_better: bool
     unit: str  # "%": a share from 0 to 1, printed in percent; "": printed as it is
-    needs: Literal["classes", "two classes", "values"]  # two classes: among the samples, too; with fewer it does not exist
+    needs: Literal[
+        "classes", "two classes", "values"
+    ]  # two classes: among the samples, too; with fewer it does not exist
 
     @property
     def lower_is_better(self) -> bool:
@@ -60,10 +62,20 @@ METRICS = (
     Metric("mae", performance.mae, False, "", "values"),
     Metric("auroc", _of_probabilities(clinical.auroc), True, "%", "two classes"),
     Metric("auprc", _of_probabilities(clinical.auprc), True, "%", "two classes"),
-    Metric("balanced_accuracy", _of_probabilities(clinical.balanced_accuracy), True, "%", "classes"),
+    Metric(
+        "balanced_accuracy", _of_probabilities(clinical.balanced_accuracy), True, "%", "classes"
+    ),
     Metric("f1", _of_probabilities(clinical.f1), True, "%", "classes"),
-    Metric("sensitivity_at_specificity", _of_probabilities(clinical.sensitivity_at_specificity), True, "%", "two classes"),
-    Metric("calibration_error", _of_probabilities(clinical.calibration_error), False, "%", "classes"),
+    Metric(
+        "sensitivity_at_specificity",
+        _of_probabilities(clinical.sensitivity_at_specificity),
+        True,
+        "%",
+        "two classes",
+    ),
+    Metric(
+        "calibration_error", _of_probabilities(clinical.calibration_error), False, "%", "classes"
+    ),
 )
 USUAL = ("accuracy", "rmse")  # what results are about unless something else is asked for
 
@@ -100,9 +112,15 @@ def check(task: Task, listed: Sequence[str] = (), main: str | None = None) -> No
         metric = find(name, task)
         if not metric.fits(task):
             key = "evaluation.main" if name == main else "evaluation.metrics"
-            kind = f"is {task.kind}" if task.classifies == (metric.needs == "values") else "has one class"
+            kind = (
+                f"is {task.kind}"
+                if task.classifies == (metric.needs == "values")
+                else "has one class"
+            )
             fitting = ", ".join(other.name for other in METRICS if other.fits(task))
-            raise ValueError(f"{key}: {name} needs {metric.needs}, but the task {kind}; choose among {fitting}")
+            raise ValueError(
+                f"{key}: {name} needs {metric.needs}, but the task {kind}; choose among {fitting}"
+            )
 
 
 def main_of(names: Sequence[str], main: str | None = None) -> str:
@@ -111,7 +129,10 @@ def main_of(names: Sequence[str], main: str | None = None) -> str:
     >>> main_of(["loss", "auroc", "f1"]), main_of(["auroc", "accuracy"]), main_of(["auroc", "accuracy"], "auroc")
     ('auroc', 'accuracy', 'auroc')
     """
-    usual, others = [name for name in names if name in USUAL], [name for name in names if name != "loss"]
+    usual, others = (
+        [name for name in names if name in USUAL],
+        [name for name in names if name != "loss"],
+    )
     return main or (usual or others or list(names))[0]
 
 
@@ -123,5 +144,9 @@ def why_main(names: Sequence[str], main: str | None = None) -> str:
     """
     if main or not names or set(names) & set(USUAL):
         return ""
-    which = "the only one measured" if main_of(names) == "loss" else "the first measured that is not the loss"
+    which = (
+        "the only one measured"
+        if main_of(names) == "loss"
+        else "the first measured that is not the loss"
+    )
     return f"the main metric is {main_of(names)}, {which}; evaluation.main names another"

@@ -67,7 +67,9 @@ def divergence(clients: Sequence[Point], reference: Point) -> dict[str, float]:
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
 
-def feature_similarity(real: ArrayLike, real_labels: ArrayLike, made: ArrayLike, made_labels: ArrayLike, classes: int) -> Array:
+def feature_similarity(
+    real: ArrayLike, real_labels: ArrayLike, made: ArrayLike, made_labels: ArrayLike, classes: int
+) -> Array:
     """KDIA's Figure 7: of each class, the mean cosine between all pairs of a real and a generated feature; NaN where a class lacks one of them.
 
     Features of convolutions (n, channels, height, width) are first averaged over space.
@@ -82,7 +84,14 @@ def feature_similarity(real: ArrayLike, real_labels: ArrayLike, made: ArrayLike,
         unit = flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-12)
         # the mean over pairs of products is the product of means
         means.append(
-            np.stack([unit[labels == c].mean(0) if (labels == c).any() else np.full(flat.shape[1], np.nan) for c in range(classes)])
+            np.stack(
+                [
+                    unit[labels == c].mean(0)
+                    if (labels == c).any()
+                    else np.full(flat.shape[1], np.nan)
+                    for c in range(classes)
+                ]
+            )
         )
     return np.asarray((means[0] * means[1]).sum(1))
 
@@ -90,13 +99,21 @@ def feature_similarity(real: ArrayLike, real_labels: ArrayLike, made: ArrayLike,
 def _flat(first: Point, second: Point) -> tuple[Array, Array]:
     """Both as flat vectors, entries matched by name and shape: equal sizes alone would compare unlike weights."""
     if isinstance(first, Mapping) != isinstance(second, Mapping):
-        raise TypeError("expected two vectors or two mappings of arrays, got one of each; pass the same kind twice")
+        raise TypeError(
+            "expected two vectors or two mappings of arrays, got one of each; pass the same kind twice"
+        )
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         if unmatched := sorted(first.keys() ^ second.keys()):
-            raise ValueError(f"expected the same names in both, but {unmatched} are in one only; compare models of one architecture")
+            raise ValueError(
+                f"expected the same names in both, but {unmatched} are in one only; compare models of one architecture"
+            )
         pairs = [_flat(first[name], second[name]) for name in first]
-        return np.concatenate([a for a, _ in pairs] or [np.empty(0)]), np.concatenate([b for _, b in pairs] or [np.empty(0)])
+        return np.concatenate([a for a, _ in pairs] or [np.empty(0)]), np.concatenate(
+            [b for _, b in pairs] or [np.empty(0)]
+        )
     a, b = float64(first), float64(second)  # type: ignore[arg-type]
     if a.shape != b.shape:
-        raise ValueError(f"expected arrays of one shape, got {a.shape} and {b.shape}; compare models of one architecture")
+        raise ValueError(
+            f"expected arrays of one shape, got {a.shape} and {b.shape}; compare models of one architecture"
+        )
     return a.ravel(), b.ravel()

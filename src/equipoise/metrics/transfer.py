@@ -9,7 +9,9 @@ from equipoise.checked.arrays import vectors
 from equipoise.metrics.undefined import undefined, what_is_missing
 
 
-def negative_transfer(alone: ArrayLike, together: ArrayLike, lower_is_better: bool = False) -> dict[str, float]:
+def negative_transfer(
+    alone: ArrayLike, together: ArrayLike, lower_is_better: bool = False
+) -> dict[str, float]:
     """Change against local training, together minus alone, over clients: average, worst, p10, p90, share harmed (FedeKD, section 4.2).
 
     The sign is the paper's: for accuracy a harmed client has a negative change and the worst is the minimum; for an
@@ -22,7 +24,10 @@ def negative_transfer(alone: ArrayLike, together: ArrayLike, lower_is_better: bo
     """
     a, t = vectors(alone, together)
     if reason := what_is_missing(a, t):
-        return dict.fromkeys(("average", "worst", "p10", "p90", "harmed"), undefined(f"negative transfer is undefined: {reason}"))
+        return dict.fromkeys(
+            ("average", "worst", "p10", "p90", "harmed"),
+            undefined(f"negative transfer is undefined: {reason}"),
+        )
     change = t - a
     return {
         "average": float(change.mean()),

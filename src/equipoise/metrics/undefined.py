@@ -32,4 +32,8 @@ def what_is_missing(*rows: Array) -> str:
     if len(rows[0]) == 0:
         return "there are no values"
     bad = np.flatnonzero(~np.all(np.isfinite(rows), axis=0))
-    return f"the values at positions {bad.tolist()} are not finite; leave those out, and say so" if len(bad) else ""
+    return (
+        f"the values at positions {bad.tolist()} are not finite; leave those out, and say so"
+        if len(bad)
+        else ""
+    )

@@ -6,4 +6,15 @@ from equipoise.models.model import Model, Outputs
 from equipoise.models.network import Network, shape_after, wrap
 from equipoise.models.registry import build, describe, names
 
-__all__ = ["Generator", "Mixture", "Model", "Network", "Outputs", "build", "describe", "names", "shape_after", "wrap"]
+__all__ = [
+    "Generator",
+    "Mixture",
+    "Model",
+    "Network",
+    "Outputs",
+    "build",
+    "describe",
+    "names",
+    "shape_after",
+    "wrap",
+]

@@ -23,11 +23,17 @@ class Generator(nn.Module):
     """
 
     def __init__(
-        self, shape: Sequence[int], classes: int, noise: int = 100, out_act: Literal["sigmoid", "relu", "softplus"] = "sigmoid"
+        self,
+        shape: Sequence[int],
+        classes: int,
+        noise: int = 100,
+        out_act: Literal["sigmoid", "relu", "softplus"] = "sigmoid",
     ) -> None:
         super().__init__()
         if out_act not in OUTPUT:
-            raise ValueError(f"unknown out_act {out_act!r}; it has to be one of {', '.join(OUTPUT)}")
+            raise ValueError(
+                f"unknown out_act {out_act!r}; it has to be one of {', '.join(OUTPUT)}"
+            )
         if len(shape) not in (1, 3):
             raise ValueError(
                 f"features have to be flat (size,) or a map (channels, height, width) to be generated; theirs is {tuple(shape)}"
@@ -36,7 +42,11 @@ class Generator(nn.Module):
         self.noise = noise
         self.label = nn.Embedding(classes, classes)
         side = max(self.shape[1:], default=1)
-        layers = _flat(noise + classes, math.prod(self.shape)) if side == 1 else _map(noise + classes, self.shape[0], side)
+        layers = (
+            _flat(noise + classes, math.prod(self.shape))
+            if side == 1
+            else _map(noise + classes, self.shape[0], side)
+        )
         self.layers = nn.Sequential(*layers, OUTPUT[out_act]())
 
     def forward(self, noise: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -58,11 +68,19 @@ def _flat(inputs: int, outputs: int) -> list[nn.Module]:
 def _map(inputs: int, channels: int, side: int) -> list[nn.Module]:
     """Transposed convolutions from 1x1 to at least side x side; all but the last with batch norm and LeakyReLU."""
     one_more, four, doubled = (2, 1, 0), (4, 1, 0), (4, 2, 1)  # kernel, stride, padding
-    steps = [one_more] * (side - 1) if side <= 8 else [four] + [doubled] * math.ceil(math.log2(side / 4))
+    steps = (
+        [one_more] * (side - 1)
+        if side <= 8
+        else [four] + [doubled] * math.ceil(math.log2(side / 4))
+    )
     widths = [inputs, *(max(512 >> place, 64) for place in range(len(steps) - 1)), channels]
     layers: list[nn.Module] = []
     for (kernel, stride, padding), inner, outer in zip(steps, widths, widths[1:], strict=False):
-        layers += [nn.ConvTranspose2d(inner, outer, kernel, stride, padding, bias=False), nn.BatchNorm2d(outer), nn.LeakyReLU(0.2)]
+        layers += [
+            nn.ConvTranspose2d(inner, outer, kernel, stride, padding, bias=False),
+            nn.BatchNorm2d(outer),
+            nn.LeakyReLU(0.2),
+        ]
     return layers[:-2]
 
 

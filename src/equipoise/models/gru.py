@@ -19,12 +19,21 @@ class History(nn.Module):
     no event: it stands in for the history of a patient who has none. Indices past a table's end share its last row, "unknown".
     """
 
-    def __init__(self, codes: int, postals: int, sexes: int, embedding: int, hidden: int, dropout: float) -> None:
+    def __init__(
+        self, codes: int, postals: int, sexes: int, embedding: int, hidden: int, dropout: float
+    ) -> None:
         super().__init__()
         self.code = nn.Embedding(codes + 2, embedding)  # 0 and "unknown" beside the codes 1..codes
         self.sex = nn.Embedding(sexes + 1, 8)
         self.postal = nn.Embedding(postals + 1, 16)
-        self.gru = nn.GRU(embedding + 3, hidden, num_layers=2, batch_first=True, bidirectional=True, dropout=dropout)
+        self.gru = nn.GRU(
+            embedding + 3,
+            hidden,
+            num_layers=2,
+            batch_first=True,
+            bidirectional=True,
+            dropout=dropout,
+        )
         self.project = nn.Linear(2 * hidden, hidden)
         self.score = nn.Linear(hidden, 1, bias=False)
         self.size = 2 * hidden + 8 + 16
@@ -32,17 +41,23 @@ class History(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         states, mask = self.states(x)
         context = (self.attention(states, mask).unsqueeze(1) @ states).squeeze(1)
-        return torch.cat([context, _looked_up(self.sex, x[:, 0, 0]), _looked_up(self.postal, x[:, 0, 1])], dim=1)
+        return torch.cat(
+            [context, _looked_up(self.sex, x[:, 0, 0]), _looked_up(self.postal, x[:, 0, 1])], dim=1
+        )
 
     def states(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The GRU's state after every event (B, L, 2 * hidden), and which of them are events (B, L)."""
         count = x[:, 0, 2].long()
         steps = torch.arange(x.shape[1] - 1, device=x.device)
         events = torch.where((steps < count.unsqueeze(1)).unsqueeze(2), x[:, 1:], 0.0)
-        count = count.clamp(min=1)  # a packed sequence cannot be empty: the first row, now zeros, stands for "no event"
+        count = count.clamp(
+            min=1
+        )  # a packed sequence cannot be empty: the first row, now zeros, stands for "no event"
         inputs = torch.cat([_looked_up(self.code, events[..., 0]), events[..., 1:]], dim=2)
         packed = pack_padded_sequence(inputs, count.cpu(), batch_first=True, enforce_sorted=False)
-        states, _ = pad_packed_sequence(self.gru(packed)[0], batch_first=True, total_length=len(steps))
+        states, _ = pad_packed_sequence(
+            self.gru(packed)[0], batch_first=True, total_length=len(steps)
+        )
         return states, steps < count.unsqueeze(1)
 
     def attention(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -63,9 +78,13 @@ def gru(
 ) -> Network:
     """FedAKD's patient model: two-layer bidirectional GRU with additive attention and embeddings of sex and postal code."""
     if len(task.shape) != 2 or task.shape[0] < 2 or task.shape[1] != 4:
-        raise ValueError(f"needs samples of shape (1 + events, 4), row 0 = (sex, postal, length, 0); these have shape {task.shape}")
+        raise ValueError(
+            f"needs samples of shape (1 + events, 4), row 0 = (sex, postal, length, 0); these have shape {task.shape}"
+        )
     history = History(codes, postals, sexes, embedding, hidden, dropout)
-    return Network(history, nn.Sequential(nn.Dropout(dropout), nn.Linear(history.size, task.outputs)))
+    return Network(
+        history, nn.Sequential(nn.Dropout(dropout), nn.Linear(history.size, task.outputs))
+    )
 
 
 def _looked_up(table: nn.Embedding, indices: torch.Tensor) -> torch.Tensor:

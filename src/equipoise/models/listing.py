@@ -11,14 +11,23 @@ from equipoise.task import Task
 
 # By how a sample is called: rows of a table, images, and a patient's history of 20 events.
 SHAPES = {"row of 30": (30,), "1x28x28": (1, 28, 28), "3x32x32": (3, 32, 32), "history": (21, 4)}
-_CALLED = {"row of 30": "rows", "1x28x28": "images", "3x32x32": "colour images", "history": "histories"}
+_CALLED = {
+    "row of 30": "rows",
+    "1x28x28": "images",
+    "3x32x32": "colour images",
+    "history": "histories",
+}
 
 
 def listed() -> list[dict[str, Any]]:
     """Every model with its inputs, the number of its parameters for some of them with 10 outputs, its options and what it is."""
     found = []
     for name in names():
-        sizes = {shown: size for shown, shape in SHAPES.items() if (size := _size(name, shape)) is not None}
+        sizes = {
+            shown: size
+            for shown, shape in SHAPES.items()
+            if (size := _size(name, shape)) is not None
+        }
         about = describe(name)
         found.append(
             {
@@ -39,13 +48,20 @@ def _inputs(shapes: list[str]) -> str:
     """
     if len(shapes) == len(SHAPES):
         return "anything"
-    return "images" if set(shapes) == {"1x28x28", "3x32x32"} else ", ".join(_CALLED[shape] for shape in shapes)
+    return (
+        "images"
+        if set(shapes) == {"1x28x28", "3x32x32"}
+        else ", ".join(_CALLED[shape] for shape in shapes)
+    )
 
 
 def _size(name: str, shape: tuple[int, ...]) -> int | None:
     """The number of parameters; None where the model does not take such samples."""
     try:
         with torch.random.fork_rng(devices=[]):
-            return sum(parameter.numel() for parameter in build(name, Task("classification", shape, 10)).parameters())
+            return sum(
+                parameter.numel()
+                for parameter in build(name, Task("classification", shape, 10)).parameters()
+            )
     except ValueError:
         return None

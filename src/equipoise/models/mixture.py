@@ -38,9 +38,19 @@ class Mixture(Network):
         """Networks by name, for each expert the name of its network, and its weight; without weights all count alike."""
         weights = torch.full((len(experts),), 1 / len(experts)) if weights is None else weights
         names, given = list(networks), [offsets.get(expert) for expert in experts]
-        added = torch.stack([torch.zeros(task.outputs) if one is None else one.float() for one in given])
-        head = Head({expert: names.index(network) for expert, network in experts.items()}, weights.float(), added, task.classifies)
-        super().__init__(Networks(dict(networks)), head.to(next((p.device for net in networks.values() for p in net.parameters()), "cpu")))
+        added = torch.stack(
+            [torch.zeros(task.outputs) if one is None else one.float() for one in given]
+        )
+        head = Head(
+            {expert: names.index(network) for expert, network in experts.items()},
+            weights.float(),
+            added,
+            task.classifies,
+        )
+        super().__init__(
+            Networks(dict(networks)),
+            head.to(next((p.device for net in networks.values() for p in net.parameters()), "cpu")),
+        )
 
 
 class Networks(nn.ModuleDict):
@@ -56,7 +66,9 @@ class Head(nn.Module):
     weights: Tensor
     offsets: Tensor
 
-    def __init__(self, experts: Mapping[str, int], weights: Tensor, offsets: Tensor, classifies: bool) -> None:
+    def __init__(
+        self, experts: Mapping[str, int], weights: Tensor, offsets: Tensor, classifies: bool
+    ) -> None:
         """Experts by name, each with the place of its network."""
         super().__init__()
         self.names, self.sources = list(experts), list(experts.values())

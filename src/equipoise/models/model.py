@@ -15,7 +15,9 @@ class Model:
 
     def __init__(self, net: nn.Module, name: str) -> None:
         self.net, self.name = net, name
-        self.trained: dict[str, nn.Parameter] = {key: p for key, p in net.named_parameters() if p.requires_grad}
+        self.trained: dict[str, nn.Parameter] = {
+            key: p for key, p in net.named_parameters() if p.requires_grad
+        }
         self._entries: dict[str, Tensor] = dict(net.state_dict(keep_vars=True))
         self._tensors = [entry.detach() for entry in self._entries.values()]
         self.untrained = frozenset(self._entries.keys() - self.trained.keys())
@@ -68,4 +70,6 @@ class Outputs:
     model: Model
     features: Tensor
     logits: Tensor
-    peers: tuple[Outputs, ...] = ()  # the passes of all models stepped on this batch, this one included
+    peers: tuple[
+        Outputs, ...
+    ] = ()  # the passes of all models stepped on this batch, this one included

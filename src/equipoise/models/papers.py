@@ -7,7 +7,14 @@ from typing import Literal
 from torch import nn
 
 from equipoise.models.network import Network
-from equipoise.models.parts import Probability, convolutional, dense, image_shape, pooled_relu, size_after
+from equipoise.models.parts import (
+    Probability,
+    convolutional,
+    dense,
+    image_shape,
+    pooled_relu,
+    size_after,
+)
 from equipoise.task import Task
 
 
@@ -46,7 +53,11 @@ def bench_cnn(task: Task) -> Network:
 def moon_cnn(task: Task, *, split: Literal["map", "projection"] = "map") -> Network:
     """MOON's simple CNN; features are the 16-channel map, as in KDIA, or with split "projection" MOON's 256 numbers."""
     convolutions = _two_convolutions(task, 6, 16)
-    projection = [nn.Flatten(), *dense([size_after(convolutions, task), 120, 84, 84]), nn.Linear(84, 256)]
+    projection = [
+        nn.Flatten(),
+        *dense([size_after(convolutions, task), 120, 84, 84]),
+        nn.Linear(84, 256),
+    ]
     classifier = nn.Linear(256, task.outputs)
     if split == "map":
         return Network(convolutions, nn.Sequential(*projection, classifier))
@@ -74,6 +85,11 @@ def _two_convolutions(task: Task, first: int, second: int, padding: int = 0) -> 
 def _pooled(task: Task, widths: list[int], hidden: int) -> Network:
     """3x3 convolutions, the first two each followed by a pool, then an adaptive pool: any image from 4x4 pixels on."""
     layers: list[nn.Module] = []
-    for place, (inner, outer) in enumerate(zip([image_shape(task)[0], *widths], widths, strict=False)):
-        layers += [nn.Conv2d(inner, outer, 3, padding=1), *(pooled_relu() if place < 2 else [nn.ReLU()])]
+    for place, (inner, outer) in enumerate(
+        zip([image_shape(task)[0], *widths], widths, strict=False)
+    ):
+        layers += [
+            nn.Conv2d(inner, outer, 3, padding=1),
+            *(pooled_relu() if place < 2 else [nn.ReLU()]),
+        ]
     return convolutional(task, nn.Sequential(*layers, nn.AdaptiveAvgPool2d(4)), [hidden])

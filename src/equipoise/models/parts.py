@@ -43,10 +43,15 @@ def pooled_relu() -> list[nn.Module]:
 
 def dense(sizes: list[int]) -> list[nn.Module]:
     """Linear layers of these sizes, each followed by ReLU."""
-    return [layer for inner, outer in pairwise(sizes) for layer in (nn.Linear(inner, outer), nn.ReLU())]
+    return [
+        layer for inner, outer in pairwise(sizes) for layer in (nn.Linear(inner, outer), nn.ReLU())
+    ]
 
 
 def convolutional(task: Task, convolutions: nn.Sequential, hidden: list[int]) -> Network:
     """Convolutions, flattened, then hidden layers with ReLU as features; one linear layer as head."""
     sizes = [size_after(convolutions, task), *hidden]
-    return Network(nn.Sequential(*convolutions, nn.Flatten(), *dense(sizes)), nn.Linear(sizes[-1], task.outputs))
+    return Network(
+        nn.Sequential(*convolutions, nn.Flatten(), *dense(sizes)),
+        nn.Linear(sizes[-1], task.outputs),
+    )

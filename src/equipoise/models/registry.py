@@ -15,12 +15,33 @@ from equipoise.checked.names import nearest, quoted
 from equipoise.models.basic import cnn, mlp, simple_cnn
 from equipoise.models.gru import gru
 from equipoise.models.network import Network, trial, wrap
-from equipoise.models.papers import bench_cnn, corefed_cnn, fedave_cifar, fedave_mnist, lenet, moon_cnn, private_cnn, proxy_cnn
+from equipoise.models.papers import (
+    bench_cnn,
+    corefed_cnn,
+    fedave_cifar,
+    fedave_mnist,
+    lenet,
+    moon_cnn,
+    private_cnn,
+    proxy_cnn,
+)
 from equipoise.models.resnet import resnet10, resnet12
 from equipoise.task import Task
 
 _FACTORIES: list[Callable[..., Network]] = [
-    *(mlp, cnn, simple_cnn, corefed_cnn, fedave_mnist, fedave_cifar, lenet, bench_cnn, moon_cnn, private_cnn, proxy_cnn),
+    *(
+        mlp,
+        cnn,
+        simple_cnn,
+        corefed_cnn,
+        fedave_mnist,
+        fedave_cifar,
+        lenet,
+        bench_cnn,
+        moon_cnn,
+        private_cnn,
+        proxy_cnn,
+    ),
     *(resnet10, resnet12, gru),
 ]
 ARCHITECTURES = {factory.__name__: factory for factory in _FACTORIES}
@@ -70,14 +91,26 @@ def build(spec: str | Mapping[str, Any], task: Task, imports: Imports = OWN) -> 
     try:
         return validate_call(factory)(task, **options)
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, one['loc']))} = {quoted(one['input'])}: {one['msg']}" for one in error.errors())
+        wrong = "; ".join(
+            f"{'.'.join(map(str, one['loc']))} = {quoted(one['input'])}: {one['msg']}"
+            for one in error.errors()
+        )
         raise ValueError(f"model {name!r}: {wrong}; the defaults are {_options(factory)}") from None
-    except (ValueError, RuntimeError, OverflowError, MemoryError) as error:  # sizes that cannot be, or that no memory holds
+    except (
+        ValueError,
+        RuntimeError,
+        OverflowError,
+        MemoryError,
+    ) as error:  # sizes that cannot be, or that no memory holds
         raise ValueError(f"model {name!r}: {error}") from error
 
 
 def _options(factory: Callable[..., Network]) -> dict[str, Any]:
-    return {one.name: one.default for one in inspect.signature(factory).parameters.values() if one.kind is one.KEYWORD_ONLY}
+    return {
+        one.name: one.default
+        for one in inspect.signature(factory).parameters.values()
+        if one.kind is one.KEYWORD_ONLY
+    }
 
 
 def _known(name: str, valid: list[str], what: str) -> str:
@@ -93,15 +126,23 @@ def _own(path: str, options: dict[str, Any], task: Task, imports: Imports) -> Ne
         given = [task] if _wants_task(factory, options) else []
         inspect.signature(factory).bind(*given, **options)
     except (TypeError, ValueError) as error:  # no signature, or other options
-        raise ValueError(f"model {path!r} cannot be made with the options {quoted(options)}: {error}") from None
+        raise ValueError(
+            f"model {path!r} cannot be made with the options {quoted(options)}: {error}"
+        ) from None
     module = factory(*given, **options)
     outputs = _tried(module, task)
     if not isinstance(outputs, torch.Tensor) or outputs.shape != (1, task.outputs):
         came = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else outputs
-        raise ValueError(f"model {path!r} has to give (1, {task.outputs}) outputs for one sample of shape {task.shape}; it gave {came}")
+        raise ValueError(
+            f"model {path!r} has to give (1, {task.outputs}) outputs for one sample of shape {task.shape}; it gave {came}"
+        )
     network = wrap(module)
     parts = _tried(network, task)
-    if not isinstance(parts, torch.Tensor) or parts.shape != outputs.shape or not torch.allclose(outputs, parts, equal_nan=True):
+    if (
+        not isinstance(parts, torch.Tensor)
+        or parts.shape != outputs.shape
+        or not torch.allclose(outputs, parts, equal_nan=True)
+    ):
         raise ValueError(
             f"model {path!r} has `features` and `head`, but its forward is not head(features(x)); "
             "move what happens in between into one of them (torch.nn.Flatten, say), or rename one"
@@ -121,6 +162,10 @@ def _tried(module: object, task: Task) -> torch.Tensor | str:
 
 def _wants_task(factory: Callable[..., Any], options: dict[str, Any]) -> bool:
     first = next(iter(inspect.signature(factory).parameters.values()), None)
-    if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD) or first.name in options:
+    if (
+        first is None
+        or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD)
+        or first.name in options
+    ):
         return False
     return first.default is first.empty or first.name == "task"

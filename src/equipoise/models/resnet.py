@@ -20,7 +20,9 @@ class Residual(nn.Module):
 
     def __init__(self, inner: int, outer: int, stride: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(*_normed(inner, outer, 3, stride), nn.ReLU(), *_normed(outer, outer, 3, 1))
+        self.body = nn.Sequential(
+            *_normed(inner, outer, 3, stride), nn.ReLU(), *_normed(outer, outer, 3, 1)
+        )
         same = inner == outer and stride == 1
         self.shortcut = nn.Identity() if same else nn.Sequential(*_normed(inner, outer, 1, stride))
 
@@ -55,4 +57,7 @@ def _resnet(task: Task, blocks: tuple[int, int, int, int], width: int, bottlenec
 
 
 def _normed(inner: int, outer: int, kernel: int, stride: int) -> list[nn.Module]:
-    return [nn.Conv2d(inner, outer, kernel, stride, padding=kernel // 2, bias=False), nn.BatchNorm2d(outer)]
+    return [
+        nn.Conv2d(inner, outer, kernel, stride, padding=kernel // 2, bias=False),
+        nn.BatchNorm2d(outer),
+    ]

@@ -33,7 +33,11 @@ def hidden_units(net: nn.Module) -> dict[str, list[str]]:
             continue
         entries = module.state_dict()
         # The counter of a batch norm has no rows; a norm over something else than this layer's outputs has as many as that.
-        found[last] += [f"{name}.{key}".lstrip(".") for key, entry in entries.items() if entry.ndim and len(entry) == size]
+        found[last] += [
+            f"{name}.{key}".lstrip(".")
+            for key, entry in entries.items()
+            if entry.ndim and len(entry) == size
+        ]
     found.pop(last, None)
     return found
 
@@ -47,7 +51,9 @@ def unit_rows(units: Mapping[str, Sequence[str]], tree: Tree, values: Tensor) ->
     """
     parts = torch.split(values, unit_counts(units, tree))
     return {
-        name: part.reshape(-1, *[1] * (tree[name].ndim - 1)) for names, part in zip(units.values(), parts, strict=True) for name in names
+        name: part.reshape(-1, *[1] * (tree[name].ndim - 1))
+        for names, part in zip(units.values(), parts, strict=True)
+        for name in names
     }
 
 
@@ -59,4 +65,8 @@ def unit_counts(units: Mapping[str, Sequence[str]], tree: Tree) -> list[int]:
 def with_units(tree: Tree, units: Mapping[str, Sequence[str]], kept: Tensor) -> Tree:
     """The tree with the rows of all units that are not kept set to 0, those of running statistics too."""
     rows = unit_rows(units, tree, kept)
-    return Tree({name: tree[name] * rows[name] if name in rows else tree[name] for name in tree}, tree.model, tree.untrained)
+    return Tree(
+        {name: tree[name] * rows[name] if name in rows else tree[name] for name in tree},
+        tree.model,
+        tree.untrained,
+    )

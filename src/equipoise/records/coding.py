@@ -25,7 +25,10 @@ def encode(value: Any, tensors: list[Tensor]) -> Any:
             tensors.append(tensor)
         return {"$tree": value.model, "entries": entries, "untrained": sorted(value.untrained)}
     if isinstance(value, Record):
-        return {"$record": type(value).__name__, "values": {name: encode(item, tensors) for name, item in value.items()}}
+        return {
+            "$record": type(value).__name__,
+            "values": {name: encode(item, tensors) for name, item in value.items()},
+        }
     if isinstance(value, PerClient):
         raise TypeError(PER_CLIENT)
     if isinstance(value, Mapping):
@@ -41,7 +44,12 @@ _FORMS: dict[str, set[str]] = {"$tensor": {"$tensor"}, "$tree": {"$tree", "entri
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
-def decode(value: Any, take: Callable[[int], Tensor], take_all: Callable[[dict[str, int]], Mapping[str, Tensor]], level: int = 0) -> Any:
+def decode(
+    value: Any,
+    take: Callable[[int], Tensor],
+    take_all: Callable[[dict[str, int]], Mapping[str, Tensor]],
+    level: int = 0,
+) -> Any:
     """The inverse of `encode`, in place; ValueError or KeyError for whatever that cannot have written. Each tensor is taken once."""
     if not isinstance(value, (list, dict)):
         return value
@@ -74,8 +82,15 @@ def decode(value: Any, take: Callable[[int], Tensor], take_all: Callable[[dict[s
             values[name] = decode(item, take, take_all, level + 1)
         return kind._trusted(values)
     model, entries, untrained = value["$tree"], value["entries"], value["untrained"]
-    if type(model) is not str or type(entries) is not dict or type(untrained) is not list or set(map(type, untrained)) - {str}:
-        raise ValueError("a tree without a model, entries and the names of those that are not trained")
+    if (
+        type(model) is not str
+        or type(entries) is not dict
+        or type(untrained) is not list
+        or set(map(type, untrained)) - {str}
+    ):
+        raise ValueError(
+            "a tree without a model, entries and the names of those that are not trained"
+        )
     tree = Tree(take_all(_places(entries)), model, untrained)
     tree.plain = True
     return tree

@@ -41,6 +41,10 @@ def finite(value: Any) -> bool:
 def size(value: Any) -> int:
     """Bytes of the tensors inside a value: what a transport has to carry, headers apart."""
     return sum(
-        item.bytes() if isinstance(item, Tree) else item.numel() * item.element_size() if isinstance(item, Tensor) else 8
+        item.bytes()
+        if isinstance(item, Tree)
+        else item.numel() * item.element_size()
+        if isinstance(item, Tensor)
+        else 8
         for _, item in tensors_of(value)
     )

@@ -17,7 +17,18 @@ from equipoise.records.coding import decode, encode
 from equipoise.records.record import Record
 from equipoise.tree import FileTensors
 
-_BYTES = {"BOOL": 1, "U8": 1, "I8": 1, "I16": 2, "F16": 2, "BF16": 2, "I32": 4, "F32": 4, "I64": 8, "F64": 8}  # of a number
+_BYTES = {
+    "BOOL": 1,
+    "U8": 1,
+    "I8": 1,
+    "I16": 2,
+    "F16": 2,
+    "BF16": 2,
+    "I32": 4,
+    "F32": 4,
+    "I64": 8,
+    "F64": 8,
+}  # of a number
 
 
 class CannotSave(RuntimeError):
@@ -33,7 +44,10 @@ def _entries(record: Record) -> tuple[dict[str, Tensor], dict[str, str]]:
     entries: dict[str, Tensor] = {}
     for position, tensor in enumerate(tensors):
         own = tensor.detach().contiguous()
-        if own.untyped_storage().data_ptr() in seen or own.untyped_storage().nbytes() != own.numel() * own.element_size():
+        if (
+            own.untyped_storage().data_ptr() in seen
+            or own.untyped_storage().nbytes() != own.numel() * own.element_size()
+        ):
             own = own.clone()
         seen.add(own.untyped_storage().data_ptr())
         entries[str(position)] = own
@@ -54,12 +68,25 @@ def parse(data: bytes) -> Any:
         record = decode(
             structure,
             lambda position: tensors.pop(str(position)),
-            lambda entries: {name: tensors.pop(str(position)) for name, position in entries.items()},
+            lambda entries: {
+                name: tensors.pop(str(position)) for name, position in entries.items()
+            },
         )
-    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError, struct.error) as error:
-        raise ValueError(f"{len(data)} bytes that hold no whole record: {error or type(error).__name__}") from error
+    except (
+        SafetensorError,
+        ValueError,
+        KeyError,
+        TypeError,
+        RecursionError,
+        struct.error,
+    ) as error:
+        raise ValueError(
+            f"{len(data)} bytes that hold no whole record: {error or type(error).__name__}"
+        ) from error
     if not isinstance(record, Record) or tensors:
-        raise ValueError(f"{len(data)} bytes that hold {'tensors that belong to no entry' if tensors else 'no record'}")
+        raise ValueError(
+            f"{len(data)} bytes that hold {'tensors that belong to no entry' if tensors else 'no record'}"
+        )
     return record
 
 
@@ -70,7 +97,9 @@ def write(record: Record, path: Path) -> int:
         save_file(entries, path, metadata=metadata)
         return path.stat().st_size
     except (OSError, SafetensorError) as error:
-        raise CannotSave(f"cannot write {path}: {error}; make room or permit writing there, then go on with `equipoise resume`") from error
+        raise CannotSave(
+            f"cannot write {path}: {error}; make room or permit writing there, then go on with `equipoise resume`"
+        ) from error
 
 
 def read(path: Path, lazy: bool = True) -> Any:
@@ -89,13 +118,19 @@ def read(path: Path, lazy: bool = True) -> Any:
                     return {name: take(position) for name, position in entries.items()}
                 for position in entries.values():
                     left.remove(str(position))
-                return FileTensors(path, {name: str(position) for name, position in entries.items()})
+                return FileTensors(
+                    path, {name: str(position) for name, position in entries.items()}
+                )
 
             record = decode(json.loads((file.metadata() or {})["record"]), take, take_all)
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} holds no whole record: {error or type(error).__name__}") from error
+        raise ValueError(
+            f"{path} holds no whole record: {error or type(error).__name__}"
+        ) from error
     if not isinstance(record, Record) or left:
-        raise ValueError(f"{path} holds {'tensors that belong to no entry' if left else 'no record'}")
+        raise ValueError(
+            f"{path} holds {'tensors that belong to no entry' if left else 'no record'}"
+        )
     return record
 
 
@@ -109,7 +144,11 @@ def check_form(data: bytes) -> None:
         for entry in sorted(header.values(), key=lambda entry: list(entry["data_offsets"])):
             first, last = (8 + length + offset for offset in entry["data_offsets"])
             known = _BYTES.get(entry["dtype"])
-            if first != end or last < first or (known and last - first != known * math.prod(entry["shape"])):
+            if (
+                first != end
+                or last < first
+                or (known and last - first != known * math.prod(entry["shape"]))
+            ):
                 raise ValueError("tensors that do not lie one behind another")
             end = last
         if end != len(data):

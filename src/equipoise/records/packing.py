@@ -20,13 +20,20 @@ def pack(record: Record) -> list[bytes | memoryview]:
     tensors: list[Tensor] = []
     structure = encode(record, tensors)
     flat = [tensor.detach().contiguous() for tensor in tensors]
-    header = _write_json({"value": structure, "tensors": [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in flat]}).encode()
+    header = _write_json(
+        {
+            "value": structure,
+            "tensors": [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in flat],
+        }
+    ).encode()
     header += b" " * (-(8 + len(header)) % _ALIGNMENT)
     parts: list[bytes | memoryview] = [struct.pack("<Q", len(header)) + header]
     for tensor in flat:
         if count := tensor.numel():
             # A single number cut from a strided tensor is contiguous by name only.
-            row = (tensor if count > 1 else tensor.clone(memory_format=torch.contiguous_format)).reshape(-1)
+            row = (
+                tensor if count > 1 else tensor.clone(memory_format=torch.contiguous_format)
+            ).reshape(-1)
             parts.append(row.view(torch.uint8).numpy().data)
             parts.append(bytes(-tensor.nbytes % _ALIGNMENT))
     return parts
@@ -40,7 +47,9 @@ def unpack(data: bytearray | memoryview) -> Any:
     try:
         return _unpacked(data)
     except (ValueError, KeyError, TypeError, RecursionError, struct.error) as error:
-        raise ValueError(f"{len(data)} bytes that are no whole record: {error or type(error).__name__}") from error
+        raise ValueError(
+            f"{len(data)} bytes that are no whole record: {error or type(error).__name__}"
+        ) from error
 
 
 def _unpacked(data: bytearray | memoryview) -> Record:
@@ -50,7 +59,12 @@ def _unpacked(data: bytearray | memoryview) -> Record:
         raise ValueError(f"a header of {length} bytes was cut off on its way")
     header = _read_json(str(data[8 : 8 + length], "utf-8"))
     offset = 8 + length
-    if type(header) is not dict or header.keys() != {"value", "tensors"} or type(header["tensors"]) is not list or offset % _ALIGNMENT:
+    if (
+        type(header) is not dict
+        or header.keys() != {"value", "tensors"}
+        or type(header["tensors"]) is not list
+        or offset % _ALIGNMENT
+    ):
         raise ValueError("a header of another form")
     tensors: dict[int, Tensor] = {}
     for position, (dtype_name, shape) in enumerate(header["tensors"]):
@@ -72,9 +86,15 @@ def _unpacked(data: bytearray | memoryview) -> Record:
             tensors[position] = _empty(shape, dtype)
         offset += size + -size % _ALIGNMENT
     if offset != end:
-        raise ValueError(f"{offset} bytes were announced; what travels was cut off or grew on its way")
+        raise ValueError(
+            f"{offset} bytes were announced; what travels was cut off or grew on its way"
+        )
     take = tensors.pop
-    record = decode(header["value"], take, lambda entries: {name: take(position) for name, position in entries.items()})
+    record = decode(
+        header["value"],
+        take,
+        lambda entries: {name: take(position) for name, position in entries.items()},
+    )
     if not isinstance(record, Record) or tensors:
         raise ValueError("tensors that belong to no entry" if tensors else "no record")
     return record
@@ -83,7 +103,9 @@ def _unpacked(data: bytearray | memoryview) -> Record:
 def _empty(shape: list[int], dtype: torch.dtype) -> Tensor:
     try:
         return torch.empty(shape, dtype=dtype)
-    except RuntimeError:  # none of its numbers exists, but their distances in memory have to be numbers, too
+    except (
+        RuntimeError
+    ):  # none of its numbers exists, but their distances in memory have to be numbers, too
         raise ValueError("a tensor with an impossible shape") from None
 
 

@@ -42,7 +42,9 @@ class Record(Mapping[str, Any]):
         try:
             return self._values[name]
         except KeyError:
-            raise AttributeError(f"{type(self).__name__} has no entry {name!r}; it has {sorted(self._values)}") from None
+            raise AttributeError(
+                f"{type(self).__name__} has no entry {name!r}; it has {sorted(self._values)}"
+            ) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -85,7 +87,9 @@ class PerClient(Mapping[str, Any]):
 
     __slots__ = ("changed", "saved")
 
-    def __init__(self, saved: Mapping[str, Any] | None = None, changed: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, saved: Mapping[str, Any] | None = None, changed: Mapping[str, Any] | None = None
+    ) -> None:
         _check_keys(changed or {}, "PerClient")
         self.saved = saved if saved is not None else {}
         self.changed = {key: plain(value, key) for key, value in (changed or {}).items()}
@@ -127,9 +131,13 @@ def plain(value: Any, name: str = "value", level: int = 1, keeps: bool = False) 
         value = value.item()
     if isinstance(value, int):
         if value.bit_length() > _BITS:
-            raise TypeError(f"{name}: expected an integer of at most {_BITS} bits, got one of {value.bit_length()}; send it as a float")
+            raise TypeError(
+                f"{name}: expected an integer of at most {_BITS} bits, got one of {value.bit_length()}; send it as a float"
+            )
         return value if isinstance(value, bool) else int.__int__(value)
-    if isinstance(value, (float, str)):  # also of a class of its own, an enumeration say: what arrives is the bare value
+    if isinstance(
+        value, (float, str)
+    ):  # also of a class of its own, an enumeration say: what arrives is the bare value
         return float.__float__(value) if isinstance(value, float) else str.__str__(value)
     if isinstance(value, PerClient):
         if not keeps:
@@ -139,13 +147,21 @@ def plain(value: Any, name: str = "value", level: int = 1, keeps: bool = False) 
         return _plain_tensor(_tensor_of(value, name), name)
     if isinstance(value, (list, tuple, Mapping)):
         if level >= LEVELS:
-            raise TypeError(f"{name[:80]}: expected at most {LEVELS} levels of records, lists and mappings, got more; make it flatter")
+            raise TypeError(
+                f"{name[:80]}: expected at most {LEVELS} levels of records, lists and mappings, got more; make it flatter"
+            )
         if isinstance(value, Record):
-            return type(value)._trusted({key: plain(item, f"{name}.{key}", level + 1) for key, item in value.items()})
+            return type(value)._trusted(
+                {key: plain(item, f"{name}.{key}", level + 1) for key, item in value.items()}
+            )
         if isinstance(value, Mapping):
             _check_keys(value, name)
-            return {key: plain(item, f"{name}.{key}", level + 1, keeps) for key, item in value.items()}
-        return [plain(item, f"{name}[{position}]", level + 1) for position, item in enumerate(value)]
+            return {
+                key: plain(item, f"{name}.{key}", level + 1, keeps) for key, item in value.items()
+            }
+        return [
+            plain(item, f"{name}[{position}]", level + 1) for position, item in enumerate(value)
+        ]
     if callable(getattr(value, "tree", None)):
         return plain(value.tree(), name, level)
     raise TypeError(
@@ -156,12 +172,26 @@ def plain(value: Any, name: str = "value", level: int = 1, keeps: bool = False) 
 def _check_keys(values: Mapping[Any, Any], name: str) -> None:
     for key in values:
         if not isinstance(key, str) or key.startswith("$"):
-            raise TypeError(f"{name}: expected string keys that do not begin with $, got {key!r}; use str(key)")
+            raise TypeError(
+                f"{name}: expected string keys that do not begin with $, got {key!r}; use str(key)"
+            )
 
 
 def _plain_tensor(value: Tensor, name: str) -> Tensor:
-    if value.dtype not in _TRAVELLING or value.layout is not torch.strided or value.is_meta or value.is_nested or value.dim() > DIMENSIONS:
-        kind = "nested" if value.is_nested else "meta" if value.is_meta else str(value.layout).removeprefix("torch.")
+    if (
+        value.dtype not in _TRAVELLING
+        or value.layout is not torch.strided
+        or value.is_meta
+        or value.is_nested
+        or value.dim() > DIMENSIONS
+    ):
+        kind = (
+            "nested"
+            if value.is_nested
+            else "meta"
+            if value.is_meta
+            else str(value.layout).removeprefix("torch.")
+        )
         raise TypeError(
             f"{name}: expected a dense tensor of {', '.join(DTYPES)} and at most {DIMENSIONS} dimensions, "
             f"got a {kind} one of {str(value.dtype).removeprefix('torch.')} and {value.dim()} dimensions; convert it first"
@@ -169,20 +199,26 @@ def _plain_tensor(value: Tensor, name: str) -> Tensor:
     if value.requires_grad or type(value) is not Tensor:
         # A parameter belongs to a network that the next client will train: what is recorded must not move with it.
         value = value.detach().clone().as_subclass(Tensor)
-    return value.cpu().resolve_neg().contiguous()  # each of them the tensor itself where there is nothing to do
+    return (
+        value.cpu().resolve_neg().contiguous()
+    )  # each of them the tensor itself where there is nothing to do
 
 
 def _plain_tree(tree: Tree, name: str) -> Tree:
     if tree.plain:
         return tree
     if not isinstance(tree.model, str) or tree.model.startswith("$"):
-        raise TypeError(f"{name}: expected a tree with the name of its model, not beginning with $, got {tree.model!r}; name it")
+        raise TypeError(
+            f"{name}: expected a tree with the name of its model, not beginning with $, got {tree.model!r}; name it"
+        )
     _check_keys(tree, name)
     _check_keys(dict.fromkeys(tree.untrained), name)
     entries = {}
     for key, tensor in tree.items():
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name}.{key}: expected a tensor in a tree, got {type(tensor).__name__}; use torch.as_tensor")
+            raise TypeError(
+                f"{name}.{key}: expected a tensor in a tree, got {type(tensor).__name__}; use torch.as_tensor"
+            )
         entries[key] = _plain_tensor(tensor, f"{name}.{key}")
     if any(entries[key] is not tensor for key, tensor in tree.items()):
         tree = Tree(entries, tree.model, tree.untrained)
@@ -192,6 +228,10 @@ def _plain_tree(tree: Tree, name: str) -> Tree:
 
 def _tensor_of(array: np.ndarray, name: str) -> Tensor:
     try:
-        return torch.from_numpy(np.array(array, array.dtype.newbyteorder("="), order="C"))  # a copy: what is recorded stays
+        return torch.from_numpy(
+            np.array(array, array.dtype.newbyteorder("="), order="C")
+        )  # a copy: what is recorded stays
     except TypeError:
-        raise TypeError(f"{name}: expected an array of {', '.join(DTYPES)}, got one of {array.dtype}; convert it with astype") from None
+        raise TypeError(
+            f"{name}: expected an array of {', '.join(DTYPES)}, got one of {array.dtype}; convert it with astype"
+        ) from None

@@ -36,7 +36,15 @@ class Card:
 
     @property
     def verdict(self) -> str:
-        return "" if self.gain is None else "gains" if self.gain > 0 else "loses" if self.gain < 0 else "equal"
+        return (
+            ""
+            if self.gain is None
+            else "gains"
+            if self.gain > 0
+            else "loses"
+            if self.gain < 0
+            else "equal"
+        )
 
     @property
     def clear(self) -> bool:
@@ -53,7 +61,9 @@ def cards(entry: Entry, run: Run) -> list[Card]:
     weights = _weights(run)
     rejected = Counter(row["client"] for row in run.rejected())
     intervals = gain_intervals(entry, run)
-    gains = {client: gain for client, gain in gains.items() if not math.isnan(gain)}  # of a diverged model there is none
+    gains = {
+        client: gain for client, gain in gains.items() if not math.isnan(gain)
+    }  # of a diverged model there is none
     found = [
         Card(client, samples.get(client), value, alone.get(client), gains.get(client), *intervals.get(client, (None, None)),
              weights.get(client), counted.get(client, 0), rejected[client])
@@ -66,7 +76,9 @@ def cards(entry: Entry, run: Run) -> list[Card]:
 
 def extremes(found: Sequence[Card]) -> list[Card]:
     """The cards that a page lists: all, or of very many the first and the last."""
-    return list(found) if len(found) <= MOST_LISTED else [*found[:AT_EACH_END], *found[-AT_EACH_END:]]
+    return (
+        list(found) if len(found) <= MOST_LISTED else [*found[:AT_EACH_END], *found[-AT_EACH_END:]]
+    )
 
 
 def in_quantiles(found: Sequence[Card], metric: Metric) -> str:
@@ -74,7 +86,10 @@ def in_quantiles(found: Sequence[Card], metric: Metric) -> str:
     values = np.array([card.value for card in found])
     if len(found) <= MOST_LISTED or np.isnan(values).any():
         return ""
-    shares = [f"{share} % have at most {written(float(np.quantile(values, share / 100)), metric)}" for share in (1, 10, 50, 90, 99)]
+    shares = [
+        f"{share} % have at most {written(float(np.quantile(values, share / 100)), metric)}"
+        for share in (1, 10, 50, 90, 99)
+    ]
     return f"Of {len(found):,} clients the first and the last {AT_EACH_END} are listed. {metric.name}: {', '.join(shares)}."
 
 
@@ -89,7 +104,10 @@ def gain_intervals(entry: Entry, run: Run) -> dict[str, tuple[float | None, floa
         return {}
     own = dict(zip(run.clients, run.store.meta("sizes")["test"], strict=True))
     totals = [run.store.meta("shared test") or own[client] for client in gains]
-    right = [[round(values[client] * n) for client, n in zip(gains, totals, strict=True)] for values in (alone, entry.run.values)]
+    right = [
+        [round(values[client] * n) for client, n in zip(gains, totals, strict=True)]
+        for values in (alone, entry.run.values)
+    ]
 
     def change(a: np.ndarray, t: np.ndarray) -> Mapping[str, float]:
         return dict(zip(gains, (t - a).tolist(), strict=True))
@@ -103,7 +121,11 @@ def _weights(run: Run) -> dict[str, float]:
     by_round: dict[int, dict[str, float]] = {}
     for row in run.weights():
         by_round.setdefault(row["round"], {})[row["client"]] = row["share"]
-    return weights_received([row for row in by_round.values() if sum(row.values()) > 0], run.clients) if by_round else {}
+    return (
+        weights_received([row for row in by_round.values() if sum(row.values()) > 0], run.clients)
+        if by_round
+        else {}
+    )
 
 
 def headline(found: Sequence[Card], metric: Metric) -> str:
@@ -130,7 +152,11 @@ def headline(found: Sequence[Card], metric: Metric) -> str:
     worst = min(known, key=lambda card: card.gain or 0.0)
     amount = points(abs(worst.gain or 0.0), metric)
     if lose:
-        text += f"; client {worst.client} loses {amount}" if lose == 1 else f"; {lose:,} lose, client {worst.client} most: {amount}"
+        text += (
+            f"; client {worst.client} loses {amount}"
+            if lose == 1
+            else f"; {lose:,} lose, client {worst.client} most: {amount}"
+        )
     elif gain < len(known):
         text += "; nobody loses"
     judged = [card for card in known if card.low is not None and card.gain]
@@ -146,12 +172,23 @@ def doubt(found: Sequence[Card]) -> str:
     judged = [card for card in found if card.low is not None]
     if not judged:
         return ""
-    clear = {verdict: sum(card.clear and card.verdict == verdict for card in judged) for verdict in ("gains", "loses")}
-    of = {verdict: sum(card.verdict == verdict for card in judged) for verdict in ("gains", "loses")}
+    clear = {
+        verdict: sum(card.clear and card.verdict == verdict for card in judged)
+        for verdict in ("gains", "loses")
+    }
+    of = {
+        verdict: sum(card.verdict == verdict for card in judged) for verdict in ("gains", "loses")
+    }
     parts = [
-        f"{clear[verdict]:,} of the {of[verdict]:,} {noun}" for verdict, noun in (("gains", "gains"), ("loses", "losses")) if of[verdict]
+        f"{clear[verdict]:,} of the {of[verdict]:,} {noun}"
+        for verdict, noun in (("gains", "gains"), ("loses", "losses"))
+        if of[verdict]
     ]
-    return f"Beyond the luck of finite test sets (95 % interval) are {' and '.join(parts)}." if parts else ""
+    return (
+        f"Beyond the luck of finite test sets (95 % interval) are {' and '.join(parts)}."
+        if parts
+        else ""
+    )
 
 
 def written(value: float | None, metric: Metric) -> str:

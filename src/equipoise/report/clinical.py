@@ -25,17 +25,38 @@ def curves_of(run: Run) -> dict[str, Drawn]:
     found: dict[str, Drawn] = {}
     for model in run.models():
         tables = run.counts(model)
-        if not tables or (run.task.outputs > 2 and not unequal(tables)) or run.task.outputs > MOST_CLASSES:
+        if (
+            not tables
+            or (run.task.outputs > 2 and not unequal(tables))
+            or run.task.outputs > MOST_CLASSES
+        ):
             continue
-        lines = tables if len(tables) <= MOST_SITES else {"all clients together": counts.pooled(list(tables.values()))}
+        lines = (
+            tables
+            if len(tables) <= MOST_SITES
+            else {"all clients together": counts.pooled(list(tables.values()))}
+        )
         for of, name in classes_of(run):
-            parts = [*([] if model == run.main_model else [model]), *([] if run.task.outputs == 2 else [str(of)])]
-            end = "".join(f"_{part.replace('-', '_')}" for part in parts)  # what follows a - in a figure's name is its method
+            parts = [
+                *([] if model == run.main_model else [model]),
+                *([] if run.task.outputs == 2 else [str(of)]),
+            ]
+            end = "".join(
+                f"_{part.replace('-', '_')}" for part in parts
+            )  # what follows a - in a figure's name is its method
             what = f"{name} against {'the other class' if run.task.outputs == 2 else 'the rest'}, {model} model"
             areas = ", ".join(f"{site} {_area(table, of)}" for site, table in lines.items())
-            found[f"roc{end}"] = (f"ROC: {what}", f"AUROC in %: {areas}. {_who(run, tables)}", partial(roc, lines, of))
+            found[f"roc{end}"] = (
+                f"ROC: {what}",
+                f"AUROC in %: {areas}. {_who(run, tables)}",
+                partial(roc, lines, of),
+            )
             text = f"On the line, of all samples with a score of 30 %, say, 30 % are {name}. Sizes of points show how many samples they are of."
-            found[f"calibration{end}"] = (f"Calibration: {what}", text, partial(calibration, lines, of))
+            found[f"calibration{end}"] = (
+                f"Calibration: {what}",
+                text,
+                partial(calibration, lines, of),
+            )
     return found
 
 
@@ -44,20 +65,34 @@ def tables_of(run: Run) -> list[dict[str, Any]]:
     found = []
     measured = clinical(run)
     if measured:
-        rows = [[client, *(_cell(one.value, one.low, one.high) for one in own.values())] for client, own in measured.items()]
+        rows = [
+            [client, *(_cell(one.value, one.low, one.high) for one in own.values())]
+            for client, own in measured.items()
+        ]
         few = silent(run.clients, measured) if run.main_split == "test" else ""
-        title = "Beside accuracy: in %, with 95 % intervals over other test sets of that size" + (f"; {few}" if few else "")
+        title = "Beside accuracy: in %, with 95 % intervals over other test sets of that size" + (
+            f"; {few}" if few else ""
+        )
         found.append(_table(title, ["client", *TITLES.values()], rows))
     tables = run.counts()
     if tables and run.task.outputs == 2:
         (of, name), *_ = classes_of(run)
         whole = counts.pooled(list(tables.values()))
         rows = [
-            [f"{one['threshold']} %", *(_percent(one[key]) for key in ("sensitivity", "specificity", "ppv", "npv"))]
+            [
+                f"{one['threshold']} %",
+                *(_percent(one[key]) for key in ("sensitivity", "specificity", "ppv", "npv")),
+            ]
             for one in thresholds(whole, of)
         ]
         title = f"Thresholds: calling a sample {name} from a score on; all clients that sent counts together, {counts.total(whole):,} test samples"
-        found.append(_table(title, ["threshold", "sensitivity in %", "specificity in %", "PPV in %", "NPV in %"], rows))
+        found.append(
+            _table(
+                title,
+                ["threshold", "sensitivity in %", "specificity in %", "PPV in %", "NPV in %"],
+                rows,
+            )
+        )
     return found
 
 
@@ -75,17 +110,26 @@ def roc(lines: Mapping[str, counts.Counts], of: int) -> Figure:
             label=drawing.in_legend(drawing.short(site)),
         )
     axes.plot([0, 100], [0, 100], color=drawing.ALONE, linewidth=0.8)
-    axes.set(xlabel="100 - specificity in %", ylabel="sensitivity in %", xlim=(-1, 101), ylim=(-1, 101))
+    axes.set(
+        xlabel="100 - specificity in %", ylabel="sensitivity in %", xlim=(-1, 101), ylim=(-1, 101)
+    )
     axes.legend(loc="lower right")
     return figure
 
 
 def calibration(lines: Mapping[str, counts.Counts], of: int) -> Figure:
     figure, axes = drawing.new()
-    most = max(n for table in lines.values() for _, _, n in counts.calibration(table[of, 0], table[of, 1]))
+    most = max(
+        n for table in lines.values() for _, _, n in counts.calibration(table[of, 0], table[of, 1])
+    )
     for place, (site, table) in enumerate(lines.items()):
-        score, share, sizes = np.array(counts.calibration(table[of, counts.POSITIVES], table[of, counts.NEGATIVES])).T
-        colour, marker = drawing.COLOURS[place % len(drawing.COLOURS)], drawing.MARKERS[place % len(drawing.MARKERS)]
+        score, share, sizes = np.array(
+            counts.calibration(table[of, counts.POSITIVES], table[of, counts.NEGATIVES])
+        ).T
+        colour, marker = (
+            drawing.COLOURS[place % len(drawing.COLOURS)],
+            drawing.MARKERS[place % len(drawing.MARKERS)],
+        )
         axes.plot(100 * score, 100 * share, color=colour, linewidth=1, alpha=0.8)
         axes.scatter(
             100 * score,
@@ -97,14 +141,18 @@ def calibration(lines: Mapping[str, counts.Counts], of: int) -> Figure:
             label=drawing.in_legend(drawing.short(site)),
         )
     axes.plot([0, 100], [0, 100], color=drawing.ALONE, linewidth=0.8)
-    axes.set(xlabel="score in %", ylabel="share that has the class in %", xlim=(-1, 101), ylim=(-1, 101))
+    axes.set(
+        xlabel="score in %", ylabel="share that has the class in %", xlim=(-1, 101), ylim=(-1, 101)
+    )
     axes.legend(loc="upper left")
     return figure
 
 
 def _who(run: Run, tables: Mapping[str, counts.Counts]) -> str:
     few = silent(run.clients, tables) if run.main_split == "test" else ""
-    return "Scores are counted in whole per cent; no single score left a client." + (f" {few}." if few else "")
+    return "Scores are counted in whole per cent; no single score left a client." + (
+        f" {few}." if few else ""
+    )
 
 
 def _table(title: str, header: list[str], rows: list[list[str]]) -> dict[str, Any]:
@@ -112,12 +160,16 @@ def _table(title: str, header: list[str], rows: list[list[str]]) -> dict[str, An
 
 
 def _area(table: counts.Counts, of: int) -> str:
-    own = counts.measures(table[[1 - of, of]] if len(table) == 2 else np.stack([table[of], table[of]]))["auroc"]
+    own = counts.measures(
+        table[[1 - of, of]] if len(table) == 2 else np.stack([table[of], table[of]])
+    )["auroc"]
     return _percent(float(own))
 
 
 def _cell(value: float, low: float | None, high: float | None) -> str:
-    return _percent(value) + (f" ({100 * low:.0f} to {100 * high:.0f})" if low is not None and high is not None else "")
+    return _percent(value) + (
+        f" ({100 * low:.0f} to {100 * high:.0f})" if low is not None and high is not None else ""
+    )
 
 
 def _percent(value: float) -> str:

@@ -18,7 +18,9 @@ class Curves:
     clients: list[str]
     rounds: list[int]
     values: np.ndarray  # clients x rounds
-    mean: np.ndarray  # over the clients that have a value; NaN in a round in which some model had diverged
+    mean: (
+        np.ndarray
+    )  # over the clients that have a value; NaN in a round in which some model had diverged
 
 
 def read_curves(run: Run, metric: str | None = None, without: Sequence[str] = ()) -> Curves:

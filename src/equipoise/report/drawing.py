@@ -56,20 +56,32 @@ def encoded(draw: Callable[[], Figure], kind: str) -> bytes:
     """The file of a figure; the same figure always gives the same bytes."""
     out = io.BytesIO()
     with rc_context(STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # a browser finds a font for every script; a box in a PNG is no reason to stop
-        draw().savefig(out, format=kind, metadata={"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind))
+        warnings.filterwarnings(
+            "ignore", "Glyph"
+        )  # a browser finds a font for every script; a box in a PNG is no reason to stop
+        draw().savefig(
+            out,
+            format=kind,
+            metadata={"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind),
+        )
     return out.getvalue()
 
 
 def data_uri(draw: Callable[[], Figure]) -> str:
     """An SVG that follows the reader's choice between light and dark, as it can stand in a page."""
-    return "data:image/svg+xml;base64," + base64.b64encode(themed(encoded(draw, "svg").decode()).encode()).decode()
+    return (
+        "data:image/svg+xml;base64,"
+        + base64.b64encode(themed(encoded(draw, "svg").decode()).encode()).decode()
+    )
 
 
 def themed(svg: str) -> str:
     """The same picture with every colour behind a name; in SVG a text holds no bare <, so what is inside <...> is markup."""
     named = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(?<=: )#[0-9a-f]{6}", _named, tag[0]), svg)
-    light, dark = (";".join(f"--c{key[1:]}:{value}" for key, value in pairs) for pairs in (((key, key) for key in THEME), THEME.items()))
+    light, dark = (
+        ";".join(f"--c{key[1:]}:{value}" for key, value in pairs)
+        for pairs in (((key, key) for key in THEME), THEME.items())
+    )
     style = f"<style>:root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}</style>"
     return re.sub(r"<svg[^>]*>", lambda tag: tag[0] + style, named, count=1)
 
@@ -140,20 +152,33 @@ def name_points(axes: Axes, points: Sequence[tuple[str, float, float]]) -> None:
     assert isinstance(figure, Figure)
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     width, height = 72 * 0.8 * figure.get_figwidth(), 72 * 0.72 * figure.get_figheight()
-    marks = [((x - left) / (right - left) * width, (y - low) / (high - low) * height) for _, x, y in points]
+    marks = [
+        ((x - left) / (right - left) * width, (y - low) / (high - low) * height)
+        for _, x, y in points
+    ]
     taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in marks]
     for (name, x, y), (at_x, at_y) in zip(points, marks, strict=True):
         label = short(name)
         wide = 4.4 * len(label)
-        choices = [(side, lift) for lift in (0, 10, -10, 20, -20, 30, -30) for side in (7, -7 - wide)]
+        choices = [
+            (side, lift) for lift in (0, 10, -10, 20, -20, 30, -30) for side in (7, -7 - wide)
+        ]
 
-        def box(choice: tuple[float, float], x: float = at_x, y: float = at_y, wide: float = wide) -> tuple[float, float, float, float]:
+        def box(
+            choice: tuple[float, float], x: float = at_x, y: float = at_y, wide: float = wide
+        ) -> tuple[float, float, float, float]:
             return x + choice[0], y + choice[1] - 5, x + choice[0] + wide, y + choice[1] + 5
 
-        def cost(choice: tuple[float, float], box: Callable[..., tuple[float, float, float, float]] = box) -> float:
+        def cost(
+            choice: tuple[float, float], box: Callable[..., tuple[float, float, float, float]] = box
+        ) -> float:
             a = box(choice)
             hits = sum(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for b in taken)
-            return 10 * hits + 20 * (a[0] < 0 or a[2] > width or a[1] < 0 or a[3] > height) + abs(choice[1]) / 10
+            return (
+                10 * hits
+                + 20 * (a[0] < 0 or a[2] > width or a[1] < 0 or a[3] > height)
+                + abs(choice[1]) / 10
+            )
 
         best = min(choices, key=cost)
         taken.append(box(best))

@@ -16,7 +16,16 @@ from equipoise.comparison.measures import Measure
 from equipoise.comparison.table import Comparison, opened
 from equipoise.metrics import Metric
 from equipoise.report import clinical, drawing, pictures
-from equipoise.report.cards import Card, cards, doubt, extremes, headline, in_quantiles, points, written
+from equipoise.report.cards import (
+    Card,
+    cards,
+    doubt,
+    extremes,
+    headline,
+    in_quantiles,
+    points,
+    written,
+)
 from equipoise.report.parts import environment, marked, metadata, metrics_of_one, metrics_of_several
 from equipoise.report.pictures import Picture
 from equipoise.report.render import Live, render
@@ -70,7 +79,12 @@ def _opened(comparison: Comparison) -> Iterator[Run]:
 
 
 def _written(
-    comparison: Comparison, run: Run, path: Path, kinds: Sequence[str], names: Sequence[str], more: Mapping[str, Picture]
+    comparison: Comparison,
+    run: Run,
+    path: Path,
+    kinds: Sequence[str],
+    names: Sequence[str],
+    more: Mapping[str, Picture],
 ) -> list[Path]:
     found, drawn = _drawn(comparison, run)
     drawn |= more
@@ -103,7 +117,13 @@ def _drawn(comparison: Comparison, run: Run) -> tuple[list[Card], dict[str, Pict
     return found, pictures.of_run(entry, run, found)
 
 
-def _rendered(comparison: Comparison, run: Run, found: list[Card], drawn: dict[str, Picture], live: Live | None = None) -> str:
+def _rendered(
+    comparison: Comparison,
+    run: Run,
+    found: list[Card],
+    drawn: dict[str, Picture],
+    live: Live | None = None,
+) -> str:
     if len(comparison.entries) > 1:
         return _page_of_several(comparison, run, drawn, live)
     return _page_of_one(comparison, run, found, drawn, live)
@@ -113,15 +133,27 @@ def _figures_of_several(comparison: Comparison) -> dict[str, Picture]:
     drawn: dict[str, Picture] = {}
     for place, partition in enumerate(comparison.partitions):
         suffix = f"-{place + 1}" if len(comparison.partitions) > 1 else ""
-        drawn |= {f"{name}{suffix}": picture for name, picture in pictures.of_comparison(comparison, partition).items()}
+        drawn |= {
+            f"{name}{suffix}": picture
+            for name, picture in pictures.of_comparison(comparison, partition).items()
+        }
         for method in comparison.methods:
             entry = _first(comparison, method, partition)
             if entry is not None:
-                drawn |= {f"{name}-{_file_part(method)}{suffix}": picture for name, picture in pictures.of_method(entry).items()}
+                drawn |= {
+                    f"{name}-{_file_part(method)}{suffix}": picture
+                    for name, picture in pictures.of_method(entry).items()
+                }
     return drawn
 
 
-def _page_of_one(comparison: Comparison, run: Run, found: list[Card], drawn: dict[str, Picture], live: Live | None) -> str:
+def _page_of_one(
+    comparison: Comparison,
+    run: Run,
+    found: list[Card],
+    drawn: dict[str, Picture],
+    live: Live | None,
+) -> str:
     entry = comparison.entries[0]
     metric, measured = entry.metric, entry.measured[0]
     worst = "highest" if entry.lower else "lowest"
@@ -129,7 +161,14 @@ def _page_of_one(comparison: Comparison, run: Run, found: list[Card], drawn: dic
              (f"{worst} client", written(measured["worst"], metric), _was(entry, "worst")),
              ("standard deviation over clients", points(measured["std"], metric), _was(entry, "std", points))]  # fmt: skip
     if entry.run.majority and metric.name == "accuracy":
-        tiles.insert(1, ("majority class", written(measured["majority"], metric), "what always naming it would reach"))
+        tiles.insert(
+            1,
+            (
+                "majority class",
+                written(measured["majority"], metric),
+                "what always naming it would reach",
+            ),
+        )
     if entry.reference:
         average = measured["change"] * (-1 if entry.lower else 1)
         tiles += [("average gain", f"{'+' if average > 0 else ''}{points(average, metric)}", f"{100 * measured['harmed']:.0f} % of the clients lose"),
@@ -153,7 +192,11 @@ def _page_of_one(comparison: Comparison, run: Run, found: list[Card], drawn: dic
         total_rounds=run.last_round,
         tables=[],
         metrics=[
-            *([metrics_of_one(entry, [card.client for card in extremes(found)])] if len(entry.run.by_metric) > 1 else []),
+            *(
+                [metrics_of_one(entry, [card.client for card in extremes(found)])]
+                if len(entry.run.by_metric) > 1
+                else []
+            ),
             *clinical.tables_of(run),
         ],
         pictures=_group(drawn, list(drawn)),
@@ -167,7 +210,9 @@ def _page_of_one(comparison: Comparison, run: Run, found: list[Card], drawn: dic
     )
 
 
-def _page_of_several(comparison: Comparison, run: Run, drawn: dict[str, Picture], live: Live | None) -> str:
+def _page_of_several(
+    comparison: Comparison, run: Run, drawn: dict[str, Picture], live: Live | None
+) -> str:
     entries, metric = comparison.entries, comparison.metric
     tables, more = [], []
     for partition in comparison.partitions:
@@ -177,7 +222,9 @@ def _page_of_several(comparison: Comparison, run: Run, drawn: dict[str, Picture]
         tables.append({"partition": partition, "header": header, "rows": rows, "clients_header": clients_header, "clients": clients[:-1],
                        "losers": clients[-1] if clients else [], "caption": caption})  # fmt: skip
     for method in comparison.methods:
-        own = [name for name in drawn if _of_one(name) and _owner(name, comparison.methods) == method]
+        own = [
+            name for name in drawn if _of_one(name) and _owner(name, comparison.methods) == method
+        ]
         more.append({"title": method, "pictures": _group(drawn, own)})
     shared = [name for name in drawn if not _of_one(name)]
     return render(
@@ -191,7 +238,11 @@ def _page_of_several(comparison: Comparison, run: Run, drawn: dict[str, Picture]
         scale=None,
         total_rounds=0,
         tables=tables,
-        metrics=[metrics_of_several(comparison, partition) for partition in comparison.partitions if len(comparison.metrics) > 1],
+        metrics=[
+            metrics_of_several(comparison, partition)
+            for partition in comparison.partitions
+            if len(comparison.metrics) > 1
+        ],
         pictures=_group(drawn, shared),
         more=more,
         notes=formats.explanation(comparison),
@@ -199,7 +250,10 @@ def _page_of_several(comparison: Comparison, run: Run, drawn: dict[str, Picture]
         metric=metric,
         metadata=metadata(run, comparison),
         configuration=[
-            (f"{e.label}, {e.run.condition[0]}, seed {e.run.condition[1]}: {e.run.folder}", yaml.safe_dump(e.run.config, sort_keys=False))
+            (
+                f"{e.label}, {e.run.condition[0]}, seed {e.run.condition[1]}: {e.run.folder}",
+                yaml.safe_dump(e.run.config, sort_keys=False),
+            )
             for e in _one_each(comparison)
         ],
         environment=environment(run),
@@ -208,7 +262,13 @@ def _page_of_several(comparison: Comparison, run: Run, drawn: dict[str, Picture]
 
 def _group(drawn: dict[str, Picture], names: Sequence[str]) -> list[dict[str, str]]:
     return [
-        {"name": name, "title": drawn[name].title, "text": drawn[name].text, "uri": drawing.data_uri(drawn[name].draw)} for name in names
+        {
+            "name": name,
+            "title": drawn[name].title,
+            "text": drawn[name].text,
+            "uri": drawing.data_uri(drawn[name].draw),
+        }
+        for name in names
     ]
 
 
@@ -221,7 +281,11 @@ def _was(entry: Entry, measure: str, write: Callable[[float, Metric], str] = wri
 def _unfinished(run: Run) -> str:
     if run.status == "finished":
         return ""
-    doing = "is still going" if run.status == "running" else f"was stopped; `equipoise resume {run.folder}` completes it"
+    doing = (
+        "is still going"
+        if run.status == "running"
+        else f"was stopped; `equipoise resume {run.folder}` completes it"
+    )
     return f"These numbers are not final: the run {doing} (round {run.last_round} of {run.config['rounds']})."
 
 
@@ -233,11 +297,15 @@ def _no_reference(entry: Entry) -> str:
 
 def _remarks(entry: Entry, run: Run) -> list[str]:
     """Why this metric, for which clients it has no value, and its best round."""
-    found = [f"{note[0].upper()}{note[1:]}." for note in notes(run, entry.run.metric, run.main_model)]
+    found = [
+        f"{note[0].upper()}{note[1:]}." for note in notes(run, entry.run.metric, run.main_model)
+    ]
     best = best_round(run, entry.run.metric, run.main_model)
     if best and best["best round"] != run.last_round:
         then = written(best["average then"], entry.metric)
-        found.append(f"The best average, {then}, was that of round {best['best round']:.0f}; it is known only by looking at test data.")
+        found.append(
+            f"The best average, {then}, was that of round {best['best round']:.0f}; it is known only by looking at test data."
+        )
     return found
 
 
@@ -251,11 +319,22 @@ def _failed(comparison: Comparison) -> str:
 
 
 def _first(comparison: Comparison, method: str, partition: str) -> Entry | None:
-    return next((entry for seed in comparison.seeds if (entry := comparison.entry(method, partition, seed))), None)
+    return next(
+        (
+            entry
+            for seed in comparison.seeds
+            if (entry := comparison.entry(method, partition, seed))
+        ),
+        None,
+    )
 
 
 def _one_each(comparison: Comparison) -> list[Entry]:
-    found = (_first(comparison, method, partition) for partition in comparison.partitions for method in comparison.methods)
+    found = (
+        _first(comparison, method, partition)
+        for partition in comparison.partitions
+        for method in comparison.methods
+    )
     return [entry for entry in found if entry is not None]
 
 

@@ -17,22 +17,45 @@ from equipoise.runs import Run
 
 def marked(text: str, position: int | None) -> str:
     escaped = Markup.escape(text)
-    return Markup(f"<strong>{escaped}</strong>") if position == 1 else Markup(f"<u>{escaped}</u>") if position == 2 else escaped
+    return (
+        Markup(f"<strong>{escaped}</strong>")
+        if position == 1
+        else Markup(f"<u>{escaped}</u>")
+        if position == 2
+        else escaped
+    )
 
 
 def metrics_of_one(entry: Entry, listed: list[str]) -> dict[str, Any]:
     """All metrics side by side: over clients, and client by client; of very many only those that are listed anyhow."""
     seen = {name: entry.seen_by(name) for name in entry.run.by_metric}
-    shown = ["average", "worst", "std", *(["change", "worst_change", "harmed", "cf"] if entry.reference else [])]
+    shown = [
+        "average",
+        "worst",
+        "std",
+        *(["change", "worst_change", "harmed", "cf"] if entry.reference else []),
+    ]
     header = ["metric", *(measures(entry.metric)[name].title for name in shown)]
     rows = []
     for one in seen.values():
         columns = measures(one.metric)
-        cells = [formats.figure(one.measured[0][name], columns[name], columns[name].signed) for name in shown]
+        cells = [
+            formats.figure(one.measured[0][name], columns[name], columns[name].signed)
+            for name in shown
+        ]
         rows.append([one.metric.title, *cells])
     clients = list(dict.fromkeys(client for one in seen.values() for client in one.run.values))
     clients = clients if len(clients) <= MOST_LISTED else listed
-    each = [[c, *(formats.figure(one.run.values.get(c), in_unit_of(one.metric)) for one in seen.values())] for c in clients]
+    each = [
+        [
+            c,
+            *(
+                formats.figure(one.run.values.get(c), in_unit_of(one.metric))
+                for one in seen.values()
+            ),
+        ]
+        for c in clients
+    ]
     return {"title": "All metrics", "header": header, "rows": rows, "clients_header": ["client", *(o.metric.title for o in seen.values())], "clients": each}  # fmt: skip
 
 
@@ -40,7 +63,10 @@ def metrics_of_several(comparison: Comparison, partition: str) -> dict[str, Any]
     """All metrics side by side: average, worst client and harm of every method."""
     shown = ("average", "worst", "harmed")
     seen = [comparison.seen_by(name) for name in comparison.metrics]
-    header = ["method", *(f"{one.metric.title}: {one.measures[name].title}" for one in seen for name in shown)]
+    header = [
+        "method",
+        *(f"{one.metric.title}: {one.measures[name].title}" for one in seen for name in shown),
+    ]
     rows = []
     for method in comparison.methods:
         if comparison.row(partition, method, "average") is None:
@@ -49,9 +75,19 @@ def metrics_of_several(comparison: Comparison, partition: str) -> dict[str, Any]
         for one in seen:
             for name in shown:
                 row = one.row(partition, method, name)
-                cells.append(marked(formats.cell(one, partition, method, name), row["position"] if row else None))
+                cells.append(
+                    marked(
+                        formats.cell(one, partition, method, name), row["position"] if row else None
+                    )
+                )
         rows.append([method, *cells])
-    return {"title": f"All metrics on {partition}", "header": header, "rows": rows, "clients_header": [], "clients": []}
+    return {
+        "title": f"All metrics on {partition}",
+        "header": header,
+        "rows": rows,
+        "clients_header": [],
+        "clients": [],
+    }
 
 
 def metadata(run: Run, comparison: Comparison | None = None) -> list[tuple[str, str]]:
@@ -65,7 +101,10 @@ def metadata(run: Run, comparison: Comparison | None = None) -> list[tuple[str, 
             ("partitions", ", ".join(comparison.partitions)),
             ("seeds", ", ".join(map(str, comparison.seeds))),
             ("baseline of the tests", comparison.baseline),
-            ("ranked by", f"{comparison.measures[comparison.measure].title} of {comparison.metric.name}"),
+            (
+                "ranked by",
+                f"{comparison.measures[comparison.measure].title} of {comparison.metric.name}",
+            ),
         ]
     samples = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
     return [*same, ("clients", f"{len(run.clients):,}, with {samples} training samples"),

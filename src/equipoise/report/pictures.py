@@ -18,7 +18,10 @@ from equipoise.report.curves import Curves, read_curves, read_weights
 from equipoise.report.tracks import span_of
 from equipoise.runs import Run
 
-_DIRECTION = {False: "Up is better on average, left is more even.", True: "Down is better on average, left is more even."}
+_DIRECTION = {
+    False: "Up is better on average, left is more even.",
+    True: "Down is better on average, left is more even.",
+}
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,22 @@ def of_run(entry: Entry, run: Run, cards: Sequence[Card]) -> dict[str, Picture]:
     """The figures of a single run, which is open."""
     metric = entry.metric
     curves = _curves(entry, run)
-    alone = None if entry.alone is None or entry.run.is_alone else _curves_of(Entry("", entry.alone, None))
+    alone = (
+        None
+        if entry.alone is None or entry.run.is_alone
+        else _curves_of(Entry("", entry.alone, None))
+    )
     found = {}
-    known = [(card, card.alone) for card in cards if card.gain is not None and card.alone is not None and np.isfinite(card.gain)]
+    known = [
+        (card, card.alone)
+        for card in cards
+        if card.gain is not None and card.alone is not None and np.isfinite(card.gain)
+    ]
     if known:
         a, t = np.array([alone for _, alone in known]), np.array([card.value for card, _ in known])
-        spans = {card.client: span for card, _ in known if (span := span_of(card, metric)) is not None}
+        spans = {
+            card.client: span for card, _ in known if (span := span_of(card, metric)) is not None
+        }
         better = int((t < a).sum() if entry.lower else (t > a).sum())
         many = len(known) > figures.NAMED_ROWS
         side = "below" if entry.lower else "above"
@@ -51,19 +64,34 @@ def of_run(entry: Entry, run: Run, cards: Sequence[Card]) -> dict[str, Picture]:
         if spans and not many:
             text += " Where the interval holds the ring, the change cannot be told from the luck of a finite test set."
         names = [card.client for card, _ in known]
-        found["clients"] = Picture("Alone and together", text, lambda: figures.alone_to_together(names, a, t, metric, spans))
+        found["clients"] = Picture(
+            "Alone and together",
+            text,
+            lambda: figures.alone_to_together(names, a, t, metric, spans),
+        )
     ends = f"The mean over clients goes from {written(float(curves.mean[0]), metric)} to {written(float(curves.mean[-1]), metric)}"
-    ends += f"; training alone ends at {written(float(alone.mean[-1]), metric)}." if alone is not None else "."
-    found["curves"] = Picture("Learning curves", ends, lambda: figures.learning(curves, alone, metric))
+    ends += (
+        f"; training alone ends at {written(float(alone.mean[-1]), metric)}."
+        if alone is not None
+        else "."
+    )
+    found["curves"] = Picture(
+        "Learning curves", ends, lambda: figures.learning(curves, alone, metric)
+    )
     points = {entry.label: [_point(entry)]}
     if entry.alone is not None and not entry.run.is_alone:
         points["training alone"] = [_point(Entry("", entry.alone, None))]
     text = " ".join(
-        f"{name}: average {written(p[0][0], metric)}, standard deviation {points_of(p[0][1], metric)}." for name, p in points.items()
+        f"{name}: average {written(p[0][0], metric)}, standard deviation {points_of(p[0][1], metric)}."
+        for name, p in points.items()
     )
-    text = f"{_DIRECTION[entry.lower]} {text}" + (" The line is the way there, round by round." if len(curves.rounds) > 1 else "")
+    text = f"{_DIRECTION[entry.lower]} {text}" + (
+        " The line is the way there, round by round." if len(curves.rounds) > 1 else ""
+    )
     if len(curves.clients) > 1:  # one client is even by itself
-        found["plane"] = Picture("Average and evenness", text, lambda: figures.plane(points, metric, curves))
+        found["plane"] = Picture(
+            "Average and evenness", text, lambda: figures.plane(points, metric, curves)
+        )
     return found | _clinical(run) | _maps(entry, run, curves)
 
 
@@ -71,18 +99,32 @@ def of_comparison(comparison: Comparison, partition: str) -> dict[str, Picture]:
     """The figures over all methods on one partition."""
     metric = comparison.metric
     entries = {
-        method: [entry for seed in comparison.seeds if (entry := comparison.entry(method, partition, seed))]
+        method: [
+            entry
+            for seed in comparison.seeds
+            if (entry := comparison.entry(method, partition, seed))
+        ]
         for method in comparison.methods
     }
     entries = {method: found for method, found in entries.items() if found}
-    gains = {method: np.array([gain for entry in found for gain in _known_gains(entry)]) for method, found in entries.items()}
+    gains = {
+        method: np.array([gain for entry in found for gain in _known_gains(entry)])
+        for method, found in entries.items()
+    }
     gains = {method: values for method, values in gains.items() if len(values)}
     found = {}
     if gains:
-        text = "One point per client and seed. " + " ".join(f"{name}: {(v < 0).sum()} of {len(v)} lose." for name, v in gains.items())
-        found["gains"] = Picture("Who gains, who loses", text, lambda: figures.gains_by_method(gains, metric))
+        text = "One point per client and seed. " + " ".join(
+            f"{name}: {(v < 0).sum()} of {len(v)} lose." for name, v in gains.items()
+        )
+        found["gains"] = Picture(
+            "Who gains, who loses", text, lambda: figures.gains_by_method(gains, metric)
+        )
     curves = {method: [_curves_of(entry) for entry in seeds] for method, seeds in entries.items()}
-    ends = " ".join(f"{name} ends at {written(float(np.mean([c.mean[-1] for c in seeds])), metric)}." for name, seeds in curves.items())
+    ends = " ".join(
+        f"{name} ends at {written(float(np.mean([c.mean[-1] for c in seeds])), metric)}."
+        for name, seeds in curves.items()
+    )
     found["curves"] = Picture(
         "Learning curves",
         f"Mean over clients{'; bands span the seeds' if len(comparison.seeds) > 1 else ''}. {ends}",
@@ -110,15 +152,15 @@ def _clinical(run: Run) -> dict[str, Picture]:
 
 def _maps(entry: Entry, run: Run, curves: Curves) -> dict[str, Picture]:
     metric, weights = entry.metric, read_weights(run)
-    lowest, highest = (written(float(end(curves.values[:, -1])), metric) for end in (np.nanmin, np.nanmax))
+    lowest, highest = (
+        written(float(end(curves.values[:, -1])), metric) for end in (np.nanmin, np.nanmax)
+    )
     text = f"Every client in every measured round, sorted by where it ended, the best on top: from {lowest} to {highest}."
     found = {"heatmap": Picture("Clients by round", text, lambda: figures.heat_map(curves, metric))}
     if weights.values.size:
         mean = weights.values.mean(1)
         least, most = int(mean.argmin()), int(mean.argmax())
-        ends = (
-            f"from {100 * mean[least]:.1f} % (client {weights.clients[least]}) to {100 * mean[most]:.1f} % (client {weights.clients[most]})"
-        )
+        ends = f"from {100 * mean[least]:.1f} % (client {weights.clients[least]}) to {100 * mean[most]:.1f} % (client {weights.clients[most]})"
         text = f"The share of the aggregate that each client was given; on average {ends if least != most else 'the same for all'}."
         found["weights"] = Picture("Weights over rounds", text, lambda: figures.weights(weights))
     return found

@@ -41,9 +41,18 @@ def render(template: str, *, live: Live | None = None, **content: Any) -> str:
     environment.filters |= {
         "written": lambda value: formats.figure(value, in_unit_of(content["metric"])),
         "change": lambda value: formats.figure(value, in_unit_of(content["metric"]), signed=True),
-        "exact": lambda value: "" if value is None or (isinstance(value, float) and math.isnan(value)) else repr(value),
+        "exact": lambda value: (
+            "" if value is None or (isinstance(value, float) and math.isnan(value)) else repr(value)
+        ),
     }
-    scripts = ["live.js", "page.js"] if live is not None else ["page.js"]  # the first looks at the page before the second changes it
-    style, *inlined = (Markup((Path(__file__).parent / "template" / name).read_text(encoding="utf-8")) for name in ("page.css", *scripts))
+    scripts = (
+        ["live.js", "page.js"] if live is not None else ["page.js"]
+    )  # the first looks at the page before the second changes it
+    style, *inlined = (
+        Markup((Path(__file__).parent / "template" / name).read_text(encoding="utf-8"))
+        for name in ("page.css", *scripts)
+    )
     script = Markup("\n").join(inlined)
-    return environment.get_template(template).render(style=style, script=script, shown=SHOWN_CLIENTS, live=live, **content)
+    return environment.get_template(template).render(
+        style=style, script=script, shown=SHOWN_CLIENTS, live=live, **content
+    )

@@ -54,8 +54,17 @@ def span_of(card: Card, metric: Metric) -> tuple[float, float] | None:
 
 def scale_of(cards: Sequence[Card], metric: Metric) -> Scale | None:
     """None where no client has a gain."""
-    known = [(card, card.alone, span_of(card, metric)) for card in cards if card.gain is not None and math.isfinite(card.gain)]
-    ends = [end for card, alone, span in known for end in (card.value, alone, *(span or ())) if end is not None]
+    known = [
+        (card, card.alone, span_of(card, metric))
+        for card in cards
+        if card.gain is not None and math.isfinite(card.gain)
+    ]
+    ends = [
+        end
+        for card, alone, span in known
+        for end in (card.value, alone, *(span or ()))
+        if end is not None
+    ]
     if not ends:
         return None
     low, high = min(ends), max(ends)
@@ -64,7 +73,11 @@ def scale_of(cards: Sequence[Card], metric: Metric) -> Scale | None:
         return 100 * (value - low) / (high - low) if high > low else 50.0
 
     tracks = {
-        card.client: Track(place(alone), place(card.value), None if span is None else (place(span[0]), place(span[1])))
+        card.client: Track(
+            place(alone),
+            place(card.value),
+            None if span is None else (place(span[0]), place(span[1])),
+        )
         for card, alone, span in known
         if alone is not None
     }

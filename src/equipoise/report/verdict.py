@@ -20,13 +20,20 @@ def best_in_words(comparison: Comparison) -> str:
         wanted = dict.fromkeys((comparison.measure, "harmed"))
         sentences = [text for name in wanted if (text := _sentence(comparison, partition, name))]
         if sentences:
-            found.append((f"On {partition}: " if len(comparison.partitions) > 1 else "") + " ".join(sentences))
+            found.append(
+                (f"On {partition}: " if len(comparison.partitions) > 1 else "")
+                + " ".join(sentences)
+            )
     return " ".join(found)
 
 
 def _sentence(comparison: Comparison, partition: str, name: str) -> str:
     measure = comparison.measures[name]
-    rows = [row for row in comparison.own_rows if (row["partition"], row["measure"]) == (partition, name) and not math.isnan(row["value"])]
+    rows = [
+        row
+        for row in comparison.own_rows
+        if (row["partition"], row["measure"]) == (partition, name) and not math.isnan(row["value"])
+    ]
     if len(rows) < (1 if measure.against_alone else 2):
         return ""
     rows.sort(key=lambda row: row["value"] if measure.lower else -row["value"])
@@ -39,7 +46,11 @@ def _sentence(comparison: Comparison, partition: str, name: str) -> str:
     rivals = [*best[1:], *(row for row in rows[len(best) :] if not _apart(rows[0], row))]
     if not rivals:
         return f"{said}, over {rows[0]['seeds']} seeds."
-    asked = "Who harms the fewest clients" if name == "harmed" else f"Which method has the best {measure.title}"
+    asked = (
+        "Who harms the fewest clients"
+        if name == "harmed"
+        else f"Which method has the best {measure.title}"
+    )
     close = [rows[0], *rivals]
     if any(row["low"] is None for row in close):
         return f"{asked} cannot be told: {_listed([row['method'] for row in close if row['low'] is None])} finished in one seed only."
@@ -55,7 +66,9 @@ def _apart(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 def _what(name: str, measure: Measure, value: float, plural: bool) -> str:
     if name == "harmed":
-        return f"harmed the fewest clients ({figure(value, measure)} %)" if value else "harmed nobody"
+        return (
+            f"harmed the fewest clients ({figure(value, measure)} %)" if value else "harmed nobody"
+        )
     unit = " %" if measure.scale == 100 else ""
     return f"{'have' if plural else 'has'} the best {measure.title} ({figure(value, measure, measure.signed)}{unit})"
 

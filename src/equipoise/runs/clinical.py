@@ -21,7 +21,10 @@ def unequal(found: Mapping[str, counts.Counts]) -> bool:
     if not found:
         return False
     whole = counts.pooled(list(found.values()))
-    return any(counts.majority(table) * len(table) > UNEQUAL for table in (whole, *(found.values() if len(whole) == 2 else ())))
+    return any(
+        counts.majority(table) * len(table) > UNEQUAL
+        for table in (whole, *(found.values() if len(whole) == 2 else ()))
+    )
 
 
 def derived(run: Run) -> dict[str, dict[str, float]]:
@@ -29,16 +32,32 @@ def derived(run: Run) -> dict[str, dict[str, float]]:
     found = run.counts()
     if not unequal(found):
         return {}
-    measured = {row["metric"] for row in run.store.rows("select distinct metric from measurements where phase = 'received'")}
+    measured = {
+        row["metric"]
+        for row in run.store.rows(
+            "select distinct metric from measurements where phase = 'received'"
+        )
+    }
     by_client = {client: counts.measures(table) for client, table in found.items()}
-    values = {name: {client: float(one[name]) for client, one in by_client.items()} for name in counts.MEASURES if name not in measured}
-    return {name: {client: value for client, value in some.items() if not np.isnan(value)} for name, some in values.items()}
+    values = {
+        name: {client: float(one[name]) for client, one in by_client.items()}
+        for name in counts.MEASURES
+        if name not in measured
+    }
+    return {
+        name: {client: value for client, value in some.items() if not np.isnan(value)}
+        for name, some in values.items()
+    }
 
 
 def clinical(run: Run, model: str | None = None) -> dict[str, dict[str, Interval]]:
     """Client -> measure -> value with its interval over other test sets of that size; empty where classes are equal or nothing was counted."""
     found = run.counts(model)
-    return {client: counts.intervals(table, DRAWS_SEED) for client, table in found.items()} if unequal(found) else {}
+    return (
+        {client: counts.intervals(table, DRAWS_SEED) for client, table in found.items()}
+        if unequal(found)
+        else {}
+    )
 
 
 def silent(clients: Collection[str], counted: Collection[str]) -> str:
@@ -48,7 +67,11 @@ def silent(clients: Collection[str], counted: Collection[str]) -> str:
     '1 of 2 clients sent no counts: fewer than 30 test samples, or they may not'
     """
     missing = len(set(clients) - set(counted))
-    return f"{missing} of {len(clients)} clients sent no counts: fewer than {FEWEST} test samples, or they may not" if missing else ""
+    return (
+        f"{missing} of {len(clients)} clients sent no counts: fewer than {FEWEST} test samples, or they may not"
+        if missing
+        else ""
+    )
 
 
 def classes_of(run: Run) -> list[tuple[int, str]]:
@@ -59,4 +82,7 @@ def classes_of(run: Run) -> list[tuple[int, str]]:
 
 def thresholds(table: counts.Counts, of: int) -> list[dict[str, Any]]:
     """Sensitivity, specificity, PPV and NPV at some thresholds on the score of a class."""
-    return [{"threshold": percent, **counts.at_threshold(table[of, 0], table[of, 1], percent)} for percent in (10, 20, 30, 50, 70, 80, 90)]
+    return [
+        {"threshold": percent, **counts.at_threshold(table[of, 0], table[of, 1], percent)}
+        for percent in (10, 20, 30, 50, 70, 80, 90)
+    ]

@@ -24,7 +24,11 @@ class Curve(NamedTuple):
 
 def mean_curve(run: Run, metric: str | None = None, model: str | None = None) -> Curve:
     """Rounds in which some client has no value of its own are kept; one in which a model had diverged is NaN."""
-    what = {"metric": metric or run.main_metric, "model": model or run.main_model, "split": run.main_split}
+    what = {
+        "metric": metric or run.main_metric,
+        "model": model or run.main_model,
+        "split": run.main_split,
+    }
     by_round: dict[int, list[float]] = {}
     for number, value in run.columns("round", "value", phase="received", **what):
         by_round.setdefault(number, []).append(math.nan if value is None else value)
@@ -36,12 +40,18 @@ def best_of(curve: Curve, metric: Metric) -> float:
     means = np.array(curve.means)
     if not len(means) or np.isnan(means).all():
         return math.nan
-    return float(curve.rounds[int(np.nanargmin(means) if metric.lower_is_better else np.nanargmax(means))])
+    return float(
+        curve.rounds[int(np.nanargmin(means) if metric.lower_is_better else np.nanargmax(means))]
+    )
 
 
 def rounds_to(curve: Curve, target: float, metric: Metric) -> float:
     """The first measured round whose mean is at the target or beyond; NaN if none is."""
-    reached = (n for n, mean in zip(*curve, strict=True) if (mean <= target if metric.lower_is_better else mean >= target))
+    reached = (
+        n
+        for n, mean in zip(*curve, strict=True)
+        if (mean <= target if metric.lower_is_better else mean >= target)
+    )
     return float(next(reached, math.nan))
 
 
@@ -65,9 +75,13 @@ def still_rising(curve: Curve, lower_is_better: bool = False) -> tuple[int, floa
     spread = float(((x - x.mean()) ** 2).sum())
     rise = float((x - x.mean()) @ means[-last:]) / spread * (x[-1] - x[0])
     bends = np.diff(means[len(means) // 2 :], 2)
-    scatter = math.sqrt(float(np.mean(bends**2)) / 6)  # the variance of a second difference is six times that of a point
+    scatter = math.sqrt(
+        float(np.mean(bends**2)) / 6
+    )  # the variance of a second difference is six times that of a point
     noise = 2 * scatter * (x[-1] - x[0]) / math.sqrt(spread)
-    return (int(x[0]), float(rise)) if rise > max(noise, NOTEWORTHY * abs(float(means[-1]))) else None
+    return (
+        (int(x[0]), float(rise)) if rise > max(noise, NOTEWORTHY * abs(float(means[-1]))) else None
+    )
 
 
 def average(curves: Sequence[Curve]) -> Curve:

@@ -38,11 +38,17 @@ def export(
         )
     stem = f"{name}-{client}" if client is not None else name
     path = Path(out) if out is not None else run.folder / f"{stem}.safetensors"
-    tensors = {key: tensor.detach().clone(memory_format=torch.contiguous_format) for key, tensor in net.state_dict().items()}
+    tensors = {
+        key: tensor.detach().clone(memory_format=torch.contiguous_format)
+        for key, tensor in net.state_dict().items()
+    }
     card = path.with_suffix(".md")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_output(path, save(tensors, metadata={"model": name, "client": client or "", "run": run.folder.name}))
+        save_output(
+            path,
+            save(tensors, metadata={"model": name, "client": client or "", "run": run.folder.name}),
+        )
         save_output(card, _card(run, name, client, net))
     except OSError as error:
         raise RunError(
@@ -56,8 +62,13 @@ def _card(run: Run, name: str, client: str | None, net: torch.nn.Module) -> str:
     own = {client: values[client]} if client in values else values
     config, task = run.config, run.task
     majority = run.majority() if run.main_metric == "accuracy" else {}
-    beside = {who: f" (majority class {majority[who]:.4f})" if who in majority else "" for who in own}
-    measured = ", ".join(f"{who}: {value:.4f}{beside[who]}" for who, value in list(own.items())[:50]) or "not measured"
+    beside = {
+        who: f" (majority class {majority[who]:.4f})" if who in majority else "" for who in own
+    }
+    measured = (
+        ", ".join(f"{who}: {value:.4f}{beside[who]}" for who, value in list(own.items())[:50])
+        or "not measured"
+    )
     about = "".join(f"\n- {note}" for note in (run.store.meta("facts") or {}).get("notes", []))
     return f"""# {name}{f" of client {client}" if client else ""}
 
@@ -78,28 +89,48 @@ def _evidence(run: Run, client: str | None, net: torch.nn.Module) -> str:
     head = next((part for part in net.modules() if isinstance(part, Head)), None)
     if head is None:
         return ""
-    weights = ", ".join(f"{expert} {weight:.3f}" for expert, weight in zip(head.names, head.weights.tolist(), strict=True))
-    shown = {model: run.final("loss", model, "validation").get(client or "") for model in run.models()}
-    losses = ", ".join(f"{model} {value:.4f}" for model, value in shown.items() if value is not None) or "not measured"
+    weights = ", ".join(
+        f"{expert} {weight:.3f}"
+        for expert, weight in zip(head.names, head.weights.tolist(), strict=True)
+    )
+    shown = {
+        model: run.final("loss", model, "validation").get(client or "") for model in run.models()
+    }
+    losses = (
+        ", ".join(f"{model} {value:.4f}" for model, value in shown.items() if value is not None)
+        or "not measured"
+    )
     return f"- mixture of experts, by weight: {weights}\n- loss on the client's validation data: {losses}\n"
 
 
 def predictions(
-    run: Run, data: Path, model: str | None = None, client: str | None = None, allow_imports: Iterable[str] = ()
+    run: Run,
+    data: Path,
+    model: str | None = None,
+    client: str | None = None,
+    allow_imports: Iterable[str] = (),
 ) -> tuple[list[str], list[list[Any]]]:
     """A header and one row per sample: which it is, the predicted class and the probabilities, or the predicted number.
 
     Of images the file says which it is, of patients their id. A folder with one table per site, as in training, is predicted as its sites unless `client` is given.
     """
     if not data.exists():
-        raise RunError(f"no file {data}; give a CSV or NPZ file with samples in the form of the training data")
+        raise RunError(
+            f"no file {data}; give a CSV or NPZ file with samples in the form of the training data"
+        )
     recipe = run.store.meta("recipe")
     if data.is_dir() and recipe["kind"] == "table":
         files = site_files(data)
         if not files:
-            raise RunError(f"{data} holds no site files; give a CSV, NPZ or Parquet file, or a folder with one per site")
-        found = [predictions(run, file, model, client or file.stem, allow_imports) for file in files]
-        rows = [[file.name, *row] for file, (_, own) in zip(files, found, strict=True) for row in own]
+            raise RunError(
+                f"{data} holds no site files; give a CSV, NPZ or Parquet file, or a folder with one per site"
+            )
+        found = [
+            predictions(run, file, model, client or file.stem, allow_imports) for file in files
+        ]
+        rows = [
+            [file.name, *row] for file, (_, own) in zip(files, found, strict=True) for row in own
+        ]
         return ["file", *found[0][0]], rows
     name = model or run.main_model
     net = run.model(name, client, allow_imports=allow_imports)
@@ -111,15 +142,24 @@ def predictions(
         which = list(range(len(x)))
     pictures = recipe["kind"] == "image" and data.suffix != ".npz"
     if pictures:
-        which = [str(file.relative_to(data)) if data.is_dir() else file.name for file in new_images(data)]
+        which = [
+            str(file.relative_to(data)) if data.is_dir() else file.name for file in new_images(data)
+        ]
     with torch.no_grad():
-        outputs = torch.cat([net(part) for part in torch.split(x, EVALUATION_BATCH)]) if len(x) else torch.zeros(0, run.task.outputs)
+        outputs = (
+            torch.cat([net(part) for part in torch.split(x, EVALUATION_BATCH)])
+            if len(x)
+            else torch.zeros(0, run.task.outputs)
+        )
     title = "file" if pictures else "patient" if recipe["kind"] == "histories" else "sample"
     if not run.task.classifies:
-        return [title, "prediction"], [[name, value] for name, value in zip(which, outputs.squeeze(-1).tolist(), strict=True)]
+        return [title, "prediction"], [
+            [name, value] for name, value in zip(which, outputs.squeeze(-1).tolist(), strict=True)
+        ]
     names = list(run.task.class_names) or [str(k) for k in range(run.task.outputs)]
     shares = outputs.softmax(1)
     rows = [
-        [name, names[int(k)], *(round(p, 6) for p in row)] for name, k, row in zip(which, shares.argmax(1), shares.tolist(), strict=True)
+        [name, names[int(k)], *(round(p, 6) for p in row)]
+        for name, k, row in zip(which, shares.argmax(1), shares.tolist(), strict=True)
     ]
     return [title, "prediction", *(f"p({name})" for name in names)], rows

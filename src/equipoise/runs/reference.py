@@ -12,12 +12,22 @@ from equipoise.runs.run import Run
 from equipoise.storage.store import DATABASE, RunError
 
 ALONE = "standalone"
-SCHEDULE = ("rounds", "seed", "training", "model", "models")  # what a run and its reference share, beside the data
+SCHEDULE = (
+    "rounds",
+    "seed",
+    "training",
+    "model",
+    "models",
+)  # what a run and its reference share, beside the data
 
 
 def judges(alone: Mapping[str, Any], data_alone: str, config: Mapping[str, Any], data: str) -> bool:
     """Whether the first run, by its configuration and the fingerprint of its data, is what the second is judged against."""
-    return bool(alone["method"]["name"] == ALONE) and data_alone == data and all(alone[key] == config[key] for key in SCHEDULE)
+    return (
+        bool(alone["method"]["name"] == ALONE)
+        and data_alone == data
+        and all(alone[key] == config[key] for key in SCHEDULE)
+    )
 
 
 def is_old(run: Run) -> bool:
@@ -26,7 +36,9 @@ def is_old(run: Run) -> bool:
 
 
 def unmatched(older: Path) -> RunError:
-    return RunError(f"{older} was written by an older version and cannot be matched with runs of this one; run it anew")
+    return RunError(
+        f"{older} was written by an older version and cannot be matched with runs of this one; run it anew"
+    )
 
 
 def check_comparable(run: Run, alone: Run) -> None:
@@ -48,10 +60,22 @@ def reference_of(run: Run) -> Run | None:
             continue
         try:
             other = Run(folder)
-            matched = judges(other.config, other.store.meta("fingerprint"), run.config, run.store.meta("fingerprint"))
+            matched = judges(
+                other.config,
+                other.store.meta("fingerprint"),
+                run.config,
+                run.store.meta("fingerprint"),
+            )
             if matched and other.status == "finished":
                 return other
-        except (RunError, OSError, KeyError, TypeError, ValueError, sqlite3.Error):  # another's folder, in whatever state it is
+        except (
+            RunError,
+            OSError,
+            KeyError,
+            TypeError,
+            ValueError,
+            sqlite3.Error,
+        ):  # another's folder, in whatever state it is
             continue
     return None
 
@@ -62,4 +86,6 @@ def runs_in(folder: Path) -> list[Path]:
         found = sorted(folder.iterdir())
     except OSError:
         return []
-    return [path for path in found if os.path.exists(path / DATABASE)]  # unlike Path.exists it takes no permission for an answer
+    return [
+        path for path in found if os.path.exists(path / DATABASE)
+    ]  # unlike Path.exists it takes no permission for an answer

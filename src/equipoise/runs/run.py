@@ -18,7 +18,14 @@ from equipoise.storage.outdated import outdated
 from equipoise.storage.store import RunError, Store
 from equipoise.task import Task
 
-_COLUMNS = ("round", "client", "model", "phase", "split", "metric")  # of the long table, beside the value
+_COLUMNS = (
+    "round",
+    "client",
+    "model",
+    "phase",
+    "split",
+    "metric",
+)  # of the long table, beside the value
 
 
 def _selected(what: str, where: Mapping[str, Any]) -> tuple[str, list[Any]]:
@@ -79,7 +86,9 @@ class Run:
         """
         for key in where:
             if key not in _COLUMNS:
-                raise TypeError(f"table: unknown column {key!r}; expected one of {', '.join(_COLUMNS)}")
+                raise TypeError(
+                    f"table: unknown column {key!r}; expected one of {', '.join(_COLUMNS)}"
+                )
         return self.store.rows(*_selected("*", where))
 
     def columns(self, *names: str, **where: Any) -> list[tuple[Any, ...]]:
@@ -106,7 +115,12 @@ class Run:
         ):
             phase, seconds = row.pop("timed"), row.pop("seconds")
             if row["round"] not in found:
-                found[row["round"]] = {**row, "cohort": json.loads(row["cohort"]), "joined": json.loads(row["joined"]), "seconds": {}}
+                found[row["round"]] = {
+                    **row,
+                    "cohort": json.loads(row["cohort"]),
+                    "joined": json.loads(row["joined"]),
+                    "seconds": {},
+                }
             if phase is not None:
                 found[row["round"]]["seconds"][phase] = seconds
         return list(found.values())
@@ -125,24 +139,41 @@ class Run:
         from equipoise.training import Training
 
         config = self.config
-        counted = {row["round"]: row for row in self.rounds() + self.finish()}  # after the last round all are asked: no script is needed
-        cohorts = {row["round"]: {"clients": row["cohort"], "attempt": row["attempt"]} for row in self.rounds()}
-        faults, sizes = config.get("faults", {}), dict(zip(self.clients, self.store.meta("sizes")["train"], strict=True))
+        counted = {
+            row["round"]: row for row in self.rounds() + self.finish()
+        }  # after the last round all are asked: no script is needed
+        cohorts = {
+            row["round"]: {"clients": row["cohort"], "attempt": row["attempt"]}
+            for row in self.rounds()
+        }
+        faults, sizes = (
+            config.get("faults", {}),
+            dict(zip(self.clients, self.store.meta("sizes")["train"], strict=True)),
+        )
         plan = FaultPlan(Faults(**faults), Training(**config["training"]), config["seed"])
         lost = []
         for row in self.rejected():
             when = {key: row[key] for key in ("round", "attempt", "exchange", "client")}
-            if row["attempt"] == counted[row["round"]]["attempt"] and plan.missing(**when, samples=sizes[row["client"]])[0] is None:
+            if (
+                row["attempt"] == counted[row["round"]]["attempt"]
+                and plan.missing(**when, samples=sizes[row["client"]])[0] is None
+            ):
                 lost.append({**when, "kind": "drop"})
         participation = config.get("participation", {})
         return {
             **config,
-            "participation": {**participation, "script": {int(n): one for n, one in participation.get("script", {}).items()} | cohorts},
+            "participation": {
+                **participation,
+                "script": {int(n): one for n, one in participation.get("script", {}).items()}
+                | cohorts,
+            },
             "faults": {**faults, "script": [*faults.get("script", ()), *lost]},
             "workers": 0,
         }
 
-    def final(self, metric: str | None = None, model: str | None = None, split: str | None = None) -> dict[str, float]:
+    def final(
+        self, metric: str | None = None, model: str | None = None, split: str | None = None
+    ) -> dict[str, float]:
         """Client -> value at the end, or of a run that goes on after the last measured round, of the run's main metric, model and split unless named.
 
         A client for whose samples the metric does not exist is absent; NaN is the value of a model that has diverged.
@@ -158,7 +189,11 @@ class Run:
 
     def majority(self) -> dict[str, float]:
         """Client -> accuracy of always naming the most frequent class of its test data; empty for a run of an older version."""
-        return dict(self.columns("client", "value", phase="reference", model="majority", split=self.main_split))
+        return dict(
+            self.columns(
+                "client", "value", phase="reference", model="majority", split=self.main_split
+            )
+        )
 
     def counts(self, model: str | None = None) -> dict[str, Any]:
         """Client -> its table of counts of scores (see `metrics.counts`), of the main model unless named; of clients that sent one."""
@@ -168,7 +203,9 @@ class Run:
     def main_metric(self) -> str:
         """What the run's results are about, as its configuration says; a run of version 0.1 has no `main`."""
         asked = self.config["evaluation"]
-        return registry.main_of(registry.measured(self.task, asked["metrics"], asked.get("main")), asked.get("main"))
+        return registry.main_of(
+            registry.measured(self.task, asked["metrics"], asked.get("main")), asked.get("main")
+        )
 
     @property
     def main_split(self) -> str:
@@ -182,14 +219,26 @@ class Run:
         if marked is not None:
             return str(marked)
         names = self.models()  # a run of version 0.1, where names decided
-        return "personal" if "personal" in names else "global" if "global" in names else (names or ["global"])[0]
+        return (
+            "personal"
+            if "personal" in names
+            else "global"
+            if "global" in names
+            else (names or ["global"])[0]
+        )
 
     def models(self) -> list[str]:
         """The names of the models that were measured."""
         rows = self.store.rows("select distinct model from measurements where phase = 'received'")
         return [row["model"] for row in rows]
 
-    def model(self, name: str = "global", client: str | None = None, given: Any = None, allow_imports: Iterable[str] = ()) -> Any:
+    def model(
+        self,
+        name: str = "global",
+        client: str | None = None,
+        given: Any = None,
+        allow_imports: Iterable[str] = (),
+    ) -> Any:
         """A trained model as a loaded torch module: `run.model("global")`, `run.model("personal", client="3")`.
 
         A run whose model or method was a Python object needs it again: `given` is the experiment it was started with. Code that the run's
@@ -208,9 +257,13 @@ class Run:
         if self.store.last_round() < 0:
             raise RunError(f"{self.folder} has no checkpoint yet; wait for its first round")
         if client is not None and client not in self.clients:
-            raise RunError(f"no client {client!r} in {self.folder}; it has {', '.join(self.clients[:12])}")
+            raise RunError(
+                f"no client {client!r} in {self.folder}; it has {', '.join(self.clients[:12])}"
+            )
         try:
-            wanted = given or experiment(self.config, self._imports | permitted(self.config, allow_imports))
+            wanted = given or experiment(
+                self.config, self._imports | permitted(self.config, allow_imports)
+            )
             bench, method = prepare(wanted, self.task, self.clients)
         except ValueError as error:
             reason = self.store.meta("not portable")
@@ -236,12 +289,19 @@ class Run:
                 raise
             models = {}
         if away and not (name in models and models[name].same_for_all):
-            raise RunError(f"model {name!r} of client {who!r} follows from a state that lies on that client's own disk; ask for it there")
+            raise RunError(
+                f"model {name!r} of client {who!r} follows from a state that lies on that client's own disk; ask for it there"
+            )
         if name not in models:
-            raise RunError(f"no model {name!r} in {self.folder}; its method serves {', '.join(models)}")
+            raise RunError(
+                f"no model {name!r} in {self.folder}; its method serves {', '.join(models)}"
+            )
         if client is None and not (
-            models[name].same_for_all and alike(method.deliver(server, saved_state, other) for other in self.clients)
+            models[name].same_for_all
+            and alike(method.deliver(server, saved_state, other) for other in self.clients)
         ):
-            raise RunError(f"model {name!r} belongs to a client; say which with --client (in Python client=), {self.clients[0]!r}, say")
+            raise RunError(
+                f"model {name!r} belongs to a client; say which with --client (in Python client=), {self.clients[0]!r}, say"
+            )
         net = in_unit(models[name].model.net, self.task).eval()
         return net if someone.inputs is None else Prepared(someone.inputs.other, net).eval()

@@ -27,8 +27,13 @@ def tables(store: Store, task: Task, model: str, split: str) -> dict[str, counts
             continue
         table = found.setdefault(row["client"], np.zeros((classes, 4, counts.BINS), np.int64))
         if not (0 <= row["class"] < classes and 0 <= row["score"] < counts.BINS):
-            raise damaged(store.folder, f"its counts of scores name class {row['class']} and score {row['score']}")
-        table[row["class"], :, row["score"]] = [row[name] for name in ("positives", "negatives", "found", "mistaken")]
+            raise damaged(
+                store.folder,
+                f"its counts of scores name class {row['class']} and score {row['score']}",
+            )
+        table[row["class"], :, row["score"]] = [
+            row[name] for name in ("positives", "negatives", "found", "mistaken")
+        ]
     for client, table in found.items():
         wrong = counts.fault(table, classes)
         if wrong is not None:

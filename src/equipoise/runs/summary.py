@@ -18,11 +18,15 @@ from equipoise.storage.store import RoundRecord, RunError
 NAMED = 12  # clients that a sentence names
 
 
-def summarise(run: Run, alone: Run | None = None, model: str | None = None, metric: str | None = None) -> dict[str, Any]:
+def summarise(
+    run: Run, alone: Run | None = None, model: str | None = None, metric: str | None = None
+) -> dict[str, Any]:
     """What `equipoise show` prints."""
     name, known = model or run.main_model, metrics_of(run)
     if metric is not None and metric not in known:
-        raise RunError(f"{run.folder} did not measure {metric!r}; it has {', '.join(known) or 'nothing yet'}")
+        raise RunError(
+            f"{run.folder} did not measure {metric!r}; it has {', '.join(known) or 'nothing yet'}"
+        )
     metric = metric or run.main_metric
     values = run.final(metric, name)
     sizes = dict(zip(run.clients, run.store.meta("sizes")["train"], strict=True))
@@ -48,13 +52,25 @@ def summarise(run: Run, alone: Run | None = None, model: str | None = None, metr
         "notes": notes(run, metric, name, chosen=metric == run.main_metric),
     }
     if values:
-        found |= over_clients(values, metric) | best_round(run, metric, name) | _without_noise(run, metric, values)
-    rows: dict[str, dict[str, Any]] = {client: {"samples": sizes.get(client), "value": value} for client, value in values.items()}
+        found |= (
+            over_clients(values, metric)
+            | best_round(run, metric, name)
+            | _without_noise(run, metric, values)
+        )
+    rows: dict[str, dict[str, Any]] = {
+        client: {"samples": sizes.get(client), "value": value} for client, value in values.items()
+    }
     if metric == "accuracy":
         majority = run.majority()
-        rows = {client: row | ({"majority": majority[client]} if client in majority else {}) for client, row in rows.items()}
+        rows = {
+            client: row | ({"majority": majority[client]} if client in majority else {})
+            for client, row in rows.items()
+        }
     found["clinical"] = {
-        client: {measure: {"value": one.value, "low": one.low, "high": one.high} for measure, one in own.items()}
+        client: {
+            measure: {"value": one.value, "low": one.low, "high": one.high}
+            for measure, one in own.items()
+        }
         for client, own in clinical(run, name).items()
     }
     if alone is not None:
@@ -62,7 +78,10 @@ def summarise(run: Run, alone: Run | None = None, model: str | None = None, metr
         reference = alone.final(metric)
         for client, row in rows.items():
             if client in reference:
-                row |= {"alone": reference[client], "gain": (reference[client] - row["value"]) * (1 if lower else -1) + 0.0}
+                row |= {
+                    "alone": reference[client],
+                    "gain": (reference[client] - row["value"]) * (1 if lower else -1) + 0.0,
+                }
         gains = [row["gain"] for row in rows.values() if "gain" in row]
         if gains:
             found |= {
@@ -72,7 +91,9 @@ def summarise(run: Run, alone: Run | None = None, model: str | None = None, metr
                 "average gain": float(np.mean(gains)),
             }
         elif values:
-            found["notes"].append(f"{alone.folder} has no {metric} of these clients, so gains over training alone are not known")
+            found["notes"].append(
+                f"{alone.folder} has no {metric} of these clients, so gains over training alone are not known"
+            )
     return found | {"per client": rows}
 
 
@@ -86,7 +107,11 @@ def metrics_of(run: Run) -> list[str]:
 def of_main(record: RoundRecord, main: str | None = None) -> tuple[Metric | None, list[float]]:
     """The main metric of a round and its values by client, of the main model, on the shared test set where there is one; `main` if asked for."""
     phase = "final" if record.finish else "received"
-    rows = [row for row in record.measurements if row[1] == record.main and row[2] == phase and row[3] in ("test", "shared")]
+    rows = [
+        row
+        for row in record.measurements
+        if row[1] == record.main and row[2] == phase and row[3] in ("test", "shared")
+    ]
     if not rows:
         return None, []
     metric = find(main_of([row[4] for row in rows], main))
@@ -101,7 +126,12 @@ def over_clients(values: Mapping[str, float], metric: str) -> dict[str, float]:
     numbers = np.array(list(values.values()))
     low, high = float(numbers.min()), float(numbers.max())
     worst, best = (high, low) if find(metric).lower_is_better else (low, high)
-    return {"average": float(numbers.mean()), "worst": worst, "best": best, "std": float(numbers.std())}
+    return {
+        "average": float(numbers.mean()),
+        "worst": worst,
+        "best": best,
+        "std": float(numbers.std()),
+    }
 
 
 def best_round(run: Run, metric: str, model: str) -> dict[str, float]:
@@ -113,10 +143,15 @@ def best_round(run: Run, metric: str, model: str) -> dict[str, float]:
     return {"best round": curve.rounds[int(best["best_round"]) - 1], "average then": best["best"]}
 
 
-def undefined(run: Run, metric: str, model: str, values: Mapping[str, float] | None = None) -> list[str]:
+def undefined(
+    run: Run, metric: str, model: str, values: Mapping[str, float] | None = None
+) -> list[str]:
     """Clients that were measured last, but for whose samples the metric does not exist; `values`: what the others had, if that was read already."""
     split, values = run.main_split, run.final(metric, model) if values is None else values
-    rounds = run.store.rows("select max(round) as last from measurements where phase = 'received' and model = ?", (model,))
+    rounds = run.store.rows(
+        "select max(round) as last from measurements where phase = 'received' and model = ?",
+        (model,),
+    )
     unasked = split != "shared" and split not in run.config["evaluation"]["splits"]
     if rounds[0]["last"] is None or "all" in values or unasked:
         return []
@@ -125,19 +160,35 @@ def undefined(run: Run, metric: str, model: str, values: Mapping[str, float] | N
     if run.config["evaluation"]["clients"] == "cohort":
         last = run.finish() or [row for row in run.rounds() if row["round"] == rounds[0]["last"]]
         asked = {client for row in last for client in row["joined"]}
-    return [client for client, size in zip(run.clients, sizes, strict=True) if size and client in asked and client not in values]
+    return [
+        client
+        for client, size in zip(run.clients, sizes, strict=True)
+        if size and client in asked and client not in values
+    ]
 
 
 def notes(run: Run, metric: str, model: str, chosen: bool = True) -> list[str]:
     """Sentences that a reader needs beside the numbers: what to know of the data, why this metric, and for which clients it has no value."""
     asked = run.config["evaluation"]
-    why = why_main(measured(run.task, asked["metrics"], asked.get("main")), asked.get("main")) if chosen else ""
+    why = (
+        why_main(measured(run.task, asked["metrics"], asked.get("main")), asked.get("main"))
+        if chosen
+        else ""
+    )
     values = run.final(metric, model)
     missing = undefined(run, metric, model, values)
     nothing = unmeasured(run) if not values and not missing else ""
     rising = _rising(run, metric) if model == run.main_model else ""
-    sentences = (why, rising, one_class(metric, missing, len(values), run.main_split), diverged(metric, values), nothing)
-    about_data = (run.store.meta("facts") or {}).get("notes", [])  # runs of older versions have none
+    sentences = (
+        why,
+        rising,
+        one_class(metric, missing, len(values), run.main_split),
+        diverged(metric, values),
+        nothing,
+    )
+    about_data = (run.store.meta("facts") or {}).get(
+        "notes", []
+    )  # runs of older versions have none
     return [*about_data, *(sentence for sentence in sentences if sentence)]
 
 
@@ -183,7 +234,11 @@ def one_class(metric: str, missing: Sequence[str], others: int, split: str = "te
 
 def diverged(metric: str, values: Mapping[str, float]) -> str:
     broken = [client for client, value in values.items() if np.isnan(value)]
-    return f"{metric} of {clients_in_words(broken)} is not a number: the outputs of the model are not finite" if broken else ""
+    return (
+        f"{metric} of {clients_in_words(broken)} is not a number: the outputs of the model are not finite"
+        if broken
+        else ""
+    )
 
 
 def clients_in_words(clients: Sequence[str]) -> str:
@@ -191,17 +246,33 @@ def clients_in_words(clients: Sequence[str]) -> str:
     >>> clients_in_words(["a"]), clients_in_words(["a", "b", "c"])
     ('client a', 'clients a, b and c')
     """
-    shown = list(clients) if len(clients) <= NAMED else [*clients[:NAMED], f"{len(clients) - NAMED:,} more"]
-    return f"client {shown[0]}" if len(shown) == 1 else f"clients {', '.join(shown[:-1])} and {shown[-1]}"
+    shown = (
+        list(clients)
+        if len(clients) <= NAMED
+        else [*clients[:NAMED], f"{len(clients) - NAMED:,} more"]
+    )
+    return (
+        f"client {shown[0]}"
+        if len(shown) == 1
+        else f"clients {', '.join(shown[:-1])} and {shown[-1]}"
+    )
 
 
 def _without_noise(run: Run, metric: str, values: dict[str, float]) -> dict[str, float]:
     """The spread of accuracy over clients that finite test sets do not explain; nothing where it cannot be said."""
     totals = dict(zip(run.clients, run.store.meta("sizes")["test"], strict=True))
-    if metric != "accuracy" or run.main_split != "test" or any(totals.get(client, 0) < 2 for client in values):
+    if (
+        metric != "accuracy"
+        or run.main_split != "test"
+        or any(totals.get(client, 0) < 2 for client in values)
+    ):
         return {}
     numbers = list(values.values())
     if not np.isfinite(numbers).all():
         return {}
     noise = accuracy_variance(numbers, [totals[client] for client in values])
-    return {"std without test noise": float(np.sqrt(between_client_variance(numbers, noise)["debiased"]))}
+    return {
+        "std without test noise": float(
+            np.sqrt(between_client_variance(numbers, noise)["debiased"])
+        )
+    }

@@ -22,7 +22,10 @@ from equipoise.storage.store import DATABASE, RoundRecord
 from equipoise.transports.base import Watcher
 
 Send = Callable[[int, Mapping[str, float]], None]
-MLFLOW_BATCH, MLFLOW_VALUE = 1000, 500  # most metrics in one request, most characters of a parameter's value
+MLFLOW_BATCH, MLFLOW_VALUE = (
+    1000,
+    500,
+)  # most metrics in one request, most characters of a parameter's value
 _REFUSED = re.compile(r"[^\w.\- :/]")  # signs that MLflow does not take in names
 
 
@@ -31,7 +34,9 @@ def tracking(kind: str, wanted: Experiment, folder: Path, watcher: Watcher) -> I
     """A watcher that also sends every round to a tracker; `kind` is mlflow or tensorboard."""
     if kind not in _TRACKERS:
         raise nearest("tracker", kind, list(_TRACKERS))
-    if (folder / DATABASE).exists():  # the run will refuse this folder; nothing must be tracked, or written into it
+    if (
+        folder / DATABASE
+    ).exists():  # the run will refuse this folder; nothing must be tracked, or written into it
         yield watcher
         return
     with _TRACKERS[kind](wanted, folder) as send:
@@ -57,13 +62,20 @@ def numbers(record: RoundRecord, main: str | None = None) -> dict[str, float]:
     for client, model, phase, split, metric, value in record.measurements:
         if phase == "final" and not record.finish:  # the last round's values once more
             continue
-        name = f"{model}/{split}/{metric}" if phase in ("received", "final") else f"{model}/{phase}/{split}/{metric}"
+        name = (
+            f"{model}/{split}/{metric}"
+            if phase in ("received", "final")
+            else f"{model}/{phase}/{split}/{metric}"
+        )
         found[f"{name}/{client}"] = value
         groups.setdefault(name, []).append(value)
     found |= {f"{name}/mean": sum(values) / len(values) for name, values in groups.items()}
     judged, shown = of_main(record, main)
     if judged is not None and shown:
-        found |= {"main/mean": sum(shown) / len(shown), "main/worst": max(shown) if judged.lower_is_better else min(shown)}
+        found |= {
+            "main/mean": sum(shown) / len(shown),
+            "main/worst": max(shown) if judged.lower_is_better else min(shown),
+        }
     found |= {f"weight/{client}": share for client, share in record.weights.items()}
     found |= {f"seconds/{phase}": seconds for phase, seconds in record.seconds.items()}
     found |= {"bytes/down": float(record.bytes_down), "bytes/up": float(record.bytes_up)}
@@ -100,15 +112,24 @@ def _mlflow(wanted: Experiment, folder: Path) -> Iterator[Send]:
         client = MlflowClient()
         name = f"equipoise/{wanted.data.name}"
         known = client.get_experiment_by_name(name)
-        run = client.create_run(known.experiment_id if known is not None else client.create_experiment(name), run_name=folder.name)
-        settings = [Param(key, str(value)[:MLFLOW_VALUE]) for key, value in parameters(wanted).items()]
+        run = client.create_run(
+            known.experiment_id if known is not None else client.create_experiment(name),
+            run_name=folder.name,
+        )
+        settings = [
+            Param(key, str(value)[:MLFLOW_VALUE]) for key, value in parameters(wanted).items()
+        ]
         client.log_batch(run.info.run_id, params=settings)
     except MlflowException as error:
-        raise ConfigurationError(f"--track mlflow: {error}; set MLFLOW_TRACKING_URI to a store that MLflow can write") from error
+        raise ConfigurationError(
+            f"--track mlflow: {error}; set MLFLOW_TRACKING_URI to a store that MLflow can write"
+        ) from error
 
     def send(step: int, values: Mapping[str, float]) -> None:
         now = int(time.time() * 1000)
-        metrics = [Metric(_REFUSED.sub("_", key), value, now, step) for key, value in values.items()]
+        metrics = [
+            Metric(_REFUSED.sub("_", key), value, now, step) for key, value in values.items()
+        ]
         for start in range(0, len(metrics), MLFLOW_BATCH):
             client.log_batch(run.info.run_id, metrics=metrics[start : start + MLFLOW_BATCH])
 
@@ -129,7 +150,12 @@ def parameters(wanted: Experiment) -> dict[str, Any]:
 
 
 def _missing(name: str) -> ConfigurationError:
-    return ConfigurationError(f"--track {name} needs the package {name}, which is not installed; pip install 'equipoise[track]'")
+    return ConfigurationError(
+        f"--track {name} needs the package {name}, which is not installed; pip install 'equipoise[track]'"
+    )
 
 
-_TRACKERS: dict[str, Callable[[Experiment, Path], Any]] = {"mlflow": _mlflow, "tensorboard": _tensorboard}
+_TRACKERS: dict[str, Callable[[Experiment, Path], Any]] = {
+    "mlflow": _mlflow,
+    "tensorboard": _tensorboard,
+}

@@ -28,9 +28,13 @@ def save_server(store: Store, state: State, record: RoundRecord) -> Callable[[],
         stem = hashlib.blake2b(path.encode(), digest_size=4).hexdigest()
         for client, value in mapping.changed.items():
             own = hashlib.blake2b(client.encode(), digest_size=8).hexdigest()
-            file = in_subfolder(own, f"perclient-{stem}-{own}-r{record.round}a{record.attempt}.safetensors")
+            file = in_subfolder(
+                own, f"perclient-{stem}-{own}-r{record.round}a{record.attempt}.safetensors"
+            )
             write(Record(value=value), place(store.files, file))
-            record.files.append(("perclient", f"{path}\x1f{client}", file, digest(store.files / file)))
+            record.files.append(
+                ("perclient", f"{path}\x1f{client}", file, digest(store.files / file))
+            )
             saved[path][client] = store.files / file
     return lambda: State(_settled(dict(state), "", saved))
 
@@ -73,7 +77,9 @@ def _lifted(values: Mapping[str, Any], prefix: str, found: dict[str, PerClient])
     return result
 
 
-def _settled(values: Mapping[str, Any], prefix: str, saved: Mapping[str, Mapping[str, Path]]) -> dict[str, Any]:
+def _settled(
+    values: Mapping[str, Any], prefix: str, saved: Mapping[str, Mapping[str, Path]]
+) -> dict[str, Any]:
     result = {}
     for name, value in values.items():
         path = f"{prefix}{name}"

@@ -26,9 +26,13 @@ _NAME = re.compile(
 _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _SUBFOLDER = re.compile(r"[0-9a-f]{2}")
 # Names under which files are written first: safetensors' own, and ours.
-_HALF_WRITTEN = re.compile(r"\.tmp[0-9A-Za-z]{6}|client-[0-9a-f]+-r[0-9]+a[0-9]+x[0-9]+\.safetensors\.[0-9]+\.part")
+_HALF_WRITTEN = re.compile(
+    r"\.tmp[0-9A-Za-z]{6}|client-[0-9a-f]+-r[0-9]+a[0-9]+x[0-9]+\.safetensors\.[0-9]+\.part"
+)
 # What a run writes into its folder by name; SQLite adds -wal, -shm and -journal to its own.
-_WRITTEN = re.compile(rf"{re.escape(DATABASE)}.*|{re.escape(LOCK)}|{re.escape(CONFIGURATION)}|{FILES}|tensorboard")
+_WRITTEN = re.compile(
+    rf"{re.escape(DATABASE)}.*|{re.escape(LOCK)}|{re.escape(CONFIGURATION)}|{FILES}|tensorboard"
+)
 
 
 class RunError(RuntimeError):
@@ -76,18 +80,32 @@ def refuse_links(folder: Path) -> None:
     """Refuse a folder in which a name that a run opens or writes is a symbolic link: what it leads to is not part of the run."""
     if not folder.is_dir():
         return
-    inside = [folder / FILES / f"{number:02x}" for number in range(256)]  # asked by name: files/ itself may hold very many
-    for path in [path for path in sorted(folder.iterdir()) if _WRITTEN.fullmatch(path.name)] + inside:
+    inside = [
+        folder / FILES / f"{number:02x}" for number in range(256)
+    ]  # asked by name: files/ itself may hold very many
+    for path in [
+        path for path in sorted(folder.iterdir()) if _WRITTEN.fullmatch(path.name)
+    ] + inside:
         if path.is_symlink():
-            raise RunError(f"{path} is a symbolic link, which Equipoise does not follow inside a run; put the file or folder itself there")
+            raise RunError(
+                f"{path} is a symbolic link, which Equipoise does not follow inside a run; put the file or folder itself there"
+            )
 
 
 def save_output(path: Path, content: str | bytes) -> None:
     """Write a report, a model or a card, but not through a symbolic link: a run's folder may come from anyone."""
-    refused = RunError(f"{path} is a symbolic link, which Equipoise does not write through; remove it, or choose another file with --out")
+    refused = RunError(
+        f"{path} is a symbolic link, which Equipoise does not write through; remove it, or choose another file with --out"
+    )
     if path.is_symlink():
         raise refused
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    flags = (
+        os.O_WRONLY
+        | os.O_CREAT
+        | os.O_TRUNC
+        | getattr(os, "O_NOFOLLOW", 0)
+        | getattr(os, "O_BINARY", 0)
+    )
     try:
         descriptor = os.open(path, flags, 0o666)
     except OSError as error:
@@ -118,7 +136,10 @@ def _whole(path: Path) -> bytes:
 
 def file_flaw(path: Path, size: int, known: str) -> str | None:
     """What is wrong with a file of so many bytes and this digest (unknown if empty); None if it is a record as it was written."""
-    from equipoise.records import check_form, read  # torch comes with it, which most who look at runs do without
+    from equipoise.records import (
+        check_form,
+        read,
+    )  # torch comes with it, which most who look at runs do without
 
     try:
         found = os.lstat(path)
@@ -126,7 +147,9 @@ def file_flaw(path: Path, size: int, known: str) -> str | None:
             return "is not a file"
         if found.st_size != size:
             return "is cut off" if found.st_size < size else "is longer than it was written"
-        data = _whole(path) if size <= READ_WHOLE else None  # read once, since there may be very many
+        data = (
+            _whole(path) if size <= READ_WHOLE else None
+        )  # read once, since there may be very many
         if known and (digest(path) if data is None else digest_of(data)) != known:
             return "is not as it was written"
         # Where the bytes are those that were written, their form alone can be wrong.
@@ -143,7 +166,9 @@ def file_flaw(path: Path, size: int, known: str) -> str | None:
 
 def sync(paths: Iterable[Path]) -> None:
     """Have the contents of these files, and the names in these folders, on the disk."""
-    _at_once(_sync, [path for path in paths if os.name == "posix" or not path.is_dir()])  # elsewhere a folder cannot be opened
+    _at_once(
+        _sync, [path for path in paths if os.name == "posix" or not path.is_dir()]
+    )  # elsewhere a folder cannot be opened
 
 
 def unlink(paths: Iterable[Path]) -> None:

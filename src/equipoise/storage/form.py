@@ -29,10 +29,14 @@ _CONFIGURATION: dict[str, Any] = {
 
 
 def damaged(folder: Path, what: str) -> RunError:
-    return RunError(f"{folder} is damaged or not a run of Equipoise: {what}; restore it from a copy or run anew")
+    return RunError(
+        f"{folder} is damaged or not a run of Equipoise: {what}; restore it from a copy or run anew"
+    )
 
 
-def check_tables(folder: Path, db: sqlite3.Connection, tables: str, whole: bool) -> dict[str, set[type]]:
+def check_tables(
+    folder: Path, db: sqlite3.Connection, tables: str, whole: bool
+) -> dict[str, set[type]]:
     """Refuse a database whose tables are not those that `tables` makes, down to the type of every value.
 
     Unless `whole`, the tables that grow with clients and rounds are left to `read`; returns the types of their columns.
@@ -41,12 +45,19 @@ def check_tables(folder: Path, db: sqlite3.Connection, tables: str, whole: bool)
         own.executescript(tables)
         known = own.execute("select name from sqlite_master where type = 'table'").fetchall()
         columns = {
-            name: own.execute(f"select name, lower(type), \"notnull\" from pragma_table_info('{name}')").fetchall() for (name,) in known
+            name: own.execute(
+                f"select name, lower(type), \"notnull\" from pragma_table_info('{name}')"
+            ).fetchall()
+            for (name,) in known
         }
     own.close()
-    stranger = db.execute("select type, name from sqlite_master where type in ('trigger', 'view')").fetchone()
+    stranger = db.execute(
+        "select type, name from sqlite_master where type in ('trigger', 'view')"
+    ).fetchone()
     if stranger is not None:
-        raise damaged(folder, f"its database has a {stranger[0]} named {stranger[1]!r}, which no run has")
+        raise damaged(
+            folder, f"its database has a {stranger[0]} named {stranger[1]!r}, which no run has"
+        )
     for table, wanted in columns.items():
         found = {row[0] for row in db.execute("select name from pragma_table_info(?)", (table,))}
         missing = [name for name, _, _ in wanted if name not in found]
@@ -55,22 +66,35 @@ def check_tables(folder: Path, db: sqlite3.Connection, tables: str, whole: bool)
         if table in _LONG and not whole:
             continue
         # SQLite keeps any type in any column.
-        fits = [f"typeof({name}) = '{kind}'" + ("" if filled else f" or {name} is null") for name, kind, filled in wanted]
-        wrong = db.execute(f"select rowid from {table} where not (({') and ('.join(fits)})) limit 1").fetchone()
+        fits = [
+            f"typeof({name}) = '{kind}'" + ("" if filled else f" or {name} is null")
+            for name, kind, filled in wanted
+        ]
+        wrong = db.execute(
+            f"select rowid from {table} where not (({') and ('.join(fits)})) limit 1"
+        ).fetchone()
         if wrong is not None:
-            raise damaged(folder, f"row {wrong[0]} of the table {table!r} holds a value of the wrong type")
+            raise damaged(
+                folder, f"row {wrong[0]} of the table {table!r} holds a value of the wrong type"
+            )
     for cohort, joined in db.execute("select cohort, joined from rounds"):
         for text in (cohort, joined):
             wrong = misfit(parsed(text, folder), [str], "a round's clients")
             if wrong is not None:
                 raise damaged(folder, wrong)
     return {
-        name: {_TYPES[kind], *((type(None),) if not filled else ())} for table in _LONG for name, kind, filled in columns.get(table, ())
+        name: {_TYPES[kind], *((type(None),) if not filled else ())}
+        for table in _LONG
+        for name, kind, filled in columns.get(table, ())
     }
 
 
 def read(
-    folder: Path, db: sqlite3.Connection, types: Mapping[str, set[type]], query: str, parameters: Iterable[Any]
+    folder: Path,
+    db: sqlite3.Connection,
+    types: Mapping[str, set[type]],
+    query: str,
+    parameters: Iterable[Any],
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     """The names of a query's columns, and its rows; refused if a value is of another type than columns of that name hold."""
     try:
@@ -103,9 +127,20 @@ def check_metadata(folder: Path, meta: Callable[[str], Any]) -> None:
     """Refuse a run that does not say what it is."""
     metadata = {key: value for key in _METADATA if (value := meta(key)) is not None}
     wrong = misfit(metadata, _METADATA, "its database")
-    if wrong is None and len({len(metadata["clients"]), *(len(metadata["sizes"][part]) for part in _METADATA["sizes"])}) != 1:
+    if (
+        wrong is None
+        and len(
+            {
+                len(metadata["clients"]),
+                *(len(metadata["sizes"][part]) for part in _METADATA["sizes"]),
+            }
+        )
+        != 1
+    ):
         wrong = "its database counts clients and sizes of clients differently"
-    unit = [] if wrong is not None else [metadata["task"].get(key, 1.0) for key in ("centre", "scale")]  # runs of older versions have none
+    unit = (
+        [] if wrong is not None else [metadata["task"].get(key, 1.0) for key in ("centre", "scale")]
+    )  # runs of older versions have none
     if any(type(number) not in (int, float) or not math.isfinite(number) for number in unit):
         wrong = f"centre and scale of its task are {str(unit)[:40]}, not numbers"
     if wrong is None and not metadata["clients"]:
@@ -119,11 +154,18 @@ def read_configuration(folder: Path) -> FromFile:
     from equipoise.experiment import load
 
     if not (folder / CONFIGURATION).is_file():  # a pipe would be waited for
-        raise damaged(folder, f"its {CONFIGURATION} is not a file" if (folder / CONFIGURATION).exists() else f"it has no {CONFIGURATION}")
+        raise damaged(
+            folder,
+            f"its {CONFIGURATION} is not a file"
+            if (folder / CONFIGURATION).exists()
+            else f"it has no {CONFIGURATION}",
+        )
     try:
         found = load(folder / CONFIGURATION)
     except (ValueError, OSError, RecursionError) as error:
-        raise damaged(folder, f"its {CONFIGURATION} cannot be read ({str(error).splitlines()[0]})") from None
+        raise damaged(
+            folder, f"its {CONFIGURATION} cannot be read ({str(error).splitlines()[0]})"
+        ) from None
     wrong = misfit(found, _CONFIGURATION, CONFIGURATION)
     if wrong is not None:
         raise damaged(folder, wrong)
@@ -138,11 +180,25 @@ def misfit(value: Any, shape: Any, where: str) -> str | None:
     """
     if isinstance(shape, list):
         wrong = misfit(value, list, where)
-        if wrong is None and {shape[0]}.issuperset(map(type, value)):  # of 100,000 clients, too, without a call for each
+        if wrong is None and {shape[0]}.issuperset(
+            map(type, value)
+        ):  # of 100,000 clients, too, without a call for each
             return None
-        return wrong or next((wrong for item in value if (wrong := misfit(item, shape[0], f"an entry of {where}"))), None)
+        return wrong or next(
+            (wrong for item in value if (wrong := misfit(item, shape[0], f"an entry of {where}"))),
+            None,
+        )
     if isinstance(shape, dict):
-        wrong = misfit(value, dict, where) or next((f"{where} has no {key!r}" for key in shape if key not in value), None)
-        return wrong or next((wrong for key, one in shape.items() if (wrong := misfit(value[key], one, f"{key!r} of {where}"))), None)
+        wrong = misfit(value, dict, where) or next(
+            (f"{where} has no {key!r}" for key in shape if key not in value), None
+        )
+        return wrong or next(
+            (
+                wrong
+                for key, one in shape.items()
+                if (wrong := misfit(value[key], one, f"{key!r} of {where}"))
+            ),
+            None,
+        )
     fits = isinstance(value, shape) and not (shape is int and isinstance(value, bool))
     return None if fits else f"{where} is {str(value)[:40]!r}, not {_WORDS[shape]}"

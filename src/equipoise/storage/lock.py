@@ -22,9 +22,13 @@ def acquire(folder: Path) -> FileLock:
     try:
         lock.acquire(timeout=PATIENCE, poll_interval=0.02)
     except Timeout:
-        raise RunError(f"{folder} is being run by another process; wait for it to end, or stop it") from None
+        raise RunError(
+            f"{folder} is being run by another process; wait for it to end, or stop it"
+        ) from None
     except OSError as error:
-        raise RunError(f"cannot lock {folder}: {error.strerror or error}; it must be writable to go on with the run") from error
+        raise RunError(
+            f"cannot lock {folder}: {error.strerror or error}; it must be writable to go on with the run"
+        ) from error
     return lock
 
 
@@ -39,7 +43,9 @@ def is_held(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: those who look do not see each other; let go when it is closed
+        fcntl.flock(
+            descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB
+        )  # shared: those who look do not see each other; let go when it is closed
     except OSError:
         return True
     finally:

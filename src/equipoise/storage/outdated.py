@@ -16,7 +16,9 @@ def outdated(config: Mapping[str, Any], version: str, task: Mapping[str, Any]) -
     Until targets were standardised, a task of regression had no centre and scale.
     """
     if task.get("kind") == "regression" and "centre" not in task:
-        return f"begun by a version ({version}) that did not standardise the number that is predicted"
+        return (
+            f"begun by a version ({version}) that did not standardise the number that is predicted"
+        )
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is not None and (int(found[1]), int(found[2])) >= (0, 2):
         return None
@@ -26,15 +28,19 @@ def outdated(config: Mapping[str, Any], version: str, task: Mapping[str, Any]) -
     if method["name"] == "fedekd":
         return f"begun by version {version}, whose FedeKD kept the optimiser's memory in every run and gave it to wrong weights of convolutions"
     kept = method["name"] == "standalone" and training.get("keep_optimiser")
-    if kept and len(task["shape"]) == 3 and any(name not in _WITHOUT_CONVOLUTIONS for name in _architectures(config, method)):
-        return (
-            f"begun by version {version}, whose Standalone with keep_optimiser gave the optimiser's memory to wrong weights of convolutions"
-        )
+    if (
+        kept
+        and len(task["shape"]) == 3
+        and any(name not in _WITHOUT_CONVOLUTIONS for name in _architectures(config, method))
+    ):
+        return f"begun by version {version}, whose Standalone with keep_optimiser gave the optimiser's memory to wrong weights of convolutions"
     return None
 
 
 def _architectures(config: Mapping[str, Any], method: Mapping[str, Any]) -> list[str]:
     """The names of the networks that a Standalone run trains, those of single clients included."""
-    spec = (config.get("models") or {"model": config.get("model")}).get(method.get("model", "model"))
+    spec = (config.get("models") or {"model": config.get("model")}).get(
+        method.get("model", "model")
+    )
     specs = [spec, *(spec.get("clients") or {}).values()] if isinstance(spec, dict) else [spec]
     return [str(one.get("name") if isinstance(one, dict) else one) for one in specs]

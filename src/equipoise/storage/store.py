@@ -51,7 +51,9 @@ class Store:
         self._types: dict[str, set[type]] = {}  # what columns of long tables hold
         database = folder / DATABASE
         if not database.exists():
-            raise RunError(f"{folder} is not a run: it has no {DATABASE}; give the folder that `equipoise run` named at its end")
+            raise RunError(
+                f"{folder} is not a run: it has no {DATABASE}; give the folder that `equipoise run` named at its end"
+            )
         refuse_links(folder)
         if writing:
             self._lock = acquire(folder)
@@ -59,7 +61,9 @@ class Store:
             address = database if writing else f"{database.absolute().as_uri()}?mode=ro"
             self.db = sqlite3.connect(address, uri=not writing, isolation_level=None, timeout=10)
             self.db.execute("pragma synchronous = full")
-            self.db.execute("pragma trusted_schema = off")  # nothing in a stranger's file is to be called
+            self.db.execute(
+                "pragma trusted_schema = off"
+            )  # nothing in a stranger's file is to be called
             if writing:
                 check_pages(folder, self.db)
             self._check(writing)
@@ -88,11 +92,16 @@ class Store:
             db = sqlite3.connect(fresh, isolation_level=None)
             db.execute("pragma journal_mode = wal")
             db.executescript(f"begin; {TABLES} {''.join(ADDED.values())} commit;")
-            rows = [(key, json.dumps(value)) for key, value in {"format": FORMAT, "status": "running", **meta}.items()]
+            rows = [
+                (key, json.dumps(value))
+                for key, value in {"format": FORMAT, "status": "running", **meta}.items()
+            ]
             db.executemany("insert into meta values (?, ?)", rows)
             db.close()
             sync([folder / CONFIGURATION, fresh, folder])
-            fresh.rename(folder / DATABASE)  # a folder with a database is a whole run, even one killed in its first instant
+            fresh.rename(
+                folder / DATABASE
+            )  # a folder with a database is a whole run, even one killed in its first instant
             sync([folder, folder.parent])
         except OSError as error:
             raise RunError(
@@ -127,9 +136,14 @@ class Store:
             for since, text in ADDED.items():
                 for statement in text.strip().splitlines() if version < since else ():
                     self.db.execute(statement)
-            for name, size in self.db.execute("select name, bytes from files where digest = ''").fetchall():
+            for name, size in self.db.execute(
+                "select name, bytes from files where digest = ''"
+            ).fetchall():
                 if file_flaw(self.file(name), size, "") is None:
-                    self.db.execute("update files set digest = ? where name = ?", (digest(self.file(name)), name))
+                    self.db.execute(
+                        "update files set digest = ? where name = ?",
+                        (digest(self.file(name)), name),
+                    )
             self.set_meta("format", FORMAT)
             self.db.execute("commit")
         except BaseException:
@@ -166,7 +180,9 @@ class Store:
 
     def missed(self, rounds: int) -> list[str] | None:
         """The clients that were asked after the last of so many rounds and have not answered since; None if that was not yet."""
-        rows = self.rows("select cohort, joined from rounds where round > ? order by round", (rounds,))
+        rows = self.rows(
+            "select cohort, joined from rounds where round > ? order by round", (rounds,)
+        )
         if not rows:
             return None
         joined = {client for row in rows for client in parsed(row["joined"], self.folder)}
@@ -177,17 +193,24 @@ class Store:
         number = record.round
         try:
             if not (self.folder / DATABASE).exists():
-                raise FileNotFoundError(f"its {DATABASE} is gone")  # SQLite would go on with a file that has no name any more
+                raise FileNotFoundError(
+                    f"its {DATABASE} is gone"
+                )  # SQLite would go on with a file that has no name any more
             began = time.perf_counter()
             paths = [self.file(name) for _, _, name, _ in record.files]
-            sync([*paths, *{self.files, *(path.parent for path in paths)}])  # names of files, and of sub-folders that are new
+            sync(
+                [*paths, *{self.files, *(path.parent for path in paths)}]
+            )  # names of files, and of sub-folders that are new
             if "store" in record.seconds:
                 record.seconds["store"] += time.perf_counter() - began
             files = [
                 (kind, key, number, name, path.stat().st_size, known, "server")
                 for path, (kind, key, name, known) in zip(paths, record.files, strict=True)
             ]
-            files += [("client", client, number, name, size, known, "client") for client, name, size, known in record.elsewhere]
+            files += [
+                ("client", client, number, name, size, known, "client")
+                for client, name, size, known in record.elsewhere
+            ]
             self.db.execute("begin immediate")
             self.db.execute(
                 "insert into rounds values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -199,17 +222,42 @@ class Store:
                 for phase in ("final", "reference"):
                     old = "delete from measurements where phase = ? and client = ?"
                     self.db.executemany(old, [(phase, client) for client in measured])
-                self.db.executemany("delete from curves where client = ?", [(client,) for client in measured])
-            self.db.executemany("insert into measurements values (?, ?, ?, ?, ?, ?, ?)", [(number, *row) for row in record.measurements])
-            self.db.executemany("insert into curves values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [(number, *row) for row in record.curves])
-            self.db.executemany("insert into weights values (?, ?, ?)", [(number, *row) for row in record.weights.items()])
-            self.db.executemany("insert into seconds values (?, ?, ?)", [(number, *row) for row in record.seconds.items()])
-            self.db.executemany("insert into rejected values (?, ?, ?, ?, ?)", [(number, *row) for row in record.rejected])
-            self.db.executemany("insert into files (kind, key, round, name, bytes, digest, kept_at) values (?, ?, ?, ?, ?, ?, ?)", files)
+                self.db.executemany(
+                    "delete from curves where client = ?", [(client,) for client in measured]
+                )
+            self.db.executemany(
+                "insert into measurements values (?, ?, ?, ?, ?, ?, ?)",
+                [(number, *row) for row in record.measurements],
+            )
+            self.db.executemany(
+                "insert into curves values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [(number, *row) for row in record.curves],
+            )
+            self.db.executemany(
+                "insert into weights values (?, ?, ?)",
+                [(number, *row) for row in record.weights.items()],
+            )
+            self.db.executemany(
+                "insert into seconds values (?, ?, ?)",
+                [(number, *row) for row in record.seconds.items()],
+            )
+            self.db.executemany(
+                "insert into rejected values (?, ?, ?, ?, ?)",
+                [(number, *row) for row in record.rejected],
+            )
+            self.db.executemany(
+                "insert into files (kind, key, round, name, bytes, digest, kept_at) values (?, ?, ?, ?, ?, ?, ?)",
+                files,
+            )
             gone = self._versions.supersede(self.db, number - keep + 1)
-            self.db.execute("insert or replace into meta values ('status', ?)", (json.dumps(status),))
+            self.db.execute(
+                "insert or replace into meta values ('status', ?)", (json.dumps(status),)
+            )
             if record.main:
-                self.db.execute("insert or replace into meta values ('main model', ?)", (json.dumps(record.main),))
+                self.db.execute(
+                    "insert or replace into meta values ('main model', ?)",
+                    (json.dumps(record.main),),
+                )
             self.db.execute("commit")
         except (sqlite3.OperationalError, OSError) as error:
             with suppress(sqlite3.Error):
@@ -223,7 +271,9 @@ class Store:
     def file(self, name: str) -> Path:
         """Where a file of this run lies; a name that no run gives is refused, wherever it would lead."""
         if not is_ours(name):
-            raise damaged(self.folder, f"its database names a file {str(name)[:80]!r}, which no run writes")
+            raise damaged(
+                self.folder, f"its database names a file {str(name)[:80]!r}, which no run writes"
+            )
         return self.files / name
 
     def remove(self, names: Iterable[str]) -> None:
@@ -235,22 +285,40 @@ class Store:
         known = {row[0] for row in self.db.execute("select name from files")}
         try:
             self.files.mkdir(exist_ok=True)
-            unlink([self.files / name for name in names_in(self.files) if name not in known and is_left_over(name)])
+            unlink(
+                [
+                    self.files / name
+                    for name in names_in(self.files)
+                    if name not in known and is_left_over(name)
+                ]
+            )
         except OSError as error:
-            raise RunError(f"cannot write to {self.files}: {error.strerror or error}; it must be a folder that can be written") from error
+            raise RunError(
+                f"cannot write to {self.files}: {error.strerror or error}; it must be a folder that can be written"
+            ) from error
 
-    def current(self, kind: str, key: str | None = None, at: int | None = None) -> dict[str, Stored]:
+    def current(
+        self, kind: str, key: str | None = None, at: int | None = None
+    ) -> dict[str, Stored]:
         """Key -> the newest version of this kind, or the newest at or before a round."""
         rows = self.rows(
             f"""select key, name, max(round) as round, bytes, {self._digest} as digest, {self._kept_at} as kept_at from files
                 where kind = ? and (? is null or key = ?) and (? is null or round <= ?) group by key""",
             (kind, key, key, at, at),
         )
-        return {row["key"]: Stored(self.file(row["name"]), row["bytes"], row["digest"], row["kept_at"]) for row in rows}
+        return {
+            row["key"]: Stored(self.file(row["name"]), row["bytes"], row["digest"], row["kept_at"])
+            for row in rows
+        }
 
     def checkpoints(self) -> list[int]:
         """The rounds whose checkpoints are kept, newest first: the server's state is written in every round, and goes with the round's others."""
-        return [row["round"] for row in self.rows("select distinct round from files where kind = 'server' order by round desc")]
+        return [
+            row["round"]
+            for row in self.rows(
+                "select distinct round from files where kind = 'server' order by round desc"
+            )
+        ]
 
     def flaw(self, number: int, client: str | None = None) -> str | None:
         """What is wrong with the checkpoint of a round, or with what of it concerns one client; None if all is as it was written."""
@@ -277,7 +345,14 @@ class Store:
         wrong = self.flaw(last, client) if last >= 0 else None
         if wrong is None:
             return
-        older = next((number for number in self.checkpoints() if number < last and self.flaw(number) is None), None)
+        older = next(
+            (
+                number
+                for number in self.checkpoints()
+                if number < last and self.flaw(number) is None
+            ),
+            None,
+        )
         raise RunError(
             f"the newest checkpoint of {self.folder}, of round {last}, is damaged: {wrong}; "
             + (
@@ -296,7 +371,9 @@ class Store:
             )
         wrong = self.flaw(number)
         if wrong is not None:
-            raise RunError(f"the checkpoint of round {number} of {self.folder} is damaged, too: {wrong}; restore the folder from a copy")
+            raise RunError(
+                f"the checkpoint of round {number} of {self.folder} is damaged, too: {wrong}; restore the folder from a copy"
+            )
         try:
             self.db.execute("begin immediate")
             for table in BY_ROUND:
@@ -307,12 +384,31 @@ class Store:
         except sqlite3.OperationalError as error:
             with suppress(sqlite3.Error):
                 self.db.execute("rollback")
-            raise RunError(f"cannot write to {self.folder}: {error}; make room or permit writing") from error
+            raise RunError(
+                f"cannot write to {self.folder}: {error}; make room or permit writing"
+            ) from error
 
     def lost(self) -> str | None:
         """What of a run that is going on was taken away from it; None if all its files are there."""
         if not (self.folder / DATABASE).exists() or not self.files.is_dir():
-            what = self.folder if not self.folder.exists() else self.folder / DATABASE if self.files.is_dir() else self.files
+            what = (
+                self.folder
+                if not self.folder.exists()
+                else self.folder / DATABASE
+                if self.files.is_dir()
+                else self.files
+            )
             return f"{what} was removed or moved while the run was going on; bring it back and resume the run, or run anew"
-        gone = next((row["name"] for row in self._files_of(self.last_round()) if not self.file(row["name"]).exists()), None)
-        return None if gone is None else f"{gone} was removed from {self.folder} while the run was going on; resume the run, or run anew"
+        gone = next(
+            (
+                row["name"]
+                for row in self._files_of(self.last_round())
+                if not self.file(row["name"]).exists()
+            ),
+            None,
+        )
+        return (
+            None
+            if gone is None
+            else f"{gone} was removed from {self.folder} while the run was going on; resume the run, or run anew"
+        )

@@ -18,7 +18,10 @@ from equipoise.testing.small import settings, sites
 
 __all__ = ["CHECKS", "ContractBroken", "Result", "check_method"]
 
-NETWORKS = ("mlp", "cnn")  # the second has convolutions, and batch norm unless the method never trains
+NETWORKS = (
+    "mlp",
+    "cnn",
+)  # the second has convolutions, and batch norm unless the method never trains
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,9 @@ class Result:
     error: Exception | None = None
 
     def __str__(self) -> str:
-        return f"{self.outcome} {self.check} ({self.network})" + (f": {self.reason}" if self.reason else "")
+        return f"{self.outcome} {self.check} ({self.network})" + (
+            f": {self.reason}" if self.reason else ""
+        )
 
 
 class ContractBroken(AssertionError):
@@ -60,7 +65,10 @@ def check_method(
     than plain SGD's.
     """
     made, checks, networks = _made(method), list(checks), list(networks)
-    for known, given, what in ((CHECKS, checks, "check"), (NETWORKS, networks, "network of the checks")):
+    for known, given, what in (
+        (CHECKS, checks, "check"),
+        (NETWORKS, networks, "network of the checks"),
+    ):
         for name in given:
             if name not in known:
                 raise nearest(what, name, list(known))
@@ -70,17 +78,24 @@ def check_method(
             refusal = _refusal(made, network, Path(scratch))
             for name in checks:
                 case = Case(made, network, Path(scratch) / network / name, tolerance)
-                results.append(Result(name, network, "skipped", refusal) if refusal else _result(name, case))
+                results.append(
+                    Result(name, network, "skipped", refusal) if refusal else _result(name, case)
+                )
                 if on_result is not None:
                     on_result(results[-1])
     failed = [result for result in results if result.outcome == "failed"]
     if raise_errors and failed:
         first = next(result.error for result in failed)
         listed = "\n".join(map(str, failed))
-        raise ContractBroken(f"{made.title} fails {len(failed)} of {len(results)} checks:\n{listed}", results) from first
+        raise ContractBroken(
+            f"{made.title} fails {len(failed)} of {len(results)} checks:\n{listed}", results
+        ) from first
     if raise_errors and not any(result.outcome == "passed" for result in results):
         reasons = dict.fromkeys(result.reason for result in results)
-        raise ContractBroken(f"no check of {made.title} could be made: {'; '.join(reasons) or 'none was asked for'}", results)
+        raise ContractBroken(
+            f"no check of {made.title} could be made: {'; '.join(reasons) or 'none was asked for'}",
+            results,
+        )
     return results
 
 
@@ -93,7 +108,9 @@ def _made(method: Method | type[Method]) -> Method:
         return method()
     except TypeError as error:
         name = method.__name__
-        raise TypeError(f"{name} cannot be made without parameters ({error}); check one that has them: check_method({name}(...))") from None
+        raise TypeError(
+            f"{name} cannot be made without parameters ({error}); check one that has them: check_method({name}(...))"
+        ) from None
 
 
 def _refusal(method: Method, network: str, folder: Path) -> str:
@@ -104,7 +121,9 @@ def _refusal(method: Method, network: str, folder: Path) -> str:
             simulation.open(job_of(wanted, "check"), folder / f"{network} opened")
     except ValueError as error:
         return str(error)
-    except Exception:  # a mistake, not a refusal: every check will meet it and report it by its name
+    except (
+        Exception
+    ):  # a mistake, not a refusal: every check will meet it and report it by its name
         return ""
     return ""
 
@@ -114,6 +133,8 @@ def _result(name: str, case: Case) -> Result:
     try:
         CHECKS[name](case)
     except Exception as error:
-        reason = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+        reason = (
+            str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+        )
         return Result(name, case.network, "failed", reason, error)
     return Result(name, case.network, "passed")

@@ -20,7 +20,18 @@ from equipoise.runs import Run
 from equipoise.simulate import Connect
 from equipoise.storage.checkpoint import load_server
 from equipoise.testing.reaching import holds, probing, reachable
-from equipoise.testing.small import CLASSES, Broken, Sites, assert_same, everything, finite, flat, played, settings, sites
+from equipoise.testing.small import (
+    CLASSES,
+    Broken,
+    Sites,
+    assert_same,
+    everything,
+    finite,
+    flat,
+    played,
+    settings,
+    sites,
+)
 from equipoise.transports.inprocess import InProcess
 
 
@@ -33,15 +44,21 @@ class Case:
     folder: Path
     tolerance: float = 2e-4
 
-    def run(self, name: str = "run", data: Sites | None = None, transport: Any = None, **changes: Any) -> Run:
-        return played(settings(self.method, self.network, **changes), self.folder / name, data, transport)
+    def run(
+        self, name: str = "run", data: Sites | None = None, transport: Any = None, **changes: Any
+    ) -> Run:
+        return played(
+            settings(self.method, self.network, **changes), self.folder / name, data, transport
+        )
 
 
 def state_round_trips(case: Case) -> None:
     """What the server remembers is finite, and is the same when it is written to a file and read again."""
     run = case.run()
     before = load_server(run.store)
-    plain = type(before)({key: value for key, value in before.items() if not isinstance(value, PerClient)})
+    plain = type(before)(
+        {key: value for key, value in before.items() if not isinstance(value, PerClient)}
+    )
     write(plain, case.folder / "copy.safetensors")
     if plain:
         assert_same(flat(plain), flat(read(case.folder / "copy.safetensors", lazy=False)))
@@ -50,7 +67,9 @@ def state_round_trips(case: Case) -> None:
 
 def payload_travels(case: Case) -> None:
     """Packed and unpacked on its way, as for another process, everything arrives as it was sent."""
-    assert_same(everything(case.run("direct")), everything(case.run("packed", transport="loopback")))
+    assert_same(
+        everything(case.run("direct")), everything(case.run("packed", transport="loopback"))
+    )
 
 
 def one_client(case: Case) -> None:
@@ -77,12 +96,19 @@ def _all_counted(run: Run) -> None:
 
 def missing_reply(case: Case) -> None:
     """A round goes on without a client that does not answer."""
-    script = {"script": [{"round": 1, "client": "bo", "kind": "drop"}, {"round": 2, "client": "ada", "kind": "drop"}]}
+    script = {
+        "script": [
+            {"round": 1, "client": "bo", "kind": "drop"},
+            {"round": 2, "client": "ada", "kind": "drop"},
+        ]
+    }
     run = case.run(faults=script)
     finite(run)
     joined = [row["joined"] for row in run.rounds()][:2]
     if joined != [["ada", "cy", "di"], ["bo", "cy", "di"]]:
-        raise Broken(f"expected that all but the missing client joined in rounds 1 and 2, got {joined}")
+        raise Broken(
+            f"expected that all but the missing client joined in rounds 1 and 2, got {joined}"
+        )
 
 
 def nan_reply(case: Case) -> None:
@@ -92,7 +118,9 @@ def nan_reply(case: Case) -> None:
         run = case.run(kind, faults={"script": [{"round": 2, "client": "cy", "kind": kind}]})
         refused = [(row["round"], row["client"]) for row in run.rejected()]
         if refused != [(2, "cy")]:
-            raise Broken(f"expected that the reply of cy in round 2 alone did not count, got {refused}")
+            raise Broken(
+                f"expected that the reply of cy in round 2 alone did not count, got {refused}"
+            )
         ends[kind] = everything(run)
     assert_same(ends["nan"], ends["drop"])
 
@@ -101,8 +129,13 @@ def order_of_clients(case: Case) -> None:
     """The order in which clients are listed changes nothing but last bits: sums over another order round otherwise, and training multiplies that a little."""
 
     def reversed_clients(federation: Federation) -> Federation:
-        train, validation, test = (Parts.of(list(part)[::-1]) for part in (federation.train, federation.validation, federation.test))
-        return replace(federation, ids=federation.ids[::-1], train=train, validation=validation, test=test)
+        train, validation, test = (
+            Parts.of(list(part)[::-1])
+            for part in (federation.train, federation.validation, federation.test)
+        )
+        return replace(
+            federation, ids=federation.ids[::-1], train=train, validation=validation, test=test
+        )
 
     first = everything(case.run("first", rounds=2))
     second = everything(case.run("second", rounds=2, transport=_changed(reversed_clients)))
@@ -120,7 +153,9 @@ def unseen_test_data(case: Case) -> None:
         federation.y[places] = CLASSES - 1 - federation.y[places]
         return federation
 
-    assert_same(everything(case.run("clean")), everything(case.run("dirty", transport=_changed(corrupted))))
+    assert_same(
+        everything(case.run("clean")), everything(case.run("dirty", transport=_changed(corrupted)))
+    )
 
 
 def no_foreign_data(case: Case) -> None:
@@ -129,7 +164,10 @@ def no_foreign_data(case: Case) -> None:
     wanted = Experiment(**config, dataset=dataset)
     federation = federate(wanted.data, wanted.seed, dataset)
     rows = federation.x.flatten(1).numpy()
-    own = {client: {*federation.train[k].tolist(), *federation.validation[k].tolist()} for k, client in enumerate(federation.ids)}
+    own = {
+        client: {*federation.train[k].tolist(), *federation.validation[k].tolist()}
+        for k, client in enumerate(federation.ids)
+    }
     judged = set(federation.server_validation.tolist()) if case.method.needs_validation else set()
     looked: set[str | None] = set()
 
@@ -142,9 +180,14 @@ def no_foreign_data(case: Case) -> None:
                 raise Broken(f"{whose} reaches a sample that is not its own through {path}")
         looked.add(who)
 
-    simulate.run(Experiment(**{**config, "method": probing(case.method, look)}, dataset=dataset), case.folder / "run")
+    simulate.run(
+        Experiment(**{**config, "method": probing(case.method, look)}, dataset=dataset),
+        case.folder / "run",
+    )
     if looked != {None, *federation.ids}:
-        raise Broken(f"only {looked} were looked at: some slot was not called with the server or a client")
+        raise Broken(
+            f"only {looked} were looked at: some slot was not called with the server or a client"
+        )
 
 
 def _changed(change: Callable[[Federation], Federation]) -> Connect:
@@ -160,22 +203,37 @@ def repeats(case: Case) -> None:
 def shared_test_set(case: Case) -> None:
     """What is recorded on one test set for all, for all or for a client, is what each client's model gives there, evaluated directly."""
     data = {"split": (0.6, 0.15, 0.25), "partition": "natural", "test": "global"}
-    wanted = Experiment(**settings(case.method, case.network, rounds=2, data=data), dataset=from_sites(dict(sites())))
+    wanted = Experiment(
+        **settings(case.method, case.network, rounds=2, data=data),
+        dataset=from_sites(dict(sites())),
+    )
     run = simulate.run(wanted, case.folder / "run")
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
     places = torch.from_numpy(np.array(federation.shared_test, dtype=np.int64))
     if run.main_model not in run.models():
-        raise Broken(f"the model that the method is for, {run.main_model!r}, is not among those served: {', '.join(run.models())}")
+        raise Broken(
+            f"the model that the method is for, {run.main_model!r}, is not among those served: {', '.join(run.models())}"
+        )
     for name in run.models():
-        rows = {row["client"]: row["value"] for row in run.table(phase="final", split="shared", metric="accuracy", model=name)}
+        rows = {
+            row["client"]: row["value"]
+            for row in run.table(phase="final", split="shared", metric="accuracy", model=name)
+        }
         if set(rows) not in ({"all"}, set(run.clients)):
-            raise Broken(f"{name}: expected one accuracy for all or one per client, got {sorted(rows)}")
+            raise Broken(
+                f"{name}: expected one accuracy for all or one per client, got {sorted(rows)}"
+            )
         for client in run.clients:
             with torch.no_grad():
-                right = run.model(name, client=client, given=wanted)(federation.x[places]).argmax(1) == federation.y[places]
+                right = (
+                    run.model(name, client=client, given=wanted)(federation.x[places]).argmax(1)
+                    == federation.y[places]
+                )
             recorded, direct = rows.get(client, rows.get("all")), float(right.double().mean())
             if recorded is None or abs(recorded - direct) > 1e-9:
-                raise Broken(f"{name} of {client}: {recorded} was recorded, and the model that is served has {direct}")
+                raise Broken(
+                    f"{name} of {client}: {recorded} was recorded, and the model that is served has {direct}"
+                )
 
 
 CHECKS: dict[str, Callable[[Case], None]] = {

@@ -38,7 +38,11 @@ def probing(method: Method, look: Callable[[Mapping[str, Any]], None]) -> Any:
         return probe
 
     always = ("start", "client", "update", "round")
-    slots = {slot: watched(slot) for slot in SLOTS if slot in always or (overridden(method, slot) and slot not in ("check", "models"))}
+    slots = {
+        slot: watched(slot)
+        for slot in SLOTS
+        if slot in always or (overridden(method, slot) and slot not in ("check", "models"))
+    }
     values = {field.name: getattr(method, field.name) for field in fields(method) if field.init}
     return type(kind.__name__, (kind,), {"__module__": "__main__", **slots})(**values)
 
@@ -49,7 +53,11 @@ def holds(found: Tensor | np.ndarray, rows: np.ndarray) -> bool:
     if tensor.dtype != torch.float32:
         return False
     memory = torch.empty(0).set_(tensor.detach().untyped_storage()).numpy()
-    starts = [start for start in np.flatnonzero(np.isin(memory, rows[:, 0])) if start + rows.shape[1] <= len(memory)]
+    starts = [
+        start
+        for start in np.flatnonzero(np.isin(memory, rows[:, 0]))
+        if start + rows.shape[1] <= len(memory)
+    ]
     return any((rows == memory[start : start + rows.shape[1]]).all(1).any() for start in starts)
 
 
@@ -58,7 +66,9 @@ def reachable(given: Mapping[str, Any]) -> Iterator[tuple[str, Tensor | np.ndarr
     waiting, seen = list(given.items()), {}
     while waiting:
         path, one = waiting.pop()
-        if id(one) in seen or isinstance(one, (str, int, float, type(None), type, ModuleType, FunctionType, torch.Generator)):
+        if id(one) in seen or isinstance(
+            one, (str, int, float, type(None), type, ModuleType, FunctionType, torch.Generator)
+        ):
             continue
         seen[id(one)] = one  # also what a property made: its number must not be given to another
         if len(seen) > FARTHEST:
@@ -75,11 +85,17 @@ def reachable(given: Mapping[str, Any]) -> Iterator[tuple[str, Tensor | np.ndarr
 
 def _attributes(one: Any) -> Iterator[tuple[str, Any]]:
     yield from getattr(one, "__dict__", {}).items()
-    yield from ((name, getattr(one, name)) for name in ("__self__", "func", "args", "keywords") if hasattr(one, name))
+    yield from (
+        (name, getattr(one, name))
+        for name in ("__self__", "func", "args", "keywords")
+        if hasattr(one, name)
+    )
     for kind in type(one).__mro__:
         for name, value in vars(kind).items():
             # Properties of others are not followed: the parameters of a tree are a tree, whose parameters are a tree, and so on.
-            given = isinstance(value, property) and isinstance(one, (Client, Server, Samples, Method))
+            given = isinstance(value, property) and isinstance(
+                one, (Client, Server, Samples, Method)
+            )
             if given or name in getattr(kind, "__slots__", ()):
                 with suppress(Exception):  # a property that has nothing to give says so
                     yield name, getattr(one, name)

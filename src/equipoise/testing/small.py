@@ -36,14 +36,20 @@ def sites(
     found = {}
     for name, size in sizes.items():
         y = draw.choice(np.array((labels or {}).get(name, range(CLASSES))), size)
-        x = 0.3 * draw.standard_normal((size, 1, 8, 8)) + y[:, None, None, None] * np.linspace(-1, 1, 64).reshape(1, 1, 8, 8)
+        x = 0.3 * draw.standard_normal((size, 1, 8, 8)) + y[:, None, None, None] * np.linspace(
+            -1, 1, 64
+        ).reshape(1, 1, 8, 8)
         found[name] = (x.astype(np.float32), y.astype(np.int64))
     return found
 
 
 def settings(method: Any, network: str = "mlp", **more: Any) -> dict[str, Any]:
     """An experiment small enough to run in a fraction of a second, with every model that some method asks for."""
-    small = {"name": "mlp", "hidden": [6]} if network == "mlp" else {"name": "cnn" if _trains(method) else "proxy_cnn"}
+    small = (
+        {"name": "mlp", "hidden": [6]}
+        if network == "mlp"
+        else {"name": "cnn" if _trains(method) else "proxy_cnn"}
+    )
     return {
         "data": {"split": (0.7, 0.15, 0.15), "partition": "natural"},
         "models": {"model": small, "private": small, "proxy": {"name": "mlp", "hidden": [5]}},
@@ -63,9 +69,13 @@ def _trains(method: Any) -> bool:
     return bool(methods.find(method).trains if isinstance(method, str) else method.trains)
 
 
-def played(config: dict[str, Any], out: Path, data: Sites | None = None, transport: Any = None) -> Run:
+def played(
+    config: dict[str, Any], out: Path, data: Sites | None = None, transport: Any = None
+) -> Run:
     """Run an experiment on the given sites, in process."""
-    return simulate.run(Experiment(**config, dataset=from_sites(dict(data or sites()))), out, transport=transport)
+    return simulate.run(
+        Experiment(**config, dataset=from_sites(dict(data or sites()))), out, transport=transport
+    )
 
 
 def everything(run: Run, disk: Path | None = None) -> dict[str, Any]:
@@ -73,16 +83,25 @@ def everything(run: Run, disk: Path | None = None) -> dict[str, Any]:
     found = flat(load_server(run.store), "server")
     for client, (path, *_) in run.store.current("client").items():
         own = read(path if disk is None else disk / path.relative_to(run.store.files), lazy=False)
-        found |= flat({key: value for key, value in own.items() if not key.startswith("_")}, f"client {client}")
+        found |= flat(
+            {key: value for key, value in own.items() if not key.startswith("_")},
+            f"client {client}",
+        )
     return found
 
 
 def flat(value: Any, name: str = "") -> dict[str, Any]:
     """The values inside of mappings, trees and lists, by the names that lead to them."""
     if isinstance(value, (Mapping, PerClient, Tree)):
-        return {inner: one for key in value for inner, one in flat(value[key], f"{name}/{key}").items()}
+        return {
+            inner: one for key in value for inner, one in flat(value[key], f"{name}/{key}").items()
+        }
     if isinstance(value, list):
-        return {inner: one for place, item in enumerate(value) for inner, one in flat(item, f"{name}/{place}").items()}
+        return {
+            inner: one
+            for place, item in enumerate(value)
+            for inner, one in flat(item, f"{name}/{place}").items()
+        }
     return {name: value}
 
 
@@ -100,14 +119,25 @@ def assert_same(first: Mapping[str, Any], second: Mapping[str, Any], close: floa
 
 def _difference(value: Any, other: Any, close: float) -> str:
     if not isinstance(value, Tensor) or not isinstance(other, Tensor):
-        near = close and isinstance(value, float) and isinstance(other, float) and abs(value - other) <= close * max(1, abs(value))
-        equal = isinstance(value, Tensor) == isinstance(other, Tensor) and value == other  # a number is no tensor that holds it
+        near = (
+            close
+            and isinstance(value, float)
+            and isinstance(other, float)
+            and abs(value - other) <= close * max(1, abs(value))
+        )
+        equal = (
+            isinstance(value, Tensor) == isinstance(other, Tensor) and value == other
+        )  # a number is no tensor that holds it
         return "" if near or equal else f"is {value!r} in one run and {other!r} in another"
     if value.shape != other.shape or value.dtype != other.dtype:
         return f"is {value.dtype} of shape {tuple(value.shape)} in one run and {other.dtype} of shape {tuple(other.shape)} in another"
-    if torch.equal(value, other) or (close and torch.allclose(value, other, rtol=close, atol=close)):
+    if torch.equal(value, other) or (
+        close and torch.allclose(value, other, rtol=close, atol=close)
+    ):
         return ""
-    return f"differs by {(value.double() - other.double()).abs().max():.3g} between two runs" + (f", more than {close:g}" if close else "")
+    return f"differs by {(value.double() - other.double()).abs().max():.3g} between two runs" + (
+        f", more than {close:g}" if close else ""
+    )
 
 
 def finite(run: Run) -> None:
@@ -115,5 +145,9 @@ def finite(run: Run) -> None:
     if run.status != "finished":
         raise Broken(f"the run is {run.status}, not finished")
     for name, value in everything(run).items():
-        if isinstance(value, Tensor) and value.is_floating_point() and not torch.isfinite(value).all():
+        if (
+            isinstance(value, Tensor)
+            and value.is_floating_point()
+            and not torch.isfinite(value).all()
+        ):
             raise Broken(f"{name} holds values that are not finite")

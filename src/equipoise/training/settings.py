@@ -25,34 +25,53 @@ class Training(BaseModel):
     epochs: int = Field(1, ge=1)
     steps: int | None = Field(None, ge=1, description="a number of steps in place of epochs")
     clip: float | None = Field(None, gt=0, description="largest norm of a gradient")
-    keep_optimiser: bool = Field(False, description="Standalone keeps its optimiser state between rounds: one uninterrupted training")
-    precision: Literal["float32", "bfloat16"] = Field(
-        "float32", description="of the networks in training; bfloat16 is tried in a child process first"
+    keep_optimiser: bool = Field(
+        False,
+        description="Standalone keeps its optimiser state between rounds: one uninterrupted training",
     )
-    loss: Literal["default", "focal"] = Field("default", description="default: cross-entropy, or squared error in regression")
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="of the networks in training; bfloat16 is tried in a child process first",
+    )
+    loss: Literal["default", "focal"] = Field(
+        "default", description="default: cross-entropy, or squared error in regression"
+    )
     focal_gamma: float = Field(2.0, ge=0)
 
     @model_validator(mode="after")
     def _options_fit(self) -> Training:
         if self.optimiser != "sgd" and (self.momentum or self.nesterov):
-            raise ValueError(f"momentum and nesterov belong to sgd, but optimiser is {self.optimiser}; drop them or choose sgd")
+            raise ValueError(
+                f"momentum and nesterov belong to sgd, but optimiser is {self.optimiser}; drop them or choose sgd"
+            )
         if self.nesterov and not self.momentum:
-            raise ValueError("nesterov needs momentum above 0, got 0; set training.momentum=0.9, say")
+            raise ValueError(
+                "nesterov needs momentum above 0, got 0; set training.momentum=0.9, say"
+            )
         return self
 
     def changed(self, changes: Mapping[str, Any]) -> Training:
         """These settings with some changed and all checked again; epochs that are asked for stand in place of steps."""
         unknown = [name for name in changes if name not in Training.model_fields]
         if unknown:
-            raise TypeError(f"unknown training setting {unknown[0]!r}; expected some of {', '.join(Training.model_fields)}")
+            raise TypeError(
+                f"unknown training setting {unknown[0]!r}; expected some of {', '.join(Training.model_fields)}"
+            )
         by_epochs = {"steps": None} if "epochs" in changes else {}
         return Training(**{**dict(self), **by_epochs, **changes})
 
     def rate(self, round: int) -> float:
         """The learning rate of a round, counted from 1; that of `setup` is round 1's."""
-        return float(self.lr * self.lr_decay ** (max(1, round) - 1))  # round 0, the setup, trains as round 1 does
+        return float(
+            self.lr * self.lr_decay ** (max(1, round) - 1)
+        )  # round 0, the setup, trains as round 1 does
 
     @property
     def plain_sgd(self) -> bool:
         """Whether an update is exactly the learning rate times a gradient: what SCAFFOLD, FedDC and q-FedAvg rest on."""
-        return self.optimiser == "sgd" and not self.momentum and not self.weight_decay and self.clip is None
+        return (
+            self.optimiser == "sgd"
+            and not self.momentum
+            and not self.weight_decay
+            and self.clip is None
+        )

@@ -15,7 +15,9 @@ GradientHook = Callable[[str, Tensor], Tensor]
 
 def backward(loss: Tensor) -> None:
     """As `loss.backward()`, straight into torch's engine."""
-    torch.autograd.Variable._execution_engine.run_backward((loss,), (torch.ones_like(loss),), False, False, (), True, True)
+    torch.autograd.Variable._execution_engine.run_backward(
+        (loss,), (torch.ones_like(loss),), False, False, (), True, True
+    )
 
 
 class Stepper:
@@ -39,7 +41,8 @@ class Stepper:
         self.training, self.lr, self.hook = training, lr, hook
         # Per tensor what the rule remembers: SGD a momentum (if it has one), Adam two moments and a count of steps.
         self.memory: dict[str, list[Tensor]] = {
-            slot: [_remembered(state, name, slot, tensor) for name, tensor in tensors.items()] for slot in _SLOTS[training.optimiser]
+            slot: [_remembered(state, name, slot, tensor) for name, tensor in tensors.items()]
+            for slot in _SLOTS[training.optimiser]
         }
         if training.optimiser == "sgd" and not training.momentum:
             self.memory = {}
@@ -59,12 +62,16 @@ class Stepper:
                     tensor.grad = _laid_out(self.hook(name, tensor.grad), tensor)
         if self.training.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.tensors, self.training.clip)
-        moving = [position for position, tensor in enumerate(self.tensors) if tensor.grad is not None]
+        moving = [
+            position for position, tensor in enumerate(self.tensors) if tensor.grad is not None
+        ]
         if not moving:
             return
         tensors = [self.tensors[position] for position in moving]
         gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
-        memory = {slot: [values[position] for position in moving] for slot, values in self.memory.items()}
+        memory = {
+            slot: [values[position] for position in moving] for slot, values in self.memory.items()
+        }
         settings = self.training
         if settings.optimiser == "sgd":
             torch._fused_sgd_(
@@ -83,14 +90,19 @@ class Stepper:
         """The optimiser's memory as plain data, by name of the tensor."""
         return {
             name: {
-                slot: values[position].detach().cpu().clone(memory_format=torch.contiguous_format) for slot, values in self.memory.items()
+                slot: values[position].detach().cpu().clone(memory_format=torch.contiguous_format)
+                for slot, values in self.memory.items()
             }
             for position, name in enumerate(self.names)
             if self.memory
         }
 
 
-_SLOTS = {"sgd": ("momentum",), "adam": ("mean", "square", "steps"), "adamw": ("mean", "square", "steps")}
+_SLOTS = {
+    "sgd": ("momentum",),
+    "adam": ("mean", "square", "steps"),
+    "adamw": ("mean", "square", "steps"),
+}
 
 
 def _remembered(state: Mapping[str, Any] | None, name: str, slot: str, tensor: Tensor) -> Tensor:
@@ -117,7 +129,11 @@ def minimise(
     **options: Any,
 ) -> list[float]:
     """Minimise `loss(step)` over tensors in place (a generator, anchors, pixels); returns the loss at every step."""
-    named = dict(tensors) if isinstance(tensors, Mapping) else {str(position): tensor for position, tensor in enumerate(tensors)}
+    named = (
+        dict(tensors)
+        if isinstance(tensors, Mapping)
+        else {str(position): tensor for position, tensor in enumerate(tensors)}
+    )
     stepper = Stepper(named, Training(optimiser=optimiser, lr=lr, **options), lr)
     losses = []
     for step in range(steps):

@@ -40,7 +40,9 @@ class Workbench:
     seed: int
     federation: Federation | None = None  # on a performing side only
     device: str = "cpu"
-    overrides: Mapping[str, Mapping[str, Factory]] = field(default_factory=dict)  # model name -> client id -> another architecture
+    overrides: Mapping[str, Mapping[str, Factory]] = field(
+        default_factory=dict
+    )  # model name -> client id -> another architecture
     augment: tuple[str, ...] = ()  # of training images
     _free: dict[str, list[Model]] = field(default_factory=dict)
     _lent: list[Model] = field(default_factory=list)
@@ -49,12 +51,20 @@ class Workbench:
     @cached_property
     def position(self) -> dict[str, int]:
         """Client id -> its position in the federation."""
-        return {} if self.federation is None else {client: position for position, client in enumerate(self.federation.ids)}
+        return (
+            {}
+            if self.federation is None
+            else {client: position for position, client in enumerate(self.federation.ids)}
+        )
 
     def part(self, client: str, name: str) -> Samples:
         """A part of a client's data (train, validation, test), or the test set that all share."""
         assert self.federation is not None
-        part = self.federation.shared_test if name == "shared" else getattr(self.federation, name)[self.position[client]]
+        part = (
+            self.federation.shared_test
+            if name == "shared"
+            else getattr(self.federation, name)[self.position[client]]
+        )
         return Samples.of(self.federation, part)
 
     def without_data(self) -> Workbench:
@@ -69,9 +79,13 @@ class Workbench:
 
     def _factory(self, key: str) -> Factory:
         model, _, client = key.partition("@")
-        found = self.overrides.get(model, {}).get(client) if client else self.architectures.get(model)
+        found = (
+            self.overrides.get(model, {}).get(client) if client else self.architectures.get(model)
+        )
         if found is None:
-            raise KeyError(f"no model {key!r}: this experiment has {sorted(self.architectures)}; name it under `models` in the experiment")
+            raise KeyError(
+                f"no model {key!r}: this experiment has {sorted(self.architectures)}; name it under `models` in the experiment"
+            )
         return found
 
     def _build(self, key: str) -> Model:
@@ -84,7 +98,9 @@ class Workbench:
         model = Model(net, key)
         self._initial.setdefault(key, model.tree())
         model.takes_single = self._takes_single(net)
-        return model.put(self._initial[key])  # the trial of a single sample may have moved running statistics
+        return model.put(
+            self._initial[key]
+        )  # the trial of a single sample may have moved running statistics
 
     def _takes_single(self, net: nn.Module) -> bool:
         if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in net.modules()):
@@ -134,7 +150,11 @@ class Workbench:
         return F.cross_entropy(logits, y)
 
     def outputs(
-        self, model: Model, samples: Samples, transform: Callable[[Tensor], Tensor] | None = None, features: bool = False
+        self,
+        model: Model,
+        samples: Samples,
+        transform: Callable[[Tensor], Tensor] | None = None,
+        features: bool = False,
     ) -> Tensor:
         """Logits (or features) of all samples, in evaluation mode and in order."""
         model.net.eval()

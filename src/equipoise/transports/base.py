@@ -24,7 +24,9 @@ class Job:
 
     run: str  # the run's id
     experiment: Mapping[str, Any]  # names only
-    allowed: Mapping[str, Any] = field(default_factory=dict)  # what of the user's may be imported, see `imports.Imports.plain`
+    allowed: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # what of the user's may be imported, see `imports.Imports.plain`
     protocol: int = PROTOCOL
     version: str = ""
 
@@ -61,13 +63,19 @@ class Request:
     attempt: int = 0
     exchange: int = 0  # 1, 2, ...; 0: measures, writes no state
     state: tuple[str, str] | None = None  # name and digest of the client's last accepted state
-    committed: str | None = None  # name of its last committed one: the performing side keeps these two
+    committed: str | None = (
+        None  # name of its last committed one: the performing side keeps these two
+    )
     large: bool = False  # the reply shall not be held in memory
-    after: dict[str, Any] | None = None  # {"splits", "metrics"}: measure the uploaded model right after training
+    after: dict[str, Any] | None = (
+        None  # {"splits", "metrics"}: measure the uploaded model right after training
+    )
     die: bool = False  # a simulated fault: the worker process that takes this request is killed
 
     def __post_init__(self) -> None:
-        if not isinstance(self.down, Record):  # a mapping: refused or made plain here, for every transport
+        if not isinstance(
+            self.down, Record
+        ):  # a mapping: refused or made plain here, for every transport
             self.down = Down(self.down)
 
 
@@ -105,7 +113,9 @@ class Watcher:
     on_clients: Callable[[str, int, int], None] = lambda step, done, total: None
     on_round: Callable[[Any], None] = lambda record: None
     interrupted: Callable[[], bool] = lambda: False
-    by_place: Counter[str] = field(default_factory=Counter)  # what happened where, "clients@NODE" say; the record of the round takes it
+    by_place: Counter[str] = field(
+        default_factory=Counter
+    )  # what happened where, "clients@NODE" say; the record of the round takes it
 
 
 class Transport(Protocol):
@@ -149,7 +159,9 @@ def round_of(state: str) -> int:
     """
     found = re.fullmatch(r"[0-9a-f]+-r([0-9]+)a[0-9]+x[0-9]+", state)
     if found is None:
-        raise ValueError(f"expected the name of a state such as 0123456789abcdef-r1a0x1, got {state!r}")
+        raise ValueError(
+            f"expected the name of a state such as 0123456789abcdef-r1a0x1, got {state!r}"
+        )
     return int(found[1])
 
 

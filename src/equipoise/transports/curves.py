@@ -25,9 +25,18 @@ def allowed() -> bool:
 
 def of(task: Task, outputs: Tensor, y: Tensor, model: str) -> dict[str, Tensor]:
     """The table of counts of a model, by its name; nothing for few samples, many classes, numbers to predict or a model that has diverged."""
-    if not task.classifies or not 2 <= task.outputs <= MOST_CLASSES or len(y) < FEWEST or not bool(torch.isfinite(outputs).all()):
+    if (
+        not task.classifies
+        or not 2 <= task.outputs <= MOST_CLASSES
+        or len(y) < FEWEST
+        or not bool(torch.isfinite(outputs).all())
+    ):
         return {}
-    return {model: torch.from_numpy(counts.counted(softmax(outputs.double().numpy()), y.numpy()).astype(np.int32))}
+    return {
+        model: torch.from_numpy(
+            counts.counted(softmax(outputs.double().numpy()), y.numpy()).astype(np.int32)
+        )
+    }
 
 
 def majority(y: Tensor) -> float:
@@ -39,11 +48,20 @@ def fault(table: Any, task: Task) -> str | None:
     """What is wrong with a table that a client sent; None if it could be one."""
     found = table.numpy() if isinstance(table, Tensor) else table
     wrong = counts.fault(found, task.outputs)
-    return f"expected {FEWEST} samples or more" if wrong is None and counts.total(found) < FEWEST else wrong
+    return (
+        f"expected {FEWEST} samples or more"
+        if wrong is None and counts.total(found) < FEWEST
+        else wrong
+    )
 
 
-def rows(client: str, model: str, split: str, table: Tensor) -> list[tuple[str, str, str, int, int, int, int, int, int]]:
+def rows(
+    client: str, model: str, split: str, table: Tensor
+) -> list[tuple[str, str, str, int, int, int, int, int, int]]:
     """As the store keeps a table: one row per class and score that occurs."""
     found = table.numpy().astype(np.int64)
     filled = np.argwhere(found[:, :2].any(1))
-    return [(client, model, split, int(c), int(score), *map(int, found[c, :, score])) for c, score in filled]  # type: ignore[misc]
+    return [
+        (client, model, split, int(c), int(score), *map(int, found[c, :, score]))
+        for c, score in filled
+    ]  # type: ignore[misc]

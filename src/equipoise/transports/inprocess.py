@@ -12,7 +12,18 @@ from equipoise.data import Federation
 from equipoise.data.roster import Roster
 from equipoise.experiment import Experiment
 from equipoise.records import CannotSave, Record, pack, unpack
-from equipoise.transports.base import ClientError, Interrupted, Job, Kept, Reply, Request, Watcher, late, put_to_file, with_file
+from equipoise.transports.base import (
+    ClientError,
+    Interrupted,
+    Job,
+    Kept,
+    Reply,
+    Request,
+    Watcher,
+    late,
+    put_to_file,
+    with_file,
+)
 from equipoise.transports.isolation import UNKEPT, Late, can_interrupt
 from equipoise.transports.performing import Performer
 from equipoise.transports.states import FileStates, ServerStates, States
@@ -82,7 +93,9 @@ class Separated(Loopback):
 
     keeps: Literal["server", "client"] = "client"
 
-    def __init__(self, federation: Federation, disk: Path, wanted: Experiment | None = None) -> None:
+    def __init__(
+        self, federation: Federation, disk: Path, wanted: Experiment | None = None
+    ) -> None:
         super().__init__(federation, wanted)
         self.disk = disk
 
@@ -96,11 +109,21 @@ class Separated(Loopback):
         return Roster.of(_travelled(Record(roster.record())))
 
     def _one(self, request: Request, deadline: float | None) -> Reply:
-        told: dict[str, Any] = dict(_travelled(Record({**vars(request), "state": request.state and list(request.state)})))
+        told: dict[str, Any] = dict(
+            _travelled(Record({**vars(request), "state": request.state and list(request.state)}))
+        )
         state = told.pop("state")
-        reply = super()._one(Request(**told, state=None if state is None else (state[0], state[1])), deadline)
-        back = dict(_travelled(Record({**vars(reply), "state": None if reply.state is None else list(reply.state)})))
-        arrived = Reply(**{**back, "state": None if back["state"] is None else Kept(*back["state"])})
+        reply = super()._one(
+            Request(**told, state=None if state is None else (state[0], state[1])), deadline
+        )
+        back = dict(
+            _travelled(
+                Record({**vars(reply), "state": None if reply.state is None else list(reply.state)})
+            )
+        )
+        arrived = Reply(
+            **{**back, "state": None if back["state"] is None else Kept(*back["state"])}
+        )
         return put_to_file(arrived, request, self.files)
 
 

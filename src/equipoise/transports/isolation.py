@@ -23,7 +23,11 @@ _AGAIN = 1.0  # seconds after which a step that caught the alarm is interrupted 
 def settings_kept() -> Iterator[None]:
     """Threads, gradient mode, default dtype, deterministic algorithms and global generators are afterwards as they were before."""
     settings = _settings()
-    torch_state, python_state, numpy_state = torch.default_generator.get_state(), random.getstate(), _numpy.state()
+    torch_state, python_state, numpy_state = (
+        torch.default_generator.get_state(),
+        random.getstate(),
+        _numpy.state(),
+    )
     try:
         yield
     finally:
@@ -61,7 +65,11 @@ class _Numpy:
 
     def _memory(self) -> bytes:
         generator = np.random.get_bit_generator()  # type: ignore[attr-defined]  # numpy's stubs forgot it
-        return ctypes.string_at(generator.ctypes.state_address, _NUMPY_STATE) if isinstance(generator, np.random.MT19937) else b""
+        return (
+            ctypes.string_at(generator.ctypes.state_address, _NUMPY_STATE)
+            if isinstance(generator, np.random.MT19937)
+            else b""
+        )
 
     def state(self) -> tuple[bytes, dict[str, Any]]:
         memory = self._memory()
@@ -96,7 +104,8 @@ def can_interrupt() -> bool:
     return (
         hasattr(signal, "setitimer")
         and threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGALRM) is not None  # a handler that is not Python's could not be put back
+        and signal.getsignal(signal.SIGALRM)
+        is not None  # a handler that is not Python's could not be put back
     )
 
 
@@ -145,7 +154,9 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         finally:
             inside = False  # from here on an alarm that comes late finds nothing to interrupt
     except (_Alarm, Exception) as error:
-        if not rang or (isinstance(error, _Alarm) and error is not alarm):  # the step's own, or the alarm of a run around this one
+        if not rang or (
+            isinstance(error, _Alarm) and error is not alarm
+        ):  # the step's own, or the alarm of a run around this one
             raise
     finally:
         inside = False

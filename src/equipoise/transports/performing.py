@@ -30,11 +30,20 @@ class Performer:
     """Does what requests ask of the clients whose data are here."""
 
     def __init__(
-        self, job: Job, federation: Federation, states: States, wanted: Experiment | None = None, disk: Path | None = None
+        self,
+        job: Job,
+        federation: Federation,
+        states: States,
+        wanted: Experiment | None = None,
+        disk: Path | None = None,
     ) -> None:
         """`wanted`: the experiment itself, where it holds Python objects that a job cannot name. `disk`: the run's files, where they are on this disk."""
         self.federation, self.states, self.disk = federation, states, disk
-        self.wanted = wanted if wanted is not None else experiment(job.experiment, Imports.of_job(job.allowed))
+        self.wanted = (
+            wanted
+            if wanted is not None
+            else experiment(job.experiment, Imports.of_job(job.allowed))
+        )
         try_precision(self.wanted)
         self.bench, self.method = prepare(self.wanted, federation.task, federation.ids, federation)
 
@@ -44,25 +53,46 @@ class Performer:
     def perform(self, request: Request, deadline: float | None = None) -> Reply:
         """Do what a request asks, and keep the client's new state under its name. Raises `Late` where this thread can be interrupted."""
         began = time.perf_counter()
-        self.states.keep(request.client, {name for name in (request.committed, request.state and request.state[0]) if name})
+        self.states.keep(
+            request.client,
+            {name for name in (request.committed, request.state and request.state[0]) if name},
+        )
         try:
             state = self._state(request)
         except StateMissing as error:
             return Reply(request.client, failure=str(error))
         part = partial(self.bench.part, request.client)
-        client = Client(self.bench, request.client, request.round, request.rounds, state, request.attempt)
+        client = Client(
+            self.bench, request.client, request.round, request.rounds, state, request.attempt
+        )
         with settings_kept(), self.bench.lending(), time_limit(deadline):
             if request.step in measuring.STEPS:
-                up, measured = measuring.STEPS[request.step](self.method, client, request.down, part)
+                up, measured = measuring.STEPS[request.step](
+                    self.method, client, request.down, part
+                )
             else:
                 up, measured = _step(self.method, client, request), []
                 if request.after and "model" in up:
-                    measured = measuring.measure(client, {"global": client.load(up.model)}, part=part, **request.after)
+                    measured = measuring.measure(
+                        client, {"global": client.load(up.model)}, part=part, **request.after
+                    )
         if client.state.changed:
-            broken = next((name for name, value in tensors_of(dict(client.state)) if not finite(value)), None)
+            broken = next(
+                (name for name, value in tensors_of(dict(client.state)) if not finite(value)), None
+            )
             if broken is not None:
-                return Reply(request.client, failure=f"its own state {broken} holds values that are not finite")
-        reply = Reply(request.client, up, steps=client.steps, skipped=client.skipped, bytes=size(up), measured=measured)
+                return Reply(
+                    request.client,
+                    failure=f"its own state {broken} holds values that are not finite",
+                )
+        reply = Reply(
+            request.client,
+            up,
+            steps=client.steps,
+            skipped=client.skipped,
+            bytes=size(up),
+            measured=measured,
+        )
         if request.large and self.disk is not None:
             reply.file = reply_file(request)
             write(up, place(self.disk, reply.file))
@@ -87,12 +117,20 @@ class Performer:
             return {}
         name, digest = request.state
         this_round = round_of(name) == request.round  # keys with a leading _ end with it
-        return dict(self.states.read(name, digest)) if this_round else _lasting(self.states.read(name, digest))
+        return (
+            dict(self.states.read(name, digest))
+            if this_round
+            else _lasting(self.states.read(name, digest))
+        )
 
 
 def _lasting(state: Mapping[str, Any]) -> dict[str, Any]:
     """Without what ends with a round, also in the branches of guests."""
-    return {key: _lasting(value) if key.startswith("@") else value for key, value in state.items() if not key.startswith("_")}
+    return {
+        key: _lasting(value) if key.startswith("@") else value
+        for key, value in state.items()
+        if not key.startswith("_")
+    }
 
 
 def _step(method: Method, client: Client, request: Request) -> Up:
@@ -121,12 +159,18 @@ def _replied(given: Any, step: str) -> Up:
     if given is None:
         return Up()
     if not isinstance(given, Up):
-        raise TypeError(f"{step}: expected an Up, got {type(given).__name__}; end the step with `return Up(name=value)`")
+        raise TypeError(
+            f"{step}: expected an Up, got {type(given).__name__}; end the step with `return Up(name=value)`"
+        )
     return given
 
 
 def _merged(first: Up, second: Up) -> Up:
     if not first or not second:
         return second or first
-    branches = {key: {**first[key], **second[key]} for key in first.keys() & second.keys() if key.startswith("@")}
+    branches = {
+        key: {**first[key], **second[key]}
+        for key in first.keys() & second.keys()
+        if key.startswith("@")
+    }
     return Up({**first, **second, **branches})

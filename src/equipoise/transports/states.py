@@ -75,7 +75,9 @@ class FileStates:
                 self.sure.add(path.parent)
                 self.here[name.partition("-")[0]].append(state_file(name))
         except OSError as error:
-            with suppress(OSError):  # why it cannot be written may be why there is nothing to remove
+            with suppress(
+                OSError
+            ):  # why it cannot be written may be why there is nothing to remove
                 partial.unlink()
             raise CannotSave(
                 f"cannot write {path}: {error}; make room or permit writing there, then go on with `equipoise resume`"
@@ -85,7 +87,9 @@ class FileStates:
     def keep(self, client: str, names: Collection[str]) -> None:
         own = owner(client)
         wanted = {state_file(name).rpartition("/")[2] for name in names}
-        for name in [name for name in self.here.get(own, ()) if name.rpartition("/")[2] not in wanted]:
+        for name in [
+            name for name in self.here.get(own, ()) if name.rpartition("/")[2] not in wanted
+        ]:
             (self.folder / name).unlink(missing_ok=True)
             self.here[own].remove(name)
 

@@ -11,7 +11,9 @@ from equipoise.records import Record
 from equipoise.transports.base import Kept, Reply, Request
 from equipoise.tree import Tree
 
-_REFERENCE = "$shared "  # in place of a model's name, where no method can put it: this tree was sent before
+_REFERENCE = (
+    "$shared "  # in place of a model's name, where no method can put it: this tree was sent before
+)
 
 
 def trees_in(value: Any) -> list[Tree]:
@@ -41,7 +43,14 @@ def reference(key: str) -> Tree:
 
 def resolved(value: Any, trees: Mapping[str, Tree]) -> Any:
     """The value with references replaced by the trees they name."""
-    return mapped(value, lambda tree: trees[tree.model.removeprefix(_REFERENCE)] if tree.model.startswith(_REFERENCE) else tree)
+    return mapped(
+        value,
+        lambda tree: (
+            trees[tree.model.removeprefix(_REFERENCE)]
+            if tree.model.startswith(_REFERENCE)
+            else tree
+        ),
+    )
 
 
 def shared_trees(requests: Sequence[Request]) -> tuple[dict[int, str], dict[str, Tree]]:
@@ -52,7 +61,12 @@ def shared_trees(requests: Sequence[Request]) -> tuple[dict[int, str], dict[str,
         for tree in trees_in(request.down):
             found[id(tree)] = tree
             counts[id(tree)] += 1
-    shared = {position: str(number) for number, position in enumerate(position for position, count in counts.items() if count > 1)}
+    shared = {
+        position: str(number)
+        for number, position in enumerate(
+            position for position, count in counts.items() if count > 1
+        )
+    }
     return shared, {key: found[position] for position, key in shared.items()}
 
 

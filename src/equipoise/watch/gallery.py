@@ -53,10 +53,21 @@ class Gallery:
         """The page of a member; an address that belongs to none leads nowhere, since it is looked up and never followed."""
         with self._guard:
             if address not in self._pages:
-                folder = next((folder for folder in _members(self.root) if _address(folder, self.root) == address), None)
+                folder = next(
+                    (
+                        folder
+                        for folder in _members(self.root)
+                        if _address(folder, self.root) == address
+                    ),
+                    None,
+                )
                 if folder is None:
                     return None
-                page = comparison_page(folder, self.root, "../") if _is_file(folder / RESULT) else run_page(folder, "../")
+                page = (
+                    comparison_page(folder, self.root, "../")
+                    if _is_file(folder / RESULT)
+                    else run_page(folder, "../")
+                )
                 while len(self._pages) >= KEPT:
                     self._pages.pop(next(iter(self._pages)))
                 self._pages[address] = folder, page
@@ -83,7 +94,13 @@ class Gallery:
         try:
             item = self._of_comparison(folder) if stamp[1] else self._of_run(folder)
         except Exception as error:  # a damaged or a stranger's folder must not hide the others
-            item = Item(self._name(folder), f"{_address(folder, self.root)}/", "damaged", in_words(error), "cannot be read")
+            item = Item(
+                self._name(folder),
+                f"{_address(folder, self.root)}/",
+                "damaged",
+                in_words(error),
+                "cannot be read",
+            )
         return stamp, item
 
     def _of_run(self, folder: Path) -> Item:
@@ -103,24 +120,47 @@ class Gallery:
             run.store.close()
         headline = headline.replace(" %", "\u00a0%")  # a number and its unit stay on one line
         failed = f"; {len(progress.failed)} clients failed" if progress.failed else ""
-        return Item(self._name(folder), f"{_address(folder, self.root)}/", progress.status, headline, f"{about}; {progress.words}{failed}")
+        return Item(
+            self._name(folder),
+            f"{_address(folder, self.root)}/",
+            progress.status,
+            headline,
+            f"{about}; {progress.words}{failed}",
+        )
 
     def _of_comparison(self, folder: Path) -> Item:
         found = open_inside(folder, self.root)
         about = f"comparison of {len(found.methods)} methods on {found.entries[0].run.data}, {len(found.seeds)} seeds"
         failed = f"; {len(found.failures)} runs failed" if found.failures else ""
-        return Item(self._name(folder), f"{_address(folder, self.root)}/", "finished", best_in_words(found), about + failed)
+        return Item(
+            self._name(folder),
+            f"{_address(folder, self.root)}/",
+            "finished",
+            best_in_words(found),
+            about + failed,
+        )
 
     def _name(self, folder: Path) -> str:
         return str(folder.relative_to(self.root)) if folder != self.root else folder.name
 
     def _make(self, state: State) -> str:
         count = len(self._items)
-        headline = f"{self._whole:,} runs and comparisons" if self._whole != 1 else "1 run or comparison"
+        headline = (
+            f"{self._whole:,} runs and comparisons" if self._whole != 1 else "1 run or comparison"
+        )
         remarks = [f"The newest {count:,} are shown."] if self._whole > count else []
         if not count:
-            remarks.append("There is no run in this folder yet; `equipoise run --out` puts one there, and it appears here.")
-        return render("gallery.html", live=state.live(""), title=str(self.root), headline=headline, remarks=remarks, items=self._items)
+            remarks.append(
+                "There is no run in this folder yet; `equipoise run --out` puts one there, and it appears here."
+            )
+        return render(
+            "gallery.html",
+            live=state.live(""),
+            title=str(self.root),
+            headline=headline,
+            remarks=remarks,
+            items=self._items,
+        )
 
 
 def _members(root: Path) -> Iterator[Path]:
@@ -149,7 +189,9 @@ def _folders(folder: Path) -> list[Path]:
         return []
     try:
         with os.scandir(folder) as found:
-            return sorted(folder / entry.name for entry in found if entry.is_dir(follow_symlinks=False))
+            return sorted(
+                folder / entry.name for entry in found if entry.is_dir(follow_symlinks=False)
+            )
     except OSError:
         return []
 

@@ -56,7 +56,9 @@ class Page:
             if self._seen is None or began >= self._look_again:
                 self._seen = self._look()
                 self._look_again = _pause(began, FRESH)
-            if self._seen.version != self._version and (self._seen.status != "going" or began >= self._make_again):
+            if self._seen.version != self._version and (
+                self._seen.status != "going" or began >= self._make_again
+            ):
                 self._version, self._text = self._seen.version, ""
             return replace(self._seen, version=self._version)
 
@@ -92,7 +94,13 @@ def run_page(folder: Path, up: str = "") -> Page:
             return page_of(_without_links(opened([folder])), state.live(up))
         except Exception as error:
             reason = "Nothing is measured yet." if state.status == "going" else in_words(error)
-            return render("waiting.html", live=state.live(up), title=folder.name, headline=reason, remarks=[str(folder)])
+            return render(
+                "waiting.html",
+                live=state.live(up),
+                title=folder.name,
+                headline=reason,
+                remarks=[str(folder)],
+            )
 
     return Page(look, make)
 
@@ -102,7 +110,9 @@ def comparison_page(folder: Path, root: Path, up: str = "") -> Page:
 
     def look() -> State:
         try:
-            return State(str((folder / RESULT).stat().st_mtime_ns), "finished", "a finished comparison")
+            return State(
+                str((folder / RESULT).stat().st_mtime_ns), "finished", "a finished comparison"
+            )
         except OSError as error:
             return State("gone", "damaged", in_words(error))
 
@@ -110,14 +120,23 @@ def comparison_page(folder: Path, root: Path, up: str = "") -> Page:
         try:
             return page_of(open_inside(folder, root), state.live(up))
         except Exception as error:
-            return render("waiting.html", live=state.live(up), title=folder.name, headline=in_words(error), remarks=[str(folder)])
+            return render(
+                "waiting.html",
+                live=state.live(up),
+                title=folder.name,
+                headline=in_words(error),
+                remarks=[str(folder)],
+            )
 
     return Page(look, make)
 
 
 def _without_links(comparison: Comparison) -> Comparison:
     """The same without a run of training alone that a symbolic link beside the run leads to."""
-    kept = [replace(entry, alone=None) if entry.alone and entry.alone.folder.is_symlink() else entry for entry in comparison.entries]
+    kept = [
+        replace(entry, alone=None) if entry.alone and entry.alone.folder.is_symlink() else entry
+        for entry in comparison.entries
+    ]
     return replace(comparison, entries=kept)
 
 
@@ -131,7 +150,9 @@ def open_inside(folder: Path, root: Path) -> Comparison:
         raise RunError(f"{folder / RESULT} cannot be read: it is damaged") from error
     for path in paths:
         if not path.is_relative_to(root) or path.resolve() != path:
-            raise RunError(f"{folder / RESULT} names {path}, which is not inside {root}; it is not shown here")
+            raise RunError(
+                f"{folder / RESULT} names {path}, which is not inside {root}; it is not shown here"
+            )
     return opened([folder])
 
 

@@ -67,7 +67,11 @@ def duration(seconds: float) -> str:
     if minutes < 90:
         return f"{minutes} min"
     hours = minutes // 60
-    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{hours // 24} days {round(seconds / 3600) % 24} h"
+    return (
+        f"{hours} h {minutes % 60} min"
+        if hours < 48
+        else f"{hours // 24} days {round(seconds / 3600) % 24} h"
+    )
 
 
 def _failed(run: Run) -> tuple[str, ...]:
@@ -80,7 +84,9 @@ def _failed(run: Run) -> tuple[str, ...]:
     found = []
     for row in rows[:NAMED]:
         when = "round" if row["rounds"] == 1 else f"{row['rounds']} rounds, last in round"
-        found.append(f"client {row['client']} did not count in {when} {row['last']}: {row['reason']}")
+        found.append(
+            f"client {row['client']} did not count in {when} {row['last']}: {row['reason']}"
+        )
     if len(rows) > NAMED:
         whole = run.store.rows("select count(distinct client) as count from rejected")[0]["count"]
         found.append(f"and {whole - NAMED:,} more clients")

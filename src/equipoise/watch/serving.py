@@ -26,7 +26,10 @@ from equipoise.watch.pages import Page, run_page
 AT_ONCE = 16  # connections; more are turned away
 SECONDS = 60.0  # for a connection from its first byte to its last; drawing the page of a thousand clients on a busy machine takes its time
 QUIET = 10.0  # seconds for which a connection may say nothing
-HOSTS = ("127.0.0.1", "localhost")  # by which names we may be called: a page elsewhere could have its own name lead here
+HOSTS = (
+    "127.0.0.1",
+    "localhost",
+)  # by which names we may be called: a page elsewhere could have its own name lead here
 SAFE = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -48,11 +51,17 @@ class Watcher(ThreadingHTTPServer):
         root = folder.resolve()
         self.gallery = None if (root / DATABASE).exists() else Gallery(root)
         self.page = self.gallery.page if self.gallery is not None else run_page(root)
-        self._places, self._open, self._guard = BoundedSemaphore(AT_ONCE), dict[Any, float](), Lock()
+        self._places, self._open, self._guard = (
+            BoundedSemaphore(AT_ONCE),
+            dict[Any, float](),
+            Lock(),
+        )
         try:
             super().__init__(("127.0.0.1", port), Handler)
         except (OSError, OverflowError) as error:
-            raise RunError(f"--port {port} of 127.0.0.1 cannot be used ({error}); leave it out, and a free one is chosen") from error
+            raise RunError(
+                f"--port {port} of 127.0.0.1 cannot be used ({error}); leave it out, and a free one is chosen"
+            ) from error
 
     @property
     def address(self) -> str:
@@ -66,7 +75,9 @@ class Watcher(ThreadingHTTPServer):
             return None
         if len(rest) == 1:
             return self.page, rest[0]
-        member = self.gallery.member(rest[0]) if self.gallery is not None and len(rest) == 2 else None
+        member = (
+            self.gallery.member(rest[0]) if self.gallery is not None and len(rest) == 2 else None
+        )
         return None if member is None else (member, rest[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -105,12 +116,21 @@ class Handler(BaseHTTPRequestHandler):
     timeout = QUIET
 
     def do_GET(self) -> None:
-        if self.headers.get("Host", "").rpartition(":")[0] not in HOSTS and self.headers.get("Host") not in HOSTS:
-            self._answer(HTTPStatus.FORBIDDEN, "text/plain", "This server answers to 127.0.0.1 only.")
+        if (
+            self.headers.get("Host", "").rpartition(":")[0] not in HOSTS
+            and self.headers.get("Host") not in HOSTS
+        ):
+            self._answer(
+                HTTPStatus.FORBIDDEN, "text/plain", "This server answers to 127.0.0.1 only."
+            )
             return
         found = self.server.found(self.path)
         if found is None or found[1] not in ("", "state"):
-            self._answer(HTTPStatus.FORBIDDEN, "text/plain", "Use the whole address that `equipoise watch` printed.")
+            self._answer(
+                HTTPStatus.FORBIDDEN,
+                "text/plain",
+                "Use the whole address that `equipoise watch` printed.",
+            )
             return
         page, what = found
         if what == "state":
@@ -126,7 +146,12 @@ class Handler(BaseHTTPRequestHandler):
         if status is HTTPStatus.OK and self.headers.get("If-None-Match") == tag:
             status, body = HTTPStatus.NOT_MODIFIED, b""
         self.send_response(status)
-        for name, value in {**SAFE, "ETag": tag, "Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body))}.items():
+        for name, value in {
+            **SAFE,
+            "ETag": tag,
+            "Content-Type": f"{kind}; charset=utf-8",
+            "Content-Length": str(len(body)),
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":

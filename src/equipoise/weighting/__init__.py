@@ -3,8 +3,18 @@
 from equipoise.weighting.clusters import clusters
 from equipoise.weighting.largest import largest
 from equipoise.weighting.likeness import batch_losses, loss_divergence
-from equipoise.weighting.mixtures import log_likelihoods, mixture_weights, on_simplex, posterior_mean, simplex_grid
-from equipoise.weighting.participation import participation_alignment, participation_frequency, participation_window
+from equipoise.weighting.mixtures import (
+    log_likelihoods,
+    mixture_weights,
+    on_simplex,
+    posterior_mean,
+    simplex_grid,
+)
+from equipoise.weighting.participation import (
+    participation_alignment,
+    participation_frequency,
+    participation_window,
+)
 from equipoise.weighting.shares import drift_shares, hybrid, trifreqs
 from equipoise.weighting.simplex import cosines, min_norm, min_norm_box
 

@@ -21,7 +21,9 @@ def clusters(points: Numbers, k: int, seed: int = 0) -> list[int]:
     """
     rows = float64(points)
     if rows.ndim != 2 or len(rows) == 0 or not np.isfinite(rows).all():
-        raise ValueError(f"clusters: expected one row of finite numbers per point, got shape {rows.shape}; leave out what has no place")
+        raise ValueError(
+            f"clusters: expected one row of finite numbers per point, got shape {rows.shape}; leave out what has no place"
+        )
     if k < 1:
         raise ValueError(f"clusters: expected at least one group, got {k}")
     draw = np.random.Generator(np.random.PCG64(seed))
@@ -43,7 +45,9 @@ def _far_apart(rows: NDArray[np.float64], k: int, draw: np.random.Generator) -> 
     return rows[chosen]
 
 
-def _settled(rows: NDArray[np.float64], centres: NDArray[np.float64]) -> tuple[float, NDArray[np.int64]]:
+def _settled(
+    rows: NDArray[np.float64], centres: NDArray[np.float64]
+) -> tuple[float, NDArray[np.int64]]:
     """The sum of squared distances to the nearest centre, and the groups, once centres are the means of their groups."""
     groups = np.full(len(rows), -1)
     for _ in range(MOST_STEPS):
@@ -52,7 +56,9 @@ def _settled(rows: NDArray[np.float64], centres: NDArray[np.float64]) -> tuple[f
             break
         groups = nearest
         centres = np.stack([rows[groups == group].mean(0) for group in np.unique(groups)])
-        groups = np.unique(groups, return_inverse=True)[1]  # a group that lost all its points is gone
+        groups = np.unique(groups, return_inverse=True)[
+            1
+        ]  # a group that lost all its points is gone
     return float(_distances(rows, centres).min(1).sum()), groups
 
 

@@ -33,7 +33,12 @@ def evenness(losses: np.ndarray) -> float:
 
 
 def descent(
-    products: np.ndarray, lengths: np.ndarray, live: np.ndarray, losses: np.ndarray, theta: float, force: bool = False
+    products: np.ndarray,
+    lengths: np.ndarray,
+    live: np.ndarray,
+    losses: np.ndarray,
+    theta: float,
+    force: bool = False,
 ) -> Direction | None:
     """The shortest point among the means of the rows, scaled to the length of the mean gradient; None where there is none to speak of.
 
@@ -51,7 +56,10 @@ def descent(
     equal = np.full(len(live), len(live) ** -0.5)
     unit = losses[live] / np.linalg.norm(losses[live]) if losses[live].any() else equal
     guide = (equal @ unit) * unit - equal  # along -sum_i guide_i g_i losses become more equal
-    guided = bool(np.linalg.norm(guide) > STILL and (math.acos(min(1.0, evenness(losses[live]))) > theta or force))
+    guided = bool(
+        np.linalg.norm(guide) > STILL
+        and (math.acos(min(1.0, evenness(losses[live]))) > theta or force)
+    )
     if guided:
         rows = np.vstack([rows, guide / np.linalg.norm(guide) @ rows[: len(live)]])
     shares = min_norm(rows @ products @ rows.T) @ rows
@@ -60,6 +68,8 @@ def descent(
     if length <= STILL * mean:
         return None
     scale = max(1.0, wanted / length)
-    while (rows @ products @ shares * scale).min() < -STILL and scale > 1:  # rounding that the scale would make matter
+    while (
+        rows @ products @ shares * scale
+    ).min() < -STILL and scale > 1:  # rounding that the scale would make matter
         scale = scale / 2 if scale > 2 else 1.0
     return Direction(rows, shares * scale, scale, guided)

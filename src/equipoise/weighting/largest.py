@@ -26,7 +26,11 @@ def largest(tree: Tree, share: float, per_tensor: bool = False) -> Tree:
     if not 0 <= share <= 1:
         raise ValueError(f"a share of a tree's numbers lies between 0 and 1; got {share}")
     if per_tensor:
-        return tree.apply(lambda tensor: _kept(tensor.reshape(-1), math.ceil(share * tensor.numel() - TO_SPARE)).reshape(tensor.shape))
+        return tree.apply(
+            lambda tensor: _kept(
+                tensor.reshape(-1), math.ceil(share * tensor.numel() - TO_SPARE)
+            ).reshape(tensor.shape)
+        )
     return tree.with_flat(_kept(tree.flat(), math.floor(share * tree.count() + TO_SPARE)))
 
 
@@ -36,5 +40,7 @@ def _kept(numbers: Tensor, count: int) -> Tensor:
     sizes = numbers.abs()
     least = sizes.topk(count).values[-1]
     above, tied = sizes > least, sizes == least
-    room = count - int(above.sum())  # for the first of those that are exactly as large as the least one kept
+    room = count - int(
+        above.sum()
+    )  # for the first of those that are exactly as large as the least one kept
     return torch.where(above | (tied & (tied.cumsum(0) <= room)), numbers, 0)

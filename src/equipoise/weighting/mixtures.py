@@ -42,7 +42,9 @@ def label_chances(logits: Numbers, y: Numbers) -> NDArray[np.float64]:
     """
     given = float64(logits)
     shares = np.exp(given - given.max(1, keepdims=True)) if len(given) else given
-    found: NDArray[np.float64] = shares[np.arange(len(given)), float64(y).astype(np.int64)] / shares.sum(1)
+    found: NDArray[np.float64] = shares[
+        np.arange(len(given)), float64(y).astype(np.int64)
+    ] / shares.sum(1)
     return found
 
 
@@ -64,11 +66,15 @@ def grid_steps(experts: int) -> int:
     >>> [(experts, grid_steps(experts), len(simplex_grid(experts))) for experts in (1, 2, 4, 6)]
     [(1, 1, 1), (2, 499, 500), (4, 12, 455), (6, 6, 462)]
     """
-    finer = takewhile(lambda steps: experts > 1 and comb(steps + experts - 1, steps) <= GRID_POINTS, count(2))
+    finer = takewhile(
+        lambda steps: experts > 1 and comb(steps + experts - 1, steps) <= GRID_POINTS, count(2)
+    )
     return max(finer, default=1)
 
 
-def simplex_grid(experts: int, steps: int | None = None, inside: float = 0.05) -> NDArray[np.float64]:
+def simplex_grid(
+    experts: int, steps: int | None = None, inside: float = 0.05
+) -> NDArray[np.float64]:
     """All weights in steps of 1 / `steps`, one per row, then pulled inside by so much: no expert is ever without a say.
 
     Without `steps` it is the finest grid with at most 500 points.
@@ -82,8 +88,15 @@ def simplex_grid(experts: int, steps: int | None = None, inside: float = 0.05) -
     """
     steps = steps or grid_steps(experts)
     # Stars and bars: the gaps between the places of J - 1 bars among steps + J - 1.
-    bars = np.array([(-1, *places, steps + experts - 1) for places in combinations(range(steps + experts - 1), experts - 1)])
-    grid: NDArray[np.float64] = (1 - inside) * (np.diff(bars, axis=1) - 1) / steps + inside / experts
+    bars = np.array(
+        [
+            (-1, *places, steps + experts - 1)
+            for places in combinations(range(steps + experts - 1), experts - 1)
+        ]
+    )
+    grid: NDArray[np.float64] = (1 - inside) * (
+        np.diff(bars, axis=1) - 1
+    ) / steps + inside / experts
     return grid
 
 
@@ -129,7 +142,9 @@ def agreed(said: Sequence[tuple[NDArray[Any], int]], pooled: bool = False) -> ND
     experts = Counter(number for _, number in said).most_common(1)[0][0]
     if pooled:
         grid = simplex_grid(experts)
-        return posterior_mean(sum((one for one, _ in said if one.shape == grid.shape[:1]), np.zeros(len(grid))), grid)
+        return posterior_mean(
+            sum((one for one, _ in said if one.shape == grid.shape[:1]), np.zeros(len(grid))), grid
+        )
     counted = [one for one, _ in said if one.shape == (experts,) and on_simplex(one)]
     mean: NDArray[np.float64] = np.mean(counted or [np.full(experts, 1 / experts)], axis=0)
     return mean
@@ -142,10 +157,16 @@ def on_simplex(weights: Numbers) -> bool:
     (True, False, False)
     """
     given = float64(weights)
-    return bool(np.isfinite(given).all() and (given >= -ON_THE_SIMPLEX).all() and abs(given.sum() - 1) <= ON_THE_SIMPLEX)
+    return bool(
+        np.isfinite(given).all()
+        and (given >= -ON_THE_SIMPLEX).all()
+        and abs(given.sum() - 1) <= ON_THE_SIMPLEX
+    )
 
 
-def mixture_weights(q: Numbers, prior: Numbers, kappa: float, steps: int = EM_STEPS) -> NDArray[np.float64]:
+def mixture_weights(
+    q: Numbers, prior: Numbers, kappa: float, steps: int = EM_STEPS
+) -> NDArray[np.float64]:
     """The weights with the highest likelihood times prior (Dirichlet, `kappa` samples' worth around `prior`), by EM from the prior.
 
     Without samples, with a large kappa, or with experts that all say the same it is the prior.

@@ -11,7 +11,9 @@ from equipoise.checked.arrays import Numbers, Values, float64, like
 from equipoise.weighting.shares import softmax
 
 
-def participation_alignment(frequency: Values, alignment: Numbers, gamma: float = 0.5, k: float = 2.0) -> Values:
+def participation_alignment(
+    frequency: Values, alignment: Numbers, gamma: float = 0.5, k: float = 2.0
+) -> Values:
     """Weights in proportion to frequency^-gamma * sigmoid(k * alignment) (CoRe-Fed, Eq. 11).
 
     >>> participation_alignment([0.2, 1.0], [0.0, 0.0], gamma=2, k=0).round(6)
@@ -19,7 +21,9 @@ def participation_alignment(frequency: Values, alignment: Numbers, gamma: float 
     """
     rate, agreement = float64(frequency), float64(alignment)
     if rate.shape != agreement.shape or rate.ndim != 1 or rate.size == 0:
-        raise ValueError(f"frequency and alignment need one number per client; got shapes {rate.shape} and {agreement.shape}")
+        raise ValueError(
+            f"frequency and alignment need one number per client; got shapes {rate.shape} and {agreement.shape}"
+        )
     if not (rate > 0).all() or not np.isfinite(rate).all() or not np.isfinite(agreement).all():
         raise ValueError(
             f"frequencies have to be positive and alignments finite (raise a frequency of 0 to 1 / window); got {rate}, {agreement}"
@@ -36,12 +40,16 @@ def participation_window(joined: Sequence[Collection[str]]) -> int:
     2
     """
     if not joined or not joined[-1]:
-        raise ValueError("joined has to hold the clients of every round up to the current one, which needs at least one client")
+        raise ValueError(
+            "joined has to hold the clients of every round up to the current one, which needs at least one client"
+        )
     seen = set().union(*joined)
     return min(max(1, len(seen) // len(set(joined[-1]))), len(joined))
 
 
-def participation_frequency(joined: Sequence[Collection[str]], ids: Sequence[str]) -> NDArray[np.float64]:
+def participation_frequency(
+    joined: Sequence[Collection[str]], ids: Sequence[str]
+) -> NDArray[np.float64]:
     """The share of the window's rounds that each of these clients took part in (CoRe-Fed, Eq. 10); never 0 in the current round.
 
     >>> participation_frequency([["a", "b"], ["a", "c"], ["a", "d"]], ["a", "d", "b"])

@@ -23,18 +23,28 @@ def trifreqs(gaps: Values, counts: Numbers, sizes: Numbers, kind: str = "geometr
     array([0.7311, 0.2689, 0.    ])
     """
     if kind not in KINDS:
-        raise ValueError(f"unknown kind of weights {kind!r}; it has to be one of {', '.join(KINDS)}")
+        raise ValueError(
+            f"unknown kind of weights {kind!r}; it has to be one of {', '.join(KINDS)}"
+        )
     gap, count, size = float64(gaps), _amounts(counts, "counts"), _amounts(sizes, "sizes")
     if gap.ndim != 1 or not gap.shape == count.shape == size.shape:
-        raise ValueError(f"gaps, counts and sizes need one number per client; got shapes {gap.shape}, {count.shape}, {size.shape}")
+        raise ValueError(
+            f"gaps, counts and sizes need one number per client; got shapes {gap.shape}, {count.shape}, {size.shape}"
+        )
     seen = (count > 0) & (size > 0)
     if not np.isfinite(gap[seen] if kind == "geometric" else gap).all() or not seen.any():
-        raise ValueError(f"gaps have to be finite and some client has to have been seen; got gaps {gap}, counts {count}, sizes {size}")
+        raise ValueError(
+            f"gaps have to be finite and some client has to have been seen; got gaps {gap}, counts {count}, sizes {size}"
+        )
     if kind == "geometric":
         scores = np.full(len(gap), -np.inf)
         scores[seen] = (-gap[seen] + np.log(count[seen]) + np.log(size[seen])) / 3
         return like(softmax(scores), gaps)
-    frequencies = {"interval": softmax(-gap), "count": count / count.sum(), "size": size / size.sum()}
+    frequencies = {
+        "interval": softmax(-gap),
+        "count": count / count.sum(),
+        "size": size / size.sum(),
+    }
     frequencies["arithmetic"] = np.mean(list(frequencies.values()), axis=0)
     return like(frequencies[kind], gaps)
 
@@ -48,7 +58,9 @@ def drift_shares(norms: Values) -> Values:
     given = float64(norms)
     finite = np.isfinite(given)
     if not finite.any() or (given[finite] < 0).any():
-        raise ValueError(f"update norms are not negative, and at least one has to be finite; got {given}")
+        raise ValueError(
+            f"update norms are not negative, and at least one has to be finite; got {given}"
+        )
     lengths = np.where(finite, given, 0)
     amounts = lengths / lengths.max() if lengths.any() else finite
     return like(amounts / amounts.sum(), norms)
@@ -64,7 +76,9 @@ def hybrid(conflict: Values, drift: Numbers, t: float) -> Values:
         raise ValueError(f"t has to lie between 0 (drift alone) and 1 (conflict alone); got {t}")
     first, second = _amounts(conflict, "conflict"), _amounts(drift, "drift")
     if first.shape != second.shape:
-        raise ValueError(f"conflict and drift need one weight per client; got shapes {first.shape} and {second.shape}")
+        raise ValueError(
+            f"conflict and drift need one weight per client; got shapes {first.shape} and {second.shape}"
+        )
     mixed = t * first / first.sum() + (1 - t) * second / second.sum()
     return like(mixed / mixed.sum(), conflict)
 
@@ -79,5 +93,7 @@ def softmax(scores: NDArray[Any]) -> NDArray[np.float64]:
 def _amounts(values: Numbers, name: str) -> NDArray[np.float64]:
     amounts = float64(values)
     if not np.isfinite(amounts).all() or (amounts < 0).any() or not amounts.any():
-        raise ValueError(f"{name} have to be finite, none negative and at least one positive; got {amounts}")
+        raise ValueError(
+            f"{name} have to be finite, none negative and at least one positive; got {amounts}"
+        )
     return amounts

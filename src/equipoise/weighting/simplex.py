@@ -82,9 +82,13 @@ def min_norm_box(gram: Values, lower: Numbers, upper: Numbers) -> Values:
 def _symmetric(gram: Numbers) -> NDArray[np.float64]:
     matrix = float64(gram)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.size == 0:
-        raise ValueError(f"a Gram matrix is square, one row and column per client; got shape {matrix.shape}")
+        raise ValueError(
+            f"a Gram matrix is square, one row and column per client; got shape {matrix.shape}"
+        )
     if np.isfinite(matrix).all() and np.abs(matrix - matrix.T).max() > 1e-4 * np.abs(matrix).max():
-        raise ValueError("a Gram matrix is symmetric, this one is not; pass the dot products of all pairs of vectors")
+        raise ValueError(
+            "a Gram matrix is symmetric, this one is not; pass the dot products of all pairs of vectors"
+        )
     symmetric: NDArray[np.float64] = (matrix + matrix.T) / 2
     return symmetric
 

@@ -47,7 +47,11 @@ def parameters(name: str) -> dict[str, inspect.Parameter]:
     >>> list(parameters("dirichlet"))
     ['alpha', 'min_size', 'leftovers']
     """
-    return {p.name: p for p in inspect.signature(PARTITIONS[name]).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    return {
+        p.name: p
+        for p in inspect.signature(PARTITIONS[name]).parameters.values()
+        if p.kind is p.KEYWORD_ONLY
+    }
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
@@ -60,23 +64,31 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     if text == "auto":
         return "auto", {}
     if name not in PARTITIONS:
-        raise ValueError(f"unknown partition {quoted(name)}{did_you_mean(name, PARTITIONS)}; known: {', '.join(PARTITIONS)}")
+        raise ValueError(
+            f"unknown partition {quoted(name)}{did_you_mean(name, PARTITIONS)}; known: {', '.join(PARTITIONS)}"
+        )
     known = parameters(name)
     given: dict[str, Any] = {}
     for place, item in enumerate(rest.split(",") if rest else []):
         key, equals, value = item.rpartition("=")
         if not equals:
             if place >= len(known):
-                raise ValueError(f"partition {quoted(text)} has more values than {name} has parameters ({', '.join(known) or 'none'})")
+                raise ValueError(
+                    f"partition {quoted(text)} has more values than {name} has parameters ({', '.join(known) or 'none'})"
+                )
             key = list(known)[place]
         if key not in known:
-            raise ValueError(f"partition {name} has no parameter {key!r}{did_you_mean(key, known)}; it has {', '.join(known) or 'none'}")
+            raise ValueError(
+                f"partition {name} has no parameter {key!r}{did_you_mean(key, known)}; it has {', '.join(known) or 'none'}"
+            )
         if key in given:
             raise ValueError(f"partition {quoted(text)} gives {key} twice")
         given[key] = _value(text, known[key], value)
     missing = [key for key, p in known.items() if p.default is p.empty and key not in given]
     if missing:
-        raise ValueError(f"partition {name} needs a value for {', '.join(missing)}, for example {name}:0.5")
+        raise ValueError(
+            f"partition {name} needs a value for {', '.join(missing)}, for example {name}:0.5"
+        )
     return name, given
 
 

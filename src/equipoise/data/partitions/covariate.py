@@ -19,34 +19,66 @@ from equipoise.streams import stream
 BLOCK = 4096
 
 
-def ics(pool: Pool, clients: int, seed: int, *, c: float, q: int = 10, fraction: float = 0.5) -> Deal:
+def ics(
+    pool: Pool, clients: int, seed: int, *, c: float, q: int = 10, fraction: float = 0.5
+) -> Deal:
     """Shift of squared Mahalanobis length `c` per client and power-law sizes."""
-    return _shifted(pool, fraction_sizes(pool, fraction, clients, power_sizes, "ics"), seed, "ics", c, q)
+    return _shifted(
+        pool, fraction_sizes(pool, fraction, clients, power_sizes, "ics"), seed, "ics", c, q
+    )
 
 
-def bcs(pool: Pool, clients: int, seed: int, *, c: float = 5.0, q: int = 10, fraction: float = 0.5) -> Deal:
+def bcs(
+    pool: Pool, clients: int, seed: int, *, c: float = 5.0, q: int = 10, fraction: float = 0.5
+) -> Deal:
     """Shift of squared Mahalanobis length `c` per client and equal sizes."""
-    return _shifted(pool, fraction_sizes(pool, fraction, clients, equal_sizes, "bcs"), seed, "bcs", c, q)
+    return _shifted(
+        pool, fraction_sizes(pool, fraction, clients, equal_sizes, "bcs"), seed, "bcs", c, q
+    )
 
 
-def ics_literal(pool: Pool, clients: int, seed: int, *, c: float, q: int = 10, fraction: float = 0.5) -> Deal:
+def ics_literal(
+    pool: Pool, clients: int, seed: int, *, c: float, q: int = 10, fraction: float = 0.5
+) -> Deal:
     """Algorithm 2 as printed (density weights, with replacement; samples repeat), power-law sizes."""
-    return _shifted(pool, fraction_sizes(pool, fraction, clients, power_sizes, "ics"), seed, "ics_literal", c, q, literal=True)
+    return _shifted(
+        pool,
+        fraction_sizes(pool, fraction, clients, power_sizes, "ics"),
+        seed,
+        "ics_literal",
+        c,
+        q,
+        literal=True,
+    )
 
 
-def bcs_literal(pool: Pool, clients: int, seed: int, *, c: float = 5.0, q: int = 10, fraction: float = 0.5) -> Deal:
+def bcs_literal(
+    pool: Pool, clients: int, seed: int, *, c: float = 5.0, q: int = 10, fraction: float = 0.5
+) -> Deal:
     """Algorithm 2 as printed (density weights, with replacement; samples repeat), equal sizes."""
-    return _shifted(pool, fraction_sizes(pool, fraction, clients, equal_sizes, "bcs"), seed, "bcs_literal", c, q, literal=True)
+    return _shifted(
+        pool,
+        fraction_sizes(pool, fraction, clients, equal_sizes, "bcs"),
+        seed,
+        "bcs_literal",
+        c,
+        q,
+        literal=True,
+    )
 
 
-def pc1_sorted(pool: Pool, clients: int, seed: int, *, sizes: str = "equal", fraction: float = 0.5) -> Deal:
+def pc1_sorted(
+    pool: Pool, clients: int, seed: int, *, sizes: str = "equal", fraction: float = 0.5
+) -> Deal:
     """What FedAKD's released code does: samples sorted by their first principal component, the lowest cut into blocks.
 
     The component's sign, which no library promises, is pinned: brighter images score higher.
     """
     if sizes not in ("equal", "pow"):
         raise ValueError(f"partition pc1_sorted: sizes must be equal or pow, got {sizes!r}")
-    blocks = fraction_sizes(pool, fraction, clients, equal_sizes if sizes == "equal" else power_sizes, "pc1_sorted")
+    blocks = fraction_sizes(
+        pool, fraction, clients, equal_sizes if sizes == "equal" else power_sizes, "pc1_sorted"
+    )
     order = np.argsort(whitened(pool.inputs(), 1)[:, 0], kind="stable")[: blocks.sum()]
     owner = np.full(len(pool), -1)
     owner[order] = np.repeat(np.arange(clients), blocks)
@@ -69,10 +101,14 @@ def whitened(x: np.ndarray, q: int) -> np.ndarray:
     values, vectors = eigh(gram / n - np.outer(mean, mean), subset_by_index=[d - q, d - 1])
     if values[0] <= 1e-12 * values[-1]:
         rank = int((values > 1e-12 * values[-1]).sum())
-        raise ValueError(f"the inputs vary in {rank} directions only, {q} were asked for; use q={max(rank, 1)} or less")
+        raise ValueError(
+            f"the inputs vary in {rank} directions only, {q} were asked for; use q={max(rank, 1)} or less"
+        )
     vectors = vectors * np.where(vectors.sum(axis=0) < 0, -1, 1) / np.sqrt(values)
     vectors = vectors[:, ::-1]
-    return np.concatenate([(x[start : start + BLOCK] - mean) @ vectors for start in range(0, n, BLOCK)])
+    return np.concatenate(
+        [(x[start : start + BLOCK] - mean) @ vectors for start in range(0, n, BLOCK)]
+    )
 
 
 def directions(clients: int, q: int, c: float, rng: np.random.Generator) -> np.ndarray:
@@ -85,7 +121,9 @@ def directions(clients: int, q: int, c: float, rng: np.random.Generator) -> np.n
     return np.asarray(np.sqrt(c) * draws / np.linalg.norm(draws, axis=1, keepdims=True))
 
 
-def tilted(z: np.ndarray, shifts: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+def tilted(
+    z: np.ndarray, shifts: np.ndarray, sizes: np.ndarray, rng: np.random.Generator
+) -> list[np.ndarray]:
     """Disjoint samples without replacement, for client k in proportion to exp(shift_k . z): Gumbel top-k among the unused.
 
     exp(shift . z) is, up to a constant, the ratio N(z; shift, I) / N(z; 0, I), so that the target is a shifted Gaussian.
@@ -100,7 +138,9 @@ def tilted(z: np.ndarray, shifts: np.ndarray, sizes: np.ndarray, rng: np.random.
     return chosen
 
 
-def density_weighted(z: np.ndarray, shifts: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+def density_weighted(
+    z: np.ndarray, shifts: np.ndarray, sizes: np.ndarray, rng: np.random.Generator
+) -> list[np.ndarray]:
     """Samples with replacement in proportion to the density N(z; shift, I): Algorithm 2 to the letter."""
     chosen = []
     for shift, size in zip(shifts, sizes, strict=True):
@@ -110,9 +150,13 @@ def density_weighted(z: np.ndarray, shifts: np.ndarray, sizes: np.ndarray, rng: 
     return chosen
 
 
-def _shifted(pool: Pool, sizes: np.ndarray, seed: int, name: str, c: float, q: int, literal: bool = False) -> Deal:
+def _shifted(
+    pool: Pool, sizes: np.ndarray, seed: int, name: str, c: float, q: int, literal: bool = False
+) -> Deal:
     if c < 0 or q < 1:
-        raise ValueError(f"partition {name}: c must be 0 or more and q at least 1, got c={c}, q={q}")
+        raise ValueError(
+            f"partition {name}: c must be 0 or more and q at least 1, got c={c}, q={q}"
+        )
     z = whitened(pool.inputs(), q)
     rng = stream(seed, "partition", name)
     shifts = directions(len(sizes), z.shape[1], c, rng)

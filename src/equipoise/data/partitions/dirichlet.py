@@ -10,34 +10,76 @@ from equipoise.data.partitions.sizes import attempts, check_enough, check_positi
 from equipoise.streams import number, stream
 
 
-def dirichlet(pool: Pool, clients: int, seed: int, *, alpha: float, min_size: int = 10, leftovers: str = "deal") -> Deal:
+def dirichlet(
+    pool: Pool,
+    clients: int,
+    seed: int,
+    *,
+    alpha: float,
+    min_size: int = 10,
+    leftovers: str = "deal",
+) -> Deal:
     """Plain Dirichlet by label: shares of every class ~ Dir(alpha); leftovers=drop rounds every share down (FedAKD's DIR)."""
     if leftovers not in ("deal", "drop"):
         raise ValueError(f"partition dirichlet: leftovers must be deal or drop, got {leftovers!r}")
-    return _deal(pool.labels("dirichlet"), clients, seed, "dirichlet", alpha, min_size, drop=leftovers == "drop")
+    return _deal(
+        pool.labels("dirichlet"),
+        clients,
+        seed,
+        "dirichlet",
+        alpha,
+        min_size,
+        drop=leftovers == "drop",
+    )
 
 
-def dirichlet_balanced(pool: Pool, clients: int, seed: int, *, alpha: float, min_size: int = 10) -> Deal:
+def dirichlet_balanced(
+    pool: Pool, clients: int, seed: int, *, alpha: float, min_size: int = 10
+) -> Deal:
     """Self-balancing Dirichlet by label: a client that holds its even share gets no more of later classes (MOON, KDIA, CoRe-Fed)."""
-    return _deal(pool.labels("dirichlet_balanced"), clients, seed, "dirichlet_balanced", alpha, min_size, balanced=True)
+    return _deal(
+        pool.labels("dirichlet_balanced"),
+        clients,
+        seed,
+        "dirichlet_balanced",
+        alpha,
+        min_size,
+        balanced=True,
+    )
 
 
-def dirichlet_bins(pool: Pool, clients: int, seed: int, *, alpha: float, bins: int = 5, min_size: int = 10) -> Deal:
+def dirichlet_bins(
+    pool: Pool, clients: int, seed: int, *, alpha: float, bins: int = 5, min_size: int = 10
+) -> Deal:
     """Dirichlet over k-means clusters of the inputs, for regression (FedeKD, Section 5.1)."""
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
     if not 1 <= bins <= len(pool):
-        raise ValueError(f"partition dirichlet_bins: bins must lie in 1..{len(pool)} (the number of samples), got {bins}")
+        raise ValueError(
+            f"partition dirichlet_bins: bins must lie in 1..{len(pool)} (the number of samples), got {bins}"
+        )
     # one thread, because sums over threads change the last bits and so, now and then, a cluster
     with threadpool_limits(1):
-        clusters = KMeans(bins, n_init=10, random_state=number(seed, "partition", "bins") % 2**32).fit_predict(pool.inputs())
+        clusters = KMeans(
+            bins, n_init=10, random_state=number(seed, "partition", "bins") % 2**32
+        ).fit_predict(pool.inputs())
     deal = _deal(clusters.astype(np.int64), clients, seed, "dirichlet_bins", alpha, min_size)
-    return Deal(deal.parts, {**deal.metadata, "bin_sizes": np.bincount(clusters, minlength=bins).tolist()})
+    return Deal(
+        deal.parts, {**deal.metadata, "bin_sizes": np.bincount(clusters, minlength=bins).tolist()}
+    )
 
 
 def _deal(
-    kinds: np.ndarray, clients: int, seed: int, name: str, alpha: float, min_size: int, *, balanced: bool = False, drop: bool = False
+    kinds: np.ndarray,
+    clients: int,
+    seed: int,
+    name: str,
+    alpha: float,
+    min_size: int,
+    *,
+    balanced: bool = False,
+    drop: bool = False,
 ) -> Deal:
     """Draw counts until every client has enough; only then are samples dealt, so a rejected draw costs microseconds."""
     check_positive(alpha, name)
@@ -45,7 +87,14 @@ def _deal(
     totals = np.bincount(kinds)
     limit = attempts(clients * len(totals))
     for attempt in range(limit):
-        counts = _counts(totals, clients, alpha, stream(seed, "partition", name, attempt), balanced=balanced, drop=drop)
+        counts = _counts(
+            totals,
+            clients,
+            alpha,
+            stream(seed, "partition", name, attempt),
+            balanced=balanced,
+            drop=drop,
+        )
         if counts is not None and counts.sum(axis=0).min() >= min_size:
             break
     else:
@@ -53,11 +102,21 @@ def _deal(
     rng = stream(seed, "partition", name, "order")
     owner = np.full(len(kinds), -1)
     for kind, count in enumerate(counts):
-        owner[rng.permutation(np.flatnonzero(kinds == kind))[: count.sum()]] = np.repeat(np.arange(clients), count)
+        owner[rng.permutation(np.flatnonzero(kinds == kind))[: count.sum()]] = np.repeat(
+            np.arange(clients), count
+        )
     return Deal(Parts.by_owner(owner, clients), {"redraws": attempt})
 
 
-def _counts(totals: np.ndarray, clients: int, alpha: float, rng: np.random.Generator, *, balanced: bool, drop: bool) -> np.ndarray | None:
+def _counts(
+    totals: np.ndarray,
+    clients: int,
+    alpha: float,
+    rng: np.random.Generator,
+    *,
+    balanced: bool,
+    drop: bool,
+) -> np.ndarray | None:
     """How many samples of each class every client gets (classes x clients); None if the draw cannot be used."""
     shares = rng.dirichlet(np.full(clients, alpha), size=len(totals))
     if not balanced:

@@ -27,8 +27,14 @@ def cla(pool: Pool, clients: int, seed: int, *, size: int = 600) -> Deal:
     have = np.bincount(labels, minlength=pool.classes)
     short = np.flatnonzero(needs.max(axis=0) > have)
     if size < clients or len(short):
-        why = f"class {short[0]} has {have[short[0]]} samples" if len(short) else "the last client would miss a class"
-        raise ValueError(f"partition cla: {why}, which does not fit {size} samples per client; choose another size (cla:SIZE)")
+        why = (
+            f"class {short[0]} has {have[short[0]]} samples"
+            if len(short)
+            else "the last client would miss a class"
+        )
+        raise ValueError(
+            f"partition cla: {why}, which does not fit {size} samples per client; choose another size (cla:SIZE)"
+        )
     rng = stream(seed, "partition", "cla")
     parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
     reused = []
@@ -38,10 +44,14 @@ def cla(pool: Pool, clients: int, seed: int, *, size: int = 600) -> Deal:
             reused.append(kind)
             draws = [rng.permutation(members)[:need] for need in needs[:, kind]]
         else:
-            draws = np.split(rng.permutation(members)[: needs[:, kind].sum()], np.cumsum(needs[:-1, kind]))
+            draws = np.split(
+                rng.permutation(members)[: needs[:, kind].sum()], np.cumsum(needs[:-1, kind])
+            )
         for part, draw in zip(parts, draws, strict=True):
             part.append(draw)
-    return Deal(Parts.of([np.sort(np.concatenate(part)) for part in parts]), {"reused_classes": reused})
+    return Deal(
+        Parts.of([np.sort(np.concatenate(part)) for part in parts]), {"reused_classes": reused}
+    )
 
 
 def shards(pool: Pool, clients: int, seed: int, *, per_client: int = 2) -> Deal:
@@ -49,7 +59,9 @@ def shards(pool: Pool, clients: int, seed: int, *, per_client: int = 2) -> Deal:
     labels = pool.labels("shards")
     count = clients * per_client
     if per_client < 1 or count > len(pool):
-        raise ValueError(f"partition shards: {clients} clients times {per_client} shards do not fit {len(pool)} samples")
+        raise ValueError(
+            f"partition shards: {clients} clients times {per_client} shards do not fit {len(pool)} samples"
+        )
     rng = stream(seed, "partition", "shards")
     order = np.lexsort((rng.random(len(pool)), labels))
     client_of_shard = rng.permutation(np.repeat(np.arange(clients), per_client))
@@ -62,7 +74,9 @@ def pathological(pool: Pool, clients: int, seed: int, *, labels: int = 2) -> Dea
     """Exactly `labels` classes per client, every class dealt in equal parts to those who have it."""
     kinds = pool.labels("pathological")
     if not 1 <= labels <= pool.classes:
-        raise ValueError(f"partition pathological: labels per client must lie in 1..{pool.classes}, got {labels}")
+        raise ValueError(
+            f"partition pathological: labels per client must lie in 1..{pool.classes}, got {labels}"
+        )
     rng = stream(seed, "partition", "pathological")
     holds = np.zeros((clients, pool.classes), bool)
     for k in range(clients):
@@ -70,11 +84,16 @@ def pathological(pool: Pool, clients: int, seed: int, *, labels: int = 2) -> Dea
         holds[k, np.lexsort((rng.random(pool.classes), holds[:k].sum(axis=0)))[:labels]] = True
     owner = np.full(len(pool), -1)
     for kind in range(pool.classes):
-        members, holders = np.flatnonzero(kinds == kind), rng.permutation(np.flatnonzero(holds[:, kind]))
+        members, holders = (
+            np.flatnonzero(kinds == kind),
+            rng.permutation(np.flatnonzero(holds[:, kind])),
+        )
         if len(holders) > len(members):
             raise ValueError(
                 f"partition pathological: class {kind} has {len(members)} samples for {len(holders)} clients; ask for fewer clients"
             )
         if len(holders):
-            owner[rng.permutation(members)] = np.repeat(holders, equal_sizes(len(members), len(holders)))
+            owner[rng.permutation(members)] = np.repeat(
+                holders, equal_sizes(len(members), len(holders))
+            )
     return Deal(Parts.by_owner(owner, clients))

@@ -19,7 +19,9 @@ class Pool:
     classes: int = 0  # 0: the targets are numbers
     site: np.ndarray | None = None
     site_names: tuple[str, ...] = ()
-    features: Callable[[], np.ndarray] | None = None  # (n, d) flattened inputs, made only if asked for
+    features: Callable[[], np.ndarray] | None = (
+        None  # (n, d) flattened inputs, made only if asked for
+    )
 
     def __len__(self) -> int:
         return len(self.y)
@@ -27,13 +29,17 @@ class Pool:
     def labels(self, partition: str) -> np.ndarray:
         """The class of each sample, for partitions that go by label."""
         if not self.classes:
-            raise ValueError(f"partition {partition} deals by class label but the targets are numbers; use dirichlet_bins, quantity or iid")
+            raise ValueError(
+                f"partition {partition} deals by class label but the targets are numbers; use dirichlet_bins, quantity or iid"
+            )
         return self.y
 
     def sites(self, partition: str) -> np.ndarray:
         """The site of each sample, for partitions that go by site."""
         if self.site is None:
-            raise ValueError(f"partition {partition} needs data with sites or domains and this set has none; use iid or dirichlet:0.3")
+            raise ValueError(
+                f"partition {partition} needs data with sites or domains and this set has none; use iid or dirichlet:0.3"
+            )
         return self.site
 
     def inputs(self) -> np.ndarray:

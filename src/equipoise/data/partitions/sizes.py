@@ -53,7 +53,9 @@ def iid(pool: Pool, clients: int, seed: int) -> Deal:
 
 def pow(pool: Pool, clients: int, seed: int, *, fraction: float = 0.5) -> Deal:
     """Power-law sizes, random samples, of a fraction of the data (FedAKD's POW; half by default)."""
-    return _random_deal(len(pool), fraction_sizes(pool, fraction, clients, power_sizes, "pow"), seed, "pow")
+    return _random_deal(
+        len(pool), fraction_sizes(pool, fraction, clients, power_sizes, "pow"), seed, "pow"
+    )
 
 
 def pow_cffl(pool: Pool, clients: int, seed: int, *, size: int = 600) -> Deal:
@@ -65,7 +67,9 @@ def pow_cffl(pool: Pool, clients: int, seed: int, *, size: int = 600) -> Deal:
     points = np.linspace(0.01 ** (1 / 1.659), 0.99 ** (1 / 1.659), clients)
     sizes = np.floor(points / points.sum() * size * clients).astype(np.int64)
     if sizes.min() < 1:
-        raise ValueError(f"partition pow_cffl: size {size} leaves a client without samples; use a larger size")
+        raise ValueError(
+            f"partition pow_cffl: size {size} leaves a client without samples; use a larger size"
+        )
     return _random_deal(len(pool), sizes, seed, "pow_cffl")
 
 
@@ -83,10 +87,18 @@ def quantity(pool: Pool, clients: int, seed: int, *, alpha: float, min_size: int
     raise ValueError(gave_up("quantity", attempts(clients), alpha, clients, min_size))
 
 
-def fraction_sizes(pool: Pool, fraction: float, clients: int, rule: Callable[[int, int], np.ndarray], partition: str) -> np.ndarray:
+def fraction_sizes(
+    pool: Pool,
+    fraction: float,
+    clients: int,
+    rule: Callable[[int, int], np.ndarray],
+    partition: str,
+) -> np.ndarray:
     """Sizes by a rule (`equal_sizes`, `power_sizes`) that add up to a fraction of the pool."""
     if not 0 < fraction <= 1:
-        raise ValueError(f"partition {partition}: fraction must be above 0 and at most 1, got {fraction}")
+        raise ValueError(
+            f"partition {partition}: fraction must be above 0 and at most 1, got {fraction}"
+        )
     total = int(np.floor(len(pool) * fraction + 1e-9))
     sizes = rule(total, clients)
     if sizes.min() < 1:
@@ -110,5 +122,7 @@ def gave_up(partition: str, draws: int, alpha: float, clients: int, min_size: in
 
 def _random_deal(samples: int, sizes: np.ndarray, seed: int, name: str) -> Deal:
     owner = np.full(samples, -1)
-    owner[stream(seed, "partition", name, "order").permutation(samples)[: sizes.sum()]] = np.repeat(np.arange(len(sizes)), sizes)
+    owner[stream(seed, "partition", name, "order").permutation(samples)[: sizes.sum()]] = np.repeat(
+        np.arange(len(sizes)), sizes
+    )
     return Deal(Parts.by_owner(owner, len(sizes)))

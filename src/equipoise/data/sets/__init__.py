@@ -17,9 +17,13 @@ BUILT_IN: dict[str, Callable[[], Dataset]] = {
     "digits": digits.load,
     synthetic.NAME: lambda: synthetic.load(synthetic.Synthetic()),
     synthetic_patients.NAME: synthetic_patients.synthetic_patients,
-    synthetic_patients.SMALL: partial(synthetic_patients.synthetic_patients, share=synthetic_patients.SMALL_SHARE),
+    synthetic_patients.SMALL: partial(
+        synthetic_patients.synthetic_patients, share=synthetic_patients.SMALL_SHARE
+    ),
 }
-ENTRIES = {e.name: e for e in (*common.ENTRIES, *medical.ENTRIES, *domains.ENTRIES, *hospitals.ENTRIES)}
+ENTRIES = {
+    e.name: e for e in (*common.ENTRIES, *medical.ENTRIES, *domains.ENTRIES, *hospitals.ENTRIES)
+}
 
 
 def names() -> list[str]:
@@ -32,7 +36,9 @@ def entry(name: str) -> RegisteredSet:
     if name in BUILT_IN:
         raise ValueError(f"data set {name} is built in: there is nothing to fetch or to import")
     if name in JOINED:
-        raise ValueError(f"data set {name} is made of others, which are fetched or imported one by one: {JOINED[name].replace('+', ', ')}")
+        raise ValueError(
+            f"data set {name} is made of others, which are fetched or imported one by one: {JOINED[name].replace('+', ', ')}"
+        )
     if name not in ENTRIES:
         raise ValueError(
             f"unknown data set {name!r}{did_you_mean(name, names())}; known: {', '.join(names())}; or give the path of your own files"
@@ -52,7 +58,9 @@ def load(name: str) -> Dataset:
     try:
         return found.read(found, arrays)
     except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise ValueError(f"{prepared_copy(found)} cannot be taken as data set {name}: {error}") from error
+        raise ValueError(
+            f"{prepared_copy(found)} cannot be taken as data set {name}: {error}"
+        ) from error
 
 
 __all__ = [

@@ -37,7 +37,9 @@ def members(file: Path) -> Iterator[tuple[PurePosixPath, Callable[[], bytes]]]:
 
 def _check(file: Path, name: str, size: int, place: int) -> None:
     if size > MOST_BYTES or place >= MOST_MEMBERS:
-        raise ValueError(f"{file.name} holds {name!r} of {size:,} bytes as member {place + 1:,}, which is no part of the data set")
+        raise ValueError(
+            f"{file.name} holds {name!r} of {size:,} bytes as member {place + 1:,}, which is no part of the data set"
+        )
 
 
 def _pixels(raw: bytes, size: int) -> np.ndarray:
@@ -69,9 +71,13 @@ def cinic10(files: dict[str, Path]) -> Arrays:
     arrays: Arrays = {}
     for theirs, ours in (("train", "train"), ("valid", "validation"), ("test", "test")):
         if not found[theirs]:
-            raise ValueError(f"{file.name}: expected PNG files as {theirs}/CLASS/NAME.png, found none")
+            raise ValueError(
+                f"{file.name}: expected PNG files as {theirs}/CLASS/NAME.png, found none"
+            )
         arrays[f"x_{ours}"] = _sorted(found[theirs])
-        arrays[f"y_{ours}"] = np.array([kinds.index(name.partition("/")[0]) for name in sorted(found[theirs])], np.uint8)
+        arrays[f"y_{ours}"] = np.array(
+            [kinds.index(name.partition("/")[0]) for name in sorted(found[theirs])], np.uint8
+        )
     return arrays
 
 
@@ -80,14 +86,21 @@ def pacs(files: dict[str, Path]) -> Arrays:
     (file,) = files.values()
     found: dict[str, dict[str, np.ndarray]] = {domain: {} for domain in PACS_DOMAINS}
     for path, read in members(file):
-        if path.suffix.lower() in IMAGE_ENDINGS and len(path.parts) >= 3 and path.parts[-3] in found and path.parts[-2] in PACS_CLASSES:
+        if (
+            path.suffix.lower() in IMAGE_ENDINGS
+            and len(path.parts) >= 3
+            and path.parts[-3] in found
+            and path.parts[-2] in PACS_CLASSES
+        ):
             found[path.parts[-3]]["/".join(path.parts[-2:])] = _pixels(read(), 64)
     arrays: Arrays = {}
     for domain, images in found.items():
         if not images:
             raise ValueError(f"{file.name}: expected images as {domain}/CLASS/NAME, found none")
         arrays[f"x_{domain}"] = _sorted(images)
-        arrays[f"y_{domain}"] = np.array([PACS_CLASSES.index(name.partition("/")[0]) for name in sorted(images)], np.uint8)
+        arrays[f"y_{domain}"] = np.array(
+            [PACS_CLASSES.index(name.partition("/")[0]) for name in sorted(images)], np.uint8
+        )
     return arrays
 
 
@@ -102,7 +115,11 @@ def medimeta(files: dict[str, Path], task: str = "DR level", size: int = 224) ->
         if folder == "images" and path.suffix.lower() in (".tiff", ".tif"):
             pixels[int(path.stem)] = _pixels(read(), size)
         elif folder == "splits" and path.suffix == ".txt":
-            splits[path.stem] = [int(PurePosixPath(line.strip()).stem) for line in read().decode("ascii").splitlines() if line.strip()]
+            splits[path.stem] = [
+                int(PurePosixPath(line.strip()).stem)
+                for line in read().decode("ascii").splitlines()
+                if line.strip()
+            ]
         elif folder == "task_labels" and name == f"{task}.npy":
             labels = np.load(io.BytesIO(read()), allow_pickle=False).reshape(-1)
     if labels is None or not {"train", "val", "test"} <= set(splits) or not pixels:
@@ -111,9 +128,13 @@ def medimeta(files: dict[str, Path], task: str = "DR level", size: int = 224) ->
         )
     arrays: Arrays = {}
     for theirs, ours in (("train", "train"), ("val", "validation"), ("test", "test")):
-        lacking = [number for number in splits[theirs] if number not in pixels or number >= len(labels)]
+        lacking = [
+            number for number in splits[theirs] if number not in pixels or number >= len(labels)
+        ]
         if lacking:
-            raise ValueError(f"{file.name}: splits/{theirs}.txt names the image {lacking[0]:06d}, which has no pixels or no label")
+            raise ValueError(
+                f"{file.name}: splits/{theirs}.txt names the image {lacking[0]:06d}, which has no pixels or no label"
+            )
         arrays[f"x_{ours}"] = np.stack([pixels[number] for number in splits[theirs]])
         arrays[f"y_{ours}"] = np.array([labels[number] for number in splits[theirs]], np.uint8)
     return arrays

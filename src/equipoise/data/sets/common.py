@@ -7,15 +7,36 @@ from equipoise.data.sets import archives, files
 from equipoise.data.sets.registered import Arrays, RegisteredSet, Remote, images
 
 DIGITS = tuple(str(digit) for digit in range(10))
-FASHION = ("T-shirt or top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+FASHION = (
+    "T-shirt or top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 TORCHVISION = "addresses and checksums from torchvision 0.20.1, datasets/"
-CIFAR_PAGE = "address and checksum from the set's own page, https://www.cs.toronto.edu/~kriz/cifar.html"
+CIFAR_PAGE = (
+    "address and checksum from the set's own page, https://www.cs.toronto.edu/~kriz/cifar.html"
+)
 
 
 def _idx(mirrors: tuple[str, ...], md5s: tuple[str, str, str, str]) -> tuple[Remote, ...]:
-    names = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
-    return tuple(Remote(name, md5, tuple(mirror + name for mirror in mirrors)) for name, md5 in zip(names, md5s, strict=True))
+    names = (
+        "train-images-idx3-ubyte.gz",
+        "train-labels-idx1-ubyte.gz",
+        "t10k-images-idx3-ubyte.gz",
+        "t10k-labels-idx1-ubyte.gz",
+    )
+    return tuple(
+        Remote(name, md5, tuple(mirror + name for mirror in mirrors))
+        for name, md5 in zip(names, md5s, strict=True)
+    )
 
 
 def _cifar10(entry: RegisteredSet, arrays: Arrays) -> Dataset:
@@ -25,7 +46,11 @@ def _cifar10(entry: RegisteredSet, arrays: Arrays) -> Dataset:
 def _cifar100(entry: RegisteredSet, arrays: Arrays) -> Dataset:
     from dataclasses import replace
 
-    named = tuple(str(name) for name in arrays["class_names"]) if "class_names" in arrays else entry.class_names
+    named = (
+        tuple(str(name) for name in arrays["class_names"])
+        if "class_names" in arrays
+        else entry.class_names
+    )
     return images(replace(entry, class_names=named), arrays)
 
 
@@ -80,8 +105,15 @@ ENTRIES = (
         TORCHVISION + "usps.py",
         images,
         tuple(
-            Remote(name, md5, (f"https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/{name}",))
-            for name, md5 in (("usps.bz2", "ec16c51db3855ca6c91edd34d0e9b197"), ("usps.t.bz2", "8ea070ee2aca1ac39742fdd1ef5ed118"))
+            Remote(
+                name,
+                md5,
+                (f"https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/{name}",),
+            )
+            for name, md5 in (
+                ("usps.bz2", "ec16c51db3855ca6c91edd34d0e9b197"),
+                ("usps.t.bz2", "8ea070ee2aca1ac39742fdd1ef5ed118"),
+            )
         ),
         prepare=files.usps,
     ),
@@ -158,7 +190,9 @@ ENTRIES = (
         _cifar10,
         (
             Remote(
-                "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",)
+                "cifar-10-binary.tar.gz",
+                "c32a1d4ab5d03f1284b67883e8d87530",
+                ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
             ),
         ),
         prepare=files.cifar,
@@ -177,7 +211,9 @@ ENTRIES = (
         _cifar100,
         (
             Remote(
-                "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8", ("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",)
+                "cifar-100-binary.tar.gz",
+                "03b5dce01913d631647c71ecec9e9cb8",
+                ("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
             ),
         ),
         prepare=files.cifar,

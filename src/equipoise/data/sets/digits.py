@@ -18,5 +18,10 @@ def load() -> Dataset:
     task = Task("classification", (1, 8, 8), 10, tuple(str(digit) for digit in range(10)))
     y = torch.tensor(np.asarray(loaded.target), dtype=torch.int64)
     return Dataset(
-        "digits", x, y, task, licence="CC BY 4.0", source="UCI Optical Recognition of Handwritten Digits, test part, in scikit-learn"
+        "digits",
+        x,
+        y,
+        task,
+        licence="CC BY 4.0",
+        source="UCI Optical Recognition of Handwritten Digits, test part, in scikit-learn",
     )

@@ -13,7 +13,18 @@ from equipoise.data.transforms import resized
 from equipoise.task import Task
 
 OFFICE = ("amazon", "caltech", "dslr", "webcam")
-OFFICE_CLASSES = ("backpack", "bike", "calculator", "headphones", "keyboard", "laptop", "monitor", "mouse", "mug", "projector")
+OFFICE_CLASSES = (
+    "backpack",
+    "bike",
+    "calculator",
+    "headphones",
+    "keyboard",
+    "laptop",
+    "monitor",
+    "mouse",
+    "mug",
+    "projector",
+)
 # shorter names of joined sets; the digit domains of FedEquilibria are mnist, usps, svhn and syn
 JOINED = {
     "digit_domains": "mnist+usps+svhn+syn",
@@ -25,11 +36,15 @@ def _office(entry: RegisteredSet, arrays: Arrays) -> Dataset:
     """Four domains, each sorted by class; of ten consecutive images the last two are for testing (FedHEAL's rule)."""
     from dataclasses import replace
 
-    x = np.concatenate([wanted(entry, arrays, f"x_{name}") for name in OFFICE]).transpose(0, 3, 1, 2)
+    x = np.concatenate([wanted(entry, arrays, f"x_{name}") for name in OFFICE]).transpose(
+        0, 3, 1, 2
+    )
     labels = [wanted(entry, arrays, f"y_{name}") for name in OFFICE]
     part = np.concatenate([np.where(np.arange(len(y)) % 10 <= 7, TRAIN, TEST) for y in labels])
     site = np.repeat(np.arange(len(OFFICE)), [len(y) for y in labels])
-    return replace(dataset(entry, x, np.concatenate(labels), part=part), site=site, site_names=OFFICE)
+    return replace(
+        dataset(entry, x, np.concatenate(labels), part=part), site=site, site_names=OFFICE
+    )
 
 
 def _pacs(entry: RegisteredSet, arrays: Arrays) -> Dataset:
@@ -44,14 +59,22 @@ def _pacs(entry: RegisteredSet, arrays: Arrays) -> Dataset:
             mine = start + np.flatnonzero(y == kind)
             part[mine[len(mine) - -(-len(mine) // 5) :]] = TEST
     site = np.repeat(np.arange(len(labels)), [len(y) for y in labels])
-    return replace(dataset(entry, x, np.concatenate(labels), part=part), site=site, site_names=archives.PACS_DOMAINS)
+    return replace(
+        dataset(entry, x, np.concatenate(labels), part=part),
+        site=site,
+        site_names=archives.PACS_DOMAINS,
+    )
 
 
 def join(name: str, sets: list[Dataset], size: int = 32) -> Dataset:
     """Image sets with the same classes as the domains of one, as colour images of one size."""
-    differing = [s.name for s in sets if not s.image or s.task.class_names != sets[0].task.class_names]
+    differing = [
+        s.name for s in sets if not s.image or s.task.class_names != sets[0].task.class_names
+    ]
     if differing:
-        raise ValueError(f"only image sets with the same classes can be joined: {', '.join(differing)} differs from {sets[0].name}")
+        raise ValueError(
+            f"only image sets with the same classes can be joined: {', '.join(differing)} differs from {sets[0].name}"
+        )
     parts = [s.part if s.part is not None else np.full(len(s.x), TRAIN) for s in sets]
     x = torch.cat([_colour(resized(s.x, size)) for s in sets])
     task = Task("classification", (3, size, size), sets[0].task.outputs, sets[0].task.class_names)

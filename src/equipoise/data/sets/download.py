@@ -48,11 +48,15 @@ def download(urls: Sequence[str], target: Path, md5: str, progress: Progress | N
 def _append(url: str, part: Path, progress: Progress | None) -> None:
     """Go on where the partial file ends, or start over where the server cannot."""
     have = part.stat().st_size if part.exists() else 0
-    request = Request(url, headers={"User-Agent": "equipoise", **({"Range": f"bytes={have}-"} if have else {})})
+    request = Request(
+        url, headers={"User-Agent": "equipoise", **({"Range": f"bytes={have}-"} if have else {})}
+    )
     try:
         answer = urlopen(request, timeout=TIMEOUT)
     except HTTPError as error:
-        if error.code == 416:  # nothing left to send: complete, or larger than the real file, which the checksum tells
+        if (
+            error.code == 416
+        ):  # nothing left to send: complete, or larger than the real file, which the checksum tells
             return
         raise
     with answer:

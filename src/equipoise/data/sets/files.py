@@ -14,7 +14,16 @@ import numpy as np
 from equipoise.data.sets.registered import Arrays
 
 MOST_BYTES = 2**28  # of one file inside; the largest official one has 47 million
-DAMAGED = (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError, IndexError, tarfile.TarError)
+DAMAGED = (
+    OSError,
+    EOFError,
+    zlib.error,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    tarfile.TarError,
+)
 
 
 def idx(file: Path) -> np.ndarray:
@@ -51,7 +60,9 @@ def usps(files: dict[str, Path]) -> Arrays:
             for pair in line[1:]:
                 place, _, value = pair.partition(":")
                 values[row, int(place) - 1] = float(value)
-        arrays[f"x_{part}"] = ((values.astype(np.float32) + 1) / 2 * 255).astype(np.uint8).reshape(-1, 16, 16)
+        arrays[f"x_{part}"] = (
+            ((values.astype(np.float32) + 1) / 2 * 255).astype(np.uint8).reshape(-1, 16, 16)
+        )
         arrays[f"y_{part}"] = np.array([int(line[0]) - 1 for line in lines], np.uint8)
     return arrays
 
@@ -76,7 +87,9 @@ def cifar(files: dict[str, Path]) -> Arrays:
         members = {}
         for member in archive:  # one after another: a member that is too large is not passed over, which would unpack it
             if member.size > MOST_BYTES:
-                raise ValueError(f"{file.name} holds {member.name!r} of {member.size:,} bytes, which is no part of the data set")
+                raise ValueError(
+                    f"{file.name} holds {member.name!r} of {member.size:,} bytes, which is no part of the data set"
+                )
             if member.isfile():
                 members[Path(member.name).name] = member
 
@@ -93,15 +106,24 @@ def cifar(files: dict[str, Path]) -> Arrays:
             }
             for part, names in parts.items():
                 pairs = [_records(content(name), 1 if ten else 2) for name in names]
-                arrays[f"x_{part}"], arrays[f"y_{part}"] = (np.concatenate(values) for values in zip(*pairs, strict=True))
+                arrays[f"x_{part}"], arrays[f"y_{part}"] = (
+                    np.concatenate(values) for values in zip(*pairs, strict=True)
+                )
             if not ten:
                 arrays["class_names"] = np.array(content("fine_label_names.txt").decode().split())
         else:
             ten = "data_batch_1" in members
-            parts = {"train": [f"data_batch_{i}" for i in range(1, 6)] if ten else ["train"], "test": ["test_batch" if ten else "test"]}
+            parts = {
+                "train": [f"data_batch_{i}" for i in range(1, 6)] if ten else ["train"],
+                "test": ["test_batch" if ten else "test"],
+            }
             for part, names in parts.items():
-                pairs = [_batch(content(name), "labels" if ten else "fine_labels") for name in names]
-                arrays[f"x_{part}"], arrays[f"y_{part}"] = (np.concatenate(values) for values in zip(*pairs, strict=True))
+                pairs = [
+                    _batch(content(name), "labels" if ten else "fine_labels") for name in names
+                ]
+                arrays[f"x_{part}"], arrays[f"y_{part}"] = (
+                    np.concatenate(values) for values in zip(*pairs, strict=True)
+                )
             if not ten:
                 arrays["class_names"] = np.array(_plain(content("meta"))["fine_label_names"])
     return arrays
@@ -116,7 +138,9 @@ def cifar_sheets(arrays: Arrays) -> Arrays:
         ends = np.cumsum(arrays[f"len_{part}"])
         sheets = []
         for end, length in zip(ends, arrays[f"len_{part}"], strict=True):
-            with opened_image(io.BytesIO(arrays[f"webp_{part}"][end - length : end].tobytes())) as opened:
+            with opened_image(
+                io.BytesIO(arrays[f"webp_{part}"][end - length : end].tobytes())
+            ) as opened:
                 tiles = np.asarray(opened.convert("RGB")).reshape(50, 32, 100, 32, 3)
             sheets.append(tiles.transpose(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32))
         unpacked |= {f"x_{part}": np.concatenate(sheets), f"y_{part}": arrays[f"y_{part}"]}

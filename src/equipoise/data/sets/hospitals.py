@@ -17,8 +17,27 @@ SITES = {
     "switzerland": "processed.switzerland.data",
     "va": "processed.va.data",
 }
-FEATURES = ("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak", "slope", "ca", "thal")
-CATEGORIES = {"cp": ("1", "2", "3", "4"), "restecg": ("0", "1", "2"), "slope": ("1", "2", "3"), "thal": ("3", "6", "7")}
+FEATURES = (
+    "age",
+    "sex",
+    "cp",
+    "trestbps",
+    "chol",
+    "fbs",
+    "restecg",
+    "thalach",
+    "exang",
+    "oldpeak",
+    "slope",
+    "ca",
+    "thal",
+)
+CATEGORIES = {
+    "cp": ("1", "2", "3", "4"),
+    "restecg": ("0", "1", "2"),
+    "slope": ("1", "2", "3"),
+    "thal": ("3", "6", "7"),
+}
 
 
 def _prepare(files: dict[str, Path]) -> Arrays:
@@ -28,7 +47,9 @@ def _prepare(files: dict[str, Path]) -> Arrays:
         lines = [line.split(",") for line in files[name].read_text(encoding="ascii").split()]
         if any(len(line) != 14 for line in lines):
             raise ValueError(f"{name}: expected 14 values on every line")
-        values = np.array([[np.nan if v == "?" else float(v) for v in line] for line in lines], np.float32)
+        values = np.array(
+            [[np.nan if v == "?" else float(v) for v in line] for line in lines], np.float32
+        )
         arrays[f"x_{site}"], arrays[f"y_{site}"] = values[:, :13], values[:, 13].astype(np.uint8)
     return arrays
 
@@ -37,7 +58,9 @@ def _read(entry: RegisteredSet, arrays: Arrays) -> Dataset:
     """All four tables; a cholesterol or blood pressure of 0 is impossible and means that it was not measured."""
     x = np.concatenate([wanted(entry, arrays, f"x_{site}") for site in SITES]).astype(np.float32)
     if x.shape[1:] != entry.shape:
-        raise ValueError(f"data set {entry.name}: expected {entry.shape[0]} columns, got samples of shape {x.shape[1:]}")
+        raise ValueError(
+            f"data set {entry.name}: expected {entry.shape[0]} columns, got samples of shape {x.shape[1:]}"
+        )
     disease = np.concatenate([wanted(entry, arrays, f"y_{site}") for site in SITES]) > 0
     for name in ("trestbps", "chol"):
         column = x[:, FEATURES.index(name)]
@@ -46,7 +69,9 @@ def _read(entry: RegisteredSet, arrays: Arrays) -> Dataset:
         column = x[:, FEATURES.index(name)]
         known = np.array([float(c) for c in categories])
         if not np.isin(column[~np.isnan(column)], known).all():
-            raise ValueError(f"data set {entry.name}: column {name} has values outside {', '.join(categories)}")
+            raise ValueError(
+                f"data set {entry.name}: column {name} has values outside {', '.join(categories)}"
+            )
         column[:] = np.where(np.isnan(column), np.nan, np.searchsorted(known, column))
     site = np.repeat(np.arange(len(SITES)), [len(arrays[f"y_{site}"]) for site in SITES])
     return Dataset(

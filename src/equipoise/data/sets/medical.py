@@ -23,7 +23,16 @@ ORGANS = (
     "pancreas",
     "spleen",
 )
-_BLOOD_CELLS = ("basophil", "eosinophil", "erythroblast", "immature granulocytes", "lymphocyte", "monocyte", "neutrophil", "platelet")
+_BLOOD_CELLS = (
+    "basophil",
+    "eosinophil",
+    "erythroblast",
+    "immature granulocytes",
+    "lymphocyte",
+    "monocyte",
+    "neutrophil",
+    "platelet",
+)
 _SKIN = (
     "actinic keratoses and intraepithelial carcinoma",
     "basal cell carcinoma",
@@ -60,24 +69,57 @@ _RETINA_LAYERS = ("choroidal neovascularization", "diabetic macular edema", "dru
 def _read(entry: RegisteredSet, arrays: Arrays) -> Dataset:
     """The official file: train_images, train_labels, val_images, ..."""
     named = {"train": "train", "val": "validation", "test": "test"}
-    found = {f"x_{ours}": wanted(entry, arrays, f"{theirs}_images") for theirs, ours in named.items()}
-    return images(entry, found | {f"y_{ours}": wanted(entry, arrays, f"{theirs}_labels") for theirs, ours in named.items()})
+    found = {
+        f"x_{ours}": wanted(entry, arrays, f"{theirs}_images") for theirs, ours in named.items()
+    }
+    return images(
+        entry,
+        found
+        | {
+            f"y_{ours}": wanted(entry, arrays, f"{theirs}_labels") for theirs, ours in named.items()
+        },
+    )
 
 
 def _any_finding(entry: RegisteredSet, arrays: Arrays) -> Dataset:
     """Labels of several findings, as one: any of them, or none."""
     return _read(
         entry,
-        {name: np.asarray((a.reshape(len(a), -1) > 0).any(1), np.uint8) if name.endswith("_labels") else a for name, a in arrays.items()},
+        {
+            name: np.asarray((a.reshape(len(a), -1) > 0).any(1), np.uint8)
+            if name.endswith("_labels")
+            else a
+            for name, a in arrays.items()
+        },
     )
 
 
 def _entry(
-    name: str, title: str, md5: str, channels: int, classes: tuple[str, ...], counts: str, licence: str = "CC BY 4.0", note: str = ""
+    name: str,
+    title: str,
+    md5: str,
+    channels: int,
+    classes: tuple[str, ...],
+    counts: str,
+    licence: str = "CC BY 4.0",
+    note: str = "",
 ) -> RegisteredSet:
-    remote = Remote(f"{name}.npz", md5, (f"https://zenodo.org/records/10519652/files/{name}.npz?download=1",))
+    remote = Remote(
+        f"{name}.npz", md5, (f"https://zenodo.org/records/10519652/files/{name}.npz?download=1",)
+    )
     cited = "address and checksum from medmnist 3.0.2, info.py"
-    return RegisteredSet(name, title, (channels, 28, 28), classes, counts, licence, cited, _read, (remote,), note=note)
+    return RegisteredSet(
+        name,
+        title,
+        (channels, 28, 28),
+        classes,
+        counts,
+        licence,
+        cited,
+        _read,
+        (remote,),
+        note=note,
+    )
 
 
 ENTRIES = (

@@ -59,19 +59,31 @@ def images(entry: RegisteredSet, arrays: Arrays) -> Dataset:
     return dataset(entry, x, y, part=part)
 
 
-def dataset(entry: RegisteredSet, x: np.ndarray, y: np.ndarray, *, part: np.ndarray | None = None) -> Dataset:
+def dataset(
+    entry: RegisteredSet, x: np.ndarray, y: np.ndarray, *, part: np.ndarray | None = None
+) -> Dataset:
     """A Dataset with the entry's task; samples of another shape or type are refused."""
     if x.dtype != np.uint8 or x.shape[1:] != entry.shape:
-        raise ValueError(f"data set {entry.name}: expected uint8 images of shape {entry.shape}, got {x.dtype} of shape {x.shape[1:]}")
+        raise ValueError(
+            f"data set {entry.name}: expected uint8 images of shape {entry.shape}, got {x.dtype} of shape {x.shape[1:]}"
+        )
     task = Task("classification", entry.shape, len(entry.class_names), entry.class_names)
     labels = torch.from_numpy(y.astype(np.int64))
     return Dataset(
-        entry.name, torch.from_numpy(np.ascontiguousarray(x)), labels, task, part=part, licence=entry.licence, source=entry.cited
+        entry.name,
+        torch.from_numpy(np.ascontiguousarray(x)),
+        labels,
+        task,
+        part=part,
+        licence=entry.licence,
+        source=entry.cited,
     )
 
 
 def wanted(entry: RegisteredSet, arrays: Arrays, name: str) -> np.ndarray:
     """An array of the file, or an error that says what the file should hold."""
     if name not in arrays:
-        raise ValueError(f"data set {entry.name}: the file has no array {name}; it has {', '.join(arrays) or 'none'}")
+        raise ValueError(
+            f"data set {entry.name}: the file has no array {name}; it has {', '.join(arrays) or 'none'}"
+        )
     return arrays[name]

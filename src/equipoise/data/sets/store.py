@@ -40,7 +40,11 @@ def arrays_of(entry: RegisteredSet) -> Arrays:
     """The prepared arrays of a set, or an error that says how to get them."""
     file = prepared_copy(entry)
     if file is None:
-        how = f"equipoise data fetch {entry.name}" if entry.remotes else "it cannot be fetched automatically"
+        how = (
+            f"equipoise data fetch {entry.name}"
+            if entry.remotes
+            else "it cannot be fetched automatically"
+        )
         raise FileNotFoundError(
             f"data set {entry.name} is not in the data folder {data_folder()}. Online: {how}. Offline: get the file by hand and run "
             f"equipoise data import {entry.name} FILE ({entry.cited}), or point EQUIPOISE_DATA to a folder that has {entry.name}.npz"
@@ -51,10 +55,20 @@ def arrays_of(entry: RegisteredSet) -> Arrays:
 def fetch(entry: RegisteredSet, progress: Progress | None = None) -> Path:
     """Download the official files, check them, and keep a prepared copy; the files themselves are removed afterwards."""
     if not entry.remotes:
-        raise ValueError(f"data set {entry.name} is import-only: equipoise data import {entry.name} FILE ({entry.cited})")
+        raise ValueError(
+            f"data set {entry.name} is import-only: equipoise data import {entry.name} FILE ({entry.cited})"
+        )
     folder = _writable(data_folder())
-    files = [download(remote.urls, folder / f"{entry.name}-{remote.file}", remote.md5, progress) for remote in entry.remotes]
-    copy = _save(entry, _checked(entry, {remote.file: file for remote, file in zip(entry.remotes, files, strict=True)}))
+    files = [
+        download(remote.urls, folder / f"{entry.name}-{remote.file}", remote.md5, progress)
+        for remote in entry.remotes
+    ]
+    copy = _save(
+        entry,
+        _checked(
+            entry, {remote.file: file for remote, file in zip(entry.remotes, files, strict=True)}
+        ),
+    )
     for file in files:
         file.unlink(missing_ok=True)
     return copy
@@ -69,7 +83,9 @@ def import_files(entry: RegisteredSet, given: Sequence[Path]) -> Path:
     for remote in (*entry.remotes, *entry.also):
         file = by_name.get(remote.file)
         if file and md5_of(file) != remote.md5:
-            raise ValueError(f"the checksum of {file} is {md5_of(file)}, the official file has {remote.md5}: truncated or another version")
+            raise ValueError(
+                f"the checksum of {file} is {md5_of(file)}, the official file has {remote.md5}: truncated or another version"
+            )
     if len(entry.official) == len(given) == 1:
         by_name = {entry.official[0]: given[0]}
     return _save(entry, _checked(entry, by_name))
@@ -81,7 +97,9 @@ def _checked(entry: RegisteredSet, files: dict[str, Path]) -> Arrays:
         arrays = _arrays(entry, files)
         entry.read(entry, arrays)
     except DAMAGED as error:
-        raise ValueError(f"{', '.join(files)} cannot be taken as data set {entry.name}: {error}") from error
+        raise ValueError(
+            f"{', '.join(files)} cannot be taken as data set {entry.name}: {error}"
+        ) from error
     return arrays
 
 
@@ -91,7 +109,9 @@ def _arrays(entry: RegisteredSet, files: dict[str, Path]) -> Arrays:
         return read_npz(only)
     lacking = [name for name in entry.official if name not in files]
     if lacking or entry.prepare is None:
-        raise ValueError(f"also needed: {', '.join(lacking)}; give all of {', '.join(entry.official)} together, or one prepared NPZ file")
+        raise ValueError(
+            f"also needed: {', '.join(lacking)}; give all of {', '.join(entry.official)} together, or one prepared NPZ file"
+        )
     return entry.prepare({name: files[name] for name in entry.official})
 
 

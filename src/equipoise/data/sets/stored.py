@@ -100,7 +100,9 @@ def _followed(raw: bytes) -> Any:
             stack[-1].extend(items)
         elif name in ("SETITEM", "SETITEMS"):
             items = [stack.pop(-2), stack.pop()] if name == "SETITEM" else since_mark()
-            stack[-1].update({_text(k): _finished(v) for k, v in zip(items[::2], items[1::2], strict=True)})
+            stack[-1].update(
+                {_text(k): _finished(v) for k, v in zip(items[::2], items[1::2], strict=True)}
+            )
         elif name in ("PUT", "BINPUT", "LONG_BINPUT"):
             memo[argument] = stack[-1]
         elif name == "MEMOIZE":
@@ -117,13 +119,17 @@ def _followed(raw: bytes) -> Any:
             if isinstance(stack[-1], _Array):
                 stack[-1].value = _array(state)
         else:
-            raise ValueError(f"refused: the file holds the operation {name}, which plain data do not need")
+            raise ValueError(
+                f"refused: the file holds the operation {name}, which plain data do not need"
+            )
     raise ValueError("the file ends in the middle")
 
 
 def _known(name: str) -> _Name:
     if name not in _NAMES:
-        raise ValueError(f"refused: the file refers to {name.replace(' ', '.')}, which plain data do not need")
+        raise ValueError(
+            f"refused: the file refers to {name.replace(' ', '.')}, which plain data do not need"
+        )
     return _Name(name)
 
 

@@ -22,17 +22,33 @@ class Synthetic(BaseModel):
     samples: int = Field(10_000, ge=1, le=1_000_000_000)
     features: int = Field(20, ge=1, le=1_000_000)
     classes: int = Field(10, ge=2, le=1_000_000)
-    seed: int = Field(0, ge=0, lt=2**63, description="of the samples; the experiment's own seed deals and splits them")
+    seed: int = Field(
+        0,
+        ge=0,
+        lt=2**63,
+        description="of the samples; the experiment's own seed deals and splits them",
+    )
 
 
 def load(made: Synthetic) -> Dataset:
     """Normal clouds around one centre per class; its name says that it is synthetic, wherever it is shown."""
-    centres = torch.randn(made.classes, made.features, generator=torch_stream(made.seed, NAME, "centres"))
+    centres = torch.randn(
+        made.classes, made.features, generator=torch_stream(made.seed, NAME, "centres")
+    )
     centres *= APART / (2 * made.features) ** 0.5
-    y = torch.randint(made.classes, (made.samples,), generator=torch_stream(made.seed, NAME, "labels"))
+    y = torch.randint(
+        made.classes, (made.samples,), generator=torch_stream(made.seed, NAME, "labels")
+    )
     x = torch.randn(made.samples, made.features, generator=torch_stream(made.seed, NAME, "samples"))
     for start in range(0, made.samples, AT_ONCE):
         x[start : start + AT_ONCE] += centres[y[start : start + AT_ONCE]]
     name = f"{NAME}, {made.samples:,} samples, {made.features:,} features, {made.classes:,} classes, seed {made.seed}"
     task = Task("classification", (made.features,), made.classes)
-    return Dataset(name, x, y, task, licence="none needed", source="synthetic: normal clouds, made by Equipoise")
+    return Dataset(
+        name,
+        x,
+        y,
+        task,
+        licence="none needed",
+        source="synthetic: normal clouds, made by Equipoise",
+    )

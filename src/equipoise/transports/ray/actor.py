@@ -62,7 +62,9 @@ class Actor:
         asked, here = json.loads(told), kind()
         answer: dict[str, Any] = {"kind": here}
         if here == asked["kind"]:
-            sys.path[:0] = [path for path in asked["path"] if path not in sys.path and os.path.isdir(path)]
+            sys.path[:0] = [
+                path for path in asked["path"] if path not in sys.path and os.path.isdir(path)
+            ]
             try:
                 job = Job.of(asked["job"])
                 if arrays is None:
@@ -72,11 +74,16 @@ class Actor:
                 else:
                     federation = rebuilt(asked["data"], arrays)
                 self.performer = Performer(job, federation, self.states)
-            except (ValueError, OSError) as error:  # of the experiment, the method or the data: a sentence
+            except (
+                ValueError,
+                OSError,
+            ) as error:  # of the experiment, the method or the data: a sentence
                 answer["refused"] = str(error)
         return json.dumps(answer).encode()
 
-    def perform(self, exchange: int, trees: np.ndarray | None, message: np.ndarray, *states: np.ndarray) -> Any:
+    def perform(
+        self, exchange: int, trees: np.ndarray | None, message: np.ndarray, *states: np.ndarray
+    ) -> Any:
         """Replies to packed requests, followed by the new state of each client (or nothing) where the exchange may change states.
 
         `trees` are those that many requests of an exchange share; they come with the first call of it.
@@ -87,7 +94,9 @@ class Actor:
         elif exchange != self.exchange:
             self.exchange, self.trees = exchange, {}
         asked = unpack(message.data)
-        self.states.carried = {name: state.tobytes() for name, state in zip(asked["states"], states, strict=True)}
+        self.states.carried = {
+            name: state.tobytes() for name, state in zip(asked["states"], states, strict=True)
+        }
         replies, new = [], []
         for task in asked["tasks"]:
             request = wire.request_of(task["request"], wire.resolved(task["down"], self.trees))
@@ -95,6 +104,10 @@ class Actor:
                 os.kill(os.getpid(), signal.SIGKILL)
             reply = self.performer.perform_safely(request)
             replies.append({"reply": wire.told(reply), "up": reply.up})
-            new.append(None if reply.state is None else np.frombuffer(self.states.carried.pop(reply.state.name), np.uint8))
+            new.append(
+                None
+                if reply.state is None
+                else np.frombuffer(self.states.carried.pop(reply.state.name), np.uint8)
+            )
         answer = packed(Record._trusted({"replies": replies}))
         return (answer, *new) if asked["keeps"] else answer

@@ -38,7 +38,10 @@ TRIES = 3
 TOGETHER = 16  # requests in one call
 START_DEADLINE = 120.0  # seconds for an actor to import, find the data and say that it is ready
 LOST_DEADLINE = 60.0  # seconds without any node, before the run stops
-PATIENCE = 2.0, 3.0  # seconds, and times the slowest client so far, before a free actor repeats what is outstanding
+PATIENCE = (
+    2.0,
+    3.0,
+)  # seconds, and times the slowest client so far, before a free actor repeats what is outstanding
 STATES = 0.2  # of the smallest object store: for states that may be asked for again
 
 
@@ -47,8 +50,19 @@ class Cluster:
 
     keeps: Literal["server", "client"] = "server"
 
-    def __init__(self, federation: Federation, wanted: Experiment, address: str = "auto", trust_network: bool = False) -> None:
-        self.federation, self.wanted, self.address, self.trust_network = federation, wanted, address, trust_network
+    def __init__(
+        self,
+        federation: Federation,
+        wanted: Experiment,
+        address: str = "auto",
+        trust_network: bool = False,
+    ) -> None:
+        self.federation, self.wanted, self.address, self.trust_network = (
+            federation,
+            wanted,
+            address,
+            trust_network,
+        )
         self.ray: Any = None
         self.crew: Crew | None = None
         self.exchanges = 0
@@ -75,8 +89,14 @@ class Cluster:
         self.roster = roster_of(self.federation)
         resume = f"`equipoise resume {files.parent} --cluster ADDRESS`, or without --cluster on this machine alone"
         here = self.ray.get_runtime_context().get_node_id()
-        self.store = next(node["Resources"].get("object_store_memory", 0.0) for node in self.ray.nodes() if node["NodeID"] == here)
-        work, self.federation = work_of(self.ray, self.wanted, job, self.federation, self.roster, self.store / 2)
+        self.store = next(
+            node["Resources"].get("object_store_memory", 0.0)
+            for node in self.ray.nodes()
+            if node["NodeID"] == here
+        )
+        work, self.federation = work_of(
+            self.ray, self.wanted, job, self.federation, self.roster, self.store / 2
+        )
         self.crew = Crew(self.ray, self.address, work, watcher, resume)
         self.crew.look()
         if not self.crew.lanes:
@@ -87,7 +107,9 @@ class Cluster:
     def _until_ready(self) -> None:
         """Wait for the actors of all nodes; once there are some, for those of slow nodes not for ever."""
         nothing, first = Exchange({}, deque(), [], 1, {}, None), 0.0
-        while any(not lane.ready for lane in self._crew.lanes) and not (first and time.monotonic() - first > START_DEADLINE / 4):
+        while any(not lane.ready for lane in self._crew.lanes) and not (
+            first and time.monotonic() - first > START_DEADLINE / 4
+        ):
             if self.watcher.interrupted():
                 raise Interrupted
             if not first and any(lane.ready for lane in self._crew.lanes):
@@ -130,7 +152,14 @@ class Cluster:
         shared, trees = wire.shared_trees(requests)
         each = max(1, self.largest, size(requests[0].down))
         together = max(1, min(TOGETHER, int(INLINE / each)))
-        return Exchange(dict(enumerate(requests)), deque(order), weights, together, shared, self._sent(trees) if trees else None)
+        return Exchange(
+            dict(enumerate(requests)),
+            deque(order),
+            weights,
+            together,
+            shared,
+            self._sent(trees) if trees else None,
+        )
 
     def _sent(self, trees: dict[str, Any]) -> Any:
         """Trees that many share: once to each node by its object store, or, small ones for few actors, with a call to each, which is quicker."""
@@ -162,10 +191,18 @@ class Cluster:
         for lane in self._crew.lanes:
             for call in lane.asked:
                 missing = going.missing(call.numbers)
-                if going.alone & set(missing):  # one of them may hang: together they would be late together, for ever
+                if going.alone & set(
+                    missing
+                ):  # one of them may hang: together they would be late together, for ever
                     missing = missing[:1]
                 old = now - call.began > least + times * going.slowest * len(call.numbers)
-                if free and old and missing and call.exchange == self.exchanges and not call.repeated:
+                if (
+                    free
+                    and old
+                    and missing
+                    and call.exchange == self.exchanges
+                    and not call.repeated
+                ):
                     other = max(free, key=lambda one: one.node is not lane.node)  # called at once
                     free.remove(other)
                     call.repeated = True
@@ -174,8 +211,14 @@ class Cluster:
 
     def _send(self, lane: Lane, numbers: list[int], going: Exchange) -> None:
         requests = [going.pending[number] for number in numbers]
-        names, keeps = [request.state[0] for request in requests if request.state is not None], bool(requests[0].exchange)
-        tasks = [{"request": wire.told(request), "down": wire.referring(request.down, going.shared)} for request in requests]
+        names, keeps = (
+            [request.state[0] for request in requests if request.state is not None],
+            bool(requests[0].exchange),
+        )
+        tasks = [
+            {"request": wire.told(request), "down": wire.referring(request.down, going.shared)}
+            for request in requests
+        ]
         message = packed(Record._trusted({"tasks": tasks, "states": names, "keeps": keeps}))
         trees = going.trees if lane.knows_trees != self.exchanges else None
         lane.knows_trees = self.exchanges
@@ -187,7 +230,11 @@ class Cluster:
     def _turn(self, going: Exchange, deadline: float | None) -> None:
         """Take in what has arrived, and look at the clock."""
         crew = self._crew
-        waited = {lane.asked[0].answer if lane.ready else lane.begun: lane for lane in crew.lanes if lane.asked or not lane.ready}
+        waited = {
+            lane.asked[0].answer if lane.ready else lane.begun: lane
+            for lane in crew.lanes
+            if lane.asked or not lane.ready
+        }
         if waited:
             for reference in self.ray.wait(list(waited), num_returns=1, timeout=0.5)[0]:
                 self._take_in(waited[reference], going)
@@ -223,7 +270,12 @@ class Cluster:
             lane.asked.popleft()
             lane.knows_trees = 0
             # A state that is lost with its node is nobody's fault.
-            self._ask_again(call, going, None if isinstance(error, errors.ObjectLostError) else lane.node.id, _cause(error))
+            self._ask_again(
+                call,
+                going,
+                None if isinstance(error, errors.ObjectLostError) else lane.node.id,
+                _cause(error),
+            )
             return
         lane.asked.popleft()
         if lane.asked:
@@ -231,17 +283,34 @@ class Cluster:
         if call.exchange == self.exchanges:  # else of one that did not need it any more
             nothing = [None] * len(call.numbers)
             replies = unpack(bytearray(message))["replies"]
-            for number, told, state, reference in zip(call.numbers, replies, states or nothing, call.states or nothing, strict=True):
+            for number, told, state, reference in zip(
+                call.numbers, replies, states or nothing, call.states or nothing, strict=True
+            ):
                 if number not in going.replies:
-                    self._accept(number, wire.reply_of(told["reply"], told["up"]), state, reference, lane, going)
+                    self._accept(
+                        number,
+                        wire.reply_of(told["reply"], told["up"]),
+                        state,
+                        reference,
+                        lane,
+                        going,
+                    )
 
-    def _accept(self, number: int, reply: Reply, state: Any, reference: Any, lane: Lane, going: Exchange) -> None:
+    def _accept(
+        self, number: int, reply: Reply, state: Any, reference: Any, lane: Lane, going: Exchange
+    ) -> None:
         request = going.pending[number]
         going.slowest = max(going.slowest, reply.seconds)
-        self.largest = max(self.largest, reply.bytes, reply.state.bytes if reply.state is not None else 0)
+        self.largest = max(
+            self.largest, reply.bytes, reply.state.bytes if reply.state is not None else 0
+        )
         spent = {"clients": 1, "seconds": reply.seconds, "bytes": reply.bytes}
-        self.watcher.by_place.update({f"{what}@{lane.node.name}": value for what, value in spent.items()})
-        going.replies[number] = self.states.kept(put_to_file(reply, request, self.files), state, reference)
+        self.watcher.by_place.update(
+            {f"{what}@{lane.node.name}": value for what, value in spent.items()}
+        )
+        going.replies[number] = self.states.kept(
+            put_to_file(reply, request, self.files), state, reference
+        )
         self.watcher.on_clients(request.step, len(going.replies), len(going.pending))
 
     # Losses.
@@ -253,13 +322,20 @@ class Cluster:
         self._crew.drop(lane)
         log.warning("an actor on node %s is lost: %s", lane.node.name, cause)
         for place, call in enumerate(lane.asked):
-            if hung is not None and not place and len(call.numbers) == 1 and call.exchange == self.exchanges:
+            if (
+                hung is not None
+                and not place
+                and len(call.numbers) == 1
+                and call.exchange == self.exchanges
+            ):
                 number = call.numbers[0]
                 going.late[number] += 1
                 if going.late[number] >= TRIES and number not in going.replies:
                     going.replies[number] = late(going.pending[number], hung, self.files)
             # It had not begun with others than the first.
-            self._ask_again(call, going, lane.node.id if not place and hung is None else None, cause)
+            self._ask_again(
+                call, going, lane.node.id if not place and hung is None else None, cause
+            )
         self._crew.look()
 
     def _ask_again(self, call: Call, going: Exchange, node: str | None, cause: str) -> None:
@@ -270,7 +346,11 @@ class Cluster:
         going.alone.update(missing)
         self._forget(missing, going)
         elsewhere = {
-            number for lane in self._crew.lanes for other in lane.asked if other.exchange == call.exchange for number in other.numbers
+            number
+            for lane in self._crew.lanes
+            for other in lane.asked
+            if other.exchange == call.exchange
+            for number in other.numbers
         }
         for number in reversed(missing):
             request = going.pending[number] = replace(going.pending[number], die=False)
@@ -313,4 +393,6 @@ class Cluster:
 
 def _cause(error: Exception) -> str:
     """The first line that says something."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return next(
+        (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
+    )

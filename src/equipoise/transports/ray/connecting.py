@@ -19,14 +19,21 @@ def address_of(given: str) -> str:
     if given != "auto":
         host, _, port = given.rpartition(":")
         if not host or not port.isdigit():
-            raise ConfigurationError(f"--cluster: expected HOST:PORT of a head such as 10.0.0.5:{PORT}, or auto, got {given!r}")
+            raise ConfigurationError(
+                f"--cluster: expected HOST:PORT of a head such as 10.0.0.5:{PORT}, or auto, got {given!r}"
+            )
         return given
     known = [node.cluster for node in here()]
     with suppress(OSError):
-        known += [os.environ.get("RAY_ADDRESS", ""), Path("/tmp/ray/ray_current_cluster").read_text().strip()]
+        known += [
+            os.environ.get("RAY_ADDRESS", ""),
+            Path("/tmp/ray/ray_current_cluster").read_text().strip(),
+        ]
     found = next((address for address in known if ":" in address), None)
     if found is None:
-        raise ConfigurationError("--cluster auto: no cluster runs on this machine; start one with `equipoise cluster start --head`")
+        raise ConfigurationError(
+            "--cluster auto: no cluster runs on this machine; start one with `equipoise cluster start --head`"
+        )
     return found
 
 
@@ -46,7 +53,9 @@ def connected(given: str, trust_network: bool) -> tuple[Any, str, bool]:
     if ray is not None and ray.is_initialized():  # by the user, before
         address = ray.get_runtime_context().gcs_address
         if given not in ("auto", address):
-            raise ConfigurationError(f"--cluster: this process is connected to the cluster at {address} already, got {given!r}; use auto")
+            raise ConfigurationError(
+                f"--cluster: this process is connected to the cluster at {address} already, got {given!r}; use auto"
+            )
         return ray, address, False
     address = address_of(given)
     token = token_for(address)
@@ -54,7 +63,10 @@ def connected(given: str, trust_network: bool) -> tuple[Any, str, bool]:
         check_token(token)
     found = look(address, token, trust_network)
     before = dict(os.environ)
-    os.environ |= TRAVEL | {"RAY_AUTH_MODE": "token" if found["token"] else "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    os.environ |= TRAVEL | {
+        "RAY_AUTH_MODE": "token" if found["token"] else "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
     os.environ |= {"RAY_AUTH_TOKEN_PATH": str(token)} if token is not None else {}
     ray = import_module("ray")
     import_module("ray.util.scheduling_strategies")
@@ -66,7 +78,10 @@ def connected(given: str, trust_network: bool) -> tuple[Any, str, bool]:
     raylet.AuthenticationTokenLoader.instance().reset_cache()
     try:
         ray.init(
-            address=address, log_to_driver=False, logging_level="error", _node_ip_address="127.0.0.1" if is_loopback(address) else None
+            address=address,
+            log_to_driver=False,
+            logging_level="error",
+            _node_ip_address="127.0.0.1" if is_loopback(address) else None,
         )
     except Exception as error:
         raise ConfigurationError(

@@ -68,7 +68,13 @@ class Crew:
     """An actor on every core of every node that can do the work."""
 
     def __init__(self, ray: Any, address: str, work: Work, watcher: Watcher, resume: str) -> None:
-        self.ray, self.address, self.work, self.watcher, self.resume = ray, address, work, watcher, resume
+        self.ray, self.address, self.work, self.watcher, self.resume = (
+            ray,
+            address,
+            work,
+            watcher,
+            resume,
+        )
         self.nodes: dict[str, Node] = {}
         self.lanes: list[Lane] = []
         self.left_out: dict[str, str] = {}  # id of a node -> why
@@ -82,7 +88,11 @@ class Crew:
         self._check_head()
         there: dict[str, Node] = {}
         for told in self.ray.nodes():
-            place, cores, store = told["NodeID"], int(told["Resources"].get("CPU", 0)), int(told["Resources"].get("object_store_memory", 0))
+            place, cores, store = (
+                told["NodeID"],
+                int(told["Resources"].get("CPU", 0)),
+                int(told["Resources"].get("object_store_memory", 0)),
+            )
             if told["Alive"] and cores and place not in self.left_out:
                 name = f"{told['NodeManagerAddress']}:{told['NodeManagerPort']}"
                 there[place] = self.nodes.get(place) or Node(place, name, cores, store)
@@ -103,7 +113,11 @@ class Crew:
     def begun(self, lane: Lane) -> None:
         """An actor has spoken for the first time: it may do the work, or says why not."""
         said = json.loads(self.ray.get(lane.begun, timeout=FETCH_DEADLINE))
-        differing = [f"{name} {theirs} instead of {kind()[name]}" for name, theirs in said["kind"].items() if theirs != kind()[name]]
+        differing = [
+            f"{name} {theirs} instead of {kind()[name]}"
+            for name, theirs in said["kind"].items()
+            if theirs != kind()[name]
+        ]
         if differing:
             self._leave_out(lane.node, f"it has {', '.join(differing)}")
         elif "refused" in said and not self.work.made_at(lane.node.store):
@@ -124,7 +138,9 @@ class Crew:
         """Why there is nobody."""
         if not self.left_out:
             return f"the cluster at {self.address} offers no CPUs; start nodes with `equipoise cluster start --join {self.address} --token FILE`"
-        return f"no node of the cluster at {self.address} can do this work: " + "; ".join(dict.fromkeys(self.left_out.values()))
+        return f"no node of the cluster at {self.address} can do this work: " + "; ".join(
+            dict.fromkeys(self.left_out.values())
+        )
 
     def _start(self, node: Node) -> None:
         if node.id in self.left_out:
@@ -134,13 +150,20 @@ class Crew:
             return
         if self.work.made_at(node.store) and not self.work.can_be_made:
             size, room = self.work.bytes / 2**20, node.store / 2**20
-            self._leave_out(node, f"the data ({size:.0f} MB) exceed half of its object store ({room:.0f} MB) and cannot be made there")
+            self._leave_out(
+                node,
+                f"the data ({size:.0f} MB) exceed half of its object store ({room:.0f} MB) and cannot be made there",
+            )
             return
         node.starts += 1
-        here = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.id, soft=False)
+        here = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+            node.id, soft=False
+        )
         handle = self.made.options(scheduling_strategy=here).remote()
         data = None if self.work.made_at(node.store) else self.work.data
-        self.lanes.append(Lane(node, handle, handle.begin.remote(self.work.told, data), time.monotonic()))
+        self.lanes.append(
+            Lane(node, handle, handle.begin.remote(self.work.told, data), time.monotonic())
+        )
 
     def _leave_out(self, node: Node, reason: str) -> None:
         self.left_out[node.id] = f"node {node.name}: {reason}"
@@ -159,4 +182,6 @@ class Crew:
             with suppress(OSError), socket.create_connection((host, int(port)), timeout=LOOK):
                 return
             time.sleep(0.3)
-        raise HeadLost(f"the head of the cluster at {self.address} is lost; what is done is kept: with a cluster again, {self.resume}")
+        raise HeadLost(
+            f"the head of the cluster at {self.address} is lost; what is done is kept: with a cluster again, {self.resume}"
+        )

@@ -21,7 +21,9 @@ class Exchange:
     shared: dict[int, str]  # the trees that more than one request holds, see `wire`
     trees: Any  # and these, packed, or their reference
     alone: set[int] = field(default_factory=set)  # those that were lost once travel alone
-    lost: dict[int, list[str]] = field(default_factory=dict)  # the nodes on which a request lost its actor
+    lost: dict[int, list[str]] = field(
+        default_factory=dict
+    )  # the nodes on which a request lost its actor
     late: Counter[int] = field(default_factory=Counter)
     replies: dict[int, Reply] = field(default_factory=dict)
     slowest: float = 0.0
@@ -36,7 +38,11 @@ class Exchange:
         share = sum(self.weights[number] for number in self.waiting) / (2 * lanes)
         taken = [self.waiting.popleft()]
         weight = self.weights[taken[0]]
-        while self.waiting and len(taken) < self.together and not self.alone & {taken[0], self.waiting[0]}:
+        while (
+            self.waiting
+            and len(taken) < self.together
+            and not self.alone & {taken[0], self.waiting[0]}
+        ):
             weight += self.weights[self.waiting[0]]
             if weight > share:
                 break

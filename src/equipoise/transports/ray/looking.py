@@ -41,7 +41,9 @@ print(json.dumps({"found": told("disabled") or (told("token") if sys.argv[2:] el
 
 def check_installed() -> None:
     if find_spec("ray") is None:
-        raise ConfigurationError("a cluster needs Ray, which is not installed; `pip install equipoise[cluster]`")
+        raise ConfigurationError(
+            "a cluster needs Ray, which is not installed; `pip install equipoise[cluster]`"
+        )
 
 
 def is_loopback(address: str) -> bool:
@@ -51,7 +53,11 @@ def is_loopback(address: str) -> bool:
 def look(cluster: str, token: Path | None, trust: bool = False) -> dict[str, Any]:
     """What a cluster says of itself. One that does not answer, that refuses the token, or that asks for none, is refused here."""
     given = "RAY_AUTH_TOKEN" in os.environ or token is not None
-    settings = os.environ | ({"RAY_AUTH_TOKEN_PATH": str(token)} if token is not None else {}) | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    settings = (
+        os.environ
+        | ({"RAY_AUTH_TOKEN_PATH": str(token)} if token is not None else {})
+        | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    )
     try:
         asked = subprocess.run(
             [sys.executable, "-P", "-c", _LOOK, cluster, *(["token"] if given else [])],

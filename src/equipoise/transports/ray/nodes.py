@@ -73,7 +73,11 @@ class Node:
 
 def folder() -> Path:
     """Where tokens and the files of nodes lie: the user's own, never shared."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "equipoise" / "cluster"
+    return (
+        Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+        / "equipoise"
+        / "cluster"
+    )
 
 
 def here() -> list[Node]:
@@ -99,11 +103,20 @@ def start(
     if join is None:
         bind = bind or "127.0.0.1"
         cluster, token = f"{bind}:{port}", token or _new_token(port)
-        words = ["--head", "--port", str(port), "--include-dashboard=false", "--disable-usage-stats", "--no-monitor"]
+        words = [
+            "--head",
+            "--port",
+            str(port),
+            "--include-dashboard=false",
+            "--disable-usage-stats",
+            "--no-monitor",
+        ]
     else:
         cluster, words = join, ["--address", join]
         if token is None:
-            raise ConfigurationError("--join: expected the head's token too; copy its file to this machine and add --token FILE")
+            raise ConfigurationError(
+                "--join: expected the head's token too; copy its file to this machine and add --token FILE"
+            )
         check_token(token)
         found = look(join, token)
         if found["ray"] != version("ray"):
@@ -113,20 +126,43 @@ def start(
         bind = bind or ("127.0.0.1" if is_loopback(join) else None)
     check_token(token)
     labels = {"equipoise": __version__, "torch": _version("torch")}
-    words += ["--include-log-monitor=false", "--labels", ",".join(f"{name}={_plain(value)}" for name, value in labels.items())]
+    words += [
+        "--include-log-monitor=false",
+        "--labels",
+        ",".join(f"{name}={_plain(value)}" for name, value in labels.items()),
+    ]
     words += ["--node-ip-address", bind] if bind else []
     words += ["--num-cpus", str(cores)] if cores is not None else []
     words += ["--object-store-memory", str(store * 2**20)] if store is not None else []
     heap = {name: str(value) for name, value in HEAP.items()}
-    settings = heap | os.environ | SINGLE | _SETTINGS | {"RAY_AUTH_TOKEN_PATH": str(token.absolute())}
-    settings |= {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | dict(environment or {})
+    settings = (
+        heap | os.environ | SINGLE | _SETTINGS | {"RAY_AUTH_TOKEN_PATH": str(token.absolute())}
+    )
+    settings |= {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | dict(
+        environment or {}
+    )
     settings.pop("RAY_AUTH_TOKEN", None)
-    command = [sys.executable, "-P", "-c", _START, "loopback" if bind and is_loopback(bind) else "network", "start", "--block", *words]
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        _START,
+        "loopback" if bind and is_loopback(bind) else "network",
+        "start",
+        "--block",
+        *words,
+    ]
     log = folder() / f"start-{time.time_ns()}.log"
     with log.open("w") as output:
         # A session of its own: Ctrl-C and the end of this terminal do not reach it.
         process = subprocess.Popen(
-            command, env=settings, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd=folder()
+            command,
+            env=settings,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            cwd=folder(),
         )
     node = Node(process.pid, _began(process.pid), cluster, str(token.absolute()), join is None)
     node.file.write_text(json.dumps(asdict(node)))
@@ -144,8 +180,16 @@ def _until_started(process: subprocess.Popen[bytes], log: Path, cluster: str) ->
     while "Ray runtime started" not in log.read_text(errors="replace"):
         code = process.poll()
         if code is not None or time.monotonic() > due:
-            said = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-            cause = f"it was not ready within {START_DEADLINE:.0f} s" if code is None else f"it ended with code {code}"
+            said = [
+                line.strip()
+                for line in log.read_text(errors="replace").splitlines()
+                if line.strip()
+            ]
+            cause = (
+                f"it was not ready within {START_DEADLINE:.0f} s"
+                if code is None
+                else f"it ended with code {code}"
+            )
             raise ConfigurationError(
                 f"no node of {cluster} could be started: {cause}; it said: {said[-1] if said else 'nothing'} (all of it in {log})"
             )
@@ -186,7 +230,9 @@ def _new_token(port: int) -> Path:
 def check_token(file: Path) -> None:
     """Refuse a file that holds no token, or that is not its owner's alone."""
     if not file.is_file() or not file.read_text().strip():
-        raise ConfigurationError(f"expected a file with the token of the cluster, got {file}; copy it from the head")
+        raise ConfigurationError(
+            f"expected a file with the token of the cluster, got {file}; copy it from the head"
+        )
     if file.stat().st_mode & 0o077:
         raise ConfigurationError(f"the token in {file} can be read by others; `chmod 600 {file}`")
 

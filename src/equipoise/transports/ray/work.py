@@ -34,7 +34,9 @@ class Work:
         return self.data is None or self.bytes > store / 2
 
 
-def work_of(ray: Any, wanted: Experiment, job: Job, federation: Federation, roster: Roster, room: float) -> tuple[Work, Federation]:
+def work_of(
+    ray: Any, wanted: Experiment, job: Job, federation: Federation, roster: Roster, room: float
+) -> tuple[Work, Federation]:
     """The data go into the object store if there is room; this process, too, then reads them there and needs no copy of its own."""
     told, arrays = taken_apart(federation)
     bytes, data = sum(array.nbytes for array in arrays.values()), None
@@ -43,7 +45,9 @@ def work_of(ray: Any, wanted: Experiment, job: Job, federation: Federation, rost
         shared = ray.get(data)
         with warnings.catch_warnings():  # nobody writes to data
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            federation = replace(federation, x=torch.from_numpy(shared["x"]), y=torch.from_numpy(shared["y"]))
+            federation = replace(
+                federation, x=torch.from_numpy(shared["x"]), y=torch.from_numpy(shared["y"])
+            )
     path = [path or os.getcwd() for path in sys.path]
     words = json.dumps({"kind": kind(), "job": job.text(), "path": path, "data": told}).encode()
     return Work(words, data, bytes, wanted.dataset is None, roster.fingerprint), federation

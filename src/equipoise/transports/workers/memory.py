@@ -19,16 +19,28 @@ _ALIGNMENT = 4096
 
 def taken_apart(federation: Federation) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What another process must be told of a federation, and its arrays."""
-    arrays: dict[str, np.ndarray] = {"x": federation.x.numpy(), "y": federation.y.numpy(), "shared test": federation.shared_test}
+    arrays: dict[str, np.ndarray] = {
+        "x": federation.x.numpy(),
+        "y": federation.y.numpy(),
+        "shared test": federation.shared_test,
+    }
     for part in PARTS:
-        arrays |= {f"{part} index": getattr(federation, part).index, f"{part} offsets": getattr(federation, part).offsets}
-    task = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(federation.task).items()}
+        arrays |= {
+            f"{part} index": getattr(federation, part).index,
+            f"{part} offsets": getattr(federation, part).offsets,
+        }
+    task = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in asdict(federation.task).items()
+    }
     return {"name": federation.name, "ids": list(federation.ids), "task": task}, arrays
 
 
 def rebuilt(told: dict[str, Any], arrays: dict[str, np.ndarray]) -> Federation:
     """The federation over those arrays, which are not copied."""
-    train, validation, test = (Parts(arrays[f"{part} index"], arrays[f"{part} offsets"]) for part in PARTS)
+    train, validation, test = (
+        Parts(arrays[f"{part} index"], arrays[f"{part} offsets"]) for part in PARTS
+    )
     return Federation(
         name=told["name"], task=Task.of(told["task"]),
         x=torch.from_numpy(arrays["x"]), y=torch.from_numpy(arrays["y"]), ids=tuple(told["ids"]), shared_test=arrays["shared test"],
@@ -59,7 +71,9 @@ def attach(told: dict[str, Any], descriptor: int) -> Federation:
     """The federation over that memory. Copy on write: a stray write stays in this process."""
     memory = mmap.mmap(descriptor, told["bytes"], access=mmap.ACCESS_COPY)
     arrays = {
-        name: np.frombuffer(memory, where["dtype"], int(np.prod(where["shape"], dtype=np.int64)), where["offset"]).reshape(where["shape"])
+        name: np.frombuffer(
+            memory, where["dtype"], int(np.prod(where["shape"], dtype=np.int64)), where["offset"]
+        ).reshape(where["shape"])
         for name, where in told["arrays"].items()
     }
     return rebuilt(told, arrays)

@@ -43,16 +43,23 @@ class _Worker:
     started: processes.Process
     sender: Sender
     receiver: Receiver
-    tries: int = 1  # how often a process was started for this place in a row, without one that was ready
+    tries: int = (
+        1  # how often a process was started for this place in a row, without one that was ready
+    )
     began: float = 0.0  # when it was sent its job
     ready: bool = False
-    asked: deque[tuple[int, float]] = field(default_factory=deque)  # numbers of its requests, and when each began to be waited for
+    asked: deque[tuple[int, float]] = field(
+        default_factory=deque
+    )  # numbers of its requests, and when each began to be waited for
     knows_trees: bool = False
 
     @classmethod
     def of(cls, started: processes.Process, tries: int = 1) -> _Worker:
         if started.ends is None:
-            started.ends = (Sender(started.connection), Receiver(started.connection))  # they know what memory the other side maps
+            started.ends = (
+                Sender(started.connection),
+                Receiver(started.connection),
+            )  # they know what memory the other side maps
         sender, receiver = started.ends
         return cls(started, sender, receiver, tries)
 
@@ -87,7 +94,9 @@ class Workers:
         assert self.pool.data is not None
         told = share(self.federation, self.pool.data)
         shared = attach(told, self.pool.data)
-        self.federation = replace(self.federation, x=shared.x, y=shared.y)  # this process, too, needs the data once only
+        self.federation = replace(
+            self.federation, x=shared.x, y=shared.y
+        )  # this process, too, needs the data once only
         self.job = Record(
             kind="job", number=self.pool.jobs, job=job.text(), files=str(files.absolute()), data=told,
             path=[path or os.getcwd() for path in sys.path],
@@ -151,7 +160,9 @@ class Workers:
             )
         )  # fmt: skip
 
-    def _turn(self, selector: selectors.BaseSelector, going: _Exchange, deadline: float | None) -> None:
+    def _turn(
+        self, selector: selectors.BaseSelector, going: _Exchange, deadline: float | None
+    ) -> None:
         """Take in what has arrived, and look at the clock."""
         for key, _ in selector.select(timeout=0.5):
             worker = key.data
@@ -172,12 +183,18 @@ class Workers:
             worker.asked = deque(entry for entry in worker.asked if entry[0] != number)
             if worker.asked:  # the next in its queue begins now
                 worker.asked[0] = (worker.asked[0][0], time.monotonic())
-            going.replies[number] = with_file(wire.reply_of(message["reply"], message["up"]), self.files)
-            self.watcher.on_clients(going.pending[number].step, len(going.replies), len(going.pending))
+            going.replies[number] = with_file(
+                wire.reply_of(message["reply"], message["up"]), self.files
+            )
+            self.watcher.on_clients(
+                going.pending[number].step, len(going.replies), len(going.pending)
+            )
         now = time.monotonic()
         for worker in list(self.workers):
             if not worker.ready and now - worker.began > START_DEADLINE:
-                raise RunError(f"a worker process was not ready within {START_DEADLINE:.0f} s; run with --workers 0 to see why")
+                raise RunError(
+                    f"a worker process was not ready within {START_DEADLINE:.0f} s; run with --workers 0 to see why"
+                )
             if deadline is not None and worker.asked and now - worker.asked[0][1] > deadline:
                 number = worker.asked[0][0]
                 self._replace(worker, selector, going, f"did not answer within {deadline:g} s")
@@ -190,7 +207,13 @@ class Workers:
         sizes = self.roster.sizes["train"]
         return sorted(range(len(requests)), key=lambda number: -sizes[requests[number].client])
 
-    def _replace(self, worker: _Worker, selector: selectors.BaseSelector, going: _Exchange, hung: str | None = None) -> None:
+    def _replace(
+        self,
+        worker: _Worker,
+        selector: selectors.BaseSelector,
+        going: _Exchange,
+        hung: str | None = None,
+    ) -> None:
         """A new process in place of one that died or hung; its clients are asked again, three times at most."""
         selector.unregister(worker.started.connection)
         code = self.pool.end(worker.started, 0 if hung else END_DEADLINE)
@@ -221,7 +244,9 @@ class Workers:
     def _cause(self, code: int) -> str:
         """How a process ended that we did not end ourselves, and what helps; of memory only where the kernel counted such an end."""
         before, self.killed_for_memory = self.killed_for_memory, processes.out_of_memory_kills()
-        if code == -signal.SIGKILL and any(count > before.get(file, count) for file, count in self.killed_for_memory.items()):
+        if code == -signal.SIGKILL and any(
+            count > before.get(file, count) for file, count in self.killed_for_memory.items()
+        ):
             return f"{processes.ending(code)}: the system ran out of memory; try fewer --workers or a smaller batch"
         return processes.ending(code)
 

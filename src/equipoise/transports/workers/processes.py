@@ -20,7 +20,11 @@ from typing import Any
 # For glibc: keep the memory of activations and gradients between steps. By default blocks of 128 KiB and more go back to the system when
 # freed, and every step pays for fresh pages.
 HEAP = {"MALLOC_MMAP_THRESHOLD_": 2**25, "MALLOC_TRIM_THRESHOLD_": 2**27, "MALLOC_TOP_PAD_": 2**24}
-_HEAP_NUMBERS = {"MALLOC_MMAP_THRESHOLD_": -3, "MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2}  # the same in mallopt(3)
+_HEAP_NUMBERS = {
+    "MALLOC_MMAP_THRESHOLD_": -3,
+    "MALLOC_TRIM_THRESHOLD_": -1,
+    "MALLOC_TOP_PAD_": -2,
+}  # the same in mallopt(3)
 # Each process computes on one thread, as promised; libraries that look at the environment learn it there.
 SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 # Ctrl-C is the parent's business, also while a worker still imports.
@@ -94,7 +98,9 @@ def ending(code: int) -> str:
     return f"killed by signal {-code}" + (f" ({name})" if name else "")
 
 
-def out_of_memory_kills(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> dict[str, int]:
+def out_of_memory_kills(
+    proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")
+) -> dict[str, int]:
     """How many processes the kernel has ended for want of memory, by the files that count them here: of our control group, and of the machine."""
     files = [proc / "vmstat"]
     with suppress(OSError):
@@ -107,7 +113,9 @@ def out_of_memory_kills(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs
     found = {}
     for file in files:
         with suppress(OSError, ValueError):
-            counts = dict(line.split()[:2] for line in file.read_text().splitlines() if line.strip())
+            counts = dict(
+                line.split()[:2] for line in file.read_text().splitlines() if line.strip()
+            )
             found[str(file)] = int(counts["oom_kill"]) if "oom_kill" in counts else 0
     return found
 
@@ -132,7 +140,11 @@ class Pool:
     def start(self) -> Process:
         ours, theirs = socket.socketpair()
         with theirs:
-            started = self._fork(ours, theirs) if _plain and threading.active_count() == 1 else self._spawn(theirs)
+            started = (
+                self._fork(ours, theirs)
+                if _plain and threading.active_count() == 1
+                else self._spawn(theirs)
+            )
         self.started.append(Process(started, ours))
         return self.started[-1]
 
@@ -162,11 +174,21 @@ class Pool:
 
     def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         heap = {name: str(value) for name, value in HEAP.items()}
-        environment = heap | os.environ | SINGLE | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        environment = (
+            heap
+            | os.environ
+            | SINGLE
+            | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        )
         assert self.data is not None
         # -P: what lies in the current folder, a stranger's perhaps, is not imported in place of a library.
         command = [sys.executable, "-P", "-c", _WORKER, str(theirs.fileno()), str(self.data)]
-        return subprocess.Popen(command, pass_fds=(theirs.fileno(), self.data), env=environment, stdin=subprocess.DEVNULL)
+        return subprocess.Popen(
+            command,
+            pass_fds=(theirs.fileno(), self.data),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+        )
 
     def _fork(self, ours: socket.socket, theirs: socket.socket) -> Forked:
         from equipoise.transports.workers.worker import main  # once, here: the children have it

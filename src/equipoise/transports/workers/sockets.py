@@ -42,20 +42,28 @@ class Sender:
             target[at : at + len(part)] = np.frombuffer(part, np.uint8)
             at += len(part)
         try:
-            socket.send_fds(self.connection, [_FRAME.pack(total, number)], [] if descriptor is None else [descriptor])
+            socket.send_fds(
+                self.connection,
+                [_FRAME.pack(total, number)],
+                [] if descriptor is None else [descriptor],
+            )
         finally:
             if descriptor is not None:
                 os.close(descriptor)
 
     def _memory(self, total: int) -> tuple[int, int | None]:
         """A free memory that is large enough and not far too large, or a new one with its descriptor."""
-        fitting = [number for number in self._free if total <= self._memories[number].numel() <= 2 * total]
+        fitting = [
+            number for number in self._free if total <= self._memories[number].numel() <= 2 * total
+        ]
         if fitting:
             number = min(fitting, key=lambda number: self._memories[number].numel())
             self._free.remove(number)
             return number, None
         descriptor, number = os.memfd_create("equipoise message"), len(self._memories) + 1
-        os.ftruncate(descriptor, -(-total // _IN_LINE) * _IN_LINE)  # headers vary by some bytes; pages come when they are written
+        os.ftruncate(
+            descriptor, -(-total // _IN_LINE) * _IN_LINE
+        )  # headers vary by some bytes; pages come when they are written
         self._memories[number] = _map(descriptor)
         return number, descriptor
 
@@ -80,7 +88,9 @@ class Receiver:
         total, number = _FRAME.unpack(frame + _exactly(self.connection, _FRAME.size - len(frame)))
         if not number:
             if _MAPS_MEMORY and total > _IN_LINE:
-                raise ValueError(f"a message of at most {_IN_LINE} bytes was expected in line, {total} were announced")
+                raise ValueError(
+                    f"a message of at most {_IN_LINE} bytes was expected in line, {total} were announced"
+                )
             return unpack(memoryview(_exactly(self.connection, total)))
         for descriptor in descriptors:
             self._memories[number] = _map(descriptor)
@@ -88,7 +98,9 @@ class Receiver:
         if number not in self._memories:
             raise ValueError(f"a message lies in memory {number}, which was never sent")
         view = self._memories[number].numpy().data[:total]
-        weakref.finalize(view, self._done.append, number).atexit = False  # tensors of the record keep the view alive
+        weakref.finalize(
+            view, self._done.append, number
+        ).atexit = False  # tensors of the record keep the view alive
         return unpack(view)
 
     def returned(self) -> list[int]:
@@ -98,7 +110,12 @@ class Receiver:
 
 def _map(descriptor: int) -> Tensor:
     """The memory behind a descriptor; unlike `mmap` it keeps no descriptor open, of which a process may have but few."""
-    return torch.from_file(f"/proc/self/fd/{descriptor}", shared=True, size=os.fstat(descriptor).st_size, dtype=torch.uint8)
+    return torch.from_file(
+        f"/proc/self/fd/{descriptor}",
+        shared=True,
+        size=os.fstat(descriptor).st_size,
+        dtype=torch.uint8,
+    )
 
 
 def _exactly(connection: socket.socket, count: int) -> bytearray:

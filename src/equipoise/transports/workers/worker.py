@@ -61,7 +61,13 @@ def main(connection_number: int, data_number: int) -> None:
         reply = performer.perform_safely(request)
         sender.send(
             Record._trusted(
-                {"kind": "reply", "number": message["number"], "reply": wire.told(reply), "up": reply.up, "returned": receiver.returned()}
+                {
+                    "kind": "reply",
+                    "number": message["number"],
+                    "reply": wire.told(reply),
+                    "up": reply.up,
+                    "returned": receiver.returned(),
+                }
             )
         )
 
@@ -76,6 +82,13 @@ def _begun(message: Any, data_number: int) -> tuple[Any, str]:
     sys.path[:0] = [path for path in message["path"] if path not in sys.path]
     files = Path(message["files"])
     try:
-        return Performer(Job.of(message["job"]), attach(message["data"], data_number), ServerStates(files), disk=files), ""
-    except ValueError as error:  # of the experiment, the method or the protocol: the same sentence as in process
+        return Performer(
+            Job.of(message["job"]),
+            attach(message["data"], data_number),
+            ServerStates(files),
+            disk=files,
+        ), ""
+    except (
+        ValueError
+    ) as error:  # of the experiment, the method or the protocol: the same sentence as in process
         return None, str(error)
