@@ -34,7 +34,7 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Done:
+class FitResult:
     """What a fit did."""
 
     steps: int
@@ -132,7 +132,7 @@ class Client:
             self._on_all = False
 
     @contextmanager
-    def owned_by(self, owner: str) -> Iterator[None]:
+    def guest_state(self, owner: str) -> Iterator[None]:
         """Within it the state is the branch of a method that fills a slot of another."""
         whole = self.state
         self.state = ClientState(whole.get(owner, {}), whole)
@@ -144,7 +144,7 @@ class Client:
             self.state = whole
 
     @contextmanager
-    def as_a_whole(self) -> Iterator[None]:
+    def host_state(self) -> Iterator[None]:
         """Within it a guest sees what the method that it belongs to sees."""
         branch, self.state = self.state, self.state.whole
         try:
@@ -195,7 +195,7 @@ class Client:
         memory: Mapping[str, Any] | None = None,
         purpose: str = "batches",
         **changes: Any,
-    ) -> Done:
+    ) -> FitResult:
         """Train one model, or several on the same batches, each with its own loss.
 
         `on`: a mask or the positions of the samples to use. `gradient(name, g)` replaces each gradient before clipping. `memory`: the optimiser's,
@@ -271,7 +271,7 @@ class Client:
             if len(models) == 1
             else {str(k): s.state() for k, s in enumerate(steppers)}
         )
-        return Done(steps, total / max(1, seen), skipped, kept)
+        return FitResult(steps, total / max(1, seen), skipped, kept)
 
     def _forward(self, model: Model, x: Tensor) -> Outputs:
         if self.training.precision == "float32":

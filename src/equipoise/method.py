@@ -17,9 +17,9 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 
-from equipoise.checked.names import closest
 from equipoise.records import Down, State, Up
 from equipoise.tree import Tree, combine, gram
+from equipoise.validation.names import closest
 
 if TYPE_CHECKING:
     from equipoise.client import Client, Inputs

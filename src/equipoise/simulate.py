@@ -19,19 +19,17 @@ from typing import Any, Literal, Protocol
 import torch
 import yaml
 
-from equipoise.checked import plainyaml
-from equipoise.checked.imports import Imports, permitted
 from equipoise.data import Dataset, Federation, federate
 from equipoise.data.check import understood
 from equipoise.data.pipeline import is_own
 from equipoise.data.roster import Roster, old_fingerprint
 from equipoise.data.samples import Samples
-from equipoise.data.words import in_words, model_in_words
+from equipoise.data.summary_text import in_words, model_in_words
 from equipoise.engine.evaluation import check_main
-from equipoise.engine.interrupting import interruptible
 from equipoise.engine.rounds import Loop
+from equipoise.engine.signals import interruptible
 from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment, load
-from equipoise.experiment.preparing import prepare
+from equipoise.experiment.build import prepare
 from equipoise.method import Method
 from equipoise.models.registry import AUTO
 from equipoise.records import Record
@@ -47,6 +45,8 @@ from equipoise.transports.inprocess import InProcess, Loopback
 from equipoise.transports.measuring import PRESENT
 from equipoise.transports.workers.pool import Workers
 from equipoise.transports.workers.processes import Pool
+from equipoise.validation import safe_yaml
+from equipoise.validation.imports import Imports, permitted
 from equipoise.version import __version__
 
 
@@ -287,17 +287,17 @@ def tell(wanted: Experiment, shape: tuple[int, ...], asked: Any) -> None:
 
 def job_of(wanted: Experiment, run: str) -> Job:
     """What performing sides are told: the experiment as names, and what they may import."""
-    return Job(run, wanted.as_names(), wanted.imports.plain(), version=__version__)
+    return Job(run, wanted.to_spec(), wanted.imports.plain(), version=__version__)
 
 
 def configuration(wanted: Experiment) -> str:
     """The file of a run; one that could not be read again is refused before anything begins."""
     text = yaml.safe_dump(wanted.model_dump(mode="json"), sort_keys=False)
     try:
-        plainyaml.parsed(text, "this experiment, written to a file,")
-    except plainyaml.Unreadable as error:
+        safe_yaml.parsed(text, "this experiment, written to a file,")
+    except safe_yaml.Unreadable as error:
         raise ConfigurationError(str(error)) from None
-    if len(text.encode()) > plainyaml.MOST_BYTES:
+    if len(text.encode()) > safe_yaml.MOST_BYTES:
         raise ConfigurationError(
             f"expected an experiment of at most 1 MB, got one of {len(text) / 1e6:.1f} MB; shorten its lists"
         )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import equipoise.comparison.run as choosing
-from equipoise.comparison import compare, open_runs, side_by_side
+from equipoise.comparison import compare, executor, open_runs
 from equipoise.comparison.entries import (
     Entry,
     aligned,
@@ -522,7 +522,7 @@ def test_a_comparison_is_made_of_what_ran_and_of_what_failed(
     "read",
     [
         read_result,
-        side_by_side.finished,
+        executor.finished,
         progress_of,
         lambda folder: choosing._validation(replace(ONE, folder=folder)),
         lambda folder: Gallery(folder.parent)._of_run(folder),

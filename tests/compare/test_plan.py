@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from equipoise.checked.imports import FromFile
 from equipoise.comparison.labels import labels
 from equipoise.comparison.plan import (
     alone_for,
@@ -24,6 +23,7 @@ from equipoise.data import from_arrays
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.methods.fedequilibria import FedEquilibria
 from equipoise.methods.fedprox import FedProx
+from equipoise.validation.imports import FromFile
 
 BASE = {"rounds": 2, "data": {"name": "digits", "clients": 3}}
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from equipoise.comparison import run_process, side_by_side
-from equipoise.comparison.run_process import _in_one_line, carry_out
-from equipoise.comparison.side_by_side import Progress, _in_child, execute, finished
+from equipoise.comparison import executor, run_process
+from equipoise.comparison.executor import Progress, _in_child, execute, finished
+from equipoise.comparison.run_process import _in_one_line, run_cell
 from equipoise.experiment import Experiment
 from tests.helpers.stores import made_up_run
 
@@ -28,7 +28,7 @@ def cell(name: str = "one", deadline: float = 20.0, portable: str | None = None)
     wanted = SimpleNamespace(
         participation=SimpleNamespace(deadline=deadline),
         imports=SimpleNamespace(plain=list),
-        as_names=lambda: {"seed": 3},
+        to_spec=lambda: {"seed": 3},
         portable=portable,
     )
     return SimpleNamespace(name=name, experiment=wanted)
@@ -70,7 +70,7 @@ def test_a_child_is_believed_until_its_last_word(
 
 
 def test_a_silent_child_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side, "LAST_SECONDS", 0.05)
+    monkeypatch.setattr(executor, "LAST_SECONDS", 0.05)
     failure, _ = told("exec sleep 60", tmp_path, deadline=0.1)
     assert failure is not None and failure.startswith(
         "no sign of life for 0.1 seconds (participation.deadline), so it was ended"
@@ -78,8 +78,8 @@ def test_a_silent_child_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     child = subprocess.Popen(
         ["sh", "-c", "read job; exit 7"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    monkeypatch.setattr(side_by_side, "LAST_SECONDS", 20.0)
-    side_by_side._end(child)
+    monkeypatch.setattr(executor, "LAST_SECONDS", 20.0)
+    executor._end(child)
     assert child.returncode == 7, "one that ends when asked is not killed"
     assert child.stdout is not None
     child.stdout.close()
@@ -112,7 +112,7 @@ def test_what_is_finished_is_left_alone_and_the_rest_is_run_here_or_in_children(
     )
     sent: list[Any] = []
     monkeypatch.setattr(
-        side_by_side,
+        executor,
         "_side_by_side",
         lambda cells, folder, jobs, progress, ended, where: sent.append(
             ([c.name for c in cells], jobs, where)
@@ -125,7 +125,7 @@ def test_what_is_finished_is_left_alone_and_the_rest_is_run_here_or_in_children(
         if folder.name == "none":
             raise ValueError("not today")
 
-    monkeypatch.setattr(run_process, "carry_out", here)
+    monkeypatch.setattr(run_process, "run_cell", here)
     planned: list[Any] = []
     seen: list[Any] = []
     progress = Progress(
@@ -157,13 +157,13 @@ def test_as_many_children_as_jobs_and_each_takes_the_next(
         children.append(SimpleNamespace(poll=lambda: None))
         return children[-1]
 
-    monkeypatch.setattr(side_by_side, "_start", start)
-    monkeypatch.setattr(side_by_side, "_end", closed.append)
+    monkeypatch.setattr(executor, "_start", start)
+    monkeypatch.setattr(executor, "_end", closed.append)
     monkeypatch.setattr(
-        side_by_side, "_in_child", lambda child, cell, *more: None if cell.name != "b" else "broke"
+        executor, "_in_child", lambda child, cell, *more: None if cell.name != "b" else "broke"
     )
     cells = [cell(name) for name in "abc"]
-    side_by_side._side_by_side(
+    executor._side_by_side(
         cells, tmp_path, 1, Progress(), lambda cell, failure: ended.append((cell.name, failure)), {}
     )
     assert (
@@ -171,14 +171,14 @@ def test_as_many_children_as_jobs_and_each_takes_the_next(
         and len(children) == 1
         and closed == children
     )
-    side_by_side._side_by_side([], tmp_path, 2, Progress(), lambda cell, failure: None, {})
+    executor._side_by_side([], tmp_path, 2, Progress(), lambda cell, failure: None, {})
     assert len(children) == 1
     monkeypatch.setattr(
-        side_by_side,
+        executor,
         "_start",
         lambda: children.append(SimpleNamespace(poll=lambda: 1)) or children[-1],
     )
-    side_by_side._side_by_side(cells, tmp_path, 1, Progress(), lambda cell, failure: None, {})
+    executor._side_by_side(cells, tmp_path, 1, Progress(), lambda cell, failure: None, {})
     assert len(children) == 4, "in place of one that has ended there is a new one"
 
 
@@ -224,7 +224,7 @@ def test_a_run_is_begun_or_resumed_and_tells_of_rounds_and_of_life(
         ),
     )
     wanted = Experiment(seed=5)
-    carry_out(wanted, tmp_path / "new", lambda kind, **more: said.append((kind, more)))
+    run_cell(wanted, tmp_path / "new", lambda kind, **more: said.append((kind, more)))
     assert said == [
         ("round", {"round": 2}),
         ("alive", {}),
@@ -233,7 +233,7 @@ def test_a_run_is_begun_or_resumed_and_tells_of_rounds_and_of_life(
     ], "a sign of life after more than a second"
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "run.db").touch()
-    carry_out(wanted, tmp_path / "old", lambda kind, **more: None, {"cluster": "x"})
+    run_cell(wanted, tmp_path / "old", lambda kind, **more: None, {"cluster": "x"})
     assert began == [("run", "new", {}), ("resume", "old", 5, {"cluster": "x"})]
 
 
@@ -242,8 +242,8 @@ def test_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPat
         os, "sched_getaffinity", lambda process: {0, 2, 5} if process == 0 else {1}, raising=False
     )
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    assert side_by_side.cores() == 3
+    assert executor.cores() == 3
     monkeypatch.delattr(os, "sched_getaffinity")
-    assert side_by_side.cores() == 8
+    assert executor.cores() == 8
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert side_by_side.cores() == 1
+    assert executor.cores() == 1

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import equipoise as eq
+from equipoise.comparison.executor import Progress
 from equipoise.comparison.plan import Cell
 from equipoise.comparison.run import compare
-from equipoise.comparison.side_by_side import Progress
 from equipoise.data import from_arrays
 from equipoise.runs import Run
 from equipoise.storage.store import RunError, Store

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.checked.names import UnknownName
 from equipoise.client import Client
 from equipoise.composition import compose
 from equipoise.method import Method, Ups, Weights
@@ -25,6 +24,7 @@ from equipoise.task import Task
 from equipoise.testing import CHECKS, NETWORKS, ContractBroken, Result, check_method
 from equipoise.testing.small import Broken, assert_same
 from equipoise.tree import Tree
+from equipoise.validation.names import UnknownName
 from tests.helpers.runs import environment
 
 ALL = [(check, network) for network in NETWORKS for check in CHECKS]

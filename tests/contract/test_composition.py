@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from equipoise import methods
-from equipoise.composition import Unsound, compose, finishes, guest_named, parts, step_name
+from equipoise.composition import (
+    IncompatibleComposition,
+    compose,
+    finishes,
+    guest_named,
+    parts,
+    step_name,
+)
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.finetune import Finetune
 from tests.helpers.runs import assert_same, everything, finite, played, settings
@@ -134,7 +141,7 @@ def test_a_rule_of_its_own_gives_the_same_run(tmp_path: Path) -> None:
 def test_unsound_pairs_are_refused_with_a_reason(
     base: str, slot: str, guest: str, reason: str
 ) -> None:
-    with pytest.raises(Unsound, match=reason):
+    with pytest.raises(IncompatibleComposition, match=reason):
         compose(methods.make(base), **{slot: methods.make(guest)})
 
 
@@ -170,6 +177,6 @@ def test_what_is_known_of_a_composition() -> None:
         and finishes(compose(FedAvg(), finish=Finetune()))
         and finishes(compose(Finetune(), weights=ByLoss()))
     )
-    with pytest.raises(Unsound, match="it ends so already"):
+    with pytest.raises(IncompatibleComposition, match="it ends so already"):
         compose(Finetune(), finish=Finetune(tune_epochs=1))
     compose(methods.make("poise"), finish=Finetune())

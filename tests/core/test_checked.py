@@ -13,9 +13,17 @@ import torch
 import yaml
 from torch import nn
 
-from equipoise.checked import arrays, plainyaml
-from equipoise.checked.imports import OWN, FromFile, Imports, NotAllowed, named, permitted, provided
-from equipoise.checked.names import (
+from equipoise.validation import arrays, safe_yaml
+from equipoise.validation.imports import (
+    OWN,
+    FromFile,
+    Imports,
+    NotAllowed,
+    named,
+    permitted,
+    provided,
+)
+from equipoise.validation.names import (
     UnknownName,
     checked_name,
     closest,
@@ -23,7 +31,7 @@ from equipoise.checked.names import (
     nearest,
     quoted,
 )
-from equipoise.checked.plainyaml import Unreadable, parsed, read
+from equipoise.validation.safe_yaml import Unreadable, parsed, read
 
 # Arrays.
 
@@ -231,7 +239,7 @@ def test_what_cannot_be_a_name_of_code_is_refused_even_where_all_is_allowed(name
 def test_a_file_may_name_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     points = {"equipoise.methods": [EntryPoint("net", "given.sub:Net", "equipoise.methods")]}
     monkeypatch.setattr(
-        "equipoise.checked.imports.entry_points", lambda group: points.get(group, [])
+        "equipoise.validation.imports.entry_points", lambda group: points.get(group, [])
     )
     assert provided() == {"given"}
     some = Imports(frozenset({"mine"}), frozenset({"other.place:Net"}))
@@ -294,7 +302,7 @@ def test_a_function_that_an_allowed_package_only_imported_is_not_allowed() -> No
     allowed = Imports(frozenset({"tests"}))
     here = f"{__name__}:"
     with pytest.raises(
-        NotAllowed, match="is a function of 'equipoise.checked.names', which was not allowed"
+        NotAllowed, match="is a function of 'equipoise.validation.names', which was not allowed"
     ):
         allowed.load(f"{here}nearest", "model", nn.Module, "module")
     assert allowed.load(f"{here}own_function", "model", nn.Module, "module") is own_function
@@ -388,8 +396,8 @@ def test_thirty_two_levels_are_the_most_also_through_aliases() -> None:
 def test_values_are_counted_with_their_lists_and_through_aliases(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert plainyaml.MOST_VALUES == 300_000 and plainyaml.MOST_BYTES == 1_000_000
-    monkeypatch.setattr(plainyaml, "MOST_VALUES", 10)
+    assert safe_yaml.MOST_VALUES == 300_000 and safe_yaml.MOST_BYTES == 1_000_000
+    monkeypatch.setattr(safe_yaml, "MOST_VALUES", 10)
     assert parsed("[1, 2, 3, 4, 5, 6, 7, 8, 9]", "file")
     refused("[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]", "at most 10 values")
     assert parsed("a: &x [1, 2]\nb: *x", "file")  # 1 for the mapping, 2 keys, twice 3
@@ -400,7 +408,7 @@ def test_values_are_counted_with_their_lists_and_through_aliases(
 
 
 def test_a_file_is_read_up_to_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plainyaml, "MOST_BYTES", 8)
+    monkeypatch.setattr(safe_yaml, "MOST_BYTES", 8)
     file = tmp_path / "a.yaml"
     for raw, expected in ((b"abc: 123", {"abc": 123}), (b"\xef\xbb\xbfa: 1", {"a": 1})):
         file.write_bytes(raw)

@@ -165,11 +165,11 @@ def test_state_is_plain_and_notes_changes() -> None:
 
 def test_a_guest_works_on_its_own_branch_of_the_state() -> None:
     client = Client(bench(), "ada", 1, 1, {"mine": 1, "@guest": {"mine": 2}})
-    with client.owned_by("@guest"):
+    with client.guest_state("@guest"):
         assert dict(client.state) == {"mine": 2}
         client.state["mine"] = 3
     assert dict(client.state) == {"mine": 1, "@guest": {"mine": 3}}
-    with client.owned_by("@reader"):
+    with client.guest_state("@reader"):
         assert not client.state
     assert "@reader" not in client.state
 
@@ -281,20 +281,20 @@ def test_random_numbers_are_named_by_round_attempt_client_and_purpose() -> None:
 
 def test_a_branch_that_fails_leaves_the_state_as_it_was_and_a_guest_may_see_the_whole() -> None:
     client = Client(bench(), "ada", 1, 1, {"mine": 1})
-    with pytest.raises(ZeroDivisionError), client.owned_by("@guest"):
+    with pytest.raises(ZeroDivisionError), client.guest_state("@guest"):
         client.state["mine"] = 5
         raise ZeroDivisionError
     assert dict(client.state) == {"mine": 1} and not client.state.changed
-    with client.owned_by("@guest"):
-        with client.as_a_whole():
+    with client.guest_state("@guest"):
+        with client.host_state():
             assert dict(client.state) == {"mine": 1}
             client.state["more"] = 2
         assert dict(client.state) == {} and not client.state.changed
         client.state["mine"] = 5
     assert dict(client.state) == {"mine": 1, "more": 2, "@guest": {"mine": 5}}
-    with pytest.raises(ZeroDivisionError), client.owned_by("@guest"):
+    with pytest.raises(ZeroDivisionError), client.guest_state("@guest"):
         branch = client.state
-        with client.as_a_whole():
+        with client.host_state():
             raise ZeroDivisionError
     assert branch.whole is client.state and client.state.whole is client.state
 

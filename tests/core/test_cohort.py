@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from equipoise.engine import cohort as module
-from equipoise.engine.checking import not_finite, refusal
-from equipoise.engine.choosing import choose
-from equipoise.engine.cohort import Clients, GivenUp, RoundCohort
+from equipoise.engine.cohort import Clients, RoundAborted, RoundCohort
+from equipoise.engine.commit import check_finite, given_up
 from equipoise.engine.faults import FaultPlan, corrupted
-from equipoise.engine.interrupting import interruptible
-from equipoise.engine.keeping import check_finite, given_up
+from equipoise.engine.reply_validation import not_finite, validate_upload
+from equipoise.engine.sampling import choose
+from equipoise.engine.signals import interruptible
 from equipoise.experiment import Experiment, Faults, Participation
 from equipoise.method import Weights
 from equipoise.methods.fedavg import FedAvg
@@ -29,9 +29,9 @@ from equipoise.streams import stream
 from equipoise.training import Training
 from equipoise.transports.base import (
     ClientError,
-    Kept,
     Reply,
     Request,
+    StateRef,
     reply_file,
     state_file,
     state_name,
@@ -242,7 +242,7 @@ HALF = MODEL.model, MODEL.untrained
 def test_a_reply_counts_unless_something_is_wrong_with_it(
     up: Up | None, sentence: str | None
 ) -> None:
-    found = refusal(up, frozenset({"model", "loss"}), server(), FedAvg(), "client")
+    found = validate_upload(up, frozenset({"model", "loss"}), server(), FedAvg(), "client")
     assert found is None if sentence is None else found is not None and found.startswith(sentence)
 
 
@@ -251,10 +251,10 @@ def test_only_the_step_of_a_method_that_uploads_models_has_to() -> None:
         uploads_model = False
 
     alone = Up(loss=1.0)
-    assert refusal(alone, frozenset({"loss"}), server(), FedAvg(), "other") is None
-    assert refusal(alone, frozenset({"loss"}), server(), Silent(), "client") is None
+    assert validate_upload(alone, frozenset({"loss"}), server(), FedAvg(), "other") is None
+    assert validate_upload(alone, frozenset({"loss"}), server(), Silent(), "client") is None
     assert (
-        refusal(alone, frozenset({"loss"}), server(), FedAvg(), "client")
+        validate_upload(alone, frozenset({"loss"}), server(), FedAvg(), "client")
         == "expected an uploaded `model`, got ['loss']"
     )
 
@@ -328,7 +328,7 @@ def missing(*who: str, reason: str = "gone") -> Callable[[Request], Reply]:
 
 def test_a_client_works_on_its_last_accepted_state_and_keeps_the_committed_one() -> None:
     all_of_them = clients(now=server(round=2, attempt=1))
-    old, new = Kept("aa-r1a0x1", 1, "0"), Kept("aa-r2a1x1", 1, "1")
+    old, new = StateRef("aa-r1a0x1", 1, "0"), StateRef("aa-r2a1x1", 1, "1")
     all_of_them.committed = {"a": old}
     down = Down(x=1)
     first, second, third = (all_of_them.request(*one, exchange=2, large=True) for one in (
@@ -398,7 +398,7 @@ def test_nobody_may_be_missing_when_models_are_measured() -> None:
         lambda request: Reply(request.client, Up(x=1), measured=[] if request.exchange else [ROW])
     )
     round = cohort(of)
-    round.provisional = {"b": Kept("bb-r1a0x1", 1, "0")}
+    round.provisional = {"b": StateRef("bb-r1a0x1", 1, "0")}
     found = of.measure("@measure", [("b", Record(y=2)), ("a", Record(y=3))], round)
     assert [(client, up.x, rows) for client, up, rows in found] == [
         ("b", 1, [ROW]),
@@ -487,8 +487,8 @@ def test_the_entries_that_most_replies_have_are_those_that_count() -> None:
     assert round.record.rejected == [(0, 1, "a", "expected the entries ['value'], got ['other']")]
 
 
-def kept(client: str, exchange: int, round: int = 1) -> Kept:
-    return Kept(state_name(client, round, 0, exchange), 10, "0" * 64)
+def kept(client: str, exchange: int, round: int = 1) -> StateRef:
+    return StateRef(state_name(client, round, 0, exchange), 10, "0" * 64)
 
 
 def test_states_of_replies_that_count_stand_and_the_files_of_others_go() -> None:
@@ -548,7 +548,7 @@ def test_a_round_needs_its_floor_and_after_the_last_anybody_will_do(
     if enough:
         assert len(cohort(of).run(of.method.count)) == 3 - len(lost)
     else:
-        with pytest.raises(GivenUp, match=f"^{3 - len(lost)} of 3 replies counted$"):
+        with pytest.raises(RoundAborted, match=f"^{3 - len(lost)} of 3 replies counted$"):
             cohort(of).run(of.method.count)
 
 
@@ -578,7 +578,8 @@ def test_before_round_1_those_who_did_not_answer_are_asked_again(
     left.update(b=3)
     round = cohort(of)
     with pytest.raises(
-        GivenUp, match=r"^every client has to answer, and 1 of 3 did not; the first, 'b': gone$"
+        RoundAborted,
+        match=r"^every client has to answer, and 1 of 3 did not; the first, 'b': gone$",
     ):
         round.run(of.method.count)
     assert len(of.transport.asked) == 6 and round.record.virtual_seconds is None
@@ -587,7 +588,7 @@ def test_before_round_1_those_who_did_not_answer_are_asked_again(
 def test_a_strict_exchange_bans_who_failed() -> None:
     of = clients(missing("c", "b"))
     round = cohort(of)
-    with pytest.raises(GivenUp, match="^client 'b' left in a step that needs all$"):
+    with pytest.raises(RoundAborted, match="^client 'b' left in a step that needs all$"):
         round.run(of.method.count, strict=True)
     assert round.banned == {"b", "c"}
     whole = clients()
@@ -624,7 +625,7 @@ def test_faults_of_a_round_strike_its_requests_and_tell_the_virtual_time() -> No
 
 def test_shares_are_told_as_parts_of_one() -> None:
     round = cohort(clients())
-    door = round.door()
+    door = round.restricted_view()
     assert door.ids == list("abc") and not {"clients", "server", "record"} & set(dir(door))
     door.weighed(["a", "c"], Weights(np.array([1.0, 2.0]), absent={"b": 1.0}))
     assert round.record.weights == {"a": 0.25, "c": 0.5, "b": 0.25}

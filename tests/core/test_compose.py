@@ -10,7 +10,7 @@ import pytest
 
 import equipoise as eq
 from equipoise.client import Client
-from equipoise.composition import Unsound, compose
+from equipoise.composition import IncompatibleComposition, compose
 from equipoise.experiment.specifications import method_from, spec_of
 from equipoise.method import Method, Ups, Weights
 from equipoise.methods.fedavg import FedAvg
@@ -107,7 +107,7 @@ def test_a_method_in_two_slots_remembers_once(tmp_path: Path) -> None:
         compose(FedAvg(), weights=ByLoss(), beside=ByLoss()), tmp_path / "run", "mlp", rounds=1
     )
     assert server_state(run)["@byloss"]["visits"] == 4
-    with pytest.raises(Unsound, match="two slots with different settings"):
+    with pytest.raises(IncompatibleComposition, match="two slots with different settings"):
         compose(FedAvg(), weights=ByLoss(), beside=ByLoss(power=2.0))
 
 
@@ -142,7 +142,7 @@ class OwnUpdate(Method):
 def test_an_unsound_composition_is_refused_with_the_reason(
     base: Method, guests: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(Unsound, match=reason) as caught:
+    with pytest.raises(IncompatibleComposition, match=reason) as caught:
         compose(base, **guests)
     assert type(base).__name__ in str(caught.value) and type(
         next(iter(guests.values()))
@@ -151,7 +151,7 @@ def test_an_unsound_composition_is_refused_with_the_reason(
 
 def test_slots_are_given_at_once() -> None:
     assert compose(base := FedAvg()) is base
-    with pytest.raises(Unsound, match="a composition already"):
+    with pytest.raises(IncompatibleComposition, match="a composition already"):
         compose(compose(FedAvg(), weights=ByLoss()), beside=Slow())
     with pytest.raises(ValueError, match="it does not change inputs"):
         eq.Experiment(method={"name": "fedavg", "inputs": "fedprox"})

@@ -18,7 +18,7 @@ import equipoise as eq
 from equipoise import method
 from equipoise.client import Client, Inputs
 from equipoise.comparison.plan import plan
-from equipoise.composition import Composed, Unsound, compose, composed, parts
+from equipoise.composition import Composed, IncompatibleComposition, compose, composed, parts
 from equipoise.data import federate
 from equipoise.experiment.specifications import method_from, spec_of
 from equipoise.method import Cohort, Method, Served, Ups, Weights
@@ -53,7 +53,7 @@ def test_a_changed_one_is_checked_again() -> None:
     one = compose(FedProx(mu=0.1), weights=ByLoss(power=2.0))
     assert replace(one, base=FedAvg()) == compose(FedAvg(), weights=ByLoss(power=2.0))  # type: ignore[call-arg]
     assert replace(one, guests={"beside": Slow()}) == compose(FedProx(mu=0.1), beside=Slow())  # type: ignore[call-arg]
-    with pytest.raises(Unsound, match="never weighs"):
+    with pytest.raises(IncompatibleComposition, match="never weighs"):
         replace(one, base=eq.methods.make("standalone"))  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="unknown slot 'weight'; did you mean 'weights'"):
         Composed(FedAvg(), {"weight": ByLoss()})
@@ -390,7 +390,7 @@ class Learning(Shifted):
 def test_what_would_not_do_what_it_says_is_refused(
     base: Method, guests: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(Unsound, match=reason):
+    with pytest.raises(IncompatibleComposition, match=reason):
         compose(base, **guests)
 
 
@@ -423,7 +423,9 @@ class BringingBase(Bringing, FedAvg):
     [(FedAvg(), "model"), (FedAvg(), "private"), (BringingBase(brings="extra"), "extra")],
 )
 def test_a_guest_does_not_replace_a_network(base: Method, brings: str, tmp_path: Path) -> None:
-    with pytest.raises(Unsound, match=f"Bringing brings a model '{brings}', which would replace"):
+    with pytest.raises(
+        IncompatibleComposition, match=f"Bringing brings a model '{brings}', which would replace"
+    ):
         played(settings(compose(base, beside=Bringing(brings=brings))), tmp_path / "run")
 
 

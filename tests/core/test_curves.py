@@ -15,7 +15,7 @@ from sklearn.metrics import average_precision_score, balanced_accuracy_score, ro
 import equipoise as eq
 from equipoise import simulate
 from equipoise.data import federate
-from equipoise.metrics import counts
+from equipoise.metrics import score_histograms
 from equipoise.runs import Run
 from equipoise.runs.clinical import clinical, derived, unequal
 from equipoise.runs.scores import counted
@@ -69,7 +69,7 @@ def test_counts_are_those_of_every_served_model(classes: int, tmp_path: Path) ->
         assert list(tables) == ["a", "b"], "the third has 18 test rows"
         for client, table in tables.items():
             p, y = scores(run, data, client, model)
-            assert counts.fault(table, classes, len(y)) is None
+            assert score_histograms.fault(table, classes, len(y)) is None
             for c in range(classes):
                 bins = np.rint(100 * p[:, c]).astype(int)
                 assert table[c, 0].tolist() == np.bincount(bins[y == c], minlength=101).tolist()
@@ -79,7 +79,9 @@ def test_counts_are_those_of_every_served_model(classes: int, tmp_path: Path) ->
         p, y = scores(run, data, client, "personal")
         chosen = [1] if classes == 2 else range(classes)
         exact = np.mean([roc_auc_score(y == c, p[:, c]) for c in chosen])
-        assert abs(derived(run)["auroc"][client] - exact) <= counts.resolution(table) + 1e-12
+        assert (
+            abs(derived(run)["auroc"][client] - exact) <= score_histograms.resolution(table) + 1e-12
+        )
         assert derived(run)["balanced_accuracy"][client] == pytest.approx(
             balanced_accuracy_score(y, p.argmax(1)), abs=1e-12
         )
@@ -144,7 +146,7 @@ def test_a_shared_test_set_is_counted_once(tmp_path: Path) -> None:
     )
     run = eq.run(wanted, tmp_path / "run", Watcher())
     assert list(run.counts()) == ["all"] and list(run.majority()) == ["all"]
-    assert counts.total(run.counts()["all"]) == run.store.meta("shared test")
+    assert score_histograms.total(run.counts()["all"]) == run.store.meta("shared test")
 
 
 def test_equal_classes_regression_and_many_classes_say_nothing(tmp_path: Path) -> None:
@@ -174,7 +176,7 @@ def test_sites_that_are_unequal_in_opposite_ways_are_unequal(tmp_path: Path) -> 
     run = finished(
         tmp_path / "run", eq.from_sites({"a": (x, ill), "b": (x + 1, 1 - ill)}), method="fedavg"
     )
-    assert counts.majority(counts.pooled(list(run.counts().values()))) < 0.6
+    assert score_histograms.majority(score_histograms.pooled(list(run.counts().values()))) < 0.6
     assert unequal(run.counts()) and set(clinical(run)) == {"a", "b"}
 
 

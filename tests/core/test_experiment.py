@@ -12,21 +12,21 @@ import yaml
 from torch import nn
 
 import equipoise as eq
-from equipoise.checked.imports import Imports
 from equipoise.experiment import (
     ConfigurationError,
     Participation,
+    build,
     experiment,
     flat,
     load,
-    preparing,
     with_settings,
 )
-from equipoise.experiment.preparing import prepare, try_precision
+from equipoise.experiment.build import prepare, try_precision
 from equipoise.experiment.sections import Faults
 from equipoise.experiment.specifications import method_spec
 from equipoise.methods.fedprox import FedProx
 from equipoise.task import Task
+from equipoise.validation.imports import Imports
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_auto_is_named_by_the_shape_of_the_data_and_other_models_stay() -> None:
     assert eq.Experiment(models={"private": "mlp"}).architectures() == {
         "private": "mlp"
     } and wanted.architectures() == {"model": "auto"}
-    assert eq.Experiment(method="fedprox").as_names()["method"] == {
+    assert eq.Experiment(method="fedprox").to_spec()["method"] == {
         "name": "fedprox",
         "average": "size",
         "mu": FedProx().mu,
@@ -471,7 +471,7 @@ def test_bfloat16_is_tried_in_a_process_of_its_own_and_only_where_asked_for(
     asked: list[Any] = []
     ended = SimpleNamespace(returncode=0, stderr="")
     monkeypatch.setattr(subprocess, "run", lambda words, **_: asked.append(words) or ended)
-    preparing._try_bfloat16.cache_clear()
+    build._try_bfloat16.cache_clear()
     try:
         try_precision(eq.Experiment())
         assert asked == []
@@ -487,11 +487,11 @@ def test_bfloat16_is_tried_in_a_process_of_its_own_and_only_where_asked_for(
             (-4, "", "it ended with code -4"),
             (1, "Traceback\nRuntimeError: no", "RuntimeError: no"),
         ):
-            preparing._try_bfloat16.cache_clear()
+            build._try_bfloat16.cache_clear()
             with pytest.raises(
                 ConfigurationError,
                 match=rf"bfloat16 does not work on this machine \({said}\); use float32",
             ):
                 try_precision(wanted)
     finally:
-        preparing._try_bfloat16.cache_clear()
+        build._try_bfloat16.cache_clear()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equipoise.client import Client, Done
+from equipoise.client import Client, FitResult
 from equipoise.losses.terms import Batch, Loss, supervised, term
 from equipoise.models import Outputs
 from equipoise.training.workbench import Workbench
@@ -56,7 +56,7 @@ def order(client: Client, **options: Any) -> list[int]:
     return torch.cat([batch.indices for batch in seen]).tolist()
 
 
-def end(client: Client, **options: Any) -> tuple[Tree, Done]:
+def end(client: Client, **options: Any) -> tuple[Tree, FitResult]:
     """The tree after one fit from the initial model."""
     model = client.load(None)
     done = client.fit(model, **options)

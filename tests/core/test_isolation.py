@@ -25,7 +25,7 @@ from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.storage.store import RunError
 from equipoise.transports.base import ClientError, state_name
-from equipoise.transports.isolation import Late, can_interrupt, settings_kept, time_limit
+from equipoise.transports.isolation import Late, can_interrupt, preserve_global_state, time_limit
 from tests.helpers.runs import assert_same, everything, played, settings, sites
 
 
@@ -61,7 +61,7 @@ def test_a_setting_ends_with_the_step(what: str, fails: bool) -> None:
     for _ in range(2):  # the second time the state of numpy's generator is known already
         before = seen()
         try:
-            with settings_kept():
+            with preserve_global_state():
                 change()
                 assert seen() != before
                 if fails:
@@ -76,12 +76,12 @@ def test_numbers_drawn_between_steps_count_and_a_waiting_normal_is_not_lost() ->
         for _ in range(draws):
             np.random.randn()  # noqa: NPY002
         before = numpy_state()
-        with settings_kept():
+        with preserve_global_state():
             np.random.randn()  # noqa: NPY002
-            with settings_kept():
+            with preserve_global_state():
                 np.random.randn()  # noqa: NPY002
         assert numpy_state() == before
-        with settings_kept():
+        with preserve_global_state():
             pass
         assert numpy_state() == before
 

@@ -16,7 +16,7 @@ ROOT = SOURCE / "equipoise"
 
 # Packages and modules of the root, lowest first: each may import what stands before it, and nothing behind.
 ORDER = [
-    "version", "streams", "task", "tree", "checked", "records", "models", "metrics", "losses", "weighting", "data", "training", "client", "server",
+    "version", "streams", "task", "tree", "validation", "records", "models", "metrics", "losses", "weighting", "data", "training", "client", "server",
     "method", "composition", "methods", "experiment", "storage", "transports", "engine", "runs", "simulate", "comparison", "report", "watch", "auditing", "testing",
     "cli", "__main__", "",
 ]  # fmt: skip
@@ -33,7 +33,7 @@ LATE = {
     "equipoise.data.sets.files": "as above",
     "equipoise.simulate": "Ray comes with the first run on a cluster",
     "equipoise.transports": "a parent of processes imports what its children need once, when it has some",
-    "equipoise.comparison.side_by_side": "the program of the child processes is imported by nobody who does not run it",
+    "equipoise.comparison.executor": "the program of the child processes is imported by nobody who does not run it",
 }
 MOST_AT_THE_ROOT = 14
 

@@ -17,7 +17,7 @@ from safetensors import safe_open
 import equipoise as eq
 from equipoise.data import federate
 from equipoise.experiment import ConfigurationError
-from equipoise.metrics import counts
+from equipoise.metrics import score_histograms
 from equipoise.runs import Run, export
 from equipoise.runs.scores import counted, tables
 from equipoise.simulate import Simulation, _pool
@@ -181,7 +181,7 @@ def test_counts_are_tables_of_one_model_and_split() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("class", 2), ("class", -1), ("score", -1), ("score", counts.BINS)]
+    ("key", "value"), [("class", 2), ("class", -1), ("score", -1), ("score", score_histograms.BINS)]
 )
 def test_counts_of_a_class_or_score_that_cannot_be_are_refused(key: str, value: int) -> None:
     with pytest.raises(RunError, match=f"its counts of scores name class .*{value}"):

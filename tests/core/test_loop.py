@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from equipoise.engine import rounds as module
-from equipoise.engine.keeping import commit, restored
+from equipoise.engine.commit import commit, restored
 from equipoise.engine.rounds import Loop
 from equipoise.experiment import Experiment
 from equipoise.method import Cohort
@@ -21,7 +21,7 @@ from equipoise.server import Server, ServerData
 from equipoise.storage.files import digest, place
 from equipoise.storage.store import RoundRecord, RunError, Store
 from equipoise.task import Task
-from equipoise.transports.base import Kept, Reply, Request, Watcher, state_file, state_name
+from equipoise.transports.base import Reply, Request, StateRef, Watcher, state_file, state_name
 from equipoise.tree import Tree
 
 
@@ -69,7 +69,7 @@ class Post:
     def answer(self, request: Request) -> Reply:
         if (request.round, request.attempt, request.client) in self.silent:
             return Reply(request.client, failure="gone")
-        kept = Kept(
+        kept = StateRef(
             state_name(request.client, request.round, request.attempt, request.exchange),
             1,
             "0" * 64,
@@ -134,7 +134,7 @@ class Play:
         self.loop = Loop(*given)
         patch.setattr(module, "commit", self.commit)
         patch.setattr(module, "restored", lambda store, clients: State(count=last))
-        patch.setattr(module, "Measuring", self.measuring)
+        patch.setattr(module, "Evaluator", self.measuring)
 
     def commit(self, store: Any, state: State, cohort: Any, keep: int, last: bool) -> State:
         assert keep == 5
@@ -345,7 +345,7 @@ def test_a_commit_keeps_the_round_and_a_restart_finds_it(keeps: str, tmp_path: P
     for name in names.values():
         write(Record(x=1), place(store.files, state_file(name)))
     kept = {
-        client: Kept(
+        client: StateRef(
             name,
             (store.files / state_file(name)).stat().st_size,
             digest(store.files / state_file(name)),
@@ -354,7 +354,7 @@ def test_a_commit_keeps_the_round_and_a_restart_finds_it(keeps: str, tmp_path: P
     }
     (store.files / "aa").mkdir(exist_ok=True)
     (store.files / "aa" / "reply-aa-r1a0x1.safetensors").touch()
-    old = Kept("cc-r0a0x1", 1, "0" * 64)
+    old = StateRef("cc-r0a0x1", 1, "0" * 64)
     clients: Any = SimpleNamespace(
         committed={"c": old},
         server=SimpleNamespace(joined=[], rounds=2),

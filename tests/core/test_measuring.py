@@ -12,10 +12,10 @@ import torch
 from sklearn.metrics import log_loss
 
 from equipoise.engine import evaluation
-from equipoise.engine.evaluation import Measuring, alike, check_main
+from equipoise.engine.evaluation import Evaluator, alike, check_main
 from equipoise.experiment import Evaluation
 from equipoise.method import Served, Ups
-from equipoise.metrics import counts
+from equipoise.metrics import score_histograms
 from equipoise.records import Down, Record, State, Up
 from equipoise.storage.store import RoundRecord, RunError
 from equipoise.task import Task
@@ -168,10 +168,10 @@ def test_models_for_all_are_left_to_the_server_on_the_shared_test_set(same: bool
     ]  # fmt: skip
     assert (
         set(up.curves) == ({"own"} if same else {"all", "own"})
-        and counts.total(up.curves["own"].numpy()) == 40
+        and score_histograms.total(up.curves["own"].numpy()) == 40
     )
     assert (
-        up.curves["own"][1, counts.NEGATIVES].sum() == 0
+        up.curves["own"][1, score_histograms.NEGATIVES].sum() == 0
     )  # of the shared test set, which has one class
 
 
@@ -182,7 +182,7 @@ def test_counts_and_the_majority_are_for_the_last_measurement_and_those_who_may(
     assert set(asked(method)[0]) == {"served"}
     assert set(asked(method, ending=True, curves=False)[0]) == {"served", "majority"}
     up, _ = asked(method, ending=True, curves=True)
-    assert up.majority == 0.75 and counts.total(up.curves["own"].numpy()) == 40
+    assert up.majority == 0.75 and score_histograms.total(up.curves["own"].numpy()) == 40
     assert set(asked(method, ending=True, curves=True, splits=["validation"])[0]) == {"served"}
     number = Client()
     number.task = NUMBER
@@ -245,10 +245,10 @@ def test_counts_are_of_enough_samples_and_not_too_many_classes() -> None:
     (table,) = curves.of(TWO, torch.zeros(30, 2), torch.zeros(30, dtype=torch.long), "m").values()
     assert (
         table.dtype == torch.int32
-        and table[0, counts.POSITIVES, 50] == 30
+        and table[0, score_histograms.POSITIVES, 50] == 30
         and curves.fault(table, TWO) is None
     )
-    few = torch.from_numpy(counts.counted(np.full((29, 2), 0.5), np.zeros(29, int)))
+    few = torch.from_numpy(score_histograms.counted(np.full((29, 2), 0.5), np.zeros(29, int)))
     assert curves.fault(
         few, TWO
     ) == "expected 30 samples or more" and "expected counts of shape" in str(
@@ -265,7 +265,9 @@ def test_the_majority_is_the_share_of_the_most_frequent_class() -> None:
 
 
 def test_a_row_is_kept_for_every_class_and_score_that_occurs() -> None:
-    table = torch.from_numpy(counts.counted([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6]], [0, 1, 0]))
+    table = torch.from_numpy(
+        score_histograms.counted([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6]], [0, 1, 0])
+    )
     assert curves.rows("ada", "m", "test", table) == [
         ("ada", "m", "test", 0, 20, 0, 1, 0, 0), ("ada", "m", "test", 0, 40, 1, 0, 0, 0), ("ada", "m", "test", 0, 90, 1, 0, 1, 0),
         ("ada", "m", "test", 1, 10, 0, 1, 0, 0), ("ada", "m", "test", 1, 60, 0, 1, 0, 1), ("ada", "m", "test", 1, 80, 1, 0, 1, 0),
@@ -336,7 +338,7 @@ def measuring(
         own,
         ending,
     )
-    return Measuring(*given)
+    return Evaluator(*given)
 
 
 @pytest.mark.parametrize(
@@ -481,7 +483,7 @@ def test_a_majority_is_a_share(share: Any, counts: bool) -> None:
 
 @pytest.mark.parametrize(("shared", "split"), [(0, "test"), (7, "shared")])
 def test_counts_are_taken_from_those_who_were_asked(shared: int, split: str) -> None:
-    table = torch.from_numpy(counts.counted(np.full((30, 2), 0.5), np.zeros(30, int)))
+    table = torch.from_numpy(score_histograms.counted(np.full((30, 2), 0.5), np.zeros(30, int)))
     one = measuring(None, shared=shared, ending=True, no_curves=("b",))
     one._take("a", Up(curves={"m": table}))
     (taken,) = one.counts

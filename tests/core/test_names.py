@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import equipoise as eq
-from equipoise.checked import text
-from equipoise.checked.names import checked_name, is_unicode, nearest, quoted
 from equipoise.storage.store import RunError
+from equipoise.validation import text
+from equipoise.validation.names import checked_name, is_unicode, nearest, quoted
 from tests.helpers.stores import made_up_run
 
 GOOD = [

@@ -17,7 +17,7 @@ from equipoise import simulate
 from equipoise.client import Client
 from equipoise.data import federate
 from equipoise.engine.evaluation import SHARED_CHUNK
-from equipoise.experiment.preparing import _try_bfloat16
+from equipoise.experiment.build import _try_bfloat16
 from equipoise.losses.terms import Batch, supervised, term
 from equipoise.method import Cohort
 from equipoise.methods.fedavg import FedAvg

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.checked import plainyaml
 from equipoise.experiment import ConfigurationError, Experiment
-from equipoise.metrics import accuracy_variance, between_client_variance, counts
+from equipoise.metrics import accuracy_variance, between_client_variance, score_histograms
 from equipoise.metrics.registry import find
 from equipoise.runs import Run, clinical, summary
 from equipoise.runs.convergence import Curve, best_of, in_words, mean_curve, rounds_to, still_rising
 from equipoise.runs.export import _card, _evidence
-from equipoise.runs.reference import check_comparable, judges, reference_of, runs_in
+from equipoise.runs.reference import check_comparable, is_baseline_for, reference_of, runs_in
 from equipoise.runs.summary import (
     best_round,
     metrics_of,
@@ -36,6 +35,7 @@ from equipoise.simulate import configuration, fresh_folder, on_cluster, tell
 from equipoise.storage.store import RoundRecord, RunError, Store
 from equipoise.task import Task
 from equipoise.transports.base import Watcher
+from equipoise.validation import safe_yaml
 from tests.helpers.stores import made_up_run
 
 
@@ -533,8 +533,10 @@ def test_a_reference_shares_data_and_schedule(key: str, value: Any) -> None:
         "models": {},
     }
     own = {**config, "method": {"name": "fedavg"}}
-    assert judges(config, "d", own, "d") and not judges(config, "d", {**own, key: value}, "d")
-    assert not judges(config, "d", own, "e") and not judges(own, "d", own, "d")
+    assert is_baseline_for(config, "d", own, "d") and not is_baseline_for(
+        config, "d", {**own, key: value}, "d"
+    )
+    assert not is_baseline_for(config, "d", own, "e") and not is_baseline_for(own, "d", own, "d")
 
 
 def test_the_table_of_a_run_is_read_by_columns_and_conditions(stores: Path) -> None:
@@ -605,7 +607,7 @@ def test_a_diverged_value_is_nan_and_a_run_that_nobody_works_on_is_stopped(
 
 def table(positives: int, negatives: int) -> np.ndarray:
     """Counts of two classes: so many samples of the second and of the first, all with the score 50."""
-    found = np.zeros((2, 4, counts.BINS), np.int64)
+    found = np.zeros((2, 4, score_histograms.BINS), np.int64)
     found[1, 0, 50], found[1, 1, 50], found[0, 0, 50], found[0, 1, 50] = (
         positives,
         negatives,
@@ -674,7 +676,7 @@ def test_an_experiment_that_is_too_long_to_be_read_again_is_refused(
         "rounds:"
     )
     for most, fits in ((len(text.encode()), True), (len(text.encode()) - 1, False)):
-        monkeypatch.setattr("equipoise.checked.plainyaml.MOST_BYTES", most)
+        monkeypatch.setattr("equipoise.validation.safe_yaml.MOST_BYTES", most)
         with (
             nullcontext()
             if fits
@@ -687,9 +689,9 @@ def test_an_experiment_that_is_too_long_to_be_read_again_is_refused(
 
 def test_an_experiment_that_is_no_plain_yaml_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(text: str, where: str) -> None:
-        raise plainyaml.Unreadable(f"{where} is odd")
+        raise safe_yaml.Unreadable(f"{where} is odd")
 
-    monkeypatch.setattr("equipoise.checked.plainyaml.parsed", refused)
+    monkeypatch.setattr("equipoise.validation.safe_yaml.parsed", refused)
     with pytest.raises(ConfigurationError, match="this experiment, written to a file, is odd"):
         configuration(Experiment())
 

@@ -12,7 +12,7 @@ import torch
 
 from equipoise.records import Down, Record, Up, pack, unpack
 from equipoise.transports import wire
-from equipoise.transports.base import Kept, Reply, Request
+from equipoise.transports.base import Reply, Request, StateRef
 from equipoise.transports.workers import sockets
 from equipoise.tree import Tree
 
@@ -186,7 +186,7 @@ def test_requests_and_replies_survive_their_short_form() -> None:
     reply = Reply(
         "ada",
         Up(),
-        Kept("s-r3a1x1", 7, "d"),
+        StateRef("s-r3a1x1", 7, "d"),
         failure="",
         seconds=0.5,
         steps=4,

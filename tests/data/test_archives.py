@@ -14,13 +14,13 @@ import pytest
 from PIL import Image
 
 import equipoise as eq
-from equipoise.checked.imports import NotAllowed
 from equipoise.data import DataConfig, federate, load, sets
 from equipoise.data.dataset import TEST, TRAIN, VALIDATION
 from equipoise.data.sets import archives
 from equipoise.data.sets.common import CIFAR10
 from equipoise.data.sets.registered import RegisteredSet
 from equipoise.experiment import ConfigurationError, experiment
+from equipoise.validation.imports import NotAllowed
 
 RNG = np.random.default_rng(0)
 pytestmark = pytest.mark.usefixtures("folder")

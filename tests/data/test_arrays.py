@@ -13,8 +13,8 @@ import pytest
 import torch
 from PIL import Image
 
-from equipoise.data import Column, Dataset, from_arrays, from_image_folder, from_sites, own
-from equipoise.data.own import (
+from equipoise.data import Column, Dataset, from_arrays, from_image_folder, from_sites, user_data
+from equipoise.data.user_data import (
     common_size,
     image_files,
     image_shape,
@@ -361,16 +361,16 @@ def test_pictures_that_are_too_large_or_none_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = saved(tmp_path / "a.png", (4, 5))
-    assert own.MOST_PIXELS == 50_000_000
-    monkeypatch.setattr(own, "MOST_PIXELS", 20)
+    assert user_data.MOST_PIXELS == 50_000_000
+    monkeypatch.setattr(user_data, "MOST_PIXELS", 20)
     assert image_shape(file) == (3, 5, 4)
-    monkeypatch.setattr(own, "MOST_PIXELS", 19)
+    monkeypatch.setattr(user_data, "MOST_PIXELS", 19)
     with pytest.raises(
         ValueError,
         match=r"a\.png: expected an image of at most 19 pixels; this one has more, scale it down",
     ):
         image_shape(file)
-    monkeypatch.setattr(own, "MOST_PIXELS", 10**9)
+    monkeypatch.setattr(user_data, "MOST_PIXELS", 10**9)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 15)  # Pillow's own bound, a warning there
     with pytest.raises(ValueError, match="this one has more, scale it down"):
         image_shape(file)

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from equipoise.data import DataConfig
-from equipoise.data.check import Understanding, understood
+from equipoise.data.check import DataReport, understood
 
 Rows = list[list[str]]
 HEADER = ["age", "ward", "pressure", "label"]
@@ -39,7 +39,7 @@ def write(folder: Path, sites: dict[str, Rows], header: list[str] = HEADER) -> P
     return folder
 
 
-def look(folder: Path, **settings: object) -> Understanding:
+def look(folder: Path, **settings: object) -> DataReport:
     return understood(DataConfig(name=str(folder), **settings))
 
 

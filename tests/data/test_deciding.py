@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from equipoise.data import Column, Dataset, from_arrays
-from equipoise.data.deciding import (
+from equipoise.data.schema import ColumnSchema, Schema
+from equipoise.data.schema_inference import (
     completed,
     date_formats,
     days,
@@ -18,7 +19,6 @@ from equipoise.data.deciding import (
     schema_of,
     with_schema,
 )
-from equipoise.data.schema import ColumnSchema, Schema
 
 
 def column(

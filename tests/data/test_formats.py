@@ -18,7 +18,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from equipoise.data.sets import archives, files
-from equipoise.data.sets.stored import plain
+from equipoise.data.sets.safe_unpickler import plain
 
 
 def gz(file: Path, raw: bytes) -> Path:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.data.check import Seen, Site, Understanding
+from equipoise.data.check import ColumnReport, DataReport, Site
 from equipoise.data.federation import Federation, Parts
 from equipoise.data.roster import PARTS, Roster, fingerprint, old_fingerprint, roster_of
 from equipoise.data.samples import Samples
 from equipoise.data.schema import Schema
-from equipoise.data.words import in_words, model_in_words
+from equipoise.data.summary_text import in_words, model_in_words
 from equipoise.task import Task
 
 TASK = Task("classification", (2,), 10)
@@ -155,13 +155,13 @@ def test_sides_join_with_equal_tasks_and_shared_sets_only(changed: dict[str, Any
     assert replace(roster("a"), **shared).fingerprint != roster("a").fingerprint
 
 
-def understanding(sites: int, **changed: object) -> Understanding:
+def understanding(sites: int, **changed: object) -> DataReport:
     columns = (
-        Seen("age", "number", 0, "scaled"),
-        Seen("note", "text", 0, "left out"),
-        Seen("pulse", "number", 2, "scaled"),
+        ColumnReport("age", "number", 0, "scaled"),
+        ColumnReport("note", "text", 0, "left out"),
+        ColumnReport("pulse", "number", 2, "scaled"),
     )
-    made = Understanding(
+    made = DataReport(
         "mine",
         "classification",
         "sick",

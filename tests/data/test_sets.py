@@ -19,7 +19,7 @@ from scipy.io import savemat
 from equipoise.data import DataConfig, federate, sets
 from equipoise.data.sets.files import cifar_sheets
 from equipoise.data.sets.registered import RegisteredSet
-from equipoise.data.sets.stored import plain
+from equipoise.data.sets.safe_unpickler import plain
 
 RNG = np.random.default_rng(0)
 pytestmark = pytest.mark.usefixtures("folder")

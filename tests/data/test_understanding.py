@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from equipoise.data import Column, DataConfig, check, from_arrays
-from equipoise.data.check import Understanding, understood
+from equipoise.data.check import DataReport, understood
 from equipoise.data.schema import Schema
 
 
-def look(folder: Path, files: dict[str, str], **settings: Any) -> Understanding:
+def look(folder: Path, files: dict[str, str], **settings: Any) -> DataReport:
     for name, text in files.items():
         (folder / name).write_text(text)
     return understood(DataConfig(name=str(folder), **settings))
@@ -27,7 +27,7 @@ def column(cells: list[str]) -> str:
     )
 
 
-def said(found: Understanding, of: str) -> list[str]:
+def said(found: DataReport, of: str) -> list[str]:
     return [warning for warning in found.warnings if warning.startswith(of)]
 
 

@@ -16,11 +16,11 @@ import yaml
 from torch import nn
 
 import equipoise as eq
-from equipoise.checked.imports import FromFile, Imports, permitted
 from equipoise.experiment import ConfigurationError, experiment, load
 from equipoise.simulate import Simulation, job_of
 from equipoise.storage.store import RunError
 from equipoise.transports.base import Watcher
+from equipoise.validation.imports import FromFile, Imports, permitted
 from tests.helpers.runs import folder_of, sites
 from tests.helpers.terminal import Terminal
 
@@ -365,7 +365,7 @@ def test_a_package_with_an_entry_point_is_allowed(
 ) -> None:
     points = {group: [EntryPoint("net", "strange_package:Net", group)]}
     monkeypatch.setattr(
-        "equipoise.checked.imports.entry_points", lambda group: points.get(group, [])
+        "equipoise.validation.imports.entry_points", lambda group: points.get(group, [])
     )
     assert experiment(load(_write(place / "e.yaml", method="strange_package:Own"))).build_method()
     with pytest.raises(ConfigurationError, match="is named by a file"):

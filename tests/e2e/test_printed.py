@@ -15,7 +15,6 @@ import pytest
 from rich.console import Console
 
 from equipoise import cli
-from equipoise.checked.imports import FromFile
 from equipoise.cli import comparison_output, output
 from equipoise.cli.run import _against_alone
 from equipoise.comparison.entries import Entry
@@ -25,6 +24,7 @@ from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.runs import Run
 from equipoise.storage.store import RoundRecord, RunError, Store
 from equipoise.transports.measuring import OUTPUTS
+from equipoise.validation.imports import FromFile
 from tests.helpers.stores import made_up_result, made_up_run
 
 Printed = Callable[[], list[str]]

@@ -14,14 +14,14 @@ import typer
 
 import equipoise as eq
 from equipoise import methods
-from equipoise.checked.imports import FromFile
 from equipoise.cli import compare, comparison_output, data, output, watch
 from equipoise.cli.methods import _cell, _check
 from equipoise.data import sets
-from equipoise.data.check import Seen, Site, Understanding
+from equipoise.data.check import ColumnReport, DataReport, Site
 from equipoise.data.schema import Schema
 from equipoise.storage.store import RunError
 from equipoise.transports.base import Watcher
+from equipoise.validation.imports import FromFile
 from tests.helpers import audits
 from tests.helpers.stores import made_up_run
 from tests.helpers.terminal import Terminal
@@ -52,9 +52,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Calls:
     made = calls("finished")
     monkeypatch.setattr("equipoise.simulate.run", made)
     monkeypatch.setattr("equipoise.simulate.resume", made)
-    monkeypatch.setattr(
-        "equipoise.transports.workers.processes.this_process_is_plain", lambda: print("plain")
-    )
+    monkeypatch.setattr("equipoise.transports.workers.processes.allow_fork", lambda: print("plain"))
     for name in ("summary", "profile"):
         monkeypatch.setattr(output, name, lambda run, name=name: print(name, run))
     return made
@@ -727,15 +725,15 @@ def test_nodes_are_stopped_and_counted(
 # data
 
 
-def understanding(**more: Any) -> Understanding:
+def understanding(**more: Any) -> DataReport:
     usual: dict[str, Any] = {
         "name": "mine", "task": "classification", "label": "ill", "guessed": False, "columns": (), "files": {}, "warnings": (), "schema": Schema(),
         "sites": (Site("a", 10, 2, {"no": 4, "yes": 6}), Site("b", 5, None, {"no": 5})),
     }  # fmt: skip
-    return Understanding(**(usual | more))
+    return DataReport(**(usual | more))
 
 
-def shown(found: Understanding, **more: Any) -> list[str]:
+def shown(found: DataReport, **more: Any) -> list[str]:
     stream = io.StringIO()
     data.show_understood(found, stream, **more)
     return [line.rstrip() for line in stream.getvalue().splitlines()]
@@ -746,7 +744,7 @@ def test_how_data_are_understood_is_told_site_by_site() -> None:
         "mine: 2 sites, 15 rows, classification, label ill", "site  rows  test rows  no  yes", "a     10    2          4   6", "b     5                5   0",
     ]  # fmt: skip
     sites = (Site("a", 10, 2, {}, {"mean": 1234.56, "lowest": -1.0}),)
-    columns = (Seen("age", "number", 3, "one input"),)
+    columns = (ColumnReport("age", "number", 3, "one input"),)
     files = {"a.csv": "commas", "b.csv": "tabs", "c.csv": "commas"}
     lines = shown(
         understanding(

@@ -16,14 +16,14 @@ from equipoise.transports import performing
 
 
 class Passes(Counter[tuple[str, str]]):
-    """(who, kind) -> samples: who is "client" or "server", kind is "gradient" or "forward". Measuring is not counted."""
+    """(who, kind) -> samples: who is "client" or "server", kind is "gradient" or "forward". Evaluator is not counted."""
 
 
 @contextmanager
 def counted() -> Iterator[Passes]:
     """Counts while experiments run in process (workers=0) inside it: `with counted() as passes: eq.run(...)`."""
     passes, who = Passes(), ["server"]
-    build, step, perform = Workbench._build, performing._step, performing.Performer.perform
+    build, step, perform = Workbench._build, performing._step, performing.ClientExecutor.perform
 
     def built(self: Workbench, key: str) -> Model:
         model = build(self, key)
@@ -48,7 +48,7 @@ def counted() -> Iterator[Passes]:
     with (
         patch.object(Workbench, "_build", built),
         patch.object(performing, "_step", within("client", step)),
-        patch.object(performing.Performer, "perform", within("measuring", perform)),
+        patch.object(performing.ClientExecutor, "perform", within("measuring", perform)),
     ):
         yield passes
     for kind in ("gradient", "forward"):

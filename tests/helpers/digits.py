@@ -83,7 +83,7 @@ def model_of(run: Run) -> Tree:
 
 
 @dataclass
-class Seen:
+class ColumnReport:
     """One update of a run: the server and its state then, the replies, their weights, and the new state."""
 
     server: Any
@@ -94,15 +94,15 @@ class Seen:
 
 
 @contextmanager
-def updates(kind: type[Method]) -> Iterator[list[Seen]]:
+def updates(kind: type[Method]) -> Iterator[list[ColumnReport]]:
     """Every update by a method of this class while experiments run in process."""
-    found: list[Seen] = []
+    found: list[ColumnReport] = []
     original = kind.update
 
     def update(self: Method, server: Any, state: State, ups: Ups, weights: Weights) -> State:
         new = original(self, server, state, ups, weights)
         found.append(
-            Seen(
+            ColumnReport(
                 SimpleNamespace(
                     round=server.round, rounds=server.rounds, lr=server.lr, sizes=server.sizes
                 ),

@@ -338,7 +338,7 @@ def test_a_method_of_a_notebook_runs_in_process_and_says_why_not_in_workers(tmp_
 
 
 PROGRAM = "import json, sys; from equipoise import simulate; from equipoise.experiment import experiment; simulate.run(experiment(json.loads(sys.argv[1])), sys.argv[2])"
-PLAIN = "from equipoise.transports.workers import processes; processes.this_process_is_plain(); "
+PLAIN = "from equipoise.transports.workers import processes; processes.allow_fork(); "
 
 
 def test_forked_workers_give_the_same_bits_and_are_replaced_when_they_die(tmp_path: Path) -> None:

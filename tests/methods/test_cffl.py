@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import equipoise as eq
-from equipoise.composition import Unsound, compose
+from equipoise.composition import IncompatibleComposition, compose
 from equipoise.methods.cffl import CFFL
 from equipoise.methods.fedavg import FedAvg
 from equipoise.records import Down, PerClient, State
@@ -333,7 +333,7 @@ def test_what_it_cannot_do_is_refused_before_round_1(tmp_path: Path) -> None:
     assert "CFFL measures models on validation data at the server, and there are none" in refused(
         lambda: eq.Experiment(data=without, method="cffl"), tmp_path / "none"
     )
-    with pytest.raises(Unsound, match="uploads none"):
+    with pytest.raises(IncompatibleComposition, match="uploads none"):
         compose(CFFL(), weights=FedAvg())
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.composition import Unsound, compose
+from equipoise.composition import IncompatibleComposition, compose
 from equipoise.methods.cgsv import CGSV
 from equipoise.methods.fedavg import FedAvg
 from equipoise.records import Down, PerClient, State
@@ -256,7 +256,7 @@ def test_what_it_cannot_do_is_refused() -> None:
     for wrong in ({"gamma": 0}, {"alpha": 1.2}, {"beta": -1}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             eq.Experiment(method={"name": "cgsv", **wrong})
-    with pytest.raises(Unsound, match="uploads none"):
+    with pytest.raises(IncompatibleComposition, match="uploads none"):
         compose(CGSV(), weights=FedAvg())
-    with pytest.raises(Unsound, match="no weight rule that stands"):
+    with pytest.raises(IncompatibleComposition, match="no weight rule that stands"):
         compose(FedAvg(), weights=CGSV())

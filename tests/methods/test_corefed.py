@@ -14,7 +14,7 @@ import torch
 
 import equipoise as eq
 from equipoise.client import Client
-from equipoise.composition import Unsound, compose
+from equipoise.composition import IncompatibleComposition, compose
 from equipoise.data import federate
 from equipoise.data.federation import Parts
 from equipoise.method import Method, Ups, Weights
@@ -27,7 +27,7 @@ from equipoise.simulate import prepare
 from equipoise.streams import torch_stream
 from equipoise.tree import Tree
 
-Seen = list[tuple[list[list[str]], State, Ups, Weights, State]]
+ColumnReport = list[tuple[list[list[str]], State, Ups, Weights, State]]
 SEED, LR, DECAY, BATCH = 2, 0.1, 0.8, 32
 SMALL = {"name": "mlp", "hidden": [6]}
 
@@ -72,9 +72,9 @@ def client_of(wanted: eq.Experiment, id: str = "0", empty: bool = False, number:
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+def seen(monkeypatch: pytest.MonkeyPatch) -> ColumnReport:
     """Every update of a run: clients of earlier rounds, state, replies, weights, new state."""
-    found: Seen = []
+    found: ColumnReport = []
     original = CoReFed.update
 
     def update(self: CoReFed, server: Any, state: State, ups: Ups, weights: Weights) -> State:
@@ -139,7 +139,9 @@ def plain_scores(
 @pytest.mark.parametrize(
     "method", [CoReFed(), CoReFed(gamma=2.0, k=0.5, beta=0.2), CoReFed(k=8.0, beta=1.0)], ids=str
 )
-def test_rounds_match_a_plain_reference(tmp_path: Path, seen: Seen, method: CoReFed) -> None:
+def test_rounds_match_a_plain_reference(
+    tmp_path: Path, seen: ColumnReport, method: CoReFed
+) -> None:
     wanted = experiment(method)
     eq.run(wanted, out=tmp_path / "run")
     assert len(seen) == 5
@@ -177,7 +179,9 @@ def test_rounds_match_a_plain_reference(tmp_path: Path, seen: Seen, method: CoRe
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
-def test_reuse_matches_a_plain_reference(tmp_path: Path, seen: Seen, optimiser: str) -> None:
+def test_reuse_matches_a_plain_reference(
+    tmp_path: Path, seen: ColumnReport, optimiser: str
+) -> None:
     method = CoReFed(reuse="window", gamma=1.5)
     training = {"optimiser": optimiser, "lr": LR, "lr_decay": DECAY, "batch": BATCH}
     eq.run(experiment(method, rounds=6, training=training), out=tmp_path / "run")
@@ -206,7 +210,7 @@ def test_reuse_matches_a_plain_reference(tmp_path: Path, seen: Seen, optimiser: 
 
 
 def test_a_client_just_outside_the_counting_window_is_still_reused(
-    seen: Seen, tmp_path: Path
+    seen: ColumnReport, tmp_path: Path
 ) -> None:
     """One of two clients per round, then always the other: the absent one's frequency is 0 and counts as 1 / window."""
     drops = [{"round": t, "client": "1", "kind": "drop"} for t in (2, 3, 4, 5)]
@@ -226,7 +230,7 @@ def test_a_client_just_outside_the_counting_window_is_still_reused(
     )
 
 
-def test_weights_of_reused_clients_are_recorded_too(seen: Seen, tmp_path: Path) -> None:
+def test_weights_of_reused_clients_are_recorded_too(seen: ColumnReport, tmp_path: Path) -> None:
     run = eq.run(experiment(CoReFed(reuse="window", gamma=1.5)), out=tmp_path / "run")
     rows, extra = run.weights(), 0
     for row in run.rounds():
@@ -245,7 +249,7 @@ def test_with_everyone_present_reuse_changes_no_bit(tmp_path: Path) -> None:
     assert same(trained(runs[0]), trained(runs[1]))
 
 
-def test_buffers_follow_the_present_clients(tmp_path: Path, seen: Seen) -> None:
+def test_buffers_follow_the_present_clients(tmp_path: Path, seen: ColumnReport) -> None:
     eq.run(
         experiment(
             CoReFed(reuse="window"), model={"name": "cnn", "width": 2, "hidden": 4}, rounds=2
@@ -274,7 +278,7 @@ def test_literal_re_fed_is_fedavg(tmp_path: Path) -> None:
     assert plain.weights() == trained_there.weights()
 
 
-def test_without_gamma_and_k_it_is_the_plain_mean(tmp_path: Path, seen: Seen) -> None:
+def test_without_gamma_and_k_it_is_the_plain_mean(tmp_path: Path, seen: ColumnReport) -> None:
     run = eq.run(experiment(CoReFed(gamma=0, k=0)), out=tmp_path / "run")
     assert len(seen) == run.last_round
     for _, _, ups, _, new in seen:
@@ -282,7 +286,7 @@ def test_without_gamma_and_k_it_is_the_plain_mean(tmp_path: Path, seen: Seen) ->
 
 
 def test_co_fed_weighs_by_participation_alone_and_sends_no_embedding(
-    tmp_path: Path, seen: Seen
+    tmp_path: Path, seen: ColumnReport
 ) -> None:
     eq.run(experiment(CoReFed(ablation="co_fed", gamma=2.0, rep="client")), out=tmp_path / "run")
     uneven = 0
@@ -295,7 +299,7 @@ def test_co_fed_weighs_by_participation_alone_and_sends_no_embedding(
 
 
 def test_released_uses_the_received_model_the_first_batch_and_the_first_client(
-    tmp_path: Path, seen: Seen
+    tmp_path: Path, seen: ColumnReport
 ) -> None:
     wanted = experiment(CoReFed(preset="released"), participation={"number": 3})
     eq.run(wanted, out=tmp_path / "run")
@@ -313,7 +317,7 @@ def test_released_uses_the_received_model_the_first_batch_and_the_first_client(
     assert same(dict(seen[4][4].model), trained(other))  # neither reaches its weights
 
 
-def test_the_client_reading_begins_in_the_second_round(tmp_path: Path, seen: Seen) -> None:
+def test_the_client_reading_begins_in_the_second_round(tmp_path: Path, seen: ColumnReport) -> None:
     variants = [
         CoReFed(),
         CoReFed(rep="client", lambda_con=0, lambda_kd=0),
@@ -375,7 +379,7 @@ def test_slope_of_embedding_distillation() -> None:
     torch.testing.assert_close(z.grad, 2 * 0.3 * (z.detach() - aligned * common))
 
 
-def test_one_client_alone(tmp_path: Path, seen: Seen) -> None:
+def test_one_client_alone(tmp_path: Path, seen: ColumnReport) -> None:
     eq.run(
         experiment(CoReFed(rep="client"), participation={"number": 1}, rounds=3),
         out=tmp_path / "run",
@@ -406,7 +410,7 @@ def test_as_the_weight_rule_of_another_method(tmp_path: Path) -> None:
     [(FedProx(), CoReFed(reuse="window")), (CoReFed(reuse="window"), FedEquilibria())],
 )
 def test_reuse_is_not_taken_apart(base: Method, rule: Method) -> None:
-    with pytest.raises(Unsound):
+    with pytest.raises(IncompatibleComposition):
         compose(base, weights=rule)
 
 

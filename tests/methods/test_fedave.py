@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.composition import Unsound, compose
+from equipoise.composition import IncompatibleComposition, compose
 from equipoise.methods.fedave import FedAVE
 from equipoise.methods.fedavg import FedAvg
 from equipoise.records import Down, PerClient, State
@@ -430,7 +430,7 @@ def test_what_it_cannot_do_is_refused_before_round_1(tmp_path: Path) -> None:
     assert "FedAVE measures models on validation data at the server, and there are none" in refused(
         lambda: eq.Experiment(data=without, method="fedave"), tmp_path / "none"
     )
-    with pytest.raises(Unsound, match="uploads none"):
+    with pytest.raises(IncompatibleComposition, match="uploads none"):
         compose(FedAVE(), weights=FedAvg())
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import equipoise as eq
-from equipoise.composition import Unsound, compose
+from equipoise.composition import IncompatibleComposition, compose
 from equipoise.method import Ups
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.feddc import FedDC
@@ -317,7 +317,7 @@ def test_anything_but_plain_sgd_is_refused(training: dict) -> None:
 
 
 def test_other_weights_and_a_negative_alpha_are_refused() -> None:
-    with pytest.raises(Unsound, match="derived for its own weights"):
+    with pytest.raises(IncompatibleComposition, match="derived for its own weights"):
         compose(FedDC(), weights=FedAvg())
     with pytest.raises(ValueError, match=r"alpha.*greater than or equal to 0.*got -1"):
         eq.Experiment(method={"name": "feddc", "alpha": -1})

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.composition import Unsound, compose
+from equipoise.composition import IncompatibleComposition, compose
 from equipoise.method import Ups
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.feddyn import FedDyn
@@ -248,5 +248,5 @@ def test_it_costs_one_training_and_sends_one_model(tmp_path: Path) -> None:
 def test_what_it_cannot_do_is_refused() -> None:
     with pytest.raises(ValueError, match=r"alpha.*greater than 0.*got 0"):
         eq.Experiment(method={"name": "feddyn", "alpha": 0})
-    with pytest.raises(Unsound, match="derived for its own weights"):
+    with pytest.raises(IncompatibleComposition, match="derived for its own weights"):
         compose(FedDyn(), weights=FedAvg())

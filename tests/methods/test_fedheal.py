@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.composition import Unsound, compose
+from equipoise.composition import IncompatibleComposition, compose
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedheal import FedHEAL
 from equipoise.methods.fedprox import FedProx
@@ -285,9 +285,9 @@ def test_without_masks_it_is_the_weight_rule_of_other_methods(tmp_path: Path) ->
         out=tmp_path / "guest",
     )
     assert own.weights() == guest.weights() and same(model_of(own), model_of(guest))
-    with pytest.raises(Unsound, match="no weight rule that stands"):
+    with pytest.raises(IncompatibleComposition, match="no weight rule that stands"):
         compose(FedAvg(), weights=FedHEAL())
-    with pytest.raises(Unsound, match="derived for its own weights"):
+    with pytest.raises(IncompatibleComposition, match="derived for its own weights"):
         compose(FedHEAL(), weights=FedAvg())
 
 

@@ -12,7 +12,7 @@ import torch
 from scipy.optimize import minimize
 
 import equipoise as eq
-from equipoise.composition import Unsound, compose
+from equipoise.composition import IncompatibleComposition, compose
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedmgda import FedMGDA
 from equipoise.records import State
@@ -250,9 +250,9 @@ def test_bad_parameters_are_refused_before_round_1(tmp_path: Path) -> None:
 
 
 def test_weights_and_update_go_together() -> None:
-    with pytest.raises(Unsound, match="derived for its own weights"):
+    with pytest.raises(IncompatibleComposition, match="derived for its own weights"):
         compose(FedMGDA(), weights=FedAvg())
-    with pytest.raises(Unsound, match="no weight rule that stands"):
+    with pytest.raises(IncompatibleComposition, match="no weight rule that stands"):
         compose(FedAvg(), weights=FedMGDA())
 
 

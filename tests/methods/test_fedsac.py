@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import equipoise as eq
-from equipoise.composition import Unsound, compose
+from equipoise.composition import IncompatibleComposition, compose
 from equipoise.method import Ups
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedsac import FedSAC
@@ -468,5 +468,5 @@ def test_what_it_cannot_do_is_refused_before_round_1(tmp_path: Path) -> None:
     assert "FedSAC deals out hidden units, and the model has no" in refused(
         lambda: eq.Experiment(data=digits, method="fedsac", model=flat), tmp_path / "flat"
     )
-    with pytest.raises(Unsound, match="derived for its own weights"):
+    with pytest.raises(IncompatibleComposition, match="derived for its own weights"):
         compose(FedSAC(), weights=FedAvg())

@@ -17,7 +17,7 @@ import equipoise as eq
 from equipoise import methods
 from equipoise.engine.cohort import RoundCohort
 from equipoise.experiment import ConfigurationError
-from equipoise.experiment.preparing import prepare
+from equipoise.experiment.build import prepare
 from equipoise.method import FAMILIES, NEEDS, NOTIONS, Method
 from equipoise.methods.fedekd import FedeKD
 from equipoise.task import Task

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 import equipoise as eq
-from equipoise.composition import Unsound, compose
+from equipoise.composition import IncompatibleComposition, compose
 from equipoise.method import Ups
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.pfedck import PFedCK
@@ -264,7 +264,7 @@ def test_regression_learns_from_squared_differences(tmp_path: Path) -> None:
 def test_what_it_cannot_do_is_refused() -> None:
     with pytest.raises(ValueError, match=r"clusters.*greater than or equal to 1.*got 0"):
         eq.Experiment(method={"name": "pfedck", "clusters": 0})
-    with pytest.raises(Unsound, match="derived for its own weights"):
+    with pytest.raises(IncompatibleComposition, match="derived for its own weights"):
         compose(PFedCK(), weights=FedAvg())
 
 

@@ -11,7 +11,7 @@ import pytest
 import equipoise as eq
 from equipoise import methods, simulate
 from equipoise.cli import app
-from equipoise.composition import Unsound, compose
+from equipoise.composition import IncompatibleComposition, compose
 from equipoise.experiment.specifications import method_from, spec_of
 from equipoise.method import Method
 from equipoise.methods.fedavg import FedAvg
@@ -219,12 +219,14 @@ def test_stopped_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(base: str, guest: Method, reason: str) -> None:
-    with pytest.raises(Unsound, match=reason):
+    with pytest.raises(IncompatibleComposition, match=reason):
         compose(methods.make(base), finish=guest)
 
 
 def test_a_base_whose_server_has_no_model_is_refused_before_round_1(tmp_path: Path) -> None:
-    with pytest.raises(Unsound, match="PFedCK.*no model that clients could end with"):
+    with pytest.raises(
+        IncompatibleComposition, match="PFedCK.*no model that clients could end with"
+    ):
         ended(made("pfedck"), tmp_path / "run")
 
 

@@ -202,7 +202,7 @@ class Map:
 def learnt(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> Map:
     """Which test runs which line: as it was kept, of files of tests that have changed since learnt anew.
 
-    Kept is {"sources": {version: {file: text}}, "files": {file of tests: {"digest", "version", "rows"}}}; lines are followed to where they stand now.
+    StateRef is {"sources": {version: {file: text}}, "files": {file of tests: {"digest", "version", "rows"}}}; lines are followed to where they stand now.
     """
     kept = root / ".mutation" / "map.json"
     known = json.loads(kept.read_text()) if kept.exists() else {"sources": {}, "files": {}}

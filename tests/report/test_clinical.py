@@ -10,12 +10,14 @@ import pytest
 from matplotlib.colors import to_hex
 from sklearn.metrics import roc_auc_score
 
-from equipoise.metrics import counts
+from equipoise.metrics import score_histograms
 from equipoise.report import clinical, drawing
 from equipoise.task import Task
 
 # Scores of two positives and three negatives in per cent, whose curve can be read off.
-FEW = counts.counted([[0.1, 0.9], [0.4, 0.6], [0.4, 0.6], [0.9, 0.1], [0.9, 0.1]], [1, 1, 0, 0, 0])
+FEW = score_histograms.counted(
+    [[0.1, 0.9], [0.4, 0.6], [0.4, 0.6], [0.9, 0.1], [0.9, 0.1]], [1, 1, 0, 0, 0]
+)
 
 
 def scored(
@@ -30,7 +32,7 @@ def scored(
 
 def made_up(sites: dict[str, tuple[np.ndarray, np.ndarray]], classes: int, **more: Any) -> Any:
     """What is asked of a run."""
-    tables = {site: counts.counted(*found) for site, found in sites.items()}
+    tables = {site: score_histograms.counted(*found) for site, found in sites.items()}
     names = ("well", "ill") if classes == 2 else ()
     known = {
         "models": lambda: ["global"],
@@ -143,7 +145,7 @@ def test_the_tables_hold_measures_with_intervals_and_what_thresholds_would_give(
         "calibration error",
     ]
     for row, (site, found) in zip(measures["rows"], sites.items(), strict=True):
-        intervals = counts.intervals(counts.counted(*found), 0).values()
+        intervals = score_histograms.intervals(score_histograms.counted(*found), 0).values()
         assert row == [
             site,
             *(

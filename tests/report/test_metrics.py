@@ -15,7 +15,7 @@ import pytest
 from equipoise.comparison import Comparison, formats, opened
 from equipoise.comparison.entries import Entry, RunResult
 from equipoise.comparison.table import Failure
-from equipoise.metrics import counts
+from equipoise.metrics import score_histograms
 from equipoise.metrics.registry import find
 from equipoise.report import figures, report
 from equipoise.report.cards import cards, points, written
@@ -365,8 +365,8 @@ def test_the_main_metric_decides_the_best_round(tmp_path: Path) -> None:
 def test_points_of_a_calibration_curve_are_as_large_as_their_share_of_samples() -> None:
     draw = np.random.default_rng(0)
     score = draw.random((300, 2))
-    table = counts.counted(score / score.sum(1, keepdims=True), draw.integers(0, 2, 300))
-    few = counts.counted(np.array([[0.9, 0.1]] * 40), np.zeros(40, int))
+    table = score_histograms.counted(score / score.sum(1, keepdims=True), draw.integers(0, 2, 300))
+    few = score_histograms.counted(np.array([[0.9, 0.1]] * 40), np.zeros(40, int))
     (axes,) = calibration({"north": table, "south": few}, 1).axes
     north, south = (collection.get_sizes() for collection in axes.collections)
     by_tenth = np.histogram(

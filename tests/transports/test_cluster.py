@@ -16,7 +16,7 @@ from equipoise import simulate
 from equipoise.experiment import ConfigurationError
 from equipoise.records import Record, dump
 from equipoise.storage.files import digest_of
-from equipoise.transports.base import Kept, Reply, state_file, state_name
+from equipoise.transports.base import Reply, StateRef, state_file, state_name
 from equipoise.transports.ray import connecting, looking, references
 from equipoise.transports.ray.references import References
 from equipoise.transports.states import _parsed
@@ -85,7 +85,7 @@ def test_a_large_state_is_written_before_its_reply_counts_and_read_from_its_file
     content = [dump(Record(own=np.full(64, float(place)))) for place in range(3)]
     states.limit = 2 * len(content[0])
     for name, data in zip(names, content, strict=True):
-        reply = Reply("x", state=Kept(name, len(data), digest_of(data)))
+        reply = Reply("x", state=StateRef(name, len(data), digest_of(data)))
         assert states.kept(reply, np.frombuffer(data, np.uint8), data) is reply
         assert (tmp_path / state_file(name)).read_bytes() == data
     assert list(states.held) == names[1:]  # the oldest went
@@ -102,7 +102,7 @@ def test_a_state_that_is_damaged_on_its_way_does_not_count(tmp_path: Path) -> No
     data = dump(Record(own=1.0))
     name = state_name("ada", 1, 0, 1)
     reply = References(Store(), tmp_path).kept(
-        Reply("ada", state=Kept(name, len(data), "0" * 64)), np.frombuffer(data, np.uint8), data
+        Reply("ada", state=StateRef(name, len(data), "0" * 64)), np.frombuffer(data, np.uint8), data
     )
     assert reply.state is None and reply.failure == f"state {name} was damaged on its way"
 

@@ -15,7 +15,7 @@ import pytest
 import equipoise as eq
 from equipoise import simulate
 from equipoise.client import Client
-from equipoise.engine.checking import odd
+from equipoise.engine.reply_validation import odd
 from equipoise.experiment import ConfigurationError, experiment
 from equipoise.method import Cohort, Method
 from equipoise.methods.fedekd import FedeKD
@@ -23,7 +23,7 @@ from equipoise.records import CannotSave, Down, Record, State, Up
 from equipoise.runs import Run
 from equipoise.server import Server
 from equipoise.storage.store import RunError
-from equipoise.transports.base import ClientError, Kept, Reply, Request, state_file, state_name
+from equipoise.transports.base import ClientError, Reply, Request, StateRef, state_file, state_name
 from equipoise.transports.inprocess import InProcess, Separated
 from equipoise.transports.states import FileStates
 from equipoise.transports.workers import pool as workers
@@ -486,19 +486,19 @@ def test_a_setup_without_every_client_does_not_begin_round_1_and_can_be_resumed(
         ({"seconds": 1}, "its seconds are 1; expected a number that is not negative"),
         ({"measured": [{"model": "global", "split": "test", "metric": "loss", "value": 1}]}, "its measurements are not rows"),
         ({"measured": [{"model": "global", "split": "test"}]}, "its measurements are not rows"),
-        ({"state": Kept("../../x", 1, "0" * 64)}, "its state is named '../../x'; expected"),
-        ({"state": Kept(state_name("bo", 1, 0, 2), 1, "0" * 64)}, "its state is named"),
-        ({"state": Kept(state_name("bo", 1, 0, 1), -1, "0" * 64)}, "its state has no size and digest"),
-        ({"state": Kept(state_name("bo", 1, 0, 1), 1, "")}, "its state has no size and digest"),
-        ({"state": Kept(state_name("bo", 1, 0, 1), 1, "0" * 65)}, "its state has no size and digest"),
-        ({"state": Kept(state_name("bo", 1, 0, 1), 1, "A" * 64)}, "its state has no size and digest"),
+        ({"state": StateRef("../../x", 1, "0" * 64)}, "its state is named '../../x'; expected"),
+        ({"state": StateRef(state_name("bo", 1, 0, 2), 1, "0" * 64)}, "its state is named"),
+        ({"state": StateRef(state_name("bo", 1, 0, 1), -1, "0" * 64)}, "its state has no size and digest"),
+        ({"state": StateRef(state_name("bo", 1, 0, 1), 1, "")}, "its state has no size and digest"),
+        ({"state": StateRef(state_name("bo", 1, 0, 1), 1, "0" * 65)}, "its state has no size and digest"),
+        ({"state": StateRef(state_name("bo", 1, 0, 1), 1, "A" * 64)}, "its state has no size and digest"),
     ],
 )  # fmt: skip
 def test_a_reply_that_no_performing_side_would_send_is_refused_by_name(
     change: dict[str, Any], sentence: str
 ) -> None:
     request = Request("bo", "client", Down(), 1, 3, exchange=1)
-    good = Reply("bo", Up(), Kept(state_name("bo", 1, 0, 1), 1, "0" * 64), seconds=1.0, measured=[{"model": "global", "split": "test", "metric": "loss", "value": 1.0, "counts": [1, 2]}])  # fmt: skip
+    good = Reply("bo", Up(), StateRef(state_name("bo", 1, 0, 1), 1, "0" * 64), seconds=1.0, measured=[{"model": "global", "split": "test", "metric": "loss", "value": 1.0, "counts": [1, 2]}])  # fmt: skip
     assert odd(request, good) is None
     found = odd(request, dataclasses.replace(good, **change))
     assert found is not None and sentence in found

@@ -25,9 +25,9 @@ from equipoise.transports.base import (
     ClientError,
     Interrupted,
     Job,
-    Kept,
     Reply,
     Request,
+    StateRef,
     Watcher,
     late,
     put_to_file,
@@ -40,7 +40,7 @@ from equipoise.transports.base import (
 )
 from equipoise.transports.inprocess import InProcess, Loopback, Separated
 from equipoise.transports.isolation import Late
-from equipoise.transports.performing import Performer, _lasting, _merged, _replied, _step
+from equipoise.transports.performing import ClientExecutor, _lasting, _merged, _replied, _step
 from equipoise.transports.states import CarriedStates, FileStates
 from equipoise.tree import Tree
 from tests.helpers.runs import settings, sites
@@ -80,8 +80,8 @@ WANTED = experiment(settings(Remembering()))
 
 
 @pytest.fixture
-def performer(federation: Federation) -> Performer:
-    return Performer(Job("run", {}), federation, CarriedStates(), WANTED)
+def performer(federation: Federation) -> ClientExecutor:
+    return ClientExecutor(Job("run", {}), federation, CarriedStates(), WANTED)
 
 
 def ask(
@@ -95,7 +95,7 @@ def ask(
     return Request(client, step, Down(told), round, 3, exchange=exchange, **(more or {}))
 
 
-def test_a_reply_says_what_was_done(performer: Performer) -> None:
+def test_a_reply_says_what_was_done(performer: ClientExecutor) -> None:
     reply = performer.perform(ask(round=2, more={"attempt": 1}))
     assert reply.client == "ada" and reply.up is not None and reply.up.at == [2, 3, 1]
     trained = len(performer.federation.train[performer.federation.ids.index("ada")])
@@ -114,7 +114,7 @@ def test_a_reply_says_what_was_done(performer: Performer) -> None:
     assert other == trained
 
 
-def test_a_state_is_kept_under_its_name_and_read_by_it(performer: Performer) -> None:
+def test_a_state_is_kept_under_its_name_and_read_by_it(performer: ClientExecutor) -> None:
     first = performer.perform(ask(remember=True))
     assert (
         first.state is not None
@@ -133,7 +133,7 @@ def test_a_state_is_kept_under_its_name_and_read_by_it(performer: Performer) -> 
     assert gone.up is None and gone.failure == f"state {state_name('ada', 1, 0, 9)} is not here"
 
 
-def test_states_that_are_not_finite_are_a_failure(performer: Performer) -> None:
+def test_states_that_are_not_finite_are_a_failure(performer: ClientExecutor) -> None:
     reply = performer.perform(ask(forget=True))
     assert (
         reply.failure == "its own state bad holds values that are not finite"
@@ -142,7 +142,7 @@ def test_states_that_are_not_finite_are_a_failure(performer: Performer) -> None:
     )
 
 
-def test_a_side_keeps_the_two_states_that_a_request_names(performer: Performer) -> None:
+def test_a_side_keeps_the_two_states_that_a_request_names(performer: ClientExecutor) -> None:
     kept: list[Any] = []
     performer.states.keep = lambda client, names: kept.append((client, set(names)))  # type: ignore[method-assign]
     state = performer.states.write("aa-r1a0x1", Record(x=1))
@@ -157,7 +157,7 @@ def test_a_side_keeps_the_two_states_that_a_request_names(performer: Performer) 
 
 @pytest.mark.parametrize(("large", "disk"), [(True, True), (True, False), (False, True)])
 def test_large_replies_go_to_the_disk_of_the_run_where_there_is_one(
-    large: bool, disk: bool, performer: Performer, tmp_path: Path
+    large: bool, disk: bool, performer: ClientExecutor, tmp_path: Path
 ) -> None:
     performer.disk = tmp_path if disk else None
     request = ask(step="count", more={"large": large})
@@ -173,7 +173,7 @@ def test_large_replies_go_to_the_disk_of_the_run_where_there_is_one(
         assert reply.up is not None and reply.file is None and not list(tmp_path.iterdir())
 
 
-def test_the_uploaded_model_is_measured_where_that_is_asked(performer: Performer) -> None:
+def test_the_uploaded_model_is_measured_where_that_is_asked(performer: ClientExecutor) -> None:
     after = {"after": {"splits": ["test"], "metrics": ["loss"]}}
     (row,) = performer.perform(ask(more=after)).measured
     assert (row["model"], row["split"], row["metric"]) == ("global", "test", "loss") and row[
@@ -183,8 +183,10 @@ def test_the_uploaded_model_is_measured_where_that_is_asked(performer: Performer
     assert performer.perform(Request("ada", "@present", Record(), 1, 3)).up == Up()
 
 
-def test_what_goes_wrong_is_a_reply(performer: Performer, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "seven apples" in str(performer.perform_safely(ask(fail=True)).error)
+def test_what_goes_wrong_is_a_reply(
+    performer: ClientExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "seven apples" in str(performer.execute_catching(ask(fail=True)).error)
     with pytest.raises(ArithmeticError):
         performer.perform(ask(fail=True))
 
@@ -192,14 +194,14 @@ def test_what_goes_wrong_is_a_reply(performer: Performer, monkeypatch: pytest.Mo
         raise CannotSave("cannot write")
 
     monkeypatch.setattr(performer.states, "write", full)
-    stopped = performer.perform_safely(ask(remember=True))
+    stopped = performer.execute_catching(ask(remember=True))
     assert (stopped.stop, stopped.error, stopped.client) == ("cannot write", None, "ada")
-    assert performer.perform_safely(ask()).up is not None
+    assert performer.execute_catching(ask()).up is not None
 
 
 def test_a_job_names_the_experiment_where_none_is_given(federation: Federation) -> None:
     wanted = experiment(settings("scaffold", seed=11))
-    found = Performer(Job.of(job_of(wanted, "run").text()), federation, CarriedStates())
+    found = ClientExecutor(Job.of(job_of(wanted, "run").text()), federation, CarriedStates())
     assert (
         found.wanted.seed == 11 and type(found.method).__name__ == "Scaffold" and found.disk is None
     )
@@ -305,7 +307,7 @@ def test_a_clients_step_has_a_before_and_an_after() -> None:
 
 @pytest.mark.parametrize(("round", "inputs"), [(0, None), (1, "changed")])
 def test_a_guests_step_works_on_its_own_branch(
-    round: int, inputs: Any, performer: Performer
+    round: int, inputs: Any, performer: ClientExecutor
 ) -> None:
     class Guest(Noted):
         def statistics(self, client: Any, down: Down) -> Up:
@@ -448,13 +450,13 @@ def test_only_what_differs_from_its_default_is_told() -> None:
     }  # fmt: skip
     assert wire.request_of(told, Down()).state == ("s", "d")
     reply = wire.told(
-        Reply("ada", Up(), Kept("n", 1, "d"), "f", "e", "s", 0.5, 1, 2, 3, [{"x": 1}], "file")
+        Reply("ada", Up(), StateRef("n", 1, "d"), "f", "e", "s", 0.5, 1, 2, 3, [{"x": 1}], "file")
     )
     assert reply == {
         "client": "ada", "state": ["n", 1, "d"], "failure": "f", "error": "e", "stop": "s", "seconds": 0.5, "steps": 1, "skipped": 2, "bytes": 3,
         "measured": [{"x": 1}], "file": "file",
     }  # fmt: skip
-    assert wire.reply_of(reply, None).state == Kept("n", 1, "d")
+    assert wire.reply_of(reply, None).state == StateRef("n", 1, "d")
 
 
 # In process.
@@ -547,7 +549,7 @@ def test_in_process_failures_are_told_where_they_happened(kind: Any, tmp_path: P
 
 
 def test_between_organisations_everything_is_rebuilt_from_bytes(tmp_path: Path) -> None:
-    kept = Kept("aa-r1a0x1", 9, "d")
+    kept = StateRef("aa-r1a0x1", 9, "d")
     transport = here(
         lambda request: Reply(request.client, Up(x=request.down.x), kept, steps=4),
         tmp_path,
@@ -572,7 +574,7 @@ def test_between_organisations_everything_is_rebuilt_from_bytes(tmp_path: Path) 
     )
     assert (
         reply.state == kept
-        and isinstance(reply.state, Kept)
+        and isinstance(reply.state, StateRef)
         and reply.steps == 4
         and reply.up.x == 5
         and (tmp_path / reply.file).exists()

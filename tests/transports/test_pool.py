@@ -676,7 +676,7 @@ def test_workers_are_forked_only_where_this_process_is_plain_and_alone(
     assert started == ["forked", "started", "started"]
     monkeypatch.setattr(processes, "_plain", False)
     monkeypatch.setenv("MKL_NUM_THREADS", "8")
-    processes.this_process_is_plain()
+    processes.allow_fork()
     assert processes._plain is True and os.environ["MKL_NUM_THREADS"] == "1"
 
 
@@ -780,7 +780,7 @@ def looped(
         did.append("killed")
 
     class Performing:
-        def perform_safely(self, request: Request) -> Reply:
+        def execute_catching(self, request: Request) -> Reply:
             did.append((request.client, torch.get_num_threads()))
             return echo(request)
 

@@ -24,7 +24,7 @@ from equipoise.records import Down, Record, Up, unpack
 from equipoise.simulate import job_of
 from equipoise.storage.files import digest_of, place
 from equipoise.transports import wire
-from equipoise.transports.base import Kept, Reply, Request, state_file, state_name
+from equipoise.transports.base import Reply, Request, StateRef, state_file, state_name
 from equipoise.transports.ray import actor, cluster, references
 from equipoise.transports.ray.going import Exchange
 from equipoise.transports.ray.references import References
@@ -86,7 +86,7 @@ def test_the_least_recently_used_goes_beyond_the_limit_and_not_at_it(held: Refer
 
 
 def reply(data: bytes, name: str = "aa-r1a0x1") -> Reply:
-    return Reply("ada", Up(x=1), Kept(name, len(data), digest_of(data)))
+    return Reply("ada", Up(x=1), StateRef(name, len(data), digest_of(data)))
 
 
 @pytest.mark.parametrize(("size", "kept"), [(10, 0), (11, 1)])
@@ -194,9 +194,9 @@ def test_the_data_go_into_the_store_if_there_is_room(ray: StandIn, federation: F
 
 
 def told(federation: Federation, **changes: Any) -> tuple[bytes, dict[str, np.ndarray]]:
-    from equipoise.transports.workers.memory import taken_apart
+    from equipoise.transports.workers.memory import to_arrays
 
-    words, arrays = taken_apart(federation)
+    words, arrays = to_arrays(federation)
     job = job_of(experiment(settings("fedavg")), "run").text()
     return json.dumps(
         {"kind": actor.kind(), "job": job, "path": [], "data": words, **changes}
@@ -248,7 +248,7 @@ class Echo:
     def __init__(self, states: Any) -> None:
         self.states = states
 
-    def perform_safely(self, request: Request) -> Reply:
+    def execute_catching(self, request: Request) -> Reply:
         before = self.states.read(*request.state).count if request.state else 0
         state = (
             self.states.write(state_name(request.client, 1, 0, 1), Record(count=before + 1))

@@ -21,7 +21,7 @@ from equipoise.data import Federation, Parts, federate
 from equipoise.data.roster import PARTS, Roster, fingerprint, roster_of
 from equipoise.engine.rounds import Loop
 from equipoise.experiment import experiment
-from equipoise.experiment.preparing import prepare
+from equipoise.experiment.build import prepare
 from equipoise.records import Record, pack, unpack
 from equipoise.storage.store import Store
 from equipoise.task import Task

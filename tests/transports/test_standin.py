@@ -20,9 +20,9 @@ from equipoise.runs import Run
 from equipoise.storage.store import RunError
 from equipoise.transports.base import (
     Interrupted,
-    Kept,
     Reply,
     Request,
+    StateRef,
     Watcher,
     reply_file,
     state_file,
@@ -262,7 +262,7 @@ def test_what_every_node_refuses_is_said_as_in_process(ray: StandIn, tmp_path: P
     def refuse(*arguments: Any) -> Any:
         raise ValueError("expected this, got that")
 
-    ray.machines[1].changes = {"Performer": refuse}
+    ray.machines[1].changes = {"ClientExecutor": refuse}
     with pytest.raises(ConfigurationError, match=r"^expected this, got that$"):
         simulate.run(sites_given(settings("fedavg")), tmp_path / "run", cluster=ADDRESS)
     assert not ray.living and ray.shutdowns == 1
@@ -278,7 +278,7 @@ class Echo:
         assert torch.get_num_threads() == 1
         self.states = states
 
-    def perform_safely(self, request: Request) -> Reply:
+    def execute_catching(self, request: Request) -> Reply:
         count = self.states.read(*request.state).count + 1 if request.state else 1
         down = request.down
         total = float(down.model["w"].sum()) if "model" in down else 0.0
@@ -300,7 +300,7 @@ class Echo:
 def opened(
     ray: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Cluster]]:
-    monkeypatch.setattr(actor, "Performer", Echo)
+    monkeypatch.setattr(actor, "ClientExecutor", Echo)
     found: list[Cluster] = []
 
     def open_(watcher: Watcher | None = None, count: int = 4) -> Cluster:
@@ -330,7 +330,7 @@ def asked(
     count: int = 4,
     round: int = 1,
     tree: Tree | None = None,
-    states: dict[str, Kept] | None = None,
+    states: dict[str, StateRef] | None = None,
     **more: Any,
 ) -> list[Request]:
     """Of clients c00, c01, ...; the first has the most data."""
@@ -809,7 +809,7 @@ def test_it_leaves_nothing_and_ends_only_its_own_connection(
     cluster.close()
     assert len(ray.processes) == 2 and not ray.living
     monkeypatch.undo()
-    monkeypatch.setattr(actor, "Performer", Echo)
+    monkeypatch.setattr(actor, "ClientExecutor", Echo)
     with stood_in(1) as other:
         monkeypatch.setattr(transport, "connected", lambda address, trust: (other, address, False))
         opened().close()
@@ -837,7 +837,7 @@ def test_large_states_stay_where_they_are_and_come_from_their_files_once_their_n
     monkeypatch.setattr(references, "INLINE", 0)
     cluster = opened()
     files = tmp_path / "run" / "files"
-    states: dict[str, Kept] = {}
+    states: dict[str, StateRef] = {}
     before = len(ray.put_values)
     for round in (1, 2, 3):
         if round == 3:

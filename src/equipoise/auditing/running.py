@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 from equipoise.auditing.findings import Findings, findings
 from equipoise.auditing.method import Audit
-from equipoise.checked.imports import permitted
 from equipoise.data import Dataset
 from equipoise.data.pipeline import load as load_data
 from equipoise.experiment import Experiment, experiment, load
 from equipoise.simulate import Connect, run
 from equipoise.storage.checkpoint import load_server
 from equipoise.transports.base import Watcher
+from equipoise.validation.imports import permitted
 
 
 def audit(

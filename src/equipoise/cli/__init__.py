@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from equipoise.checked.names import UnknownName, is_unicode, quoted
-from equipoise.checked.text import shown
 from equipoise.cli import (
     audit,
     cluster,
@@ -26,6 +24,8 @@ from equipoise.cli import (
     table,
     watch,
 )
+from equipoise.validation.names import UnknownName, is_unicode, quoted
+from equipoise.validation.text import shown
 from equipoise.version import __version__
 
 app = typer.Typer(

@@ -74,15 +74,15 @@ def audit(
 
       equipoise audit runs/x        (the data of a run; its report then shows the pictures)
     """
-    processes.this_process_is_plain()
+    processes.allow_fork()
     import json
 
     from equipoise.auditing import audit as look
-    from equipoise.checked.imports import FromFile, permitted
     from equipoise.cli import output
     from equipoise.experiment import experiment, load, with_settings
     from equipoise.storage.form import read_configuration
     from equipoise.storage.store import DATABASE
+    from equipoise.validation.imports import FromFile, permitted
 
     flags: dict[str, Any] = {
         "data.name": data, "data.partition": partition, "data.clients": clients, "data.label": label, "data.schema": schema, "seed": seed,

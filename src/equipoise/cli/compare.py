@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
-    from equipoise.checked.imports import FromFile
+    from equipoise.validation.imports import FromFile
 
 SHOWN_CLIENTS = 20
 
@@ -134,9 +134,9 @@ def compare(
 
       equipoise compare --data digits --partition dirichlet:0.3 --methods fedavg,fedakd,fedprox --seeds 1-5 --grid method.mu=0.01,0.1
     """
-    from equipoise.checked.imports import FromFile
     from equipoise.cli import comparison_output, output
     from equipoise.experiment import load, with_settings
+    from equipoise.validation.imports import FromFile
 
     flags = {
         "data.name": data,
@@ -190,11 +190,11 @@ def compared(
     where: dict[str, Any],
 ) -> None:
     """Carry out a comparison, or show its plan; `typed` stands in place of what the file says."""
-    from equipoise.checked.imports import permitted
     from equipoise.cli import comparison_output
     from equipoise.comparison import compare as start
     from equipoise.comparison import formats
     from equipoise.comparison.plan import from_file, plan
+    from equipoise.validation.imports import permitted
 
     if dry_run:
         base, wanted = from_file(given, **typed)

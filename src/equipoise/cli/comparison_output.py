@@ -12,17 +12,17 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.checked import plainyaml
-from equipoise.checked.names import quoted
-from equipoise.checked.text import shown
 from equipoise.cli import output
 from equipoise.cli.data import before_training
 from equipoise.comparison import formats
+from equipoise.comparison.executor import Progress as Watching
 from equipoise.comparison.plan import Cell
-from equipoise.comparison.side_by_side import Progress as Watching
 from equipoise.comparison.table import Comparison
 from equipoise.experiment import ConfigurationError
 from equipoise.runs.reference import ALONE
+from equipoise.validation import safe_yaml
+from equipoise.validation.names import quoted
+from equipoise.validation.text import shown
 
 MOST_SEEDS = 1000
 
@@ -94,7 +94,7 @@ def parse_grid(words: Sequence[str]) -> dict[str, list[Any]]:
             raise ConfigurationError(
                 f"--grid: expected KEY=VALUE,VALUE such as method.mu=0.01,0.1, got {word!r}"
             )
-        found[key.strip()] = plainyaml.parsed(f"[{values}]", f"--grid {key}: {quoted(values)}")
+        found[key.strip()] = safe_yaml.parsed(f"[{values}]", f"--grid {key}: {quoted(values)}")
     return found
 
 

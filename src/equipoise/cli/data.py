@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 if TYPE_CHECKING:
-    from equipoise.data.check import Understanding
+    from equipoise.data.check import DataReport
     from equipoise.data.sets.download import Progress
     from equipoise.experiment import Experiment
 
@@ -177,7 +177,7 @@ def partitions(as_json: Json = False) -> None:
     )
 
 
-def show_understood(found: Understanding, stream: TextIO, most: int = 60) -> None:
+def show_understood(found: DataReport, stream: TextIO, most: int = 60) -> None:
     """How data were understood, as tables and sentences."""
     from rich.console import Console
     from rich.table import Table
@@ -250,7 +250,7 @@ def before_training(wanted: Experiment) -> None:
     from equipoise.data import sets
     from equipoise.data.check import understood
     from equipoise.data.pipeline import is_own
-    from equipoise.data.words import model_in_words
+    from equipoise.data.summary_text import model_in_words
     from equipoise.models.registry import AUTO, chosen
 
     data, shape = wanted.data, None

@@ -26,9 +26,6 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise import methods
-from equipoise.checked import plainyaml
-from equipoise.checked.names import quoted
-from equipoise.checked.text import shown
 from equipoise.comparison.formats import figure
 from equipoise.comparison.measures import in_unit_of
 from equipoise.experiment import ConfigurationError, Experiment
@@ -41,6 +38,9 @@ from equipoise.storage.store import DATABASE, RoundRecord, RunError
 from equipoise.transports.base import Watcher
 from equipoise.transports.isolation import UNKEPT, can_interrupt
 from equipoise.transports.measuring import MEASURE, OUTPUTS
+from equipoise.validation import safe_yaml
+from equipoise.validation.names import quoted
+from equipoise.validation.text import shown
 
 console = Console()
 MOST_LISTED, AT_EACH_END = 50, 10  # clients of a run that a terminal shows
@@ -92,7 +92,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
             raise ConfigurationError(
                 f"--set: expected KEY=VALUE such as training.lr=0.01, got {setting!r}"
             )
-        found[key.strip()] = plainyaml.parsed(value, f"--set {key}: {quoted(value)}")
+        found[key.strip()] = safe_yaml.parsed(value, f"--set {key}: {quoted(value)}")
     return found
 
 
@@ -101,7 +101,7 @@ def plan(wanted: Experiment) -> None:
     from equipoise.data import federate
     from equipoise.data.roster import roster_of
     from equipoise.engine.evaluation import check_main
-    from equipoise.experiment.preparing import prepare, try_precision
+    from equipoise.experiment.build import prepare, try_precision
 
     federation = federate(wanted.data, wanted.seed, wanted.dataset, wanted.imports)
     roster, wanted = roster_of(federation), wanted.with_model(federation.task.shape)

@@ -34,9 +34,9 @@ def predict(
     import sys
     from contextlib import nullcontext
 
-    from equipoise.checked.text import shown
     from equipoise.runs import Run
     from equipoise.runs.export import predictions
+    from equipoise.validation.text import shown
 
     header, rows = predictions(Run(run), data, model, client, allow_import or [])
     with out.open("w", newline="") if out is not None else nullcontext(sys.stdout) as target:

@@ -39,7 +39,7 @@ def resume(
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
 ) -> None:
     """Go on with a run; the result is the same, bit for bit, as if it had never been stopped."""
-    processes.this_process_is_plain()
+    processes.allow_fork()
     from equipoise.cli import output
     from equipoise.runs import Run
     from equipoise.simulate import resume as go_on

@@ -11,7 +11,7 @@ import typer
 from equipoise.transports.workers import processes
 
 if TYPE_CHECKING:
-    from equipoise.checked.imports import FromFile
+    from equipoise.validation.imports import FromFile
 
 
 def run(
@@ -131,13 +131,13 @@ def run(
 
       equipoise run experiment.yaml --set training.lr=0.01 --dry-run
     """
-    processes.this_process_is_plain()
-    from equipoise.checked.imports import FromFile, permitted
+    processes.allow_fork()
     from equipoise.cli import output
     from equipoise.cli.data import before_training
     from equipoise.experiment import ConfigurationError, experiment, load, with_settings
     from equipoise.simulate import fresh_folder
     from equipoise.simulate import run as start
+    from equipoise.validation.imports import FromFile, permitted
 
     flags: dict[str, Any] = {
         "data.name": data, "data.partition": partition, "data.clients": clients, "data.label": label, "data.schema": schema, "model": model, "method.name": method,

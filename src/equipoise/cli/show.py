@@ -53,10 +53,10 @@ def show(
 
 
 def _show_comparison(folder: Path, against: Path | None, metric: str | None, as_json: bool) -> None:
-    from equipoise.checked.names import nearest
     from equipoise.cli import comparison_output
     from equipoise.cli.compare import SHOWN_CLIENTS
     from equipoise.comparison import formats, opened
+    from equipoise.validation.names import nearest
 
     found = opened([folder], against)
     if metric is not None and metric not in found.metrics:

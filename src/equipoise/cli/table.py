@@ -18,8 +18,8 @@ def table(
     import json
     import sys
 
-    from equipoise.checked.text import shown
     from equipoise.runs import Run
+    from equipoise.validation.text import shown
 
     rows = Run(run).table(**({"phase": phase} if phase is not None else {}))
     rows = [

@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from equipoise.checked.names import closest
 from equipoise.comparison.labels import labels
 from equipoise.comparison.measures import (
     DISTANCES,
@@ -25,10 +24,18 @@ from equipoise.metrics.registry import Metric, find
 from equipoise.runs import Run
 from equipoise.runs.clinical import derived
 from equipoise.runs.convergence import Curve, best_of, mean_curve, rounds_to
-from equipoise.runs.reference import ALONE, is_old, judges, reference_of, runs_in, unmatched
+from equipoise.runs.reference import (
+    ALONE,
+    is_baseline_for,
+    is_old,
+    reference_of,
+    runs_in,
+    unmatched,
+)
 from equipoise.runs.summary import metrics_of, one_class, undefined
 from equipoise.storage.store import DATABASE, RunError
 from equipoise.task import Task
+from equipoise.validation.names import closest
 
 RESULT, FORMAT = "comparison.json", 1
 
@@ -376,7 +383,7 @@ def check_distinct(entries: Sequence[Entry]) -> None:
 def _alone_of(run: RunResult, standalone: Sequence[RunResult], insist: bool) -> RunResult | None:
     """The run of training alone with the same data and schedule."""
     for other in standalone:
-        if judges(other.config, other.fingerprint, run.config, run.fingerprint):
+        if is_baseline_for(other.config, other.fingerprint, run.config, run.fingerprint):
             return other if run.metric in other.by_metric or insist else None
     if insist:
         _check_age(run, standalone[0])

@@ -8,7 +8,6 @@ import json
 import math
 from collections.abc import Callable
 
-from equipoise.checked import text as words
 from equipoise.comparison.entries import RESULT
 from equipoise.comparison.measures import COST, Measure
 from equipoise.comparison.table import Comparison
@@ -17,6 +16,7 @@ from equipoise.metrics.registry import find, measured, why_main
 from equipoise.runs.convergence import in_words
 from equipoise.runs.summary import one_class
 from equipoise.storage.files import save_output
+from equipoise.validation import text as words
 
 NOTHING = "–"
 RISING = "‡"

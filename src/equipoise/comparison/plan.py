@@ -12,14 +12,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from equipoise.checked.imports import OWN, FromFile, Imports
-from equipoise.checked.names import nearest, quoted
 from equipoise.comparison.labels import labels
 from equipoise.composition import compose, parts
 from equipoise.experiment import ConfigurationError, Experiment, experiment, flat, with_settings
 from equipoise.experiment.specifications import method_from, method_spec, name_is_local, spec_of
 from equipoise.method import Method
 from equipoise.runs.reference import ALONE
+from equipoise.validation.imports import OWN, FromFile, Imports
+from equipoise.validation.names import nearest, quoted
 
 OPERATIONAL = ("workers", "keep", "memory")  # change how a run is carried out, never what comes out
 Setting = tuple[tuple[str, Any], ...]
@@ -151,7 +151,7 @@ def content(wanted: Experiment) -> dict[str, Any]:
     """All that the result of a run depends on, as plain data."""
     found: dict[str, Any] = json.loads(
         json.dumps(
-            {key: value for key, value in wanted.as_names().items() if key not in OPERATIONAL},
+            {key: value for key, value in wanted.to_spec().items() if key not in OPERATIONAL},
             default=str,
         )
     )

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.checked.imports import FromFile, permitted
-from equipoise.checked.names import nearest
 from equipoise.comparison import formats
 from equipoise.comparison.entries import Entry, RunResult, aligned, check_same_data, read_result
+from equipoise.comparison.executor import Progress, cores, execute
 from equipoise.comparison.measures import ASKED, DISTANCES, RANKED, values_by_client
 from equipoise.comparison.plan import (
     Cell,
@@ -22,12 +21,13 @@ from equipoise.comparison.plan import (
     from_file,
     plan,
 )
-from equipoise.comparison.side_by_side import Progress, cores, execute
 from equipoise.comparison.table import Comparison, Failure
 from equipoise.experiment import ConfigurationError, Experiment, load, with_settings
 from equipoise.metrics.registry import find
 from equipoise.runs import Run
 from equipoise.storage.store import RunError
+from equipoise.validation.imports import FromFile, permitted
+from equipoise.validation.names import nearest
 
 VALIDATION = "validation"
 

@@ -19,11 +19,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from equipoise.checked.imports import Imports
 from equipoise.experiment import Experiment, experiment
 from equipoise.simulate import resume, run
 from equipoise.storage.store import DATABASE
 from equipoise.transports.base import Watcher
+from equipoise.validation.imports import Imports
 
 SIGN_OF_LIFE = 1.0  # seconds between two signs of life inside a round
 Tell = Callable[..., None]
@@ -44,7 +44,7 @@ def main() -> None:
             for output in (1, 2):  # what a method prints must not pass for an event
                 os.dup2(log.fileno(), output)
         try:
-            carry_out(
+            run_cell(
                 experiment(job["experiment"], Imports.of_job(job["imports"])),
                 Path(job["folder"]),
                 tell,
@@ -56,7 +56,7 @@ def main() -> None:
             tell("failed", reason=_in_one_line(error))
 
 
-def carry_out(
+def run_cell(
     wanted: Experiment, folder: Path, tell: Tell, where: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
     """Run an experiment, or go on where an earlier process stopped; tells of every round."""

@@ -1,5 +1,6 @@
 """The slots of one method filled by others."""
 
+from equipoise.composition.compatibility import SLOTS, IncompatibleComposition
 from equipoise.composition.composed import (
     Composed,
     compose,
@@ -8,12 +9,11 @@ from equipoise.composition.composed import (
     parts,
     step_name,
 )
-from equipoise.composition.soundness import SLOTS, Unsound
 
 __all__ = [
     "SLOTS",
     "Composed",
-    "Unsound",
+    "IncompatibleComposition",
     "compose",
     "finishes",
     "guest_named",

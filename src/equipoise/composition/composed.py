@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from equipoise.client import Client, Inputs
-from equipoise.composition.soundness import SLOTS, Unsound, check, label
+from equipoise.composition.compatibility import SLOTS, IncompatibleComposition, check, label
 from equipoise.method import SLOTS as METHOD_SLOTS
 from equipoise.method import Cohort, Method, Served, Ups, Weights, overridden
 from equipoise.models import Model
@@ -73,7 +73,7 @@ class Composed(Method):
     def __post_init__(self) -> None:
         for part in (self.base, *self.guests.values()):
             if isinstance(part, Composed):
-                raise Unsound(
+                raise IncompatibleComposition(
                     f"{part.title} is a composition already; give all slots in one call of compose"
                 )
         check(self.base, self.guests)
@@ -108,7 +108,7 @@ class Composed(Method):
         for _, guest in self._in(*SLOTS):
             brought = guest.models(task, {**others, **found})
             for name in brought.keys() & (others.keys() | found.keys()):
-                raise Unsound(
+                raise IncompatibleComposition(
                     f"{guest.title} brings a model {name!r}, which would replace the one of that name that {self.base.title} trains with; "
                     f"give the experiment's model another name under `models`, or use {guest.title} alone"
                 )
@@ -118,7 +118,7 @@ class Composed(Method):
     def start(self, server: Server) -> State:
         state = self.base.start(server)
         if "finish" in self.guests and "model" not in state:
-            raise Unsound(
+            raise IncompatibleComposition(
                 f"finish={self.guests['finish'].title}() on {self.base.title}(): its server has no model that clients could end with"
             )
         # A guest that starts from "the model" means the one that is trained here, whatever it is called.
@@ -148,7 +148,7 @@ class Composed(Method):
 
     def _given(self, client: Client, down: Down) -> Mapping[str, Model | Served]:
         """What the base serves, as a guest that finishes asks for it."""
-        with client.as_a_whole():
+        with client.host_state():
             return {name: _minor(one) for name, one in self.base.serves(client, down).items()}
 
     def _carried(self, server: Server, state: State, cohort: Cohort) -> Cohort:
@@ -166,14 +166,14 @@ class Composed(Method):
         for name, guest in self._in("inputs"):
             if name not in down and not client.round:
                 break  # the base prepares itself before its guests: nothing was delivered for them yet
-            with client.owned_by(name):
+            with client.guest_state(name):
                 return guest.inputs(client, Down({**down, **down[name]}))
         return self.base.inputs(client, down)
 
     def before(self, client: Client, received: Tree | None) -> Up:
         up = self.base.before(client, received)
         for name, guest in self._in("weights"):
-            with client.owned_by(name):
+            with client.guest_state(name):
                 up = up.with_(**{name: dict(guest.before(client, received))})
         return up
 
@@ -183,7 +183,7 @@ class Composed(Method):
     def after(self, client: Client, received: Tree | None, uploaded: Tree | None) -> Up:
         up = self.base.after(client, received, uploaded)
         for name, guest in self._in("weights"):
-            with client.owned_by(name):
+            with client.guest_state(name):
                 up = up.with_(**{name: dict(guest.after(client, received, uploaded))})
         return up
 
@@ -217,12 +217,12 @@ class Composed(Method):
     def serves(self, client: Client, down: Down) -> Mapping[str, Model | Served]:
         served = dict(self.base.serves(client, down))
         for name, guest in self._in("beside"):
-            with client.owned_by(name):
+            with client.guest_state(name):
                 for key, one in guest.serves(client, Down({**down, **down[name]})).items():
                     served.setdefault(key, _minor(one))
         for name, guest in self._in("finish"):
             served = {key: _minor(one) for key, one in served.items()}
-            with client.owned_by(name):
+            with client.guest_state(name):
                 for key, one in guest.serves(client, Down({**down, **down[name]})).items():
                     main = isinstance(one, Served) and one.main
                     # Under its own name where the base has a model of that name: what all end with must not be taken for another.

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.checked.names import quoted
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Dataset
-from equipoise.data.deciding import is_date, schema_of, with_schema
-from equipoise.data.own import common_size, image_files, image_shape
 from equipoise.data.patients import is_patients
 from equipoise.data.pipeline import is_own, load
 from equipoise.data.reading import cells_as_text, column_of, is_missing
 from equipoise.data.schema import INPUTS, ColumnSchema, Schema
+from equipoise.data.schema_inference import is_date, schema_of, with_schema
 from equipoise.data.tables import LARGEST, Sites, dataset_of, read_sites, site_files
+from equipoise.data.user_data import common_size, image_files, image_shape
+from equipoise.validation.names import quoted
 
 FEW_TESTS = 30  # test rows of a site below which a difference of some percent is noise
 _NAMED = 5
@@ -38,7 +38,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ColumnReport:
     """One column, and what becomes of it."""
 
     name: str
@@ -48,7 +48,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Understanding:
+class DataReport:
     """All that `equipoise data check` shows, and `run` before it trains."""
 
     name: str
@@ -56,13 +56,13 @@ class Understanding:
     label: str | None
     guessed: bool  # whether the label was found by its name
     sites: tuple[Site, ...]
-    columns: tuple[Seen, ...]
+    columns: tuple[ColumnReport, ...]
     files: Mapping[str, str]  # file -> separator, encoding, decimal commas
     warnings: tuple[str, ...]
     schema: Schema
 
 
-def understood(config: DataConfig, dataset: Dataset | None = None) -> Understanding:
+def understood(config: DataConfig, dataset: Dataset | None = None) -> DataReport:
     """How the data of an experiment are read, before anything is dealt or trained; `dataset`: those given in Python."""
     path = Path(config.name)
     if dataset is not None:
@@ -108,7 +108,7 @@ def understood(config: DataConfig, dataset: Dataset | None = None) -> Understand
         for column in columns
     ]
     files = {file: str(one) for file, one in sites.dialects.items()}
-    return Understanding(
+    return DataReport(
         dataset.name,
         dataset.task.kind,
         label,
@@ -125,7 +125,7 @@ def _name(column: ColumnSchema | str) -> str:
     return column if isinstance(column, str) else column.name
 
 
-def _of_dataset(dataset: Dataset, config: DataConfig) -> Understanding:
+def _of_dataset(dataset: Dataset, config: DataConfig) -> DataReport:
     """A registered set, or arrays."""
     schema, sites = dataset.schema or schema_of(dataset), _sites(dataset, config)
     places = {column.name: place for place, column in enumerate(dataset.columns)}
@@ -135,12 +135,12 @@ def _of_dataset(dataset: Dataset, config: DataConfig) -> Understanding:
         *dataset.notes,
         *(_of_sites(sites, dataset.task.class_names, config) if dataset.site is not None else []),
     ]
-    return Understanding(
+    return DataReport(
         dataset.name, dataset.task.kind, None, False, sites, seen, {}, tuple(warnings), schema
     )
 
 
-def _of_images(folder: Path, config: DataConfig) -> Understanding:
+def _of_images(folder: Path, config: DataConfig) -> DataReport:
     """A folder of images, by its names and by what the files say of their size; no picture is decoded."""
     files = image_files(folder)
     classes = tuple(sorted({file.parent.name for file in files}))
@@ -168,7 +168,7 @@ def _of_images(folder: Path, config: DataConfig) -> Understanding:
     schema = config.schema or Schema(
         task="classification", classes=classes, shape=(channels, *size)
     )
-    return Understanding(
+    return DataReport(
         folder.name, "classification", None, False, sites, (), {}, tuple(warnings), schema
     )
 
@@ -216,12 +216,14 @@ def _tests(rows: int, config: DataConfig) -> int | None:
     return math.floor(config.split[2] * rows + 1e-9) if natural else None
 
 
-def _seen(column: ColumnSchema | str, parts: Sequence[np.ndarray], config: DataConfig) -> Seen:
+def _seen(
+    column: ColumnSchema | str, parts: Sequence[np.ndarray], config: DataConfig
+) -> ColumnReport:
     gaps = sum(int(_gaps(part).sum()) for part in parts)
     if isinstance(column, str):
-        return Seen(column, "not in the schema", gaps, "left out")
+        return ColumnReport(column, "not in the schema", gaps, "left out")
     if column.kind not in INPUTS:
-        return Seen(column.name, column.kind, gaps, "left out")
+        return ColumnReport(column.name, column.kind, gaps, "left out")
     scaling = {"auto": "client" if config.test != "global" else "pooled"}.get(
         config.normalise, config.normalise
     )
@@ -235,7 +237,7 @@ def _seen(column: ColumnSchema | str, parts: Sequence[np.ndarray], config: DataC
         "date": f"1 input (days since 1970){how}",
         "category": f"{len(column.categories) + 1} inputs: {_some(column.categories)}, other",
     }[column.kind]
-    return Seen(
+    return ColumnReport(
         column.name, column.kind, gaps, becomes + ("; 1 more marks gaps" if column.gaps else "")
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from equipoise.checked.names import quoted
+from equipoise.validation.names import quoted
 
 # Malignant neoplasm of the pancreas: FedAKD, Appendix H.
 PANCREAS = {

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.checked.names import checked_name
 from equipoise.data.schema import Schema
 from equipoise.task import Task
+from equipoise.validation.names import checked_name
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
 

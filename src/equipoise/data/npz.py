@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib import format as npy
 
-from equipoise.checked.names import quoted
+from equipoise.validation.names import quoted
 
 MOST_SWOLLEN, SMALL = (
     200,
@@ -34,12 +34,9 @@ def read_npz(file: Path) -> dict[str, np.ndarray]:
         raise ValueError(str(refused)) from None
     except Exception as error:
         # Whatever zipfile, zlib and NumPy make of damaged bytes; NumPy's advice to load a file unsafely is not for our users.
-        missing = isinstance(error, OSError) and error.strerror
-        why = (
-            f"cannot be read: {error.strerror}"
-            if missing
-            else "is damaged or not an NPZ file of plain arrays; replace it by a whole one"
-        )  # type: ignore[attr-defined]
+        why = "is damaged or not an NPZ file of plain arrays; replace it by a whole one"
+        if isinstance(error, OSError) and error.strerror:
+            why = f"cannot be read: {error.strerror}"
         raise ValueError(f"{file} {why}") from error
 
 

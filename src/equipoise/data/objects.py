@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from equipoise.checked.names import quoted
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Dataset
-from equipoise.data.own import from_arrays
 from equipoise.data.reading import column_of
 from equipoise.data.schema import schema_from
 from equipoise.data.tables import Sites, Table, by_site, dataset_of
+from equipoise.data.user_data import from_arrays
+from equipoise.validation.names import quoted
 
 
 def from_torch(dataset: Any, **options: Any) -> Dataset:

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.checked.names import checked_name, quoted
 from equipoise.data.codes import PANCREATIC_CANCER, STATES, SYSTEMS, LabelRule, state_of, system_of
 from equipoise.data.reading import is_missing
 from equipoise.data.record_files import blocks, column_among, moment_of, number_of
+from equipoise.validation.names import checked_name, quoted
 
 OLDEST = 130
 LARGEST = 1e30  # of a value: what lies beyond is no measurement, and its square no number of the network's

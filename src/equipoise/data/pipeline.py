@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.checked.imports import OWN, Imports
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import TEST, TRAIN, Dataset
-from equipoise.data.deciding import with_schema
 from equipoise.data.federation import Federation, Parts
-from equipoise.data.partitions import Deal, Pool, deal, parse
+from equipoise.data.partitions import Partition, Pool, deal, parse
 from equipoise.data.preparation import prepared
+from equipoise.data.schema_inference import with_schema
 from equipoise.data.shift import label_distance
 from equipoise.data.splits import equal_samples, split
 from equipoise.data.transforms import resized
 from equipoise.streams import stream
+from equipoise.validation.imports import OWN, Imports
 
 Split = tuple[Parts, Parts, Parts, np.ndarray]  # training, validation, test, shared test
 
@@ -65,7 +65,7 @@ def federate(
 
 def load(config: DataConfig, imports: Imports = OWN) -> Dataset:
     """The data set that a `data:` section names: a registered one, a path to a user's files, or package.module:function that makes one."""
-    from equipoise.data import codes, histories, own, patients, sets, tables
+    from equipoise.data import codes, histories, patients, sets, tables, user_data
 
     if config.synthetic is not None:
         return sets.synthetic.load(config.synthetic)
@@ -93,7 +93,7 @@ def load(config: DataConfig, imports: Imports = OWN) -> Dataset:
         )
     shape = config.schema.shape if config.schema is not None else None
     square = shape[-1] if shape is not None and shape[-1] == shape[-2] else None
-    return own.from_image_folder(path, config.image_size or square)
+    return user_data.from_image_folder(path, config.image_size or square)
 
 
 def is_code(config: DataConfig) -> bool:
@@ -198,7 +198,7 @@ def _pool(
     return pool, shared
 
 
-def _dealt(config: DataConfig, seed: int, dataset: Dataset, places: np.ndarray) -> Deal:
+def _dealt(config: DataConfig, seed: int, dataset: Dataset, places: np.ndarray) -> Partition:
     """Who gets which samples of the data set, every client with its name."""
     partition = config.partition
     if partition == "auto":
@@ -245,7 +245,7 @@ def _split(
     config: DataConfig,
     seed: int,
     dataset: Dataset,
-    dealt: Deal,
+    dealt: Partition,
     groups: np.ndarray,
     shared: np.ndarray,
 ) -> Split:

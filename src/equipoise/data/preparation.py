@@ -15,13 +15,13 @@ from equipoise.data import encoding, histories
 from equipoise.data.codes import PANCREATIC_CANCER, LabelRule, read_rule
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Dataset
-from equipoise.data.deciding import schema_of
 from equipoise.data.federation import Federation, Parts
 from equipoise.data.npz import read_npz
-from equipoise.data.own import IMAGE_ENDINGS, images_first, read_image
 from equipoise.data.patients import Records, read_patients
 from equipoise.data.schema import ColumnSchema, Kind
+from equipoise.data.schema_inference import schema_of
 from equipoise.data.transforms import NORMALISATIONS, normalised, resized
+from equipoise.data.user_data import IMAGE_ENDINGS, images_first, read_image
 
 
 def prepared(

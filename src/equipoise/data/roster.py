@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from equipoise.checked.names import checked_name
 from equipoise.data.federation import Federation, Parts
 from equipoise.task import Task
+from equipoise.validation.names import checked_name
 
 PARTS = ("train", "validation", "test")
 SHARED = "all"  # whose measurements those of a model for all on a test set for all are

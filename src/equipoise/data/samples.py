@@ -1,4 +1,4 @@
-"""Some samples of a federation: what a client trains on, what the server judges models by."""
+"""Some samples of a federation: what a client trains on, what the server is_baseline_for models by."""
 
 from __future__ import annotations
 

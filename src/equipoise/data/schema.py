@@ -12,8 +12,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from equipoise.checked import plainyaml
-from equipoise.checked.names import nearest, quoted
+from equipoise.validation import safe_yaml
+from equipoise.validation.names import nearest, quoted
 
 Kind = Literal["number", "category", "date", "text", "identifier"]
 INPUTS = ("number", "category", "date")  # kinds that a network sees
@@ -148,7 +148,7 @@ def schema_from(given: Any) -> Schema | None:
             raise ValueError(
                 f"expected a schema, or the path of its YAML file, got {quoted(where)}; `equipoise data check FOLDER --save` writes one"
             )
-        given = plainyaml.read(given)
+        given = safe_yaml.read(given)
     if not isinstance(given, Mapping):
         raise ValueError(
             f"{where}: expected a mapping with columns and classes, got {quoted(given)}"

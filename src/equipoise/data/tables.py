@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.checked.names import checked_name, quoted
 from equipoise.data.dataset import Column, Dataset
-from equipoise.data.deciding import completed, days, decided, with_schema
 from equipoise.data.npz import read_npz
-from equipoise.data.own import from_arrays, from_sites
 from equipoise.data.reading import Dialect, cells_as_text, column_of, is_missing, read_csv
 from equipoise.data.schema import ColumnSchema, Schema
+from equipoise.data.schema_inference import completed, days, decided, with_schema
+from equipoise.data.user_data import from_arrays, from_sites
+from equipoise.validation.names import checked_name, quoted
 
 ENDINGS = (".csv", ".npz", ".parquet")
 LABELS = ("label", "target", "y")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from equipoise.checked.names import did_you_mean
+from equipoise.validation.names import did_you_mean
 
 # name -> mean and standard deviation per channel of pixels in [0, 1]
 NORMALISATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {

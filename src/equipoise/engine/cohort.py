@@ -10,8 +10,8 @@ from typing import Any
 
 from equipoise.composition import step_name
 from equipoise.data.roster import Roster
-from equipoise.engine.checking import odd, refusal
 from equipoise.engine.faults import FaultPlan
+from equipoise.engine.reply_validation import validate_envelope, validate_upload
 from equipoise.experiment import Experiment
 from equipoise.method import Cohort, Method, Ups, Weights
 from equipoise.records import Down, Record, Up, size
@@ -19,9 +19,9 @@ from equipoise.server import Server
 from equipoise.storage.store import RoundRecord, RunError
 from equipoise.transports.base import (
     ClientError,
-    Kept,
     Reply,
     Request,
+    StateRef,
     Transport,
     reply_file,
     state_file,
@@ -30,7 +30,7 @@ from equipoise.transports.base import (
 log = logging.getLogger("equipoise")
 
 
-class GivenUp(Exception):
+class RoundAborted(Exception):
     """This attempt at a round has too few replies."""
 
 
@@ -44,7 +44,7 @@ class Clients:
     roster: Roster
     transport: Transport
     metrics: Sequence[str]
-    committed: dict[str, Kept] = field(default_factory=dict)
+    committed: dict[str, StateRef] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.faults = FaultPlan(
@@ -56,7 +56,7 @@ class Clients:
         client: str,
         step: str,
         down: Record,
-        provisional: Mapping[str, Kept],
+        provisional: Mapping[str, StateRef],
         exchange: int = 0,
         large: bool = False,
     ) -> Request:
@@ -81,7 +81,7 @@ class Clients:
         """One exchange; a step that raised ends the run with its traceback, and a reply that no performing side would send is a failure."""
         replies = self.transport.exchange(requests, self.experiment.participation.deadline)
         for position, (request, reply) in enumerate(zip(requests, replies, strict=True)):
-            wrong = odd(request, reply)
+            wrong = validate_envelope(request, reply)
             if wrong is not None:
                 replies[position] = Reply(request.client, failure=wrong)
                 continue
@@ -124,7 +124,7 @@ class RoundCohort(Cohort):
         self.joined = list(self.ids)
         self.exchanges = 0
         self.provisional: dict[
-            str, Kept
+            str, StateRef
         ] = {}  # client -> its state after its last accepted exchange
         self.discarded: set[str] = set()  # names of files that no one will read again
         self.banned: set[str] = set()
@@ -149,7 +149,7 @@ class RoundCohort(Cohort):
         keys = [frozenset(reply.up) for reply in received if reply.up is not None]
         majority = max(keys, key=keys.count) if keys else frozenset()
         for reply in received:
-            reason = reply.failure or refusal(
+            reason = reply.failure or validate_upload(
                 reply.up, majority, self.server, self.clients.method, name
             )
             if reason is None and reply.up is not None:
@@ -161,18 +161,18 @@ class RoundCohort(Cohort):
         self.waited += time.perf_counter() - began
         if not self.server.round and len(accepted) < len(asked):
             client, reason = self.record.rejected[0][2:]
-            raise GivenUp(
+            raise RoundAborted(
                 f"every client has to answer, and {len(asked) - len(accepted)} of {len(asked)} did not; the first, {client!r}: {reason}"
             )
         if strict and len(accepted) < len(asked):
             self.banned |= set(asked) - set(accepted)
-            raise GivenUp(f"client {sorted(self.banned)[0]!r} left in a step that needs all")
+            raise RoundAborted(f"client {sorted(self.banned)[0]!r} left in a step that needs all")
         if len(accepted) < (
             self.clients.experiment.participation.floor
             if 0 < self.server.round <= self.server.rounds
             else 1
         ):
-            raise GivenUp(f"{len(accepted)} of {len(asked)} replies counted")
+            raise RoundAborted(f"{len(accepted)} of {len(asked)} replies counted")
         ups = Ups([(client, accepted.get(client)) for client in self.ids])
         if "model" in ups[0]:
             self.uploads = ups
@@ -200,7 +200,7 @@ class RoundCohort(Cohort):
         """The files of an attempt that was given up."""
         return self.discarded | {state_file(kept.name) for kept in self.provisional.values()}
 
-    def door(self) -> Cohort:
+    def restricted_view(self) -> Cohort:
         """What a method is given: functions, from which no attribute leads to the transport and the data behind it."""
         cohort = self
 

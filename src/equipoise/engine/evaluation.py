@@ -47,7 +47,7 @@ def check_main(settings: Evaluation, federation: Federation) -> None:
 
 
 @dataclass
-class Measuring:
+class Evaluator:
     """One measurement: after a round, with the clients' states as that round left them."""
 
     method: Method

@@ -8,10 +8,10 @@ from functools import partial
 
 from equipoise.composition import finishes
 from equipoise.data.roster import Roster
-from equipoise.engine.choosing import choose
-from equipoise.engine.cohort import Clients, GivenUp, RoundCohort
-from equipoise.engine.evaluation import Measuring
-from equipoise.engine.keeping import check_finite, commit, given_up, restored
+from equipoise.engine.cohort import Clients, RoundAborted, RoundCohort
+from equipoise.engine.commit import check_finite, commit, given_up, restored
+from equipoise.engine.evaluation import Evaluator
+from equipoise.engine.sampling import choose
 from equipoise.experiment import Experiment
 from equipoise.method import Method
 from equipoise.metrics.registry import measured
@@ -71,8 +71,8 @@ class Loop:
         with self.bench.lending():
             state = self.method.start(self.server)
             try:
-                state = self.method.setup(self.server, state, everyone.door())
-            except GivenUp as reason:
+                state = self.method.setup(self.server, state, everyone.restricted_view())
+            except RoundAborted as reason:
                 raise RunError(
                     f"{self.method.title} could not be set up before round 1: {reason}; when all are there, `equipoise resume {self.store.folder}`"
                 ) from None
@@ -92,12 +92,12 @@ class Loop:
             )
             try:
                 if not chosen:
-                    raise GivenUp("no client was available")
+                    raise RoundAborted("no client was available")
                 with self.bench.lending():
-                    new = self.method.round(self.server, state, cohort.door())
+                    new = self.method.round(self.server, state, cohort.restricted_view())
                 if len(cohort.joined) < settings.floor:
-                    raise GivenUp(f"{len(cohort.joined)} replies counted")
-            except GivenUp as error:
+                    raise RoundAborted(f"{len(cohort.joined)} replies counted")
+            except RoundAborted as error:
                 self.store.remove(cohort.left_over())
                 banned, reason = banned | cohort.banned, str(error)
                 continue
@@ -110,8 +110,8 @@ class Loop:
         cohort = RoundCohort(self.clients, ids, RoundRecord(number, 0, list(ids), [], finish=True))
         try:
             with self.bench.lending():
-                new = self.method.finish(self.server, state, cohort.door())
-        except GivenUp as reason:
+                new = self.method.finish(self.server, state, cohort.restricted_view())
+        except RoundAborted as reason:
             raise RunError(
                 f"{self.method.title} could not be finished after the last round: {reason}; `equipoise resume {self.store.folder}` asks again"
             ) from None
@@ -126,7 +126,7 @@ class Loop:
         cohort.close()
         check_finite(state, self.experiment.training, self.server.round)
         ask, evaluation = partial(self.clients.measure, cohort=cohort), self.experiment.evaluation
-        measuring = Measuring(
+        measuring = Evaluator(
             self.method,
             self.server,
             self.metrics,

@@ -23,8 +23,6 @@ from pydantic import (
 )
 from torch import nn
 
-from equipoise.checked.imports import OWN, Imports, NotAllowed, permitted
-from equipoise.checked.names import checked_name, closest, quoted
 from equipoise.composition import parts
 from equipoise.data import DataConfig, Dataset
 from equipoise.data.objects import with_own_data
@@ -34,6 +32,8 @@ from equipoise.experiment.specifications import method_from, method_spec, name_i
 from equipoise.method import Method, mistake
 from equipoise.models.registry import AUTO, chosen
 from equipoise.training import Training
+from equipoise.validation.imports import OWN, Imports, NotAllowed, permitted
+from equipoise.validation.names import checked_name, closest, quoted
 
 MOST_MISTAKES = 20  # that one error tells
 OWN_DATA = "its data set is a Python object"
@@ -175,7 +175,7 @@ class Experiment(Section):
             else method_from(self.method, self._imports)
         )
 
-    def as_names(self) -> dict[str, Any]:
+    def to_spec(self) -> dict[str, Any]:
         """All of it as plain data, the method with all its parameters: what another process is told."""
         return self.model_dump(mode="json") | {"method": spec_of(self.build_method())}
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, overload
 
-from equipoise.checked import plainyaml
-from equipoise.checked.imports import FromFile
-from equipoise.checked.names import quoted
+from equipoise.validation import safe_yaml
+from equipoise.validation.imports import FromFile
+from equipoise.validation.names import quoted
 
 
 class ConfigurationError(ValueError):
@@ -22,8 +22,8 @@ def load(path: Path | str) -> FromFile:
             raise ConfigurationError(
                 f"no experiment file {path}; give the path of a YAML file, or flags such as --data digits --method fedavg"
             )
-        found = plainyaml.read(path)
-    except (plainyaml.Unreadable, OSError) as error:
+        found = safe_yaml.read(path)
+    except (safe_yaml.Unreadable, OSError) as error:
         raise ConfigurationError(str(error)) from None
     if not isinstance(found, dict):
         raise ConfigurationError(

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from equipoise import methods
-from equipoise.checked.imports import OWN, Imports
-from equipoise.checked.names import quoted
 from equipoise.composition import SLOTS, compose, parts
 from equipoise.method import Method
+from equipoise.validation.imports import OWN, Imports
+from equipoise.validation.names import quoted
 
 
 def method_spec(value: Any, imports: Imports = OWN) -> dict[str, Any]:

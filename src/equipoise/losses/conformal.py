@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from equipoise.checked.arrays import Numbers, Values, like, tensor
+from equipoise.validation.arrays import Numbers, Values, like, tensor
 
 FEWEST = 10  # samples that a threshold can be told from
 COLDEST, HOTTEST = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from equipoise.checked.arrays import Numbers, Values, like, tensor
+from equipoise.validation.arrays import Numbers, Values, like, tensor
 
 
 def kl_divergence(teacher_logits: Values, student_logits: Numbers) -> Values:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from equipoise.checked.arrays import Numbers, Values, like, tensor
+from equipoise.validation.arrays import Numbers, Values, like, tensor
 
 LEAST_NORM = 1e-12
 

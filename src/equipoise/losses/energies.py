@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from equipoise.checked.arrays import Numbers, Values, like, tensor
-from equipoise.checked.names import nearest
+from equipoise.validation.arrays import Numbers, Values, like, tensor
+from equipoise.validation.names import nearest
 
 KINDS = ("kl", "sqerr", "entropy", "margin", "lse", "feat", "none", "constant_half")
 OF_CLASSES = ("kl", "entropy", "margin", "lse")

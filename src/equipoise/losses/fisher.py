@@ -11,9 +11,9 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from equipoise.checked.arrays import Numbers, Values, like, tensor
 from equipoise.losses.fisher_hooks import squares_by_hooks
 from equipoise.models.network import evaluating
+from equipoise.validation.arrays import Numbers, Values, like, tensor
 
 Squares = dict[str, torch.Tensor]
 PASSED_NUMBERS = (

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.checked.arrays import Numbers, float64
+from equipoise.validation.arrays import Numbers, float64
 
 LONGEST = (
     2.0  # step in any entry: far from the optimum the quadratic model of the loss promises too much

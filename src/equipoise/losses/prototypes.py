@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from equipoise.checked.arrays import Numbers, Values, like, tensor
+from equipoise.validation.arrays import Numbers, Values, like, tensor
 
 
 def class_means(features: Values, labels: Numbers, classes: int) -> tuple[Values, Values]:

@@ -13,9 +13,9 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from equipoise.checked.imports import OWN, Imports
-from equipoise.checked.names import UnknownName, nearest, quoted
 from equipoise.method import FAMILIES, NEEDS, Method
+from equipoise.validation.imports import OWN, Imports
+from equipoise.validation.names import UnknownName, nearest, quoted
 
 _own: dict[str, type[Method]] = {}
 

@@ -118,11 +118,8 @@ class CoReFed(Method):
             return Up()
         model = client.load(received if self.preset == "released" else uploaded)
         if not len(client.train):
-            return Up(
-                embedding=torch.zeros(
-                    int(np.prod(shape_after(model.net.features, client.task.shape)))
-                )
-            )  # type: ignore[arg-type]
+            shape = shape_after(model.net.features, client.task.shape)  # type: ignore[arg-type]
+            return Up(embedding=torch.zeros(int(np.prod(shape))))
         if self.preset == "released":  # the first batch alone, lengths as they are
             return Up(embedding=client.features(model)[: client.training.batch].flatten(1).mean(0))
         return Up(embedding=mean_direction(client.features(model)))  # Eq. 4

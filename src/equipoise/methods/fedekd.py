@@ -14,7 +14,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from equipoise.client import Client, Done
+from equipoise.client import Client, FitResult
 from equipoise.losses import energy, kl_divergence, trust
 from equipoise.losses.energies import OF_CLASSES
 from equipoise.losses.terms import Batch, Loss, distillation, frozen_logits, supervised, term
@@ -121,11 +121,11 @@ class FedeKD(Method):
         teacher = client.teacher(proxy)
         if kind == "feat":
             projection = client.state.get("_projection", _random_map(client, private, proxy))
-            shared = (
-                Model(proxy.net.features, "proxy features")
-                if client.random_inputs
-                else client.features(proxy)
-            )  # type: ignore[arg-type]
+            shared: Model | Tensor
+            if client.random_inputs:
+                shared = Model(proxy.net.features, "proxy features")  # type: ignore[arg-type]
+            else:
+                shared = client.features(proxy)
 
         def value(outputs: Outputs, batch: Batch) -> Tensor:
             target = frozen_logits(teacher, batch)
@@ -150,7 +150,7 @@ class FedeKD(Method):
     def _private(self, client: Client) -> Model:
         return client.load(client.state.get("private"), model="private")
 
-    def _keep(self, client: Client, private: Model, done: Done) -> None:
+    def _keep(self, client: Client, private: Model, done: FitResult) -> None:
         client.state["private"] = private
         if (
             client.training.keep_optimiser
@@ -170,10 +170,10 @@ def _for(epochs: int) -> dict[str, Any]:
 
 def _random_map(client: Client, private: Model, proxy: Model) -> Tensor:
     """A fixed linear map from private to proxy features: the same for all clients whose features have these sizes."""
-    sizes = [
-        int(np.prod(shape_after(model.net.features, client.task.shape)))
-        for model in (private, proxy)
-    ]  # type: ignore[arg-type]
+    sizes = []
+    for model in (private, proxy):
+        shape = shape_after(model.net.features, client.task.shape)  # type: ignore[arg-type]
+        sizes.append(int(np.prod(shape)))
     return torch.randn(*sizes, generator=client.common_stream("fedekd projection", *sizes)).div(
         sizes[0] ** 0.5
     )

@@ -16,9 +16,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from equipoise.checked.arrays import Array, float64, vector
 from equipoise.metrics.performance import classified, hits
 from equipoise.metrics.undefined import PartialMetric, undefined
+from equipoise.validation.arrays import Array, float64, vector
 
 Labels = NDArray[np.int64]
 

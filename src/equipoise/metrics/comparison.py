@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from equipoise.checked.arrays import Array, ranks, vector, vectors
-from equipoise.checked.names import nearest
 from equipoise.metrics.undefined import PartialMetric, undefined
+from equipoise.validation.arrays import Array, ranks, vector, vectors
+from equipoise.validation.names import nearest
 
 FEWEST_SEEDS = 5
 TOO_FEW = "too few seeds"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from equipoise.checked.arrays import vector
 from equipoise.metrics.undefined import undefined
+from equipoise.validation.arrays import vector
 
 
 def rounds_to(curve: ArrayLike, target: float, lower_is_better: bool = False) -> int | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from equipoise.checked.arrays import is_constant, ranks, vector, vectors
 from equipoise.metrics.undefined import undefined, what_is_missing
+from equipoise.validation.arrays import is_constant, ranks, vector, vectors
 
 
 def spread(values: ArrayLike, lower_is_better: bool = False) -> dict[str, float]:

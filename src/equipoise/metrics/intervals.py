@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from equipoise.checked.arrays import Array, float64, vector, vectors
 from equipoise.metrics.undefined import UndefinedMetric, undefined, what_is_missing
 from equipoise.streams import stream
+from equipoise.validation.arrays import Array, float64, vector, vectors
 
 Statistic = Callable[..., Mapping[str, float]]
 

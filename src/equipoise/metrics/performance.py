@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 
-from equipoise.checked.arrays import Array, float64, vector, vectors
 from equipoise.metrics.undefined import undefined
+from equipoise.validation.arrays import Array, float64, vector, vectors
 
 
 def accuracy(logits: ArrayLike, labels: ArrayLike) -> float:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from equipoise.checked.arrays import Array
-from equipoise.checked.names import nearest
 from equipoise.metrics import clinical, performance
 from equipoise.task import Task
+from equipoise.validation.arrays import Array
+from equipoise.validation.names import nearest
 
 Function = Callable[[Array, Array], float]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from equipoise.checked.arrays import Array, float64
 from equipoise.metrics.undefined import undefined
+from equipoise.validation.arrays import Array, float64
 
 Point = ArrayLike | Mapping[str, ArrayLike]
 

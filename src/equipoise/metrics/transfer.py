@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from equipoise.checked.arrays import vectors
 from equipoise.metrics.undefined import undefined, what_is_missing
+from equipoise.validation.arrays import vectors
 
 
 def negative_transfer(

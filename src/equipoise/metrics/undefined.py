@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 
-from equipoise.checked.arrays import Array
+from equipoise.validation.arrays import Array
 
 
 class UndefinedMetric(UserWarning):

@@ -10,8 +10,6 @@ import torch
 from pydantic import ValidationError, validate_call
 from torch import nn
 
-from equipoise.checked.imports import OWN, Imports
-from equipoise.checked.names import nearest, quoted
 from equipoise.models.basic import cnn, mlp, simple_cnn
 from equipoise.models.gru import gru
 from equipoise.models.network import Network, trial, wrap
@@ -27,6 +25,8 @@ from equipoise.models.papers import (
 )
 from equipoise.models.resnet import resnet10, resnet12
 from equipoise.task import Task
+from equipoise.validation.imports import OWN, Imports
+from equipoise.validation.names import nearest, quoted
 
 _FACTORIES: list[Callable[..., Network]] = [
     *(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from equipoise.metrics import counts
+from equipoise.metrics import score_histograms
 from equipoise.report import drawing
 from equipoise.runs import Run
 from equipoise.runs.clinical import classes_of, clinical, silent, thresholds, unequal
@@ -34,7 +34,7 @@ def curves_of(run: Run) -> dict[str, Drawn]:
         lines = (
             tables
             if len(tables) <= MOST_SITES
-            else {"all clients together": counts.pooled(list(tables.values()))}
+            else {"all clients together": score_histograms.pooled(list(tables.values()))}
         )
         for of, name in classes_of(run):
             parts = [
@@ -77,7 +77,7 @@ def tables_of(run: Run) -> list[dict[str, Any]]:
     tables = run.counts()
     if tables and run.task.outputs == 2:
         (of, name), *_ = classes_of(run)
-        whole = counts.pooled(list(tables.values()))
+        whole = score_histograms.pooled(list(tables.values()))
         rows = [
             [
                 f"{one['threshold']} %",
@@ -85,7 +85,7 @@ def tables_of(run: Run) -> list[dict[str, Any]]:
             ]
             for one in thresholds(whole, of)
         ]
-        title = f"Thresholds: calling a sample {name} from a score on; all clients that sent counts together, {counts.total(whole):,} test samples"
+        title = f"Thresholds: calling a sample {name} from a score on; all clients that sent counts together, {score_histograms.total(whole):,} test samples"
         found.append(
             _table(
                 title,
@@ -96,10 +96,12 @@ def tables_of(run: Run) -> list[dict[str, Any]]:
     return found
 
 
-def roc(lines: Mapping[str, counts.Counts], of: int) -> Figure:
+def roc(lines: Mapping[str, score_histograms.Counts], of: int) -> Figure:
     figure, axes = drawing.new()
     for place, (site, table) in enumerate(lines.items()):
-        x, y = counts.roc(table[of, counts.POSITIVES], table[of, counts.NEGATIVES])
+        x, y = score_histograms.roc(
+            table[of, score_histograms.POSITIVES], table[of, score_histograms.NEGATIVES]
+        )
         style = ("-", "--", "-.", ":")[place % 4]
         axes.plot(
             100 * x,
@@ -117,14 +119,18 @@ def roc(lines: Mapping[str, counts.Counts], of: int) -> Figure:
     return figure
 
 
-def calibration(lines: Mapping[str, counts.Counts], of: int) -> Figure:
+def calibration(lines: Mapping[str, score_histograms.Counts], of: int) -> Figure:
     figure, axes = drawing.new()
     most = max(
-        n for table in lines.values() for _, _, n in counts.calibration(table[of, 0], table[of, 1])
+        n
+        for table in lines.values()
+        for _, _, n in score_histograms.calibration(table[of, 0], table[of, 1])
     )
     for place, (site, table) in enumerate(lines.items()):
         score, share, sizes = np.array(
-            counts.calibration(table[of, counts.POSITIVES], table[of, counts.NEGATIVES])
+            score_histograms.calibration(
+                table[of, score_histograms.POSITIVES], table[of, score_histograms.NEGATIVES]
+            )
         ).T
         colour, marker = (
             drawing.COLOURS[place % len(drawing.COLOURS)],
@@ -148,7 +154,7 @@ def calibration(lines: Mapping[str, counts.Counts], of: int) -> Figure:
     return figure
 
 
-def _who(run: Run, tables: Mapping[str, counts.Counts]) -> str:
+def _who(run: Run, tables: Mapping[str, score_histograms.Counts]) -> str:
     few = silent(run.clients, tables) if run.main_split == "test" else ""
     return "Scores are counted in whole per cent; no single score left a client." + (
         f" {few}." if few else ""
@@ -159,8 +165,8 @@ def _table(title: str, header: list[str], rows: list[list[str]]) -> dict[str, An
     return {"title": title, "header": header, "rows": rows, "clients_header": [], "clients": []}
 
 
-def _area(table: counts.Counts, of: int) -> str:
-    own = counts.measures(
+def _area(table: score_histograms.Counts, of: int) -> str:
+    own = score_histograms.measures(
         table[[1 - of, of]] if len(table) == 2 else np.stack([table[of], table[of]])
     )["auroc"]
     return _percent(float(own))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import yaml
 
-from equipoise.checked.names import nearest
 from equipoise.comparison import formats
 from equipoise.comparison.entries import Entry
 from equipoise.comparison.measures import Measure
@@ -36,6 +35,7 @@ from equipoise.runs.reference import ALONE
 from equipoise.runs.summary import best_round, notes
 from equipoise.storage.files import save_output
 from equipoise.storage.store import RunError
+from equipoise.validation.names import nearest
 
 
 def report(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.metrics import counts
+from equipoise.metrics import score_histograms
 from equipoise.metrics.intervals import Interval
 from equipoise.runs.run import Run
 from equipoise.transports.curves import FEWEST
@@ -16,13 +16,13 @@ UNEQUAL = 1.2  # times its even share: from there on the most frequent class mak
 DRAWS_SEED = 0  # the same run says the same
 
 
-def unequal(found: Mapping[str, counts.Counts]) -> bool:
+def unequal(found: Mapping[str, score_histograms.Counts]) -> bool:
     """Whether accuracy alone would mislead: the classes of all test data together are unequal or, of two classes, those of any client."""
     if not found:
         return False
-    whole = counts.pooled(list(found.values()))
+    whole = score_histograms.pooled(list(found.values()))
     return any(
-        counts.majority(table) * len(table) > UNEQUAL
+        score_histograms.majority(table) * len(table) > UNEQUAL
         for table in (whole, *(found.values() if len(whole) == 2 else ()))
     )
 
@@ -38,10 +38,10 @@ def derived(run: Run) -> dict[str, dict[str, float]]:
             "select distinct metric from measurements where phase = 'received'"
         )
     }
-    by_client = {client: counts.measures(table) for client, table in found.items()}
+    by_client = {client: score_histograms.measures(table) for client, table in found.items()}
     values = {
         name: {client: float(one[name]) for client, one in by_client.items()}
-        for name in counts.MEASURES
+        for name in score_histograms.MEASURES
         if name not in measured
     }
     return {
@@ -54,7 +54,7 @@ def clinical(run: Run, model: str | None = None) -> dict[str, dict[str, Interval
     """Client -> measure -> value with its interval over other test sets of that size; empty where classes are equal or nothing was counted."""
     found = run.counts(model)
     return (
-        {client: counts.intervals(table, DRAWS_SEED) for client, table in found.items()}
+        {client: score_histograms.intervals(table, DRAWS_SEED) for client, table in found.items()}
         if unequal(found)
         else {}
     )
@@ -80,9 +80,9 @@ def classes_of(run: Run) -> list[tuple[int, str]]:
     return [(1, names[1])] if len(names) == 2 else list(enumerate(names))
 
 
-def thresholds(table: counts.Counts, of: int) -> list[dict[str, Any]]:
+def thresholds(table: score_histograms.Counts, of: int) -> list[dict[str, Any]]:
     """Sensitivity, specificity, PPV and NPV at some thresholds on the score of a class."""
     return [
-        {"threshold": percent, **counts.at_threshold(table[of, 0], table[of, 1], percent)}
+        {"threshold": percent, **score_histograms.at_threshold(table[of, 0], table[of, 1], percent)}
         for percent in (10, 20, 30, 50, 70, 80, 90)
     ]

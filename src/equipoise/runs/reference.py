@@ -21,7 +21,9 @@ SCHEDULE = (
 )  # what a run and its reference share, beside the data
 
 
-def judges(alone: Mapping[str, Any], data_alone: str, config: Mapping[str, Any], data: str) -> bool:
+def is_baseline_for(
+    alone: Mapping[str, Any], data_alone: str, config: Mapping[str, Any], data: str
+) -> bool:
     """Whether the first run, by its configuration and the fingerprint of its data, is what the second is judged against."""
     return (
         bool(alone["method"]["name"] == ALONE)
@@ -60,7 +62,7 @@ def reference_of(run: Run) -> Run | None:
             continue
         try:
             other = Run(folder)
-            matched = judges(
+            matched = is_baseline_for(
                 other.config,
                 other.store.meta("fingerprint"),
                 run.config,

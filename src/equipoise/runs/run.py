@@ -8,8 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from equipoise.checked.imports import Imports, permitted
-from equipoise.checked.names import checked_name
 from equipoise.metrics import registry
 from equipoise.runs.scores import tables
 from equipoise.storage.form import check_metadata, read_configuration
@@ -17,6 +15,8 @@ from equipoise.storage.lock import is_held
 from equipoise.storage.outdated import outdated
 from equipoise.storage.store import RunError, Store
 from equipoise.task import Task
+from equipoise.validation.imports import Imports, permitted
+from equipoise.validation.names import checked_name
 
 _COLUMNS = (
     "round",
@@ -247,7 +247,7 @@ class Run:
         from equipoise.client import Client
         from equipoise.engine.evaluation import alike
         from equipoise.experiment import experiment
-        from equipoise.experiment.preparing import prepare
+        from equipoise.experiment.build import prepare
         from equipoise.models.network import Prepared, in_unit
         from equipoise.records import read
         from equipoise.server import Server

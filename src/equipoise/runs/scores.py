@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.metrics import counts
+from equipoise.metrics import score_histograms
 from equipoise.storage.form import damaged
 from equipoise.storage.store import Store
 from equipoise.task import Task
@@ -18,15 +18,17 @@ def counted(store: Store) -> list[dict[str, Any]]:
     return store.rows("select * from curves order by rowid") if known else []
 
 
-def tables(store: Store, task: Task, model: str, split: str) -> dict[str, counts.Counts]:
+def tables(store: Store, task: Task, model: str, split: str) -> dict[str, score_histograms.Counts]:
     """Client -> table of counts; a store may come from anyone, so a table that cannot be is refused."""
-    found: dict[str, counts.Counts] = {}
+    found: dict[str, score_histograms.Counts] = {}
     classes = task.outputs
     for row in counted(store):
         if row["model"] != model or row["split"] != split:
             continue
-        table = found.setdefault(row["client"], np.zeros((classes, 4, counts.BINS), np.int64))
-        if not (0 <= row["class"] < classes and 0 <= row["score"] < counts.BINS):
+        table = found.setdefault(
+            row["client"], np.zeros((classes, 4, score_histograms.BINS), np.int64)
+        )
+        if not (0 <= row["class"] < classes and 0 <= row["score"] < score_histograms.BINS):
             raise damaged(
                 store.folder,
                 f"its counts of scores name class {row['class']} and score {row['score']}",
@@ -35,7 +37,7 @@ def tables(store: Store, task: Task, model: str, split: str) -> dict[str, counts
             row[name] for name in ("positives", "negatives", "found", "mistaken")
         ]
     for client, table in found.items():
-        wrong = counts.fault(table, classes)
+        wrong = score_histograms.fault(table, classes)
         if wrong is not None:
             raise damaged(store.folder, f"counts of scores of client {client!r}: {wrong}")
     return found

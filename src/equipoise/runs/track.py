@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from equipoise.checked.names import nearest
 from equipoise.experiment import ConfigurationError, Experiment, flat
 from equipoise.runs.summary import of_main
 from equipoise.storage.store import DATABASE, RoundRecord
 from equipoise.transports.base import Watcher
+from equipoise.validation.names import nearest
 
 Send = Callable[[int, Mapping[str, float]], None]
 MLFLOW_BATCH, MLFLOW_VALUE = (

@@ -10,8 +10,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from equipoise.checked.imports import FromFile
 from equipoise.storage.files import CONFIGURATION, DATABASE, RunError
+from equipoise.validation.imports import FromFile
 
 _LONG = ("measurements", "weights", "curves")  # tables with rows for every client of a round
 _TYPES = {"integer": int, "real": float, "text": str}
@@ -79,7 +79,7 @@ def check_tables(
             )
     for cohort, joined in db.execute("select cohort, joined from rounds"):
         for text in (cohort, joined):
-            wrong = misfit(parsed(text, folder), [str], "a round's clients")
+            wrong = mismatch(parsed(text, folder), [str], "a round's clients")
             if wrong is not None:
                 raise damaged(folder, wrong)
     return {
@@ -126,7 +126,7 @@ def parsed(text: str, folder: Path) -> Any:
 def check_metadata(folder: Path, meta: Callable[[str], Any]) -> None:
     """Refuse a run that does not say what it is."""
     metadata = {key: value for key in _METADATA if (value := meta(key)) is not None}
-    wrong = misfit(metadata, _METADATA, "its database")
+    wrong = mismatch(metadata, _METADATA, "its database")
     if (
         wrong is None
         and len(
@@ -166,37 +166,41 @@ def read_configuration(folder: Path) -> FromFile:
         raise damaged(
             folder, f"its {CONFIGURATION} cannot be read ({str(error).splitlines()[0]})"
         ) from None
-    wrong = misfit(found, _CONFIGURATION, CONFIGURATION)
+    wrong = mismatch(found, _CONFIGURATION, CONFIGURATION)
     if wrong is not None:
         raise damaged(folder, wrong)
     return found
 
 
-def misfit(value: Any, shape: Any, where: str) -> str | None:
+def mismatch(value: Any, shape: Any, where: str) -> str | None:
     """What is wrong with a value: `shape` is a type, a list with the shape of every item, or a mapping from key to shape.
 
-    >>> misfit({"sizes": [1, "many"]}, {"sizes": [int]}, "the file")
+    >>> mismatch({"sizes": [1, "many"]}, {"sizes": [int]}, "the file")
     "an entry of 'sizes' of the file is 'many', not a whole number"
     """
     if isinstance(shape, list):
-        wrong = misfit(value, list, where)
+        wrong = mismatch(value, list, where)
         if wrong is None and {shape[0]}.issuperset(
             map(type, value)
         ):  # of 100,000 clients, too, without a call for each
             return None
         return wrong or next(
-            (wrong for item in value if (wrong := misfit(item, shape[0], f"an entry of {where}"))),
+            (
+                wrong
+                for item in value
+                if (wrong := mismatch(item, shape[0], f"an entry of {where}"))
+            ),
             None,
         )
     if isinstance(shape, dict):
-        wrong = misfit(value, dict, where) or next(
+        wrong = mismatch(value, dict, where) or next(
             (f"{where} has no {key!r}" for key in shape if key not in value), None
         )
         return wrong or next(
             (
                 wrong
                 for key, one in shape.items()
-                if (wrong := misfit(value[key], one, f"{key!r} of {where}"))
+                if (wrong := mismatch(value[key], one, f"{key!r} of {where}"))
             ),
             None,
         )

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from equipoise.checked.names import nearest
 from equipoise.data import from_sites
 from equipoise.experiment import Experiment
 from equipoise.method import Method
 from equipoise.simulate import Simulation, job_of
 from equipoise.testing.checks import CHECKS, Case
 from equipoise.testing.small import settings, sites
+from equipoise.validation.names import nearest
 
 __all__ = ["CHECKS", "ContractBroken", "Result", "check_method"]
 

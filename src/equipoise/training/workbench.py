@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equipoise.checked.imports import OWN, Imports
 from equipoise.data import Federation
 from equipoise.data.samples import Samples
 from equipoise.losses.distillation import focal_loss
@@ -26,6 +25,7 @@ from equipoise.streams import default_generator
 from equipoise.task import Task
 from equipoise.training.settings import Training
 from equipoise.tree import Tree
+from equipoise.validation.imports import OWN, Imports
 
 Factory = Callable[[], nn.Module]
 

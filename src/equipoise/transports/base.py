@@ -43,7 +43,7 @@ class Job:
         return cls(**given)
 
 
-class Kept(NamedTuple):
+class StateRef(NamedTuple):
     """A client's state as it was written: its name, its size, and the digest that every reader verifies."""
 
     name: str
@@ -85,7 +85,7 @@ class Reply:
 
     client: str
     up: Up | None = None
-    state: Kept | None = None  # its new state, if it changed
+    state: StateRef | None = None  # its new state, if it changed
     failure: str | None = None  # the client could not answer: it is out of the round
     error: str | None = None  # the step raised: its traceback
     stop: str | None = None  # the run cannot go on: a sentence for the user
@@ -195,7 +195,7 @@ def put_to_file(reply: Reply, request: Request, files: Path) -> Reply:
     return with_file(replace(reply, file=name), files)
 
 
-def late(request: Request, deadline: float, files: Path) -> Reply:
+def timed_out_reply(request: Request, deadline: float, files: Path) -> Reply:
     """The reply of a client whose step did not end in time; what it may have written is removed."""
     name = state_name(request.client, request.round, request.attempt, request.exchange)
     for file in (state_file(name), reply_file(request)):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.metrics import counts
+from equipoise.metrics import score_histograms
 from equipoise.metrics.performance import softmax
 from equipoise.task import Task
 
@@ -34,7 +34,7 @@ def of(task: Task, outputs: Tensor, y: Tensor, model: str) -> dict[str, Tensor]:
         return {}
     return {
         model: torch.from_numpy(
-            counts.counted(softmax(outputs.double().numpy()), y.numpy()).astype(np.int32)
+            score_histograms.counted(softmax(outputs.double().numpy()), y.numpy()).astype(np.int32)
         )
     }
 
@@ -47,10 +47,10 @@ def majority(y: Tensor) -> float:
 def fault(table: Any, task: Task) -> str | None:
     """What is wrong with a table that a client sent; None if it could be one."""
     found = table.numpy() if isinstance(table, Tensor) else table
-    wrong = counts.fault(found, task.outputs)
+    wrong = score_histograms.fault(found, task.outputs)
     return (
         f"expected {FEWEST} samples or more"
-        if wrong is None and counts.total(found) < FEWEST
+        if wrong is None and score_histograms.total(found) < FEWEST
         else wrong
     )
 
@@ -61,7 +61,8 @@ def rows(
     """As the store keeps a table: one row per class and score that occurs."""
     found = table.numpy().astype(np.int64)
     filled = np.argwhere(found[:, :2].any(1))
-    return [
-        (client, model, split, int(c), int(score), *map(int, found[c, :, score]))
-        for c, score in filled
-    ]  # type: ignore[misc]
+    rows = []
+    for c, score in filled:
+        positives, negatives, true, false = map(int, found[c, :, score])
+        rows.append((client, model, split, int(c), int(score), positives, negatives, true, false))
+    return rows

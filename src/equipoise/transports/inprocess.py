@@ -16,16 +16,16 @@ from equipoise.transports.base import (
     ClientError,
     Interrupted,
     Job,
-    Kept,
     Reply,
     Request,
+    StateRef,
     Watcher,
-    late,
     put_to_file,
+    timed_out_reply,
     with_file,
 )
 from equipoise.transports.isolation import UNKEPT, Late, can_interrupt
-from equipoise.transports.performing import Performer
+from equipoise.transports.performing import ClientExecutor
 from equipoise.transports.states import FileStates, ServerStates, States
 
 log = logging.getLogger("equipoise")
@@ -39,12 +39,14 @@ class InProcess:
 
     def __init__(self, federation: Federation, wanted: Experiment | None = None) -> None:
         self.federation, self.wanted = federation, wanted
-        self.performer: Performer | None = None
+        self.performer: ClientExecutor | None = None
         self.warned = False
 
     def open(self, job: Job, files: Path, watcher: Watcher) -> Roster:
         self.files, self.watcher = files, watcher
-        self.performer = Performer(job, self.federation, self.states(files), self.wanted, files)
+        self.performer = ClientExecutor(
+            job, self.federation, self.states(files), self.wanted, files
+        )
         return self.performer.roster()
 
     def states(self, files: Path) -> States:
@@ -67,7 +69,7 @@ class InProcess:
         try:
             reply = self.performer.perform(request, deadline)
         except Late:
-            return late(request, deadline or 0.0, self.files)
+            return timed_out_reply(request, deadline or 0.0, self.files)
         except CannotSave:
             raise
         except Exception as error:
@@ -122,7 +124,7 @@ class Separated(Loopback):
             )
         )
         arrived = Reply(
-            **{**back, "state": None if back["state"] is None else Kept(*back["state"])}
+            **{**back, "state": None if back["state"] is None else StateRef(*back["state"])}
         )
         return put_to_file(arrived, request, self.files)
 

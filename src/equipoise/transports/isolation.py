@@ -20,7 +20,7 @@ _AGAIN = 1.0  # seconds after which a step that caught the alarm is interrupted 
 
 
 @contextmanager
-def settings_kept() -> Iterator[None]:
+def preserve_global_state() -> Iterator[None]:
     """Threads, gradient mode, default dtype, deterministic algorithms and global generators are afterwards as they were before."""
     settings = _settings()
     torch_state, python_state, numpy_state = (

@@ -9,24 +9,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from equipoise.checked.imports import Imports
 from equipoise.client import Client
 from equipoise.composition import guest_named, parts
 from equipoise.data import Federation
 from equipoise.data.roster import Roster, roster_of
 from equipoise.experiment import Experiment, experiment
-from equipoise.experiment.preparing import prepare, try_precision
+from equipoise.experiment.build import prepare, try_precision
 from equipoise.method import Method
 from equipoise.records import CannotSave, Down, Record, Up, finite, size, tensors_of, write
 from equipoise.storage.files import place
 from equipoise.transports import measuring
 from equipoise.transports.base import Job, Reply, Request, reply_file, round_of, state_name
-from equipoise.transports.isolation import settings_kept, time_limit
+from equipoise.transports.isolation import preserve_global_state, time_limit
 from equipoise.transports.states import StateMissing, States
 from equipoise.tree import Tree
+from equipoise.validation.imports import Imports
 
 
-class Performer:
+class ClientExecutor:
     """Does what requests ask of the clients whose data are here."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Performer:
         client = Client(
             self.bench, request.client, request.round, request.rounds, state, request.attempt
         )
-        with settings_kept(), self.bench.lending(), time_limit(deadline):
+        with preserve_global_state(), self.bench.lending(), time_limit(deadline):
             if request.step in measuring.STEPS:
                 up, measured = measuring.STEPS[request.step](
                     self.method, client, request.down, part
@@ -103,7 +103,7 @@ class Performer:
         reply.seconds = time.perf_counter() - began
         return reply
 
-    def perform_safely(self, request: Request) -> Reply:
+    def execute_catching(self, request: Request) -> Reply:
         """As `perform`, with an exception turned into a reply that carries its traceback."""
         try:
             return self.perform(request)
@@ -139,7 +139,7 @@ def _step(method: Method, client: Client, request: Request) -> Up:
         owner, _, name = request.step.partition(".")
         if client.round:  # before round 1 nothing was delivered yet that inputs could follow from
             client.inputs = method.inputs(client, down)
-        with client.owned_by(owner):
+        with client.guest_state(owner):
             return _replied(getattr(guest_named(method, owner), name)(client, down), name)
     client.inputs = method.inputs(client, down)
     if request.step != "client":

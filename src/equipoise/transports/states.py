@@ -12,7 +12,7 @@ from typing import Protocol
 
 from equipoise.records import CannotSave, Record, dump, parse
 from equipoise.storage.files import digest_of, names_in, sync
-from equipoise.transports.base import Kept, owner, state_file
+from equipoise.transports.base import StateRef, owner, state_file
 
 
 class StateMissing(LookupError):
@@ -24,7 +24,7 @@ class States(Protocol):
 
     def read(self, name: str, digest: str) -> Record: ...
 
-    def write(self, name: str, record: Record) -> Kept: ...
+    def write(self, name: str, record: Record) -> StateRef: ...
 
     def keep(self, client: str, names: Collection[str]) -> None:
         """Its other states of this run go."""
@@ -57,10 +57,10 @@ class FileStates:
             raise StateMissing(f"state {name} is not here") from None
         return _parsed(data, name, digest)
 
-    def write(self, name: str, record: Record) -> Kept:
+    def write(self, name: str, record: Record) -> StateRef:
         return self.put(name, dump(record))
 
-    def put(self, name: str, data: bytes | memoryview) -> Kept:
+    def put(self, name: str, data: bytes | memoryview) -> StateRef:
         """Write a state that is in its form already."""
         path = self.folder / state_file(name)
         partial = path.with_name(f"{path.name}.{os.getpid()}.part")
@@ -82,7 +82,7 @@ class FileStates:
             raise CannotSave(
                 f"cannot write {path}: {error}; make room or permit writing there, then go on with `equipoise resume`"
             ) from error
-        return Kept(name, len(data), digest_of(data))
+        return StateRef(name, len(data), digest_of(data))
 
     def keep(self, client: str, names: Collection[str]) -> None:
         own = owner(client)
@@ -114,10 +114,10 @@ class CarriedStates:
             raise StateMissing(f"state {name} is not here")
         return _parsed(self.carried[name], name, digest)
 
-    def write(self, name: str, record: Record) -> Kept:
+    def write(self, name: str, record: Record) -> StateRef:
         data = dump(record)
         self.carried[name] = data
-        return Kept(name, len(data), digest_of(data))
+        return StateRef(name, len(data), digest_of(data))
 
     def keep(self, client: str, names: Collection[str]) -> None:
         pass

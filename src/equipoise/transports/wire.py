@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from equipoise.records import Record
-from equipoise.transports.base import Kept, Reply, Request
+from equipoise.transports.base import Reply, Request, StateRef
 from equipoise.tree import Tree
 
 _REFERENCE = (
@@ -75,7 +75,7 @@ def referring(down: Record, shared: Mapping[int, str]) -> Any:
     return mapped(down, lambda tree: reference(shared[id(tree)]) if id(tree) in shared else tree)
 
 
-def told(value: Request | Reply) -> dict[str, Any]:
+def to_wire(value: Request | Reply) -> dict[str, Any]:
     """What has to be said of a request or reply: the fields that differ from their defaults; records travel apart."""
     defaults = _DEFAULTS[type(value)]
     return {
@@ -93,7 +93,7 @@ def request_of(told: Mapping[str, Any], down: Record) -> Request:
 
 def reply_of(told: Mapping[str, Any], up: Any) -> Reply:
     reply = Reply(**told, up=up)
-    reply.state = None if reply.state is None else Kept(*reply.state)
+    reply.state = None if reply.state is None else StateRef(*reply.state)
     return reply
 
 

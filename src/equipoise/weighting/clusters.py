@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.checked.arrays import Numbers, float64
+from equipoise.validation.arrays import Numbers, float64
 
 RESTARTS = 10
 MOST_STEPS = 300  # of one restart; it ends as soon as no point changes its group

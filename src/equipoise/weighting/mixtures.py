@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.checked.arrays import Numbers, float64
+from equipoise.validation.arrays import Numbers, float64
 from equipoise.weighting.shares import softmax
 
 EM_STEPS = 200

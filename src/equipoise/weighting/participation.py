@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.checked.arrays import Numbers, Values, float64, like
+from equipoise.validation.arrays import Numbers, Values, float64, like
 from equipoise.weighting.shares import softmax
 
 

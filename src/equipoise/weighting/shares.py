@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.checked.arrays import Numbers, Values, float64, like
+from equipoise.validation.arrays import Numbers, Values, float64, like
 
 KINDS = ("geometric", "arithmetic", "interval", "count", "size")
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from equipoise.checked.arrays import Numbers, Values, float64, like
+from equipoise.validation.arrays import Numbers, Values, float64, like
 
 # Below this eigenvalue of the cosine matrix the minimiser may not be unique; adding it picks the most even one.
 RIDGE = 1e-10

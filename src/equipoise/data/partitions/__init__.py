@@ -1,6 +1,6 @@
 """Partitions: how a data set is dealt to clients, by one syntax NAME[:VALUE[,VALUE...][,KEY=VALUE...]].
 
-A partition is a pure function (pool, clients, seed, *, its parameters) -> Deal. To add one, write the function in a file
+A partition is a pure function (pool, clients, seed, *, its parameters) -> Partition. To add one, write the function in a file
 of its family and name it in PARTITIONS; the syntax, the command line and the documentation follow from its signature.
 """
 
@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from equipoise.checked.names import did_you_mean, quoted
 from equipoise.data.partitions import covariate, dirichlet, labels, sites, sizes
-from equipoise.data.partitions.pool import Deal, Pool
+from equipoise.data.partitions.pool import Partition, Pool
+from equipoise.validation.names import did_you_mean, quoted
 
-PARTITIONS: dict[str, Callable[..., Deal]] = {
+PARTITIONS: dict[str, Callable[..., Partition]] = {
     function.__name__: function
     for function in (
         sizes.iid,
@@ -37,7 +37,7 @@ PARTITIONS: dict[str, Callable[..., Deal]] = {
         sites.domains,
     )
 }
-__all__ = ["PARTITIONS", "Deal", "Pool", "deal", "parameters", "parse"]
+__all__ = ["PARTITIONS", "Partition", "Pool", "deal", "parameters", "parse"]
 _READERS: dict[str, Callable[[str], Any]] = {"float": float, "int": int, "str": str}
 
 
@@ -92,8 +92,8 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     return name, given
 
 
-def deal(text: str, pool: Pool, clients: int, seed: int) -> Deal:
-    """Deal a pool by the partition that `text` names."""
+def deal(text: str, pool: Pool, clients: int, seed: int) -> Partition:
+    """Partition a pool by the partition that `text` names."""
     name, given = parse(text)
     return PARTITIONS[name](pool, clients, seed, **given)
 

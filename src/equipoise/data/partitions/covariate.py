@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from equipoise.data.federation import Parts
-from equipoise.data.partitions.pool import Deal, Pool
+from equipoise.data.partitions.pool import Partition, Pool
 from equipoise.data.partitions.sizes import equal_sizes, fraction_sizes, power_sizes
 from equipoise.data.shift import kl_gaussian_exact, realised_shift
 from equipoise.streams import stream
@@ -21,7 +21,7 @@ BLOCK = 4096
 
 def ics(
     pool: Pool, clients: int, seed: int, *, c: float, q: int = 10, fraction: float = 0.5
-) -> Deal:
+) -> Partition:
     """Shift of squared Mahalanobis length `c` per client and power-law sizes."""
     return _shifted(
         pool, fraction_sizes(pool, fraction, clients, power_sizes, "ics"), seed, "ics", c, q
@@ -30,7 +30,7 @@ def ics(
 
 def bcs(
     pool: Pool, clients: int, seed: int, *, c: float = 5.0, q: int = 10, fraction: float = 0.5
-) -> Deal:
+) -> Partition:
     """Shift of squared Mahalanobis length `c` per client and equal sizes."""
     return _shifted(
         pool, fraction_sizes(pool, fraction, clients, equal_sizes, "bcs"), seed, "bcs", c, q
@@ -39,7 +39,7 @@ def bcs(
 
 def ics_literal(
     pool: Pool, clients: int, seed: int, *, c: float, q: int = 10, fraction: float = 0.5
-) -> Deal:
+) -> Partition:
     """Algorithm 2 as printed (density weights, with replacement; samples repeat), power-law sizes."""
     return _shifted(
         pool,
@@ -54,7 +54,7 @@ def ics_literal(
 
 def bcs_literal(
     pool: Pool, clients: int, seed: int, *, c: float = 5.0, q: int = 10, fraction: float = 0.5
-) -> Deal:
+) -> Partition:
     """Algorithm 2 as printed (density weights, with replacement; samples repeat), equal sizes."""
     return _shifted(
         pool,
@@ -69,7 +69,7 @@ def bcs_literal(
 
 def pc1_sorted(
     pool: Pool, clients: int, seed: int, *, sizes: str = "equal", fraction: float = 0.5
-) -> Deal:
+) -> Partition:
     """What FedAKD's released code does: samples sorted by their first principal component, the lowest cut into blocks.
 
     The component's sign, which no library promises, is pinned: brighter images score higher.
@@ -82,7 +82,7 @@ def pc1_sorted(
     order = np.argsort(whitened(pool.inputs(), 1)[:, 0], kind="stable")[: blocks.sum()]
     owner = np.full(len(pool), -1)
     owner[order] = np.repeat(np.arange(clients), blocks)
-    return Deal(Parts.by_owner(owner, clients))
+    return Partition(Parts.by_owner(owner, clients))
 
 
 def whitened(x: np.ndarray, q: int) -> np.ndarray:
@@ -152,7 +152,7 @@ def density_weighted(
 
 def _shifted(
     pool: Pool, sizes: np.ndarray, seed: int, name: str, c: float, q: int, literal: bool = False
-) -> Deal:
+) -> Partition:
     if c < 0 or q < 1:
         raise ValueError(
             f"partition {name}: c must be 0 or more and q at least 1, got c={c}, q={q}"
@@ -168,7 +168,7 @@ def _shifted(
         "gaussian_kl": [_kl(z[rows]) for rows in chosen],
         "repeat_rate": [round(1 - len(np.unique(rows)) / len(rows), 6) for rows in chosen],
     }
-    return Deal(parts, metadata)
+    return Partition(parts, metadata)
 
 
 def _kl(scores: np.ndarray) -> float | None:

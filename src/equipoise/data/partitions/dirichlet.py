@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from equipoise.data.federation import Parts
-from equipoise.data.partitions.pool import Deal, Pool
+from equipoise.data.partitions.pool import Partition, Pool
 from equipoise.data.partitions.sizes import attempts, check_enough, check_positive, gave_up
 from equipoise.streams import number, stream
 
@@ -18,7 +18,7 @@ def dirichlet(
     alpha: float,
     min_size: int = 10,
     leftovers: str = "deal",
-) -> Deal:
+) -> Partition:
     """Plain Dirichlet by label: shares of every class ~ Dir(alpha); leftovers=drop rounds every share down (FedAKD's DIR)."""
     if leftovers not in ("deal", "drop"):
         raise ValueError(f"partition dirichlet: leftovers must be deal or drop, got {leftovers!r}")
@@ -35,7 +35,7 @@ def dirichlet(
 
 def dirichlet_balanced(
     pool: Pool, clients: int, seed: int, *, alpha: float, min_size: int = 10
-) -> Deal:
+) -> Partition:
     """Self-balancing Dirichlet by label: a client that holds its even share gets no more of later classes (MOON, KDIA, CoRe-Fed)."""
     return _deal(
         pool.labels("dirichlet_balanced"),
@@ -50,7 +50,7 @@ def dirichlet_balanced(
 
 def dirichlet_bins(
     pool: Pool, clients: int, seed: int, *, alpha: float, bins: int = 5, min_size: int = 10
-) -> Deal:
+) -> Partition:
     """Dirichlet over k-means clusters of the inputs, for regression (FedeKD, Section 5.1)."""
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
@@ -65,7 +65,7 @@ def dirichlet_bins(
             bins, n_init=10, random_state=number(seed, "partition", "bins") % 2**32
         ).fit_predict(pool.inputs())
     deal = _deal(clusters.astype(np.int64), clients, seed, "dirichlet_bins", alpha, min_size)
-    return Deal(
+    return Partition(
         deal.parts, {**deal.metadata, "bin_sizes": np.bincount(clusters, minlength=bins).tolist()}
     )
 
@@ -80,7 +80,7 @@ def _deal(
     *,
     balanced: bool = False,
     drop: bool = False,
-) -> Deal:
+) -> Partition:
     """Draw counts until every client has enough; only then are samples dealt, so a rejected draw costs microseconds."""
     check_positive(alpha, name)
     check_enough(len(kinds), clients, min_size, name)
@@ -105,7 +105,7 @@ def _deal(
         owner[rng.permutation(np.flatnonzero(kinds == kind))[: count.sum()]] = np.repeat(
             np.arange(clients), count
         )
-    return Deal(Parts.by_owner(owner, clients), {"redraws": attempt})
+    return Partition(Parts.by_owner(owner, clients), {"redraws": attempt})
 
 
 def _counts(

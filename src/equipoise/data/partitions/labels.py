@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from equipoise.data.federation import Parts
-from equipoise.data.partitions.pool import Deal, Pool
+from equipoise.data.partitions.pool import Partition, Pool
 from equipoise.data.partitions.sizes import equal_sizes
 from equipoise.streams import stream
 
 
-def cla(pool: Pool, clients: int, seed: int, *, size: int = 600) -> Deal:
+def cla(pool: Pool, clients: int, seed: int, *, size: int = 600) -> Partition:
     """Client k (1, 2, ...) has the first k classes, equally many of each, `size` samples in all (CFFL, FedAVE, FedAKD's CLA).
 
     Clients share no sample unless a class is too small for all of them; then each draws from the whole class.
@@ -49,12 +49,12 @@ def cla(pool: Pool, clients: int, seed: int, *, size: int = 600) -> Deal:
             )
         for part, draw in zip(parts, draws, strict=True):
             part.append(draw)
-    return Deal(
+    return Partition(
         Parts.of([np.sort(np.concatenate(part)) for part in parts]), {"reused_classes": reused}
     )
 
 
-def shards(pool: Pool, clients: int, seed: int, *, per_client: int = 2) -> Deal:
+def shards(pool: Pool, clients: int, seed: int, *, per_client: int = 2) -> Partition:
     """Samples sorted by label and cut into equal shards, `per_client` of them to each client (McMahan et al., 2017)."""
     labels = pool.labels("shards")
     count = clients * per_client
@@ -67,10 +67,10 @@ def shards(pool: Pool, clients: int, seed: int, *, per_client: int = 2) -> Deal:
     client_of_shard = rng.permutation(np.repeat(np.arange(clients), per_client))
     owner = np.empty(len(pool), np.int64)
     owner[order] = np.repeat(client_of_shard, equal_sizes(len(pool), count))
-    return Deal(Parts.by_owner(owner, clients))
+    return Partition(Parts.by_owner(owner, clients))
 
 
-def pathological(pool: Pool, clients: int, seed: int, *, labels: int = 2) -> Deal:
+def pathological(pool: Pool, clients: int, seed: int, *, labels: int = 2) -> Partition:
     """Exactly `labels` classes per client, every class dealt in equal parts to those who have it."""
     kinds = pool.labels("pathological")
     if not 1 <= labels <= pool.classes:
@@ -96,4 +96,4 @@ def pathological(pool: Pool, clients: int, seed: int, *, labels: int = 2) -> Dea
             owner[rng.permutation(members)] = np.repeat(
                 holders, equal_sizes(len(members), len(holders))
             )
-    return Deal(Parts.by_owner(owner, clients))
+    return Partition(Parts.by_owner(owner, clients))

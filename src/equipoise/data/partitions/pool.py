@@ -50,7 +50,7 @@ class Pool:
 
 
 @dataclass(frozen=True, eq=False)
-class Deal:
+class Partition:
     """Who gets what, and what is worth recording about it."""
 
     parts: Parts

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from equipoise.data.federation import Parts
-from equipoise.data.partitions.pool import Deal, Pool
+from equipoise.data.partitions.pool import Partition, Pool
 from equipoise.data.partitions.sizes import equal_sizes
 from equipoise.streams import stream
 
 
-def natural(pool: Pool, clients: int, seed: int) -> Deal:
+def natural(pool: Pool, clients: int, seed: int) -> Partition:
     """One site, one client, under the site's name."""
     site = pool.sites("natural")
     present, place = np.unique(site, return_inverse=True)
@@ -18,12 +18,12 @@ def natural(pool: Pool, clients: int, seed: int) -> Deal:
         raise ValueError(
             f"partition natural makes one client of each of the {len(present)} sites; leave clients out or set it to {len(present)}"
         )
-    return Deal(Parts.by_owner(place, clients), ids=tuple(pool.site_names[s] for s in present))
+    return Partition(Parts.by_owner(place, clients), ids=tuple(pool.site_names[s] for s in present))
 
 
 def domains(
     pool: Pool, clients: int, seed: int, *, fraction: float = 0.0, all_classes: int = 0
-) -> Deal:
+) -> Partition:
     """Each client one domain, equally many clients per domain, domains in random order over the clients, no sample shared.
 
     `fraction` is what each client gets of its domain (FedHEAL, FedEquilibria: 0.01 or 0.1); 0 deals the domain out equally.
@@ -63,7 +63,7 @@ def domains(
                 pool.labels("domains"), owner, members, holders, pool.site_names[domain]
             )
     names = [pool.site_names[d] for d in domain_of_client]
-    return Deal(Parts.by_owner(owner, clients), {"domains": names})
+    return Partition(Parts.by_owner(owner, clients), {"domains": names})
 
 
 def _swap_in_classes(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from equipoise.data.federation import Parts
-from equipoise.data.partitions.pool import Deal, Pool
+from equipoise.data.partitions.pool import Partition, Pool
 from equipoise.streams import stream
 
 
@@ -45,20 +45,20 @@ def check_enough(samples: int, clients: int, least: int, partition: str) -> None
         )
 
 
-def iid(pool: Pool, clients: int, seed: int) -> Deal:
+def iid(pool: Pool, clients: int, seed: int) -> Partition:
     """A random deal in equal sizes."""
     check_enough(len(pool), clients, 1, "iid")
     return _random_deal(len(pool), equal_sizes(len(pool), clients), seed, "iid")
 
 
-def pow(pool: Pool, clients: int, seed: int, *, fraction: float = 0.5) -> Deal:
+def pow(pool: Pool, clients: int, seed: int, *, fraction: float = 0.5) -> Partition:
     """Power-law sizes, random samples, of a fraction of the data (FedAKD's POW; half by default)."""
     return _random_deal(
         len(pool), fraction_sizes(pool, fraction, clients, power_sizes, "pow"), seed, "pow"
     )
 
 
-def pow_cffl(pool: Pool, clients: int, seed: int, *, size: int = 600) -> Deal:
+def pow_cffl(pool: Pool, clients: int, seed: int, *, size: int = 600) -> Partition:
     """The power-law sizes of CFFL, CGSV and FedAVE: between the 1 % and 99 % quantiles of the density a x^(a-1), a = 1.659."""
     if size * clients > len(pool):
         raise ValueError(
@@ -73,7 +73,7 @@ def pow_cffl(pool: Pool, clients: int, seed: int, *, size: int = 600) -> Deal:
     return _random_deal(len(pool), sizes, seed, "pow_cffl")
 
 
-def quantity(pool: Pool, clients: int, seed: int, *, alpha: float, min_size: int = 10) -> Deal:
+def quantity(pool: Pool, clients: int, seed: int, *, alpha: float, min_size: int = 10) -> Partition:
     """Quantity skew: sizes drawn from a symmetric Dirichlet distribution, samples at random."""
     check_positive(alpha, "quantity")
     check_enough(len(pool), clients, min_size, "quantity")
@@ -83,7 +83,7 @@ def quantity(pool: Pool, clients: int, seed: int, *, alpha: float, min_size: int
         sizes[-1] += len(pool) - sizes.sum()
         if sizes.min() >= min_size:
             deal = _random_deal(len(pool), sizes, seed, "quantity")
-            return Deal(deal.parts, {"redraws": attempt})
+            return Partition(deal.parts, {"redraws": attempt})
     raise ValueError(gave_up("quantity", attempts(clients), alpha, clients, min_size))
 
 
@@ -120,9 +120,9 @@ def gave_up(partition: str, draws: int, alpha: float, clients: int, min_size: in
     )
 
 
-def _random_deal(samples: int, sizes: np.ndarray, seed: int, name: str) -> Deal:
+def _random_deal(samples: int, sizes: np.ndarray, seed: int, name: str) -> Partition:
     owner = np.full(samples, -1)
     owner[stream(seed, "partition", name, "order").permutation(samples)[: sizes.sum()]] = np.repeat(
         np.arange(len(sizes)), sizes
     )
-    return Deal(Parts.by_owner(owner, len(sizes)))
+    return Partition(Parts.by_owner(owner, len(sizes)))

@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from equipoise.data.own import IMAGE_ENDINGS, images_first, opened_image
 from equipoise.data.sets.registered import Arrays
+from equipoise.data.user_data import IMAGE_ENDINGS, images_first, opened_image
 
 MOST_BYTES = 2**26  # of one member
 MOST_MEMBERS = 400_000

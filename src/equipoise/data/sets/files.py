@@ -131,7 +131,7 @@ def cifar(files: dict[str, Path]) -> Arrays:
 
 def cifar_sheets(arrays: Arrays) -> Arrays:
     """CIFAR-10 packed losslessly as WebP sheets of 50 x 100 images, unpacked."""
-    from equipoise.data.own import opened_image
+    from equipoise.data.user_data import opened_image
 
     unpacked: Arrays = {}
     for part in ("train", "test"):
@@ -158,7 +158,7 @@ def _batch(raw: bytes, label: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _plain(raw: bytes) -> dict[str, object]:
-    from equipoise.data.sets.stored import plain
+    from equipoise.data.sets.safe_unpickler import plain
 
     value = plain(raw)
     if not isinstance(value, dict):

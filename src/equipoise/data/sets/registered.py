@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from equipoise.data.dataset import TEST, TRAIN, VALIDATION, Dataset
-from equipoise.data.own import images_first
+from equipoise.data.user_data import images_first
 from equipoise.task import Task
 
 Arrays = dict[str, np.ndarray]

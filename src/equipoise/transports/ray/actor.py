@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from equipoise.checked.imports import Imports
 from equipoise.data import federate
 from equipoise.data.roster import roster_of
 from equipoise.experiment import experiment
 from equipoise.records import Record, pack, unpack
 from equipoise.transports import wire
 from equipoise.transports.base import Job
-from equipoise.transports.performing import Performer
+from equipoise.transports.performing import ClientExecutor
 from equipoise.transports.states import CarriedStates
-from equipoise.transports.workers.memory import rebuilt
+from equipoise.transports.workers.memory import from_arrays
 from equipoise.transports.workers.processes import keep_heap
+from equipoise.validation.imports import Imports
 from equipoise.version import __version__
 
 
@@ -49,7 +49,7 @@ class Actor:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
         # What lies in the object store is read-only, and so are data and trees by contract.
         warnings.filterwarnings("ignore", message="The given (buffer|NumPy array) is not writable")
-        self.performer: Performer | None = None
+        self.performer: ClientExecutor | None = None
         self.states = CarriedStates()
         self.exchange = 0
         self.trees: dict[str, Any] = {}
@@ -72,8 +72,8 @@ class Actor:
                     federation = federate(wanted.data, wanted.seed)
                     answer["fingerprint"] = roster_of(federation).fingerprint
                 else:
-                    federation = rebuilt(asked["data"], arrays)
-                self.performer = Performer(job, federation, self.states)
+                    federation = from_arrays(asked["data"], arrays)
+                self.performer = ClientExecutor(job, federation, self.states)
             except (
                 ValueError,
                 OSError,
@@ -102,8 +102,8 @@ class Actor:
             request = wire.request_of(task["request"], wire.resolved(task["down"], self.trees))
             if request.die:
                 os.kill(os.getpid(), signal.SIGKILL)
-            reply = self.performer.perform_safely(request)
-            replies.append({"reply": wire.told(reply), "up": reply.up})
+            reply = self.performer.execute_catching(request)
+            replies.append({"reply": wire.to_wire(reply), "up": reply.up})
             new.append(
                 None
                 if reply.state is None

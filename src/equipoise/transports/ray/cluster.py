@@ -23,7 +23,15 @@ from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.records import Record, size, unpack
 from equipoise.storage.store import RunError
 from equipoise.transports import wire
-from equipoise.transports.base import Interrupted, Job, Reply, Request, Watcher, late, put_to_file
+from equipoise.transports.base import (
+    Interrupted,
+    Job,
+    Reply,
+    Request,
+    Watcher,
+    put_to_file,
+    timed_out_reply,
+)
 from equipoise.transports.ray.actor import packed
 from equipoise.transports.ray.connecting import connected
 from equipoise.transports.ray.crew import FETCH_DEADLINE, LOOK, Call, Crew, Lane
@@ -216,7 +224,7 @@ class Cluster:
             bool(requests[0].exchange),
         )
         tasks = [
-            {"request": wire.told(request), "down": wire.referring(request.down, going.shared)}
+            {"request": wire.to_wire(request), "down": wire.referring(request.down, going.shared)}
             for request in requests
         ]
         message = packed(Record._trusted({"tasks": tasks, "states": names, "keeps": keeps}))
@@ -331,7 +339,7 @@ class Cluster:
                 number = call.numbers[0]
                 going.late[number] += 1
                 if going.late[number] >= TRIES and number not in going.replies:
-                    going.replies[number] = late(going.pending[number], hung, self.files)
+                    going.replies[number] = timed_out_reply(going.pending[number], hung, self.files)
             # It had not begun with others than the first.
             self._ask_again(
                 call, going, lane.node.id if not place and hung is None else None, cause

@@ -16,7 +16,7 @@ from equipoise.data.roster import Roster
 from equipoise.experiment import Experiment
 from equipoise.transports.base import Job
 from equipoise.transports.ray.actor import kind
-from equipoise.transports.workers.memory import taken_apart
+from equipoise.transports.workers.memory import to_arrays
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def work_of(
     ray: Any, wanted: Experiment, job: Job, federation: Federation, roster: Roster, room: float
 ) -> tuple[Work, Federation]:
     """The data go into the object store if there is room; this process, too, then reads them there and needs no copy of its own."""
-    told, arrays = taken_apart(federation)
+    told, arrays = to_arrays(federation)
     bytes, data = sum(array.nbytes for array in arrays.values()), None
     if bytes <= room:
         data = ray.put(arrays)

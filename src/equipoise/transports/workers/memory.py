@@ -17,7 +17,7 @@ from equipoise.task import Task
 _ALIGNMENT = 4096
 
 
-def taken_apart(federation: Federation) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def to_arrays(federation: Federation) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What another process must be told of a federation, and its arrays."""
     arrays: dict[str, np.ndarray] = {
         "x": federation.x.numpy(),
@@ -36,7 +36,7 @@ def taken_apart(federation: Federation) -> tuple[dict[str, Any], dict[str, np.nd
     return {"name": federation.name, "ids": list(federation.ids), "task": task}, arrays
 
 
-def rebuilt(told: dict[str, Any], arrays: dict[str, np.ndarray]) -> Federation:
+def from_arrays(told: dict[str, Any], arrays: dict[str, np.ndarray]) -> Federation:
     """The federation over those arrays, which are not copied."""
     train, validation, test = (
         Parts(arrays[f"{part} index"], arrays[f"{part} offsets"]) for part in PARTS
@@ -50,7 +50,7 @@ def rebuilt(told: dict[str, Any], arrays: dict[str, np.ndarray]) -> Federation:
 
 def share(federation: Federation, descriptor: int) -> dict[str, Any]:
     """Put the federation's arrays into the memory; what another process must be told to find them there."""
-    told, arrays = taken_apart(federation)
+    told, arrays = to_arrays(federation)
     layout: dict[str, Any] = {}
     offset = 0
     for name, array in arrays.items():
@@ -76,4 +76,4 @@ def attach(told: dict[str, Any], descriptor: int) -> Federation:
         ).reshape(where["shape"])
         for name, where in told["arrays"].items()
     }
-    return rebuilt(told, arrays)
+    return from_arrays(told, arrays)

@@ -24,7 +24,15 @@ from equipoise.experiment import ConfigurationError
 from equipoise.records import Record
 from equipoise.storage.store import RunError
 from equipoise.transports import wire
-from equipoise.transports.base import Interrupted, Job, Reply, Request, Watcher, late, with_file
+from equipoise.transports.base import (
+    Interrupted,
+    Job,
+    Reply,
+    Request,
+    Watcher,
+    timed_out_reply,
+    with_file,
+)
 from equipoise.transports.workers import processes
 from equipoise.transports.workers.memory import attach, share
 from equipoise.transports.workers.sockets import Receiver, Sender
@@ -154,7 +162,7 @@ class Workers:
         worker.sender.send(
             Record._trusted(
                 {
-                    "kind": "task", "number": number, "request": wire.told(request), "down": wire.referring(request.down, shared),
+                    "kind": "task", "number": number, "request": wire.to_wire(request), "down": wire.referring(request.down, shared),
                     "returned": worker.receiver.returned(),
                 }
             )
@@ -200,7 +208,9 @@ class Workers:
                 self._replace(worker, selector, going, f"did not answer within {deadline:g} s")
                 if going.tries[number] >= TRIES:
                     going.waiting.remove(number)
-                    going.replies[number] = late(going.pending[number], deadline, self.files)
+                    going.replies[number] = timed_out_reply(
+                        going.pending[number], deadline, self.files
+                    )
 
     def _order(self, requests: Sequence[Request]) -> list[int]:
         """Large clients first, so that the last ones to finish are small."""

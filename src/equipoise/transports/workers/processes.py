@@ -35,7 +35,7 @@ _WORKER = (
 _plain = False
 
 
-def this_process_is_plain() -> None:
+def allow_fork() -> None:
     """Said by our own command line, before it imports anything heavy: no one else's threads are here, so workers may be forked.
 
     A forked worker has torch already, which a fresh one has to import. Elsewhere (a notebook, say) a fork could copy a lock that a

@@ -23,7 +23,7 @@ def main(connection_number: int, data_number: int) -> None:
     torch.set_num_threads(1)
     from equipoise.records import Record
     from equipoise.transports import wire
-    from equipoise.transports.performing import Performer
+    from equipoise.transports.performing import ClientExecutor
     from equipoise.transports.workers.sockets import Receiver, Sender
 
     connection = socket.socket(fileno=connection_number)
@@ -42,7 +42,7 @@ def main(connection_number: int, data_number: int) -> None:
             os._exit(1)
 
     threading.Thread(target=listen, daemon=True).start()
-    performer: Performer | None = None
+    performer: ClientExecutor | None = None
     trees: dict[str, Any] = {}
     while True:
         message = inbox.get()
@@ -58,13 +58,13 @@ def main(connection_number: int, data_number: int) -> None:
         if request.die:
             os.kill(os.getpid(), signal.SIGKILL)
         assert performer is not None
-        reply = performer.perform_safely(request)
+        reply = performer.execute_catching(request)
         sender.send(
             Record._trusted(
                 {
                     "kind": "reply",
                     "number": message["number"],
-                    "reply": wire.told(reply),
+                    "reply": wire.to_wire(reply),
                     "up": reply.up,
                     "returned": receiver.returned(),
                 }
@@ -75,14 +75,14 @@ def main(connection_number: int, data_number: int) -> None:
 def _begun(message: Any, data_number: int) -> tuple[Any, str]:
     """Who performs this job; or why it cannot be done here, in a sentence."""
     from equipoise.transports.base import Job
-    from equipoise.transports.performing import Performer
+    from equipoise.transports.performing import ClientExecutor
     from equipoise.transports.states import ServerStates
     from equipoise.transports.workers.memory import attach
 
     sys.path[:0] = [path for path in message["path"] if path not in sys.path]
     files = Path(message["files"])
     try:
-        return Performer(
+        return ClientExecutor(
             Job.of(message["job"]),
             attach(message["data"], data_number),
             ServerStates(files),

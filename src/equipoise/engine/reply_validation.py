@@ -16,7 +16,7 @@ from equipoise.transports.base import Reply, Request, state_name
 from equipoise.tree import Tree
 
 
-def refusal(
+def validate_upload(
     up: Up | None, majority: frozenset[str], server: Server, method: Method, step: str
 ) -> str | None:
     """Why a reply does not count; None if it does."""
@@ -47,7 +47,7 @@ def refusal(
     return None
 
 
-def odd(request: Request, reply: Reply) -> str | None:
+def validate_envelope(request: Request, reply: Reply) -> str | None:
     """What in a reply, its upload apart, no performing side of ours would say; None if all is in order. It may come from a stranger."""
     if reply.client != request.client:
         return f"the reply to {request.client!r} came from {reply.client!r}"

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from equipoise.checked.names import UnknownName, nearest, quoted
+from equipoise.validation.names import UnknownName, nearest, quoted
 
 GROUPS = ("equipoise.models", "equipoise.methods", "equipoise.datasets")
 

@@ -10,12 +10,12 @@ from datetime import datetime
 import numpy as np
 import torch
 
-from equipoise.checked.names import nearest, quoted
 from equipoise.data.dataset import Dataset
-from equipoise.data.own import looks_like_classes
 from equipoise.data.reading import cells_as_text, is_missing
 from equipoise.data.schema import DATES, ColumnSchema, Schema
+from equipoise.data.user_data import looks_like_classes
 from equipoise.task import Task
+from equipoise.validation.names import nearest, quoted
 
 ENOUGH = (
     20  # rows below which nothing is said of a column in which nearly every row has its own value

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from equipoise.data.check import Understanding
+from equipoise.data.check import DataReport
 
 SHOWN_SITES = 12
 
 
-def in_words(found: Understanding) -> list[str]:
+def in_words(found: DataReport) -> list[str]:
     """The sites with their rows, what becomes of the columns, and every warning; `equipoise data check` shows all of it as tables."""
     rows = sum(site.rows for site in found.sites)
     label = (

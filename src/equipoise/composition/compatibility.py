@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from equipoise.checked.names import nearest
 from equipoise.method import Method, overridden
+from equipoise.validation.names import nearest
 
 SLOTS = ("weights", "inputs", "beside", "finish")
 
 
-class Unsound(ValueError):
+class IncompatibleComposition(ValueError):
     """A composition that would not do what it says."""
 
 
@@ -25,12 +25,12 @@ def check(base: Method, guests: Mapping[str, Method]) -> None:
         if slot not in SLOTS:
             raise nearest("slot", slot, list(SLOTS))
         if any(label(other) == label(guest) and other != guest for other in guests.values()):
-            raise Unsound(
+            raise IncompatibleComposition(
                 f"{guest.title} stands in two slots with different settings, but has one name in records; give both the same"
             )
         reason = _refusal(base, slot, guest, guests)
         if reason:
-            raise Unsound(f"{slot}={guest.title}() on {base.title}(): {reason}")
+            raise IncompatibleComposition(f"{slot}={guest.title}() on {base.title}(): {reason}")
 
 
 def _refusal(base: Method, slot: str, guest: Method, guests: Mapping[str, Method]) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from equipoise.checked.names import quoted
+from equipoise.validation.names import quoted
 
 MOST_BYTES = 1_000_000
 MOST_VALUES = 300_000  # an alias counts as all that it stands for

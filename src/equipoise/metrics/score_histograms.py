@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from equipoise.checked.arrays import Array, float64
 from equipoise.metrics.intervals import Interval, percentile_interval
 from equipoise.metrics.performance import classified
 from equipoise.streams import stream
+from equipoise.validation.arrays import Array, float64
 
 BINS = 101
 POSITIVES, NEGATIVES, FOUND, MISTAKEN = range(4)

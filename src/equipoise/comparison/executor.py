@@ -82,14 +82,14 @@ def finished(folder: Path) -> bool:
 
 
 def _here(cell: Cell, folder: Path, progress: Progress) -> str | None:
-    from equipoise.comparison.run_process import carry_out
+    from equipoise.comparison.run_process import run_cell
 
     def tell(kind: str, round: int = 0) -> None:
         if kind == "round":
             progress.on_round(cell, round)
 
     try:
-        carry_out(cell.experiment, folder / cell.name, tell)
+        run_cell(cell.experiment, folder / cell.name, tell)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None
@@ -183,7 +183,7 @@ def _send(
     imports = cell.experiment.imports.plain()
     path = [path or os.getcwd() for path in sys.path]
     job = {
-        "experiment": cell.experiment.as_names(),
+        "experiment": cell.experiment.to_spec(),
         "imports": imports,
         "folder": str(folder),
         "log": str(log),

@@ -6,14 +6,14 @@ import json
 import time
 from collections.abc import Sequence
 
-from equipoise.engine.checking import not_finite
 from equipoise.engine.cohort import Clients, RoundCohort
+from equipoise.engine.reply_validation import not_finite
 from equipoise.experiment import Participation
 from equipoise.records import State
 from equipoise.storage.checkpoint import load_server, save_server
 from equipoise.storage.store import RunError, Store
 from equipoise.training import Training
-from equipoise.transports.base import Kept, state_file, state_of
+from equipoise.transports.base import StateRef, state_file, state_of
 
 
 def restored(store: Store, clients: Clients) -> State:
@@ -26,7 +26,7 @@ def restored(store: Store, clients: Clients) -> State:
             "resume the run over the transport that it was begun with"
         )
     clients.committed = {
-        client: Kept(state_of(file.path.name), file.bytes, file.digest)
+        client: StateRef(state_of(file.path.name), file.bytes, file.digest)
         for client, file in saved.items()
     }
     joined = store.rows(

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from equipoise.checked.names import nearest
 from equipoise.composition import parts
 from equipoise.data import Federation
 from equipoise.experiment import ConfigurationError, Experiment
@@ -18,6 +17,7 @@ from equipoise.method import Method
 from equipoise.metrics import registry
 from equipoise.task import Task
 from equipoise.training.workbench import Factory, Workbench, factories
+from equipoise.validation.names import nearest
 
 
 def prepare(

@@ -12,9 +12,9 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from equipoise.checked.names import quoted
 from equipoise.data.dataset import Column, Dataset
 from equipoise.task import Task
+from equipoise.validation.names import quoted
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
