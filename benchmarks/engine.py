@@ -50,9 +50,8 @@ def costs(tree: Path, workload: str, rounds: int, seed: int) -> dict[str, float]
         raise SystemExit(f"{tree} ended with code {done.returncode}: {last_line(done.stderr)}")
     found = json.loads(reports[-1])
     return {
-        "CPU s per round": statistics.mean(
-            found["cpu_seconds"][1:]
-        ),  # counted in ticks of 10 ms: a median would be as coarse
+        # counted in ticks of 10 ms: a median would be as coarse
+        "CPU s per round": statistics.mean(found["cpu_seconds"][1:]),
         "wall s per round": statistics.median(found["seconds"][1:]),
         "peak MB": found["peak_mb"],
     }

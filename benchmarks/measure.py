@@ -64,9 +64,8 @@ def fine_cpu_seconds(pids: list[int]) -> float:
     total = 0.0
     for pid in pids:
         with contextlib.suppress(OSError):  # it has ended
-            total += time.clock_gettime(
-                (~pid << 3) | 2
-            )  # the clock that clock_getcpuclockid(3) gives
+            # the clock that clock_getcpuclockid(3) gives
+            total += time.clock_gettime((~pid << 3) | 2)
     return total
 
 

@@ -28,9 +28,8 @@ def dataset(images, parts: list[np.ndarray]) -> eq.Dataset:
     """The clients' images as sites, and the test images as the official test part."""
     chosen = np.concatenate(parts)
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    x = (
-        (np.concatenate([images.x[chosen], images.x_test]) * 255).round().astype(np.uint8)
-    )  # pixels as they are stored
+    # pixels as they are stored
+    x = (np.concatenate([images.x[chosen], images.x_test]) * 255).round().astype(np.uint8)
     y = np.concatenate([images.y[chosen], images.y_test])
     marks = np.repeat([0, 2], [len(chosen), len(images.x_test)])
     site = np.concatenate([owner, np.zeros(len(images.x_test), dtype=np.int64)])

@@ -116,9 +116,8 @@ class Found:
     """What one workload gave."""
 
     workload: str
-    laps: dict[str, list[Lap]] = field(
-        default_factory=dict
-    )  # contender -> one lap per round that counts
+    # contender -> one lap per round that counts
+    laps: dict[str, list[Lap]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
 
 

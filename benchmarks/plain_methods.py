@@ -17,9 +17,8 @@ from torch.nn import functional
 
 State = list[Tensor]
 Steps = Iterator[State | None]
-Loss = Callable[
-    [nn.Module, Tensor, Tensor, Tensor], Tensor
-]  # network, inputs, labels, places in the client's data
+# network, inputs, labels, places in the client's data
+Loss = Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]
 
 PASSED_AT_ONCE = 256
 GENERATOR_STEPS, GENERATOR_BATCH, POOL_BATCHES, NOISE = 50, 64, 200, 100
@@ -105,9 +104,8 @@ def kdia(job: Job) -> Steps:
             replies.append(snapshot(net))
             yield None
         shared = mean(replies, job.sizes)
-        teacher = mean(
-            replies, np.cbrt(number * job.sizes)
-        )  # triFreqs where nobody was ever absent
+        # triFreqs where nobody was ever absent
+        teacher = mean(replies, np.cbrt(number * job.sizes))
         train_generator(job, number, net, replies, generator)
         yield shared
 

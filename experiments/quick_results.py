@@ -139,9 +139,8 @@ def main(wanted: list[str]) -> None:
         )
     )
     page = HERE.parent / "docs" / "results.md"
-    others = page.read_text().partition(
-        "<!-- made by experiments/accuracy.py -->"
-    )  # another script's table, behind these
+    # another script's table, behind these
+    others = page.read_text().partition("<!-- made by experiments/accuracy.py -->")
     page.write_text(
         intro + "\n" + "\n".join(parts) + "".join(("\n", *others[1:]) if others[1] else "")
     )

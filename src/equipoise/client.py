@@ -90,9 +90,8 @@ class Client:
             else {}
         )
         self.task, self.training = bench.task, bench.training
-        self.lr = bench.training.rate(
-            min(round, rounds)
-        )  # what comes after the last round trains as it did
+        # what comes after the last round trains as it did
+        self.lr = bench.training.rate(min(round, rounds))
         self.state = ClientState(state)
         self.inputs: Inputs | None = None
         self._on_all = False
@@ -230,9 +229,8 @@ class Client:
         for m in models:
             m.net.train()
         with default_generator(self._bench.seed, *self._names(f"{purpose} torch")):
-            turns = [
-                Turn() for _ in models
-            ]  # dropout: each model draws the numbers that it would draw alone
+            # dropout: each model draws the numbers that it would draw alone
+            turns = [Turn() for _ in models]
             while len(positions) and (
                 steps < training.steps if training.steps else epoch < training.epochs
             ):

@@ -2,7 +2,7 @@
 
 A method is a frozen dataclass of hyper-parameters and holds no state: what the server and the clients remember are records that are passed
 in and out. Subclass `Method`, override the slots that differ from FedAvg, and it runs in process, on workers and on a network, with
-checkpoints and composition for free. The comment behind a field is its help text.
+checkpoints and composition for free. The comment behind or above a field is its help text.
 """
 
 from __future__ import annotations
@@ -71,9 +71,8 @@ class Weights:
 
     shares: np.ndarray
     step: float = 1.0
-    absent: Mapping[str, float] = field(
-        default_factory=dict
-    )  # shares of clients that did not answer, whose earlier updates count again
+    # shares of clients that did not answer, whose earlier updates count again
+    absent: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         shares = np.asarray([*self.shares, *self.absent.values()], dtype=np.float64)
@@ -187,9 +186,8 @@ class Ups(Sequence[Up]):
         result = combine(wrapped, placed, divide)[""]
         if not isinstance(first, Tensor):
             return float(result)
-        return (
-            result.to(first.dtype) if first.is_floating_point() else result
-        )  # a mean of counts is not a count
+        # a mean of counts is not a count
+        return result.to(first.dtype) if first.is_floating_point() else result
 
     def gram(self, name: str, more: Sequence[Tree] = ()) -> np.ndarray:
         """Inner products between the replies' trees (and `more` trees behind them)."""
@@ -203,41 +201,33 @@ class Method:
     weighs: ClassVar[bool] = True  # False: its round never asks `weights`
     uploads_model: ClassVar[bool] = True  # False: no `model` in its uploads
     shares_model: ClassVar[bool] = True  # False: clients train alone
-    needs_plain_sgd: ClassVar[bool] = (
-        False  # True: momentum, weight decay, clipping and Adam are refused
-    )
+    # True: momentum, weight decay, clipping and Adam are refused
+    needs_plain_sgd: ClassVar[bool] = False
     needs_validation: ClassVar[bool] = False  # True: the server holds validation data
     needs_classes: ClassVar[bool] = False  # True: regression is refused
-    trains: ClassVar[bool] = (
-        True  # False: batch-norm statistics never move, so batch norm is refused
-    )
-    composable_weights: ClassVar[bool] = (
-        False  # True: its weight rule stands without its own client and update
-    )
-    composable_update: ClassVar[bool] = (
-        False  # True: its own update is right under any aggregation weights
-    )
-    composable_finish: ClassVar[bool] = (
-        False  # True: its `finish` and what it serves then stand on the rounds of any method
-    )
-    reconstruction: ClassVar[bool] = (
-        False  # True: its paper's equations were not to be had; tables say so behind its name
-    )
+    # False: batch-norm statistics never move, so batch norm is refused
+    trains: ClassVar[bool] = True
+    # True: its weight rule stands without its own client and update
+    composable_weights: ClassVar[bool] = False
+    # True: its own update is right under any aggregation weights
+    composable_update: ClassVar[bool] = False
+    # True: its `finish` and what it serves then stand on the rounds of any method
+    composable_finish: ClassVar[bool] = False
+    # True: its paper's equations were not to be had; tables say so behind its name
+    reconstruction: ClassVar[bool] = False
     paper: ClassVar[str] = ""
     year: ClassVar[int | None] = None  # of the paper
     family: ClassVar[str] = "own"  # one of FAMILIES
-    fairness: ClassVar[str] = (
-        ""  # the notions it is after, of NOTIONS, with commas; empty: not stated
-    )
+    # the notions it is after, of NOTIONS, with commas; empty: not stated
+    fairness: ClassVar[str] = ""
     needs: ClassVar[
         tuple[str, ...]
     ] = ()  # of NEEDS, with its default parameters, beside what the flags above say
-    exchanges: ClassVar[str] = (
-        ""  # `cohort.run` per round, "; once N" before round 1; empty: 1, if neither round nor setup is its own
-    )
-    passes: ClassVar[str] = (
-        ""  # per round, as a sum of terms in the signs of PASSES; empty: not stated
-    )
+    # `cohort.run` per round, "; once N" before round 1; empty: 1, if neither round nor setup is its
+    # own
+    exchanges: ClassVar[str] = ""
+    # per round, as a sum of terms in the signs of PASSES; empty: not stated
+    passes: ClassVar[str] = ""
 
     @property
     def title(self) -> str:

@@ -35,9 +35,8 @@ class Server:
     rounds: int
     round: int = 0  # the one going on, counted from 1; 0 before the first
     attempt: int = 0
-    joined: list[list[str]] = field(
-        default_factory=list
-    )  # for every finished round the ids whose replies counted
+    # for every finished round the ids whose replies counted
+    joined: list[list[str]] = field(default_factory=list)
     data: ServerData = field(default_factory=ServerData)
     main: str = "model"  # which of the experiment's models is meant where none is named
 

@@ -147,9 +147,8 @@ def resume(
         with Simulation(
             wanted, watcher, transport or on_cluster(cluster, trust_network)
         ) as simulation:
-            old = (
-                store.meta("fingerprint of") is None
-            )  # begun by a version whose fingerprint was one of the whole federation
+            # begun by a version whose fingerprint was one of the whole federation
+            old = store.meta("fingerprint of") is None
             roster, bench, method = simulation.open(
                 job_of(simulation.wanted, store.meta("run") or ""), Path(folder)
             )
@@ -192,9 +191,8 @@ class Simulation:
         self.watcher = watcher or Watcher()
         connect: Connect | None = Loopback if transport == "loopback" else transport
         with ExitStack() as on_failure:
-            pool = (
-                _pool(wanted) if connect is None else None
-            )  # processes import torch while the data are prepared here
+            # processes import torch while the data are prepared here
+            pool = _pool(wanted) if connect is None else None
             if pool is not None:
                 on_failure.callback(pool.close)
             federation = federate(wanted.data, wanted.seed, wanted.dataset, wanted.imports)

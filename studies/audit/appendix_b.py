@@ -63,9 +63,8 @@ def measured(config: DataConfig) -> list[tuple[str, int, float, float, float, fl
     for client, places in zip(federation.ids, federation.train, strict=True):
         own = _moments(z[places])
         real = distance(own, whole).kl
-        assert (
-            real is not None and abs(real - (audited[client].kl or 0)) < 0.05 * real + 0.01
-        )  # the audit saw summaries only
+        # the audit saw summaries only
+        assert real is not None and abs(real - (audited[client].kl or 0)) < 0.05 * real + 0.01
         corrected, printed = approximations(own, whole)
         controls = [
             distance(_moments(z[draw.choice(whole_rows, len(places), replace=False)]), whole).kl
@@ -104,9 +103,8 @@ def figure(rows: list[tuple[str, int, float, float, float, float, float]]) -> Fi
             markersize=4,
             linewidth=1.2,
         )
-    axes.set_yscale(
-        "symlog", linthresh=0.1
-    )  # an expansion may be negative where a divergence is not
+    # an expansion may be negative where a divergence is not
+    axes.set_yscale("symlog", linthresh=0.1)
     axes.set_yticks(ticks := [-10, -1, -0.1, 0, 0.1, 1, 10], [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     axes.set_xticks(places, [f"{row[0]}\n{row[1]:,}" for row in order], fontsize=7)

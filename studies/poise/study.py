@@ -169,9 +169,8 @@ class Study:
         if key[3] == against or key[3] == "standalone":
             self.right[key] = right
         reference = self.right.get((*key[:3], against, key[4]))
-        if (
-            reference is not None and key[3] != against
-        ):  # of the test samples: alone right and this one wrong, and the other way round
+        # of the test samples: alone right and this one wrong, and the other way round
+        if reference is not None and key[3] != against:
             record["lost"] = [
                 int((alone & ~own).sum()) for alone, own in zip(reference, right, strict=True)
             ]

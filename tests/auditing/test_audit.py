@@ -190,9 +190,8 @@ def test_names_beside_points_cover_neither_each_other_nor_a_point_nor_what_is_dr
         ends = axes.transData.transform(line.get_xydata())
         drawn = np.vstack([drawn, *(np.linspace(a, b, 50) for a, b in pairwise(ends))])
     assert not any(box.contains(x, y) for box in names for x, y in drawn)
-    if (
-        name == "kl"
-    ):  # sizes lie far apart, so the axis is logarithmic: several of its marks carry a number
+    # sizes lie far apart, so the axis is logarithmic: several of its marks carry a number
+    if name == "kl":
         low, high = axes.get_xlim()
         assert (
             axes.get_xscale() == "log" and sum(low < mark < high for mark in axes.get_xticks()) >= 3

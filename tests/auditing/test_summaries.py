@@ -28,9 +28,8 @@ def sites(
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     draw = np.random.default_rng(seed)
     turned = np.linalg.qr(draw.normal(size=(features, features)))[0]
-    mixing = (
-        3 / np.arange(1, features + 1)[:, None] * turned
-    )  # variances fall as those of images do
+    # variances fall as those of images do
+    mixing = 3 / np.arange(1, features + 1)[:, None] * turned
     found = {}
     for k, n in enumerate(sizes):
         y = draw.integers(0, classes, n)

@@ -45,9 +45,8 @@ BASES += [
     "fedtype",
 ]
 RULES = ["fedavg", "fedequilibria", "corefed", "fedas", "feddisco", "qfedavg", "pa3fed", "fedheal"]
-ALONE = {
-    "fedheal": {"masks": False}
-}  # settings with which a rule stands without its own client and update
+# settings with which a rule stands without its own client and update
+ALONE = {"fedheal": {"masks": False}}
 
 
 @pytest.mark.parametrize("rule", RULES)

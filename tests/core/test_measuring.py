@@ -170,9 +170,8 @@ def test_models_for_all_are_left_to_the_server_on_the_shared_test_set(same: bool
         set(up.curves) == ({"own"} if same else {"all", "own"})
         and score_histograms.total(up.curves["own"].numpy()) == 40
     )
-    assert (
-        up.curves["own"][1, score_histograms.NEGATIVES].sum() == 0
-    )  # of the shared test set, which has one class
+    # of the shared test set, which has one class
+    assert up.curves["own"][1, score_histograms.NEGATIVES].sum() == 0
 
 
 def test_counts_and_the_majority_are_for_the_last_measurement_and_those_who_may(
@@ -357,9 +356,8 @@ def test_when_models_are_measured_and_what_the_values_are_called(
     )
     one = measuring(ask, every=every, splits=("test",))
     one.record(State(x=1), round, finishes)
-    everyone = (
-        [] if not phases else ["b"] if finish else list("abc")
-    )  # who comes late is measured, and nobody else again
+    # who comes late is measured, and nobody else again
+    everyone = [] if not phases else ["b"] if finish else list("abc")
     assert ask.who() == everyone and one.ending == ("final" in phases)
     rows = [row for row in round.record.measurements if row[1] != "majority"]
     assert rows == [

@@ -234,9 +234,8 @@ def test_networks_taken_while_delivering_for_measurements_come_back(
         Workbench, "_build", lambda self, key: built.append(key) or build(self, key)
     )
     eq.run(experiment(DeliversNetworks(), data={**DATA, "clients": 12}), tmp_path / "run")
-    assert (
-        len(built) <= 14
-    )  # the round's own deliveries hold one network per client at most; those of measurements hold one
+    # the round's own deliveries hold one network per client at most; those of measurements hold one
+    assert len(built) <= 14
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,8 @@ def test_any_difference_in_seed_or_name_gives_another_stream() -> None:
     assert len(set(found)) == len(found)
     draws = [stream(*name).standard_normal(2000) for name in names]
     for a, b in itertools.combinations(draws, 2):
-        assert (
-            abs((a * b).mean()) < 0.1
-        )  # four and a half standard errors of a correlation that is zero
+        # four and a half standard errors of a correlation that is zero
+        assert abs((a * b).mean()) < 0.1
 
 
 def test_drawing_from_one_stream_leaves_others_alone() -> None:

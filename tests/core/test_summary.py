@@ -157,9 +157,8 @@ def test_a_rise_within_twice_its_standard_error_is_none() -> None:
     """Of points that lie 1 above and below a line in turn, second differences are 4: their scatter is 4 / sqrt(6)."""
     x = np.arange(4.0)
     spread = ((x - x.mean()) ** 2).sum()
-    tilt = (
-        float((x - x.mean()) @ np.array([1, -1, 1, -1])) / spread * 3
-    )  # what the turns do to the line
+    # what the turns do to the line
+    tilt = float((x - x.mean()) @ np.array([1, -1, 1, -1])) / spread * 3
     noise = 2 * 4 / math.sqrt(6) * 3 / math.sqrt(spread)
     for more, rising in ((1.001, True), (0.999, False)):
         slope = (noise * more - tilt) / 3

@@ -75,9 +75,8 @@ def test_memory_without_readers_is_used_again(
         receiver.receive()
         sender.take_back(receiver.returned())
     assert len(sender._memories) == 1 and receiver.returned() == []
-    assert (
-        len(os.listdir("/proc/self/fd")) == descriptors
-    )  # a cohort of thousands must not run out of them
+    # a cohort of thousands must not run out of them
+    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 @maps_memory
@@ -182,7 +181,7 @@ def test_requests_and_replies_survive_their_short_form() -> None:
         state=("s-r2a0x1", "d"),
         after={"splits": ["test"], "metrics": ["accuracy"]},
     )
-    assert wire.request_of(wire.told(request), request.down) == request
+    assert wire.request_of(wire.to_wire(request), request.down) == request
     reply = Reply(
         "ada",
         Up(),
@@ -192,5 +191,5 @@ def test_requests_and_replies_survive_their_short_form() -> None:
         steps=4,
         measured=[{"split": "test"}],
     )
-    assert wire.reply_of(wire.told(reply), reply.up) == reply
-    assert set(wire.told(Reply("ada", Up()))) == {"client"}
+    assert wire.reply_of(wire.to_wire(reply), reply.up) == reply
+    assert set(wire.to_wire(Reply("ada", Up()))) == {"client"}

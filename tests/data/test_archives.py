@@ -64,9 +64,8 @@ def test_cinic10(tmp_path: Path, unchecked: Callable[[str], RegisteredSet]) -> N
         int((data.part == mark).sum()) for mark in (TRAIN, VALIDATION, TEST)
     ] == [20, 20, 20]
     assert data.y[data.part == TRAIN].tolist() == sorted(list(range(10)) * 2)
-    assert np.array_equal(
-        data.x[0].permute(1, 2, 0).numpy(), pixels[18]
-    )  # airplane is last in the archive
+    # airplane is last in the archive
+    assert np.array_equal(data.x[0].permute(1, 2, 0).numpy(), pixels[18])
     assert len(federate(DataConfig(name="cinic10", clients=2), seed=0).ids) == 2
 
 
@@ -85,9 +84,8 @@ def test_pacs(tmp_path: Path, unchecked: Callable[[str], RegisteredSet]) -> None
     )
     for d in range(4):
         mine = data.site == d
-        assert (
-            int((data.part[mine] == TEST).sum()) == 14
-        )  # a fifth of six, rounded up, of each of seven classes
+        # a fifth of six, rounded up, of each of seven classes
+        assert int((data.part[mine] == TEST).sum()) == 14
         assert data.y[mine].tolist() == [k for k in range(7) for _ in range(6)]
     assert np.bincount(data.y[data.part == TEST]).tolist() == [8] * 7
 

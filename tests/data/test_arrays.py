@@ -13,8 +13,9 @@ import pytest
 import torch
 from PIL import Image
 
-from equipoise.data import Column, Dataset, from_arrays, from_image_folder, from_sites, user_data
-from equipoise.data.user_data import (
+from equipoise.data import Column, Dataset, from_arrays, from_image_folder, from_sites
+from equipoise.data.arrays import user_data
+from equipoise.data.arrays.user_data import (
     common_size,
     image_files,
     image_shape,

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from equipoise.data import DataConfig, Dataset, Federation, Parts, federate, from_arrays
+from equipoise.data.arrays.transforms import NORMALISATIONS
 from equipoise.data.pipeline import _features
 from equipoise.data.preparation import _centre_and_scale
 from equipoise.data.schema import Schema
 from equipoise.data.splits import equal_samples, split
-from equipoise.data.transforms import NORMALISATIONS
 
 
 def test_there_may_be_as_many_clients_as_samples() -> None:
@@ -133,9 +133,8 @@ def test_a_shared_test_set_is_taken_from_training_parts_where_the_official_split
         rows(part=NO_TEST),
     )
     shared = found.source[found.shared_test].tolist()
-    assert len(shared) == 9 and sorted([*held(found), *shared]) == list(
-        range(36)
-    )  # a quarter of 36
+    # a quarter of 36
+    assert len(shared) == 9 and sorted([*held(found), *shared]) == list(range(36))
     assert (found.train.sizes.sum(), found.validation.sizes.sum(), found.test.sizes.sum()) == (
         19,
         8,
@@ -350,9 +349,8 @@ def test_equal_rows_stay_together_whatever_the_length_of_a_sample() -> None:
 
 def test_a_group_takes_the_side_of_its_first_entry() -> None:
     parts = Parts.of([np.arange(0, 8), np.arange(8, 12)])
-    groups = np.array(
-        [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3]
-    )  # the second client's are all equal to some of the first
+    # the second client's are all equal to some of the first
+    groups = np.array([0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3])
     train, validation, test = split(parts, (0.5, 0.25, 0.25), 3, groups=groups)
     assert (len(train[0]), len(validation[0]), len(test[0])) == (4, 2, 2)
     for part in (train, validation, test):

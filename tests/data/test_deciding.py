@@ -10,7 +10,7 @@ import pytest
 
 from equipoise.data import Column, Dataset, from_arrays
 from equipoise.data.schema import ColumnSchema, Schema
-from equipoise.data.schema_inference import (
+from equipoise.data.tables.schema_inference import (
     completed,
     date_formats,
     days,

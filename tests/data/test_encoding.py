@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from equipoise.data import Column, Federation, Parts
-from equipoise.data.encoding import apply, fit, recode
 from equipoise.data.schema import ColumnSchema
+from equipoise.data.tables.encoding import apply, fit, recode
 from equipoise.task import Task
 
 GAP = np.nan
@@ -58,9 +58,8 @@ def test_categories_are_counted_as_the_schema_lists_them_and_unknown_ones_come_l
     coded = recode(
         np.array([[0, 0, 0], [0, 1, 1], [0, 2, 2], [0, GAP, 3], [0, 3, 4]]), COLUMNS, made("client")
     )
-    assert coded[[0, 1, 2, 4], 1].tolist() == [1, 2, 0, 2] and np.isnan(
-        coded[3, 1]
-    )  # u, v, w; one that the data set does not know either
+    # u, v, w; one that the data set does not know either
+    assert coded[[0, 1, 2, 4], 1].tolist() == [1, 2, 0, 2] and np.isnan(coded[3, 1])
     assert coded[:, 2].tolist() == [0, 1, 2, 3, 4]
 
 

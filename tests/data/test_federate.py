@@ -241,9 +241,8 @@ def test_a_number_of_samples_is_drawn_from_the_seed() -> None:
 def test_equal_samples_are_found_by_their_bytes_also_where_products_meet_by_chance(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rows = (
-        np.random.default_rng(0).integers(0, 2, (200, 1, 3, 5)).astype(np.uint8)[:, :, :, :3]
-    )  # 9 bytes: padded, and not contiguous
+    # 9 bytes: padded, and not contiguous
+    rows = np.random.default_rng(0).integers(0, 2, (200, 1, 3, 5)).astype(np.uint8)[:, :, :, :3]
     first: dict[bytes, int] = {}
     expected = [first.setdefault(row.tobytes(), place) for place, row in enumerate(rows)]
     data = from_arrays(rows, np.zeros(200, int))
@@ -251,9 +250,8 @@ def test_equal_samples_are_found_by_their_bytes_also_where_products_meet_by_chan
 
     class Blind:
         def integers(self, *_: object, size: int, **__: object) -> np.ndarray:
-            return np.full(
-                size, 2**63 - 1, np.uint64
-            )  # times two plus one: all factors are the largest number, so orders do not matter
+            # times two plus one: all factors are the largest number, so orders do not matter
+            return np.full(size, 2**63 - 1, np.uint64)
 
     monkeypatch.setattr("equipoise.data.splits.stream", lambda *_: Blind())
     assert equal_samples(data).tolist() == expected

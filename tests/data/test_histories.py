@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.data import Dataset, Parts, histories
-from equipoise.data.histories import apply, dataset_of, fit, frequent, inputs_of, latest
-from equipoise.data.patients import Records
+from equipoise.data import Dataset, Parts
+from equipoise.data.patients import histories
+from equipoise.data.patients.histories import apply, dataset_of, fit, frequent, inputs_of, latest
+from equipoise.data.patients.records import Records
 
 
 def records(

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.lib import format as npy
 
-from equipoise.data import npz
-from equipoise.data.npz import read_npz
+from equipoise.data.arrays import npz
+from equipoise.data.arrays.npz import read_npz
 
 
 def packed(file: Path, members: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> Path:

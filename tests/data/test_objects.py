@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from equipoise.data import DataConfig, from_arrays
-from equipoise.data.objects import (
+from equipoise.data.arrays.objects import (
     as_dataset,
     from_frame,
     from_huggingface,

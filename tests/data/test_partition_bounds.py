@@ -164,9 +164,8 @@ def test_a_domain_gives_each_of_its_clients_as_much(text: str, a: int, b: int) -
 
 def test_fractions_of_a_domain_lose_nothing_to_rounding() -> None:
     whole = Pool(np.zeros(100, np.int64), 1, np.zeros(100, np.int64), ("a",))
-    assert deal("domains:0.29", whole, 1, 1).parts.sizes.tolist() == [
-        29
-    ]  # in floating point 28.999...
+    # in floating point 28.999...
+    assert deal("domains:0.29", whole, 1, 1).parts.sizes.tolist() == [29]
     assert deal("domains:0.1", whole, 10, 1).parts.sizes.tolist() == [10] * 10
     assert deal("domains", whole, 3, 1).parts.sizes.tolist() == [34, 33, 33]
 

@@ -167,9 +167,8 @@ def test_strata_are_kept_within_one_sample_each(n: int, classes: int, seed: int)
 def test_a_group_is_never_on_both_sides_anywhere(clients: int, n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     groups = rng.integers(0, n // 2, n)
-    parts = Parts.of(
-        [rng.integers(0, n, 15) for _ in range(clients)]
-    )  # samples repeat within and between clients
+    # samples repeat within and between clients
+    parts = Parts.of([rng.integers(0, n, 15) for _ in range(clients)])
     sides = [set(groups[part.index]) for part in split(parts, (0.5, 0.2, 0.3), seed, groups=groups)]
     assert not sides[0] & sides[1]
     assert not sides[0] & sides[2]

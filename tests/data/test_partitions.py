@@ -134,9 +134,8 @@ def test_cla_client_k_has_the_first_k_classes_in_equal_numbers() -> None:
         assert counts[: k - 1].tolist() == [100 // k] * (k - 1)
         assert counts[k - 1] == 100 // k + 100 % k
         assert not counts[k:].any()
-    assert (
-        len(np.unique(dealt.parts.index)) == 1000
-    )  # 2.93 * 100 of class 0 fit into 400: nobody shares
+    # 2.93 * 100 of class 0 fit into 400: nobody shares
+    assert len(np.unique(dealt.parts.index)) == 1000
     assert dealt.metadata["reused_classes"] == []
 
 

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.data import DataConfig, Parts, federate, histories, inputs_from, load
+from equipoise.data import DataConfig, Parts, federate, inputs_from, load
 from equipoise.data.check import understood
-from equipoise.data.codes import PANCREATIC_CANCER, STATES, read_rule, state_of, system_of
-from equipoise.data.histories import dataset_of
-from equipoise.data.patients import Records, read_patients
-from equipoise.data.synthetic_patients import write_patients
+from equipoise.data.patients import histories
+from equipoise.data.patients.codes import PANCREATIC_CANCER, STATES, read_rule, state_of, system_of
+from equipoise.data.patients.histories import dataset_of
+from equipoise.data.patients.records import Records, read_patients
+from equipoise.data.patients.synthetic import write_patients
 from equipoise.models import build
 from equipoise.runs.export import predictions
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equipoise.data.reading import (
+from equipoise.data.tables.csv_files import (
     Dialect,
     _every_second_is_zero,
     _separator,

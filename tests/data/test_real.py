@@ -97,9 +97,8 @@ def test_four_hospitals_are_four_clients_without_gaps() -> None:
     assert bool(torch.isfinite(federation.x).all())
     names = federation.recipe["features"]
     swiss = federation.x[federation.train[2]]
-    assert bool(
-        (swiss[:, names.index("chol missing")] == 1).all()
-    )  # recorded as 0 throughout in Switzerland
+    # recorded as 0 throughout in Switzerland
+    assert bool((swiss[:, names.index("chol missing")] == 1).all())
     assert bool((swiss[:, names.index("chol")] == 0).all())
 
 

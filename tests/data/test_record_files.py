@@ -9,8 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equipoise.data.codes import STATES
-from equipoise.data.patients import (
+from equipoise.data.patients.codes import STATES
+from equipoise.data.patients.record_files import (
+    blocks,
+    column_among,
+    header_of,
+    moment_of,
+    number_of,
+)
+from equipoise.data.patients.records import (
     Notes,
     Records,
     before_diagnosis,
@@ -18,7 +25,6 @@ from equipoise.data.patients import (
     is_patients,
     read_patients,
 )
-from equipoise.data.record_files import blocks, column_among, header_of, moment_of, number_of
 
 WANTED: dict[str, tuple[str, ...]] = {
     "patient": ("patient", "patient_id"),
@@ -62,7 +68,7 @@ def test_a_time_is_a_number_of_days(cell: str, days: float) -> None:
 def test_rows_keep_their_numbers_however_many_are_held(
     at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("equipoise.data.record_files.BLOCK", at_once)
+    monkeypatch.setattr("equipoise.data.patients.record_files.BLOCK", at_once)
     (tmp_path / "events.csv").write_text(
         "Age; Patient_ID ;other\n" + "".join(f"{40 + k}; p{k} ;x\n" for k in range(4)) + "\n"
     )
@@ -84,7 +90,7 @@ def test_parquet_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    monkeypatch.setattr("equipoise.data.record_files.BLOCK", 2)
+    monkeypatch.setattr("equipoise.data.patients.record_files.BLOCK", 2)
     parquet.write_table(
         pyarrow.table({"Patient": ["a", " b ", None], "age": [1.5, None, 3.0]}),
         tmp_path / "events.parquet",

@@ -38,9 +38,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> eq.Run:
 
 
 def test_diabetes_trains_with_the_defaults(run: eq.Run) -> None:
-    spread = float(
-        load_diabetes(return_X_y=True)[1].std()
-    )  # the error of a constant prediction: 77
+    # the error of a constant prediction: 77
+    spread = float(load_diabetes(return_X_y=True)[1].std())
     assert 40 < np.mean(list(run.final("rmse").values())) < 0.85 * spread
 
 
@@ -77,9 +76,8 @@ def test_errors_are_in_the_targets_own_unit(run: eq.Run) -> None:
         test = federation.test[place]
         error = np.sqrt(np.mean((predicted[test] - y[federation.source[test]]) ** 2))
         assert run.final("rmse")[client] == pytest.approx(error, rel=1e-5)
-        assert run.final("loss")[client] == pytest.approx(
-            (error / run.task.scale) ** 2, rel=1e-4
-        )  # what training minimises
+        # what training minimises
+        assert run.final("loss")[client] == pytest.approx((error / run.task.scale) ** 2, rel=1e-4)
 
 
 def test_the_last_step_is_part_of_the_exported_model(run: eq.Run, tmp_path: Path) -> None:

@@ -223,9 +223,8 @@ def test_a_schema_can_be_saved_edited_and_given_back(folder: Path, tmp_path: Pat
     ]
     assert federation.task.class_names == ("well", "sick")
     assert federation.recipe["schema"]["classes"] == ["well", "sick"]
-    own = np.flatnonzero(
-        federation.source == 7
-    )  # the row with the rare ward; 7 % 3 is not 0, so it is sick
+    # the row with the rare ward; 7 % 3 is not 0, so it is sick
+    own = np.flatnonzero(federation.source == 7)
     assert federation.x[own, 1:4].tolist() == [[0, 0, 1]]
     assert federation.y[own].tolist() == [1]
 
@@ -335,9 +334,8 @@ def test_corrupting_test_values_within_the_schema_changes_no_weight(tmp_path: Pa
     assert float(clean["head.1.scale"]) == pytest.approx(
         float(y[held.source[held.train.index]].std()), rel=1e-5
     )
-    assert min(runs[1].final().values()) > 100 * max(
-        runs[0].final().values()
-    )  # the test values did arrive, where they belong
+    # the test values did arrive, where they belong
+    assert min(runs[1].final().values()) > 100 * max(runs[0].final().values())
 
 
 def test_the_schema_is_written_into_the_run(folder: Path, tmp_path: Path) -> None:
@@ -352,9 +350,8 @@ def test_the_schema_is_written_into_the_run(folder: Path, tmp_path: Path) -> Non
         tmp_path / "given",
     )
     file.unlink()
-    assert (
-        Schema(**run.config["data"]["schema"]) == decided
-    )  # whole: the file is not needed to repeat the run
+    # whole: the file is not needed to repeat the run
+    assert Schema(**run.config["data"]["schema"]) == decided
 
 
 def test_a_data_set_made_in_python_takes_a_schema_too() -> None:
@@ -413,9 +410,8 @@ def test_images_are_brought_to_the_schemas_shape_or_refused(tmp_path: Path) -> N
             DataConfig(name=str(tmp_path), duplicates="separate", schema={"shape": [3, 4, 4]}), 1
         )
     for file in tmp_path.glob("*/*/*.png"):
-        Image.new("L", (6, 9)).save(
-            file
-        )  # no squares: they are as the schema says without being resized
+        # no squares: they are as the schema says without being resized
+        Image.new("L", (6, 9)).save(file)
     assert federate(
         DataConfig(name=str(tmp_path), duplicates="separate", schema={"shape": [1, 9, 6]}), 1
     ).task.shape == (1, 9, 6)

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from equipoise.data import DataConfig
-from equipoise.data.codes import LabelRule, bare, read_rule, state_of, system_of
+from equipoise.data.patients.codes import LabelRule, bare, read_rule, state_of, system_of
 from equipoise.data.sets.synthetic import Synthetic
 
 

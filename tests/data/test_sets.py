@@ -249,9 +249,8 @@ def test_packed_sheets_are_unpacked_in_order() -> None:
     tiles = RNG.integers(0, 256, (5000, 32, 32, 3), dtype=np.uint8)
     sheet = tiles.reshape(50, 100, 32, 32, 3).transpose(0, 2, 1, 3, 4).reshape(1600, 3200, 3)
     held = io.BytesIO()
-    Image.fromarray(sheet).save(
-        held, "PNG", compress_level=0
-    )  # any lossless format does; the container is what is tested
+    # any lossless format does; the container is what is tested
+    Image.fromarray(sheet).save(held, "PNG", compress_level=0)
     packed = np.frombuffer(held.getvalue(), np.uint8)
     arrays = {
         f"{k}_{part}": v

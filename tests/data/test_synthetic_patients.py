@@ -18,10 +18,10 @@ import equipoise as eq
 from equipoise.cli import app
 from equipoise.comparison.formats import explanation
 from equipoise.data import DataConfig, federate, load
-from equipoise.data.codes import STATES
-from equipoise.data.histories import dataset_of
-from equipoise.data.patients import Records, read_patients
-from equipoise.data.synthetic_patients import (
+from equipoise.data.patients.codes import STATES
+from equipoise.data.patients.histories import dataset_of
+from equipoise.data.patients.records import Records, read_patients
+from equipoise.data.patients.synthetic import (
     NOTE,
     SMALL,
     SMALL_SHARE,
@@ -72,9 +72,8 @@ def test_the_label_can_be_learnt_from_plain_counts_and_values(patients: Records)
 def test_nothing_else_gives_the_label_away(patients: Records) -> None:
     ages = np.split(patients.age, patients.offsets[1:-1])
     seen = np.array([[one.max(), one.min(), one.mean(), np.median(one)] for one in ages])
-    assert (
-        auc(np.eye(50)[patients.site], patients.label) < 0.6
-    )  # the shares of positives of Table 7, no more
+    # the shares of positives of Table 7, no more
+    assert auc(np.eye(50)[patients.site], patients.label) < 0.6
     assert auc(seen, patients.label) < 0.65
     assert auc(seen[:, :1] - seen[:, 1:], patients.label) < 0.55  # how long they were seen
     assert auc(patients.lengths[:, None], patients.label) < 0.55
@@ -87,9 +86,8 @@ def test_no_single_code_gives_the_label_away(patients: Records) -> None:
         assert 0.35 < roc_auc_score(patients.label, feature) < 0.65
     ill = patients.label == 1
     telling = np.flatnonzero(counts[ill].mean(0) > 2 * counts[~ill].mean(0))
-    assert (
-        len(telling) >= 8 and ((counts[ill][:, telling] > 0).mean(0) < 0.5).all()
-    )  # most of the ill lack any one of them
+    # most of the ill lack any one of them
+    assert len(telling) >= 8 and ((counts[ill][:, telling] > 0).mean(0) < 0.5).all()
 
 
 def test_the_set_is_as_it_is_shown() -> None:
@@ -167,9 +165,8 @@ def test_synthetic_patients_have_the_sizes_of_table_7() -> None:
         np.nan_to_num(10 * found.value, nan=-1),
     ):
         whole.update(np.round(fact).astype("<i8").tobytes())
-    assert (
-        whole.hexdigest() == "bd89480a20856ae4"
-    )  # a seed draws the same patients in every version: what studies say depends on them
+    # a seed draws the same patients in every version: what studies say depends on them
+    assert whole.hexdigest() == "bd89480a20856ae4"
     assert found.lengths.max() == 50 and found.age.min() >= 1 and found.age.max() <= 95.1
     again = records(1, 0.01)
     assert np.array_equal(found.code, again.code) and not np.array_equal(

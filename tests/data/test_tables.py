@@ -18,10 +18,10 @@ from equipoise.data import (
     from_arrays,
     from_tables,
     inputs_from,
-    npz,
 )
+from equipoise.data.arrays import npz
 from equipoise.data.schema import ColumnSchema
-from equipoise.data.tables import coded, dataset_of, read_sites, read_table, site_files
+from equipoise.data.tables.sites import coded, dataset_of, read_sites, read_table, site_files
 
 NORTH = "age,ward,pressure,label\n" + "".join(
     f"{30 + i},{'ab'[i % 2]},{100 + i % 7 if i % 5 else ''},{'sick' if i % 3 else 'well'}\n"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from equipoise.data import augment
-from equipoise.data.transforms import NORMALISATIONS, normalised, resized
+from equipoise.data.arrays.transforms import NORMALISATIONS, normalised, resized
 from equipoise.streams import torch_stream
 
 

@@ -195,12 +195,12 @@ def test_a_transport(addons: Path, tmp_path: Path) -> None:
     backwards = module("transports").Backwards
     asked: list[str] = []
 
-    class ColumnReport(backwards):  # type: ignore[misc, valid-type]
+    class Seen(backwards):  # type: ignore[misc, valid-type]
         def _one(self, request: Any, deadline: Any) -> Any:
             asked.append(request.client)
             return super()._one(request, deadline)
 
     config = settings("scaffold", rounds=2)
-    other = played(config, tmp_path / "other", transport=ColumnReport)
+    other = played(config, tmp_path / "other", transport=Seen)
     assert asked[:4] == ["di", "cy", "bo", "ada"]
     same_run(played(config, tmp_path / "here"), other)

@@ -27,9 +27,8 @@ def test_the_page_runs_by_copy_and_paste(
     monkeypatch.chdir(tmp_path)
 
     Path("notebook.py").write_text(own_class + notebook)
-    runpy.run_path(
-        "notebook.py", run_name="__main__"
-    )  # as in a notebook, the class belongs to the main module
+    # as in a notebook, the class belongs to the main module
+    runpy.run_path("notebook.py", run_name="__main__")
     pasted = eq.Run("runs/notebook")
     assert set(pasted.models()) == {"global", "personal"} and pasted.final(
         model="global"

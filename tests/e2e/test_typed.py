@@ -852,7 +852,7 @@ def test_patients_are_written_to_a_new_folder_only(
     equipoise: Terminal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     made = calls("there")
-    monkeypatch.setattr("equipoise.data.synthetic_patients.write_patients", made)
+    monkeypatch.setattr("equipoise.data.patients.synthetic.write_patients", made)
     assert equipoise(
         "data", "synthesise", tmp_path, "--seed", 3, "--share", 0.5, "--per-site"
     ).out.startswith("there: ")

@@ -69,9 +69,8 @@ def local(folder: Path, *cores: int, store: int = STORE) -> Iterator[Local]:
             patch.delenv(name, raising=False)
         found = Local(nodes.start(port=free_port(), cores=0, store=store), store)
         try:
-            for count in (
-                cores
-            ):  # one after another: nodes of one machine that start at once take the same sockets
+            # one after another: nodes of one machine that start at once take the same sockets
+            for count in cores:
                 found.join(count)
             yield found
         finally:

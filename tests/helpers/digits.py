@@ -32,9 +32,9 @@ from equipoise.tree import Tree
 
 SEED = 5
 DIGITS = {"name": "digits", "partition": "dirichlet:0.5", "clients": 5}
-with default_generator(
-    SEED, "tests"
-):  # an object, so a run starts from its weights as they are: they must not differ from process to process
+# an object, so a run starts from its weights as they are: they must not differ from process to
+# process
+with default_generator(SEED, "tests"):
     DROPPING = Network(
         nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5)),
         nn.Linear(16, 10),

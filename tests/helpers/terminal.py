@@ -66,9 +66,8 @@ class Terminal:
 
 @pytest.fixture
 def equipoise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    monkeypatch.setattr(
-        "equipoise.cli.output.console.width", 300
-    )  # a narrow terminal folds what tests look for
+    # a narrow terminal folds what tests look for
+    monkeypatch.setattr("equipoise.cli.output.console.width", 300)
     return Terminal(capsys, monkeypatch)
 
 

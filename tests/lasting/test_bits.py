@@ -26,9 +26,8 @@ def test_the_final_state_is_that_of_the_commit_that_recorded_it(
         EXPECTED["methods"][method][network],
         bits.found(method, network, tmp_path / "run"),
     )
-    assert found["norm"] == pytest.approx(
-        expected["norm"], rel=0.02
-    )  # on any processor, but for rounding
+    # on any processor, but for rounding
+    assert found["norm"] == pytest.approx(expected["norm"], rel=0.02)
     if bits.processor() != EXPECTED["processor"]:
         pytest.skip(f"the digests belong to {EXPECTED['processor']}; the norm agrees")
     assert found["digest"] == expected["digest"]

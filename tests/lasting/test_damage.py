@@ -174,9 +174,8 @@ def test_a_damaged_database_is_found_at_resume(tmp_path: Path) -> None:
     db.close()
     content = bytearray((folder / "run.db").read_bytes())
     size = int.from_bytes(content[16:18], "big")
-    content[(page - 1) * size + 100 : page * size] = bytes(
-        size - 100
-    )  # an index, which nothing at resume would read
+    # an index, which nothing at resume would read
+    content[(page - 1) * size + 100 : page * size] = bytes(size - 100)
     (folder / "run.db").write_bytes(content)
     with pytest.raises(
         RunError,

@@ -72,9 +72,8 @@ def test_the_rounds_of_a_run_are_one_query_whose_work_grows_with_their_number(
         runs.append(run)
     (few_statements, few), (many_statements, many) = map(work, runs)
     assert few_statements == many_statements == 1
-    assert (
-        many < 12 * few
-    )  # eight times the rounds; each of 4,000 rounds looking through all would be sixty times the work
+    # eight times the rounds; each of 4,000 rounds looking through all would be sixty times the work
+    assert many < 12 * few
     rows = runs[1].rounds()
     assert [row["round"] for row in rows] == list(range(1, 4001))
     assert rows[99]["seconds"] == dict.fromkeys(PHASES, 100 / 8) and list(
@@ -138,9 +137,8 @@ def test_a_commit_keeps_what_the_kept_rounds_would_find_and_nothing_else(
     cohorts = [draw.sample(range(7), 3) for _ in range(12)]
     for number, store in enumerate(written(tmp_path / "run", keep, cohorts, reopened)):
         wanted = set()
-        for kept in range(
-            max(0, number - keep + 1), number + 1
-        ):  # by its meaning: what each kept round finds
+        # by its meaning: what each kept round finds
+        for kept in range(max(0, number - keep + 1), number + 1):
             wanted.add(f"server-r{kept}a0.safetensors")
             for client in range(7):
                 last = max((n for n in range(kept + 1) if client in cohorts[n]), default=None)
@@ -267,9 +265,8 @@ def test_a_value_of_the_wrong_type_is_found_when_it_is_read(
     }[table]
     assert read(Run(folder))
     for wrong in (b"\x01", None) if column != "value" else (b"\x01", "good"):
-        if (
-            wrong is None
-        ):  # the table says that there is none: whoever wants one there changes that first
+        # the table says that there is none: whoever wants one there changes that first
+        if wrong is None:
             (made,) = (
                 sqlite3.connect(folder / "run.db")
                 .execute("select sql from sqlite_master where name = ?", (table,))

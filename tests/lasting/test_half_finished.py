@@ -44,9 +44,8 @@ def test_a_run_of_format_1_is_resumed_to_the_same_bits(method: str, tmp_path: Pa
     assert hashlib.sha256(repr(rows).encode()).hexdigest() == expected["table"]
 
 
-@pytest.mark.parametrize(
-    "method", ["scaffold", "kdia"]
-)  # states of clients; and one value per client at the server
+# states of clients; and one value per client at the server
+@pytest.mark.parametrize("method", ["scaffold", "kdia"])
 def test_a_run_of_format_4_whose_files_lie_in_one_folder_goes_on_to_the_same_bits(
     method: str, tmp_path: Path
 ) -> None:
@@ -67,6 +66,5 @@ def test_a_run_of_format_4_whose_files_lie_in_one_folder_goes_on_to_the_same_bit
     assert_same(everything(whole), everything(run))
     assert run.table() == whole.table() and run.store.meta("format") == 5
     known = [row["name"] for row in run.store.rows("select name from files order by name")]
-    assert files_under(folder / "files") == known and any(
-        "/" in name for name in known
-    )  # nothing old is left over, what is new has its place
+    # nothing old is left over, what is new has its place
+    assert files_under(folder / "files") == known and any("/" in name for name in known)

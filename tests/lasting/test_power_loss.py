@@ -145,9 +145,8 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
     return found
 
 
-@pytest.mark.parametrize(
-    "method", ["scaffold", "kdia"]
-)  # state of clients; and one value per client at the server
+# state of clients; and one value per client at the server
+@pytest.mark.parametrize("method", ["scaffold", "kdia"])
 def test_power_may_be_lost_at_any_moment(
     method: str, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,9 +150,8 @@ def test_every_column_of_a_round_is_what_the_record_says(store: Store) -> None:
     )
     store.commit(record(3, server(store, 3), main="personal", seconds={"store": 1.0}), 2)
     assert store.meta("status") == "running" and store.meta("main model") == "personal"
-    assert (
-        1.0 < store.rows("select seconds from seconds where phase = 'store'")[0]["seconds"] < 60
-    )  # to sync is part of it
+    # to sync is part of it
+    assert 1.0 < store.rows("select seconds from seconds where phase = 'store'")[0]["seconds"] < 60
 
 
 def measured(client: str, phase: str, value: float) -> tuple[str, str, str, str, str, float]:
@@ -204,9 +203,8 @@ def test_a_round_that_cannot_be_saved_leaves_the_store_as_it_was(
         RunError,
         match=r"round 2 could not be saved to .*; make room or permit writing, then `equipoise resume",
     ):
-        store.commit(
-            record(2, ("server", "", "server-r2a0.safetensors", "")), 2
-        )  # a file that is not there
+        # a file that is not there
+        store.commit(record(2, ("server", "", "server-r2a0.safetensors", "")), 2)
     with pytest.raises(sqlite3.IntegrityError):
         store.commit(record(1, server(store, 1)), 2)
     store.db.execute("rollback")

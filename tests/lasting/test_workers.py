@@ -195,9 +195,8 @@ def test_a_worker_has_its_own_time_to_start_however_long_the_exchange_has_lasted
     started: list[processes.Process] = []
 
     def later(pool: processes.Pool) -> processes.Process:
-        clock.passed += (
-            2 * workers.START_DEADLINE if started else 0.0
-        )  # a replacement, long after the first one was ready
+        # a replacement, long after the first one was ready
+        clock.passed += 2 * workers.START_DEADLINE if started else 0.0
         started.append(start(pool))
         return started[-1]
 
@@ -354,9 +353,8 @@ def test_forked_workers_give_the_same_bits_and_are_replaced_when_they_die(tmp_pa
     ]
     done = subprocess.run(program, env=environment(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert (
-        done.stdout.split() == ["forked"] * 3
-    )  # two, and one in place of the one that the script kills
+    # two, and one in place of the one that the script kills
+    assert done.stdout.split() == ["forked"] * 3
     assert "killed by signal 9 (SIGKILL)" in done.stderr
     same_run(tmp_path / "serial", tmp_path / "parallel")
 

@@ -127,9 +127,8 @@ def test_a_run_is_that_of_a_plain_loop(tmp_path: Path, network: str) -> None:
             )
             assert_near(own(run, "model", round)[client], models[client], 1e-4)
             assert_largest(up.update, uploads[client], math.floor(0.6 * start.count()))
-            models[client] = own(run, "model", round)[
-                client
-            ]  # go on from the same numbers, so that errors do not grow
+            # go on from the same numbers, so that errors do not grow
+            models[client] = own(run, "model", round)[client]
             accuracies[client] = accuracy_of(
                 net_of(workbench, (one.state.model + up.update).with_rest(up.rest)), x, y
             )

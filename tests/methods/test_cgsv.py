@@ -103,9 +103,8 @@ def test_a_run_is_that_of_a_plain_loop(tmp_path: Path, network: str) -> None:
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_client_uploads_the_direction_of_a_plain_training(network: str) -> None:
     workbench, _ = bench("cgsv", network)
-    start = workbench.initial("model") + 0.1 * workbench.initial(
-        "model"
-    )  # its own model, which is no longer the initial one
+    # its own model, which is no longer the initial one
+    start = workbench.initial("model") + 0.1 * workbench.initial("model")
     up = CGSV(gamma=0.7).client(at(workbench, "ada", 2), Down(model=start))
     net = net_of(workbench, start)
     plain_fit(net, at(workbench, "ada").train, torch.optim.SGD(net.parameters(), lr=0.05), "ada", 2)

@@ -26,9 +26,8 @@ CITED = re.compile(
 @pytest.mark.parametrize("name", methods.names())
 def test_every_method_is_cited_in_full(name: str) -> None:
     said = inspect.cleandoc(importlib.import_module(f"equipoise.methods.{name}").__doc__ or "")
-    text = "\n\n".join(
-        " ".join(paragraph.split()) for paragraph in said.split("\n\n")[:2]
-    )  # what follows are remarks
+    # what follows are remarks
+    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in said.split("\n\n")[:2])
     if name in UNCITED:
         assert UNCITED[name] in text
         return

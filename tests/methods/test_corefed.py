@@ -162,9 +162,8 @@ def test_rounds_match_a_plain_reference(
             w * step for w, step in zip(weights.shares, steps, strict=True)
         )  # Eq. 13
         np.testing.assert_allclose(new.model.flat().numpy(), stepped, atol=1e-6)
-        for id, up in zip(
-            ups.ids, ups, strict=True
-        ):  # Eq. 6, without the positive in the denominator
+        # Eq. 6, without the positive in the denominator
+        for id, up in zip(ups.ids, ups, strict=True):
             common = np.mean(list(embeddings.values()), axis=0)
             others = sum(
                 math.exp(cosine(embeddings[id], z) / 0.07)

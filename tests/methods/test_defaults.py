@@ -19,9 +19,8 @@ WITHOUT_A_PAGE: dict[str, dict[str, Any]] = {
     "scaffold": {"server_rate": 1.0},
     "standalone": {"model": "model"},
 }
-INHERITED = {
-    "average": "size"
-}  # of FedAvg: the pages of the methods that train as it does say nothing of it
+# of FedAvg: the pages of the methods that train as it does say nothing of it
+INHERITED = {"average": "size"}
 FLAGS = {
     "weighs": {"fedmdfg", "standalone"},  # whose rounds weigh no replies
     "uploads_model": {

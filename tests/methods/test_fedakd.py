@@ -269,9 +269,8 @@ def test_weights_by_correct_samples() -> None:
         0,
         6,
     ]
-    alike = replies(
-        [tree, tree + tree, tree + 2 * tree], [5, 15, 35]
-    )  # half of each client's samples
+    # half of each client's samples
+    alike = replies([tree, tree + tree, tree + 2 * tree], [5, 15, 35])
     by_correct, by_size = (
         one.update(server, state, alike, one.weights(server, state, alike)).model
         for one in (method, FedAKD())

@@ -399,9 +399,8 @@ def test_the_variant_of_a_comparison(tmp_path: Path, network: str) -> None:
                 one.new.rewards[client]["reward"], whole, math.floor(share * whole.count())
             )
     assert (set(run.models()), run.main_model) == ({"personal", "global"}, "personal")
-    for client in (
-        run.clients if network != "dropout" else ()
-    ):  # a network given in Python is not rebuilt
+    # a network given in Python is not rebuilt
+    for client in run.clients if network != "dropout" else ():
         paid = load_server(run.store).rewards[client]["reward"]
         assert_near(
             run.model("personal", client=client).state_dict(), own(run, "trained")[client] + paid
@@ -449,12 +448,10 @@ def test_a_reputation_never_falls_below_a_thousandth_of_a_whole_value() -> None:
         server, State(reputation=PerClient()), ups, np.array([0.0, 0.999])
     )
     np.testing.assert_allclose(shares, [0.001, 0.999], rtol=1e-12)
-    assert held == pytest.approx(
-        {"a": 0.0005, "b": 0.4995}
-    )  # of the half that belongs to two of four clients
+    # of the half that belongs to two of four clients
+    assert held == pytest.approx({"a": 0.0005, "b": 0.4995})
     known = State(reputation=PerClient().put({"a": 0.4, "b": 0.1}))
     shares, held = FedAVE(alpha=0.75)._reputation(server, known, ups, np.array([0.2, 1.0]))
-    np.testing.assert_allclose(
-        shares, np.array([0.65, 0.4]) / 1.05
-    )  # 3/4 of 0.8 and 0.2, the shares of what both hold, and 1/4 of the values
+    # 3/4 of 0.8 and 0.2, the shares of what both hold, and 1/4 of the values
+    np.testing.assert_allclose(shares, np.array([0.65, 0.4]) / 1.05)
     assert held == pytest.approx({"a": 0.5 * 0.65 / 1.05, "b": 0.5 * 0.4 / 1.05})

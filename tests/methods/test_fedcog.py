@@ -163,9 +163,8 @@ def test_making_images_moves_no_weight(network: str) -> None:
     with workbench.lending():
         made(workbench, FedCOG(images=9, steps=4), previous)
         lent = list(workbench._lent)
-        assert all(
-            parameter.grad is None for model in lent for parameter in model.net.parameters()
-        )  # gradients reach pixels alone
+        # gradients reach pixels alone
+        assert all(parameter.grad is None for model in lent for parameter in model.net.parameters())
     assert_equal(lent[0].tree(), workbench.initial("model"))
     assert_equal(lent[1].tree(), previous)
     assert all(parameter.requires_grad for model in lent for parameter in model.net.parameters())

@@ -258,9 +258,8 @@ def test_rounds_match_a_plain_reference(tmp_path: Path, kind: str, numbers: bool
         .numpy()
         / size**0.5
     )
-    link = (
-        (lambda z: z) if numbers else softmax
-    )  # the slope of either loss is a difference of links
+    # the slope of either loss is a difference of links
+    link = (lambda z: z) if numbers else softmax
     scale = 2.0 if numbers else 1.0
     privates = {client: PlainLinear(bench.initial("private")) for client in run.clients}
     common = bench.initial("proxy")

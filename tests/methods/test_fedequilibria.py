@@ -409,9 +409,8 @@ def test_a_thousand_clients_are_weighed_from_files(tmp_path: Path) -> None:
         places.append((str(k), read(tmp_path / f"{k}.safetensors")))
     found = weights(FedEquilibria(t=1.0), Ups(places))
     rows = torch.stack([up.fisher.flat() / up.length for _, up in places]).numpy()
-    products = rows @ (
-        rows.T @ found
-    )  # Karush-Kuhn-Tucker: nobody's product is below the squared norm, and equal where weight is
+    # Karush-Kuhn-Tucker: nobody's product is below the squared norm, and equal where weight is
+    products = rows @ (rows.T @ found)
     assert abs(found.sum() - 1) < 1e-9 and (found >= 0).all() and (found > 0).sum() > 10
     assert (
         products.min() >= found @ products - 1e-9

@@ -127,9 +127,8 @@ def brute_separation(anchors: np.ndarray, temperature: float) -> float:
 def test_the_separation_of_anchors() -> None:
     for size in (2, 3, 10):
         assert abs(float(separation(torch.eye(12)[:size], 0.1))) < 1e-6  # orthonormal
-        assert float(separation(torch.ones(size, 1), 0.5)) == pytest.approx(
-            2.0
-        )  # all equal: 1 / temperature
+        # all equal: 1 / temperature
+        assert float(separation(torch.ones(size, 1), 0.5)) == pytest.approx(2.0)
         rows = np.random.default_rng(size).standard_normal((size, 5))
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
         assert float(separation(torch.from_numpy(rows), 0.2)) == pytest.approx(

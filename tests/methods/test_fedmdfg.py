@@ -340,9 +340,8 @@ def test_quadratic_losses_fall_for_all_until_no_direction_does(tmp_path: Path) -
 def test_where_gradients_are_opposite_the_model_stays(tmp_path: Path) -> None:
     run = scalar(FedMDFG(), tmp_path / "run", (1.0, 1.0), (-1.0, 1.0), start=0.0, rounds=2)
     assert weight(run) == 0.0
-    done = scalar(
-        FedMDFG(), tmp_path / "done", (1.0, 1.0), (2.0, 2.0), start=2.0, rounds=2
-    )  # nobody has a gradient
+    # nobody has a gradient
+    done = scalar(FedMDFG(), tmp_path / "done", (1.0, 1.0), (2.0, 2.0), start=2.0, rounds=2)
     assert weight(done) == 2.0
 
 
@@ -422,18 +421,16 @@ def test_a_search_that_no_rate_satisfies_takes_all_and_then_the_best() -> None:
         asked.append(rate)
         return np.array([1.5, 1.0 + abs(rate - 0.5)])
 
-    assert (
-        FedMDFG(s=2)._searched(1.0, True, found, before, slopes, worse) == 0.5
-    )  # every total is worse: the least of them
+    # every total is worse: the least of them
+    assert FedMDFG(s=2)._searched(1.0, True, found, before, slopes, worse) == 0.5
     assert asked == [4.0, 2.0, 1.0, 0.5, 0.25, 0.125, 0.0625]  # down to 2^-2 / 5
     asked.clear()
     assert (
         FedMDFG(s=2)._searched(1.0, False, found, before, slopes, worse) == 0.5 and asked[0] == 1.0
     )
     mixed = lambda rate, first: np.array([1.1, 0.8 if rate <= 1 else 2.0])  # noqa: E731
-    assert (
-        FedMDFG(s=2)._searched(1.0, True, found, before, slopes, mixed) == 1.0
-    )  # the largest with a smaller total
+    # the largest with a smaller total
+    assert FedMDFG(s=2)._searched(1.0, True, found, before, slopes, mixed) == 1.0
 
 
 @pytest.mark.parametrize(("fall", "trials"), [(1.2e-4, 1), (1e-4, 1), (0.8e-4, 3), (-1.0, 3)])

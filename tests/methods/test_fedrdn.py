@@ -327,9 +327,8 @@ def test_what_is_exported_predicts_as_measured(tmp_path: Path, network: str) -> 
     measured_again(run, bench, tmp_path)
     assert np.mean(list(run.final().values())) > 0.6
     bare = bench.take("model", load_server(run.store).model).net.eval()
-    for client in (
-        run.clients
-    ):  # without its inputs the network says something else: the checks above would see it
+    # without its inputs the network says something else: the checks above would see it
+    for client in run.clients:
         assert score(bare, *raw(bench, client, "test"))[1] != pytest.approx(
             run.final("loss")[client], rel=0.01
         )

@@ -31,9 +31,8 @@ DATA = sites(SIZES)
 UNLIKE: dict[str, Any] = {
     "models": {"private": {"name": "mlp", "hidden": [7]}, "proxy": {"name": "mlp", "hidden": [4]}}
 }
-HALF: dict[str, Any] = {
-    "data": {"split": (0.5, 0.4, 0.1), "partition": "natural"}
-}  # room to calibrate on
+# room to calibrate on
+HALF: dict[str, Any] = {"data": {"split": (0.5, 0.4, 0.1), "partition": "natural"}}
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -184,9 +183,8 @@ def test_ranking_reaches_the_private_model_and_not_the_proxy() -> None:
             assert outputs.logits.grad is not None and outputs.logits.grad.abs().sum() > 0
             assert all(parameter.grad is None for parameter in proxy.net.parameters())
         else:
-            assert (
-                not value.requires_grad and float(value) > 0
-            )  # in-set minus out-of-set logits of the proxy: a constant
+            # in-set minus out-of-set logits of the proxy: a constant
+            assert not value.requires_grad and float(value) > 0
     assert method.rank_loss == "intended"
 
 

@@ -97,9 +97,8 @@ def test_teacher_and_student_match_a_plain_reference(tmp_path: Path) -> None:
     state = load_server(run.store)
     sizes = dict(zip(run.clients, run.store.meta("sizes")["train"], strict=True))
     never = [client for client in run.clients if not any(client in ids for ids in joined)]
-    assert (
-        set(state.last) == set(run.clients) - set(never) and not state.last.changed
-    )  # each in a file of its own
+    # each in a file of its own
+    assert set(state.last) == set(run.clients) - set(never) and not state.last.changed
     scores = []
     for client in state.last:  # with t counted from 0, as in the paper
         times = [t for t, ids in enumerate(joined) if client in ids]

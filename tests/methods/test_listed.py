@@ -43,9 +43,8 @@ SERVED: dict[str, dict[str, str]] = {
     "poise": {"personal": "main", "global": "all", "alone": ""},
     "standalone": {"personal": ""},
 }
-TRIED = {
-    "fedequilibria": 4
-}  # samples of each client on which two ways to its Fisher diagonal are first compared
+# samples of each client on which two ways to its Fisher diagonal are first compared
+TRIED = {"fedequilibria": 4}
 
 
 def of_round(text: str) -> str:

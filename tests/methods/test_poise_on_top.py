@@ -77,9 +77,8 @@ def test_the_base_and_the_model_trained_alone_are_what_they_were(name: str, tmp_
         skewed(),
     )
     reference = {client: own["local"] for client, own in client_states(alone).items()}
-    if (
-        name != "fedekd"
-    ):  # whose clients train `private`, which here has the architecture of `model`, too
+    # whose clients train `private`, which here has the architecture of `model`, too
+    if name != "fedekd":
         assert {one.model for one in reference.values()} == {"model"}
     for client, own in client_states(run, 2).items():
         assert_equal(own["@poise"]["local"], reference[client])

@@ -200,6 +200,5 @@ def test_a_loss_of_nothing_counts_as_a_ten_billionth() -> None:
     )
     found = QFedAvg(q=0.5).weights(server, State(), ups)
     np.testing.assert_allclose(found.shares, [1e-5, 1.0])
-    assert found.step == pytest.approx(
-        (1 + 1e-5) / (1e-5 + 1 + 0.5 * 2 * 9)
-    )  # h = F^q (1 + q L |drift|^2 / F)
+    # h = F^q (1 + q L |drift|^2 / F)
+    assert found.step == pytest.approx((1 + 1e-5) / (1e-5 + 1 + 0.5 * 2 * 9))

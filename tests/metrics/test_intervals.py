@@ -118,9 +118,8 @@ def test_draws_without_a_value_are_counted() -> None:
         warnings.simplefilter("error")  # of single draws nobody is told
         result = bootstrap(cf, alone, together, seed=1, draws=400)["cf"]
     assert result.value == pytest.approx(100)
-    assert result.undefined == pytest.approx(
-        100, abs=30
-    )  # a quarter of the draws make both clients perfect
+    # a quarter of the draws make both clients perfect
+    assert result.undefined == pytest.approx(100, abs=30)
     assert result.count + result.undefined == 400
     with pytest.warns(UndefinedMetric, match="same value"):
         assert bootstrap(cf, alone, [[1, 0], [1, 0]], seed=1, draws=10)["cf"].low is None

@@ -158,9 +158,8 @@ def test_rmse_mae_and_loss_of_values(tmp_path: Path) -> None:
         assert (
             run.final("rmse")[client] == run.final()[client] == pytest.approx(square**0.5, rel=1e-6)
         )  # float32 of the last step
-        assert run.final("loss")[client] == pytest.approx(
-            square / run.task.scale**2, rel=1e-6
-        )  # what is minimised: standardised
+        # what is minimised: standardised
+        assert run.final("loss")[client] == pytest.approx(square / run.task.scale**2, rel=1e-6)
         assert run.final("mae")[client] == pytest.approx(
             sum(map(abs, errors)) / len(errors), rel=1e-6
         )

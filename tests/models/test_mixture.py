@@ -24,9 +24,8 @@ def filled(weights: list[float], offsets: list[float]) -> tuple[Mixture, dict[st
     torch.manual_seed(0)
     nets = {name: build() for name, build in FACTORIES.items()}
     for net in nets.values():
-        net.train()(
-            torch.randn(20, 1, 8, 8)
-        )  # batch-norm statistics that are not those at the start
+        # batch-norm statistics that are not those at the start
+        net.train()(torch.randn(20, 1, 8, 8))
     mixture = Mixture(
         nets,
         EXPERTS,

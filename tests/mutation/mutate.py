@@ -143,12 +143,10 @@ class Map:
     root: Path
     seconds: dict[str, float] = field(default_factory=dict)
     lines: dict[tuple[str, int], set[str]] = field(default_factory=dict)
-    files: dict[str, set[str]] = field(
-        default_factory=dict
-    )  # source file -> tests that run any line of it
-    beside: dict[tuple[str, int], set[str]] = field(
-        default_factory=dict
-    )  # files of tests that start processes which run the line
+    # source file -> tests that run any line of it
+    files: dict[str, set[str]] = field(default_factory=dict)
+    # files of tests that start processes which run the line
+    beside: dict[tuple[str, int], set[str]] = field(default_factory=dict)
     tests: dict[str, set[str]] = field(default_factory=dict)  # file of tests -> its tests
 
     def add(self, row: dict[str, Any]) -> None:
@@ -171,9 +169,8 @@ class Map:
             if change.runs_at_import
             else {t for place in places for t in self.lines.get(place, ())}
         )
-        if not first and not any(
-            place in self.beside for place in places
-        ):  # a line that is told under another number: part of a statement
+        # a line that is told under another number: part of a statement
+        if not first and not any(place in self.beside for place in places):
             first = self.files.get(change.file, set())
         files = {_file(test) for test in first} | {
             file for place in places for file in self.beside.get(place, ())
@@ -295,9 +292,8 @@ def _traced(root: Path, lanes: Sequence[Path], tests: Sequence[str]) -> list[dic
         shutil.rmtree(folder, ignore_errors=True)
         (folder / "path").mkdir(parents=True)
         start = f"import sys\nsys.path.append({str(HERE)!r})\nimport seen\nseen.trace_child()\n"
-        (folder / "path" / "sitecustomize.py").write_text(
-            start
-        )  # Python imports it in every process that begins
+        # Python imports it in every process that begins
+        (folder / "path" / "sitecustomize.py").write_text(start)
         plugin = Record(str(lane / SOURCE), folder)
         return lambda: _pytest(lane, [file], plugin, str(folder / "path")), 3600.0
 
@@ -388,9 +384,8 @@ def tried(
             if not place or total <= limit
         ]
         files = {file: place for place, file in enumerate(dict.fromkeys(map(_file, chosen)))}
-        return sorted(
-            chosen, key=lambda test: files[_file(test)]
-        )  # file by file: what its tests share is made once
+        # file by file: what its tests share is made once
+        return sorted(chosen, key=lambda test: files[_file(test)])
 
     def begin(lane: Path, trial: Trial) -> tuple[Callable[[], int], float]:
         change, place = trial.change, lane / trial.change.file
@@ -409,9 +404,8 @@ def tried(
         change = trial.change
         source, written = whole[lane]
         (lane / change.file).write_bytes(source)
-        os.utime(
-            lane / change.file, ns=(written, written)
-        )  # as it was: what is compiled of it holds again
+        # as it was: what is compiled of it holds again
+        os.utime(lane / change.file, ns=(written, written))
         how = {0: "survived", NO_TESTS: "survived", None: "hangs"}.get(code, "caught")
         last = (lane / LAST_TEST).read_text()
         if trial.doubted:

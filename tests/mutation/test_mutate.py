@@ -1,4 +1,4 @@
-"""The tool that is_baseline_for the tests: on a small tree whose gaps are known."""
+"""The tool that judges the tests: on a small tree whose gaps are known."""
 
 from __future__ import annotations
 

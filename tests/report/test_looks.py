@@ -200,9 +200,8 @@ def test_curves_that_coincide_stay_visible_and_named() -> None:
     )
     marked = [line.get_markevery()[0] for line in axes.lines]
     assert len(set(marked)) > 1, "marks sit at different rounds"
-    extents = [
-        Text.get_window_extent(text) for text in axes.texts
-    ]  # without the line to the curve, which an annotation counts as its own
+    # without the line to the curve, which an annotation counts as its own
+    extents = [Text.get_window_extent(text) for text in axes.texts]
     boxes = sorted((box.y0, box.y1) for box in extents)
     assert {text.get_text() for text in axes.texts} == {f"method {k}" for k in range(5)}
     assert all(below[1] <= above[0] + 1 for below, above in itertools.pairwise(boxes)), (

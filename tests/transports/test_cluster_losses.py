@@ -198,9 +198,8 @@ def test_twenty_random_kills_in_sixty_rounds(cluster: Local, data: str, tmp_path
 def test_a_client_that_ends_its_actor_three_times_ends_the_run(
     cluster: Local, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        transport, "replace", lambda value, **changes: value
-    )  # a fault that is never cleared
+    # a fault that is never cleared
+    monkeypatch.setattr(transport, "replace", lambda value, **changes: value)
     monkeypatch.setattr(transport, "LOOK", 1.0)
     wanted = config(data, faults={"script": [{"round": 2, "client": "c03", "kind": "kill"}]})
     with pytest.raises(
@@ -210,9 +209,8 @@ def test_a_client_that_ends_its_actor_three_times_ends_the_run(
         simulate.run(wanted, tmp_path / "there", cluster=cluster.address)
     monkeypatch.undo()
     assert gone(cluster.nodes)
-    resumed = simulate.resume(
-        tmp_path / "there", given=simulate.experiment(wanted)
-    )  # in this process nothing is killed
+    # in this process nothing is killed
+    resumed = simulate.resume(tmp_path / "there", given=simulate.experiment(wanted))
     same_run(simulate.run(wanted, tmp_path / "here"), resumed)
 
 

@@ -108,9 +108,8 @@ def test_two_hundred_rounds_without_growth(two: Local, tmp_path: Path) -> None:
     )
     same_run(simulate.run(sites_given(settings("scaffold", **more)), tmp_path / "here"), there)
     print("MB of this process, the actors, the object stores:", seen)
-    assert all(
-        last - first < 8 for first, last in zip(seen[1], seen[3], strict=True)
-    )  # what is ever touched of a store stays mapped
+    # what is ever touched of a store stays mapped
+    assert all(last - first < 8 for first, last in zip(seen[1], seen[3], strict=True))
 
 
 def _memory(pid: int, kind: str) -> float:
@@ -245,9 +244,8 @@ def test_a_cluster_without_cores_and_data_that_are_too_large(tmp_path: Path) -> 
             rounds=1,
             training={"lr": 0.05, "batch": 5000, "epochs": 1},
         )
-        there = simulate.run(
-            named, tmp_path / "made", cluster=cluster.address
-        )  # made by the node itself
+        # made by the node itself
+        there = simulate.run(named, tmp_path / "made", cluster=cluster.address)
         same_run(simulate.run(named, tmp_path / "here"), there)
     assert not (tmp_path / "run").exists()
 

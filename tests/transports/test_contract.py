@@ -56,9 +56,8 @@ def test_every_method_runs_alike_between_organisations(method: str, tmp_path: Pa
     apart = played(job(method), tmp_path / "apart", transport=separated(disk))
     same_run(played(job(method), tmp_path / "here"), apart, disk)
     assert not list((tmp_path / "apart" / "files").rglob("client-*"))
-    if (
-        disk.exists()
-    ):  # the last accepted state of each client, and no more than the last committed one beside it
+    # the last accepted state of each client, and no more than the last committed one beside it
+    if disk.exists():
         committed = {file.path.name for file in apart.store.current("client").values()}
         assert committed <= named(disk) and all(
             sum(name.startswith(f"client-{own}") for name in named(disk)) <= 2

@@ -60,6 +60,5 @@ def test_every_method_on_digits_ends_in_the_same_bits_on_workers_and_when_stoppe
     )
     half = stopped(job(method), tmp_path / "stopped", monkeypatch)
     assert Run(half).store.last_round() == STOPPED_IN - 1
-    same_run(
-        here, simulate.resume(half, transport=over(pool))
-    )  # begun in process, ended on workers
+    # begun in process, ended on workers
+    same_run(here, simulate.resume(half, transport=over(pool)))

@@ -70,9 +70,8 @@ def test_a_worker_that_is_killed_is_replaced_twice_and_then_the_run_stops(
         played(config, tmp_path / "workers", transport=over(pool))
     monkeypatch.undo()
     well = config | {"faults": {}}
-    resumed = simulate.resume(
-        tmp_path / "workers", given=sites_given(well), transport=over(pool)
-    )  # the pool begins anew by itself
+    # the pool begins anew by itself
+    resumed = simulate.resume(tmp_path / "workers", given=sites_given(well), transport=over(pool))
     same_run(played(well, tmp_path / "here"), resumed)
 
 
@@ -114,9 +113,8 @@ def test_a_client_that_misses_the_deadline_is_out_of_the_round(kind: str, tmp_pa
     disk = tmp_path / "disk"
 
     def connect(federation: Any, wanted: Any) -> Separated:
-        return Separated(
-            federation, disk, wanted
-        )  # a method of this file has no name that a job could tell
+        # a method of this file has no name that a job could tell
+        return Separated(federation, disk, wanted)
 
     transport = connect if kind == "apart" else transports(tmp_path)[kind]
     late = played(

@@ -228,9 +228,8 @@ def test_a_node_does_not_join_without_a_token_or_with_another_ray(
         match=rf"expected a head with Ray {ours} as here, got Ray 0\.1 at 127\.0\.0\.1:7000; install the same",
     ):
         nodes.start("127.0.0.1:7000", token=token_in(tmp_path / "token"))
-    with pytest.raises(
-        ConfigurationError, match=r"can be read by others"
-    ):  # nor is a head started with it
+    # nor is a head started with it
+    with pytest.raises(ConfigurationError, match=r"can be read by others"):
         nodes.start(token=token_in(tmp_path / "token", 0o640))
     assert not started.command
 

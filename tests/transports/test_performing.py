@@ -126,9 +126,8 @@ def test_a_state_is_kept_under_its_name_and_read_by_it(performer: ClientExecutor
     assert again.up.seen == ["_within", "rounds"] and again.state.name == state_name("ada", 1, 0, 2)  # type: ignore[union-attr]
     later = performer.perform(ask(round=2, more=told))
     assert later.up.seen == ["rounds"] and later.state is None  # type: ignore[union-attr]  # what begins with _ ends with its round
-    assert (
-        performer.perform(ask(remember=True, exchange=0, more=told)).state is None
-    )  # to measure changes nothing
+    # to measure changes nothing
+    assert performer.perform(ask(remember=True, exchange=0, more=told)).state is None
     gone = performer.perform(ask(more={"state": (state_name("ada", 1, 0, 9), "0" * 64)}))
     assert gone.up is None and gone.failure == f"state {state_name('ada', 1, 0, 9)} is not here"
 
@@ -435,13 +434,13 @@ def test_trees_that_two_requests_hold_are_shared() -> None:
 
 
 def test_only_what_differs_from_its_default_is_told() -> None:
-    assert wire.told(Request("ada", "client", Down(), 1, 3)) == {
+    assert wire.to_wire(Request("ada", "client", Down(), 1, 3)) == {
         "client": "ada",
         "step": "client",
         "round": 1,
         "rounds": 3,
     }
-    told = wire.told(
+    told = wire.to_wire(
         Request("ada", "client", Down(), 1, 3, 1, 2, ("s", "d"), "c", True, {"splits": []}, True)
     )
     assert told == {
@@ -449,7 +448,7 @@ def test_only_what_differs_from_its_default_is_told() -> None:
         "after": {"splits": []}, "die": True,
     }  # fmt: skip
     assert wire.request_of(told, Down()).state == ("s", "d")
-    reply = wire.told(
+    reply = wire.to_wire(
         Reply("ada", Up(), StateRef("n", 1, "d"), "f", "e", "s", 0.5, 1, 2, 3, [{"x": 1}], "file")
     )
     assert reply == {

@@ -141,7 +141,7 @@ class Pool:
                 told = {
                     "kind": "reply",
                     "number": message["number"],
-                    "reply": wire.told(found),
+                    "reply": wire.to_wire(found),
                     "up": found.up,
                     "returned": worker.receiver.returned(),
                 }
@@ -260,9 +260,8 @@ def test_memory_of_large_messages_is_used_again_when_the_worker_has_done_with_it
         replies = workers.exchange([Request(name, "client", down, 1, 3) for name in ("c0", "c1")])
         assert [reply.up.total for reply in replies] == [fill * 2**15] * 2
         pool.asked.clear()
-    assert (
-        len(workers.workers[0].sender._memories) == 2
-    )  # the trees of this exchange, and of the one before
+    # the trees of this exchange, and of the one before
+    assert len(workers.workers[0].sender._memories) == 2
 
 
 @pytest.mark.parametrize(("count", "ahead"), [(8, 1), (9, 2)])
@@ -346,9 +345,8 @@ def test_only_the_client_that_a_worker_had_begun_with_is_counted(opened: Any) ->
         request.client for request in requests
     ]
     assert len(pool.ends) == 4 and pool.longest == 2
-    numbers = [
-        request.attempt for _, request in pool.asked
-    ]  # what was given back is asked first, in its order
+    # what was given back is asked first, in its order
+    numbers = [request.attempt for _, request in pool.asked]
     assert numbers == [0, 0, 0, 4, 8, 1, 1, 1, 5, 9, 2, 6, 10, 3, 7, 11]
 
 
@@ -401,9 +399,8 @@ def test_workers_that_end_while_starting_are_started_three_times(opened: Any) ->
     assert str(ended.value) == (
         "a worker process ended 3 times while starting (the last: exit code 7); what it said is above. Run with --workers 0 to see it in place"
     )
-    _, workers = opened(
-        1, script=dying("c0", 7, 7)
-    )  # between them one was ready: those starts count anew
+    # between them one was ready: those starts count anew
+    _, workers = opened(1, script=dying("c0", 7, 7))
     assert len(workers.exchange(asked(1))) == 1 and workers.workers[0].tries == 1
 
 
@@ -827,7 +824,7 @@ def task(number: int, request: Request, **more: Any) -> Record:
         {
             "kind": "task",
             "number": number,
-            "request": wire.told(request),
+            "request": wire.to_wire(request),
             "down": request.down,
             "returned": [],
             **more,

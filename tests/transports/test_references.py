@@ -289,7 +289,7 @@ def test_an_actor_answers_with_replies_and_states_and_knows_the_trees_of_one_exc
             )
             for client in clients
         ]
-        tasks = [{"request": wire.told(request), "down": request.down} for request in requests]
+        tasks = [{"request": wire.to_wire(request), "down": request.down} for request in requests]
         return actor.packed(
             Record._trusted(
                 {"tasks": tasks, "states": [state[0] for state in states], "keeps": keeps}
@@ -310,9 +310,8 @@ def test_an_actor_answers_with_replies_and_states_and_knows_the_trees_of_one_exc
         and digest_of(state.tobytes()) != kept[2]
     )
     alone = one.perform(1, None, message("a", exchange=0, keeps=False))
-    assert (
-        unpack(bytearray(alone))["replies"][0]["up"].w == 5.0
-    )  # the same exchange: it knows the tree
+    # the same exchange: it knows the tree
+    assert unpack(bytearray(alone))["replies"][0]["up"].w == 5.0
     nothing = one.perform(1, None, message("a", exchange=0))
     assert nothing[1] is None
     with pytest.raises(ValueError):

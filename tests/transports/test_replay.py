@@ -87,9 +87,8 @@ def test_a_run_whose_client_hangs_in_the_second_exchange_repeats_bit_for_bit(
         "clients": ["ada", "bo", "cy", "di"],
         "attempt": 0,
     }
-    script["method"] = Hanging(
-        warmup_epochs=1, proxy_start="own"
-    )  # of this file, so that no name in the run leads to it
+    # of this file, so that no name in the run leads to it
+    script["method"] = Hanging(warmup_epochs=1, proxy_start="own")
     again = played(script, tmp_path / "again")
     assert_same(everything(run), everything(again))
     assert run.table() == again.table() and run.table()

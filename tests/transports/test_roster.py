@@ -93,9 +93,8 @@ def test_fingerprints_are_digests_of_plain_bytes_however_many_are_gathered_at_on
 ) -> None:
     monkeypatch.setattr("equipoise.data.roster.AT_ONCE", at_once)
     whole = federation()
-    parts = {
-        part: [*getattr(whole, part), np.empty(0, np.int64)] for part in PARTS
-    }  # and a client without a sample
+    # and a client without a sample
+    parts = {part: [*getattr(whole, part), np.empty(0, np.int64)] for part in PARTS}
     x = whole.x.repeat(1, 3, 1, 1).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     changed = replace(
         whole,
@@ -277,9 +276,8 @@ def test_no_object_of_the_server_leads_to_a_sample(
         assert tensors and not any(isinstance(one, Federation) for one in objects)
         places = {whole.x.untyped_storage().data_ptr(), whole.y.untyped_storage().data_ptr()}
         assert not any(one.untyped_storage().data_ptr() in places for one in tensors)
-        samples = {
-            whole.x[k].numpy().tobytes() for k in range(len(whole.x))
-        }  # nor to a copy of one
+        # nor to a copy of one
+        samples = {whole.x[k].numpy().tobytes() for k in range(len(whole.x))}
         assert not any(one.numpy().tobytes() in samples for one in tensors if one.numel() == 64)
         looked.append(cohort.record.round)
         return commit(self, state, cohort)

@@ -245,9 +245,8 @@ def test_all_nodes_make_the_data_if_this_one_has_no_room(ray: StandIn, tmp_path:
 def test_data_that_cannot_be_made_at_a_small_node_leave_it_out(
     ray: StandIn, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    large = {
-        name: (x.repeat(60, 0), y.repeat(60, 0)) for name, (x, y) in sites().items()
-    }  # 64 samples of 256 bytes, 60 times
+    # 64 samples of 256 bytes, 60 times
+    large = {name: (x.repeat(60, 0), y.repeat(60, 0)) for name, (x, y) in sites().items()}
     wanted = Experiment(**settings("fedavg", rounds=1), dataset=eq.from_sites(large))
     ray.machines[1].store = MB
     run = simulate.run(wanted, tmp_path / "run", cluster=ADDRESS)
@@ -655,9 +654,8 @@ def test_what_takes_long_is_done_by_a_free_actor_of_another_node_too(
     assert ray.processes[0] not in [call.process for call in performed(ray)[before:]]
     hanging[0] = False
     assert words(cluster.exchange(asked(round=3))) == ALL
-    assert (
-        words(cluster.exchange(asked(round=4))) == ALL
-    )  # its old answer was taken in and is no answer to this
+    # its old answer was taken in and is no answer to this
+    assert words(cluster.exchange(asked(round=4))) == ALL
     assert (
         ray.processes[0] in [call.process for call in performed(ray)[before:]]
         and len(ray.processes) == 3
@@ -848,9 +846,8 @@ def test_large_states_stay_where_they_are_and_come_from_their_files_once_their_n
         assert len(states) == 4 and all(
             (files / state_file(kept.name)).stat().st_size == kept.bytes for kept in states.values()
         )
-        assert len(ray.put_values) - before == (
-            2 if round == 3 else 0
-        )  # those that were at the lost node
+        # those that were at the lost node
+        assert len(ray.put_values) - before == 2 if round == 3 else 0
 
 
 def test_states_are_held_up_to_a_fifth_of_the_smallest_store(

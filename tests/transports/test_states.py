@@ -150,9 +150,8 @@ def test_a_name_that_no_state_has_leads_nowhere(name: str, tmp_path: Path) -> No
 def test_states_that_were_written_beside_the_folders_are_found_and_go(tmp_path: Path) -> None:
     name = state_name("bo", 1, 0, 1)
     kept = FileStates(tmp_path).write(name, RECORD)
-    (tmp_path / state_file(name)).rename(
-        tmp_path / f"client-{name}.safetensors"
-    )  # as until format 4
+    # as until format 4
+    (tmp_path / state_file(name)).rename(tmp_path / f"client-{name}.safetensors")
     site = FileStates(tmp_path)
     assert site.read(name, kept.digest)["rounds"] == 2
     site.keep("bo", {name})
@@ -211,9 +210,8 @@ def test_a_performing_side_keeps_the_last_accepted_and_the_last_committed_state_
     same_run(
         played(settings(method, rounds=4, faults=faults), tmp_path / "here"), run, tmp_path / "disk"
     )
-    assert (
-        Watched.most == 3
-    )  # the committed one, that of the first exchange, and the new one, which no request has named yet
+    # the committed one, that of the first exchange, and the new one, which no request has named yet
+    assert Watched.most == 3
 
 
 # Going back.

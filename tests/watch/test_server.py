@@ -402,9 +402,8 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path):
         try:
             address = process.stdout.readline().split()[1]
             host, port = address.removeprefix("http://").split("/")[0].split(":")
-            with socket.create_connection(
-                (host, int(port)), timeout=30
-            ):  # somebody who is still connected does not keep it
+            # somebody who is still connected does not keep it
+            with socket.create_connection((host, int(port)), timeout=30):
                 process.send_signal(signal.SIGINT)
                 out, err = process.communicate(timeout=60)
         finally:

@@ -145,9 +145,8 @@ def test_the_finest_grid_of_at_most_500_points(experts: int, steps: int) -> None
 
 
 def test_what_experts_say_becomes_chances_of_the_labels() -> None:
-    said = np.log(
-        [[[0.2, 0.8], [0.5, 0.5]], [[0.9, 0.1], [0.3, 0.7]], [[0.6, 0.4], [1.0, 1e-300]]]
-    )  # samples, experts, classes
+    # samples, experts, classes
+    said = np.log([[[0.2, 0.8], [0.5, 0.5]], [[0.9, 0.1], [0.3, 0.7]], [[0.6, 0.4], [1.0, 1e-300]]])
     np.testing.assert_allclose(
         mixtures.chances(said, [1, 0, 1], classifies=True), [[0.8, 0.5], [0.9, 0.3], [0.4, 1e-12]]
     )

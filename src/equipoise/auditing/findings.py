@@ -35,16 +35,14 @@ class ClientRow:
     label_chance: float  # what a client of this size would show if labels were alike
     kl: float | None  # exact Gaussian KL to the whole; None: too few to tell
     kl_chance: float | None  # what a client of this size would show if features were alike
-    kl_beyond_labels: (
-        float | None
-    )  # KL to what its label shares would give with everybody's classes
+    # KL to what its label shares would give with everybody's classes
+    kl_beyond_labels: float | None
     corrected: float | None  # Theorem 2.2, corrected, at the observed shift
     printed: float | None  # Theorem 2.2 as printed
     shrinkage: float  # share of the whole in its covariance
     flat: int  # directions in which it hardly varies
-    place: tuple[
-        float, float
-    ]  # its mean along the first two directions, in deviations of the whole
+    # its mean along the first two directions, in deviations of the whole
+    place: tuple[float, float]
     note: str = ""
 
 

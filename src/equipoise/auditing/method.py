@@ -30,12 +30,10 @@ class Audit(Method):
     exchanges = "0; once 2 or 4"
     passes = "none"
 
-    dimensions: Count = (
-        10  # leading directions of all clients' features in which clients are compared
-    )
-    samples: Literal["plain", "histories"] = (
-        "plain"  # histories: patients, of whom codes are counted
-    )
+    # leading directions of all clients' features in which clients are compared
+    dimensions: Count = 10
+    # histories: patients, of whom codes are counted
+    samples: Literal["plain", "histories"] = "plain"
     least: Annotated[int, Ge(2)] = 5  # samples of which a sum has to be before it is sent
 
     def start(self, server: Server) -> State:
@@ -47,9 +45,8 @@ class Audit(Method):
         found = everyone.run(self.probe, Down(seed=seed), strict=True)
         number = float(found.numbers("number").sum())
         directions = np.eye(projection.width)
-        if (
-            projection.width > DIRECT
-        ):  # the covariance, applied again and again, turns random directions into the leading ones
+        # the covariance, applied again and again, turns random directions into the leading ones
+        if projection.width > DIRECT:
             directions = projection.probe(self._probes)
             for _ in range(LOOKS):
                 directions = np.linalg.qr(_covariance_times(found, directions))[0]

@@ -204,9 +204,8 @@ def kl_against_size(found: Findings) -> Figure:
     axes.set_ylim(bottom=0)
     axes.margins(y=0.12)
     if spread > 5:
-        axes.xaxis.set_major_locator(
-            LogLocator(subs=(1, 2, 5) if spread < 200 else (1,))
-        )  # 20, 50, 100: powers of ten alone are too few
+        # 20, 50, 100: powers of ten alone are too few
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if spread < 200 else (1,)))
         axes.xaxis.set_major_formatter(lambda value, place: f"{value:,.0f}")
         axes.xaxis.set_minor_locator(NullLocator())
     figure.set_figheight(3.5)

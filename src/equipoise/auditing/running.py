@@ -55,9 +55,8 @@ def audit(
 def auditing_of(wanted: Experiment, dataset: Dataset, dimensions: int = 10) -> Experiment:
     """The experiment that audits the data of another."""
     data = wanted.data
-    if (
-        dataset.columns and data.normalise == "auto"
-    ):  # each client's own scale, the default of training, would hide how clients differ
+    # each client's own scale, the default of training, would hide how clients differ
+    if dataset.columns and data.normalise == "auto":
         data = data.model_copy(update={"normalise": "pooled"})
     return Experiment(
         data=data,

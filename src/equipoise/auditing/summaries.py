@@ -17,9 +17,8 @@ from equipoise.task import Task
 WIDEST = 1024  # features above which a random projection comes first
 DIRECT = 128  # features up to which all second moments are sent; above, only those in the leading directions
 CODES = 256  # buckets over which the codes of patients' events are counted
-BINS = (
-    10  # of a number that is predicted, equally likely under a Gaussian of its mean and deviation
-)
+# of a number that is predicted, equally likely under a Gaussian of its mean and deviation
+BINS = 10
 MOST_CLASSES = 200  # above, moments are not kept by class
 BATCH = 4096
 
@@ -30,9 +29,8 @@ class Projection:
 
     shape: tuple[int, ...]
     seed: int
-    histories: bool = (
-        False  # samples are patients' histories (see models/gru.py), of which codes are counted
-    )
+    # samples are patients' histories (see models/gru.py), of which codes are counted
+    histories: bool = False
     basis: np.ndarray | None = None  # width x directions
 
     @property
@@ -82,9 +80,8 @@ def labels_of(y: Tensor, task: Task) -> np.ndarray:
     """The class of each sample; of a number that is predicted, which of ten bins it lies in."""
     if task.classifies:
         return np.asarray(y.numpy())
-    return np.searchsorted(
-        norm.ppf(np.arange(1, BINS) / BINS), y.double().numpy()
-    )  # targets have mean 0 and deviation 1
+    # targets have mean 0 and deviation 1
+    return np.searchsorted(norm.ppf(np.arange(1, BINS) / BINS), y.double().numpy())
 
 
 def classes_of(task: Task) -> int:

@@ -131,9 +131,8 @@ def _text(
     if len(found.sizes) < 2:
         return "There is one client, so there is nothing to compare."
     unknown = int((~np.isfinite(found.features)).sum())
-    untold = unknown == len(
-        found.sizes
-    )  # then nothing is known of features, which is not that they are alike
+    # then nothing is known of features, which is not that they are alike
+    untold = unknown == len(found.sizes)
     words = UNTOLD if untold and dominant == "none" else WORDS[dominant]
     more = [kind for kind in kinds if kind != dominant]
     said = [
@@ -145,9 +144,8 @@ def _text(
     )
     if explained is not None and "labels" in kinds:
         said.append(f"Labels explain {100 * explained:.0f} % of the difference in features.")
-    if unknown and (
-        found.dimensions or not untold
-    ):  # without a dimension, samples are not what lacks
+    # without a dimension, samples are not what lacks
+    if unknown and (found.dimensions or not untold):
         said.append(
             f"{unknown} of {len(found.sizes)} clients have too few samples to tell their features."
         )

@@ -147,7 +147,7 @@ def synthesise(
     per_site: Annotated[bool, typer.Option("--per-site", help="one folder per state")] = False,
 ) -> None:
     """Write synthetic patients as files: nobody's records, to try what patients' records need."""
-    from equipoise.data.synthetic_patients import NOTE, write_patients
+    from equipoise.data.patients.synthetic import NOTE, write_patients
 
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} is there already and not empty; choose another folder")
@@ -273,7 +273,8 @@ def _plural(word: str, count: int) -> str:
 
 
 def _metadata(name: str) -> dict[str, Any]:
-    from equipoise.data import sets, synthetic_patients
+    from equipoise.data import sets
+    from equipoise.data.patients import synthetic as synthetic_patients
 
     if name == "digits":
         return {
@@ -287,7 +288,7 @@ def _metadata(name: str) -> dict[str, Any]:
     if name in (synthetic_patients.NAME, synthetic_patients.SMALL):
         return {
             "name": name, "title": "synthetic patients in 50 states, drawn at random: nobody's records", "counts": "238,576" if name == synthetic_patients.NAME else "14,313", "licence": "free of rights",
-            "status": "built in", "shape": [51, 4], "classes": ["no", "yes"], "source": "equipoise.data.synthetic_patients", "note": synthetic_patients.NOTE,
+            "status": "built in", "shape": [51, 4], "classes": ["no", "yes"], "source": "equipoise.data.patients.synthetic", "note": synthetic_patients.NOTE,
         }  # fmt: skip
     if name == sets.synthetic.NAME:
         return {

@@ -32,9 +32,8 @@ def methods(
 
     from equipoise import methods
 
-    words = (
-        name[1:] if name and name[0] == "show" else name or []
-    )  # `methods show NAME` of earlier versions
+    # `methods show NAME` of earlier versions
+    words = name[1:] if name and name[0] == "show" else name or []
     if len(words) > 1 or (words and (family or needs)):
         raise typer.BadParameter("expected one NAME without --family and --needs, or none")
     if check and (not words or as_json):
@@ -73,9 +72,8 @@ def _list(found: list[dict[str, Any]]) -> None:
 
     columns = ("year", "needs", "exchanges", "fairness", "passes")
     rows: list[list[str]] = []
-    for family, entries in groupby(
-        found, lambda entry: entry["family"]
-    ):  # a row of its own: as a column it would not fit a terminal
+    # a row of its own: as a column it would not fit a terminal
+    for family, entries in groupby(found, lambda entry: entry["family"]):
         rows.append([output.styled(family, "bold"), *[""] * len(columns)])
         rows += [
             ["  " + methods.shown(entry["name"]), *(_cell(entry[key]) for key in columns)]

@@ -20,9 +20,8 @@ def models(
     from equipoise.models.listing import SHAPES, listed
     from equipoise.models.registry import describe
 
-    found = [one for one in listed() if name in (None, one["name"])] or [
-        describe(str(name))
-    ]  # which refuses the name
+    # which refuses the name
+    found = [one for one in listed() if name in (None, one["name"])] or [describe(str(name))]
     if as_json:
         print(json.dumps(found, indent=2))
         return

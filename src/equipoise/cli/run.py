@@ -149,9 +149,8 @@ def run(
             f"--cluster: expected no --workers beside it, got {workers}; the nodes of a cluster offer their cores themselves"
         )
     if method is not None and file is not None:
-        flags["method"] = flags.pop(
-            "method.name"
-        )  # another method: the file's hyper-parameters belong to the old one
+        # another method: the file's hyper-parameters belong to the old one
+        flags["method"] = flags.pop("method.name")
     given = {key: value for key, value in flags.items() if value is not None}
     config = with_settings(load(file) if file is not None else FromFile(), given)
     config = with_settings(config, output.parse_settings(settings or []))

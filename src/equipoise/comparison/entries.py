@@ -50,18 +50,15 @@ class RunResult:
     task: Task
     fingerprint: str
     metric: str  # the one that is looked at: the main one unless told
-    by_metric: dict[
-        str, dict[str, float]
-    ]  # metric -> client -> its value for the model that the client ends up using
+    # metric -> client -> its value for the model that the client ends up using
+    by_metric: dict[str, dict[str, float]]
     cost: dict[str, float]
     curves: dict[str, Curve] = field(default_factory=dict)  # metric -> mean over clients by round
-    majority: dict[str, float] = field(
-        default_factory=dict
-    )  # client -> accuracy of always naming its most frequent class
+    # client -> accuracy of always naming its most frequent class
+    majority: dict[str, float] = field(default_factory=dict)
     counted: tuple[str, ...] = ()  # metrics that come from counts of scores
-    undefined: dict[str, list[str]] = field(
-        default_factory=dict
-    )  # metric -> clients for whose samples it does not exist
+    # metric -> clients for whose samples it does not exist
+    undefined: dict[str, list[str]] = field(default_factory=dict)
     old: bool = False  # whether the fingerprint is of the kind that older versions wrote
 
     @property

@@ -63,9 +63,8 @@ def execute(
         where or {},
     )
     for cell in missing:
-        if (
-            cell.experiment.portable is not None
-        ):  # its data, model or method live in this process only
+        # its data, model or method live in this process only
+        if cell.experiment.portable is not None:
             ended(cell, _here(cell, folder, progress))
     return failures
 

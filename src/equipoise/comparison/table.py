@@ -47,9 +47,8 @@ class Comparison:
     level: float = field(default=0.95, kw_only=True)  # of the intervals over seeds
     measure: str = field(default="average", kw_only=True)  # what methods are ranked by
     asked: tuple[str, ...] = field(default=(), kw_only=True)  # further columns of the table
-    target: float | None = field(
-        default=None, kw_only=True
-    )  # of the mean over clients, for the rounds to it
+    # of the mean over clients, for the rounds to it
+    target: float | None = field(default=None, kw_only=True)
 
     @property
     def metric(self) -> Metric:

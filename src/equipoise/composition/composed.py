@@ -52,9 +52,8 @@ class Composed(Method):
     """A base that trains, with slots filled by guests."""
 
     base: Method
-    guests: Mapping[str, Method] = field(
-        hash=False
-    )  # by slot; the base's hash is enough, and a mapping has none
+    # by slot; the base's hash is enough, and a mapping has none
+    guests: Mapping[str, Method] = field(hash=False)
 
     weighs = property(lambda self: self.base.weighs)
     uploads_model = property(lambda self: self.base.uploads_model)
@@ -81,9 +80,9 @@ class Composed(Method):
         object.__setattr__(
             self, "guests", {slot: copy(self.guests[slot]) for slot in SLOTS if slot in self.guests}
         )
-        if (
-            "finish" in self.guests
-        ):  # what it is given to end with, in place of a model of its own: shadowed in the instance, as in `flow`
+        # what it is given to end with, in place of a model of its own: shadowed in the instance, as
+        # in `flow`
+        if "finish" in self.guests:
             vars(self.guests["finish"])["given"] = self._given
 
     @property

@@ -7,15 +7,15 @@
 
 from __future__ import annotations
 
+from equipoise.data.arrays.objects import from_frame, from_huggingface, from_torch
+from equipoise.data.arrays.transforms import augment
+from equipoise.data.arrays.user_data import from_arrays, from_image_folder, from_sites
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Column, Dataset
 from equipoise.data.federation import Federation, Parts
-from equipoise.data.objects import from_frame, from_huggingface, from_torch
 from equipoise.data.pipeline import federate, load
 from equipoise.data.preparation import inputs_from
-from equipoise.data.tables import from_tables
-from equipoise.data.transforms import augment
-from equipoise.data.user_data import from_arrays, from_image_folder, from_sites
+from equipoise.data.tables.sites import from_tables
 
 __all__ = [
     "Column",

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
+from equipoise.data.arrays.user_data import common_size, image_files, image_shape
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Dataset
-from equipoise.data.patients import is_patients
+from equipoise.data.patients.records import is_patients
 from equipoise.data.pipeline import is_own, load
-from equipoise.data.reading import cells_as_text, column_of, is_missing
 from equipoise.data.schema import INPUTS, ColumnSchema, Schema
-from equipoise.data.schema_inference import is_date, schema_of, with_schema
-from equipoise.data.tables import LARGEST, Sites, dataset_of, read_sites, site_files
-from equipoise.data.user_data import common_size, image_files, image_shape
+from equipoise.data.tables.csv_files import cells_as_text, column_of, is_missing
+from equipoise.data.tables.schema_inference import is_date, schema_of, with_schema
+from equipoise.data.tables.sites import LARGEST, Sites, dataset_of, read_sites, site_files
 from equipoise.validation.names import quoted
 
 FEW_TESTS = 30  # test rows of a site below which a difference of some percent is noise
@@ -303,9 +303,8 @@ def _of_columns(sites: Sites, schema: Schema, guessed: bool) -> list[str]:
                 )
             )
         if column.kind == "category":
-            counts = Counter(
-                str(cell) for part in parts for cell in cells_as_text(part)
-            )  # also where a site has numbers only
+            # also where a site has numbers only
+            counts = Counter(str(cell) for part in parts for cell in cells_as_text(part))
             found += _near_equal(column.categories, counts, f"column {name}: the categories")
     return found
 

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from equipoise.data.arrays.transforms import NORMALISATIONS, augmentation
 from equipoise.data.schema import Schema, schema_from
 from equipoise.data.sets.synthetic import NAME as SYNTHETIC
 from equipoise.data.sets.synthetic import Synthetic
-from equipoise.data.transforms import NORMALISATIONS, augmentation
 from equipoise.validation.names import did_you_mean, is_unicode, quoted
 
 # The name that the key has in a file is one that pydantic once used for something else.

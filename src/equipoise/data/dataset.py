@@ -32,9 +32,8 @@ class Dataset:
     y: Tensor
     task: Task
     part: np.ndarray | None = None  # official split per sample: 0 train, 1 validation, 2 test
-    site: np.ndarray | None = (
-        None  # natural owner (hospital, domain) per sample, a number into site_names
-    )
+    # natural owner (hospital, domain) per sample, a number into site_names
+    site: np.ndarray | None = None
     site_names: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()  # of a table; NaN means missing there and is refused elsewhere
     licence: str = "unknown"
@@ -45,9 +44,8 @@ class Dataset:
     notes: tuple[
         str, ...
     ] = ()  # what a reader left out or changed, and what else whoever sees results has to know, in sentences
-    schema: Schema | None = (
-        None  # what it is made of, as its files or its user said; none: as the samples say
-    )
+    # what it is made of, as its files or its user said; none: as the samples say
+    schema: Schema | None = None
 
     def __repr__(self) -> str:  # never a sample: it may stand in an error or a log
         return f"Dataset({self.name!r}, {len(self.x)} samples of shape {self.task.shape}, {self.task.kind})"

@@ -96,9 +96,8 @@ class Federation:
     augment: tuple[str, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
     recipe: dict[str, Any] = field(default_factory=dict)
-    source: np.ndarray = field(
-        default_factory=lambda: np.empty(0, np.int64)
-    )  # where each row of x stood in the data set
+    # where each row of x stood in the data set
+    source: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
     def server_validation(self) -> np.ndarray:

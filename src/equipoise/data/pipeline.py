@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
+from equipoise.data.arrays.transforms import resized
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import TEST, TRAIN, Dataset
 from equipoise.data.federation import Federation, Parts
 from equipoise.data.partitions import Partition, Pool, deal, parse
 from equipoise.data.preparation import prepared
-from equipoise.data.schema_inference import with_schema
 from equipoise.data.shift import label_distance
 from equipoise.data.splits import equal_samples, split
-from equipoise.data.transforms import resized
+from equipoise.data.tables.schema_inference import with_schema
 from equipoise.streams import stream
 from equipoise.validation.imports import OWN, Imports
 
@@ -65,7 +65,11 @@ def federate(
 
 def load(config: DataConfig, imports: Imports = OWN) -> Dataset:
     """The data set that a `data:` section names: a registered one, a path to a user's files, or package.module:function that makes one."""
-    from equipoise.data import codes, histories, patients, sets, tables, user_data
+    from equipoise.data import sets
+    from equipoise.data.arrays import user_data
+    from equipoise.data.patients import codes, histories
+    from equipoise.data.patients import records as patients
+    from equipoise.data.tables import sites as tables
 
     if config.synthetic is not None:
         return sets.synthetic.load(config.synthetic)
@@ -137,7 +141,7 @@ def _resized(dataset: Dataset, size: int | None) -> Dataset:
 
 
 def _shortened(dataset: Dataset, events: int | None) -> Dataset:
-    from equipoise.data.histories import latest
+    from equipoise.data.patients.histories import latest
 
     if events is None:
         return dataset

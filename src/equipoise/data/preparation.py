@@ -11,17 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.data import encoding, histories
-from equipoise.data.codes import PANCREATIC_CANCER, LabelRule, read_rule
+from equipoise.data.arrays.npz import read_npz
+from equipoise.data.arrays.transforms import NORMALISATIONS, normalised, resized
+from equipoise.data.arrays.user_data import IMAGE_ENDINGS, images_first, read_image
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Dataset
 from equipoise.data.federation import Federation, Parts
-from equipoise.data.npz import read_npz
-from equipoise.data.patients import Records, read_patients
+from equipoise.data.patients import histories
+from equipoise.data.patients.codes import PANCREATIC_CANCER, LabelRule, read_rule
+from equipoise.data.patients.records import Records, read_patients
 from equipoise.data.schema import ColumnSchema, Kind
-from equipoise.data.schema_inference import schema_of
-from equipoise.data.transforms import NORMALISATIONS, normalised, resized
-from equipoise.data.user_data import IMAGE_ENDINGS, images_first, read_image
+from equipoise.data.tables import encoding
+from equipoise.data.tables.schema_inference import schema_of
 
 
 def prepared(
@@ -230,7 +231,7 @@ def _of_patients(data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any])
 
 
 def _coded(data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any]) -> np.ndarray:
-    from equipoise.data.tables import coded, read_table
+    from equipoise.data.tables.sites import coded, read_table
 
     names = [c["name"] for c in recipe["columns"]]
     if isinstance(data, (str, Path)):

@@ -152,9 +152,8 @@ def _fingerprints(federation: Federation, parts: Sequence[Parts]) -> Iterator[st
     """As `fingerprint`, of every client: samples are gathered for many clients at once, since a call for each of 100,000 would take half a minute."""
     ends, first, clients = np.sum([part.offsets for part in parts], axis=0), 0, len(parts[0])
     while first < clients:
-        last = max(
-            first + 1, int(np.searchsorted(ends, ends[first] + AT_ONCE, side="right")) - 1
-        )  # whole clients only
+        # whole clients only
+        last = max(first + 1, int(np.searchsorted(ends, ends[first] + AT_ONCE, side="right")) - 1)
         digests = [hashlib.sha256() for _ in range(first, last)]
         for part in parts:
             offsets = part.offsets[first : last + 1]

@@ -1,4 +1,4 @@
-"""Some samples of a federation: what a client trains on, what the server is_baseline_for models by."""
+"""Some samples of a federation: what a client trains on, what the server evaluates models on."""
 
 from __future__ import annotations
 

@@ -25,9 +25,8 @@ from equipoise.storage.files import RunError
 from equipoise.transports import curves
 from equipoise.transports.measuring import DISTANCE, HANDED, MEASURE, OUTPUTS, score
 
-SHARED_CHUNK = (
-    1024  # samples of the shared test set per request: fixed, a multiple of the evaluation batch
-)
+# samples of the shared test set per request: fixed, a multiple of the evaluation batch
+SHARED_CHUNK = 1024
 Row = tuple[str, str, str, str, float]  # client, model, split, metric, value
 
 
@@ -54,21 +53,17 @@ class Evaluator:
     server: Server
     metrics: Sequence[str]
     settings: Evaluation
-    ask: Callable[
-        [str, Sequence[tuple[str, Record]]], list[tuple[str, Up, list[dict[str, Any]]]]
-    ]  # step, who is sent what -> client, up, rows
-    lending: Callable[
-        [], AbstractContextManager[None]
-    ]  # networks that are taken within it come back at its end
+    # step, who is sent what -> client, up, rows
+    ask: Callable[[str, Sequence[tuple[str, Record]]], list[tuple[str, Up, list[dict[str, Any]]]]]
+    # networks that are taken within it come back at its end
+    lending: Callable[[], AbstractContextManager[None]]
     shared: int  # samples of the shared test set that performing sides hold
     own: Samples | None  # the shared test set, where the server has its labels
     ending: bool = False  # whether this is the last measurement of the run
-    counts: list[tuple[str, str, str, Tensor]] = field(
-        default_factory=list
-    )  # client, model, split, table of counts
-    majority: list[tuple[str, str, float]] = field(
-        default_factory=list
-    )  # client, split, share of the most frequent class
+    # client, model, split, table of counts
+    counts: list[tuple[str, str, str, Tensor]] = field(default_factory=list)
+    # client, split, share of the most frequent class
+    majority: list[tuple[str, str, float]] = field(default_factory=list)
 
     def record(self, state: State, cohort: RoundCohort, finishes: bool) -> None:
         """Put into the cohort's record what the settings ask for; the last round is always measured."""
@@ -80,9 +75,8 @@ class Evaluator:
                 for client, space, measure, value in self.distances(cohort.uploads, state)
             ]
         if last or (settings.every and record.round % settings.every == 0):
-            everyone = (
-                record.cohort if record.finish else self.server.ids
-            )  # who came late is measured, and nobody else again
+            # who came late is measured, and nobody else again
+            everyone = record.cohort if record.finish else self.server.ids
             self.ending = record.finish or (last and not finishes)
             rows, record.main = self.clients(
                 state, everyone if settings.clients == "all" else cohort.joined

@@ -45,9 +45,8 @@ class FaultPlan:
         """Why a client does not answer (None if it does), and how many virtual seconds the server waited for it."""
         if "drop" in self._scripted(round, attempt, exchange, client):
             return "dropped out", 0.0
-        if (
-            exchange > 1
-        ):  # what is drawn, a client that drops out or is late, is drawn once for a round
+        # what is drawn, a client that drops out or is late, is drawn once for a round
+        if exchange > 1:
             return None, 0.0
         if self._draw("dropout", round, attempt, client).random() < self.faults.dropout:
             return "dropped out", 0.0

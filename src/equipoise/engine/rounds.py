@@ -81,9 +81,8 @@ class Loop:
     def _round(self, number: int, state: State) -> State:
         self.server.round = number
         settings, rejected = self.experiment.participation, list[tuple[int, int, str, str]]()
-        banned: set[str] = (
-            set()
-        )  # clients that broke a strict exchange: the round is repeated without them
+        # clients that broke a strict exchange: the round is repeated without them
+        banned: set[str] = set()
         for attempt in settings.attempts(number):
             self.server.attempt = attempt
             chosen = [client for client in self._choose(number, attempt) if client not in banned]

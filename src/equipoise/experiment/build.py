@@ -38,9 +38,8 @@ def prepare(
     overrides: dict[str, dict[str, Factory]] = {}
     architectures: dict[str, Any] = {}
     for name, spec in wanted.architectures().items():
-        if (
-            isinstance(spec, dict) and "clients" in spec
-        ):  # {name: cnn, clients: {"3": mlp}}: some clients have their own
+        # {name: cnn, clients: {"3": mlp}}: some clients have their own
+        if isinstance(spec, dict) and "clients" in spec:
             overrides[name] = factories(spec["clients"], task, wanted.imports)
             if federation is None:  # a performing side may hold some of the clients only
                 _check_clients(f"models.{name}.clients", overrides[name], ids)
@@ -53,9 +52,8 @@ def prepare(
         _check_clients("faults.script", [fault.client for fault in wanted.faults.script], ids)
     own = factories(architectures, task, wanted.imports)
     built = {**own, **method.models(task, own)}
-    named = getattr(
-        parts(method)[0], "model", None
-    )  # Standalone's, say: which of several models it trains
+    # Standalone's, say: which of several models it trains
+    named = getattr(parts(method)[0], "model", None)
     if isinstance(named, str) and named not in built:
         raise nearest("model of the experiment under method.model", named, list(built))
     # What a method brings follows from a client's own architectures; the one that travels, `model`, is the same for all.

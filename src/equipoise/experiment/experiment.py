@@ -25,7 +25,7 @@ from torch import nn
 
 from equipoise.composition import parts
 from equipoise.data import DataConfig, Dataset
-from equipoise.data.objects import with_own_data
+from equipoise.data.arrays.objects import with_own_data
 from equipoise.experiment.files import ConfigurationError
 from equipoise.experiment.sections import Evaluation, Faults, Participation, Section
 from equipoise.experiment.specifications import method_from, method_spec, name_is_local, spec_of
@@ -289,9 +289,8 @@ def _explain(detail: Any) -> str:
                 else None
             )
             section = section.model_fields[part].annotation if inner is None else inner
-            section = (
-                get_args(section)[0] if isinstance(section, UnionType) else section
-            )  # a section or none
+            # a section or none
+            section = get_args(section)[0] if isinstance(section, UnionType) else section
         valid = list(section.model_fields)
         close = closest(path[-1], valid)
         hint = f"; did you mean {'.'.join([*path[:-1], close])}?" if close else "."

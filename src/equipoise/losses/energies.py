@@ -57,9 +57,8 @@ def trust(energy: Values, beta: float = 1.0, kind: str = "kl") -> Values:
         raise ValueError(
             f"trust needs one energy per sample, and at least one; got shape {tuple(values.shape)}"
         )
-    values = (
-        values - values.min()
-    )  # changes no weight, and makes equal energies exactly 0 whatever their size
+    # changes no weight, and makes equal energies exactly 0 whatever their size
+    values = values - values.min()
     deviation = values - values.mean()
     spread = deviation.square().mean().sqrt()
     weights = (

@@ -16,9 +16,9 @@ from equipoise.models.network import evaluating
 from equipoise.validation.arrays import Numbers, Values, like, tensor
 
 Squares = dict[str, torch.Tensor]
-PASSED_NUMBERS = (
-    1 << 17
-)  # inputs passed at once: 42 colour images of 32 x 32, whose activations take some 200 MB in a ResNet-10
+# inputs passed at once: 42 colour images of 32 x 32, whose activations take some 200 MB in a
+# ResNet-10
+PASSED_NUMBERS = 1 << 17
 STACKED_NUMBERS = 1 << 24  # per-sample gradients held at once by vmap: 64 MB in float32
 
 
@@ -121,9 +121,8 @@ def _hooked(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> S
         return None
     truth = squares_by_loop(model, x[:2], y[:2], 1)
     largest = {name: float(one.max()) for name, one in truth.items()}
-    slack = 1e-9 * max(
-        largest.values()
-    )  # a gradient that cancels to 0 is rounding noise either way
+    # a gradient that cancels to 0 is rounding noise either way
+    slack = 1e-9 * max(largest.values())
     agree = all(
         torch.allclose(trial[name], one, rtol=0, atol=1e-3 * largest[name] + slack, equal_nan=True)
         for name, one in truth.items()
@@ -132,9 +131,8 @@ def _hooked(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> S
 
 
 def _stacked(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Squares | None:
-    if any(
-        isinstance(layer, nn.RNNBase) for layer in model.modules()
-    ):  # torch.func cannot take packed sequences
+    # torch.func cannot take packed sequences
+    if any(isinstance(layer, nn.RNNBase) for layer in model.modules()):
         return None
     try:
         return squares_by_vmap(model, x, y, batch)

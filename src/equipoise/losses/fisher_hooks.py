@@ -57,9 +57,8 @@ def squares_by_hooks(
         for samples, targets in batches:
             calls.clear()
             loss = summed_loss(functional_call(model, parameters, (samples,)), targets)
-            if (
-                max(calls.values(), default=0) != 1
-            ):  # a layer used twice: its two gradients add up before they are squared
+            # a layer used twice: its two gradients add up before they are squared
+            if max(calls.values(), default=0) != 1:
                 return None
             torch.autograd.grad(loss, anchor)
     finally:

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from equipoise.validation.arrays import Numbers, float64
 
-LONGEST = (
-    2.0  # step in any entry: far from the optimum the quadratic model of the loss promises too much
-)
+# step in any entry: far from the optimum the quadratic model of the loss promises too much
+LONGEST = 2.0
 STEPS, CLOSE = 200, 1e-9
 ROUNDING = 1e-10  # of a loss that is a sum over samples
 
@@ -49,9 +48,8 @@ def class_offsets(logits: Numbers, y: Numbers, rho: float = 1.0) -> NDArray[np.f
         step = -np.linalg.solve(np.diag(p.sum(0) + rho) - p.T @ p, gradient)
         step *= min(1.0, LONGEST / np.abs(step).max())
         tried, after = _loss(given, labels, b + step, rho)
-        while tried > value + ROUNDING * (
-            1 + abs(value)
-        ):  # too far: a step that is short enough lowers a convex loss
+        # too far: a step that is short enough lowers a convex loss
+        while tried > value + ROUNDING * (1 + abs(value)):
             step /= 2
             tried, after = _loss(given, labels, b + step, rho)
         b, value, p = b + step, tried, after

@@ -128,9 +128,8 @@ def needs_of(kind: type[Method]) -> list[str]:
 def listed(family: str | None = None, needs: str | None = None) -> list[dict[str, Any]]:
     """All methods in the order of families, then of years; of one family, or with one need ("none": without any), if told so."""
     found = [describe(name) for name in names()]
-    families = list(
-        dict.fromkeys([*FAMILIES, *(entry["family"] for entry in found)])
-    )  # users may have one of their own
+    # users may have one of their own
+    families = list(dict.fromkeys([*FAMILIES, *(entry["family"] for entry in found)]))
     wants = list(
         dict.fromkeys([*NEEDS, "none", *(need for entry in found for need in entry["needs"])])
     )
@@ -150,17 +149,37 @@ def listed(family: str | None = None, needs: str | None = None) -> list[dict[str
     )
 
 
+def field_comments(source: str) -> dict[str, str]:
+    """Return the comment of each annotated field in the source of a class.
+
+    A comment stands behind its field or in the lines directly above it.
+
+    >>> field_comments("class A:\\n    # step size\\n    # of the server\\n    lr: float = 1.0\\n    mu: int = 2  # weight\\n")
+    {'lr': 'step size of the server', 'mu': 'weight'}
+    """
+    comments: dict[str, str] = {}
+    above: list[str] = []
+    for line in source.splitlines():
+        if match := re.match(r"    # ?(.*)$", line):
+            above.append(match[1])
+            continue
+        if match := re.match(r"    (\w+): [^#]*(?:#\s*(.+))?$", line):
+            text = match[2] or " ".join(above)
+            if text:
+                comments[match[1]] = text
+        above = []
+    return comments
+
+
 def describe(name: str) -> dict[str, Any]:
-    """What is known of a method, and its parameters with their ranges; the comment behind a field is its help."""
+    """Return what is known of a method and its parameters, with ranges and help texts."""
     kind = find(name)
     own = vars(kind)  # what a class says of its cost and aim is not true of classes that change it
     hints = get_type_hints(kind, include_extras=True)
     help_texts: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if issubclass(base, Method) and base is not Method:
-            help_texts |= dict(
-                re.findall(r"^    (\w+): [^#\n]*#\s*(.+)$", inspect.getsource(base), re.MULTILINE)
-            )
+            help_texts |= field_comments(inspect.getsource(base))
     return {
         "name": name,
         "summary": inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].replace("\n", " "),

@@ -36,27 +36,22 @@ class CFFL(Method):
     needs_validation = True
     needs_classes = True
 
-    upload: Fraction = (
-        0.5  # share of its update that a client uploads: the numbers of largest magnitude (theta_u)
-    )
+    # share of its update that a client uploads: the numbers of largest magnitude (theta_u)
+    upload: Fraction = 0.5
     clip: Positive = 5.0  # largest norm of an update; a huge one such as 1e9: any
-    alpha: Annotated[float, Gt(0), Le(100)] = (
-        1.0  # how much more the accurate earn: reputations are sinh(alpha c); near 0: in proportion
-    )
-    memory: Annotated[float, Ge(0), Lt(1)] = (
-        0.8  # how much of a reputation stays from round to round
-    )
-    threshold: Annotated[float, Ge(0), Lt(1)] = (
-        0.5  # reputations below this share of the mean expel; 0: nobody is expelled
-    )
+    # how much more the accurate earn: reputations are sinh(alpha c); near 0: in proportion
+    alpha: Annotated[float, Gt(0), Le(100)] = 1.0
+    # how much of a reputation stays from round to round
+    memory: Annotated[float, Ge(0), Lt(1)] = 0.8
+    # reputations below this share of the mean expel; 0: nobody is expelled
+    threshold: Annotated[float, Ge(0), Lt(1)] = 0.5
 
     def start(self, server: Server) -> State:
         return super().start(server).with_(reputation=PerClient(), rewards=PerClient())
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
-        return Down(
-            state.rewards.get(client_id, {})
-        )  # of the client's last round; nothing before it, and once it is expelled
+        # of the client's last round; nothing before it, and once it is expelled
+        return Down(state.rewards.get(client_id, {}))
 
     def client(self, client: Client, down: Down) -> Up:
         model = _rewarded(client, down)

@@ -62,9 +62,8 @@ class CGSV(Method):
         step = ups.mean("step", weights.shares)  # u_N
         rest = ups.mean("rest", weights.shares)
         contribution = cosines(ups.gram("step", [step]))[:-1, -1]  # phi_i
-        held = (
-            weights.shares.sum()
-        )  # of all reputations, which sum to 1: those of absent clients stay
+        # of all reputations, which sum to 1: those of absent clients stay
+        held = weights.shares.sum()
         before = np.array([state.reputation.get(client, 0.0) for client in ups.ids]) / held
         reputation = np.maximum(self.alpha * before + (1 - self.alpha) * contribution, LEAST)
         reputation /= reputation.sum()

@@ -48,26 +48,20 @@ class CoReFed(Method):
     beta: Fraction = 0.5  # how far embeddings are drawn towards the cohort's mean
     temperature: Positive = 0.07  # of the contrastive loss
     include_positive: bool = False  # whether the positive pair stands in the contrast's denominator too; the paper leaves it out
-    rep: Literal["literal", "client"] = (
-        "literal"  # representation losses: a diagnostic at the server, or part of local training
-    )
+    # representation losses: a diagnostic at the server, or part of local training
+    rep: Literal["literal", "client"] = "literal"
     lambda_con: NonNegative = 0.1  # weight of the contrast in local training (rep = client)
-    lambda_kd: NonNegative = (
-        1.0  # weight of embedding distillation in local training (rep = client)
-    )
-    reuse: Literal["active", "window"] = (
-        "active"  # whose updates are summed: this cohort's, or also those of clients lately absent
-    )
-    ablation: Literal["none", "co_fed", "re_fed"] = (
-        "none"  # co_fed: weights by participation alone; re_fed: weights by size, as FedAvg
-    )
-    preset: Literal["paper", "released"] = (
-        "paper"  # released: what the authors' code computes, for reproduction only
-    )
+    # weight of embedding distillation in local training (rep = client)
+    lambda_kd: NonNegative = 1.0
+    # whose updates are summed: this cohort's, or also those of clients lately absent
+    reuse: Literal["active", "window"] = "active"
+    # co_fed: weights by participation alone; re_fed: weights by size, as FedAvg
+    ablation: Literal["none", "co_fed", "re_fed"] = "none"
+    # released: what the authors' code computes, for reproduction only
+    preset: Literal["paper", "released"] = "paper"
 
-    composable_weights = composable_update = property(
-        lambda self: self.reuse == "active"
-    )  # else the two rest on each other
+    # else the two rest on each other
+    composable_weights = composable_update = property(lambda self: self.reuse == "active")
 
     def __post_init__(self) -> None:
         partial = (self.preset, self.ablation) != ("paper", "none")
@@ -107,9 +101,8 @@ class CoReFed(Method):
             distilled = term(
                 lambda outputs, batch: _gap(mean_direction(outputs.features), common, self.beta)
             )
-            loss = (
-                supervised + self.lambda_con * contrast + self.lambda_kd * distilled
-            )  # Eq. 6 and 8-9 on a batch
+            # Eq. 6 and 8-9 on a batch
+            loss = supervised + self.lambda_con * contrast + self.lambda_kd * distilled
         client.fit(model, loss)
         return Up(model=model)
 
@@ -127,9 +120,8 @@ class CoReFed(Method):
     def observe(self, server: Server, state: State, ups: Ups) -> State:
         if self.ablation == "co_fed" or self.preset == "released":
             return state
-        losses = cohort_contrast(
-            ups.stack("embedding"), self.temperature, self.include_positive
-        )  # Eq. 6, line 13
+        # Eq. 6, line 13
+        losses = cohort_contrast(ups.stack("embedding"), self.temperature, self.include_positive)
         state = state.with_(
             cohort=ups.table("embedding"), contrast=dict(zip(ups.ids, losses.tolist(), strict=True))
         )
@@ -153,13 +145,11 @@ class CoReFed(Method):
 
     def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
         if not weights.absent:
-            return super().update(
-                server, state, ups, weights
-            )  # Eq. 13 with sum w = 1: the mean of the models
+            # Eq. 13 with sum w = 1: the mean of the models
+            return super().update(server, state, ups, weights)
         gradients = [state.gradients[client] for client in weights.absent]
-        reused = combine(
-            gradients, [share * _rate(server) for share in weights.absent.values()]
-        )  # Eq. 12
+        # Eq. 12
+        reused = combine(gradients, [share * _rate(server) for share in weights.absent.values()])
         moved = super().update(server, state, ups, weights.times(float(weights.shares.sum())))
         return moved.with_(model=moved.model + -reused)
 
@@ -185,9 +175,8 @@ class CoReFed(Method):
 
 
 def _rate(server: Server) -> float:
-    return (
-        server.lr if server.training.optimiser == "sgd" else 1.0
-    )  # what turns a step into a gradient
+    # what turns a step into a gradient
+    return server.lr if server.training.optimiser == "sgd" else 1.0
 
 
 def _gap(own: torch.Tensor, common: torch.Tensor, beta: float) -> torch.Tensor:

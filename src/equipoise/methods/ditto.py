@@ -28,26 +28,22 @@ class Ditto(Method):
 
     paper = "Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, Algorithm 1"
     family, year, fairness, passes = "personal", 2021, "even accuracy", "2E·T"
-    needs_plain_sgd = property(
-        lambda self: self.preset == "gfedplat"
-    )  # its two steps are written as one gradient
+    # its two steps are written as one gradient
+    needs_plain_sgd = property(lambda self: self.preset == "gfedplat")
 
     pull: NonNegative = 0.1  # strength of the pull (the paper's lambda); 0 is local training
-    average: Literal["uniform", "size"] = (
-        "uniform"  # how replies are weighed: all alike, or by training samples
-    )
-    preset: Literal["original", "gfedplat"] = (
-        "original"  # gfedplat: what a platform called Ditto, without personal models; to reproduce it
-    )
+    # how replies are weighed: all alike, or by training samples
+    average: Literal["uniform", "size"] = "uniform"
+    # gfedplat: what a platform called Ditto, without personal models; to reproduce it
+    preset: Literal["original", "gfedplat"] = "original"
 
     def client(self, client: Client, down: Down) -> Up:
         model = client.load(down.model)
         if self.preset == "gfedplat":
             return self._gfedplat(client, down, model)
         personal = client.load(client.state.get("personal"))  # at first the initial model
-        client.fit(
-            personal, supervised + self.pull * proximity(down.model)
-        )  # h_k(v; w) = F_k(v) + pull / 2 |v - w|^2
+        # h_k(v; w) = F_k(v) + pull / 2 |v - w|^2
+        client.fit(personal, supervised + self.pull * proximity(down.model))
         client.state["personal"] = personal
         client.fit(model)  # F_k(w), on the same batches
         return Up(model=model)
@@ -64,9 +60,8 @@ class Ditto(Method):
         return Up(model=model)
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
-        if (
-            self.preset == "gfedplat"
-        ):  # reply after reply the model moves by 1/N of the way, N being all clients
+        # reply after reply the model moves by 1/N of the way, N being all clients
+        if self.preset == "gfedplat":
             stays = 1 - 1 / len(server.ids)
             shares = stays ** np.arange(len(ups) - 1, -1, -1) / len(server.ids)
             return Weights(shares, step=float(shares.sum()))

@@ -37,18 +37,14 @@ class FedAKD(Method):
     alpha: NonNegative = 1.0  # weight of the distillation from the global to the personal model
     beta: NonNegative = 1.0  # weight of the distillation from the personal to the global model
     temperature: Positive = 1.0  # of both distillations
-    personal: Literal["distil", "copy", "copy_train"] = (
-        "distil"  # copy: the received model (Single-Dist); copy_train: then trained
-    )
-    teach_on: Literal["correct", "all"] = (
-        "correct"  # samples on which the personal model teaches; all: All-Data
-    )
-    order: Literal["paper", "code"] = (
-        "paper"  # code: a round teaches first and learns from the new global model then, as the released code
-    )
-    average: Literal["size", "correct"] = (
-        "size"  # replies are weighed by samples, or by those the personal model gets right (Correct-Agg)
-    )
+    # copy: the received model (Single-Dist); copy_train: then trained
+    personal: Literal["distil", "copy", "copy_train"] = "distil"
+    # samples on which the personal model teaches; all: All-Data
+    teach_on: Literal["correct", "all"] = "correct"
+    # code: a round teaches first and learns from the new global model then, as the released code
+    order: Literal["paper", "code"] = "paper"
+    # replies are weighed by samples, or by those the personal model gets right (Correct-Agg)
+    average: Literal["size", "correct"] = "size"
 
     def check(self, task: Task) -> None:
         if not task.classifies and "correct" in (self.teach_on, self.average):
@@ -58,9 +54,8 @@ class FedAKD(Method):
 
     def client(self, client: Client, down: Down) -> Up:
         shared = client.load(down.model)  # line 10
-        if (
-            self.order == "code"
-        ):  # what the last round left; at first the initial model and all samples
+        # what the last round left; at first the initial model and all samples
+        if self.order == "code":
             local = client.load(client.state.get("local"))
             logits, correct = (
                 client.predict(local),
@@ -70,13 +65,11 @@ class FedAKD(Method):
             local = self._personal(client, down, shared)
             logits = client.predict(local)
             correct = logits.argmax(1) == client.train.y  # Eq. 4
-        teacher = (
-            local if client.random_inputs else logits
-        )  # the pass that selects the samples also gives the teacher's answers
+        # the pass that selects the samples also gives the teacher's answers
+        teacher = local if client.random_inputs else logits
         on = correct if self.teach_on == "correct" else None
-        client.fit(
-            shared, supervised + self.beta * distillation(teacher, self.temperature), on=on
-        )  # Eq. 5-6
+        # Eq. 5-6
+        client.fit(shared, supervised + self.beta * distillation(teacher, self.temperature), on=on)
         up = Up(model=shared)
         return up.with_(correct=int(correct.sum())) if self.average == "correct" else up
 
@@ -110,16 +103,14 @@ class FedAKD(Method):
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
         if self.average == "size":
             return super().weights(server, state, ups)  # line 25
-        if (
-            "correct" not in ups[0]
-        ):  # it fills the slot `weights` of a method that counts no correct samples
+        # it fills the slot `weights` of a method that counts no correct samples
+        if "correct" not in ups[0]:
             raise ValueError(
                 'average="correct" weighs by counts that only clients of FedAKD(average="correct") send; set average="size"'
             )
         correct = ups.numbers("correct")
-        return (
-            Weights(correct) if correct.any() else Weights(np.ones(len(ups)), step=0.0)
-        )  # nobody is right: the global model stays
+        # nobody is right: the global model stays
+        return Weights(correct) if correct.any() else Weights(np.ones(len(ups)), step=0.0)
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
         personal = client.load(client.state.get("local", down.model))

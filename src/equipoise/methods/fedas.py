@@ -43,12 +43,10 @@ class FedAS(Method):
     needs_classes: ClassVar[bool] = True
     composable_weights: ClassVar[bool] = True
 
-    align_lr: NonNegative = (
-        0.01  # learning rate of the alignment, which is plain SGD; 0: none, as in FedPer
-    )
-    fim: Literal["sum", "mean"] = (
-        "sum"  # the trace over batches; mean: clients with more batches do not count more
-    )
+    # learning rate of the alignment, which is plain SGD; 0: none, as in FedPer
+    align_lr: NonNegative = 0.01
+    # the trace over batches; mean: clients with more batches do not count more
+    fim: Literal["sum", "mean"] = "sum"
 
     def client(self, client: Client, down: Down) -> Up:
         old, model = (
@@ -100,9 +98,8 @@ class FedAS(Method):
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
         traces = ups.numbers("trace")
-        return (
-            Weights(traces) if traces.any() else super().weights(server, state, ups)
-        )  # all fit their data: by size
+        # all fit their data: by size
+        return Weights(traces) if traces.any() else super().weights(server, state, ups)
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
         personal = client.load(client.state.get("personal", down.model))

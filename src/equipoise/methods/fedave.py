@@ -40,12 +40,10 @@ class FedAVE(Method):
     gamma: Positive = 0.5  # length of every client's step, so that a round moves no model farther
     alpha: Fraction = 0.9  # how much of a reputation stays from round to round
     beta: Positive = 1.0  # the larger, the more alike are the rewards of different reputations
-    batch: Count = (
-        64  # samples per loss of the two lists that are compared, in the order of the data
-    )
-    variant: Literal["original", "seed"] = (
-        "original"  # seed: what a comparison called FedAVE, without values of data; to reproduce it
-    )
+    # samples per loss of the two lists that are compared, in the order of the data
+    batch: Count = 64
+    # seed: what a comparison called FedAVE, without values of data; to reproduce it
+    variant: Literal["original", "seed"] = "original"
     upload: Fraction = 0.5  # seed: share of its update that a client uploads
     download: Fraction = 0.3  # seed: share of the common update that everybody downloads
 
@@ -79,9 +77,8 @@ class FedAVE(Method):
             return self._seed(server, state, ups, weights)
         before = {client: _model(server, state, client) for client in ups.ids}
         lengths = self.gamma / (np.array([up.update.norm() for up in ups]) + 1e-7)
-        step = ups.sum(
-            "update", lengths * weights.shares / weights.shares.sum()
-        )  # u_g, the mean of u_i = gamma Delta_i / |Delta_i|
+        # u_g, the mean of u_i = gamma Delta_i / |Delta_i|
+        step = ups.sum("update", lengths * weights.shares / weights.shares.sum())
         rest = ups.mean("rest", weights.shares)
         likeness = self._likeness(server, ups, before)  # kappa_i
         reputation, held = self._reputation(

@@ -29,16 +29,14 @@ class FedAvg(Method):
     composable_weights: ClassVar[bool] = True
     composable_update: ClassVar[bool] = True
 
-    average: Literal["size", "uniform"] = (
-        "size"  # how replies are weighed: by training samples, or all alike
-    )
+    # how replies are weighed: by training samples, or all alike
+    average: Literal["size", "uniform"] = "size"
 
     def client(self, client: Client, down: Down) -> Up:
         """ClientUpdate(k, w)"""
         model = client.load(down.model)
-        client.fit(
-            model
-        )  # for each local epoch, for each batch b of P_k: w <- w - eta grad l(w; b)
+        # for each local epoch, for each batch b of P_k: w <- w - eta grad l(w; b)
+        client.fit(model)
         return Up(model=model)  # return w to the server
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
@@ -46,9 +44,8 @@ class FedAvg(Method):
         return Weights(sizes if self.average == "size" else np.ones(len(ups)))
 
     def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
-        mean = ups.mean(
-            "model", weights.shares
-        )  # w_{t+1} <- sum over k of S_t of n_k / m_t w_{t+1}^k, where m_t is the sum of n_k
+        # w_{t+1} <- sum over k of S_t of n_k / m_t w_{t+1}^k, where m_t is the sum of n_k
+        mean = ups.mean("model", weights.shares)
         if weights.step != 1:  # weights of another method may step less far
             mean = (state.model + weights.step * (mean - state.model)).with_rest(mean.rest)
         return state.with_(model=mean)

@@ -21,9 +21,8 @@ class FedAvgM(FedAvg):
     family, year, fairness, passes = "reference", 2019, "none", "E·T"
 
     beta: Fraction = 0.9  # momentum; without damping the steady gain is 1 / (1 - beta)
-    dampening: Fraction = (
-        0.0  # 0 is the paper; equal to beta it is the exponential average of MOON's code
-    )
+    # 0 is the paper; equal to beta it is the exponential average of MOON's code
+    dampening: Fraction = 0.0
     server_rate: Positive = 1.0  # how far the server moves along its velocity
 
     def start(self, server: Server) -> State:

@@ -44,19 +44,16 @@ class FedCOG(Method):
     needs_classes: ClassVar[bool] = True
 
     lambda_kd: NonNegative = 0.01  # weight of the distillation on made images; 0: FedAvg. Not used where weighting is ratio
-    lambda_dis: NonNegative = (
-        0.1  # weight of the disagreement between global and last local model in making images
-    )
+    # weight of the disagreement between global and last local model in making images
+    lambda_dis: NonNegative = 0.1
     start_round: Count = 51  # the first round with made images; before it the training is FedAvg's
-    images: Count = (
-        256  # how many are made at most, shared out among the classes that a client lacks
-    )
+    # how many are made at most, shared out among the classes that a client lacks
+    images: Count = 256
     steps: Count = 500  # of the optimisation of their pixels, in each round
     pixel_lr: Positive = 0.01  # its learning rate
     temperature: Positive = 1.0  # of the distillation
-    weighting: Literal["lambda", "ratio"] = (
-        "lambda"  # ratio: losses by numbers of real and lacking samples, as the released code does
-    )
+    # ratio: losses by numbers of real and lacking samples, as the released code does
+    weighting: Literal["lambda", "ratio"] = "lambda"
 
     def start(self, server: Server) -> State:
         if self.start_round > server.rounds:
@@ -98,9 +95,8 @@ class FedCOG(Method):
             client.load(down.model),
             client.load(client.state.get("previous", down.model)),
         )
-        known = (
-            "previous" in client.state and self.lambda_dis > 0
-        )  # without a model of its own, or a weight, they disagree nowhere
+        # without a model of its own, or a weight, they disagree nowhere
+        known = "previous" in client.state and self.lambda_dis > 0
         pixels = torch.randn(
             len(labels), *client.task.shape, generator=client.stream("fedcog pixels")
         ).to(client.device)

@@ -34,9 +34,8 @@ class FedDisco(Method):
 
     a: NonNegative = 0.5  # how much discrepancy lowers a share
     b: NonNegative = 0.1  # what is added to every share
-    metric: Literal["kl", "l1", "l2", "cosine"] = (
-        "kl"  # distance from uniform labels; kl is taken relative to the cohort's sum
-    )
+    # distance from uniform labels; kl is taken relative to the cohort's sum
+    metric: Literal["kl", "l1", "l2", "cosine"] = "kl"
 
     def before(self, client: Client, received: Tree | None) -> Up:
         counts = np.bincount(client.train.y.numpy(), minlength=client.task.outputs).astype(

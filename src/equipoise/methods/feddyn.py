@@ -34,12 +34,10 @@ class FedDyn(Method):
     family, year, fairness, passes = "drift", 2021, "none", "E·T"
 
     alpha: Positive = 0.01  # strength of the regularisation
-    by_size: bool = (
-        False  # divide a client's alpha by its size over the mean size, as the authors' code does
-    )
-    clip: NonNegative = (
-        10.0  # largest norm of a gradient, where training.clip does not say; 0: none
-    )
+    # divide a client's alpha by its size over the mean size, as the authors' code does
+    by_size: bool = False
+    # largest norm of a gradient, where training.clip does not say; 0: none
+    clip: NonNegative = 10.0
 
     def start(self, server: Server) -> State:
         if server.training.optimiser != "sgd":
@@ -70,9 +68,8 @@ class FedDyn(Method):
             gradient=lambda name, g: g - dual[name].to(g.device),
             clip=clip,
         )
-        client.state["dual"] = dual - alpha * (
-            model.tree() - down.model
-        )  # the gradient of F there, if it is the least
+        # the gradient of F there, if it is the least
+        client.state["dual"] = dual - alpha * (model.tree() - down.model)
         return Up(model=model)
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
@@ -80,7 +77,6 @@ class FedDyn(Method):
 
     def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
         mean = ups.mean("model", weights.shares)
-        h = state.h - (self.alpha * len(ups) / len(server.ids)) * (
-            mean - state.model
-        )  # by all clients, not by the cohort
+        # by all clients, not by the cohort
+        h = state.h - (self.alpha * len(ups) / len(server.ids)) * (mean - state.model)
         return state.with_(model=mean + (-1 / self.alpha) * h, h=h)

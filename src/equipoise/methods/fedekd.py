@@ -24,6 +24,8 @@ from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.task import Task
 
+Energy = Literal["auto", "kl", "sqerr", "entropy", "margin", "lse", "feat", "none", "constant_half"]
+
 
 @dataclass(frozen=True)
 class FedeKD(Method):
@@ -37,25 +39,19 @@ class FedeKD(Method):
     exchanges = "2"
 
     lambda_kd: NonNegative = 1.0  # weight of what the global proxy teaches; 0 is local training
-    beta: NonNegative = (
-        1.0  # how sharply trust falls with energy; 0 trusts every sample by one half
-    )
-    energy: Literal[
-        "auto", "kl", "sqerr", "entropy", "margin", "lse", "feat", "none", "constant_half"
-    ] = "auto"  # auto: kl or sqerr
+    # how sharply trust falls with energy; 0 trusts every sample by one half
+    beta: NonNegative = 1.0
+    energy: Energy = "auto"  # auto: kl or sqerr
     rated: Literal["proxy", "private"] = "proxy"  # whose logits entropy, margin and lse look at
-    projection: Literal["frozen", "fit"] = (
-        "frozen"  # of private features for feat: random, or least squares
-    )
+    # of private features for feat: random, or least squares
+    projection: Literal["frozen", "fit"] = "frozen"
     forward_epochs: Annotated[int, Ge(0)] = 0  # of the proxy in each round; 0: as in training
-    backward_epochs: Annotated[int, Ge(0)] = (
-        0  # of the private model in each round; 0: as in training
-    )
+    # of the private model in each round; 0: as in training
+    backward_epochs: Annotated[int, Ge(0)] = 0
     warmup_epochs: Annotated[int, Ge(0)] = 0  # of the private model alone, before its first round
     proxy_labels: NonNegative = 0.0  # weight of the supervised loss in the proxy's training; the paper's proxy sees no labels
-    proxy_start: Literal["global", "own"] = (
-        "global"  # where the proxy's training begins in each round
-    )
+    # where the proxy's training begins in each round
+    proxy_start: Literal["global", "own"] = "global"
 
     def check(self, task: Task) -> None:
         if not task.classifies and self.energy in OF_CLASSES:
@@ -77,9 +73,8 @@ class FedeKD(Method):
 
     def round(self, server: Server, state: State, cohort: Cohort) -> State:
         state = super().round(server, state, cohort)  # lines 1-6
-        cohort.run(
-            self.backward, each=lambda client: self.deliver(server, state, client)
-        )  # lines 7-16
+        # lines 7-16
+        cohort.run(self.backward, each=lambda client: self.deliver(server, state, client))
         return state
 
     def client(self, client: Client, down: Down) -> Up:
@@ -135,9 +130,8 @@ class FedeKD(Method):
                     outputs.features.flatten(1) @ projection,
                     frozen_logits(shared, batch).flatten(1),
                 )
-            weights = trust(
-                energy(own.double(), other.double(), kind, self.rated), self.beta, kind
-            )  # Eq. 1-3
+            # Eq. 1-3
+            weights = trust(energy(own.double(), other.double(), kind, self.rated), self.beta, kind)
             gaps = (
                 kl_divergence(target, outputs.logits)
                 if client.task.classifies
@@ -152,9 +146,8 @@ class FedeKD(Method):
 
     def _keep(self, client: Client, private: Model, done: FitResult) -> None:
         client.state["private"] = private
-        if (
-            client.training.keep_optimiser
-        ):  # as Standalone does, so that lambda_kd = 0 is training alone
+        # as Standalone does, so that lambda_kd = 0 is training alone
+        if client.training.keep_optimiser:
             client.state["optimiser"] = done.memory
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:

@@ -34,18 +34,14 @@ class FedEquilibria(Method):
     composable_update: ClassVar[bool] = True
 
     t: Fraction = 0.7  # share of the conflict-aware weights; the rest goes by drift
-    ablation: Literal["none", "moo_g", "moo_f", "dist"] = (
-        "none"  # conflict of updates alone, of Fisher profiles alone, drift alone
-    )
-    fim_norm: Literal["l2", "l1", "none"] = (
-        "l2"  # how vectors are scaled for Eq. 1; none is literal and favours the shortest
-    )
-    fisher: Literal["sample", "batch"] = (
-        "sample"  # squares of each sample's gradient, or (cheap, biased) of each batch's mean
-    )
-    labels: Literal["observed", "model"] = (
-        "observed"  # empirical Fisher, or labels drawn from the model's own predictions
-    )
+    # conflict of updates alone, of Fisher profiles alone, drift alone
+    ablation: Literal["none", "moo_g", "moo_f", "dist"] = "none"
+    # how vectors are scaled for Eq. 1; none is literal and favours the shortest
+    fim_norm: Literal["l2", "l1", "none"] = "l2"
+    # squares of each sample's gradient, or (cheap, biased) of each batch's mean
+    fisher: Literal["sample", "batch"] = "sample"
+    # empirical Fisher, or labels drawn from the model's own predictions
+    labels: Literal["observed", "model"] = "observed"
 
     @property
     def conflict_share(self) -> float:
@@ -66,9 +62,8 @@ class FedEquilibria(Method):
         drift = drift_shares(ups.numbers("drift"))  # Eq. 2
         if self.conflict_share == 0:
             return Weights(drift)
-        return Weights(
-            hybrid(self._conflict(state, ups), drift, self.conflict_share)
-        )  # Eq. 3, lines 21-24
+        # Eq. 3, lines 21-24
+        return Weights(hybrid(self._conflict(state, ups), drift, self.conflict_share))
 
     def _profile(self, client: Client, tree: Tree) -> Tree:
         """The diagonal of the Fisher information of the client's data at its uploaded model (section 4.1)."""
@@ -104,9 +99,8 @@ class FedEquilibria(Method):
             return np.ones(len(ups))
         if self.ablation == "moo_g":
             both = ups.gram("model", more=[state.model])
-            gram = (
-                both[:-1, :-1] - both[:-1, -1:] - both[-1:, :-1] + both[-1, -1]
-            )  # of differences, from that of the models
+            # of differences, from that of the models
+            gram = both[:-1, :-1] - both[:-1, -1:] - both[-1:, :-1] + both[-1, -1]
         else:
             gram = ups.gram("fisher")
         shares = np.zeros(len(ups))

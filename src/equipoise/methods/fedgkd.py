@@ -29,9 +29,8 @@ class FedGKD(Method):
     composable_update: ClassVar[bool] = True
 
     gamma: NonNegative = 0.2  # twice the weight of the distillation
-    buffer: Count = (
-        5  # how many global models the teacher is the mean of; 1: the received model teaches
-    )
+    # how many global models the teacher is the mean of; 1: the received model teaches
+    buffer: Count = 5
     temperature: Positive = 1.0  # of the distillation
 
     def start(self, server: Server) -> State:
@@ -39,17 +38,15 @@ class FedGKD(Method):
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
         down = Down(model=state.model)
-        return (
-            down.with_(teacher=state.teacher) if state.past else down
-        )  # alone, the model is its own teacher and is sent once
+        # alone, the model is its own teacher and is sent once
+        return down.with_(teacher=state.teacher) if state.past else down
 
     def client(self, client: Client, down: Down) -> Up:
         model, loss = client.load(down.model), supervised
         if self.gamma:
             teacher = client.teacher(client.load(down.get("teacher", down.model)))
-            loss += (
-                self.gamma / 2 * distillation(teacher, self.temperature)
-            )  # gamma/2 * tau^2 * mean of KL(teacher || student)
+            # gamma/2 * tau^2 * mean of KL(teacher || student)
+            loss += self.gamma / 2 * distillation(teacher, self.temperature)
         client.fit(model, loss)
         return Up(model=model)
 

@@ -83,9 +83,8 @@ class FedHEAL(Method):
             moved[name] = torch.where(weight > 0, total / weight, state.model[name].double()).to(
                 state.model[name].dtype
             )
-        return new.with_(
-            model=Tree(moved, state.model.model).with_rest(new.model.rest)
-        )  # buffers take the plain mean
+        # buffers take the plain mean
+        return new.with_(model=Tree(moved, state.model.model).with_rest(new.model.rest))
 
     def _mask(self, state: State, client: str, uploaded: Tree) -> Tree:
         """Where the client's update agrees with more than tau of its earlier ones; everywhere in its first round."""

@@ -39,19 +39,16 @@ class FedLsa(Method):
     needs_classes: ClassVar[bool] = True
     composable_update: ClassVar[bool] = True
 
-    lambda_anchor: NonNegative = (
-        0.1  # weight of the contrast with the anchors; 0: FedAvg on features of length 1
-    )
+    # weight of the contrast with the anchors; 0: FedAvg on features of length 1
+    lambda_anchor: NonNegative = 0.1
     alpha: NonNegative = 0.02  # weight of the anchors' separation
     temperature: Positive = 0.1  # of both; small: only the nearest anchor matters
     steps: Count = 500  # of the anchors' training in each round
     server_lr: Positive = 0.01  # learning rate of the anchors' training, which is plain SGD
-    anchor_dim: Count = (
-        64  # size of a class's learnable vector, of which two layers make its anchor
-    )
-    proj_dim: Annotated[int, Ge(0)] = (
-        0  # size of a linear projection between features and head; 0: none
-    )
+    # size of a class's learnable vector, of which two layers make its anchor
+    anchor_dim: Count = 64
+    # size of a linear projection between features and head; 0: none
+    proj_dim: Annotated[int, Ge(0)] = 0
 
     def check(self, task: Task) -> None:
         if task.outputs < 2:
@@ -146,9 +143,8 @@ class Anchors(nn.Module):
         super().__init__()
         self.shape = shape
         self.vectors = nn.Parameter(torch.randn(classes, size))  # R
-        self.layers = nn.Sequential(
-            nn.Linear(size, size), nn.ReLU(), nn.Linear(size, prod(shape))
-        )  # Theta
+        # Theta
+        self.layers = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, prod(shape)))
 
     def forward(self) -> Any:
         return normalize(self.layers(self.vectors), dim=1).view(-1, *self.shape)

@@ -46,15 +46,12 @@ class FedMDFG(Method):
     weighs: ClassVar[bool] = False
     uploads_model: ClassVar[bool] = False
 
-    theta: Annotated[float, Ge(0), Le(90)] = (
-        1.0  # degrees between the losses and equal ones that are tolerated; 11.25 in the original
-    )
-    s: Annotated[int, Ge(0), Le(30)] = (
-        5  # rates are tried from 2^s times the learning rate down to 2^-s times it
-    )
-    armijo: Literal["correct", "released"] = (
-        "correct"  # released: the authors' tests of a step, which let losses grow a little
-    )
+    # degrees between the losses and equal ones that are tolerated; 11.25 in the original
+    theta: Annotated[float, Ge(0), Le(90)] = 1.0
+    # rates are tried from 2^s times the learning rate down to 2^-s times it
+    s: Annotated[int, Ge(0), Le(30)] = 5
+    # released: the authors' tests of a step, which let losses grow a little
+    armijo: Literal["correct", "released"] = "correct"
 
     def start(self, server: Server) -> State:
         return super().start(server).with_(expected=PerClient(), gradients=PerClient(), last=[])
@@ -78,9 +75,8 @@ class FedMDFG(Method):
     def round(self, server: Server, state: State, cohort: Cohort) -> State:
         ups = cohort.run(self.client, each=lambda client: self.deliver(server, state, client))
         state, force = self._expected(state, ups)
-        history = [
-            client for client in state.last if client not in ups.ids
-        ]  # asked last round, and not now
+        # asked last round, and not now
+        history = [client for client in state.last if client not in ups.ids]
         trees = [*ups.values("gradient"), *(state.gradients[client] for client in history)]
         products = ups.gram("gradient", trees[len(ups) :])
         lengths, losses = np.sqrt(np.diag(products))[: len(ups)], ups.numbers("loss")
@@ -94,9 +90,8 @@ class FedMDFG(Method):
         if found is None:
             return state
         step = combine(trees, found.shares.tolist())
-        slopes = (products @ found.shares)[
-            live
-        ]  # <g_i, d>, of gradients as they are; above 0 but for rounding
+        # <g_i, d>, of gradients as they are; above 0 but for rounding
+        slopes = (products @ found.shares)[live]
         slopes = -slopes * mean / lengths[live] if self.armijo == "released" else slopes.clip(min=0)
 
         def tried(rate: float, first: bool) -> np.ndarray:
@@ -129,9 +124,8 @@ class FedMDFG(Method):
     ) -> float:
         """The first rate, halved from trial to trial, with which every loss falls enough, and losses get more equal where that is wanted."""
         rate, least = lr * 2.0**self.s if same else lr, lr * 0.5**self.s / found.scale
-        fairness = (
-            len(before) ** -0.5 if self.armijo == "released" else evenness(before)
-        )  # released: by the sum of losses, not their norm
+        # released: by the sum of losses, not their norm
+        fairness = len(before) ** -0.5 if self.armijo == "released" else evenness(before)
         totals: dict[float, float] = {}
         while rate >= least:
             losses = tried(rate, not totals)

@@ -36,13 +36,11 @@ class FedMGDA(Method):
     epsilon: Fraction = 0.1  # how far a weight may lie from FedAvg's; 1: anywhere, so that the step descends for all
     server_rate: Positive = 1.0  # longest step of round 1
     decay: Annotated[float, Gt(0), Le(1)] = 0.1  # what is left of the rate in the last round
-    rescale: Literal["none", "mean_norm"] = (
-        "none"  # mean_norm: steps grow with the mean length of the clients' updates
-    )
+    # mean_norm: steps grow with the mean length of the clients' updates
+    rescale: Literal["none", "mean_norm"] = "none"
     average: Literal["size", "uniform"] = "size"  # the weights that the box is around
-    preset: Literal["paper", "corefed"] = (
-        "paper"  # corefed: the server's rate is the clients' learning rate, as in CoRe-Fed's comparison
-    )
+    # corefed: the server's rate is the clients' learning rate, as in CoRe-Fed's comparison
+    preset: Literal["paper", "corefed"] = "paper"
 
     def after(self, client: Client, received: Tree | None, uploaded: Tree | None) -> Up:
         assert received is not None and uploaded is not None
@@ -80,9 +78,8 @@ class FedMGDA(Method):
             name: combine(steps, scaled.tolist())[name] for name, steps in _steps(state, ups)
         }  # d = sum lambda_k g_k / |g_k|
         moved = state.model + -weights.step * Tree(direction, state.model.model)
-        return state.with_(
-            model=moved.with_rest(ups.mean("model", weights.shares).rest)
-        )  # buffers: by lambda, not by lambda / |g|
+        # buffers: by lambda, not by lambda / |g|
+        return state.with_(model=moved.with_rest(ups.mean("model", weights.shares).rest))
 
     def _rate(self, server: Server) -> float:
         if self.preset == "corefed":

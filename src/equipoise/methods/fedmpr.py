@@ -34,9 +34,8 @@ class FedMPR(Method):
     paper = "Göksu and Pugeault, Robust Federated Learning in the Face of Covariate Shift: A Magnitude Pruning with Hybrid Regularization Framework, 2024"
     family, year, fairness, passes = "drift", 2024, "none", "E·T"
 
-    rho: BelowOne = (
-        0.1  # share of the weights of two or more dimensions that is set to zero in every upload
-    )
+    # share of the weights of two or more dimensions that is set to zero in every upload
+    rho: BelowOne = 0.1
     dropout: BelowOne = 0.1  # chance that an input of the last linear layer is dropped in training
     noise: NonNegative = 0.1  # standard deviation of the noise behind every ReLU in training
     weight_decay: NonNegative = 1e-4  # added to the experiment's own
@@ -91,9 +90,8 @@ def pruned(tree: Tree, rho: float) -> Tree:
         return tree
     flat = torch.cat([tree[name].reshape(-1) for name in names])
     count = math.floor(round(rho * len(flat), 6))  # 0.29 of 100 is 28.999... in floating point
-    flat[flat.abs().argsort(stable=True)[:count]] = (
-        0  # a rank, not a threshold: ties must not change the count
-    )
+    # a rank, not a threshold: ties must not change the count
+    flat[flat.abs().argsort(stable=True)[:count]] = 0
     parts = torch.split(flat, [tree[name].numel() for name in names])
     zeroed = {name: part.reshape(tree[name].shape) for name, part in zip(names, parts, strict=True)}
     return Tree({**tree, **zeroed}, tree.model, tree.untrained)

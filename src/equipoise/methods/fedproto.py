@@ -37,9 +37,8 @@ class FedProto(Method):
     family, year, fairness, passes = "features", 2022, "none", "E·T + F"
     needs_classes: ClassVar[bool] = True
 
-    lambda_proto: NonNegative = (
-        1.0  # weight of the distance to the prototypes; 0: FedAvg, without prototypes
-    )
+    # weight of the distance to the prototypes; 0: FedAvg, without prototypes
+    lambda_proto: NonNegative = 1.0
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
         return Down(
@@ -60,9 +59,8 @@ class FedProto(Method):
         if not self.lambda_proto:
             return Up()
         features = client.features(client.load(uploaded))
-        prototypes, counts = class_means(
-            features, client.train.y, client.task.outputs
-        )  # g_k,c: zeros for a class the client lacks
+        # g_k,c: zeros for a class the client lacks
+        prototypes, counts = class_means(features, client.train.y, client.task.outputs)
         return Up(prototypes=prototypes, present=(counts > 0).to(prototypes))
 
     def observe(self, server: Server, state: State, ups: Ups) -> State:
@@ -74,9 +72,8 @@ class FedProto(Method):
             1
         )  # over the clients that have the class, all alike
         before, known = state.get("prototypes", means), state.get("known", owners > 0)
-        kept = torch.where(
-            owners.unsqueeze(1) > 0, means, before
-        )  # a class that nobody had this round keeps its own
+        # a class that nobody had this round keeps its own
+        kept = torch.where(owners.unsqueeze(1) > 0, means, before)
         return state.with_(prototypes=kept, known=known | (owners > 0))
 
 

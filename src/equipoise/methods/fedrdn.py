@@ -33,9 +33,8 @@ class FedRDN(Method):
     needs = ("images",)
     exchanges = "1; once 1"
 
-    draw: Literal["pair_per_image", "independent_per_batch"] = (
-        "pair_per_image"  # independent_per_batch: as the released code does
-    )
+    # independent_per_batch: as the released code does
+    draw: Literal["pair_per_image", "independent_per_batch"] = "pair_per_image"
 
     def check(self, task: Task) -> None:
         if len(task.shape) != 3 or task.shape[1] * task.shape[2] < 2:
@@ -51,9 +50,8 @@ class FedRDN(Method):
             raise ValueError(
                 "FedRDN needs the channel statistics of training images, but no client has any; give the clients training data"
             )
-        pool = torch.stack(
-            [own[client] for client in sorted(own)]
-        )  # by id: a draw must not depend on the order of the clients
+        # by id: a draw must not depend on the order of the clients
+        pool = torch.stack([own[client] for client in sorted(own)])
         return state.with_(
             pool=pool,
             own=PerClient().put({client: own.get(client, pool.mean(0)) for client in ups.ids}),
@@ -69,9 +67,8 @@ class FedRDN(Method):
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
         down = Down(pool=state.pool, own=state.own[client_id])
-        return (
-            down.with_(model=state.model) if "model" in state else down
-        )  # in the slot `inputs` it serves methods without one, too
+        # in the slot `inputs` it serves methods without one, too
+        return down.with_(model=state.model) if "model" in state else down
 
     def inputs(self, client: Client, down: Down) -> Inputs | None:
         if "pool" not in down:
@@ -79,9 +76,8 @@ class FedRDN(Method):
         pool = down.pool.to(client.device)
 
         def drawn(x: Tensor, generator: torch.Generator) -> Tensor:
-            shape = (
-                (len(x), 1) if self.draw == "pair_per_image" else (1, 2)
-            )  # one client for both; or one for the mean, one for the deviation
+            # one client for both; or one for the mean, one for the deviation
+            shape = (len(x), 1) if self.draw == "pair_per_image" else (1, 2)
             who = torch.randint(len(pool), shape, generator=generator).to(x.device).expand(-1, 2)
             return standardised(x, pool[who[:, 0], 0], pool[who[:, 1], 1])
 

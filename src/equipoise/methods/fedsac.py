@@ -49,16 +49,13 @@ class FedSAC(Method):
     needs_classes = True
 
     beta: NonNegative = 2.0  # how much more the accurate get; 0: everybody gets the whole model
-    order: Literal["ascending", "descending"] = (
-        "ascending"  # which units are bought first: the least important, or the most
-    )
+    # which units are bought first: the least important, or the most
+    order: Literal["ascending", "descending"] = "ascending"
     every: Count = 10  # rounds from one measurement of importance to the next
-    alone: Count | None = (
-        None  # epochs that each client trains alone before round 1; none: as many as in all rounds
-    )
-    mid_round: Annotated[int, Ge(0)] = (
-        0  # submodels in this round alone, as in a comparison's code; 0: in every round
-    )
+    # epochs that each client trains alone before round 1; none: as many as in all rounds
+    alone: Count | None = None
+    # submodels in this round alone, as in a comparison's code; 0: in every round
+    mid_round: Annotated[int, Ge(0)] = 0
 
     def models(
         self, task: Task, others: Mapping[str, Callable[[], nn.Module]]
@@ -86,12 +83,10 @@ class FedSAC(Method):
 
     def setup(self, server: Server, state: State, everyone: Cohort) -> State:
         model, ups = server.load(None), everyone.run(self.train_alone)
-        accuracies = np.array(
-            [server.accuracy(model.put(up.model)) for up in ups]
-        )  # c_i, in [0, 1]
-        reputation = ALL * np.exp(
-            self.beta * (accuracies - accuracies.max())
-        )  # 100 exp(beta c_i) / max_j exp(beta c_j)
+        # c_i, in [0, 1]
+        accuracies = np.array([server.accuracy(model.put(up.model)) for up in ups])
+        # 100 exp(beta c_i) / max_j exp(beta c_j)
+        reputation = ALL * np.exp(self.beta * (accuracies - accuracies.max()))
         return state.with_(
             reputation=state.reputation.put(dict(zip(ups.ids, reputation.tolist(), strict=True)))
         )
@@ -152,9 +147,8 @@ class FedSAC(Method):
     def client(self, client: Client, down: Down) -> Up:
         model = client.load(down.model)
         rows = {name: kept.to(client.device) for name, kept in down.kept.items()}
-        client.fit(
-            model, gradient=lambda name, g: g * rows[name] if name in rows else g
-        )  # what is 0 stays 0
+        # what is 0 stays 0
+        client.fit(model, gradient=lambda name, g: g * rows[name] if name in rows else g)
         return Up(model=model)
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:

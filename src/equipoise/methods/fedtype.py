@@ -48,19 +48,16 @@ class FedType(Method):
     )
     needs_classes: ClassVar[bool] = True
 
-    alpha: Annotated[float, Gt(0), Lt(1)] = (
-        0.1  # share of calibration samples whose label may lie outside of the sets
-    )
+    # share of calibration samples whose label may lie outside of the sets
+    alpha: Annotated[float, Gt(0), Lt(1)] = 0.1
     k_reg: Count = 5  # classes of a set without a penalty; at most one less than there are
     penalty_private: NonNegative = 1.0  # of every further class in a private model's sets
     penalty_proxy: NonNegative = 0.5  # the same for the proxy
     mu: NonNegative = 0.0  # pull of the proxy towards the global one, as in FedProx
-    rank_loss: Literal["intended", "released"] = (
-        "intended"  # released: as the authors' code has it, a constant that teaches nothing
-    )
-    calibration: Literal["validation", "train"] = (
-        "validation"  # samples that sets are calibrated on; train: as the authors' code does
-    )
+    # released: as the authors' code has it, a constant that teaches nothing
+    rank_loss: Literal["intended", "released"] = "intended"
+    # samples that sets are calibrated on; train: as the authors' code does
+    calibration: Literal["validation", "train"] = "validation"
 
     def models(
         self, task: Task, others: Mapping[str, Callable[[], nn.Module]]

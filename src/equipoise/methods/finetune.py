@@ -28,9 +28,8 @@ class Finetune(FedAvg):
     exchanges = "1; at the end 1"
     composable_finish: ClassVar[bool] = True
 
-    tune_epochs: Count = (
-        5  # of fine-tuning, with the optimiser and the learning rate of the last round
-    )
+    # of fine-tuning, with the optimiser and the learning rate of the last round
+    tune_epochs: Count = 5
 
     def finish(self, server: Server, state: State, everyone: Cohort) -> State:
         everyone.run(self.tune, each=lambda client: self.deliver(server, state, client))

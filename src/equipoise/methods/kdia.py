@@ -45,35 +45,28 @@ class KDIA(Method):
     composable_update: ClassVar[bool] = True
 
     lambda_kd: NonNegative = 0.5  # weight of the distillation from the teacher; 0: without it
-    lambda_gen: NonNegative = (
-        1.0  # weight of the generated features; 0: without them and without a generator
-    )
+    # weight of the generated features; 0: without them and without a generator
+    lambda_gen: NonNegative = 1.0
     temperature: Positive = 2.0  # of the distillation
     tau_squared: bool = False  # multiply the distillation by temperature^2, as other methods do
-    kd_direction: Literal["teacher_student", "student_teacher"] = (
-        "teacher_student"  # KL(teacher || student); or as the released code does
-    )
-    teacher_weights: Literal["geometric", "arithmetic", "interval", "count", "size"] = (
-        "geometric"  # geometric: triFreqs
-    )
-    labels: Literal["pool", "real"] = (
-        "pool"  # of generated features: uniform, from a pool per round; or those of the real batch
-    )
+    # KL(teacher || student); or as the released code does
+    kd_direction: Literal["teacher_student", "student_teacher"] = "teacher_student"
+    # geometric: triFreqs
+    teacher_weights: Literal["geometric", "arithmetic", "interval", "count", "size"] = "geometric"
+    # of generated features: uniform, from a pool per round; or those of the real batch
+    labels: Literal["pool", "real"] = "pool"
     noise: Count = 100  # size of the generator's random input
     out_act: Literal["sigmoid", "relu", "softplus"] = "sigmoid"  # last activation of the generator
     diversity: NonNegative = 1.0  # weight of the generator's diversity loss
     gen_steps: Count = 2000  # steps of the generator in each round
-    gen_batches: Count = (
-        200  # batches in its pool of labels, which is shuffled whenever it is used up
-    )
-    gen_batch: Annotated[int, Ge(2), MultipleOf(2)] = (
-        64  # its batch size; even, since the diversity loss compares two halves
-    )
+    # batches in its pool of labels, which is shuffled whenever it is used up
+    gen_batches: Count = 200
+    # its batch size; even, since the diversity loss compares two halves
+    gen_batch: Annotated[int, Ge(2), MultipleOf(2)] = 64
     gen_lr: Positive = 1e-3  # its learning rate
     gen_decay: NonNegative = 1e-5  # its weight decay
-    preset: Literal["paper", "quick"] = (
-        "paper"  # quick: at most 50 steps of the generator in each round
-    )
+    # quick: at most 50 steps of the generator in each round
+    preset: Literal["paper", "quick"] = "paper"
 
     def check(self, task: Task) -> None:
         if not task.classifies and (self.lambda_kd or self.lambda_gen):
@@ -100,9 +93,8 @@ class KDIA(Method):
         return super().start(server).with_(last=PerClient())
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
-        down = Down(
-            model=state.model, teacher=state.get("teacher", state.model)
-        )  # Algorithm 1, line 4; the first teacher is the student
+        # Algorithm 1, line 4; the first teacher is the student
+        down = Down(model=state.model, teacher=state.get("teacher", state.model))
         return down.with_(generator=state.generator) if "generator" in state else down
 
     def client(self, client: Client, down: Down) -> Up:
@@ -170,16 +162,14 @@ class KDIA(Method):
         ]
         gaps, times, sizes = np.array(rows, dtype=np.float64).T
         shares = trifreqs(gaps, times, sizes, self.teacher_weights)  # Eq. 5-9
-        initial = server.initial(
-            ups[0].model.model
-        )  # of clients never seen, to which only the alternatives give weight
+        # of clients never seen, to which only the alternatives give weight
+        initial = server.initial(ups[0].model.model)
         trees = [
             last.get(client, initial) if share else None
             for client, share in zip(server.ids, shares, strict=True)
         ]
-        return state.with_(
-            last=last, teacher=combine(trees, shares.tolist(), float(shares.sum()))
-        )  # Eq. 10
+        # Eq. 10
+        return state.with_(last=last, teacher=combine(trees, shares.tolist(), float(shares.sum())))
 
     def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
         state = super().update(server, state, ups, weights)

@@ -46,9 +46,8 @@ class MOON(Method):
     def _contrast(self, shared: Tensor | Model, previous: Tensor | Model) -> Loss:
         def value(outputs: Outputs, batch: Batch) -> Tensor:
             near, far = frozen_features(shared, batch), frozen_features(previous, batch)
-            contrast: Tensor = model_contrast(
-                outputs.features, near, far, self.temperature
-            )  # l_con: near is z_glob, far is z_prev
+            # l_con: near is z_glob, far is z_prev
+            contrast: Tensor = model_contrast(outputs.features, near, far, self.temperature)
             return contrast.mean()
 
         return term(value)

@@ -36,13 +36,11 @@ class Pa3Fed(Method):
     composable_weights: ClassVar[bool] = True
     reconstruction: ClassVar[bool] = True
 
-    delta: NonNegative = (
-        0.01  # relative change of the updates' squared norm from which on a round is critical
-    )
+    # relative change of the updates' squared norm from which on a round is critical
+    delta: NonNegative = 0.01
     beta: Fraction = 0.3  # share of the weights that goes by change of loss in critical rounds
-    change: Literal["abs", "signed"] = (
-        "abs"  # whether updates that shrink make a round critical, too, or only those that grow
-    )
+    # whether updates that shrink make a round critical, too, or only those that grow
+    change: Literal["abs", "signed"] = "abs"
 
     def start(self, server: Server) -> State:
         return super().start(server).with_(losses=PerClient(), movement=0.0, critical=True)
@@ -61,9 +59,8 @@ class Pa3Fed(Method):
             for client, loss in ups.table("loss").items()
         }  # its last round's, and this
         sizes = super().weights(server, state, ups).shares
-        movement = float(
-            sizes @ ups.numbers("drift") ** 2 / max(1.0, sizes.sum())
-        )  # Gamma_t, the mean squared norm of the updates
+        # Gamma_t, the mean squared norm of the updates
+        movement = float(sizes @ ups.numbers("drift") ** 2 / max(1.0, sizes.sum()))
         grown = movement - state.movement
         changed = (abs(grown) if self.change == "abs" else grown) >= self.delta * state.movement
         critical = bool(server.round <= FIRST or changed)

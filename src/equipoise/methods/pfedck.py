@@ -37,9 +37,8 @@ class PFedCK(Method):
     lambda_f: NonNegative = 1.0  # weight of what one model learns from the other's features
     temperature: Positive = 1.0  # of the predictions
     clusters: Count = 3  # at most so many; 1 is FedAvg of the interactive models
-    cluster_mean: Literal["steps", "models"] = (
-        "steps"  # what a cluster averages; models: every member gets the same model
-    )
+    # what a cluster averages; models: every member gets the same model
+    cluster_mean: Literal["steps", "models"] = "steps"
 
     def start(self, server: Server) -> State:
         return State(models=PerClient(), clusters={})

@@ -52,23 +52,18 @@ class Poise(Method):
 
     alone: bool = True  # an expert that is trained as if there were no federation
     offsets: bool = True  # an expert that is the global model with offsets: of classes, or of the level of numbers
-    tune_epochs: Annotated[int, Ge(0)] = (
-        5  # of fine-tuning the global model, as another expert; 0: there is none
-    )
+    # of fine-tuning the global model, as another expert; 0: there is none
+    tune_epochs: Annotated[int, Ge(0)] = 5
     rho: Positive = 1.0  # pull of the offsets to 0
-    fold: bool = (
-        True  # once they have judged the experts, these are trained on the validation data, too
-    )
+    # once they have judged the experts, these are trained on the validation data, too
+    fold: bool = True
     kappa: NonNegative = 10.0  # strength of the prior, in validation samples
-    prior: Literal["mean", "pooled"] = (
-        "mean"  # from the means of the clients' posteriors; pooled: from all validation data as one set
-    )
-    min_validation: Count = (
-        10  # validation samples below which a client says nothing about the prior
-    )
-    merit: Fraction = (
-        0.0  # share of the weights that goes to the model trained alone, whatever the evidence
-    )
+    # from the means of the clients' posteriors; pooled: from all validation data as one set
+    prior: Literal["mean", "pooled"] = "mean"
+    # validation samples below which a client says nothing about the prior
+    min_validation: Count = 10
+    # share of the weights that goes to the model trained alone, whatever the evidence
+    merit: Fraction = 0.0
 
     def check(self, task: Task) -> None:
         if self.merit and not self.alone:
@@ -111,9 +106,8 @@ class Poise(Method):
         self._train(client, down)
         mixture, samples = self._mixture(client, down), client.validation
         said = mixture.head.experts(client.features(Model(mixture, "mixture"), samples).double())
-        q = mixtures.chances(
-            said, samples.y, client.task.classifies
-        )  # q_ij: what expert j gives to the label of validation sample i
+        # q_ij: what expert j gives to the label of validation sample i
+        q = mixtures.chances(said, samples.y, client.task.classifies)
         client.state["_chances"] = torch.from_numpy(q)
         if self.fold:
             with client.training_on_all():
@@ -147,9 +141,8 @@ class Poise(Method):
         if "_chances" not in client.state:
             self.prepare(client, down)
         weights = mixtures.mixture_weights(client.state.pop("_chances"), down.prior, self.kappa)
-        own = (
-            np.arange(len(weights)) == 0
-        )  # the model trained alone stands first, where there is one
+        # the model trained alone stands first, where there is one
+        own = np.arange(len(weights)) == 0
         client.state["weights"] = torch.from_numpy((1 - self.merit) * weights + self.merit * own)
         return Up()
 

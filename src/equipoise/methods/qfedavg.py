@@ -28,13 +28,11 @@ class QFedAvg(Method):
     paper = "Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020, Algorithm 2"
     family, year, fairness, passes = "aggregation", 2020, "even accuracy", "E·T + F"
     composable_weights: ClassVar[bool] = True
-    needs_plain_sgd: ClassVar[bool] = (
-        True  # 1 / learning rate stands for the Lipschitz constant of the losses' gradients
-    )
+    # 1 / learning rate stands for the Lipschitz constant of the losses' gradients
+    needs_plain_sgd: ClassVar[bool] = True
 
-    q: NonNegative = (
-        0.1  # how much fairness counts; the higher, the more the worst-served client decides
-    )
+    # how much fairness counts; the higher, the more the worst-served client decides
+    q: NonNegative = 0.1
 
     def before(self, client: Client, received: Tree | None) -> Up:
         assert received is not None
@@ -42,9 +40,8 @@ class QFedAvg(Method):
 
     def after(self, client: Client, received: Tree | None, uploaded: Tree | None) -> Up:
         assert received is not None and uploaded is not None
-        return Up(
-            drift=(received - uploaded).norm()
-        )  # |w^t - w_k|, so that G_k = L (w^t - w_k) has the norm L * drift
+        # |w^t - w_k|, so that G_k = L (w^t - w_k) has the norm L * drift
+        return Up(drift=(received - uploaded).norm())
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
         loss, drift, lipschitz = ups.numbers("loss") + FLOOR, ups.numbers("drift"), 1 / server.lr

@@ -44,9 +44,8 @@ class Scaffold(Method):
         done = client.fit(model, gradient=lambda name, g: g - own[name] + c[name])  # line 10
         if not done.steps:
             return Up(model=model, control=0 * own)
-        new = (
-            own - c + (down.model - model.tree()) * (1 / (done.steps * client.lr))
-        )  # line 12, option II
+        # line 12, option II
+        new = own - c + (down.model - model.tree()) * (1 / (done.steps * client.lr))
         client.state["control"] = new
         return Up(model=model, control=new - own)
 

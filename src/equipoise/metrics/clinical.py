@@ -67,9 +67,8 @@ def sensitivity_at_specificity(
 
     def found(scores: Array, positive: NDArray[np.bool_]) -> float:
         true, false = _counts_by_threshold(scores, positive)
-        allowed = (1 - specificity + 1e-9) * false[
-            -1
-        ]  # (1 - 0.9) * 10 is a little below 1 in floating point
+        # (1 - 0.9) * 10 is a little below 1 in floating point
+        allowed = (1 - specificity + 1e-9) * false[-1]
         return float(true[false <= allowed].max() / true[-1])
 
     return _against_the_rest("sensitivity at a specificity", found, probabilities, labels)

@@ -29,9 +29,8 @@ class Interval:
     high: float | None
     std: float | None  # sample standard deviation (ddof 1) of the seeds or of the bootstrap draws
     count: int  # seeds or draws that counted
-    undefined: int = (
-        0  # seeds or draws for which the number does not exist: never averaged in, always told
-    )
+    # seeds or draws for which the number does not exist: never averaged in, always told
+    undefined: int = 0
 
 
 def over_seeds(values: ArrayLike, level: float = 0.95) -> Interval:
@@ -201,9 +200,8 @@ def _resampled_means(table: Array, draws: int, seed: int, place: int) -> Array:
     """Column means of `draws` resamplings of the rows, (draws, columns); equal rows are drawn together, which is the same and fast."""
     kinds, counts = np.unique(table, axis=0, return_counts=True)
     generator, total = stream(seed, "bootstrap", place), len(table)
-    block = max(
-        1, 1_000_000 // len(kinds)
-    )  # bounds memory for real-valued rows, which are all different
+    # bounds memory for real-valued rows, which are all different
+    block = max(1, 1_000_000 // len(kinds))
     sizes = [min(block, draws - start) for start in range(0, draws, block)]
     return np.concatenate(
         [generator.multinomial(total, counts / total, size) @ kinds / total for size in sizes]
@@ -215,9 +213,8 @@ def _percentiles(
 ) -> dict[str, Interval]:
     value = statistic(*means)
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", UndefinedMetric
-        )  # counted below; a thousand warnings would hide the one that matters
+        # counted below; a thousand warnings would hide the one that matters
+        warnings.simplefilter("ignore", UndefinedMetric)
         rows = [statistic(*draw) for draw in redrawn]
     return {
         name: percentile_interval(float(value[name]), np.array([row[name] for row in rows]), level)

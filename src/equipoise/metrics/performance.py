@@ -45,9 +45,8 @@ def log_loss(logits: ArrayLike, labels: ArrayLike) -> float:
         return undefined(
             "log loss is undefined: some logits are NaN or infinite; the model has diverged"
         )
-    return float(
-        F.cross_entropy(torch.tensor(z), torch.tensor(y))
-    )  # torch's own: the bits of a run that is resumed are those it began with
+    # torch's own: the bits of a run that is resumed are those it began with
+    return float(F.cross_entropy(torch.tensor(z), torch.tensor(y)))
 
 
 def softmax(logits: ArrayLike) -> Array:

@@ -22,9 +22,8 @@ class Metric:
     function: Function  # of the network's outputs (logits, or values) and the truth, in float64; NaN where it does not exist
     higher_is_better: bool
     unit: str  # "%": a share from 0 to 1, printed in percent; "": printed as it is
-    needs: Literal[
-        "classes", "two classes", "values"
-    ]  # two classes: among the samples, too; with fewer it does not exist
+    # two classes: among the samples, too; with fewer it does not exist
+    needs: Literal["classes", "two classes", "values"]
 
     @property
     def lower_is_better(self) -> bool:

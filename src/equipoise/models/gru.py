@@ -50,9 +50,8 @@ class History(nn.Module):
         count = x[:, 0, 2].long()
         steps = torch.arange(x.shape[1] - 1, device=x.device)
         events = torch.where((steps < count.unsqueeze(1)).unsqueeze(2), x[:, 1:], 0.0)
-        count = count.clamp(
-            min=1
-        )  # a packed sequence cannot be empty: the first row, now zeros, stands for "no event"
+        # a packed sequence cannot be empty: the first row, now zeros, stands for "no event"
+        count = count.clamp(min=1)
         inputs = torch.cat([_looked_up(self.code, events[..., 0]), events[..., 1:]], dim=2)
         packed = pack_padded_sequence(inputs, count.cpu(), batch_first=True, enforce_sorted=False)
         states, _ = pad_packed_sequence(

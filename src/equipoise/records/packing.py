@@ -103,9 +103,8 @@ def _unpacked(data: bytearray | memoryview) -> Record:
 def _empty(shape: list[int], dtype: torch.dtype) -> Tensor:
     try:
         return torch.empty(shape, dtype=dtype)
-    except (
-        RuntimeError
-    ):  # none of its numbers exists, but their distances in memory have to be numbers, too
+    # none of its numbers exists, but their distances in memory have to be numbers, too
+    except RuntimeError:
         raise ValueError("a tensor with an impossible shape") from None
 
 

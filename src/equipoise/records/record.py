@@ -135,9 +135,8 @@ def plain(value: Any, name: str = "value", level: int = 1, keeps: bool = False) 
                 f"{name}: expected an integer of at most {_BITS} bits, got one of {value.bit_length()}; send it as a float"
             )
         return value if isinstance(value, bool) else int.__int__(value)
-    if isinstance(
-        value, (float, str)
-    ):  # also of a class of its own, an enumeration say: what arrives is the bare value
+    # also of a class of its own, an enumeration say: what arrives is the bare value
+    if isinstance(value, (float, str)):
         return float.__float__(value) if isinstance(value, float) else str.__str__(value)
     if isinstance(value, PerClient):
         if not keeps:
@@ -199,9 +198,8 @@ def _plain_tensor(value: Tensor, name: str) -> Tensor:
     if value.requires_grad or type(value) is not Tensor:
         # A parameter belongs to a network that the next client will train: what is recorded must not move with it.
         value = value.detach().clone().as_subclass(Tensor)
-    return (
-        value.cpu().resolve_neg().contiguous()
-    )  # each of them the tensor itself where there is nothing to do
+    # each of them the tensor itself where there is nothing to do
+    return value.cpu().resolve_neg().contiguous()
 
 
 def _plain_tree(tree: Tree, name: str) -> Tree:
@@ -228,9 +226,8 @@ def _plain_tree(tree: Tree, name: str) -> Tree:
 
 def _tensor_of(array: np.ndarray, name: str) -> Tensor:
     try:
-        return torch.from_numpy(
-            np.array(array, array.dtype.newbyteorder("="), order="C")
-        )  # a copy: what is recorded stays
+        # a copy: what is recorded stays
+        return torch.from_numpy(np.array(array, array.dtype.newbyteorder("="), order="C"))
     except TypeError:
         raise TypeError(
             f"{name}: expected an array of {', '.join(DTYPES)}, got one of {array.dtype}; convert it with astype"

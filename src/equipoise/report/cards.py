@@ -61,9 +61,8 @@ def cards(entry: Entry, run: Run) -> list[Card]:
     weights = _weights(run)
     rejected = Counter(row["client"] for row in run.rejected())
     intervals = gain_intervals(entry, run)
-    gains = {
-        client: gain for client, gain in gains.items() if not math.isnan(gain)
-    }  # of a diverged model there is none
+    # of a diverged model there is none
+    gains = {client: gain for client, gain in gains.items() if not math.isnan(gain)}
     found = [
         Card(client, samples.get(client), value, alone.get(client), gains.get(client), *intervals.get(client, (None, None)),
              weights.get(client), counted.get(client, 0), rejected[client])

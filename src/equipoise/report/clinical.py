@@ -41,9 +41,8 @@ def curves_of(run: Run) -> dict[str, Drawn]:
                 *([] if model == run.main_model else [model]),
                 *([] if run.task.outputs == 2 else [str(of)]),
             ]
-            end = "".join(
-                f"_{part.replace('-', '_')}" for part in parts
-            )  # what follows a - in a figure's name is its method
+            # what follows a - in a figure's name is its method
+            end = "".join(f"_{part.replace('-', '_')}" for part in parts)
             what = f"{name} against {'the other class' if run.task.outputs == 2 else 'the rest'}, {model} model"
             areas = ", ".join(f"{site} {_area(table, of)}" for site, table in lines.items())
             found[f"roc{end}"] = (

@@ -18,9 +18,8 @@ class Curves:
     clients: list[str]
     rounds: list[int]
     values: np.ndarray  # clients x rounds
-    mean: (
-        np.ndarray
-    )  # over the clients that have a value; NaN in a round in which some model had diverged
+    # over the clients that have a value; NaN in a round in which some model had diverged
+    mean: np.ndarray
 
 
 def read_curves(run: Run, metric: str | None = None, without: Sequence[str] = ()) -> Curves:

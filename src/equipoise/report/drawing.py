@@ -56,9 +56,8 @@ def encoded(draw: Callable[[], Figure], kind: str) -> bytes:
     """The file of a figure; the same figure always gives the same bytes."""
     out = io.BytesIO()
     with rc_context(STYLE), warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "Glyph"
-        )  # a browser finds a font for every script; a box in a PNG is no reason to stop
+        # a browser finds a font for every script; a box in a PNG is no reason to stop
+        warnings.filterwarnings("ignore", "Glyph")
         draw().savefig(
             out,
             format=kind,

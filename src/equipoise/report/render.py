@@ -45,9 +45,8 @@ def render(template: str, *, live: Live | None = None, **content: Any) -> str:
             "" if value is None or (isinstance(value, float) and math.isnan(value)) else repr(value)
         ),
     }
-    scripts = (
-        ["live.js", "page.js"] if live is not None else ["page.js"]
-    )  # the first looks at the page before the second changes it
+    # the first looks at the page before the second changes it
+    scripts = ["live.js", "page.js"] if live is not None else ["page.js"]
     style, *inlined = (
         Markup((Path(__file__).parent / "template" / name).read_text(encoding="utf-8"))
         for name in ("page.css", *scripts)

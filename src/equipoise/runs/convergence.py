@@ -75,9 +75,8 @@ def still_rising(curve: Curve, lower_is_better: bool = False) -> tuple[int, floa
     spread = float(((x - x.mean()) ** 2).sum())
     rise = float((x - x.mean()) @ means[-last:]) / spread * (x[-1] - x[0])
     bends = np.diff(means[len(means) // 2 :], 2)
-    scatter = math.sqrt(
-        float(np.mean(bends**2)) / 6
-    )  # the variance of a second difference is six times that of a point
+    # the variance of a second difference is six times that of a point
+    scatter = math.sqrt(float(np.mean(bends**2)) / 6)
     noise = 2 * scatter * (x[-1] - x[0]) / math.sqrt(spread)
     return (
         (int(x[0]), float(rise)) if rise > max(noise, NOTEWORTHY * abs(float(means[-1]))) else None

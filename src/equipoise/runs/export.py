@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import save
 
 from equipoise.data import inputs_from
-from equipoise.data.histories import inputs_of
+from equipoise.data.patients.histories import inputs_of
 from equipoise.data.preparation import new_images, new_patients
 from equipoise.data.samples import EVALUATION_BATCH
-from equipoise.data.tables import site_files
+from equipoise.data.tables.sites import site_files
 from equipoise.models.mixture import Head
 from equipoise.models.network import Prepared
 from equipoise.runs.run import Run

@@ -88,6 +88,5 @@ def runs_in(folder: Path) -> list[Path]:
         found = sorted(folder.iterdir())
     except OSError:
         return []
-    return [
-        path for path in found if os.path.exists(path / DATABASE)
-    ]  # unlike Path.exists it takes no permission for an answer
+    # unlike Path.exists it takes no permission for an answer
+    return [path for path in found if os.path.exists(path / DATABASE)]

@@ -139,9 +139,8 @@ class Run:
         from equipoise.training import Training
 
         config = self.config
-        counted = {
-            row["round"]: row for row in self.rounds() + self.finish()
-        }  # after the last round all are asked: no script is needed
+        # after the last round all are asked: no script is needed
+        counted = {row["round"]: row for row in self.rounds() + self.finish()}
         cohorts = {
             row["round"]: {"clients": row["cohort"], "attempt": row["attempt"]}
             for row in self.rounds()

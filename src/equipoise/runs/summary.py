@@ -186,9 +186,8 @@ def notes(run: Run, metric: str, model: str, chosen: bool = True) -> list[str]:
         diverged(metric, values),
         nothing,
     )
-    about_data = (run.store.meta("facts") or {}).get(
-        "notes", []
-    )  # runs of older versions have none
+    # runs of older versions have none
+    about_data = (run.store.meta("facts") or {}).get("notes", [])
     return [*about_data, *(sentence for sentence in sentences if sentence)]
 
 

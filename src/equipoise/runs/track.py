@@ -34,9 +34,8 @@ def tracking(kind: str, wanted: Experiment, folder: Path, watcher: Watcher) -> I
     """A watcher that also sends every round to a tracker; `kind` is mlflow or tensorboard."""
     if kind not in _TRACKERS:
         raise nearest("tracker", kind, list(_TRACKERS))
-    if (
-        folder / DATABASE
-    ).exists():  # the run will refuse this folder; nothing must be tracked, or written into it
+    # the run will refuse this folder; nothing must be tracked, or written into it
+    if (folder / DATABASE).exists():
         yield watcher
         return
     with _TRACKERS[kind](wanted, folder) as send:

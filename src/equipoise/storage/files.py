@@ -80,9 +80,8 @@ def refuse_links(folder: Path) -> None:
     """Refuse a folder in which a name that a run opens or writes is a symbolic link: what it leads to is not part of the run."""
     if not folder.is_dir():
         return
-    inside = [
-        folder / FILES / f"{number:02x}" for number in range(256)
-    ]  # asked by name: files/ itself may hold very many
+    # asked by name: files/ itself may hold very many
+    inside = [folder / FILES / f"{number:02x}" for number in range(256)]
     for path in [
         path for path in sorted(folder.iterdir()) if _WRITTEN.fullmatch(path.name)
     ] + inside:
@@ -147,9 +146,8 @@ def file_flaw(path: Path, size: int, known: str) -> str | None:
             return "is not a file"
         if found.st_size != size:
             return "is cut off" if found.st_size < size else "is longer than it was written"
-        data = (
-            _whole(path) if size <= READ_WHOLE else None
-        )  # read once, since there may be very many
+        # read once, since there may be very many
+        data = _whole(path) if size <= READ_WHOLE else None
         if known and (digest(path) if data is None else digest_of(data)) != known:
             return "is not as it was written"
         # Where the bytes are those that were written, their form alone can be wrong.
@@ -166,9 +164,8 @@ def file_flaw(path: Path, size: int, known: str) -> str | None:
 
 def sync(paths: Iterable[Path]) -> None:
     """Have the contents of these files, and the names in these folders, on the disk."""
-    _at_once(
-        _sync, [path for path in paths if os.name == "posix" or not path.is_dir()]
-    )  # elsewhere a folder cannot be opened
+    # elsewhere a folder cannot be opened
+    _at_once(_sync, [path for path in paths if os.name == "posix" or not path.is_dir()])
 
 
 def unlink(paths: Iterable[Path]) -> None:

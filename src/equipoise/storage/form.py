@@ -180,9 +180,8 @@ def mismatch(value: Any, shape: Any, where: str) -> str | None:
     """
     if isinstance(shape, list):
         wrong = mismatch(value, list, where)
-        if wrong is None and {shape[0]}.issuperset(
-            map(type, value)
-        ):  # of 100,000 clients, too, without a call for each
+        # of 100,000 clients, too, without a call for each
+        if wrong is None and {shape[0]}.issuperset(map(type, value)):
             return None
         return wrong or next(
             (

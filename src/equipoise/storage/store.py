@@ -61,9 +61,8 @@ class Store:
             address = database if writing else f"{database.absolute().as_uri()}?mode=ro"
             self.db = sqlite3.connect(address, uri=not writing, isolation_level=None, timeout=10)
             self.db.execute("pragma synchronous = full")
-            self.db.execute(
-                "pragma trusted_schema = off"
-            )  # nothing in a stranger's file is to be called
+            # nothing in a stranger's file is to be called
+            self.db.execute("pragma trusted_schema = off")
             if writing:
                 check_pages(folder, self.db)
             self._check(writing)
@@ -99,9 +98,8 @@ class Store:
             db.executemany("insert into meta values (?, ?)", rows)
             db.close()
             sync([folder / CONFIGURATION, fresh, folder])
-            fresh.rename(
-                folder / DATABASE
-            )  # a folder with a database is a whole run, even one killed in its first instant
+            # a folder with a database is a whole run, even one killed in its first instant
+            fresh.rename(folder / DATABASE)
             sync([folder, folder.parent])
         except OSError as error:
             raise RunError(
@@ -193,14 +191,12 @@ class Store:
         number = record.round
         try:
             if not (self.folder / DATABASE).exists():
-                raise FileNotFoundError(
-                    f"its {DATABASE} is gone"
-                )  # SQLite would go on with a file that has no name any more
+                # SQLite would go on with a file that has no name any more
+                raise FileNotFoundError(f"its {DATABASE} is gone")
             began = time.perf_counter()
             paths = [self.file(name) for _, _, name, _ in record.files]
-            sync(
-                [*paths, *{self.files, *(path.parent for path in paths)}]
-            )  # names of files, and of sub-folders that are new
+            # names of files, and of sub-folders that are new
+            sync([*paths, *{self.files, *(path.parent for path in paths)}])
             if "store" in record.seconds:
                 record.seconds["store"] += time.perf_counter() - began
             files = [

@@ -50,16 +50,14 @@ class RoundRecord:
     steps: int = 0
     skipped: int = 0
     virtual_seconds: float | None = None
-    measurements: list[tuple[str, str, str, str, str, float]] = field(
-        default_factory=list
-    )  # client, model, phase, split, metric, value
+    # client, model, phase, split, metric, value
+    measurements: list[tuple[str, str, str, str, str, float]] = field(default_factory=list)
     # client, model, split, class, score, positives, negatives, found, mistaken
     curves: list[tuple[str, str, str, int, int, int, int, int, int]] = field(default_factory=list)
     weights: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    rejected: list[tuple[int, int, str, str]] = field(
-        default_factory=list
-    )  # attempt, exchange, client, reason
+    # attempt, exchange, client, reason
+    rejected: list[tuple[int, int, str, str]] = field(default_factory=list)
     files: list[tuple[str, str, str, str]] = field(default_factory=list)  # kind, key, name, digest
     elsewhere: list[tuple[str, str, int, str]] = field(
         default_factory=list

@@ -121,9 +121,8 @@ def _refusal(method: Method, network: str, folder: Path) -> str:
             simulation.open(job_of(wanted, "check"), folder / f"{network} opened")
     except ValueError as error:
         return str(error)
-    except (
-        Exception
-    ):  # a mistake, not a refusal: every check will meet it and report it by its name
+    # a mistake, not a refusal: every check will meet it and report it by its name
+    except Exception:
         return ""
     return ""
 

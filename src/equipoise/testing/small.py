@@ -125,9 +125,8 @@ def _difference(value: Any, other: Any, close: float) -> str:
             and isinstance(other, float)
             and abs(value - other) <= close * max(1, abs(value))
         )
-        equal = (
-            isinstance(value, Tensor) == isinstance(other, Tensor) and value == other
-        )  # a number is no tensor that holds it
+        # a number is no tensor that holds it
+        equal = isinstance(value, Tensor) == isinstance(other, Tensor) and value == other
         return "" if near or equal else f"is {value!r} in one run and {other!r} in another"
     if value.shape != other.shape or value.dtype != other.dtype:
         return f"is {value.dtype} of shape {tuple(value.shape)} in one run and {other.dtype} of shape {tuple(other.shape)} in another"

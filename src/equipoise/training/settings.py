@@ -62,9 +62,8 @@ class Training(BaseModel):
 
     def rate(self, round: int) -> float:
         """The learning rate of a round, counted from 1; that of `setup` is round 1's."""
-        return float(
-            self.lr * self.lr_decay ** (max(1, round) - 1)
-        )  # round 0, the setup, trains as round 1 does
+        # round 0, the setup, trains as round 1 does
+        return float(self.lr * self.lr_decay ** (max(1, round) - 1))
 
     @property
     def plain_sgd(self) -> bool:

@@ -40,9 +40,8 @@ class Workbench:
     seed: int
     federation: Federation | None = None  # on a performing side only
     device: str = "cpu"
-    overrides: Mapping[str, Mapping[str, Factory]] = field(
-        default_factory=dict
-    )  # model name -> client id -> another architecture
+    # model name -> client id -> another architecture
+    overrides: Mapping[str, Mapping[str, Factory]] = field(default_factory=dict)
     augment: tuple[str, ...] = ()  # of training images
     _free: dict[str, list[Model]] = field(default_factory=dict)
     _lent: list[Model] = field(default_factory=list)
@@ -98,9 +97,8 @@ class Workbench:
         model = Model(net, key)
         self._initial.setdefault(key, model.tree())
         model.takes_single = self._takes_single(net)
-        return model.put(
-            self._initial[key]
-        )  # the trial of a single sample may have moved running statistics
+        # the trial of a single sample may have moved running statistics
+        return model.put(self._initial[key])
 
     def _takes_single(self, net: nn.Module) -> bool:
         if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in net.modules()):

@@ -24,9 +24,8 @@ class Job:
 
     run: str  # the run's id
     experiment: Mapping[str, Any]  # names only
-    allowed: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # what of the user's may be imported, see `imports.Imports.plain`
+    # what of the user's may be imported, see `imports.Imports.plain`
+    allowed: Mapping[str, Any] = field(default_factory=dict)
     protocol: int = PROTOCOL
     version: str = ""
 
@@ -63,19 +62,16 @@ class Request:
     attempt: int = 0
     exchange: int = 0  # 1, 2, ...; 0: measures, writes no state
     state: tuple[str, str] | None = None  # name and digest of the client's last accepted state
-    committed: str | None = (
-        None  # name of its last committed one: the performing side keeps these two
-    )
+    # name of its last committed one: the performing side keeps these two
+    committed: str | None = None
     large: bool = False  # the reply shall not be held in memory
-    after: dict[str, Any] | None = (
-        None  # {"splits", "metrics"}: measure the uploaded model right after training
-    )
+    # {"splits", "metrics"}: measure the uploaded model right after training
+    after: dict[str, Any] | None = None
     die: bool = False  # a simulated fault: the worker process that takes this request is killed
 
     def __post_init__(self) -> None:
-        if not isinstance(
-            self.down, Record
-        ):  # a mapping: refused or made plain here, for every transport
+        # a mapping: refused or made plain here, for every transport
+        if not isinstance(self.down, Record):
             self.down = Down(self.down)
 
 
@@ -113,9 +109,8 @@ class Watcher:
     on_clients: Callable[[str, int, int], None] = lambda step, done, total: None
     on_round: Callable[[Any], None] = lambda record: None
     interrupted: Callable[[], bool] = lambda: False
-    by_place: Counter[str] = field(
-        default_factory=Counter
-    )  # what happened where, "clients@NODE" say; the record of the round takes it
+    # what happened where, "clients@NODE" say; the record of the round takes it
+    by_place: Counter[str] = field(default_factory=Counter)
 
 
 class Transport(Protocol):

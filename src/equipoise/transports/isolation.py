@@ -154,9 +154,8 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         finally:
             inside = False  # from here on an alarm that comes late finds nothing to interrupt
     except (_Alarm, Exception) as error:
-        if not rang or (
-            isinstance(error, _Alarm) and error is not alarm
-        ):  # the step's own, or the alarm of a run around this one
+        # the step's own, or the alarm of a run around this one
+        if not rang or (isinstance(error, _Alarm) and error is not alarm):
             raise
     finally:
         inside = False

@@ -37,9 +37,8 @@ def score(task: Task, outputs: Tensor, y: Tensor, metrics: Sequence[str]) -> dic
         else (values * task.scale + task.centre, truth * task.scale + task.centre)
     )
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # what does not exist has no row, and whoever prints results names the clients
+        # what does not exist has no row, and whoever prints results names the clients
+        warnings.simplefilter("ignore")
         # Errors are told in the target's own unit; the loss is what training minimises.
         found = {
             name: registry.find(name, task).function(*((values, truth) if name == "loss" else own))

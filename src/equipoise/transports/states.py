@@ -75,9 +75,8 @@ class FileStates:
                 self.sure.add(path.parent)
                 self.here[name.partition("-")[0]].append(state_file(name))
         except OSError as error:
-            with suppress(
-                OSError
-            ):  # why it cannot be written may be why there is nothing to remove
+            # why it cannot be written may be why there is nothing to remove
+            with suppress(OSError):
                 partial.unlink()
             raise CannotSave(
                 f"cannot write {path}: {error}; make room or permit writing there, then go on with `equipoise resume`"

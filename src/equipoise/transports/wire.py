@@ -11,9 +11,8 @@ from equipoise.records import Record
 from equipoise.transports.base import Reply, Request, StateRef
 from equipoise.tree import Tree
 
-_REFERENCE = (
-    "$shared "  # in place of a model's name, where no method can put it: this tree was sent before
-)
+# in place of a model's name, where no method can put it: this tree was sent before
+_REFERENCE = "$shared "
 
 
 def trees_in(value: Any) -> list[Tree]:

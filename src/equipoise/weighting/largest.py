@@ -40,7 +40,6 @@ def _kept(numbers: Tensor, count: int) -> Tensor:
     sizes = numbers.abs()
     least = sizes.topk(count).values[-1]
     above, tied = sizes > least, sizes == least
-    room = count - int(
-        above.sum()
-    )  # for the first of those that are exactly as large as the least one kept
+    # for the first of those that are exactly as large as the least one kept
+    room = count - int(above.sum())
     return torch.where(above | (tied & (tied.cumsum(0) <= room)), numbers, 0)

@@ -19,9 +19,8 @@ class Pool:
     classes: int = 0  # 0: the targets are numbers
     site: np.ndarray | None = None
     site_names: tuple[str, ...] = ()
-    features: Callable[[], np.ndarray] | None = (
-        None  # (n, d) flattened inputs, made only if asked for
-    )
+    # (n, d) flattened inputs, made only if asked for
+    features: Callable[[], np.ndarray] | None = None
 
     def __len__(self) -> int:
         return len(self.y)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from equipoise.data import synthetic_patients
 from equipoise.data.dataset import Dataset
+from equipoise.data.patients import synthetic as synthetic_patients
 from equipoise.data.sets import common, digits, domains, hospitals, medical, synthetic
 from equipoise.data.sets.registered import RegisteredSet
 from equipoise.data.sets.store import arrays_of, data_folder, fetch, import_files, prepared_copy

@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from equipoise.data.arrays.user_data import IMAGE_ENDINGS, images_first, opened_image
 from equipoise.data.sets.registered import Arrays
-from equipoise.data.user_data import IMAGE_ENDINGS, images_first, opened_image
 
 MOST_BYTES = 2**26  # of one member
 MOST_MEMBERS = 400_000
@@ -65,9 +65,8 @@ def cinic10(files: dict[str, Path]) -> Arrays:
     for path, read in members(file):
         if path.suffix == ".png" and len(path.parts) >= 3 and path.parts[-3] in found:
             found[path.parts[-3]]["/".join(path.parts[-2:])] = _pixels(read(), 32)
-    kinds = sorted(
-        {name.partition("/")[0] for images in found.values() for name in images}
-    )  # the classes' own order is that of the alphabet
+    # the classes' own order is that of the alphabet
+    kinds = sorted({name.partition("/")[0] for images in found.values() for name in images})
     arrays: Arrays = {}
     for theirs, ours in (("train", "train"), ("valid", "validation"), ("test", "test")):
         if not found[theirs]:

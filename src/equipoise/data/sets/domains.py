@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.data.arrays.transforms import resized
 from equipoise.data.dataset import TEST, TRAIN, Dataset
 from equipoise.data.sets import archives
 from equipoise.data.sets.registered import Arrays, RegisteredSet, dataset, wanted
-from equipoise.data.transforms import resized
 from equipoise.task import Task
 
 OFFICE = ("amazon", "caltech", "dslr", "webcam")

@@ -54,9 +54,8 @@ def _append(url: str, part: Path, progress: Progress | None) -> None:
     try:
         answer = urlopen(request, timeout=TIMEOUT)
     except HTTPError as error:
-        if (
-            error.code == 416
-        ):  # nothing left to send: complete, or larger than the real file, which the checksum tells
+        # nothing left to send: complete, or larger than the real file, which the checksum tells
+        if error.code == 416:
             return
         raise
     with answer:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from equipoise.data.arrays.user_data import images_first
 from equipoise.data.dataset import TEST, TRAIN, VALIDATION, Dataset
-from equipoise.data.user_data import images_first
 from equipoise.task import Task
 
 Arrays = dict[str, np.ndarray]

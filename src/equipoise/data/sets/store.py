@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.data.npz import read_npz
+from equipoise.data.arrays.npz import read_npz
 from equipoise.data.sets.download import Progress, download, md5_of
 from equipoise.data.sets.files import DAMAGED
 from equipoise.data.sets.registered import Arrays, RegisteredSet

@@ -199,9 +199,8 @@ class Cluster:
         for lane in self._crew.lanes:
             for call in lane.asked:
                 missing = going.missing(call.numbers)
-                if going.alone & set(
-                    missing
-                ):  # one of them may hang: together they would be late together, for ever
+                # one of them may hang: together they would be late together, for ever
+                if going.alone & set(missing):
                     missing = missing[:1]
                 old = now - call.began > least + times * going.slowest * len(call.numbers)
                 if (

@@ -21,9 +21,8 @@ class Exchange:
     shared: dict[int, str]  # the trees that more than one request holds, see `wire`
     trees: Any  # and these, packed, or their reference
     alone: set[int] = field(default_factory=set)  # those that were lost once travel alone
-    lost: dict[int, list[str]] = field(
-        default_factory=dict
-    )  # the nodes on which a request lost its actor
+    # the nodes on which a request lost its actor
+    lost: dict[int, list[str]] = field(default_factory=dict)
     late: Counter[int] = field(default_factory=Counter)
     replies: dict[int, Reply] = field(default_factory=dict)
     slowest: float = 0.0

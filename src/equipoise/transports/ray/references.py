@@ -19,9 +19,8 @@ class References:
 
     def __init__(self, ray: Any, files: Path) -> None:
         self.ray, self.files, self.written = ray, files, ServerStates(files)
-        self.held: OrderedDict[str, tuple[Any, int]] = (
-            OrderedDict()
-        )  # name of a state -> its reference and size
+        # name of a state -> its reference and size
+        self.held: OrderedDict[str, tuple[Any, int]] = OrderedDict()
         self.bytes = 0
         self.limit = 0.0
 

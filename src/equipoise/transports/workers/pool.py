@@ -51,14 +51,12 @@ class _Worker:
     started: processes.Process
     sender: Sender
     receiver: Receiver
-    tries: int = (
-        1  # how often a process was started for this place in a row, without one that was ready
-    )
+    # how often a process was started for this place in a row, without one that was ready
+    tries: int = 1
     began: float = 0.0  # when it was sent its job
     ready: bool = False
-    asked: deque[tuple[int, float]] = field(
-        default_factory=deque
-    )  # numbers of its requests, and when each began to be waited for
+    # numbers of its requests, and when each began to be waited for
+    asked: deque[tuple[int, float]] = field(default_factory=deque)
     knows_trees: bool = False
 
     @classmethod
@@ -102,9 +100,8 @@ class Workers:
         assert self.pool.data is not None
         told = share(self.federation, self.pool.data)
         shared = attach(told, self.pool.data)
-        self.federation = replace(
-            self.federation, x=shared.x, y=shared.y
-        )  # this process, too, needs the data once only
+        # this process, too, needs the data once only
+        self.federation = replace(self.federation, x=shared.x, y=shared.y)
         self.job = Record(
             kind="job", number=self.pool.jobs, job=job.text(), files=str(files.absolute()), data=told,
             path=[path or os.getcwd() for path in sys.path],

@@ -61,9 +61,8 @@ class Sender:
             self._free.remove(number)
             return number, None
         descriptor, number = os.memfd_create("equipoise message"), len(self._memories) + 1
-        os.ftruncate(
-            descriptor, -(-total // _IN_LINE) * _IN_LINE
-        )  # headers vary by some bytes; pages come when they are written
+        # headers vary by some bytes; pages come when they are written
+        os.ftruncate(descriptor, -(-total // _IN_LINE) * _IN_LINE)
         self._memories[number] = _map(descriptor)
         return number, descriptor
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.data.codes import STATES
 from equipoise.data.dataset import Dataset
-from equipoise.data.histories import dataset_of
-from equipoise.data.patients import Notes, Records, before_diagnosis
+from equipoise.data.patients.codes import STATES
+from equipoise.data.patients.histories import dataset_of
+from equipoise.data.patients.records import Notes, Records, before_diagnosis
 from equipoise.streams import stream
 
 NAME, SMALL, SMALL_SHARE = "synthetic_patients", "synthetic_patients_small", 0.06
@@ -142,9 +142,8 @@ def _drawn(seed: int, share: float) -> tuple[np.ndarray, np.ndarray, Records, np
         last = np.repeat(age, count)
         when = last - draw.exponential(4.0, len(owner))
         code = np.empty(len(owner), np.int64)
-        near = sick[owner] & (
-            draw.random(len(owner)) < np.exp((when - last) / _NEAR)
-        )  # events that the coming illness has a part in
+        # events that the coming illness has a part in
+        near = sick[owner] & (draw.random(len(owner)) < np.exp((when - last) / _NEAR))
         for ill_ones in (False, True):
             mine = np.flatnonzero(near == ill_ones)
             likely = shares * more if ill_ones else shares
@@ -155,9 +154,8 @@ def _drawn(seed: int, share: float) -> tuple[np.ndarray, np.ndarray, Records, np
             value[mine] = mean + deviation * (
                 draw.normal(size=len(mine)) + calibration + moved * near[mine]
             )
-        after = np.repeat(
-            np.flatnonzero(sick), 2
-        )  # the diagnosis, and an event behind it that must not be seen
+        # the diagnosis, and an event behind it that must not be seen
+        after = np.repeat(np.flatnonzero(sick), 2)
         diagnosis = np.tile([len(codes) - (2 if draw.random() < 0.8 else 1), 0], int(sick.sum()))
         for name, values in (
             ("site", np.full(n, place)), ("sex", (draw.random(n) < 0.5).astype(np.int64)), ("owner", start + np.concatenate([owner, after])),

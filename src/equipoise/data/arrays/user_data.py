@@ -62,9 +62,8 @@ def from_arrays(
         raise ValueError(
             f"data set {name}: expected one label per sample, got {len(x)} samples and labels of shape {y.shape}"
         )
-    with np.errstate(
-        over="ignore"
-    ):  # what is beyond float32 becomes infinite, and is refused as such
+    # what is beyond float32 becomes infinite, and is refused as such
+    with np.errstate(over="ignore"):
         inputs = torch.tensor(
             images_first(x) if x.dtype == np.uint8 and x.ndim > 2 else x.astype(np.float32)
         )
@@ -207,9 +206,8 @@ def opened_image(file: Path | IO[bytes]) -> Iterator[Picture]:
     """An image file, if it is one of a sane size; formats that need a program of their own (EPS) are not opened."""
     from PIL import Image
 
-    if not logging.getLogger(
-        "PIL"
-    ).handlers:  # what its decoders log of damaged bytes is no news: the error says it
+    # what its decoders log of damaged bytes is no news: the error says it
+    if not logging.getLogger("PIL").handlers:
         logging.getLogger("PIL").addHandler(logging.NullHandler())
     shown = file if isinstance(file, Path) else "a packed image"
     try:

@@ -145,9 +145,8 @@ def state_of(postal_code: str) -> str | None:
     ('CA', 'MA', None, 'MA')
     """
     digits = postal_code.strip().partition("-")[0]
-    digits = (
-        digits.zfill(5) if len(digits) == 4 else digits
-    )  # a table program took it for a number and dropped its first 0
+    # a table program took it for a number and dropped its first 0
+    digits = digits.zfill(5) if len(digits) == 4 else digits
     return (
         _STATE_OF.get(digits[:3])
         if digits.isascii() and digits.isdigit() and len(digits) in (3, 5)
@@ -179,9 +178,8 @@ class LabelRule:
     @cached_property
     def _known(self) -> frozenset[tuple[str, str]]:
         both = {(system, bare(code)) for system, code in self.codes}
-        return frozenset(
-            both | {("", code) for _, code in both}
-        )  # an event that tells no system is judged by its code alone
+        # an event that tells no system is judged by its code alone
+        return frozenset(both | {("", code) for _, code in both})
 
     def matches(self, system: str, code: str) -> bool:
         return (system, bare(code)) in self._known or (

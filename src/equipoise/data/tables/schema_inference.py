@@ -10,16 +10,15 @@ from datetime import datetime
 import numpy as np
 import torch
 
+from equipoise.data.arrays.user_data import looks_like_classes
 from equipoise.data.dataset import Dataset
-from equipoise.data.reading import cells_as_text, is_missing
 from equipoise.data.schema import DATES, ColumnSchema, Schema
-from equipoise.data.user_data import looks_like_classes
+from equipoise.data.tables.csv_files import cells_as_text, is_missing
 from equipoise.task import Task
 from equipoise.validation.names import nearest, quoted
 
-ENOUGH = (
-    20  # rows below which nothing is said of a column in which nearly every row has its own value
-)
+# rows below which nothing is said of a column in which nearly every row has its own value
+ENOUGH = 20
 _NAMES_ROWS = re.compile(r"(?:^|[^a-z])(?:id|ids|nr|no|mrn|pid|uuid|guid|index|identifier|number|nummer|patient|case|record|subject|row)(?:$|[^a-z])")  # fmt: skip
 
 

@@ -15,9 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.data.codes import PANCREATIC_CANCER, STATES, SYSTEMS, LabelRule, state_of, system_of
-from equipoise.data.reading import is_missing
-from equipoise.data.record_files import blocks, column_among, moment_of, number_of
+from equipoise.data.patients.codes import (
+    PANCREATIC_CANCER,
+    STATES,
+    SYSTEMS,
+    LabelRule,
+    state_of,
+    system_of,
+)
+from equipoise.data.patients.record_files import blocks, column_among, moment_of, number_of
+from equipoise.data.tables.csv_files import is_missing
 from equipoise.validation.names import checked_name, quoted
 
 OLDEST = 130

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from equipoise.data.arrays.npz import read_npz
+from equipoise.data.arrays.user_data import from_arrays, from_sites
 from equipoise.data.dataset import Column, Dataset
-from equipoise.data.npz import read_npz
-from equipoise.data.reading import Dialect, cells_as_text, column_of, is_missing, read_csv
 from equipoise.data.schema import ColumnSchema, Schema
-from equipoise.data.schema_inference import completed, days, decided, with_schema
-from equipoise.data.user_data import from_arrays, from_sites
+from equipoise.data.tables.csv_files import Dialect, cells_as_text, column_of, is_missing, read_csv
+from equipoise.data.tables.schema_inference import completed, days, decided, with_schema
 from equipoise.validation.names import checked_name, quoted
 
 ENDINGS = (".csv", ".npz", ".parquet")
@@ -186,9 +186,8 @@ def coded(values: np.ndarray, column: ColumnSchema) -> np.ndarray:
         return days(cells_as_text(values), column)
     if column.kind != "category":
         numbers = _numbers(values, column.name)
-        return np.where(
-            np.abs(numbers) > LARGEST, np.nan, numbers
-        )  # infinity is a gap, as a warning says
+        # infinity is a gap, as a warning says
+        return np.where(np.abs(numbers) > LARGEST, np.nan, numbers)
     places = {name: i for i, name in enumerate(column.categories)}
     text = cells_as_text(values)
     return np.array(

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from equipoise.data.arrays.user_data import from_arrays
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Dataset
-from equipoise.data.reading import column_of
 from equipoise.data.schema import schema_from
-from equipoise.data.tables import Sites, Table, by_site, dataset_of
-from equipoise.data.user_data import from_arrays
+from equipoise.data.tables.csv_files import column_of
+from equipoise.data.tables.sites import Sites, Table, by_site, dataset_of
 from equipoise.validation.names import quoted
 
 
@@ -84,9 +84,8 @@ def from_huggingface(
     )
     _check_columns([*wanted, label, *([site] if site else [])], known)
     feature = (getattr(dataset, "features", None) or {}).get(label)
-    classes = tuple(
-        getattr(feature, "names", None) or ()
-    )  # of a ClassLabel, whose cells are numbers
+    # of a ClassLabel, whose cells are numbers
+    classes = tuple(getattr(feature, "names", None) or ())
     name = name or getattr(getattr(dataset, "info", None), "dataset_name", None) or "huggingface"
     if isinstance(inputs, str):
         sites = list(dataset[site]) if site else None

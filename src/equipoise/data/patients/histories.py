@@ -10,7 +10,7 @@ import torch
 
 from equipoise.data.dataset import Dataset
 from equipoise.data.federation import Parts
-from equipoise.data.patients import Records
+from equipoise.data.patients.records import Records
 from equipoise.task import Task
 
 LONGEST = 512  # events of a patient that are kept unless told otherwise, the latest
@@ -72,9 +72,8 @@ def latest(dataset: Dataset, events: int) -> Dataset:
         return dataset
     x, lengths = dataset.x, dataset.x[:, 0, 2].long()
     fits = lengths.clamp(max=events)
-    rows = (
-        1 + (lengths - fits).unsqueeze(1) + torch.arange(events)
-    )  # past a history's end they hold zeros, as before
+    # past a history's end they hold zeros, as before
+    rows = 1 + (lengths - fits).unsqueeze(1) + torch.arange(events)
     made = torch.cat([x[:, :1], x[torch.arange(len(x)).unsqueeze(1), rows]], dim=1)
     made[:, 0, 2] = fits
     note = f"{int((lengths - fits).sum()):,} events of {int((lengths > events).sum()):,} patients were left out: each keeps the latest {events}"

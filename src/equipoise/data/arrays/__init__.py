@@ -1,0 +1,1 @@
+"""Arrays and images: NPZ files, image folders and Python objects as data sets."""

@@ -1,0 +1,1 @@
+"""Patients' records: events over time, medical codes, histories as sequences."""

@@ -1,0 +1,1 @@
+"""Tables: CSV, NPZ and Parquet files of sites, their columns, and the way to model inputs."""
