@@ -6,14 +6,12 @@ import json
 import os
 import shutil
 import sqlite3
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from equipoise import simulate
-from equipoise.cli import main
 from equipoise.experiment import experiment
 from equipoise.report import report
 from equipoise.runs import Run
@@ -22,6 +20,7 @@ from equipoise.storage.files import is_ours
 from equipoise.storage.store import RunError, Store
 from equipoise.transports import inprocess
 from equipoise.transports.base import state_file, state_name
+from tests.helpers.answers import CommandLine, one_sentence
 from tests.helpers.runs import config, stopped
 
 
@@ -327,35 +326,13 @@ def without_record(folder: Path) -> None:
     )
 
 
-class Answer:
-    def __init__(self, capture: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch) -> None:
-        self.capture, self.patch = capture, patch
-
-    def __call__(self, *words: object) -> tuple[object, str]:
-        self.patch.setattr(sys, "argv", ["equipoise", *map(str, words)])
-        self.capture.readouterr()
-        try:
-            main()
-            code: object = 0
-        except SystemExit as end:
-            code = end.code or 0
-        return code, self.capture.readouterr().err
-
-
 @pytest.fixture
-def equipoise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Answer:
-    return Answer(capsys, monkeypatch)
-
-
-def one_sentence(answer: tuple[object, str]) -> None:
-    code, said = answer
-    assert code == 2, said
-    assert said.startswith("error: ") and said.count("\n") == 1 and len(said) < 800, said
-    assert "Traceback" not in said
+def equipoise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    return CommandLine(capsys, monkeypatch)
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_malformed_store_is_one_sentence(case: str, half: Path, equipoise: Answer) -> None:
+def test_a_malformed_store_is_one_sentence(case: str, half: Path, equipoise: CommandLine) -> None:
     BROKEN[case](half)
     for command in (
         "resume",
@@ -369,7 +346,7 @@ def test_a_malformed_store_is_one_sentence(case: str, half: Path, equipoise: Ans
 
 @pytest.mark.parametrize("case", FILES_BROKEN)
 def test_damaged_files_are_one_sentence(
-    case: str, half: Path, equipoise: Answer, tmp_path: Path
+    case: str, half: Path, equipoise: CommandLine, tmp_path: Path
 ) -> None:
     FILES_BROKEN[case](half)
     (tmp_path / "new.csv").write_text("a\n1\n")
@@ -385,7 +362,7 @@ def test_a_run_that_is_deleted_while_it_goes_on_is_one_sentence(
     workers: int,
     made: Path,
     tmp_path: Path,
-    equipoise: Answer,
+    equipoise: CommandLine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "job.yaml").write_text(

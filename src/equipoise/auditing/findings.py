@@ -22,7 +22,9 @@ from equipoise.auditing.divergence import (
     shrinkage,
 )
 from equipoise.auditing.verdict import Measured, Verdict, judge
+from equipoise.storage.files import save_output
 from equipoise.task import Task
+from equipoise.validation.regular_files import check_regular
 
 
 @dataclass(frozen=True)
@@ -83,11 +85,13 @@ class Findings:
         }
 
     def save(self, file: Path) -> None:
-        file.write_text(json.dumps(self.plain(), indent=1) + "\n", encoding="utf-8")
+        """Write the findings as JSON; `read` reads them."""
+        save_output(file, json.dumps(self.plain(), indent=1) + "\n")
 
     @classmethod
     def read(cls, file: Path) -> Findings:
         """What `save` wrote."""
+        check_regular(file)
         try:
             given: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
             counts = np.array([row.pop("labels") for row in given["clients"]], np.int64)

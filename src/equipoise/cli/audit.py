@@ -127,12 +127,13 @@ def save(found: Findings, folder: Path) -> None:
     """The findings and their pictures as files."""
     from equipoise.auditing.pictures import pictures
     from equipoise.report.drawing import encoded
+    from equipoise.storage.files import save_output
 
     folder.mkdir(parents=True, exist_ok=True)
     found.save(folder / "audit.json")
     for name, (_, _, draw) in pictures(found).items():
         for kind in ("png", "svg"):
-            (folder / f"{name}.{kind}").write_bytes(encoded(draw, kind))
+            save_output(folder / f"{name}.{kind}", encoded(draw, kind))
 
 
 def show(found: Findings) -> None:

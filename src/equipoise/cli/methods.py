@@ -54,6 +54,12 @@ def _check(name: str) -> int:
     from equipoise import methods
     from equipoise.cli import output
     from equipoise.testing import check_method
+    from equipoise.testing.small import CLASSES, SIZES
+
+    sizes = ", ".join(f"{client} ({size})" for client, size in SIZES.items())
+    output.say(
+        f"each check trains on made-up images of {CLASSES} classes; clients (samples) unless a check needs others: {sizes}"
+    )
 
     results = check_method(
         methods.make(name), raise_errors=False, on_result=lambda result: output.say(str(result))

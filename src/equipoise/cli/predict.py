@@ -36,9 +36,12 @@ def predict(
 
     from equipoise.runs import Run
     from equipoise.runs.export import predictions
+    from equipoise.validation.regular_files import check_regular
     from equipoise.validation.text import shown
 
     header, rows = predictions(Run(run), data, model, client, allow_import or [])
+    if out is not None:
+        check_regular(out)
     with out.open("w", newline="") if out is not None else nullcontext(sys.stdout) as target:
         writer = csv.writer(target)
         writer.writerow(map(shown, header))

@@ -36,6 +36,7 @@ from equipoise.runs.summary import metrics_of, one_class, undefined
 from equipoise.storage.store import DATABASE, RunError
 from equipoise.task import Task
 from equipoise.validation.names import closest
+from equipoise.validation.regular_files import check_regular
 
 RESULT, FORMAT = "comparison.json", 1
 
@@ -166,6 +167,7 @@ def open_runs(paths: Sequence[Path | str], against: Path | str | None = None) ->
 
 def open_comparison(folder: Path) -> tuple[list[Entry], dict[str, Any]]:
     """The entries of a comparison on disk, and all that was saved of it."""
+    check_regular(folder / RESULT)
     try:
         saved = json.loads((folder / RESULT).read_text())
         number = int(saved["format"])

@@ -18,6 +18,7 @@ from typing import Any
 
 from equipoise.comparison.plan import Cell
 from equipoise.runs import Run
+from equipoise.storage.files import RunError, check_output
 from equipoise.storage.store import DATABASE
 
 LAST_SECONDS = 10.0  # for a process that was told to end
@@ -157,6 +158,10 @@ def _in_child(
     """Why the run failed; None if it did not."""
     log, limit = folder / cell.name / "log.txt", cell.experiment.participation.deadline
     log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        check_output(log)
+    except RunError as error:
+        return str(error)
     last: dict[str, Any] = {}
     try:
         with suppress(BrokenPipeError):

@@ -19,6 +19,7 @@ from equipoise.data.splits import equal_samples, split
 from equipoise.data.tables.schema_inference import with_schema
 from equipoise.streams import stream
 from equipoise.validation.imports import OWN, Imports
+from equipoise.validation.regular_files import check_regular
 
 Split = tuple[Parts, Parts, Parts, np.ndarray]  # training, validation, test, shared test
 
@@ -78,6 +79,7 @@ def load(config: DataConfig, imports: Imports = OWN) -> Dataset:
     if not is_own(config):
         return sets.load(config.name)
     path = Path(config.name)
+    check_regular(path)
     if patients.is_patients(path):
         rule = codes.read_rule(config.codes) if config.codes else codes.PANCREATIC_CANCER
         return histories.dataset_of(

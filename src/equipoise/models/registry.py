@@ -26,6 +26,7 @@ from equipoise.models.papers import (
 from equipoise.models.resnet import resnet10, resnet12
 from equipoise.task import Task
 from equipoise.validation.imports import OWN, Imports
+from equipoise.validation.limits import LAYERS, PARAMETERS, check_limit
 from equipoise.validation.names import nearest, quoted
 
 _FACTORIES: list[Callable[..., Network]] = [
@@ -89,6 +90,7 @@ def build(spec: str | Mapping[str, Any], task: Task, imports: Imports = OWN) -> 
     for option in options:
         _known(option, list(_options(factory)), f"option of model {name!r}")
     try:
+        _check_size(factory, task, options)
         return validate_call(factory)(task, **options)
     except ValidationError as error:
         wrong = "; ".join(
@@ -103,6 +105,17 @@ def build(spec: str | Mapping[str, Any], task: Task, imports: Imports = OWN) -> 
         MemoryError,
     ) as error:  # sizes that cannot be, or that no memory holds
         raise ValueError(f"model {name!r}: {error}") from error
+
+
+def _check_size(factory: Callable[..., Network], task: Task, options: Mapping[str, Any]) -> None:
+    """Refuse a network of absurd size before memory is taken: its file may come from anyone."""
+    for option, value in options.items():
+        if isinstance(value, (list, tuple)):
+            check_limit(LAYERS, len(value), f"layers in {option}")
+    with torch.device("meta"):  # tensors with a shape and without memory
+        network = validate_call(factory)(task, **options)
+    count = sum(parameter.numel() for parameter in network.parameters())
+    check_limit(PARAMETERS, count, "parameters")
 
 
 def _options(factory: Callable[..., Network]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from equipoise.records.coding import decode, encode
 from equipoise.records.record import Record
 from equipoise.tree import FileTensors
+from equipoise.validation.regular_files import check_regular
 
 _BYTES = {
     "BOOL": 1,
@@ -105,6 +106,7 @@ def write(record: Record, path: Path) -> int:
 def read(path: Path, lazy: bool = True) -> Any:
     """The record that `write` saved, ValueError if the file holds none. Lazy: its trees read their tensors from the file when asked."""
     try:
+        check_regular(path)
         with safe_open(path, framework="pt") as file:
             left = set(file.keys())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
@@ -11,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+
+from equipoise.validation.regular_files import special_kind
 
 DATABASE, CONFIGURATION, FILES, LOCK = "run.db", "experiment.yaml", "files", "run.lock"
 AT_A_TIME = 8  # files that are synced or removed together
@@ -24,6 +25,7 @@ _NAME = re.compile(
     r"\.safetensors"
 )
 _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+_READING |= getattr(os, "O_NONBLOCK", 0)  # a pipe is not waited for
 _SUBFOLDER = re.compile(r"[0-9a-f]{2}")
 # Names under which files are written first: safetensors' own, and ours.
 _HALF_WRITTEN = re.compile(
@@ -76,43 +78,91 @@ def names_in(files: Path) -> Iterator[str]:
             yield path.name
 
 
-def refuse_links(folder: Path) -> None:
-    """Refuse a folder in which a name that a run opens or writes is a symbolic link: what it leads to is not part of the run."""
+def check_entries(folder: Path, writing: bool = False) -> None:
+    """Refuse a run's folder in which a name that a run opens leads to anything but a file of its own.
+
+    Args:
+        folder: The folder of a run, which may come from anyone.
+        writing: Whether the run is going to be written. Then no file may have a second name (a hard
+            link) elsewhere, since what is written here would change the file there, too.
+
+    Raises:
+        RunError: If an entry is a symbolic link, a pipe, a socket, a device, a hard link that would
+            be written through, or a rollback journal.
+    """
     if not folder.is_dir():
         return
     # asked by name: files/ itself may hold very many
     inside = [folder / FILES / f"{number:02x}" for number in range(256)]
-    for path in [
-        path for path in sorted(folder.iterdir()) if _WRITTEN.fullmatch(path.name)
-    ] + inside:
-        if path.is_symlink():
-            raise RunError(
-                f"{path} is a symbolic link, which Equipoise does not follow inside a run; put the file or folder itself there"
-            )
+    written = [path for path in sorted(folder.iterdir()) if _WRITTEN.fullmatch(path.name)]
+    for path in written + inside:
+        # Readers write to the shared memory of a database, too: SQLite empties it on opening.
+        _check_entry(path, writing or path.name in (f"{DATABASE}-wal", f"{DATABASE}-shm"))
+    journal = folder / f"{DATABASE}-journal"
+    if os.path.lexists(journal):
+        # SQLite would obey it, and delete any file that it names as the journal of several databases.
+        raise RunError(
+            f"{journal} is a rollback journal, which no run of Equipoise leaves behind; "
+            "it can make SQLite delete files elsewhere, so the run is not opened: remove it"
+        )
+
+
+def _check_entry(path: Path, single: bool) -> None:
+    """Refuse a link or a special file; if `single`, also a file that has another name elsewhere."""
+    try:
+        found = path.lstat()
+    except OSError:  # of another process, and gone by now
+        return
+    if stat.S_ISLNK(found.st_mode):
+        raise RunError(
+            f"{path} is a symbolic link, which Equipoise does not follow inside a run; put the file or folder itself there"
+        )
+    kind = special_kind(found)
+    if kind is not None:
+        raise RunError(f"{path} is {kind}, which no run has; expected a regular file: remove it")
+    if single and stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+        raise RunError(
+            f"{path} is a hard link: it has {found.st_nlink} names, and writing here would change the file under the others, too; "
+            "copy the folder (`cp -r`) and use the copy"
+        )
 
 
 def save_output(path: Path, content: str | bytes) -> None:
-    """Write a report, a model or a card, but not through a symbolic link: a run's folder may come from anyone."""
-    refused = RunError(
-        f"{path} is a symbolic link, which Equipoise does not write through; remove it, or choose another file with --out"
-    )
-    if path.is_symlink():
-        raise refused
-    flags = (
-        os.O_WRONLY
-        | os.O_CREAT
-        | os.O_TRUNC
-        | getattr(os, "O_NOFOLLOW", 0)
-        | getattr(os, "O_BINARY", 0)
-    )
-    try:
-        descriptor = os.open(path, flags, 0o666)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise refused from None
-        raise
-    with os.fdopen(descriptor, "wb") as file:
+    """Write a report, a model or a table, but into a file of its own only.
+
+    A run's folder may come from anyone, so whatever leads elsewhere is refused.
+
+    Raises:
+        RunError: If the path is a symbolic link, a hard link, a pipe, a socket or a device.
+        OSError: If it cannot be written.
+    """
+    check_output(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    flags |= getattr(os, "O_NONBLOCK", 0)
+    with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def check_output(path: Path) -> None:
+    """Refuse to write to a path that leads elsewhere, or to what is no regular file.
+
+    Raises:
+        RunError: If the path is a symbolic link, a hard link, a pipe, a socket or a device.
+    """
+    try:
+        found = path.lstat()
+    except OSError:  # nothing is there yet, or whoever opens it says why it cannot be opened
+        return
+    kind = special_kind(found)
+    if stat.S_ISLNK(found.st_mode):
+        kind = "a symbolic link"
+    elif stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+        kind = "a hard link (a file that has another name, too)"
+    if kind is not None:
+        raise RunError(
+            f"{path} is {kind}, which Equipoise does not write through; remove it, or choose another file with --out"
+        )
 
 
 def digest_of(data: bytes | memoryview) -> str:

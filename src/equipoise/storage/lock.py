@@ -39,7 +39,7 @@ def is_held(folder: Path) -> bool:
     if sys.platform == "win32":  # where a lock can only be tried
         return not _can_be_had(FileLock(folder / LOCK))
     try:
-        descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
+        descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     try:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from filelock import FileLock
 
@@ -23,12 +23,12 @@ from equipoise.storage.files import (
     DATABASE,
     FILES,
     RunError,
+    check_entries,
     digest,
     file_flaw,
     is_left_over,
     is_ours,
     names_in,
-    refuse_links,
     sync,
     unlink,
 )
@@ -54,19 +54,20 @@ class Store:
             raise RunError(
                 f"{folder} is not a run: it has no {DATABASE}; give the folder that `equipoise run` named at its end"
             )
-        refuse_links(folder)
+        check_entries(folder, writing)
         if writing:
             self._lock = acquire(folder)
         try:
-            address = database if writing else f"{database.absolute().as_uri()}?mode=ro"
-            self.db = sqlite3.connect(address, uri=not writing, isolation_level=None, timeout=10)
-            self.db.execute("pragma synchronous = full")
-            # nothing in a stranger's file is to be called
-            self.db.execute("pragma trusted_schema = off")
+            # Everything is checked before SQLite may write: a stranger's file must not make it do so.
+            self.db = self._connected("ro")
             if writing:
                 check_pages(folder, self.db)
             self._check(writing)
             if writing:
+                self.db.close()
+                self.db = self._connected("rw")
+                # A copy made by another tool may have left this mode, in which a kill leaves a journal.
+                self.db.execute("pragma journal_mode = wal")
                 self._migrate()
         except sqlite3.DatabaseError as error:
             self.close()
@@ -75,19 +76,30 @@ class Store:
             self.close()
             raise
 
+    def _connected(self, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
+        """Return a connection to the database, which must be there."""
+        address = f"{(self.folder / DATABASE).absolute().as_uri()}?mode={mode}"
+        db = sqlite3.connect(address, uri=True, isolation_level=None, timeout=10)
+        db.execute("pragma synchronous = full")
+        # nothing in a stranger's file is to be called
+        db.execute("pragma trusted_schema = off")
+        return db
+
     @classmethod
     def create(cls, folder: Path, configuration: str, meta: Mapping[str, Any]) -> Store:
         """A new run; the folder must not hold one already."""
         try:
-            refuse_links(folder)
+            check_entries(folder, writing=True)
             (folder / FILES).mkdir(parents=True, exist_ok=True)
             if (folder / DATABASE).exists():
                 raise RunError(
                     f"{folder} holds a run already; resume it with `equipoise resume {folder}`, choose another --out, or remove it with --overwrite"
                 )
+            _check_no_remains(folder)
             (folder / CONFIGURATION).write_text(configuration)
             fresh = folder / f"{DATABASE}.new"
-            fresh.unlink(missing_ok=True)
+            for ending in ("", "-journal", "-wal", "-shm"):
+                fresh.with_name(fresh.name + ending).unlink(missing_ok=True)
             db = sqlite3.connect(fresh, isolation_level=None)
             db.execute("pragma journal_mode = wal")
             db.executescript(f"begin; {TABLES} {''.join(ADDED.values())} commit;")
@@ -408,3 +420,13 @@ class Store:
             if gone is None
             else f"{gone} was removed from {self.folder} while the run was going on; resume the run, or run anew"
         )
+
+
+def _check_no_remains(folder: Path) -> None:
+    """Refuse a folder with what SQLite would take for changes of the database that is made there."""
+    for ending in ("-wal", "-shm"):
+        path = folder / f"{DATABASE}{ending}"
+        if path.exists():
+            raise RunError(
+                f"{path} belongs to a database that is not there; remove it, or choose another folder with --out"
+            )

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from equipoise import simulate
 from equipoise.client import Client
 from equipoise.data import Federation, Parts, federate, from_sites
 from equipoise.experiment import Experiment
@@ -180,10 +179,8 @@ def no_foreign_data(case: Case) -> None:
                 raise Broken(f"{whose} reaches a sample that is not its own through {path}")
         looked.add(who)
 
-    simulate.run(
-        Experiment(**{**config, "method": probing(case.method, look)}, dataset=dataset),
-        case.folder / "run",
-    )
+    experiment = Experiment(**{**config, "method": probing(case.method, look)}, dataset=dataset)
+    without_notes(experiment, case.folder / "run")
     if looked != {None, *federation.ids}:
         raise Broken(
             f"only {looked} were looked at: some slot was not called with the server or a client"
@@ -207,7 +204,7 @@ def shared_test_set(case: Case) -> None:
         **settings(case.method, case.network, rounds=2, data=data),
         dataset=from_sites(dict(sites())),
     )
-    run = simulate.run(wanted, case.folder / "run")
+    run = without_notes(wanted, case.folder / "run")
     federation = federate(wanted.data, wanted.seed, wanted.dataset)
     places = torch.from_numpy(np.array(federation.shared_test, dtype=np.int64))
     if run.main_model not in run.models():

@@ -13,6 +13,7 @@ from typing import Protocol
 from equipoise.records import CannotSave, Record, dump, parse
 from equipoise.storage.files import digest_of, names_in, sync
 from equipoise.transports.base import StateRef, owner, state_file
+from equipoise.validation.regular_files import check_regular
 
 
 class StateMissing(LookupError):
@@ -52,7 +53,9 @@ class FileStates:
 
     def read(self, name: str, digest: str) -> Record:
         try:
-            data = state_path(self.folder, name).read_bytes()
+            path = state_path(self.folder, name)
+            check_regular(path)
+            data = path.read_bytes()
         except FileNotFoundError:
             raise StateMissing(f"state {name} is not here") from None
         return _parsed(data, name, digest)

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from equipoise.validation.names import quoted
+from equipoise.validation.regular_files import NotRegularFile, check_regular
 
 MOST_BYTES = 1_000_000
 MOST_VALUES = 300_000  # an alias counts as all that it stands for
@@ -30,8 +31,11 @@ class Unreadable(ValueError):
 def read(path: Path | str) -> Any:
     """What a YAML file holds."""
     try:
+        check_regular(path)
         with Path(path).open("rb") as opened:
             raw = opened.read(MOST_BYTES + 1)
+    except NotRegularFile as error:
+        raise Unreadable(str(error)) from None
     except OSError as error:
         raise Unreadable(f"{path} cannot be read: {error.strerror or error}") from error
     if len(raw) > MOST_BYTES:

@@ -15,6 +15,7 @@ from equipoise.comparison.table import Comparison, opened
 from equipoise.report.page import page_of
 from equipoise.report.render import Live, render
 from equipoise.storage.store import RunError
+from equipoise.validation.regular_files import check_regular
 from equipoise.watch.progress import Progress, progress_of
 
 AT_LEAST = 2.0  # seconds between two makings of a page while a run goes on
@@ -142,6 +143,7 @@ def _without_links(comparison: Comparison) -> Comparison:
 
 def open_inside(folder: Path, root: Path) -> Comparison:
     """A comparison, refused if a run that its file names lies elsewhere or behind a symbolic link."""
+    check_regular(folder / RESULT)
     try:
         saved = json.loads((folder / RESULT).read_bytes())
         named = [name for row in saved["entries"] for name in (row["run"], row["alone"]) if name]

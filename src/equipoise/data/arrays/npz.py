@@ -11,6 +11,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from equipoise.validation.names import quoted
+from equipoise.validation.regular_files import check_regular
 
 MOST_SWOLLEN, SMALL = (
     200,
@@ -22,6 +23,7 @@ _MOST_ENTRIES = 2**40  # along one side of an array without any value, whose hea
 
 def read_npz(file: Path) -> dict[str, np.ndarray]:
     """All arrays of an NPZ file; damaged files, serialised Python objects and files that swell beyond reason are refused."""
+    check_regular(file)
     try:
         with zipfile.ZipFile(file) as archive:
             members = [member for member in archive.infolist() if not member.is_dir()]

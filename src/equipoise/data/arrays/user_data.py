@@ -15,6 +15,7 @@ import torch
 from equipoise.data.dataset import Column, Dataset
 from equipoise.task import Task
 from equipoise.validation.names import quoted
+from equipoise.validation.regular_files import check_regular
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -179,9 +180,10 @@ def image_shape(file: Path) -> tuple[int, int, int]:
 
 def image_files(folder: Path) -> list[Path]:
     """FOLDER/SITE/CLASS/image files, in sorted order."""
-    files = sorted(
-        p for p in folder.glob("*/*/*") if p.suffix.lower() in IMAGE_ENDINGS and p.is_file()
-    )
+    named = sorted(path for path in folder.glob("*/*/*") if path.suffix.lower() in IMAGE_ENDINGS)
+    for path in named:
+        check_regular(path)  # an image must not be left out in silence
+    files = [path for path in named if path.is_file()]
     if not files:
         raise ValueError(f"no images found as {folder}/SITE/CLASS/*{{{','.join(IMAGE_ENDINGS)}}}")
     return files
@@ -210,6 +212,8 @@ def opened_image(file: Path | IO[bytes]) -> Iterator[Picture]:
     if not logging.getLogger("PIL").handlers:
         logging.getLogger("PIL").addHandler(logging.NullHandler())
     shown = file if isinstance(file, Path) else "a packed image"
+    if isinstance(file, Path):
+        check_regular(file)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)

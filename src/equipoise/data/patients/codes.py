@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from equipoise.validation.names import quoted
+from equipoise.validation.regular_files import check_regular
 
 # Malignant neoplasm of the pancreas: FedAKD, Appendix H.
 PANCREAS = {
@@ -198,6 +199,7 @@ PANCREATIC_CANCER = LabelRule(
 
 def read_rule(file: Path | str) -> LabelRule:
     """A file of codes: one on a line, or a CSV file with the columns code and system."""
+    check_regular(file)
     with open(file, encoding="utf-8-sig", newline="") as opened:
         lines = [row for row in csv.reader(opened) if any(cell.strip() for cell in row)]
     if not lines:

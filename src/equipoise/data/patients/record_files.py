@@ -11,6 +11,8 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
+from equipoise.validation.regular_files import check_regular
+
 BLOCK = 50_000  # rows of a file that are held as text at a time
 Block = tuple[int, dict[str, list[str]]]  # number of its first row, and cells by column
 
@@ -36,6 +38,8 @@ def blocks(
 
 
 def header_of(file: Path) -> list[str]:
+    """Return the names of a file's columns."""
+    check_regular(file)
     if file.suffix == ".parquet":
         names = [str(name) for name in _parquet(file).schema.names]
     else:

@@ -26,6 +26,7 @@ from equipoise.data.patients.codes import (
 from equipoise.data.patients.record_files import blocks, column_among, moment_of, number_of
 from equipoise.data.tables.csv_files import is_missing
 from equipoise.validation.names import checked_name, quoted
+from equipoise.validation.regular_files import check_regular
 
 OLDEST = 130
 LARGEST = 1e30  # of a value: what lies beyond is no measurement, and its square no number of the network's
@@ -128,7 +129,10 @@ def _subfolders(path: Path) -> list[Path]:
 
 def _both(folder: Path) -> tuple[Path, Path] | None:
     def one(stem: str) -> Path | None:
-        found = [file for ending in ENDINGS if (file := folder / f"{stem}{ending}").is_file()]
+        named = [folder / f"{stem}{ending}" for ending in ENDINGS]
+        for file in named:
+            check_regular(file)
+        found = [file for file in named if file.is_file()]
         if len(found) > 1:
             raise ValueError(
                 f"{folder}: expected one file of {stem}, got {found[0].name} and {found[1].name}; move one of them away"

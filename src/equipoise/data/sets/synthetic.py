@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from equipoise.data.dataset import Dataset
 from equipoise.streams import torch_stream
 from equipoise.task import Task
+from equipoise.validation.limits import check_memory
 
 NAME = "synthetic"
 APART = 3.0  # standard deviations between two centres on average: classes overlap, so that there is something to learn and to miss
@@ -32,6 +33,8 @@ class Synthetic(BaseModel):
 
 def load(made: Synthetic) -> Dataset:
     """Normal clouds around one centre per class; its name says that it is synthetic, wherever it is shown."""
+    numbers = (made.samples + made.classes) * made.features + made.samples
+    check_memory(4 * numbers, f"a synthetic set of {made.samples:,} samples")
     centres = torch.randn(
         made.classes, made.features, generator=torch_stream(made.seed, NAME, "centres")
     )

@@ -16,6 +16,7 @@ from equipoise.data.schema import ColumnSchema, Schema
 from equipoise.data.tables.csv_files import Dialect, cells_as_text, column_of, is_missing, read_csv
 from equipoise.data.tables.schema_inference import completed, days, decided, with_schema
 from equipoise.validation.names import checked_name, quoted
+from equipoise.validation.regular_files import check_regular
 
 ENDINGS = (".csv", ".npz", ".parquet")
 LABELS = ("label", "target", "y")
@@ -25,11 +26,12 @@ Table = dict[str, np.ndarray]
 
 def site_files(folder: Path) -> list[Path]:
     """The site files of a folder, in the order of their names."""
-    return (
-        sorted(p for p in folder.iterdir() if p.suffix.lower() in ENDINGS and p.is_file())
-        if folder.is_dir()
-        else []
-    )
+    if not folder.is_dir():
+        return []
+    named = sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS)
+    for path in named:
+        check_regular(path)  # a site must not be left out in silence
+    return [path for path in named if path.is_file()]
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,7 @@ def _listed(who: str, table: Table, schema: Schema, label: str | None) -> Table:
 
 def read_table(file: Path, dialects: dict[str, Dialect] | None = None) -> Table:
     """The columns of a file; a column of numbers is a float array with NaN for missing cells, any other an array of text."""
+    check_regular(file)
     ending = file.suffix.lower()
     if ending == ".csv":
         table, dialect = read_csv(file)
