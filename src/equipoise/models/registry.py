@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -47,6 +48,7 @@ _FACTORIES: list[Callable[..., Network]] = [
 ]
 ARCHITECTURES = {factory.__name__: factory for factory in _FACTORIES}
 AUTO = "auto"  # in place of a name: the one that the data call for
+SURELY_SMALL = 10_000_000  # networks whose options lead to less than this are not counted
 LEAST_PIXELS = 16  # height and width of images from which on `auto` is a network of convolutions
 
 
@@ -109,9 +111,19 @@ def build(spec: str | Mapping[str, Any], task: Task, imports: Imports = OWN) -> 
 
 def _check_size(factory: Callable[..., Network], task: Task, options: Mapping[str, Any]) -> None:
     """Refuse a network of absurd size before memory is taken: its file may come from anyone."""
+    widths: list[int] = []
     for option, value in options.items():
-        if isinstance(value, (list, tuple)):
-            check_limit(LAYERS, len(value), f"layers in {option}")
+        values = value if isinstance(value, (list, tuple)) else [value]
+        check_limit(LAYERS, len(values), f"layers in {option}")
+        widths += [width for width in values if type(width) is int and width > 0]
+    for width in widths:
+        check_limit(
+            PARAMETERS, width, "parameters"
+        )  # a layer has at least one for each of its units
+    total = sum(widths)
+    # Counting takes a second of imports for convolutions, which small networks do without.
+    if total**2 + total * math.prod(task.shape) <= SURELY_SMALL:
+        return
     with torch.device("meta"):  # tensors with a shape and without memory
         network = validate_call(factory)(task, **options)
     count = sum(parameter.numel() for parameter in network.parameters())

@@ -30,6 +30,7 @@ from equipoise.testing.small import (
     played,
     settings,
     sites,
+    without_notes,
 )
 from equipoise.transports.inprocess import InProcess
 
