@@ -35,12 +35,21 @@ from equipoise.models.registry import AUTO
 from equipoise.records import Record
 from equipoise.runs.run import Run
 from equipoise.server import ServerData
+from equipoise.storage.checkpoint import foreign_tensor
 from equipoise.storage.files import FILES
-from equipoise.storage.form import check_metadata, read_configuration
+from equipoise.storage.form import check_metadata, damaged, read_configuration
 from equipoise.storage.outdated import outdated
 from equipoise.storage.store import RunError, Store
 from equipoise.training.workbench import Workbench, one_thread
-from equipoise.transports.base import Interrupted, Job, Request, Transport, Watcher, state_of
+from equipoise.transports.base import (
+    ClientError,
+    Interrupted,
+    Job,
+    Request,
+    Transport,
+    Watcher,
+    state_of,
+)
 from equipoise.transports.inprocess import InProcess, Loopback
 from equipoise.transports.measuring import PRESENT
 from equipoise.transports.workers.pool import Workers
@@ -167,7 +176,22 @@ def resume(
                 store.go_back(from_round)
             store.sweep()
             on_failure.pop_all()
-            return simulation.go(store, roster, bench, method)
+            try:
+                return simulation.go(store, roster, bench, method)
+            except ClientError as error:
+                wrong = _foreign_tensor(store.folder, bench)
+                if wrong is None:
+                    raise
+                raise damaged(store.folder, wrong) from error
+
+
+def _foreign_tensor(folder: Path, bench: Workbench) -> str | None:
+    """Return the saved tensor that explains why a resumed run failed; None if there is none."""
+    store = Store(folder)
+    try:
+        return foreign_tensor(store, bench.initial)
+    finally:
+        store.close()
 
 
 def on_cluster(address: str | None, trust_network: bool) -> Connect | None:
@@ -269,6 +293,8 @@ class Simulation:
         return Run(
             store.folder,
             Imports(self.wanted.imports.packages).with_names(self.wanted.model_dump(mode="json")),
+            # without the data: a run that is kept must not keep them in memory
+            self.wanted.model_copy(update={"dataset": None}) if self.wanted.local else None,
         )
 
 

@@ -20,6 +20,14 @@ def predict(
     client: Annotated[
         str | None, typer.Option(help="as which client: its personal model and its scaling")
     ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="of two classes: predict the second one from this probability on; default: the more likely one",
+        ),
+    ] = None,
     allow_import: Annotated[
         list[str] | None,
         typer.Option(
@@ -29,7 +37,7 @@ def predict(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="a CSV file; default: print")] = None,
 ) -> None:
-    """Predict with a trained model: one line per sample, with the probability of each class."""
+    """Predict with a trained model: one line per sample, with its identifiers and the probability of each class."""
     import csv
     import sys
     from contextlib import nullcontext
@@ -39,7 +47,7 @@ def predict(
     from equipoise.validation.regular_files import check_regular
     from equipoise.validation.text import shown
 
-    header, rows = predictions(Run(run), data, model, client, allow_import or [])
+    header, rows = predictions(Run(run), data, model, client, allow_import or [], threshold)
     if out is not None:
         check_regular(out)
     with out.open("w", newline="") if out is not None else nullcontext(sys.stdout) as target:

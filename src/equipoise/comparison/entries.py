@@ -35,7 +35,7 @@ from equipoise.runs.reference import (
 from equipoise.runs.summary import metrics_of, one_class, undefined
 from equipoise.storage.store import DATABASE, RunError
 from equipoise.task import Task
-from equipoise.validation.names import closest
+from equipoise.validation.names import closest, quoted
 from equipoise.validation.regular_files import check_regular
 
 RESULT, FORMAT = "comparison.json", 1
@@ -170,7 +170,9 @@ def open_comparison(folder: Path) -> tuple[list[Entry], dict[str, Any]]:
     check_regular(folder / RESULT)
     try:
         saved = json.loads((folder / RESULT).read_text())
-        number = int(saved["format"])
+        number = saved["format"]
+        if type(number) is not int:
+            raise ValueError(number)
         rows = [] if number > FORMAT else [_saved(row) for row in saved["entries"]]
     except (
         KeyError,
@@ -182,7 +184,7 @@ def open_comparison(folder: Path) -> tuple[list[Entry], dict[str, Any]]:
         raise damaged(folder) from None
     if number > FORMAT:
         raise RunError(
-            f"{folder} was written by a newer version (format {number}, this one reads up to {FORMAT}); upgrade equipoise to open it"
+            f"{folder} was written by a newer version (format {quoted(number, 20)}, this one reads up to {FORMAT}); upgrade equipoise to open it"
         )
     if not rows:
         raise RunError(

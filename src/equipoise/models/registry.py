@@ -48,7 +48,7 @@ _FACTORIES: list[Callable[..., Network]] = [
 ]
 ARCHITECTURES = {factory.__name__: factory for factory in _FACTORIES}
 AUTO = "auto"  # in place of a name: the one that the data call for
-SURELY_SMALL = 10_000_000  # networks whose options lead to less than this are not counted
+SURELY_SMALL = 50_000_000  # networks whose options lead to less than this are not counted
 LEAST_PIXELS = 16  # height and width of images from which on `auto` is a network of convolutions
 
 
@@ -112,7 +112,7 @@ def build(spec: str | Mapping[str, Any], task: Task, imports: Imports = OWN) -> 
 def _check_size(factory: Callable[..., Network], task: Task, options: Mapping[str, Any]) -> None:
     """Refuse a network of absurd size before memory is taken: its file may come from anyone."""
     widths: list[int] = []
-    for option, value in options.items():
+    for option, value in {**_options(factory), **options}.items():
         values = value if isinstance(value, (list, tuple)) else [value]
         check_limit(LAYERS, len(values), f"layers in {option}")
         widths += [width for width in values if type(width) is int and width > 0]
@@ -120,7 +120,7 @@ def _check_size(factory: Callable[..., Network], task: Task, options: Mapping[st
         check_limit(
             PARAMETERS, width, "parameters"
         )  # a layer has at least one for each of its units
-    total = sum(widths)
+    total = sum(widths) + task.outputs
     # Counting takes a second of imports for convolutions, which small networks do without.
     if total**2 + total * math.prod(task.shape) <= SURELY_SMALL:
         return

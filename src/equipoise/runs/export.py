@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save
 
@@ -13,7 +14,8 @@ from equipoise.data import inputs_from
 from equipoise.data.patients.histories import inputs_of
 from equipoise.data.preparation import new_images, new_patients
 from equipoise.data.samples import EVALUATION_BATCH
-from equipoise.data.tables.sites import site_files
+from equipoise.data.tables.csv_files import cells_as_text
+from equipoise.data.tables.sites import read_table, site_files
 from equipoise.models.mixture import Head
 from equipoise.models.network import Prepared
 from equipoise.runs.run import Run
@@ -109,15 +111,33 @@ def predictions(
     model: str | None = None,
     client: str | None = None,
     allow_imports: Iterable[str] = (),
+    threshold: float | None = None,
 ) -> tuple[list[str], list[list[Any]]]:
-    """A header and one row per sample: which it is, the predicted class and the probabilities, or the predicted number.
+    """Predict new samples with a model of a run.
 
-    Of images the file says which it is, of patients their id. A folder with one table per site, as in training, is predicted as its sites unless `client` is given.
+    Args:
+        run: A run with a checkpoint.
+        data: A file or folder in the form of the training data. A folder with one table per site is
+            predicted as its sites unless `client` is given.
+        model: The name of a served model; by default the one that clients end up using.
+        client: Whose model and scaling are used.
+        allow_imports: Packages whose code the run's file may name.
+        threshold: Of two classes: the second one is predicted from this probability on.
+
+    Returns:
+        A header and one row per sample: which it is (its number and the identifiers of a table, the
+        file of an image, the id of a patient), the predicted class and the probabilities, or the
+        predicted number.
+
+    Raises:
+        RunError: If the data, the model or the client is not there, or the threshold does not fit.
     """
     if not data.exists():
         raise RunError(
             f"no file {data}; give a CSV or NPZ file with samples in the form of the training data"
         )
+    if threshold is not None:
+        _check_threshold(run, threshold)
     recipe = run.store.meta("recipe")
     if data.is_dir() and recipe["kind"] == "table":
         files = site_files(data)
@@ -126,40 +146,69 @@ def predictions(
                 f"{data} holds no site files; give a CSV, NPZ or Parquet file, or a folder with one per site"
             )
         found = [
-            predictions(run, file, model, client or file.stem, allow_imports) for file in files
+            predictions(run, file, model, client or file.stem, allow_imports, threshold)
+            for file in files
         ]
         rows = [
             [file.name, *row] for file, (_, own) in zip(files, found, strict=True) for row in own
         ]
         return ["file", *found[0][0]], rows
-    name = model or run.main_model
-    net = run.model(name, client, allow_imports=allow_imports)
-    if recipe["kind"] == "histories":
-        patients = new_patients(data, recipe)
-        x, which = inputs_of(patients, recipe), list[Any](patients.ids)
-    else:
-        x = inputs_from(data, recipe, client)
-        which = list(range(len(x)))
-    pictures = recipe["kind"] == "image" and data.suffix != ".npz"
-    if pictures:
-        which = [
-            str(file.relative_to(data)) if data.is_dir() else file.name for file in new_images(data)
-        ]
+    net = run.model(model or run.main_model, client, allow_imports=allow_imports)
+    titles, which, x = _samples(data, recipe, client)
     with torch.no_grad():
         outputs = (
             torch.cat([net(part) for part in torch.split(x, EVALUATION_BATCH)])
             if len(x)
             else torch.zeros(0, run.task.outputs)
         )
-    title = "file" if pictures else "patient" if recipe["kind"] == "histories" else "sample"
     if not run.task.classifies:
-        return [title, "prediction"], [
-            [name, value] for name, value in zip(which, outputs.squeeze(-1).tolist(), strict=True)
-        ]
-    names = list(run.task.class_names) or [str(k) for k in range(run.task.outputs)]
+        values = outputs.squeeze(-1).tolist()
+        rows = [[*names, value] for names, value in zip(which, values, strict=True)]
+        return [*titles, "prediction"], rows
+    classes = list(run.task.class_names) or [str(k) for k in range(run.task.outputs)]
     shares = outputs.softmax(1)
+    best = shares.argmax(1) if threshold is None else (shares[:, 1] >= threshold).long()
     rows = [
-        [name, names[int(k)], *(round(p, 6) for p in row)]
-        for name, k, row in zip(which, shares.argmax(1), shares.tolist(), strict=True)
+        [*names, classes[k], *(round(share, 6) for share in row)]
+        for names, k, row in zip(which, best.tolist(), shares.tolist(), strict=True)
     ]
-    return [title, "prediction", *(f"p({name})" for name in names)], rows
+    return [*titles, "prediction", *(f"p({name})" for name in classes)], rows
+
+
+def _check_threshold(run: Run, threshold: float) -> None:
+    if not run.task.classifies or run.task.outputs != 2:
+        kind = f"{run.task.outputs} classes" if run.task.classifies else "a number"
+        raise RunError(
+            f"--threshold: expected a run with two classes, got one that predicts {kind}; leave it out"
+        )
+    if not 0 <= threshold <= 1:
+        raise RunError(f"--threshold: expected a probability from 0 to 1, got {threshold}")
+
+
+def _samples(
+    data: Path, recipe: dict[str, Any], client: str | None
+) -> tuple[list[str], list[list[Any]], torch.Tensor]:
+    """Return what names a sample (titles, and a row for each sample), and the model's inputs."""
+    if recipe["kind"] == "histories":
+        patients = new_patients(data, recipe)
+        return ["patient"], [[name] for name in patients.ids], inputs_of(patients, recipe)
+    x = inputs_from(data, recipe, client)
+    if recipe["kind"] == "image" and data.suffix != ".npz":
+        files = new_images(data)
+        names = [str(file.relative_to(data)) if data.is_dir() else file.name for file in files]
+        return ["file"], [[name] for name in names], x
+    columns = _identifiers(data, recipe) if recipe["kind"] == "table" else {}
+    cells = [values.tolist() for values in columns.values()]
+    return ["sample", *columns], [list(row) for row in zip(range(len(x)), *cells, strict=True)], x
+
+
+def _identifiers(data: Path, recipe: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Return the columns of a table that tell its rows apart, as text; those that it has."""
+    schema = recipe.get("schema") or {}  # runs of older versions have none
+    names = [
+        column["name"] for column in schema.get("columns", ()) if column.get("kind") == "identifier"
+    ]
+    if not names:
+        return {}
+    table = read_table(data)
+    return {name: cells_as_text(table[name]) for name in names if name in table}

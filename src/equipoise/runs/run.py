@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from equipoise.metrics import registry
 from equipoise.runs.scores import tables
@@ -17,6 +17,9 @@ from equipoise.storage.store import RunError, Store
 from equipoise.task import Task
 from equipoise.validation.imports import Imports, permitted
 from equipoise.validation.names import checked_name
+
+if TYPE_CHECKING:
+    from equipoise.experiment import Experiment
 
 _COLUMNS = (
     "round",
@@ -37,12 +40,27 @@ def _selected(what: str, where: Mapping[str, Any]) -> tuple[str, list[Any]]:
 class Run:
     """The record of an experiment."""
 
-    def __init__(self, folder: str | Path, imports: Imports | None = None) -> None:
-        """Open a run; `imports` is what its configuration may import, if this process gave the experiment itself."""
+    def __init__(
+        self,
+        folder: str | Path,
+        imports: Imports | None = None,
+        experiment: Experiment | None = None,
+    ) -> None:
+        """Open a run.
+
+        Args:
+            folder: Its folder.
+            imports: What its configuration may import, if this process gave the experiment itself.
+            experiment: The experiment that this process has just run, with its Python objects.
+
+        Raises:
+            RunError: If the folder holds no run, or a damaged one.
+        """
         self.folder = Path(folder)
         self.store = Store(self.folder)
         check_metadata(self.folder, self.store.meta)
         self._imports = imports or Imports()
+        self._experiment = experiment
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}, {self.status}, round {self.last_round} of {self.config['rounds']})"
@@ -240,8 +258,8 @@ class Run:
     ) -> Any:
         """A trained model as a loaded torch module: `run.model("global")`, `run.model("personal", client="3")`.
 
-        A run whose model or method was a Python object needs it again: `given` is the experiment it was started with. Code that the run's
-        file names is imported from the packages in `allow_imports` only.
+        A run that is opened from its folder and whose model or method was a Python object needs it again: `given` is the experiment it was
+        started with. The run that `equipoise.run` has just returned still has it. Code that the run's file names is imported from the packages in `allow_imports` only.
         """
         from equipoise.client import Client
         from equipoise.engine.evaluation import alike
@@ -260,8 +278,10 @@ class Run:
                 f"no client {client!r} in {self.folder}; it has {', '.join(self.clients[:12])}"
             )
         try:
-            wanted = given or experiment(
-                self.config, self._imports | permitted(self.config, allow_imports)
+            wanted = (
+                given
+                or self._experiment
+                or experiment(self.config, self._imports | permitted(self.config, allow_imports))
             )
             bench, method = prepare(wanted, self.task, self.clients)
         except ValueError as error:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from equipoise.records import PerClient, Record, Saved, State, read, write
+from equipoise.records import PerClient, Record, Saved, State, read, tensors_of, write
 from equipoise.storage.files import digest, in_subfolder, place
 from equipoise.storage.store import RoundRecord, Store
 from equipoise.tree import Tree
 
 _PLACEHOLDER = "@perclient"
+_LOOKED_AT = 1_000  # files in which the cause of a failure is looked for
 
 
 def save_server(store: Store, state: State, record: RoundRecord) -> Callable[[], State]:
@@ -62,6 +63,47 @@ def load_server(store: Store) -> State:
         owner, _, client = key.partition("\x1f")
         saved.setdefault(owner, {})[client] = file.path
     return State(_settled(dict(read(path, lazy=False)), "", saved))
+
+
+def foreign_tensor(store: Store, initial: Callable[[str], Tree]) -> str | None:
+    """Return which saved tensor no run would write: of another kind or shape than its model's.
+
+    Args:
+        store: The store of a run that failed after it was resumed.
+        initial: The parameters of a model, by its name.
+
+    Returns:
+        A sentence that names file and tensor; None if the files that were looked at are in order.
+    """
+    files = [store.current("server")[""], *store.current("client").values()]
+    for file in files[:_LOOKED_AT]:
+        if file.kept_at != "server":
+            continue
+        for where, tree in tensors_of(read(file.path, lazy=False)):
+            wrong = _misfit(tree, initial) if isinstance(tree, Tree) else None
+            if wrong is not None:
+                return f"{file.path.name}: {where} {wrong}"
+    return None
+
+
+def _misfit(tree: Tree, initial: Callable[[str], Tree]) -> str | None:
+    try:
+        template = initial(tree.model)
+    except KeyError:
+        return None  # a model of the method's own
+    for name in tree:
+        if name not in template:
+            continue
+        found, expected = tree[name], template[name]
+        if (
+            found.is_floating_point() != expected.is_floating_point()
+            or found.shape != expected.shape
+        ):
+            return (
+                f"holds {name} as {found.dtype} of shape {tuple(found.shape)}, where its model has "
+                f"{expected.dtype} of shape {tuple(expected.shape)}"
+            )
+    return None
 
 
 def _lifted(values: Mapping[str, Any], prefix: str, found: dict[str, PerClient]) -> dict[str, Any]:

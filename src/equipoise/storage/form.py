@@ -12,8 +12,13 @@ from typing import Any
 
 from equipoise.storage.files import CONFIGURATION, DATABASE, RunError
 from equipoise.validation.imports import FromFile
+from equipoise.validation.names import quoted
 
 _LONG = ("measurements", "weights", "curves")  # tables with rows for every client of a round
+_MOST = 2**40  # of anything that a run counts
+_LONGEST = 400  # characters of a sentence that holds something from a file
+# Numbers of which every value must be finite; a measured value may be infinite, as a loss may be.
+_FINITE = ("seconds", "share", "virtual_seconds")
 _TYPES = {"integer": int, "real": float, "text": str}
 _WORDS = {int: "a whole number", str: "a text", list: "a list", dict: "a mapping"}
 _METADATA: dict[str, Any] = {
@@ -29,6 +34,8 @@ _CONFIGURATION: dict[str, Any] = {
 
 
 def damaged(folder: Path, what: str) -> RunError:
+    """Return the error for a folder that no version would write; long texts are shortened."""
+    what = what if len(what) <= _LONGEST else f"{what[:_LONGEST]}..."
     return RunError(
         f"{folder} is damaged or not a run of Equipoise: {what}; restore it from a copy or run anew"
     )
@@ -66,16 +73,14 @@ def check_tables(
         if table in _LONG and not whole:
             continue
         # SQLite keeps any type in any column.
-        fits = [
-            f"typeof({name}) = '{kind}'" + ("" if filled else f" or {name} is null")
-            for name, kind, filled in wanted
-        ]
+        fits = [_condition(name, kind, bool(filled)) for name, kind, filled in wanted]
         wrong = db.execute(
             f"select rowid from {table} where not (({') and ('.join(fits)})) limit 1"
         ).fetchone()
         if wrong is not None:
             raise damaged(
-                folder, f"row {wrong[0]} of the table {table!r} holds a value of the wrong type"
+                folder,
+                f"row {wrong[0]} of the table {table!r} holds a value that no run has: of another type, or not finite",
             )
     for cohort, joined in db.execute("select cohort, joined from rounds"):
         for text in (cohort, joined):
@@ -87,6 +92,14 @@ def check_tables(
         for table in _LONG
         for name, kind, filled in columns.get(table, ())
     }
+
+
+def _condition(column: str, kind: str, filled: bool) -> str:
+    """Return what SQLite checks of a column's values: their type, and that they are finite."""
+    fits = f"typeof({column}) = '{kind}'"
+    if column in _FINITE:
+        fits += f" and abs({column}) < 9e999"
+    return fits if filled else f"({fits}) or {column} is null"
 
 
 def read(
@@ -105,6 +118,10 @@ def read(
     for place, name in enumerate(names):
         if name in types and not types[name].issuperset(map(type, map(itemgetter(place), rows))):
             raise damaged(folder, f"a {name!r} in its database is of the wrong type")
+        if name in _FINITE and not all(
+            map(math.isfinite, filter(None, map(itemgetter(place), rows)))
+        ):
+            raise damaged(folder, f"a {name!r} in its database is not a finite number")
     return names, rows
 
 
@@ -119,8 +136,8 @@ def parsed(text: str, folder: Path) -> Any:
     """JSON from the store."""
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):
-        raise damaged(folder, f"{text[:40]!r} in its database is not JSON") from None
+    except (ValueError, TypeError, RecursionError):
+        raise damaged(folder, f"{quoted(text, 40)} in its database is not JSON") from None
 
 
 def check_metadata(folder: Path, meta: Callable[[str], Any]) -> None:
@@ -143,10 +160,26 @@ def check_metadata(folder: Path, meta: Callable[[str], Any]) -> None:
     )  # runs of older versions have none
     if any(type(number) not in (int, float) or not math.isfinite(number) for number in unit):
         wrong = f"centre and scale of its task are {str(unit)[:40]}, not numbers"
+    if wrong is None:
+        wrong = _absurd(metadata)
     if wrong is None and not metadata["clients"]:
         wrong = "its database names no client"
     if wrong is not None:
         raise damaged(folder, wrong)
+
+
+def _absurd(metadata: Mapping[str, Any]) -> str | None:
+    """Return which count of a run no data can have; None if all are possible."""
+    task, sizes = metadata["task"], metadata["sizes"]
+    counts = [*task["shape"], task["outputs"]]
+    if not all(0 < count < _MOST for count in counts):
+        return f"shape and outputs of its task are {quoted(counts, 40)}"
+    counts = [
+        metadata["shared test"],
+        *(count for part in _METADATA["sizes"] for count in sizes[part]),
+    ]
+    wrong = next((count for count in counts if not 0 <= count < _MOST), None)
+    return None if wrong is None else f"its database counts {quoted(wrong, 40)} samples"
 
 
 def read_configuration(folder: Path) -> FromFile:

@@ -36,6 +36,7 @@ from equipoise.storage.form import check_pages, check_tables, damaged, parsed, r
 from equipoise.storage.lock import acquire
 from equipoise.storage.tables import ADDED, BY_ROUND, FORMAT, TABLES, RoundRecord, Stored
 from equipoise.storage.versions import Versions
+from equipoise.validation.names import quoted
 
 __all__ = ["CONFIGURATION", "DATABASE", "FILES", "FORMAT", "RoundRecord", "RunError", "Store"]
 
@@ -123,10 +124,10 @@ class Store:
         """Refuse what a newer version wrote, and what no version would write."""
         version = self.meta("format")
         if type(version) is not int or version < 1:
-            raise damaged(self.folder, f"its format is {version!r}")
+            raise damaged(self.folder, f"its format is {quoted(version)}")
         if version > FORMAT:
             raise RunError(
-                f"{self.folder} was written by a newer version (format {version}, this one reads up to {FORMAT}); upgrade equipoise to open it"
+                f"{self.folder} was written by a newer version (format {quoted(version, 20)}, this one reads up to {FORMAT}); upgrade equipoise to open it"
             )
         tables = TABLES + "".join(text for since, text in ADDED.items() if version >= since)
         self._types = check_tables(self.folder, self.db, tables, whole)
