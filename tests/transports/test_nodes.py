@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The files of nodes, and no other trace of a cluster."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     found = tmp_path / "state" / "equipoise" / "cluster"
@@ -125,7 +129,8 @@ def test_a_head_is_started_on_this_machine_alone_with_a_token_of_its_owner(
         port=7000, cores=2, store=150, environment={"EXTRA": "1", "RAY_worker_niceness": "5"}
     )
     assert (
-        node == nodes.Node(started.pid, "77", "127.0.0.1:7000", str(folder / "token-7000"), True)
+        replace(node, private="")
+        == nodes.Node(started.pid, "77", "127.0.0.1:7000", str(folder / "token-7000"), True)
         and node.alive
     )
     assert (
@@ -174,6 +179,68 @@ def test_a_head_is_started_on_this_machine_alone_with_a_token_of_its_owner(
     nodes.start(port=7000)
     assert (folder / "token-7000").read_text() == token  # made once
     assert not {"--num-cpus", "--object-store-memory"} & set(started.command)
+
+
+def test_what_ray_writes_lies_in_a_folder_of_its_owner_alone_and_goes_with_the_node(
+    started: Started, tmp_path: Path
+) -> None:
+    head = nodes.start(port=7000)
+    given = Path(option(started.command, "--temp-dir"))
+    assert given.parent == Path(head.private) and given.parent.parent == tmp_path
+    assert stat.S_IMODE(given.parent.stat().st_mode) == 0o700
+    token = token_in(tmp_path / "token")
+    nodes.start("127.0.0.1:7000", token=token)
+    assert Path(option(started.command, "--temp-dir")).parent != given.parent
+    given.mkdir()
+    (given / "ray_current_cluster").write_text("127.0.0.1:7000")
+    nodes.end(head)
+    assert not given.parent.exists()
+
+
+def test_the_folder_of_a_killed_node_goes_when_somebody_looks(started: Started) -> None:
+    head = nodes.start(port=7000)
+    started.began = ""
+    assert nodes.here() == [] and not Path(head.private).exists() and not head.file.exists()
+
+
+def test_a_folder_that_is_not_of_a_node_is_not_removed(started: Started, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    node = replace(nodes.start(port=7000), private=str(tmp_path / "mine"))
+    nodes.end(node)
+    assert (tmp_path / "mine").exists()
+
+
+@pytest.mark.parametrize("port", [10002, 15000, 19999])
+def test_a_head_does_not_take_a_port_of_rays_workers(port: int, started: Started) -> None:
+    with pytest.raises(ConfigurationError, match=rf"10002-19999.*got {port}"):
+        nodes.start(port=port)
+    assert not started.command
+    for fine in (10001, 20000):
+        nodes.start(port=fine)
+
+
+def test_a_cluster_whose_head_is_gone_is_told_within_seconds() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        began = time.monotonic()
+        with pytest.raises(ConfigurationError, match=f"no cluster answers at {address}"):
+            looking.look(address, None)
+        assert time.monotonic() - began < looking.ANSWER_DEADLINE
+
+
+@pytest.mark.parametrize("whose", ["pipe", "somebody else's"])
+def test_an_address_that_anybody_may_have_written_is_not_taken(
+    whose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current = tmp_path / "ray_current_cluster"
+    os.mkfifo(current) if whose == "pipe" else current.write_text("10.0.0.1:3")
+    monkeypatch.setattr(connecting, "Path", lambda name: current)
+    if whose != "pipe":
+        monkeypatch.setattr(connecting.os, "getuid", lambda: 12345)
+        os.chown(current, 54321, -1) if os.geteuid() == 0 else None
+    with pytest.raises(ConfigurationError, match="no cluster runs on this machine"):
+        connecting.address_of("auto")
 
 
 def test_a_token_in_the_environment_is_not_handed_on(

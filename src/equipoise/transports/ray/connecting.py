@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -25,16 +26,22 @@ def address_of(given: str) -> str:
         return given
     known = [node.cluster for node in here()]
     with suppress(OSError):
-        known += [
-            os.environ.get("RAY_ADDRESS", ""),
-            Path("/tmp/ray/ray_current_cluster").read_text().strip(),
-        ]
+        known += [os.environ.get("RAY_ADDRESS", ""), _address_of_ray()]
     found = next((address for address in known if ":" in address), None)
     if found is None:
         raise ConfigurationError(
             "--cluster auto: no cluster runs on this machine; start one with `equipoise cluster start --head`"
         )
     return found
+
+
+def _address_of_ray() -> str:
+    """Return the cluster that Ray itself started last; empty if anybody else may have written that."""
+    file = Path("/tmp/ray/ray_current_cluster")
+    found = file.lstat()
+    if not stat.S_ISREG(found.st_mode) or found.st_uid not in (0, os.getuid()):
+        return ""
+    return file.read_text().strip()
 
 
 def token_for(cluster: str) -> Path | None:

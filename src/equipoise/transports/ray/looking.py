@@ -15,7 +15,13 @@ from equipoise.experiment import ConfigurationError
 ANSWER_DEADLINE = 15.0  # seconds for a cluster to answer
 # In a process of its own: Ray ends a process whose cluster does not answer.
 _LOOK = """
-import json, os, sys
+import json, os, socket, sys
+host, _, port = sys.argv[1].rpartition(":")
+try:
+    socket.create_connection((host.strip("[]"), int(port)), 5).close()
+except (OSError, ValueError, OverflowError) as error:
+    print(json.dumps({"unreachable": str(error)}))
+    sys.exit()
 from ray._raylet import AuthenticationTokenLoader, Config, GcsClient
 from ray.exceptions import AuthenticationError
 
@@ -63,11 +69,17 @@ def look(cluster: str, token: Path | None, trust: bool = False) -> dict[str, Any
             [sys.executable, "-P", "-c", _LOOK, cluster, *(["token"] if given else [])],
             env=settings, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_DEADLINE,
         )  # fmt: skip
-        found = json.loads(asked.stdout)["found"]
+        answer = json.loads(asked.stdout)
     except (subprocess.TimeoutExpired, ValueError):
         raise ConfigurationError(
             f"the cluster at {cluster} did not answer within {ANSWER_DEADLINE:.0f} s; see that its head runs and that its ports can be reached"
         ) from None
+    if "unreachable" in answer:
+        raise ConfigurationError(
+            f"no cluster answers at {cluster} ({answer['unreachable']}); "
+            "see that its head runs and that its port can be reached, or start one with `equipoise cluster start --head`"
+        )
+    found = answer["found"]
     if found is None:
         raise ConfigurationError(
             f"the cluster at {cluster} refused the token; copy the file with its token from its head" if given else

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,6 +23,8 @@ from equipoise.transports.workers.processes import HEAP, SINGLE
 from equipoise.version import __version__
 
 PORT = 6379
+WORKER_PORTS = range(10002, 20000)
+PRIVATE = "equipoise-ray-"  # how the names of nodes' own folders begin
 START_DEADLINE = 120.0
 STOP_DEADLINE = 15.0
 # What is smaller travels with a call or its answer; what is larger goes by the object stores, which costs a few milliseconds more.
@@ -61,6 +65,7 @@ class Node:
     cluster: str  # HOST:PORT of the head
     token: str  # the file that holds it
     head: bool
+    private: str = ""  # the folder of this node alone that holds what Ray writes
 
     @property
     def file(self) -> Path:
@@ -89,7 +94,7 @@ def here() -> list[Node]:
             if node.alive:
                 found.append(node)
             else:
-                file.unlink(missing_ok=True)
+                _forget(node)
     return sorted(found, key=lambda node: not node.head)
 
 
@@ -99,6 +104,10 @@ def start(
 ) -> Node:  # fmt: skip
     """Start a head, or a node that joins one; returns when it is part of the cluster. `store`: megabytes of its object store."""
     check_installed()
+    if join is None and port in WORKER_PORTS:
+        raise ConfigurationError(
+            f"--port: expected one outside {WORKER_PORTS[0]}-{WORKER_PORTS[-1]}, which Ray gives to its workers, got {port}; use {PORT}, say"
+        )
     folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     if join is None:
         bind = bind or "127.0.0.1"
@@ -142,6 +151,11 @@ def start(
         environment or {}
     )
     settings.pop("RAY_AUTH_TOKEN", None)
+    # Ray makes its folder writable for everybody, so it lies inside one that only its owner enters. The
+    # path is short: those of sockets may have about 100 characters. Ray's file with the address of the
+    # cluster lies there, too, so one that is left behind sends no other program to a dead cluster.
+    private = tempfile.mkdtemp(prefix=PRIVATE)
+    words += ["--temp-dir", f"{private}/r"]
     command = [
         sys.executable,
         "-P",
@@ -164,7 +178,9 @@ def start(
             start_new_session=True,
             cwd=folder(),
         )
-    node = Node(process.pid, _began(process.pid), cluster, str(token.absolute()), join is None)
+    node = Node(
+        process.pid, _began(process.pid), cluster, str(token.absolute()), join is None, private
+    )
     node.file.write_text(json.dumps(asdict(node)))
     try:
         _until_started(process, log, cluster)
@@ -215,6 +231,13 @@ def end(node: Node) -> None:
             os.killpg(node.pid, signal.SIGKILL)  # a session of its own, see above
     with suppress(ChildProcessError):  # if this very process started it
         os.waitpid(node.pid, 0)
+    _forget(node)
+
+
+def _forget(node: Node) -> None:
+    """Remove the files of a node that has ended."""
+    if Path(node.private).name.startswith(PRIVATE):
+        shutil.rmtree(node.private, ignore_errors=True)
     node.file.unlink(missing_ok=True)
 
 
