@@ -195,3 +195,10 @@ print(check_method(Spread, checks=["one_sample"], networks=["mlp"], raise_errors
         "failed one_sample (mlp): " in done.stdout
         and "spread holds values that are not finite" in done.stdout
     ), done.stderr
+
+
+def test_notes_about_the_data_of_the_checks_are_not_repeated(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    check_method(FedAvg(), checks=["state_round_trips", "repeats"], networks=["mlp"])
+    assert "test rows" not in capsys.readouterr().err

@@ -155,3 +155,51 @@ def test_trying_a_model_changes_neither_mode_nor_statistics(own):
     sys.modules["own_models"].ready = lambda: module
     assert build("own_models:ready", TASK).features is module
     assert module.training and not module[1].training and int(module[1].num_batches_tracked) == 0
+
+
+ABSURD = [
+    {"name": "mlp", "hidden": [1] * 200_000},
+    {"name": "mlp", "hidden": [10**6, 10**6]},
+    {"name": "mlp", "hidden": [2**63]},
+    {"name": "cnn", "width": 10**6},
+    {"name": "cnn", "hidden": 2**62},
+]
+
+
+@pytest.mark.parametrize("spec", ABSURD, ids=lambda spec: spec["name"])
+def test_a_network_of_absurd_size_is_refused_before_memory_is_taken(spec) -> None:
+    # Memory for these would not be there: whoever asked for it would be killed, or get another error.
+    with pytest.raises(
+        ValueError, match="expected at most .* raise the limit with .*EQUIPOISE_MAX"
+    ):
+        build(spec, Task("classification", (1, 8, 8), 3))
+
+
+def test_an_absurd_task_is_refused_too() -> None:
+    with pytest.raises(ValueError, match="EQUIPOISE_MAX_PARAMETERS"):
+        build("mlp", Task("classification", (10**7,), 3))
+    with pytest.raises(ValueError, match="EQUIPOISE_MAX_PARAMETERS"):
+        build("mlp", Task("classification", (3,), 10**8))
+
+
+def test_limits_can_be_raised_and_lowered(monkeypatch) -> None:
+    spec = {"name": "mlp", "hidden": [1] * 1001}
+    with pytest.raises(ValueError, match="at most 1,000 layers in hidden, got 1,001"):
+        build(spec, TASK)
+    monkeypatch.setenv("EQUIPOISE_MAX_LAYERS", "1001")
+    build(spec, TASK)
+    monkeypatch.setenv("EQUIPOISE_MAX_PARAMETERS", "100000")
+    with pytest.raises(ValueError, match="at most 100,000 parameters"):
+        build({"name": "mlp", "hidden": [8000, 10]}, TASK)
+    monkeypatch.setenv("EQUIPOISE_MAX_PARAMETERS", "many")
+    with pytest.raises(ValueError, match="EQUIPOISE_MAX_PARAMETERS: expected a whole number"):
+        build({"name": "mlp", "hidden": [8]}, TASK)
+
+
+def test_counting_a_network_draws_no_random_numbers() -> None:
+    spec, task = {"name": "mlp", "hidden": [6000, 6000]}, TASK
+    torch.manual_seed(1)
+    first = build(spec, task).state_dict()
+    torch.manual_seed(1)
+    features = nn.Sequential(nn.Flatten(), nn.Linear(4, 6000))
+    assert torch.equal(first["features.1.weight"], features[1].weight)

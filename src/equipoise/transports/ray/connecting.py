@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from equipoise.experiment import ConfigurationError
 from equipoise.transports.ray.looking import check_installed, is_loopback, look
-from equipoise.transports.ray.nodes import PORT, TRAVEL, check_token, here
+from equipoise.transports.ray.nodes import PORT, TRAVEL, check_token, folder, here
 
 
 def address_of(given: str) -> str:
@@ -53,6 +54,21 @@ def token_for(cluster: str) -> Path | None:
     return own or (usual if usual.exists() else None)
 
 
+@contextmanager
+def _dumps_to(log: Path) -> Iterator[None]:
+    """Send what Ray's own libraries write to standard error to a file: they write pages of addresses."""
+    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with log.open("w") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
 def connected(given: str, trust_network: bool) -> tuple[Any, str, bool]:
     """Ray, connected to a cluster; the cluster's address; and whether the connection is ours to end."""
     check_installed()
@@ -84,12 +100,13 @@ def connected(given: str, trust_network: bool) -> tuple[Any, str, bool]:
     raylet.Config.initialize("")
     raylet.AuthenticationTokenLoader.instance().reset_cache()
     try:
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level="error",
-            _node_ip_address="127.0.0.1" if is_loopback(address) else None,
-        )
+        with _dumps_to(folder() / "connecting.log"):
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level="error",
+                _node_ip_address="127.0.0.1" if is_loopback(address) else None,
+            )
     except Exception as error:
         raise ConfigurationError(
             f"this machine cannot work with the cluster at {address} ({' '.join(str(error).split())[:200]}); it has to be one of its nodes: "
