@@ -87,6 +87,10 @@ class DataConfig(BaseModel):
     image_size: int | None = Field(
         None, ge=4, le=1024, description="resize images to this height and width"
     )
+    window: tuple[float, float] | None = Field(
+        None,
+        description="image files with more than 8 bits per pixel: the values that become black and white",
+    )
     augment: tuple[str, ...] = Field(
         (), description="for training batches: crop, crop_reflect, flip, rotate"
     )
@@ -133,6 +137,13 @@ class DataConfig(BaseModel):
                 f"expected three shares (train, validation, test) that add up to 1 with a positive first, got {split}"
             )
         return split
+
+    @field_validator("window")
+    @classmethod
+    def _window_has_a_width(cls, window: tuple[float, float] | None) -> tuple[float, float] | None:
+        if window is not None and window[0] >= window[1]:
+            raise ValueError(f"expected a low and a higher value, got {list(window)}")
+        return window
 
     @field_validator("normalise")
     @classmethod
