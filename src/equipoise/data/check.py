@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from equipoise.data.arrays.image_folders import ImageFolder, find_images, findings_about
-from equipoise.data.arrays.images import common_size, read_headers
+from equipoise.data.arrays.images import check_memory, common_size, read_headers
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import TEST, Dataset
 from equipoise.data.patients.records import is_patients
@@ -162,6 +162,7 @@ def _of_images(path: Path, config: DataConfig, every_pixel: bool) -> DataReport:
     channels = max(header.shape[0] for header in headers)
     sizes = sorted({header.shape[1:] for header in headers})
     size = common_size(sizes, config.image_size) or sizes[0]
+    check_memory((len(headers), channels, *size))
     counts = Counter(folder.labels)
     warnings = [
         *(finding.message for finding in findings),

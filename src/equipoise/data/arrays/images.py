@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
 
@@ -129,7 +129,7 @@ def read_images(
         channels, size = channels or first[0], size or first[1:]
     assert channels is not None and size is not None
     shape = (len(files), channels, *size)
-    _check_memory(shape)
+    check_memory(shape)
     images = np.empty(shape, np.uint8)
     report = PixelReport(window)
     positions = {file: position for position, file in enumerate(files)}
@@ -163,7 +163,10 @@ def opened_image(file: Path | IO[bytes]) -> Iterator[Picture]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what Pillow says of damaged EXIF data is no news
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(file, formats=IMAGE_FORMATS) as opened:
+            # Given a path, Pillow 13 maps a plain TIFF file into memory before it exchanges the
+            # sides of a turned image, and mixes up its pixels.
+            source = file.open("rb") if isinstance(file, Path) else nullcontext(file)
+            with source as stream, Image.open(stream, formats=IMAGE_FORMATS) as opened:
                 if opened.width * opened.height > MOST_PIXELS:
                     raise Image.DecompressionBombError
                 yield opened
@@ -199,7 +202,15 @@ def _each(files: Sequence[Path], read: Callable[[Path], _Result]) -> list[_Resul
     return results
 
 
-def _check_memory(shape: tuple[int, ...]) -> None:
+def check_memory(shape: tuple[int, ...]) -> None:
+    """Refuse images that take more memory than one data set may.
+
+    Args:
+        shape: Their number, channels, height and width.
+
+    Raises:
+        ValueError: It names the bytes and what to do.
+    """
     # The pixels, and once more as float32, which is what models take.
     needed = 5 * int(np.prod(shape, dtype=np.float64))
     if needed > most_bytes():
