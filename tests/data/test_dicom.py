@@ -90,6 +90,9 @@ def test_signed_and_coloured_images(tmp_path: Path) -> None:
     ("elements", "said"),
     [
         ({"WindowCenter": 1, "WindowWidth": 0}, r"width 0; state data\.window"),
+        ({"WindowCenter": "1e300", "WindowWidth": "1e300"}, r"width 1e\+300; state data\.window"),
+        ({"RescaleSlope": "1e300"}, "infinity"),
+        ({"SamplesPerPixel": 9}, "one sample per grey pixel"),
         ({"WindowCenter": 1, "WindowWidth": 9, "VOILUTFunction": "SIGMOID"}, "SIGMOID"),
         ({"PhotometricInterpretation": "PALETTE COLOR"}, "PALETTE COLOR"),
         ({"BitsStored": 16}, r"DICOM pixels from 0 to 4095 .*data\.window=\[0,4095\]"),

@@ -157,6 +157,15 @@ def test_files_that_are_not_read_are_counted(root: Path) -> None:
     assert len(from_image_folder(root).x) == 24
 
 
+def test_links_are_followed_but_not_in_circles(root: Path) -> None:
+    put(root.parent / "elsewhere", "cat")
+    put(root, "boston/cat")
+    (root / "york").symlink_to(root.parent / "elsewhere")
+    for place in range(30):
+        (root / f"loop{place}").symlink_to(root)
+    assert from_image_folder(root).site_names == ("boston", "york")
+
+
 def test_test_images_that_are_trained_on_and_classes_that_are_not_are_told(root: Path) -> None:
     put(root, "train/cat")
     put(root, "test/cat")

@@ -110,8 +110,9 @@ def test_a_window_where_nothing_needs_one_is_refused(tmp_path: Path) -> None:
         ValueError, match=r"data\.window: expected a folder of image files, got dig"
     ):
         federate(DataConfig(name="digits", window=(0, 9)), 1)
-    with pytest.raises(ValueError, match="low and a higher"):
-        DataConfig(name=str(path), window=(9, 9))
+    for wrong in ((9, 9), (9, 8), (0, 1e-300), (-1e300, 1e300), (1e9, 1e9 + 1e-4)):
+        with pytest.raises(ValueError, match="low and a higher"):
+            DataConfig(name=str(path), window=wrong)
 
 
 def test_predictions_read_images_as_training_did(tmp_path: Path) -> None:

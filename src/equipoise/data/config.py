@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from equipoise.data.arrays.pixels import is_window
 from equipoise.data.arrays.transforms import NORMALISATIONS, augmentation
 from equipoise.data.schema import Schema, schema_from
 from equipoise.data.sets.synthetic import NAME as SYNTHETIC
@@ -141,8 +142,10 @@ class DataConfig(BaseModel):
     @field_validator("window")
     @classmethod
     def _window_has_a_width(cls, window: tuple[float, float] | None) -> tuple[float, float] | None:
-        if window is not None and window[0] >= window[1]:
-            raise ValueError(f"expected a low and a higher value, got {list(window)}")
+        if window is not None and not is_window(*window):
+            raise ValueError(
+                f"expected a low and a higher value, both below 1e30, got {list(window)}"
+            )
         return window
 
     @field_validator("normalise")

@@ -95,7 +95,7 @@ def check_sites(arrays: Mapping[str, np.ndarray]) -> None:
 
 def _full(high: int) -> int:
     """The largest number that as many bits can hold."""
-    return 2 ** max(high, 1).bit_length() - 1
+    return int(2 ** max(high, 1).bit_length() - 1)
 
 
 def _some(names: list[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.data.arrays.pixels import DeepImage, ImageHeader, Window
+from equipoise.data.arrays.pixels import DeepImage, ImageHeader, Window, is_window
 from equipoise.validation.names import quoted
 
 ENDINGS = (".dcm", ".dicom")
@@ -47,6 +47,10 @@ def read_header(file: Path, most_pixels: int) -> ImageHeader:
         )
     if not grey and _whole(dataset, "BitsAllocated", file) != 8:
         raise ValueError(f"{file}: expected colours of 8 bits; convert the image")
+    if _whole(dataset, "SamplesPerPixel", file) != (1 if grey else 3):
+        raise ValueError(f"{file}: expected one sample per grey pixel, three per coloured one")
+    if _whole(dataset, "BitsAllocated", file) > 32 or _whole(dataset, "BitsStored", file) > 32:
+        raise ValueError(f"{file}: expected at most 32 bits per pixel; convert the image")
     frames = _whole(dataset, "NumberOfFrames", file, 1)
     return ImageHeader(
         (1 if grey else 3, rows, columns), "DICOM" if grey else "8-bit", False, frames
@@ -72,8 +76,12 @@ def read_dicom(file: Path, most_pixels: int) -> DeepImage | np.ndarray:
         raise ValueError(
             f"{file}: expected rescale slope and intercept, got a modality table; convert the image"
         )
+    with np.errstate(
+        over="ignore", invalid="ignore"
+    ):  # what is beyond float32 becomes infinite, and is refused
+        rescaled = values.astype(np.float32) * np.float32(slope) + np.float32(intercept)
     return DeepImage(
-        values.astype(np.float32) * slope + intercept,
+        rescaled,
         "DICOM",
         _stored_range(dataset, slope, intercept, file),
         _window(dataset, file),
@@ -101,15 +109,18 @@ def _window(dataset: Any, file: Path) -> Window | None:
             )
         return None
     kind = str(dataset.get("VOILUTFunction", "") or "LINEAR")
-    if kind == "LINEAR" and width > 1:
-        # DICOM PS3.3 C.11.2.1.2.1
-        return centre - 0.5 - (width - 1) / 2, centre - 0.5 + (width - 1) / 2
-    if kind == "LINEAR_EXACT" and width > 0:
-        return centre - width / 2, centre + width / 2
-    raise ValueError(
-        f"{file}: expected a LINEAR or LINEAR_EXACT window wider than 1, got {quoted(kind)} of width "
-        f"{width:g}; state data.window=[low,high]"
-    )
+    if kind == "LINEAR":  # DICOM PS3.3 C.11.2.1.2.1
+        low, high = centre - 0.5 - (width - 1) / 2, centre - 0.5 + (width - 1) / 2
+    elif kind == "LINEAR_EXACT":
+        low, high = centre - width / 2, centre + width / 2
+    else:
+        low, high = 0.0, 0.0
+    if not is_window(low, high):
+        raise ValueError(
+            f"{file}: expected a LINEAR or LINEAR_EXACT window, got {quoted(kind)} at {centre:g} of width "
+            f"{width:g}; state data.window=[low,high]"
+        )
+    return low, high
 
 
 def _number(dataset: Any, name: str, file: Path) -> float | None:

@@ -35,6 +35,7 @@ PARTS = {
 }
 PART_NAMES = {TRAIN: "training", VALIDATION: "validation", TEST: "test"}
 DEEPEST = 4  # folders between the data folder and an image, at most: site, part, class
+MOST_FILES = 10_000_000
 LAYOUTS = (
     "FOLDER/SITE/CLASS/*, FOLDER/CLASS/*, FOLDER/{train,val,test}/CLASS/* or "
     "FOLDER/SITE/{train,val,test}/CLASS/*"
@@ -93,12 +94,13 @@ def find_images(path: Path) -> ImageFolder:
     _check_depths(path, depths, files)
     depth = max((d for d in depths if 0 < d < DEEPEST), default=0)
     inside = [file for file in files if len(_folders(path, file)) == depth]
+    strays = [file for file in files if len(_folders(path, file)) != depth]
     found = _with_layout(path, inside)
     return replace(
         found,
         findings=(
             *_of_other_files(path, others),
-            *_of_strays(path, [file for file in files if file not in set(inside)]),
+            *_of_strays(path, strays),
             *_of_classes(found),
             *_of_parts(found),
         ),
@@ -179,6 +181,13 @@ def _walk(path: Path) -> tuple[list[Path], list[Path]]:
     pending = [(path, 0)]
     while pending:
         folder, depth = pending.pop()
+        # A link to a folder around it would be walked again and again.
+        if folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve()):
+            continue
+        if len(images) + len(others) + len(pending) > MOST_FILES:
+            raise ValueError(
+                f"{path}: expected at most {MOST_FILES:,} files; use a part of them, or remove links in circles"
+            )
         for entry in os.scandir(folder):
             if entry.name.startswith(".") or entry.name in ("__MACOSX", "Thumbs.db", "desktop.ini"):
                 continue

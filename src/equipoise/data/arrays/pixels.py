@@ -21,6 +21,16 @@ WELL_USED = 1 / 2
 TYPE_RANGE: dict[str, Window] = {"16-bit": (0.0, 65535.0), "float": (0.0, 1.0)}
 
 
+def is_window(low: float, high: float) -> bool:
+    """Return True if float32 can tell the two ends apart and hold what lies between.
+
+    >>> is_window(0, 4095), is_window(5, 5), is_window(0, 1e300)
+    (True, False, False)
+    """
+    largest = max(abs(low), abs(high))
+    return largest < 1e30 and high - low > max(1e-6 * largest, 1e-30)
+
+
 @dataclass(frozen=True)
 class ImageHeader:
     """What a file says about its image before the image is decoded.
@@ -95,7 +105,8 @@ class PixelReport:
         Raises:
             ValueError: If a pixel is not finite.
         """
-        values = image.values.astype(np.float32)
+        with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite
+            values = image.values.astype(np.float32)
         if not np.isfinite(values).all():
             raise ValueError(
                 f"{file}: expected finite pixels, got NaN or infinity; replace them, or the image"
