@@ -95,7 +95,7 @@ def _array(
     place[rows] = np.arange(len(rows))
     x = normalised(dataset.x if len(rows) == len(dataset.x) else dataset.x[rows], name)
     pixels = dataset.x.dtype == torch.uint8
-    recipe = {
+    recipe: dict[str, Any] = {
         "kind": "image" if dataset.image else "array",
         "pixels": pixels,
         "normalise": name,

@@ -139,7 +139,7 @@ def _number(dataset: Any, name: str, file: Path) -> float | None:
 
 def _pixels(dataset: Any, file: Path) -> np.ndarray:
     """The first frame, (height, width) or (height, width, 3)."""
-    from pydicom.pixels import pixel_array
+    from pydicom.pixels.utils import pixel_array
 
     try:
         with warnings.catch_warnings():

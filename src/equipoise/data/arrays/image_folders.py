@@ -22,7 +22,7 @@ from equipoise.data.arrays.pixels import ImageHeader, Window
 from equipoise.data.arrays.user_data import from_arrays
 from equipoise.data.dataset import TEST, TRAIN, VALIDATION, Dataset
 from equipoise.data.findings import Finding
-from equipoise.validation.names import quoted
+from equipoise.validation.names import checked_name, quoted
 
 PARTS = {
     "train": TRAIN,
@@ -177,7 +177,8 @@ def from_image_folder(
 
 def _walk(path: Path) -> tuple[list[Path], list[Path]]:
     """Image files and other files, sorted; hidden ones are nobody's data."""
-    images, others = [], []
+    images: list[Path] = []
+    others: list[Path] = []
     pending = [(path, 0)]
     while pending:
         folder, depth = pending.pop()
@@ -258,6 +259,10 @@ def _with_layout(path: Path, files: Sequence[Path]) -> ImageFolder:
         tuple(one[0] for one in folders) if "SITE" in names else None,
         parts,
     )
+    for name in found.classes:
+        checked_name(name, f"{path}: the class")
+    for name in sorted(set(found.sites or ())):
+        checked_name(name, f"{path}: the site")
     _check_parts(found)
     return found
 

@@ -260,7 +260,7 @@ def _opened(file: Path, report: PixelReport) -> np.ndarray | DeepImage:
             return np.array(upright.convert(target))
         upright.info = dict(opened.info)  # a transparent colour is told there
         layers = upright.convert("RGBA")
-        report.transparent += layers.getchannel("A").getextrema()[0] < 255
+        report.transparent += bool(np.asarray(layers.getchannel("A")).min() < 255)
         white = Image.new("RGBA", layers.size, "white")
         return np.array(Image.alpha_composite(white, layers).convert(target))
 
@@ -286,9 +286,10 @@ def _kind_of_pixels(mode: str, rawmode: str) -> str:
 
 def _rawmode(opened: Picture) -> str:
     """How the pixels lie in the file, in Pillow's words."""
-    if not opened.tile:
+    tiles = getattr(opened, "tile", None)
+    if not tiles:
         return ""
-    how = opened.tile[0][3]
+    how = tiles[0][3]
     return str(how[0]) if isinstance(how, tuple) and how else str(how)
 
 
