@@ -32,7 +32,7 @@ test-slow: .venv/.installed-dev  ## the same checks over far more cases; minutes
 	touch $@
 
 .venv/.installed-dev: .venv/bin/python pyproject.toml constraints.txt
-	$(BIN)/pip install -q -c constraints.txt -e '.[dev,track,tables,cluster]'
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev,track,tables,dicom,cluster]'
 	touch $@ .venv/.installed
 
 bench: .venv/.installed  ## against public simulators and the bound, taking turns round by round; needs EQUIPOISE_DATA

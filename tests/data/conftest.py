@@ -10,6 +10,7 @@ import pytest
 
 from equipoise.data import sets
 from equipoise.data.sets.registered import RegisteredSet
+from tests.helpers.terminal import equipoise as equipoise
 
 
 @pytest.fixture

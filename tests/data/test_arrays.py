@@ -14,16 +14,10 @@ import torch
 from PIL import Image
 
 from equipoise.data import Column, Dataset, from_arrays, from_image_folder, from_sites
-from equipoise.data.arrays import user_data
-from equipoise.data.arrays.user_data import (
-    common_size,
-    image_files,
-    image_shape,
-    images_first,
-    looks_like_classes,
-    opened_image,
-    read_image,
-)
+from equipoise.data.arrays import images
+from equipoise.data.arrays.image_folders import find_images
+from equipoise.data.arrays.images import common_size, opened_image, read_header, read_image
+from equipoise.data.arrays.user_data import images_first, looks_like_classes
 from equipoise.task import Task
 
 CLASSES = Task("classification", (2,), 2, ("no", "yes"))
@@ -320,7 +314,7 @@ def test_grey_pictures_have_one_channel_and_others_three_unless_told(
     mode: str, channels: int, tmp_path: Path
 ) -> None:
     file = saved(tmp_path / "a.png", mode=mode, colour=1 if mode in "1LP" else None)
-    assert image_shape(file) == (channels, 2, 3)
+    assert read_header(file).shape == (channels, 2, 3)
     assert read_image(file).shape == (channels, 2, 3) and read_image(file).dtype == np.uint8
     assert read_image(file, channels=1).shape == (1, 2, 3) and read_image(
         file, channels=3
@@ -333,8 +327,7 @@ def test_a_folder_of_pictures(tmp_path: Path) -> None:
         saved(tmp_path / name, mode="L", colour=10 * place + 1)
     (tmp_path / "a" / "x" / "notes.txt").write_text("no picture")
     (tmp_path / "a" / "x" / "z.png").mkdir()
-    saved(tmp_path / "a" / "0.png")
-    assert [str(file.relative_to(tmp_path)) for file in image_files(tmp_path)] == [
+    assert [str(file.relative_to(tmp_path)) for file in find_images(tmp_path).files] == [
         "a/x/0.png",
         "a/x/1.bmp",
         "a/y/2.jpg",
@@ -362,23 +355,23 @@ def test_pictures_that_are_too_large_or_none_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = saved(tmp_path / "a.png", (4, 5))
-    assert user_data.MOST_PIXELS == 50_000_000
-    monkeypatch.setattr(user_data, "MOST_PIXELS", 20)
-    assert image_shape(file) == (3, 5, 4)
-    monkeypatch.setattr(user_data, "MOST_PIXELS", 19)
+    assert images.MOST_PIXELS == 50_000_000
+    monkeypatch.setattr(images, "MOST_PIXELS", 20)
+    assert read_header(file).shape == (3, 5, 4)
+    monkeypatch.setattr(images, "MOST_PIXELS", 19)
     with pytest.raises(
         ValueError,
         match=r"a\.png: expected an image of at most 19 pixels; this one has more, scale it down",
     ):
-        image_shape(file)
-    monkeypatch.setattr(user_data, "MOST_PIXELS", 10**9)
+        read_header(file)
+    monkeypatch.setattr(images, "MOST_PIXELS", 10**9)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 15)  # Pillow's own bound, a warning there
     with pytest.raises(ValueError, match="this one has more, scale it down"):
-        image_shape(file)
+        read_header(file)
     with pytest.raises(
         ValueError, match=r"absent\.png is not a readable image: No such file or directory"
     ):
-        image_shape(tmp_path / "absent.png")
+        read_header(tmp_path / "absent.png")
     with (
         pytest.raises(
             ValueError,

@@ -88,13 +88,15 @@ def test_files_of_arrays_and_images(tmp_path: Path) -> None:
     assert wide.shape == (1, 3, 4, 6) and wide[0, :, 0, 0].tolist() == pytest.approx([1, 0, 0.2])
 
 
-def test_images_are_found_three_folders_deep(tmp_path: Path) -> None:
+def test_images_are_found_as_deep_as_any_layout_has_them(tmp_path: Path) -> None:
     for name in (
         "b.png",
         "a.JPG",
         "site/c.png",
         "site/class/d.png",
-        "site/class/deeper/e.png",
+        "site/train/class/e.png",
+        "site/train/class/deeper/f.png",
+        "site/class/._d.png",
         "note.txt",
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -104,6 +106,7 @@ def test_images_are_found_three_folders_deep(tmp_path: Path) -> None:
         "b.png",
         "site/c.png",
         "site/class/d.png",
+        "site/train/class/e.png",
     ]
     assert new_images(tmp_path / "missing.png") == [tmp_path / "missing.png"]
     (tmp_path / "empty").mkdir()

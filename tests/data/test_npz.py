@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.lib import format as npy
 
+from equipoise.data import from_tables
 from equipoise.data.arrays import npz
 from equipoise.data.arrays.npz import read_npz
 
@@ -94,17 +95,41 @@ def test_files_that_swell_are_refused_before_they_do(
         else:
             with pytest.raises(
                 ValueError,
-                match=f"got a file of {file.stat().st_size:,} bytes that would swell to {size:,}; it is no data set",
+                match=f"got a file of {file.stat().st_size:,} bytes that would swell to {size:,}; .*EQUIPOISE_MAX_BYTES",
             ):
                 read_npz(file)
-    monkeypatch.setattr(npz, "SMALL", size)
-    monkeypatch.setattr(npz, "_memory", lambda: size)
-    assert len(read_npz(file)) == 2
-    monkeypatch.setattr(npz, "_memory", lambda: size - 1)
-    with pytest.raises(
-        ValueError, match=f"its arrays take {size:,} bytes, more than the memory of this machine"
-    ):
+
+
+def test_the_memory_that_arrays_may_take_is_stated_in_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = array(np.zeros(10_000))
+    file = packed(tmp_path / "a.npz", {"x.npy": content, "y.npy": content}, zipfile.ZIP_DEFLATED)
+    size = 2 * len(content)
+    monkeypatch.setattr(npz, "SMALL", 10)
+    monkeypatch.setattr(npz, "MOST_SWOLLEN", 1)
+    monkeypatch.setenv("EQUIPOISE_MAX_BYTES", str(size))
+    assert len(read_npz(file)) == 2, "whoever states a limit has looked at the file"
+    monkeypatch.setenv("EQUIPOISE_MAX_BYTES", str(size - 1))
+    with pytest.raises(ValueError, match=f"{size - 1:,} bytes, got {size:,}.*EQUIPOISE_MAX_BYTES"):
         read_npz(file)
+    for wrong in ("much", "-1", "0", "1e9"):
+        monkeypatch.setenv("EQUIPOISE_MAX_BYTES", wrong)
+        with pytest.raises(ValueError, match=f"EQUIPOISE_MAX_BYTES: expected .*{wrong}"):
+            read_npz(file)
+
+
+def test_the_limit_holds_for_all_sites_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for site in ("a", "b"):
+        np.savez(tmp_path / f"{site}.npz", x=np.zeros((10, 4)), y=np.arange(10) % 2)
+    monkeypatch.setenv("EQUIPOISE_MAX_BYTES", "1000")
+    assert len(read_npz(tmp_path / "a.npz")) == 2
+    with pytest.raises(ValueError, match="2 NPZ files .* 1,000 bytes together"):
+        from_tables(tmp_path)
+    monkeypatch.setenv("EQUIPOISE_MAX_BYTES", "10000")
+    assert len(from_tables(tmp_path).x) == 20
 
 
 def test_a_file_that_is_not_there_is_told_as_the_system_says(tmp_path: Path) -> None:

@@ -177,4 +177,4 @@ def test_a_broken_picture_is_named(pictures: Path) -> None:
     with pytest.raises(ValueError, match=r"9\.png is not a readable image"):
         from_image_folder(pictures)
     with pytest.raises(ValueError, match="no images found"):
-        from_image_folder(pictures / "east")
+        from_image_folder(pictures / "east" / "cat")

@@ -22,6 +22,7 @@ from equipoise.data import (
 from equipoise.data.arrays import npz
 from equipoise.data.schema import ColumnSchema
 from equipoise.data.tables.sites import coded, dataset_of, read_sites, read_table, site_files
+from equipoise.validation import limits
 
 NORTH = "age,ward,pressure,label\n" + "".join(
     f"{30 + i},{'ab'[i % 2]},{100 + i % 7 if i % 5 else ''},{'sick' if i % 3 else 'well'}\n"
@@ -347,9 +348,9 @@ def test_where_the_memory_is_not_known_arrays_may_be_of_any_size(
     monkeypatch.setattr(
         "os.sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10}[name]
     )
-    assert npz._memory() == 40_960
+    assert limits.most_bytes() == 20_480
     monkeypatch.setattr("os.sysconf", unknown)
-    assert npz._memory() == 2**63
+    assert limits.most_bytes() == 2**62
 
 
 def test_sides_of_arrays_without_values_are_bounded(

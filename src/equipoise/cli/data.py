@@ -123,7 +123,7 @@ def check(
         raise ConfigurationError(
             f"--set: expected settings of data such as data.task=regression, got {wrong[0]}"
         )
-    found = understood(experiment(with_settings({}, given)).data)
+    found = understood(experiment(with_settings({}, given)).data, every_pixel=True)
     if as_json:
         typer.echo(json.dumps({**asdict(found), "schema": found.schema.plain()}, indent=2))
     else:

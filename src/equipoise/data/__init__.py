@@ -7,9 +7,10 @@
 
 from __future__ import annotations
 
+from equipoise.data.arrays.image_folders import from_image_folder
 from equipoise.data.arrays.objects import from_frame, from_huggingface, from_torch
 from equipoise.data.arrays.transforms import augment
-from equipoise.data.arrays.user_data import from_arrays, from_image_folder, from_sites
+from equipoise.data.arrays.user_data import from_arrays, from_sites
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Column, Dataset
 from equipoise.data.federation import Federation, Parts

@@ -6,20 +6,21 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from equipoise.data.arrays.user_data import common_size, image_files, image_shape
+from equipoise.data.arrays.image_folders import ImageFolder, find_images, findings_about
+from equipoise.data.arrays.images import check_memory, common_size, read_headers
 from equipoise.data.config import DataConfig
-from equipoise.data.dataset import Dataset
+from equipoise.data.dataset import TEST, Dataset
 from equipoise.data.patients.records import is_patients
-from equipoise.data.pipeline import is_own, load
+from equipoise.data.pipeline import is_image_folder, is_own, load
 from equipoise.data.schema import INPUTS, ColumnSchema, Schema
 from equipoise.data.tables.csv_files import cells_as_text, column_of, is_missing
 from equipoise.data.tables.schema_inference import is_date, schema_of, with_schema
-from equipoise.data.tables.sites import LARGEST, Sites, dataset_of, read_sites, site_files
+from equipoise.data.tables.sites import LARGEST, Sites, dataset_of, read_sites
 from equipoise.validation.names import quoted
 
 FEW_TESTS = 30  # test rows of a site below which a difference of some percent is noise
@@ -57,20 +58,31 @@ class DataReport:
     guessed: bool  # whether the label was found by its name
     sites: tuple[Site, ...]
     columns: tuple[ColumnReport, ...]
-    files: Mapping[str, str]  # file -> separator, encoding, decimal commas
+    files: Mapping[str, str]  # file -> separator, encoding, decimal commas; of images the layout
     warnings: tuple[str, ...]
     schema: Schema
 
 
-def understood(config: DataConfig, dataset: Dataset | None = None) -> DataReport:
-    """How the data of an experiment are read, before anything is dealt or trained; `dataset`: those given in Python."""
+def understood(
+    config: DataConfig, dataset: Dataset | None = None, every_pixel: bool = False
+) -> DataReport:
+    """Return how the data of an experiment are read, before anything is dealt or trained.
+
+    Args:
+        config: The data section.
+        dataset: Data that were given in Python.
+        every_pixel: True to decode every image file, so that damaged ones are found.
+
+    Raises:
+        ValueError: If the data cannot be read, or only wrongly.
+    """
     path = Path(config.name)
     if dataset is not None:
         return _of_dataset(with_schema(dataset.as_task(config.task), config.schema), config)
     if not is_own(config) or is_patients(path):
         return _of_dataset(with_schema(load(config).as_task(config.task), config.schema), config)
-    if path.is_dir() and not site_files(path):
-        return _of_images(path, config)
+    if is_image_folder(path):
+        return _of_images(path, config, every_pixel)
     sites = read_sites(path, config.site)
     dataset = dataset_of(sites, config.label, config.categorical, config.task, config.schema)
     if sites.arrays:
@@ -140,21 +152,23 @@ def _of_dataset(dataset: Dataset, config: DataConfig) -> DataReport:
     )
 
 
-def _of_images(folder: Path, config: DataConfig) -> DataReport:
-    """A folder of images, by its names and by what the files say of their size; no picture is decoded."""
-    files = image_files(folder)
-    classes = tuple(sorted({file.parent.name for file in files}))
-    shapes = Counter(image_shape(file) for file in files)
-    counts = Counter((file.parent.parent.name, file.parent.name) for file in files)
-    names = sorted({site for site, _ in counts})
-    sites = tuple(
-        _site(name, {one: counts[name, one] for one in classes if counts[name, one]}, config)
-        for name in names
-    )
-    channels = max(shape[0] for shape in shapes)
-    sizes = sorted({shape[1:] for shape in shapes})
+def _of_images(path: Path, config: DataConfig, every_pixel: bool) -> DataReport:
+    """A folder of images, by its names, by its files' headers, and by pixels that are doubtful."""
+    folder = find_images(path)
+    headers = read_headers(folder.files)
+    findings = findings_about(folder, headers, config.window, every_pixel)
+    classes = tuple(folder.classes)
+    sites = _image_sites(folder, config)
+    channels = max(header.shape[0] for header in headers)
+    sizes = sorted({header.shape[1:] for header in headers})
     size = common_size(sizes, config.image_size) or sizes[0]
-    warnings = _of_sites(sites, classes, config)
+    check_memory((len(headers), channels, *size))
+    counts = Counter(folder.labels)
+    warnings = [
+        *(finding.message for finding in findings),
+        *_near_equal(classes, counts, "the classes"),
+        *(_of_sites(sites, classes, config) if folder.sites else _of_pool(sites[0], classes)),
+    ]
     if sizes != [size] and config.image_size is None:
         shown = ", ".join(f"{height}x{width}" for height, width in sizes[:_NAMED])
         have = (
@@ -169,8 +183,63 @@ def _of_images(folder: Path, config: DataConfig) -> DataReport:
         task="classification", classes=classes, shape=(channels, *size)
     )
     return DataReport(
-        folder.name, "classification", None, False, sites, (), {}, tuple(warnings), schema
+        path.name,
+        "classification",
+        None,
+        False,
+        sites,
+        (),
+        {path.name: _layout_in_words(folder, config)},
+        tuple(warnings),
+        schema,
     )
+
+
+def _image_sites(folder: ImageFolder, config: DataConfig) -> tuple[Site, ...]:
+    """The sites of a folder of images, or all of it; test rows are those of an official split."""
+    owners = folder.sites or (folder.path.name,) * len(folder.files)
+    counts = Counter(zip(owners, folder.labels, strict=True))
+    keeps = folder.parts is not None and config.pool != "all"
+    tests = Counter(
+        owner
+        for owner, part in zip(owners, folder.parts or (), strict=False)
+        if part == TEST and keeps
+    )
+    found = []
+    for name in sorted(set(owners)):
+        classes = {one: counts[name, one] for one in folder.classes if counts[name, one]}
+        site = _site(name, classes, config)
+        if keeps:
+            site = replace(site, test=tests[name])
+        elif folder.sites is None:
+            site = replace(site, test=None)
+        found.append(site)
+    return tuple(found)
+
+
+def _layout_in_words(folder: ImageFolder, config: DataConfig) -> str:
+    """How a folder of images was understood, and what follows for a run."""
+    layout = str(folder)
+    if folder.parts is not None and config.pool == "all":
+        layout += " that is not kept (data.pool=all)"
+    if folder.sites is None:
+        partition = "iid" if config.partition == "auto" else config.partition
+        layout += f", dealt to {config.clients or 10} clients by data.partition={partition}"
+    return layout
+
+
+def _of_pool(pool: Site, classes: Sequence[str]) -> list[str]:
+    """Of one pool: whether there is something to learn, and enough to test on."""
+    found = []
+    if len(classes) == 1:
+        found.append(
+            f"all images have the class {quoted(classes[0])}, so there is nothing to learn; add a folder for each other class"
+        )
+    if pool.test is not None and pool.test < FEW_TESTS:
+        found.append(
+            f"there are {pool.test} test images, fewer than {FEW_TESTS}: differences of some percent are noise; collect more"
+        )
+    return found
 
 
 def _sites(dataset: Dataset, config: DataConfig) -> tuple[Site, ...]:

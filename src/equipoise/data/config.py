@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from equipoise.data.arrays.pixels import is_window
 from equipoise.data.arrays.transforms import NORMALISATIONS, augmentation
 from equipoise.data.schema import Schema, schema_from
 from equipoise.data.sets.synthetic import NAME as SYNTHETIC
@@ -87,6 +88,10 @@ class DataConfig(BaseModel):
     image_size: int | None = Field(
         None, ge=4, le=1024, description="resize images to this height and width"
     )
+    window: tuple[float, float] | None = Field(
+        None,
+        description="image files with more than 8 bits per pixel: the values that become black and white",
+    )
     augment: tuple[str, ...] = Field(
         (), description="for training batches: crop, crop_reflect, flip, rotate"
     )
@@ -133,6 +138,15 @@ class DataConfig(BaseModel):
                 f"expected three shares (train, validation, test) that add up to 1 with a positive first, got {split}"
             )
         return split
+
+    @field_validator("window")
+    @classmethod
+    def _window_has_a_width(cls, window: tuple[float, float] | None) -> tuple[float, float] | None:
+        if window is not None and not is_window(*window):
+            raise ValueError(
+                f"expected a low and a higher value, both below 1e30, got {list(window)}"
+            )
+        return window
 
     @field_validator("normalise")
     @classmethod

@@ -46,6 +46,10 @@ class Dataset:
     ] = ()  # what a reader left out or changed, and what else whoever sees results has to know, in sentences
     # what it is made of, as its files or its user said; none: as the samples say
     schema: Schema | None = None
+    # a user's own split: its test part is never trained on unless `pool: all` asks for that
+    keeps_parts: bool = False
+    # of image files: the kinds of their pixels, such as 8-bit
+    pixel_kinds: tuple[str, ...] = ()
 
     def __repr__(self) -> str:  # never a sample: it may stand in an error or a log
         return f"Dataset({self.name!r}, {len(self.x)} samples of shape {self.task.shape}, {self.task.kind})"

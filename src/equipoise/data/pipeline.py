@@ -10,7 +10,7 @@ import numpy as np
 
 from equipoise.data.arrays.transforms import resized
 from equipoise.data.config import DataConfig
-from equipoise.data.dataset import TEST, TRAIN, Dataset
+from equipoise.data.dataset import TEST, TRAIN, VALIDATION, Dataset
 from equipoise.data.federation import Federation, Parts
 from equipoise.data.partitions import Partition, Pool, deal, parse
 from equipoise.data.preparation import prepared
@@ -28,9 +28,12 @@ def federate(
     config: DataConfig, seed: int, dataset: Dataset | None = None, imports: Imports = OWN
 ) -> Federation:
     """Everything the clients of an experiment hold; `dataset` is a user's own in place of config.name, `imports` what config.name may name."""
+    if dataset is not None:
+        _refuse_window(config)
     dataset = (load(config, imports) if dataset is None else dataset).as_task(
         config.task or (config.schema.predicts if config.schema else None)
     )
+    config = with_own_split(config, dataset)
     dataset = with_schema(
         _shortened(_resized(dataset, config.image_size), config.events), config.schema
     )
@@ -67,18 +70,23 @@ def federate(
 def load(config: DataConfig, imports: Imports = OWN) -> Dataset:
     """The data set that a `data:` section names: a registered one, a path to a user's files, or package.module:function that makes one."""
     from equipoise.data import sets
-    from equipoise.data.arrays import user_data
+    from equipoise.data.arrays import image_folders
     from equipoise.data.patients import codes, histories
     from equipoise.data.patients import records as patients
     from equipoise.data.tables import sites as tables
 
+    path = Path(config.name)
+    if config.synthetic is None and is_own(config) and is_image_folder(path):
+        shape = config.schema.shape if config.schema is not None else None
+        square = shape[-1] if shape is not None and shape[-1] == shape[-2] else None
+        return image_folders.from_image_folder(path, config.image_size or square, config.window)
+    _refuse_window(config)
     if config.synthetic is not None:
         return sets.synthetic.load(config.synthetic)
     if is_code(config):
         return _made(config.name, imports)
     if not is_own(config):
         return sets.load(config.name)
-    path = Path(config.name)
     check_regular(path)
     if patients.is_patients(path):
         rule = codes.read_rule(config.codes) if config.codes else codes.PANCREATIC_CANCER
@@ -88,18 +96,53 @@ def load(config: DataConfig, imports: Imports = OWN) -> Dataset:
             config.events,
             source="own files",
         )
-    if path.is_file() or tables.site_files(path):
-        return tables.from_tables(
-            path,
-            label=config.label,
-            site=config.site,
-            categorical=config.categorical,
-            kind=config.task,
-            schema=config.schema,
+    return tables.from_tables(
+        path,
+        label=config.label,
+        site=config.site,
+        categorical=config.categorical,
+        kind=config.task,
+        schema=config.schema,
+    )
+
+
+def is_image_folder(path: Path) -> bool:
+    """Return True if a path of the user's is a folder of images, not of tables or patients.
+
+    Raises:
+        ValueError: If it holds one table beside folders of images, so that either could be meant.
+    """
+    from equipoise.data.arrays.image_folders import holds_images
+    from equipoise.data.patients.records import is_patients
+    from equipoise.data.tables.sites import site_files
+
+    if not path.is_dir() or is_patients(path):
+        return False
+    files = site_files(path)
+    if len(files) == 1 and holds_images(path):
+        raise ValueError(
+            f"{path} holds the table {files[0].name} and folders of images; move the table elsewhere to use the images, "
+            "or name the table itself as data"
         )
-    shape = config.schema.shape if config.schema is not None else None
-    square = shape[-1] if shape is not None and shape[-1] == shape[-2] else None
-    return user_data.from_image_folder(path, config.image_size or square)
+    return not files
+
+
+def with_own_split(config: DataConfig, dataset: Dataset) -> DataConfig:
+    """Return the configuration that keeps a user's official split, unless `pool: all` deals everything.
+
+    Clients that are sites are tested on their site's test part, others on one test set for all.
+    """
+    if not dataset.keeps_parts or config.test != "local" or config.pool == "all":
+        return config
+    sites = dataset.site is not None and config.partition in ("auto", "natural")
+    return config.model_copy(update={"test": "site" if sites else "global"})
+
+
+def _refuse_window(config: DataConfig) -> None:
+    if config.window is not None:
+        raise ValueError(
+            f"data.window: expected a folder of image files, got {config.name}; leave it out, or scale the numbers yourself"
+        )
 
 
 def is_code(config: DataConfig) -> bool:
@@ -183,7 +226,10 @@ def _pool(
         shared = np.flatnonzero(dataset.part == TEST)
     pool = everything
     if dataset.part is not None and (config.pool == "train" or keeps_official):
-        pool = np.flatnonzero(dataset.part == TRAIN)
+        # a user's validation images are dealt too: `_split` keeps them apart
+        pool = np.flatnonzero(
+            dataset.part != TEST if dataset.keeps_parts else dataset.part == TRAIN
+        )
     elif config.pool == "train":
         raise ValueError(
             f"pool: train needs an official split, which data set {dataset.name} has not; use pool: all"
@@ -260,9 +306,14 @@ def _split(
         return *split(dealt.parts, config.split, seed, strata, groups), shared
     train_share, validation_share, _ = config.split
     known = train_share + validation_share
-    train, validation, test = split(
-        dealt.parts, (train_share / known, validation_share / known, 0.0), seed, strata, groups
-    )
+    if dataset.keeps_parts and dataset.part is not None and (dataset.part == VALIDATION).any():
+        part = dataset.part[dealt.parts.index]
+        train, validation = dealt.parts.where(part == TRAIN), dealt.parts.where(part == VALIDATION)
+        test = dealt.parts.where(part == TEST)
+    else:
+        train, validation, test = split(
+            dealt.parts, (train_share / known, validation_share / known, 0.0), seed, strata, groups
+        )
     if config.test == "site":
         assert dataset.site is not None and dataset.part is not None  # _pool has checked
         site_of = [dataset.site[rows[0]] if len(rows) else -1 for rows in dealt.parts]

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.data.arrays.images import IMAGE_ENDINGS, read_images
 from equipoise.data.arrays.npz import read_npz
 from equipoise.data.arrays.transforms import NORMALISATIONS, normalised, resized
-from equipoise.data.arrays.user_data import IMAGE_ENDINGS, images_first, read_image
+from equipoise.data.arrays.user_data import images_first
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Dataset
 from equipoise.data.federation import Federation, Parts
@@ -94,12 +95,16 @@ def _array(
     place[rows] = np.arange(len(rows))
     x = normalised(dataset.x if len(rows) == len(dataset.x) else dataset.x[rows], name)
     pixels = dataset.x.dtype == torch.uint8
-    recipe = {
+    recipe: dict[str, Any] = {
         "kind": "image" if dataset.image else "array",
         "pixels": pixels,
         "normalise": name,
         "shape": list(x.shape[1:]),
     }
+    if dataset.pixel_kinds:
+        recipe["pixel_kinds"] = list(dataset.pixel_kinds)
+    if config.window is not None:
+        recipe["window"] = list(config.window)
     return (
         x,
         rows,
@@ -269,15 +274,28 @@ def new_images(data: Path) -> list[Path]:
         return [data]
     files = sorted(
         file
-        for depth in ("*", "*/*", "*/*/*")
+        for depth in ("*", "*/*", "*/*/*", "*/*/*/*")
         for file in data.glob(depth)
-        if file.suffix.lower() in IMAGE_ENDINGS
+        if file.suffix.lower() in IMAGE_ENDINGS and not file.name.startswith(".") and file.is_file()
     )
     if not files:
         raise ValueError(
             f"no images found in {data}, nor in folders inside it; expected {', '.join(IMAGE_ENDINGS)}"
         )
     return files
+
+
+def _images(files: list[Path], recipe: dict[str, Any]) -> np.ndarray:
+    """New images, read as those of training were; runs of older versions have no window."""
+    channels, height, width = recipe["shape"]
+    window = recipe.get("window")
+    trained = recipe.get("pixel_kinds", ())
+    images, report = read_images(
+        files, (height, width), channels, tuple(window) if window else None, trained
+    )
+    for finding in report.findings():
+        logging.getLogger("equipoise").warning(finding.message)
+    return images
 
 
 def _values(data: Path | np.ndarray | Tensor, recipe: dict[str, Any]) -> np.ndarray:
@@ -288,10 +306,7 @@ def _values(data: Path | np.ndarray | Tensor, recipe: dict[str, Any]) -> np.ndar
                 raise ValueError(f"{data} has no array x; it has {', '.join(stored)}")
             data = stored["x"]
         elif recipe["kind"] == "image":
-            channels, height, width = recipe["shape"]
-            return np.stack(
-                [read_image(file, (height, width), channels) for file in new_images(data)]
-            )
+            return _images(new_images(data), recipe)
         else:
             raise ValueError(f"expected an NPZ file with an array x, got {data}")
     values = np.asarray(data)

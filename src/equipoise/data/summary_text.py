@@ -26,6 +26,8 @@ def in_words(found: DataReport) -> list[str]:
         lines.append(
             f"{_some([column.name for column in found.columns if column.becomes == how])}: {how}"
         )
+    if found.schema.shape is not None:  # of image files, how their folders were understood
+        lines += [f"read as {layout}" for layout in found.files.values()]
     return [*lines, *(f"warning: {warning}" for warning in found.warnings)]
 
 

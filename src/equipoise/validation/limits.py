@@ -6,6 +6,7 @@ import os
 
 LAYERS = "EQUIPOISE_MAX_LAYERS"
 PARAMETERS = "EQUIPOISE_MAX_PARAMETERS"
+BYTES = "EQUIPOISE_MAX_BYTES"
 _DEFAULTS = {LAYERS: 1_000, PARAMETERS: 1_000_000_000}
 
 
@@ -44,18 +45,39 @@ if they are wanted, raise the limit with the environment variable EQUIPOISE_MAX_
         )
 
 
+def most_bytes() -> int:
+    """Return how many bytes the arrays of one data set may take.
+
+    The environment variable EQUIPOISE_MAX_BYTES says it. Without it, half of the machine's
+    memory may be taken, because arrays are copied at least once on their way into a model.
+
+    Raises:
+        ValueError: If the variable is no whole number of at least 1.
+    """
+    return limit(BYTES) if bytes_are_stated() else memory() // 2
+
+
+def bytes_are_stated() -> bool:
+    """Return True if the user set the limit on bytes."""
+    return bool(os.environ.get(BYTES, "").strip())
+
+
+def memory() -> int:
+    """Return the bytes of memory of this machine; 2**63 where that is not known."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 2**63
+
+
 def check_memory(size: int, what: str) -> None:
     """Refuse data of so many bytes if they exceed the memory of this machine.
 
     Raises:
         ValueError: If they do.
     """
-    try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # a system that does not tell
-        return
-    if size > memory:
+    if size > memory():
         raise ValueError(
             f"{what} would take {size / 2**30:,.1f} GB, more than the memory of this machine "
-            f"({memory / 2**30:,.1f} GB); use a smaller one"
+            f"({memory() / 2**30:,.1f} GB); use a smaller one"
         )

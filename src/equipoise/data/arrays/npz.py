@@ -5,29 +5,37 @@ from __future__ import annotations
 import math
 import os
 import zipfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from numpy.lib import format as npy
 
+from equipoise.validation.limits import BYTES, bytes_are_stated, most_bytes
 from equipoise.validation.names import quoted
 from equipoise.validation.regular_files import check_regular
 
-MOST_SWOLLEN, SMALL = (
-    200,
-    2**28,
-)  # how many times larger than its file the content may be, if it has more bytes than SMALL
+# How many times larger than its file the content may be, if it has more bytes than SMALL.
+MOST_SWOLLEN, SMALL = 200, 2**28
 KINDS = "biufUS"  # booleans, numbers, text
 _MOST_ENTRIES = 2**40  # along one side of an array without any value, whose header may say anything
 
 
 def read_npz(file: Path) -> dict[str, np.ndarray]:
-    """All arrays of an NPZ file; damaged files, serialised Python objects and files that swell beyond reason are refused."""
+    """Return all arrays of an NPZ file.
+
+    Raises:
+        ValueError: If it is damaged, holds serialised Python objects, or would take more memory
+            than EQUIPOISE_MAX_BYTES allows.
+    """
     check_regular(file)
+    most = most_bytes()
     try:
         with zipfile.ZipFile(file) as archive:
             members = [member for member in archive.infolist() if not member.is_dir()]
-            _check_size(file, sum(member.file_size for member in members))
+            _check_size(file, sum(member.file_size for member in members), most)
             return {
                 member.filename.removesuffix(".npy"): _array(archive, member, file)
                 for member in members
@@ -46,15 +54,62 @@ class _Refused(Exception):
     """A file that is whole but not what may be read; the sentence is for the user."""
 
 
-def _check_size(file: Path, size: int) -> None:
-    on_disk = os.stat(file).st_size
-    if size > SMALL and size > MOST_SWOLLEN * on_disk:
-        raise _Refused(
-            f"{file}: expected arrays, got a file of {on_disk:,} bytes that would swell to {size:,}; it is no data set"
+def check_sizes(files: Sequence[Path]) -> None:
+    """Refuse NPZ files that together take more memory than one data set may.
+
+    Raises:
+        ValueError: It names the sizes and what to do. Damaged files are left to `read_npz`.
+    """
+    total = 0
+    for file in files:
+        with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
+            total += sum(member.file_size for member in archive.infolist())
+    if total > most_bytes():
+        raise ValueError(
+            f"{len(files)} NPZ files such as {files[0]}: expected arrays of at most {most_bytes():,} bytes together, got {total:,}; "
+            f"use a part of them, or set {BYTES} to more bytes"
         )
-    if size > _memory():
+
+
+def named_columns(file: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays of a file with the columns of `x` under their `feature_names`.
+
+    Raises:
+        ValueError: If names do not fit the columns, are repeated, or are those of other arrays.
+    """
+    others = {name: array for name, array in arrays.items() if name != "feature_names"}
+    names = [str(name) for name in arrays.get("feature_names", np.array([])).reshape(-1)]
+    if not names or "x" not in others:
+        return others
+    x = others.pop("x")
+    if x.ndim != 2 or x.shape[1] != len(names):
+        raise ValueError(
+            f"{file}: expected x to have a column for each of {len(names)} feature_names, got the shape {x.shape}"
+        )
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise ValueError(
+            f"{file}: expected feature_names that differ, got {quoted(repeated[0])} {names.count(repeated[0])} times; rename them"
+        )
+    taken = [name for name in names if name in others]
+    if taken:
+        raise ValueError(
+            f"{file}: {quoted(taken[0])} is one of its feature_names and an array of its own; rename the feature, "
+            "or leave it out if it is the label"
+        )
+    return {**{name: x[:, column] for column, name in enumerate(names)}, **others}
+
+
+def _check_size(file: Path, size: int, most: int) -> None:
+    on_disk = os.stat(file).st_size
+    if size > SMALL and size > MOST_SWOLLEN * on_disk and not bytes_are_stated():
         raise _Refused(
-            f"{file}: its arrays take {size:,} bytes, more than the memory of this machine; use a part of them"
+            f"{file}: expected arrays, got a file of {on_disk:,} bytes that would swell to {size:,}; if that is right, "
+            f"set {BYTES} to at least as many bytes"
+        )
+    if size > most:
+        raise _Refused(
+            f"{file}: expected arrays of at most {most:,} bytes, got {size:,}; use a part of them, or set {BYTES} to more"
         )
 
 
@@ -80,11 +135,3 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path) -> np.
             )
     with archive.open(member) as opened:
         return npy.read_array(opened, allow_pickle=False)
-
-
-def _memory() -> int:
-    """Bytes of memory that this machine has; without bound where that is not known."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 2**63

@@ -10,7 +10,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from equipoise.data.arrays.user_data import IMAGE_ENDINGS, images_first, opened_image
+from equipoise.data.arrays.images import IMAGE_ENDINGS, opened_image
+from equipoise.data.arrays.user_data import images_first
 from equipoise.data.sets.registered import Arrays
 
 MOST_BYTES = 2**26  # of one member

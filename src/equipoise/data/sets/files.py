@@ -131,7 +131,7 @@ def cifar(files: dict[str, Path]) -> Arrays:
 
 def cifar_sheets(arrays: Arrays) -> Arrays:
     """CIFAR-10 packed losslessly as WebP sheets of 50 x 100 images, unpacked."""
-    from equipoise.data.arrays.user_data import opened_image
+    from equipoise.data.arrays.images import opened_image
 
     unpacked: Arrays = {}
     for part in ("train", "test"):

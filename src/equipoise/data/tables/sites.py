@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.data.arrays.npz import read_npz
+from equipoise.data.arrays.npz import check_sizes, named_columns, read_npz
 from equipoise.data.arrays.user_data import from_arrays, from_sites
 from equipoise.data.dataset import Column, Dataset
 from equipoise.data.schema import ColumnSchema, Schema
@@ -67,6 +67,7 @@ def read_sites(path: Path, site: str | None = None) -> Sites:
         raise ValueError(
             f"{path} holds no site files; expected one {', '.join(ENDINGS)} file per site"
         )
+    check_sizes([file for file in files if file.suffix.lower() == ".npz"])
     dialects: dict[str, Dialect] = {}
     tables = {
         checked_name(file.stem, "the site of a file") if path.is_dir() else file.stem: read_table(
@@ -217,8 +218,7 @@ def _from_site_arrays(path: Path, tables: Mapping[str, Table], kind: str | None)
 
 def _npz(file: Path) -> Table:
     arrays = read_npz(file)
-    names = [str(n) for n in arrays.pop("feature_names", np.array([])).reshape(-1)]
-    shapes = {name: a.shape for name, a in arrays.items()}
+    shapes = {name: a.shape for name, a in arrays.items() if name != "feature_names"}
     if (
         len({shape[:1] for shape in shapes.values()}) != 1
         or () in shapes.values()
@@ -227,14 +227,7 @@ def _npz(file: Path) -> Table:
         raise ValueError(
             f"{file}: expected arrays of one length with at least one sample, got the shapes {quoted(shapes)}"
         )
-    if names and "x" in arrays:
-        x = arrays.pop("x")
-        if x.ndim != 2 or x.shape[1] != len(names):
-            raise ValueError(
-                f"{file}: expected x to have a column for each of {len(names)} feature_names, got the shape {x.shape}"
-            )
-        return {**{name: x[:, j] for j, name in enumerate(names)}, **arrays}
-    return arrays
+    return named_columns(file, arrays)
 
 
 def _parquet(file: Path) -> Table:

@@ -1,0 +1,103 @@
+"""Arrays of images that would be read wrongly: refused, or told with what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from equipoise.data.findings import Finding
+
+FAR = 10.0  # beyond this, numbers that are taken as they are make training fail at any usual rate
+_NAMED = 5
+
+
+def channels_are_last(shape: tuple[int, ...]) -> bool:
+    """Return True if images of this shape, (n, ...), have their channels last.
+
+    >>> channels_are_last((5, 32, 32, 3)), channels_are_last((5, 3, 32, 32))
+    (True, False)
+    """
+    if len(shape) != 4 or shape[1] in (1, 3):
+        return False
+    return shape[3] in (1, 3) or (shape[3] == 4 and shape[1] != 4)
+
+
+def check_pixels(name: str, x: np.ndarray) -> None:
+    """Refuse images whose whole numbers have more than 8 bits, and so no known range.
+
+    Raises:
+        ValueError: It names the range that was found and how to scale it.
+    """
+    if x.ndim > 2 and x.dtype.kind == "u" and x.dtype.itemsize > 1 and x.size:
+        low, high = int(x.min()), int(x.max())
+        raise ValueError(
+            f"data set {name}: expected images of uint8 (0..255) or of fractions (0..1), got {x.dtype} from {low} to {high}; "
+            f"divide them by the largest value that they can take, for example (x / {_full(high)}).astype('float32')"
+        )
+
+
+def findings_about(name: str, x: np.ndarray, task_shape: tuple[int, ...]) -> list[Finding]:
+    """Return what deserves a look in images that were given as an array.
+
+    Args:
+        name: The data set.
+        x: The array as it was given.
+        task_shape: The shape of one sample, as it is read.
+    """
+    if x.ndim < 3 or not x.size:
+        return []
+    found = []
+    if len(task_shape) == 3 and task_shape[0] == 4:
+        found.append(
+            f"data set {name}: its images have 4 channels; if the fourth is alpha, leave it out (x[..., :3])"
+        )
+    elif len(task_shape) == 3 and task_shape[0] > task_shape[2]:
+        found.append(
+            f"data set {name}: its images are read as {task_shape[0]} channels of {task_shape[1]}x{task_shape[2]} pixels; "
+            "if the channels are last, give x.transpose(0, 3, 1, 2)"
+        )
+    if x.dtype != np.uint8 and x.dtype.kind in "iuf":
+        low, high = float(x.min()), float(x.max())
+        if max(abs(low), abs(high)) > FAR:
+            found.append(
+                f"data set {name}: its {x.dtype} values from {low:g} to {high:g} are taken as they are, not scaled; "
+                "save pixels of 0..255 as uint8, or scale them to 0..1"
+            )
+    return [Finding(message) for message in found]
+
+
+def check_sites(arrays: Mapping[str, np.ndarray]) -> None:
+    """Refuse sites whose images have different types or ranges, such as uint8 beside 0..1.
+
+    Raises:
+        ValueError: It names sites of both kinds and how to bring them to one.
+    """
+    images = {site: x for site, x in arrays.items() if x.ndim > 2 and x.size}
+    types: dict[str, list[str]] = {}
+    for site, x in images.items():
+        kind = "fractions" if x.dtype.kind == "f" else str(x.dtype)
+        types.setdefault(kind, []).append(site)
+    if len(types) > 1:
+        shown = "; ".join(f"{kind}: {_some(sites)}" for kind, sites in types.items())
+        raise ValueError(
+            f"sites differ in the type of their images ({shown}); save all as uint8 (0..255), or all as fractions (0..1)"
+        )
+    highest = {site: float(np.abs(x).max()) for site, x in images.items()}
+    small = [site for site, high in highest.items() if high <= 1]
+    large = [site for site, high in highest.items() if high > FAR]
+    if small and large:
+        raise ValueError(
+            f"sites differ in the range of their images: at most {max(highest[site] for site in small):g} in {_some(small)}, up to "
+            f"{max(highest[site] for site in large):g} in {_some(large)}; bring all to one range, 0..255 (uint8) or 0..1"
+        )
+
+
+def _full(high: int) -> int:
+    """The largest number that as many bits can hold."""
+    return int(2 ** max(high, 1).bit_length() - 1)
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
