@@ -153,18 +153,6 @@ def test_a_rise_below_half_a_percent_of_the_level_is_none(level: float, rising: 
     assert (still_rising(straight(10, 0.01, level - 0.09)) is not None) == rising
 
 
-def test_a_rise_within_twice_its_standard_error_is_none() -> None:
-    """Of points that lie 1 above and below a line in turn, second differences are 4: their scatter is 4 / sqrt(6)."""
-    x = np.arange(4.0)
-    spread = ((x - x.mean()) ** 2).sum()
-    # what the turns do to the line
-    tilt = float((x - x.mean()) @ np.array([1, -1, 1, -1])) / spread * 3
-    noise = 2 * 4 / math.sqrt(6) * 3 / math.sqrt(spread)
-    for more, rising in ((1.001, True), (0.999, False)):
-        slope = (noise * more - tilt) / 3
-        assert (still_rising(straight(10, slope, -9 * slope, 1.0)) is not None) == rising
-
-
 def test_a_rise_is_told_in_points_or_in_the_unit() -> None:
     assert in_words((5, 0.0123), 8, find("accuracy")).startswith(
         "not converged: mean accuracy still got better by 1.2 points in rounds 5 to 8"

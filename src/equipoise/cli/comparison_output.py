@@ -207,6 +207,7 @@ def _show_clients(result: Comparison, limit: int) -> None:
     _wide_table(
         header, [*([*row[:2], *map(_coloured, row[2:])] for row in clients[:limit]), losers]
     )
+    output.say(formats.about_changes(result))
     if len(clients) > limit:
         output.say(f"... and {len(clients) - limit} more clients in comparison.json")
 

@@ -6,21 +6,22 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from equipoise.comparison.entries import RESULT
 from equipoise.comparison.measures import COST, Measure
 from equipoise.comparison.table import Comparison
 from equipoise.metrics.comparison import FEWEST_SEEDS, TOO_FEW
+from equipoise.metrics.gains import SIGNIFICANT, Gain
 from equipoise.metrics.registry import find, measured, why_main
 from equipoise.runs.convergence import in_words
-from equipoise.runs.summary import one_class
+from equipoise.runs.summary import no_test, one_class
 from equipoise.storage.files import save_output
 from equipoise.validation import text as words
 
 NOTHING = "–"
 RISING = "‡"
-SIGNIFICANT = 0.05
+CLEAR = "*"
 Mark = Callable[[str, int | None], str]
 
 
@@ -277,15 +278,33 @@ def clients_grid(
     clients = sorted(
         references[0], key=lambda client: sorted(gain.get(client, 0.0) for gain in gains.values())
     )
-    rows = [
-        [
-            client,
-            figure(alone.get(client), measure),
-            *(figure(gain.get(client), measure, signed=True) for gain in gains.values()),
+    tested = {method: entry.tested_gains() for method, entry in entries.items()}
+    rows = []
+    for client in clients:
+        changes = [
+            _change(gain.get(client), tested[method].get(client), measure)
+            for method, gain in gains.items()
         ]
-        for client in clients
-    ]
-    losers = [
-        f"{sum(value < 0 for value in gain.values())} of {len(gain)}" for gain in gains.values()
-    ]
+        rows.append([client, figure(alone.get(client), measure), *changes])
+    losers = [_losers(gain, tested[method]) for method, gain in gains.items()]
     return ["client", "alone", *entries], [*rows, ["clients that lose", "", *losers]]
+
+
+def _change(gain: float | None, test: Gain | None, measure: Measure) -> str:
+    """A client's change, marked where it is beyond the luck of a finite test set."""
+    return figure(gain, measure, signed=True) + (CLEAR if test and test.clear else "")
+
+
+def _losers(gains: Mapping[str, float], tested: Mapping[str, Gain]) -> str:
+    """How many lose, and of how many of them that is beyond luck."""
+    text = f"{sum(value < 0 for value in gains.values())} of {len(gains)}"
+    if not tested:
+        return text
+    return f"{text} ({sum(one.clear and one.value < 0 for one in tested.values())}{CLEAR})"
+
+
+def about_changes(comparison: Comparison) -> str:
+    """Say what the mark behind a client's change means, or that the metric has no test."""
+    if any(entry.tested_gains() for entry in comparison.entries):
+        return f"{CLEAR}: beyond the luck of a finite test set, p < {SIGNIFICANT} (exact McNemar test for each client, for the least favourable pairs)"
+    return no_test(comparison.metric.name)

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from equipoise.data.roster import SHARED
 from equipoise.metrics import registry
 from equipoise.runs.scores import tables
 from equipoise.storage.form import check_metadata, read_configuration
@@ -193,6 +194,14 @@ class Run:
                 "client", "value", phase="reference", model="majority", split=self.main_split
             )
         )
+
+    @property
+    def test_sizes(self) -> dict[str, int]:
+        """Client -> number of test samples that its results rest on, its own or those shared by all."""
+        shared = self.store.meta("shared test")
+        if shared:
+            return dict.fromkeys([*self.clients, SHARED], int(shared))
+        return dict(zip(self.clients, self.store.meta("sizes")["test"], strict=True))
 
     def counts(self, model: str | None = None) -> dict[str, Any]:
         """Client -> its table of counts of scores (see `metrics.counts`), of the main model unless named; of clients that sent one."""
