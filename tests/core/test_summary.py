@@ -23,6 +23,7 @@ from equipoise.runs.reference import check_comparable, is_baseline_for, referenc
 from equipoise.runs.summary import (
     best_round,
     metrics_of,
+    no_test,
     notes,
     of_main,
     over_clients,
@@ -727,3 +728,8 @@ def test_a_card_says_what_a_model_is_and_what_was_measured(stores: Path) -> None
         "by client: not measured" in _card(opened, "personal", None, net)
         and _evidence(opened, "b", net) == ""
     )
+
+
+def test_gains_of_accuracy_are_tested_and_those_of_errors_say_why_not() -> None:
+    assert "auroc" in no_test("auroc") and "accuracy" in no_test("rmse")
+    assert "test sets" in no_test("accuracy")

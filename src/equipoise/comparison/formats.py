@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from equipoise.comparison.entries import RESULT
 from equipoise.comparison.measures import COST, Measure
@@ -18,6 +18,7 @@ from equipoise.runs.convergence import in_words
 from equipoise.runs.summary import no_test, one_class
 from equipoise.storage.files import save_output
 from equipoise.validation import text as words
+from equipoise.validation.names import nearest
 
 NOTHING = "–"
 RISING = "‡"
@@ -48,14 +49,23 @@ def cell(comparison: Comparison, partition: str, method: str, name: str) -> str:
 
 
 def grid_of(
-    comparison: Comparison, partition: str, mark: Mark, with_cost: bool = True
+    comparison: Comparison,
+    partition: str,
+    mark: Mark,
+    with_cost: bool = True,
+    columns: Sequence[str] = (),
 ) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of one partition's table, every cell marked by its position."""
+    """Header and rows of one partition's table, every cell marked by its position.
+
+    `columns` names the measures to show, in that order; without any they are the table's own.
+    """
     shown = {
         name: measure
         for name, measure in comparison.columns.items()
         if with_cost or name not in COST
     }
+    if columns:
+        shown = {name: comparison.measures[name] for name in checked_columns(comparison, columns)}
     rising = comparison.rising(partition)
     header = ["method", "rank", *(measure.title for measure in shown.values())]
     rows = []
@@ -73,6 +83,14 @@ def grid_of(
         named = f"{method} {RISING}" if method in rising else method
         rows.append([named, NOTHING if rank is None or math.isnan(rank) else f"{rank:.1f}", *cells])
     return header, rows
+
+
+def checked_columns(comparison: Comparison, columns: Sequence[str]) -> list[str]:
+    """Return the names of measures without repetition; refuse one that the comparison does not have."""
+    for name in columns:
+        if name not in comparison.measures:
+            raise nearest("column", name, list(comparison.measures))
+    return list(dict.fromkeys(columns))
 
 
 def explanation(comparison: Comparison) -> list[str]:
@@ -165,15 +183,15 @@ def _about_metrics(comparison: Comparison) -> list[str]:
     return [line for line in lines if line]
 
 
-def markdown(comparison: Comparison) -> str:
-    """Tables for a README or an issue."""
+def markdown(comparison: Comparison, columns: Sequence[str] = ()) -> str:
+    """Return tables for a README or an issue; `columns` as in `latex`."""
 
     def mark(text: str, position: int | None) -> str:
         return f"**{text}**" if position == 1 else f"<u>{text}</u>" if position == 2 else text
 
     parts = []
     for partition in comparison.partitions:
-        header, rows = grid_of(comparison, partition, mark)
+        header, rows = grid_of(comparison, partition, mark, columns=columns)
         lines = [
             header,
             ["---", *["---:"] * (len(header) - 1)],
@@ -190,8 +208,17 @@ def markdown(comparison: Comparison) -> str:
     return "\n\n".join([*parts, notes]) + "\n"
 
 
-def latex(comparison: Comparison) -> str:
-    """Tables for a paper; needs the package booktabs."""
+def latex(comparison: Comparison, columns: Sequence[str] = ()) -> str:
+    """Return tables for a paper; they need the LaTeX packages amsmath and booktabs.
+
+    Args:
+        comparison: What to show.
+        columns: Names of measures such as "average" and "worst", in the order of the columns;
+            without any, those that the terminal shows.
+
+    Raises:
+        ValueError: A column is no measure of the comparison.
+    """
 
     def mark(text: str, position: int | None) -> str:
         number = (
@@ -211,7 +238,7 @@ def latex(comparison: Comparison) -> str:
 
     parts = [r"% \usepackage{amsmath,booktabs}; bold: best, underlined: second best"]
     for partition in comparison.partitions:
-        header, rows = grid_of(comparison, partition, mark)
+        header, rows = grid_of(comparison, partition, mark, columns=columns)
         body = [" & ".join(map(words.latex, header)) + r" \\", r"\midrule"]
         body += [" & ".join([words.latex(row[0]), *row[1:]]) + r" \\" for row in rows]
         parts += [

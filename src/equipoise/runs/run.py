@@ -13,7 +13,7 @@ from equipoise.metrics import registry
 from equipoise.runs.scores import tables
 from equipoise.storage.form import check_metadata, read_configuration
 from equipoise.storage.lock import is_held
-from equipoise.storage.outdated import outdated
+from equipoise.storage.outdated import outdated, with_its_defaults
 from equipoise.storage.store import RunError, Store
 from equipoise.task import Task
 from equipoise.validation.imports import Imports, permitted
@@ -51,7 +51,7 @@ class Run:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The resolved configuration: enough to repeat the run."""
-        return read_configuration(self.folder)
+        return with_its_defaults(read_configuration(self.folder), self.store.meta("defaults"))
 
     @property
     def status(self) -> str:

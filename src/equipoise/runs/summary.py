@@ -115,6 +115,8 @@ def no_test(metric: str) -> str:
     >>> no_test("auroc")
     'gains and losses in auroc have no test: runs keep none of its values by test sample; for accuracy there is a test'
     """
+    if metric == "accuracy":
+        return "gains and losses have no test: the accuracies are not those of the known test sets"
     return f"gains and losses in {metric} have no test: runs keep none of its values by test sample; for accuracy there is a test"
 
 
