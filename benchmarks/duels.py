@@ -73,7 +73,7 @@ CASES = [
     Case("fedavg", {"model": "simple_cnn"}),
     Case("fedakd", {"model": "simple_cnn"}),
     Case("fedequilibria", {"model": "simple_cnn"}),
-    Case("corefed", {"model": "simple_cnn"}),
+    Case("corefed", {"model": "simple_cnn"}, options={"rep": "literal"}),
     Case("fedavg", {"model": "moon_cnn"}),
     Case("kdia", {"model": "moon_cnn"}, options={"preset": "quick"}),
     # The private network takes some five times as long as the others: a quarter of the samples keeps the run short.

@@ -213,7 +213,7 @@ class Method:
     composable_update: ClassVar[bool] = False
     # True: its `finish` and what it serves then stand on the rounds of any method
     composable_finish: ClassVar[bool] = False
-    # True: its paper's equations were not to be had; tables say so behind its name
+    # True: the paper's full text or code was not to be had; tables say so behind its name
     reconstruction: ClassVar[bool] = False
     paper: ClassVar[str] = ""
     year: ClassVar[int | None] = None  # of the paper
@@ -236,6 +236,10 @@ class Method:
 
     def check(self, task: Task) -> None:
         """Refuse, by a ValueError with one sentence, a task that this method with these parameters cannot do. Called before round 1."""
+
+    def advice(self, rounds: int) -> str:
+        """Return what a user should know before a training of so many rounds; empty: nothing."""
+        return ""
 
     def models(
         self, task: Task, others: Mapping[str, Callable[[], nn.Module]]
@@ -353,7 +357,7 @@ def mistake(kind: type[Method]) -> str | None:
 
 
 SLOTS = (
-    "check", "models", "start", "setup", "inputs", "before", "client", "after", "observe", "weights", "update", "deliver", "serves", "round",
+    "advice", "check", "models", "start", "setup", "inputs", "before", "client", "after", "observe", "weights", "update", "deliver", "serves", "round",
     "finish", "alongside",
 )  # fmt: skip
 

@@ -38,7 +38,7 @@ from equipoise.server import ServerData
 from equipoise.storage.checkpoint import foreign_tensor
 from equipoise.storage.files import FILES
 from equipoise.storage.form import check_metadata, damaged, read_configuration
-from equipoise.storage.outdated import outdated
+from equipoise.storage.outdated import DEFAULTS, outdated, with_its_defaults
 from equipoise.storage.store import RunError, Store
 from equipoise.training.workbench import Workbench, one_thread
 from equipoise.transports.base import (
@@ -128,7 +128,7 @@ def resume(
         store = Store(Path(folder), writing=True)
         on_failure.callback(store.close)
         check_metadata(store.folder, store.meta)
-        saved = read_configuration(Path(folder))
+        saved = with_its_defaults(read_configuration(Path(folder)), store.meta("defaults"))
         # Of a finished run nothing is given up, unless its last checkpoint is damaged; clients that missed its end are asked again.
         done = (
             not store.missed(saved["rounds"])
@@ -389,6 +389,7 @@ def _metadata(
         "fingerprint": roster.fingerprint,
         "fingerprint of": "clients",  # runs of formats 1 and 2 have one of the whole federation
         "method": wanted.model_dump(mode="json")["method"],
+        "defaults": DEFAULTS,
         "not portable": wanted.portable,
     }
 

@@ -68,7 +68,7 @@ class Tree(Mapping[str, Tensor]):
         return Tree({name: function(name) for name in self.trained}, self.model)
 
     def __sub__(self, other: Tree) -> Tree:
-        return self._map(lambda name: self[name] - other[name])
+        return self._map(lambda name: self[name] - _entry(other, name))
 
     def __neg__(self) -> Tree:
         return self._map(lambda name: -self[name])
@@ -90,7 +90,8 @@ class Tree(Mapping[str, Tensor]):
     def __add__(self, step: Tree) -> Tree:
         """This tree moved by a step; its untrained entries stay."""
         tensors = {
-            name: self[name] if name in self.untrained else self[name] + step[name] for name in self
+            name: self[name] if name in self.untrained else self[name] + _entry(step, name)
+            for name in self
         }
         return Tree(tensors, self.model, self.untrained)
 
@@ -107,7 +108,9 @@ class Tree(Mapping[str, Tensor]):
 
     def apply(self, function: Callable[..., Tensor], *others: Tree) -> Tree:
         """A function of each trained entry, and of the entries of the same name in other trees (masks, products, clipping, ...)."""
-        return self._map(lambda name: function(self[name], *(other[name] for other in others)))
+        return self._map(
+            lambda name: function(self[name], *(_entry(other, name) for other in others))
+        )
 
     def with_flat(self, numbers: Tensor) -> Tree:
         """The inverse of `flat`: a tree of trained entries alone, with these numbers in their order, in this tree's shapes and dtypes."""
@@ -143,7 +146,9 @@ class Tree(Mapping[str, Tensor]):
     def dot(self, other: Tree) -> float:
         """Inner product over the trained entries, in float64."""
         return sum(
-            float(torch.dot(self[name].reshape(-1).double(), other[name].reshape(-1).double()))
+            float(
+                torch.dot(self[name].reshape(-1).double(), _entry(other, name).reshape(-1).double())
+            )
             for name in self.trained
         )
 
@@ -185,6 +190,17 @@ class FileTensors(Mapping[str, Tensor]):
         return len(self.keys_in_file)
 
 
+def _entry(tree: Tree, name: str) -> Tensor:
+    """The entry of a tree that is mixed with another one."""
+    try:
+        return tree[name]
+    except KeyError:
+        raise ValueError(
+            f"expected trees with the same entries, got one without {name!r} ({tree!r}). Differences and multiples have trained "
+            "entries only: give them the others with step.with_rest(model.rest), or mix model.params"
+        ) from None
+
+
 def combine(
     trees: Sequence[Tree | None], coefficients: Sequence[float], divide: float = 1.0
 ) -> Tree:
@@ -202,7 +218,9 @@ def combine(
     for name in first:
         like = first[name]
         if not like.is_floating_point():
-            tensors[name] = torch.stack([tree[name] for tree in trees if tree is not None]).amax(0)
+            tensors[name] = torch.stack(
+                [_entry(tree, name) for tree in trees if tree is not None]
+            ).amax(0)
             continue
         total: Tensor | None = None
         for start in range(0, len(trees), BLOCK):
@@ -212,7 +230,7 @@ def combine(
             ):
                 if tree is None or coefficient == 0:
                     continue
-                term = tree[name]
+                term = _entry(tree, name)
                 if block is None:
                     block = term.double().contiguous() * coefficient
                 else:
@@ -234,7 +252,7 @@ def gram(trees: Sequence[Tree]) -> np.ndarray:
     total = torch.zeros(len(trees), len(trees), dtype=torch.float64)
     width = max(1, _GRAM_ELEMENTS // max(1, len(trees)))
     for name in trees[0].trained if trees else []:
-        rows = [tree[name].reshape(-1) for tree in trees]
+        rows = [_entry(tree, name).reshape(-1) for tree in trees]
         for start in range(0, rows[0].numel(), width):
             block = torch.stack([row[start : start + width] for row in rows]).double()
             total += block @ block.T

@@ -93,7 +93,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedakd": {"name": "fedakd"},
     "fedekd": {"name": "fedekd"},
     "kdia": {"name": "kdia", "preset": "quick"},
-    "corefed": {"name": "corefed"},
+    "corefed": {"name": "corefed", "rep": "literal"},
     "fedequilibria": {"name": "fedequilibria"},
     "pfedck": {"name": "pfedck"},
     "fedas": {"name": "fedas"},

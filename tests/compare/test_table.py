@@ -686,3 +686,51 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     ).read_text() == formats.latex(found)
     assert (folder / "table.csv").read_text() == formats.csv_text(found)
     return folder, (folder / "comparison.json").read_text()
+
+
+def test_the_client_table_marks_what_is_beyond_luck() -> None:
+    sizes = {"0": 30, "1": 30, "2": 30}
+    alone = replace(made_up_result("standalone", 1, [0.8, 26 / 30, 1.0]), test_sizes=sizes)
+    together = replace(made_up_result("fedavg", 1, [1.0, 1.0, 0.5]), test_sizes=sizes)
+    comparison = Comparison([Entry("fedavg", together, alone)], "fedavg")
+    _, rows = formats.clients_grid(comparison, "iid", 1)
+    assert rows == [
+        ["2", "100.0", "-50.0*"],
+        ["1", "86.7", "+13.3"],
+        ["0", "80.0", "+20.0*"],
+        ["clients that lose", "", "1 of 3 (1*)"],
+    ]
+    assert "McNemar" in formats.about_changes(comparison)
+    errors = made_up(metric="rmse")
+    assert "rmse" in formats.about_changes(errors) and "no test" in formats.about_changes(errors)
+
+
+def seeded(values: dict[int, list[float]], size: int | None) -> Comparison:
+    entries = []
+    for seed, accuracies in values.items():
+        sizes = {} if size is None else {str(k): size for k in range(len(accuracies))}
+        found = replace(made_up_result("fedavg", seed, accuracies), test_sizes=sizes)
+        entries.append(Entry("fedavg", found, None))
+    return Comparison(entries, "fedavg")
+
+
+def test_the_worst_client_has_an_interval_from_three_seeds_on_wider_by_half_a_sample() -> None:
+    two = {1: [0.5, 0.9], 2: [0.6, 0.9]}
+    row = seeded(two, 10).row("iid", "fedavg", "worst")
+    assert row["low"] is None and "three seeds" in row["note"]
+    assert seeded(two, 10).row("iid", "fedavg", "average")["low"] is not None
+    three = {**two, 3: [0.5, 0.9]}
+    row, plain = seeded(three, 10).row("iid", "fedavg", "worst"), over_seeds([0.5, 0.6, 0.5])
+    assert row["low"] == pytest.approx(plain.low - 0.05)
+    assert row["high"] == pytest.approx(plain.high + 0.05)
+    assert seeded(three, None).row("iid", "fedavg", "worst")["low"] == pytest.approx(plain.low)
+
+
+def test_columns_of_a_latex_table_can_be_chosen() -> None:
+    comparison = made_up()
+    text = formats.latex(comparison, ["worst", "average", "worst"])
+    assert r"method & rank & worst client & average \\" in text
+    assert r"\begin{tabular}{lrrr}" in text
+    assert "| method | rank | CF |" in formats.markdown(comparison, ["cf"])
+    with pytest.raises(ValueError, match="worse.*worst"):
+        formats.latex(comparison, ["worse"])

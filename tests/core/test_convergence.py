@@ -32,15 +32,63 @@ def test_a_smooth_curve(values: np.ndarray, rises: bool) -> None:
     assert (still_rising(curve(3 - values), lower_is_better=True) is not None) == rises
 
 
-def test_noise_alone_is_rarely_taken_for_a_rise_and_a_rise_is_seen_through_noise() -> None:
-    rng = np.random.default_rng(0)
-    flat = [still_rising(curve(0.7 + 0.02 * rng.normal(size=30))) is not None for _ in range(400)]
-    assert np.mean(flat) < 0.06, "one side of a 95 % interval"
-    rising = [
-        still_rising(curve(0.3 + 0.015 * ROUNDS + 0.01 * rng.normal(size=30))) is not None
-        for _ in range(100)
-    ]
-    assert np.mean(rising) > 0.9
+def noise(rng: np.random.Generator, count: int, correlation: float) -> np.ndarray:
+    """An autoregressive process of order one with standard deviation 1."""
+    values = rng.normal(size=count)
+    for place in range(1, count):
+        values[place] *= np.sqrt(1 - correlation**2)
+        values[place] += correlation * values[place - 1]
+    return values
+
+
+def share_rising(
+    trend: np.ndarray, correlation: float, repeats: int, deviation: float = 0.01
+) -> float:
+    rng = np.random.default_rng([len(trend), int(10 * correlation)])
+    curves = (
+        curve(trend + deviation * noise(rng, len(trend), correlation)) for _ in range(repeats)
+    )
+    return float(np.mean([still_rising(one) is not None for one in curves]))
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.4, 0.8])
+def test_correlated_noise_alone_is_rarely_taken_for_a_rise(correlation: float) -> None:
+    shares = [share_rising(np.full(count, 0.7), correlation, 200) for count in (8, 20, 50)]
+    assert np.mean(shares) <= 0.05 and max(shares) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 200)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5])
+def test_a_rise_is_seen_through_noise(correlation: float) -> None:
+    assert share_rising(0.3 + 0.015 * ROUNDS, correlation, 100) > 0.85
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("correlation", [0.0, 0.2, 0.4, 0.6, 0.8])
+@pytest.mark.parametrize("count", [8, 10, 15, 20, 30, 50, 100, 200])
+def test_false_alarms_on_flat_curves_of_every_length(count: int, correlation: float) -> None:
+    repeats = 2000
+    alarms = share_rising(np.full(count, 0.7), correlation, repeats, deviation=0.02)
+    assert alarms <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / repeats)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("count", "correlation", "power"),
+    [(20, 0.0, 0.65), (20, 0.5, 0.7), (50, 0.0, 0.95), (50, 0.5, 0.8), (100, 0.5, 0.95)],
+)
+def test_power_on_a_steady_rise_of_thirty_points(
+    count: int, correlation: float, power: float
+) -> None:
+    """From 50 % to 80 % in a straight line, with noise of one point."""
+    trend = 0.5 + 0.3 * np.arange(1, count + 1) / count
+    assert share_rising(trend, correlation, 1000) >= power
+
+
+def test_a_very_long_curve_is_looked_at_in_blocks() -> None:
+    rounds = np.arange(1, 1004)
+    first, rise = still_rising(curve(0.001 * rounds)) or (0, 0.0)
+    assert first == 803 and rise == pytest.approx(0.2, rel=0.05)
+    assert still_rising(curve(0.7 + 0.01 * np.sin(rounds))) is None
 
 
 def test_the_rise_is_that_of_the_last_fifth() -> None:

@@ -110,8 +110,8 @@ def test_a_run_alone_has_two_columns(printed: Printed) -> None:
 
 def test_all_that_is_known_of_a_run_is_said(printed: Printed) -> None:
     rows = {
-        "a": {"samples": 10, "value": 0.25, "alone": 0.5, "gain": -0.25, "majority": 0.4},
-        "b": {"samples": 20, "value": 0.75, "alone": 0.5, "gain": 0.25},
+        "a": {"samples": 10, "value": 0.25, "alone": 0.5, "gain": -0.25, "majority": 0.4, "p": 0.2},
+        "b": {"samples": 20, "value": 0.75, "alone": 0.5, "gain": 0.25, "p": 0.01},
         "c": {"samples": 30, "value": 0.5, "alone": 0.5, "gain": 0.0, "majority": 0.6},
         "d": {"samples": 40, "value": math.nan, "alone": 0.5, "gain": math.nan},
         "e": {"samples": 50, "value": 0.5},
@@ -120,6 +120,8 @@ def test_all_that_is_known_of_a_run_is_said(printed: Printed) -> None:
         "against": "runs/alone",
         "gained": 1,
         "lost": 2,
+        "clearly gained": 1,
+        "clearly lost": 0,
         "average gain": 0.015,
         "best round": 2,
         "average then": 0.6,
@@ -142,14 +144,14 @@ def test_all_that_is_known_of_a_run_is_said(printed: Printed) -> None:
         "take care",
         "accuracy in % of the global model on test data",
         "client samples alone global majority class gain",
-        "a 10 50.0 25.0 40.0 -25.0 loses",
+        "a 10 50.0 25.0 40.0 -25.0 loses (may be luck)",
         "b 20 50.0 75.0 +25.0 gains",
         "c 30 50.0 50.0 60.0 0.0 equal",
         "d 40 50.0 – –",
         "e 50 50.0",
         "average 50.0, worst 25.0, best 75.0, std over clients 20.0 (10.0 without the noise of finite test sets); best round 2 (60.0)",
         "average of other metrics: loss 1.2500, f1 62.5; equipoise show runs/x --metric loss",
-        "against training alone (runs/alone): 1 of 5 clients gain, 2 lose, average gain +1.5",
+        "against training alone (runs/alone): 1 of 5 clients gain, 2 lose, average gain +1.5; beyond luck (exact McNemar test at 5 % for each client): 1 gain, 0 lose",
     ]  # fmt: skip
 
 

@@ -63,6 +63,10 @@ def norms(values: dict[str, Any]) -> dict[str, float]:
     }
 
 
+# recorded under its former default, rep: literal
+OPTIONS: dict[str, dict[str, Any]] = {**QUICK, "corefed": {"rep": "literal"}}
+
+
 def settings(method: str, network: str) -> dict[str, Any]:
     return {
         "data": {"name": "digits", "partition": "dirichlet:0.5", "clients": 4, "samples": 240},
@@ -70,7 +74,7 @@ def settings(method: str, network: str) -> dict[str, Any]:
             ("model", "private", "proxy"),
             WITHOUT_NORM if method == "fedmdfg" and network == "cnn" else NETWORKS[network],
         ),
-        "method": {"name": method, **QUICK.get(method, {})},
+        "method": {"name": method, **OPTIONS.get(method, {})},
         "training": {"lr": 0.05, "batch": 16},
         "participation": {"number": 3},
         "evaluation": {"every": 0},

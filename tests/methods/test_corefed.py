@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ from equipoise.runs.run import Run
 from equipoise.simulate import prepare
 from equipoise.streams import torch_stream
 from equipoise.tree import Tree
+from tests.helpers.runs import config, stopped
 
 ColumnReport = list[tuple[list[list[str]], State, Ups, Weights, State]]
 SEED, LR, DECAY, BATCH = 2, 0.1, 0.8, 32
@@ -265,16 +267,43 @@ def test_buffers_follow_the_present_clients(tmp_path: Path, seen: ColumnReport) 
     assert weights.shares.sum() < 0.9
 
 
-def test_literal_re_fed_is_fedavg(tmp_path: Path) -> None:
+def test_literal_re_fed_is_refused_as_fedavg_by_another_name() -> None:
+    with pytest.raises(ValueError, match=r"equals FedAvg.*rep='client'"):
+        CoReFed(ablation="re_fed", rep="literal")
+
+
+def test_re_fed_weighs_as_fedavg_and_trains_otherwise(tmp_path: Path) -> None:
     plain = eq.run(experiment("fedavg"), out=tmp_path / "plain")
-    literal = eq.run(experiment(CoReFed(ablation="re_fed")), out=tmp_path / "literal")
-    trained_there = eq.run(
-        experiment(CoReFed(ablation="re_fed", rep="client")), out=tmp_path / "client"
-    )
-    assert same(trained(plain), trained(literal)) and not same(
-        trained(plain), trained(trained_there)
-    )
-    assert plain.weights() == trained_there.weights()
+    re_fed = eq.run(experiment(CoReFed(ablation="re_fed")), out=tmp_path / "re_fed")
+    assert not same(trained(plain), trained(re_fed))
+    assert plain.weights() == re_fed.weights()
+
+
+def test_by_default_the_representation_losses_take_part_in_training(tmp_path: Path) -> None:
+    default = eq.run(experiment(CoReFed()), out=tmp_path / "default")
+    literal = eq.run(experiment(CoReFed(rep="literal")), out=tmp_path / "literal")
+    assert not same(trained(default), trained(literal))
+
+
+def test_a_run_begun_under_the_old_default_goes_on_with_it(tmp_path: Path) -> None:
+    """A run's file names only the parameters that were given; older runs have no number of defaults."""
+    literal = {"name": "corefed", "rep": "literal"}
+    whole = eq.run(eq.Experiment(**config(tmp_path, literal)), out=tmp_path / "whole")
+    folder = stopped(tmp_path, literal)
+    file = folder / "experiment.yaml"
+    assert "  rep: literal\n" in file.read_text()
+    file.write_text(file.read_text().replace("  rep: literal\n", ""))
+    with sqlite3.connect(folder / "run.db") as db:
+        db.execute("delete from meta where key = 'defaults'")
+    db.close()
+    resumed = eq.resume(folder)
+    assert resumed.config["method"]["rep"] == "literal"
+    assert same(trained(resumed), trained(whole))
+
+
+def test_a_new_run_goes_on_with_the_new_default(tmp_path: Path) -> None:
+    run = eq.run(experiment("corefed"), out=tmp_path / "run")
+    assert "rep" not in run.config["method"]
 
 
 def test_without_gamma_and_k_it_is_the_plain_mean(tmp_path: Path, seen: ColumnReport) -> None:
@@ -318,7 +347,7 @@ def test_released_uses_the_received_model_the_first_batch_and_the_first_client(
 
 def test_the_client_reading_begins_in_the_second_round(tmp_path: Path, seen: ColumnReport) -> None:
     variants = [
-        CoReFed(),
+        CoReFed(rep="literal"),
         CoReFed(rep="client", lambda_con=0, lambda_kd=0),
         CoReFed(rep="client"),
         CoReFed(rep="client", lambda_con=0),
@@ -419,7 +448,6 @@ def test_reuse_is_not_taken_apart(base: Method, rule: Method) -> None:
         {"reuse": "window", "ablation": "co_fed"},
         {"reuse": "window", "ablation": "re_fed"},
         {"reuse": "window", "preset": "released"},
-        {"rep": "client", "preset": "released"},
     ],
 )
 def test_contradictions_are_refused(options: dict[str, Any]) -> None:

@@ -58,7 +58,7 @@ ABILITIES = {
         "fedsac",
         "fedtype",
     },
-    "reconstruction": {"pa3fed"},
+    "reconstruction": {"fedmpr", "fedsac", "pa3fed", "pfedck"},
 }
 
 

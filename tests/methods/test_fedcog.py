@@ -12,10 +12,14 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 import equipoise as eq
+from equipoise.cli import app
 from equipoise.client import Client
+from equipoise.composition import compose
 from equipoise.methods.fedcog import FedCOG, allocated, disagreement
+from equipoise.methods.fedequilibria import FedEquilibria
 from equipoise.records import Down
 from equipoise.streams import number, torch_stream
 from equipoise.training.workbench import Workbench
@@ -323,3 +327,17 @@ def test_bad_input_is_refused_before_round_1(tmp_path: Path) -> None:
             lambda name=name, value=value: eq.Experiment(method={"name": "fedcog", name: value}),
             tmp_path / "run",
         )
+
+
+def test_it_says_before_training_that_a_short_run_equals_fedavg() -> None:
+    assert "round 51" in (advice := FedCOG().advice(50)) and "equals FedAvg" in advice
+    assert FedCOG().advice(51) == "" == FedCOG(start_round=2).advice(2)
+    assert "equals FedAvg" in compose(FedCOG(), weights=FedEquilibria()).advice(50)
+
+
+@pytest.mark.parametrize("command", [["run", "--method"], ["compare", "--seeds", "1", "--methods"]])
+def test_the_command_line_says_so_before_training(command: list[str]) -> None:
+    answer = CliRunner().invoke(app, [*command, "fedcog", "--data", "digits", "--dry-run"])
+    assert answer.exit_code == 0 and answer.output.count("equals FedAvg") == 1
+    longer = [*command, "fedcog", "--data", "digits", "--dry-run", "--rounds", "51"]
+    assert "equals FedAvg" not in CliRunner().invoke(app, longer).output

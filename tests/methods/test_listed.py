@@ -261,9 +261,13 @@ def test_ranges_in_words(method: str, parameter: str, words: str) -> None:
 
 
 def test_a_reconstruction_is_shown_as_one_and_other_names_as_they_are() -> None:
-    shown = {name: methods.shown(name) for name in ("pa3fed", "fedavg", "my.module:Thing")}
+    listed = ("pa3fed", "fedsac", "pfedck", "fedmpr", "fedavg", "my.module:Thing")
+    shown = {name: methods.shown(name) for name in listed}
     assert shown == {
         "pa3fed": "pa3fed (reconstruction)",
+        "fedsac": "fedsac (reconstruction)",
+        "pfedck": "pfedck (reconstruction)",
+        "fedmpr": "fedmpr (reconstruction)",
         "fedavg": "fedavg",
         "my.module:Thing": "my.module:Thing",
     }

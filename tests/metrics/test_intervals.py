@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import numpy as np
@@ -23,6 +24,7 @@ from equipoise.metrics import (
     negative_transfer,
     over_seeds,
     paired_p,
+    spread,
 )
 from equipoise.metrics.intervals import percentile_interval
 from equipoise.streams import stream
@@ -351,3 +353,59 @@ def test_paired_tests_at_their_bounds() -> None:
         1.0,
         "identical in every seed",
     )
+
+
+def test_extremes_over_clients_get_no_percentile_interval_and_the_reason() -> None:
+    found = bootstrap_counts(negative_transfer, [20, 30], [25, 31], totals=[40, 40], seed=1)
+    for name in ("worst", "p10", "p90", "harmed"):
+        assert (found[name].low, found[name].high) == (None, None) and found[name].note
+    assert found["average"].low is not None and not found["average"].note
+    spreads = bootstrap(spread, [[1, 0, 1], [1, 1, 0, 0]], seed=1)
+    assert {name for name, one in spreads.items() if one.low is None} == {
+        "std",
+        "min",
+        "max",
+        "worst_decile",
+    }
+
+
+def test_an_extreme_over_seeds_needs_three_and_is_wider_by_half_a_step() -> None:
+    two = over_seeds([0.5, 0.6], extreme_step=0.1)
+    assert (two.value, two.low, two.high) == (pytest.approx(0.55), None, None)
+    assert "three seeds" in two.note
+    plain, wide = over_seeds([0.5, 0.6, 0.6]), over_seeds([0.5, 0.6, 0.6], extreme_step=0.1)
+    assert wide.low == pytest.approx(plain.low - 0.05)
+    assert wide.high == pytest.approx(plain.high + 0.05)
+    assert over_seeds([0.5, 0.6, 0.6], extreme_step=0.0) == plain
+
+
+def covered(clients: int, total: int, spread_of_clients: float, seeds: int, repeats: int) -> float:
+    """The least share of intervals over seeds that hold the expected worst, p10 and p90."""
+    rng = np.random.default_rng([clients, total, seeds])
+
+    def extremes(rows: int) -> np.ndarray:
+        level = np.clip(rng.normal(0.85, spread_of_clients, (rows, clients)), 0.02, 0.98)
+        measured = rng.binomial(total, level) / total
+        return np.stack([measured.min(1), *np.percentile(measured, [10, 90], axis=1)])
+
+    truth = extremes(40_000).mean(1)
+    held = np.zeros(3)
+    for _ in range(repeats):
+        for place, values in enumerate(extremes(seeds)):
+            one = over_seeds(values, extreme_step=1 / total)
+            held[place] += one.low - 1e-12 <= truth[place] <= one.high + 1e-12
+    return float(held.min() / repeats)
+
+
+def test_intervals_of_extremes_over_seeds_hold() -> None:
+    for setting in ((10, 30, 0.05, 3), (50, 30, 0.0, 5)):
+        assert covered(*setting, repeats=300) >= 0.93 - 3 * math.sqrt(0.07 * 0.93 / 300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.parametrize("clients", [5, 10, 50])
+def test_intervals_of_extremes_over_seeds_hold_in_many_settings(clients: int, seeds: int) -> None:
+    for total, between in ((30, 0.0), (30, 0.05), (200, 0.0), (200, 0.05)):
+        share = covered(clients, total, between, seeds, repeats=3000)
+        assert share >= 0.93 - 2 * math.sqrt(0.07 * 0.93 / 3000), (total, between)

@@ -11,58 +11,59 @@ from typing import Any
 import numpy as np
 import pytest
 
-from equipoise.comparison.entries import open_runs
+from equipoise.comparison.entries import Entry, RunResult, open_runs
 from equipoise.comparison.table import Comparison
+from equipoise.metrics.gains import Gain
 from equipoise.metrics.registry import find
-from equipoise.report.cards import Card, _weights, cards, doubt, gain_intervals, headline
+from equipoise.report.cards import Card, _weights, cards, headline, significance_sentence
 from equipoise.report.curves import _matrix, read_weights
 from equipoise.report.parts import environment, marked, metadata, metrics_of_one
 from equipoise.report.tracks import Track, scale_of, span_of
 from equipoise.runs import Run
+from equipoise.task import Task
 from tests.helpers.stores import made_up_run
 
 ACCURACY, RMSE = find("accuracy"), find("rmse")
 
 
 @pytest.mark.parametrize(
-    ("gain", "low", "high", "verdict", "clear"),
+    ("gain", "p", "verdict", "clear"),
     [
-        (None, None, None, "", False),
-        (0.1, None, None, "gains", False),
-        (0.1, 0.0, 0.2, "gains", False),
-        (0.1, 0.01, 0.2, "gains", True),
-        (-0.1, -0.2, 0.0, "loses", False),
-        (-0.1, -0.2, -0.01, "loses", True),
-        (0.0, -0.1, 0.1, "equal", False),
-        (0.1, 0.05, None, "gains", False),
-        (-0.1, None, -0.05, "loses", False),
+        (None, None, "", False),
+        (0.1, None, "gains", False),
+        (0.1, 0.05, "gains", False),
+        (0.1, 0.049, "gains", True),
+        (-0.1, 0.2, "loses", False),
+        (-0.1, 0.01, "loses", True),
+        (0.0, 1.0, "equal", False),
     ],
 )
-def test_a_change_is_clear_where_its_interval_leaves_out_zero(
-    gain: Any, low: Any, high: Any, verdict: str, clear: bool
+def test_a_change_is_clear_where_its_test_says_so(
+    gain: Any, p: Any, verdict: str, clear: bool
 ) -> None:
-    card = Card("a", 1, 0.5, None, gain, low, high)
+    # an interval of another kind that leaves out zero makes nothing clear
+    card = Card("a", 1, 0.5, None, gain, 0.01, 0.2, p=p)
     assert (card.verdict, card.clear) == (verdict, clear)
 
 
-def card(client: str, gain: float, *span: float) -> Card:
-    return Card(client, 10, 0.5 + gain, 0.5, gain, *span)
+def card(client: str, gain: float, p: float | None = None) -> Card:
+    return Card(client, 10, 0.5 + gain, 0.5, gain, p=p)
 
 
 @pytest.mark.parametrize(
     ("found", "end"),
     [
-        ([card("a", 0.0, -0.1, 0.1)], "0 of 1 clients gain; nobody loses."),
-        ([card("a", 0.0, -0.1, 0.1), card("b", 0.2, 0.1, 0.3)], "1 of 2 clients gains; nobody loses."),
-        ([card("a", 0.1, -0.1, 0.3), card("b", 0.2, 0.1, 0.3)], "all 2 clients gain."),
-        ([card("a", 0.1, -0.1, 0.3), card("b", 0.2, -0.1, 0.3)], "all 2 clients gain; for none of them can it be told from the luck of a finite test set."),
-        ([card("a", -0.1, -0.2, -0.05), card("b", -0.2, -0.3, -0.1)], "0 of 2 clients gain; 2 lose, client b most: 20.0 points."),
-        ([card("a", -0.1, -0.2, -0.05), card("b", -0.2, -0.5, 0.1)], "0 of 2 clients gain; 2 lose, client b most: 20.0 points, which cannot be told from the luck of its finite test set."),
-        ([card("a", -0.1), card("b", 0.2, 0.1, 0.3)], "1 of 2 clients gains; client a loses 10.0 points."),
+        ([card("a", 0.0, 1.0)], "0 of 1 clients gain; nobody loses."),
+        ([card("a", 0.0, 1.0), card("b", 0.2, 0.01)], "1 of 2 clients gains; nobody loses."),
+        ([card("a", 0.1, 0.3), card("b", 0.2, 0.01)], "all 2 clients gain."),
+        ([card("a", 0.1, 0.3), card("b", 0.2, 0.1)], "all 2 clients gain; for none of them can it be told from the luck of a finite test set."),
+        ([card("a", -0.1, 0.01), card("b", -0.2, 0.01)], "0 of 2 clients gain; 2 lose, client b most: 20.0 points."),
+        ([card("a", -0.1, 0.01), card("b", -0.2, 0.2)], "0 of 2 clients gain; 2 lose, client b most: 20.0 points, which cannot be told from the luck of its finite test set."),
+        ([card("a", -0.1), card("b", 0.2, 0.01)], "1 of 2 clients gains; client a loses 10.0 points."),
         ([Card("x", 1, 0.3), card("a", 0.1)], "1 of 1 clients gains."),
     ],
 )  # fmt: skip
-def test_a_headline_says_no_more_than_the_intervals(found: list[Card], end: str) -> None:
+def test_a_headline_says_no_more_than_the_tests(found: list[Card], end: str) -> None:
     assert headline(found, ACCURACY) == f"In this one run {end}"
 
 
@@ -72,16 +73,20 @@ def test_without_a_reference_the_headline_names_the_worst() -> None:
     )
 
 
-def test_doubt_speaks_of_what_there_is() -> None:
-    start = "Beyond the luck of finite test sets (95 % interval) are"
-    assert (
-        doubt([card("a", 0.1, 0.05, 0.2), card("b", 0.1, -0.05, 0.2), card("c", 0.1)])
-        == f"{start} 1 of the 2 gains."
-    )
-    assert (
-        doubt([card("a", -0.1, -0.2, 0.2)]) == f"{start} 0 of the 1 losses."
-        and doubt([card("a", 0.0, -0.1, 0.1)]) == ""
-    )
+def test_the_sentence_on_significance_counts_clear_gains_and_losses() -> None:
+    def said(*cards: Card) -> str:
+        return significance_sentence(cards, ACCURACY)
+
+    assert "are 1 of the 2 gains." in said(card("a", 0.1, 0.01), card("b", 0.1, 0.3))
+    assert "are 0 of the 1 losses." in said(card("a", -0.1, 0.4))
+    both = said(card("a", 0.1, 0.01), card("b", -0.1, 0.3), card("c", -0.1, 0.001))
+    assert "are 1 of the 1 gains and 1 of the 2 losses." in both
+    assert said(card("a", 0.0, 1.0)) == "" == said(Card("a", 1, 0.5))
+
+
+def test_the_sentence_on_significance_says_why_errors_have_no_test() -> None:
+    said = significance_sentence([card("a", 0.1), card("b", -0.1)], RMSE)
+    assert "rmse" in said and "no test" in said and "accuracy" in said
 
 
 def test_cards_without_a_reference_begin_with_the_worst_and_count_what_the_store_counts(
@@ -138,34 +143,41 @@ def test_rounds_in_which_nobody_had_weight_do_not_count() -> None:
     assert _weights(SimpleNamespace(weights=list, clients=["a", "b"])) == {}  # type: ignore[arg-type]
 
 
-def intervals(
-    shared: int = 0, metric: str = "accuracy", reference: Any = None
-) -> dict[str, tuple[float, float]]:
-    """Of a client with 40 test samples that gains and one with 400 that loses."""
-    alone, together = {"a": 0.5, "b": 0.8}, {"a": 0.8, "b": 0.5}
-    gains = {client: together[client] - alone[client] for client in alone}
-    meta = {"sizes": {"test": [400, 40], "train": [1, 1]}, "shared test": shared}
-    run = SimpleNamespace(clients=["b", "a"], store=SimpleNamespace(meta=meta.__getitem__))
-    entry = SimpleNamespace(
-        gains=lambda: gains if reference is None else {},
-        reference=alone,
-        run=SimpleNamespace(metric=metric, values=together),
+def gains_of(
+    counts: dict[str, tuple[int, int]], totals: dict[str, int], metric: str = "accuracy"
+) -> dict[str, Gain]:
+    """Of clients with so many correct samples alone and together."""
+
+    def result(method: str, which: int) -> RunResult:
+        values = {client: right[which] / totals[client] for client, right in counts.items()}
+        config = {"method": {"name": method}, "data": {"partition": "iid"}, "seed": 1}
+        task = Task("classification", (4,), 2)
+        return RunResult(
+            Path(method), config, "d", task, "f", metric, {metric: values}, {}, test_sizes=totals
+        )
+
+    return Entry("fedavg", result("fedavg", 1), result("standalone", 0)).tested_gains()
+
+
+def test_a_gain_is_told_from_luck_by_the_exact_test_of_the_least_favourable_pairs() -> None:
+    found = gains_of(
+        {"a": (26, 30), "b": (24, 30), "c": (320, 200), "d": (320, 320)},
+        {"a": 30, "b": 30, "c": 400, "d": 400},
     )
-    return gain_intervals(entry, run)  # type: ignore[arg-type, return-value]
+    assert found["a"].p == pytest.approx(0.125) and not found["a"].clear
+    assert found["b"].p == pytest.approx(0.03125) and found["b"].clear
+    assert found["c"].clear and found["c"].value == pytest.approx(-0.3)
+    assert found["d"].p == 1.0
+    for gain in found.values():
+        assert gain.low <= gain.value <= gain.high
+        assert gain.clear == (not gain.low < 0 < gain.high and gain.value != 0)
 
 
-def test_intervals_of_gains_are_those_of_two_binomials() -> None:
-    found = intervals()
-    for client, gain, samples in (("a", 0.3, 40), ("b", -0.3, 400)):
-        low, high = found[client]
-        error = math.sqrt((0.5 * 0.5 + 0.8 * 0.2) / samples)
-        assert low == pytest.approx(
-            gain - 1.96 * error, abs=0.25 * error
-        ) and high == pytest.approx(gain + 1.96 * error, abs=0.25 * error)
-    widths = {client: high - low for client, (low, high) in intervals(shared=400).items()}
-    assert widths["a"] == pytest.approx(widths["b"], rel=0.1), "one test set for all is of one size"
-    assert intervals() == found, "the same run says the same"
-    assert intervals(metric="auroc") == {} == intervals(reference={})
+def test_other_metrics_and_unknown_sizes_have_no_test() -> None:
+    counts = {"a": (20, 30)}
+    assert gains_of(counts, {"a": 40}, metric="auroc") == {}
+    assert gains_of(counts, {"a": 40}, metric="rmse") == {}
+    assert set(gains_of(counts, {"a": 40})) == {"a"}
 
 
 @pytest.mark.parametrize(

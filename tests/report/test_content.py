@@ -14,7 +14,7 @@ import pytest
 from equipoise.comparison.entries import open_runs
 from equipoise.metrics.registry import find
 from equipoise.report import report
-from equipoise.report.cards import Card, cards, doubt, headline
+from equipoise.report.cards import Card, cards, headline
 from equipoise.report.curves import read_curves, read_weights
 from equipoise.runs import Run
 from equipoise.storage.files import LOCK
@@ -55,26 +55,13 @@ def test_headlines_for_every_kind_of_outcome():
         == "In this one run 1 of 2 clients gains; client a loses 0.2500."
     )
     assert headline([card("a", 0.1)], accuracy) == "In this one run 1 of 1 clients gains."
-    wide, clear = Card("a", 9, 0.4, 0.5, -0.1, -0.3, 0.1), Card("b", 9, 0.9, 0.5, 0.4, 0.2, 0.6)
+    wide, clear = Card("a", 9, 0.4, 0.5, -0.1, p=0.3), Card("b", 9, 0.9, 0.5, 0.4, p=0.001)
     assert headline([wide, clear], accuracy).endswith(
         "client a loses 10.0 points, which cannot be told from the luck of its finite test set."
     )
     assert headline([wide, card("c", 0.0)], accuracy).endswith(
         "for none of them can it be told from the luck of a finite test set."
     )
-
-
-def test_doubt_counts_what_the_interval_excludes():
-    found = [
-        Card("a", 1, 0.5, 0.6, -0.1, -0.3, 0.1),
-        Card("b", 1, 0.5, 0.9, -0.4, -0.6, -0.2),
-        Card("c", 1, 0.9, 0.5, 0.4, 0.2, 0.6),
-    ]
-    assert (
-        doubt(found)
-        == "Beyond the luck of finite test sets (95 % interval) are 1 of the 1 gains and 1 of the 2 losses."
-    )
-    assert doubt([Card("a", 1, 0.5)]) == ""
 
 
 def test_cards_hold_what_the_store_holds(tmp_path: Path):

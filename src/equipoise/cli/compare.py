@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -123,6 +125,12 @@ def compare(
         Literal["terminal", "markdown", "latex", "csv", "json"],
         typer.Option("--format", help="what is printed; files of all kinds are saved"),
     ] = "terminal",
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            help="measures that --format latex or markdown prints, in this order: average,worst,change, say; default: those of the terminal"
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="check everything, list the runs, and stop")
     ] = False,
@@ -175,7 +183,10 @@ def compare(
             typed["methods"] or given.get("methods") or [given["method"]], finish
         )
     where = {"cluster": cluster, "trust_network": trust_network}
-    compared(given, typed, out, jobs, allow_import or [], dry_run, quiet, output_format, where)
+    chosen = comparison_output.parse_columns(columns, output_format)
+    compared(
+        given, typed, out, jobs, allow_import or [], dry_run, quiet, output_format, where, chosen
+    )
 
 
 def compared(
@@ -188,6 +199,7 @@ def compared(
     quiet: bool,
     output_format: str,
     where: dict[str, Any],
+    columns: Sequence[str] = (),
 ) -> None:
     """Carry out a comparison, or show its plan; `typed` stands in place of what the file says."""
     from equipoise.cli import comparison_output
@@ -228,8 +240,8 @@ def compared(
         comparison_output.show(result, SHOWN_CLIENTS)
     else:
         texts = {
-            "markdown": formats.markdown,
-            "latex": formats.latex,
+            "markdown": partial(formats.markdown, columns=columns),
+            "latex": partial(formats.latex, columns=columns),
             "csv": formats.csv_text,
             "json": formats.json_text,
         }

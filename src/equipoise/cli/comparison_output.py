@@ -13,15 +13,17 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.cli import output
-from equipoise.cli.data import before_training
+from equipoise.cli.data import before_training, method_advice
 from equipoise.comparison import formats
 from equipoise.comparison.executor import Progress as Watching
+from equipoise.comparison.measures import measures
 from equipoise.comparison.plan import Cell
 from equipoise.comparison.table import Comparison
 from equipoise.experiment import ConfigurationError
+from equipoise.metrics.registry import find
 from equipoise.runs.reference import ALONE
 from equipoise.validation import safe_yaml
-from equipoise.validation.names import quoted
+from equipoise.validation.names import nearest, quoted
 from equipoise.validation.text import shown
 
 MOST_SEEDS = 1000
@@ -57,6 +59,24 @@ def words(text: str | None) -> list[str]:
     return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
+def parse_columns(text: str | None, output_format: str) -> list[str]:
+    """Names of measures for a printed table, checked before any run starts.
+
+    >>> parse_columns("average, worst", "latex")
+    ['average', 'worst']
+    """
+    columns = words(text)
+    if columns and output_format not in ("latex", "markdown"):
+        raise ConfigurationError(
+            f"--columns: chooses what --format latex or markdown prints, got --format {output_format}; leave out one of them"
+        )
+    known = measures(find("accuracy"))
+    for name in columns:
+        if name not in known:
+            raise nearest("column", name, list(known))
+    return columns
+
+
 def ask_about_seeds(text: str) -> None:
     """One number may have been meant as how many."""
     word = text.strip()
@@ -79,6 +99,8 @@ def understood(missing: Sequence[Cell]) -> None:
     if missing and missing[0].experiment.dataset is None:
         with suppress(ValueError, OSError):
             before_training(missing[0].experiment)
+    # the runs themselves are other processes, whose warnings are not shown
+    method_advice(cell.experiment for cell in missing)
 
 
 def parse_grid(words: Sequence[str]) -> dict[str, list[Any]]:
@@ -207,6 +229,7 @@ def _show_clients(result: Comparison, limit: int) -> None:
     _wide_table(
         header, [*([*row[:2], *map(_coloured, row[2:])] for row in clients[:limit]), losers]
     )
+    output.say(formats.about_changes(result))
     if len(clients) > limit:
         output.say(f"... and {len(clients) - limit} more clients in comparison.json")
 

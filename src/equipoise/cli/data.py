@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -266,6 +266,14 @@ def before_training(wanted: Experiment) -> None:
         shape = (shape[0], *(data.image_size or side for side in shape[1:]))
         if chosen(shape) == "cnn":
             print(model_in_words("cnn", shape), file=sys.stderr)
+
+
+def method_advice(experiments: Iterable[Experiment]) -> None:
+    """Print on standard error what methods say before training, each sentence once."""
+    advice = (wanted.build_method().advice(wanted.rounds) for wanted in experiments)
+    for text in dict.fromkeys(advice):
+        if text:
+            print(text, file=sys.stderr)
 
 
 def _plural(word: str, count: int) -> str:

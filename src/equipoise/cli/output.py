@@ -29,6 +29,7 @@ from equipoise import methods
 from equipoise.comparison.formats import figure
 from equipoise.comparison.measures import in_unit_of
 from equipoise.experiment import ConfigurationError, Experiment
+from equipoise.metrics.gains import SIGNIFICANT
 from equipoise.metrics.registry import find, main_of, measured
 from equipoise.runs import Run
 from equipoise.runs.clinical import silent
@@ -259,22 +260,9 @@ def show(found: dict[str, Any]) -> None:
         _extremes(rows, metric.lower_is_better) if len(rows) > MOST_LISTED else rows.items()
     ):
         gain = row.get("gain")
-        verdict = (
-            []
-            if not known
-            else ["", ""]
-            if gain is None
-            else [
-                number(gain, True),
-                ""
-                if math.isnan(gain)
-                else styled("gains", "green")
-                if gain > 0
-                else styled("loses", "red")
-                if gain < 0
-                else "equal",
-            ]
-        )
+        verdict = [] if not known else ["", ""]
+        if gain is not None:
+            verdict = [number(gain, True), _verdict(gain, row.get("p"))]
         lines.append(
             [
                 client,
@@ -323,10 +311,23 @@ def show(found: dict[str, Any]) -> None:
         )
     _show_clinical(found["clinical"], rows if found["split"] == "test" else ())
     if known:
+        told = ""
+        if "clearly gained" in found:
+            told = f"; beyond luck (exact McNemar test at 5 % for each client): {found['clearly gained']} gain, {found['clearly lost']} lose"
         say(
-            f"against training alone ({found['against']}): {found['gained']} of {len(rows)} clients gain, {found['lost']} lose, average gain {number(found['average gain'], True)}",
+            f"against training alone ({found['against']}): {found['gained']} of {len(rows)} clients gain, {found['lost']} lose, average gain {number(found['average gain'], True)}{told}",
             wrap=False,
         )
+
+
+def _verdict(gain: float, p: float | None) -> str:
+    """Whether a client gains or loses, and whether that may be the luck of its test samples."""
+    if math.isnan(gain):
+        return ""
+    if not gain:
+        return "equal"
+    luck = " (may be luck)" if p is not None and p >= SIGNIFICANT else ""
+    return styled(f"gains{luck}", "green") if gain > 0 else styled(f"loses{luck}", "red")
 
 
 def _show_clinical(clinical: Mapping[str, Any], clients: Collection[str], most: int = 20) -> None:

@@ -133,7 +133,7 @@ def run(
     """
     processes.allow_fork()
     from equipoise.cli import output
-    from equipoise.cli.data import before_training
+    from equipoise.cli.data import before_training, method_advice
     from equipoise.experiment import ConfigurationError, experiment, load, with_settings
     from equipoise.simulate import fresh_folder
     from equipoise.simulate import run as start
@@ -171,6 +171,7 @@ def run(
     if dry_run:
         output.plan(wanted)
         before_training(wanted)
+        method_advice([wanted])
         return
     if overwrite and out is not None:
         output.remove_run(out)

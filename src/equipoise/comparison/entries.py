@@ -20,6 +20,7 @@ from equipoise.comparison.measures import (
     measure_run,
 )
 from equipoise.experiment import flat
+from equipoise.metrics.gains import Gain, gain_in
 from equipoise.metrics.registry import Metric, find
 from equipoise.runs import Run
 from equipoise.runs.clinical import derived
@@ -61,6 +62,8 @@ class RunResult:
     # metric -> clients for whose samples it does not exist
     undefined: dict[str, list[str]] = field(default_factory=dict)
     old: bool = False  # whether the fingerprint is of the kind that older versions wrote
+    # client -> number of test samples
+    test_sizes: dict[str, int] = field(default_factory=dict)
 
     @property
     def values(self) -> dict[str, float]:
@@ -131,6 +134,15 @@ class Entry:
             client: alone[client] - value if self.lower else value - alone[client]
             for client, value in known.items()
         }
+
+    def tested_gains(self) -> dict[str, Gain]:
+        """Client -> its gain with an exact test and an interval; empty for metrics without a test."""
+        alone, values, sizes = self.reference or {}, self.run.values, self.run.test_sizes
+        found = {
+            client: gain_in(self.run.metric, alone[client], values[client], sizes.get(client, 0))
+            for client in self.gains()
+        }
+        return {client: gain for client, gain in found.items() if gain is not None}
 
 
 def open_runs(paths: Sequence[Path | str], against: Path | str | None = None) -> list[Entry]:
@@ -309,7 +321,7 @@ def read_result(folder: Path, whole: bool = True) -> RunResult:
         return RunResult(
             folder, run.config, run.store.meta("data"), run.task, run.store.meta("fingerprint"), main, by_metric,
             cost_of(run) | distances_of(run), {metric: mean_curve(run, metric) for metric in metrics_of(run)}, for_each(run, run.majority()),
-            tuple(counted), missing, is_old(run),
+            tuple(counted), missing, is_old(run), run.test_sizes,
         )  # fmt: skip
     finally:
         run.store.close()

@@ -6,21 +6,23 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from equipoise.comparison.entries import RESULT
 from equipoise.comparison.measures import COST, Measure
 from equipoise.comparison.table import Comparison
 from equipoise.metrics.comparison import FEWEST_SEEDS, TOO_FEW
+from equipoise.metrics.gains import SIGNIFICANT, Gain
 from equipoise.metrics.registry import find, measured, why_main
 from equipoise.runs.convergence import in_words
-from equipoise.runs.summary import one_class
+from equipoise.runs.summary import no_test, one_class
 from equipoise.storage.files import save_output
 from equipoise.validation import text as words
+from equipoise.validation.names import nearest
 
 NOTHING = "–"
 RISING = "‡"
-SIGNIFICANT = 0.05
+CLEAR = "*"
 Mark = Callable[[str, int | None], str]
 
 
@@ -47,14 +49,23 @@ def cell(comparison: Comparison, partition: str, method: str, name: str) -> str:
 
 
 def grid_of(
-    comparison: Comparison, partition: str, mark: Mark, with_cost: bool = True
+    comparison: Comparison,
+    partition: str,
+    mark: Mark,
+    with_cost: bool = True,
+    columns: Sequence[str] = (),
 ) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of one partition's table, every cell marked by its position."""
+    """Header and rows of one partition's table, every cell marked by its position.
+
+    `columns` names the measures to show, in that order; without any they are the table's own.
+    """
     shown = {
         name: measure
         for name, measure in comparison.columns.items()
         if with_cost or name not in COST
     }
+    if columns:
+        shown = {name: comparison.measures[name] for name in checked_columns(comparison, columns)}
     rising = comparison.rising(partition)
     header = ["method", "rank", *(measure.title for measure in shown.values())]
     rows = []
@@ -72,6 +83,14 @@ def grid_of(
         named = f"{method} {RISING}" if method in rising else method
         rows.append([named, NOTHING if rank is None or math.isnan(rank) else f"{rank:.1f}", *cells])
     return header, rows
+
+
+def checked_columns(comparison: Comparison, columns: Sequence[str]) -> list[str]:
+    """Return the names of measures without repetition; refuse one that the comparison does not have."""
+    for name in columns:
+        if name not in comparison.measures:
+            raise nearest("column", name, list(comparison.measures))
+    return list(dict.fromkeys(columns))
 
 
 def explanation(comparison: Comparison) -> list[str]:
@@ -164,15 +183,15 @@ def _about_metrics(comparison: Comparison) -> list[str]:
     return [line for line in lines if line]
 
 
-def markdown(comparison: Comparison) -> str:
-    """Tables for a README or an issue."""
+def markdown(comparison: Comparison, columns: Sequence[str] = ()) -> str:
+    """Return tables for a README or an issue; `columns` as in `latex`."""
 
     def mark(text: str, position: int | None) -> str:
         return f"**{text}**" if position == 1 else f"<u>{text}</u>" if position == 2 else text
 
     parts = []
     for partition in comparison.partitions:
-        header, rows = grid_of(comparison, partition, mark)
+        header, rows = grid_of(comparison, partition, mark, columns=columns)
         lines = [
             header,
             ["---", *["---:"] * (len(header) - 1)],
@@ -189,8 +208,17 @@ def markdown(comparison: Comparison) -> str:
     return "\n\n".join([*parts, notes]) + "\n"
 
 
-def latex(comparison: Comparison) -> str:
-    """Tables for a paper; needs the package booktabs."""
+def latex(comparison: Comparison, columns: Sequence[str] = ()) -> str:
+    """Return tables for a paper; they need the LaTeX packages amsmath and booktabs.
+
+    Args:
+        comparison: What to show.
+        columns: Names of measures such as "average" and "worst", in the order of the columns;
+            without any, those that the terminal shows.
+
+    Raises:
+        ValueError: A column is no measure of the comparison.
+    """
 
     def mark(text: str, position: int | None) -> str:
         number = (
@@ -210,7 +238,7 @@ def latex(comparison: Comparison) -> str:
 
     parts = [r"% \usepackage{amsmath,booktabs}; bold: best, underlined: second best"]
     for partition in comparison.partitions:
-        header, rows = grid_of(comparison, partition, mark)
+        header, rows = grid_of(comparison, partition, mark, columns=columns)
         body = [" & ".join(map(words.latex, header)) + r" \\", r"\midrule"]
         body += [" & ".join([words.latex(row[0]), *row[1:]]) + r" \\" for row in rows]
         parts += [
@@ -277,15 +305,33 @@ def clients_grid(
     clients = sorted(
         references[0], key=lambda client: sorted(gain.get(client, 0.0) for gain in gains.values())
     )
-    rows = [
-        [
-            client,
-            figure(alone.get(client), measure),
-            *(figure(gain.get(client), measure, signed=True) for gain in gains.values()),
+    tested = {method: entry.tested_gains() for method, entry in entries.items()}
+    rows = []
+    for client in clients:
+        changes = [
+            _change(gain.get(client), tested[method].get(client), measure)
+            for method, gain in gains.items()
         ]
-        for client in clients
-    ]
-    losers = [
-        f"{sum(value < 0 for value in gain.values())} of {len(gain)}" for gain in gains.values()
-    ]
+        rows.append([client, figure(alone.get(client), measure), *changes])
+    losers = [_losers(gain, tested[method]) for method, gain in gains.items()]
     return ["client", "alone", *entries], [*rows, ["clients that lose", "", *losers]]
+
+
+def _change(gain: float | None, test: Gain | None, measure: Measure) -> str:
+    """A client's change, marked where it is beyond the luck of a finite test set."""
+    return figure(gain, measure, signed=True) + (CLEAR if test and test.clear else "")
+
+
+def _losers(gains: Mapping[str, float], tested: Mapping[str, Gain]) -> str:
+    """How many lose, and of how many of them that is beyond luck."""
+    text = f"{sum(value < 0 for value in gains.values())} of {len(gains)}"
+    if not tested:
+        return text
+    return f"{text} ({sum(one.clear and one.value < 0 for one in tested.values())}{CLEAR})"
+
+
+def about_changes(comparison: Comparison) -> str:
+    """Say what the mark behind a client's change means, or that the metric has no test."""
+    if any(entry.tested_gains() for entry in comparison.entries):
+        return f"{CLEAR}: beyond the luck of a finite test set, p < {SIGNIFICANT} (exact McNemar test for each client, for the least favourable pairs)"
+    return no_test(comparison.metric.name)

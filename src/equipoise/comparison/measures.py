@@ -80,6 +80,7 @@ ASKED = (
     "rounds_to_target",
     *DISTANCES,
 )  # columns on request, in CSV and JSON always
+EXTREMES = ("worst", "best", "worst_change", "p10_change", "p90_change")  # over clients
 NO_TARGET = "no target was named; --target 0.8, say"
 RANKED = ("average", "worst", "std", "change", "worst_change", "harmed", "cf")
 

@@ -8,10 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from equipoise.comparison.entries import FORMAT, RESULT, Entry, damaged, open_comparison, open_runs
-from equipoise.comparison.measures import ASKED, COST, DISTANCES, NAN, Measure, measures
+from equipoise.comparison.measures import (
+    ASKED,
+    COST,
+    DISTANCES,
+    EXTREMES,
+    NAN,
+    Measure,
+    measures,
+)
 from equipoise.comparison.plan import default_baseline
 from equipoise.metrics import (
     Metric,
@@ -164,7 +173,11 @@ class Comparison:
         with warnings.catch_warnings():  # gaps are told in the rows: `seeds`, `undefined`, `note`
             warnings.simplefilter("ignore", UndefinedMetric)
             warnings.simplefilter("ignore", PartialMetric)
-            means = {method: over_seeds(numbers, self.level) for method, numbers in values.items()}
+            step = self._step(name)
+            means = {
+                method: over_seeds(numbers, self.level, extreme_step=step)
+                for method, numbers in values.items()
+            }
             tests = (
                 against_baseline(known, self.baseline)
                 if self.baseline in known and measure.lower is not None
@@ -179,9 +192,19 @@ class Comparison:
                 "metric": self.metric.name, "partition": partition, "method": method, "measure": name, "value": mean.value, "low": mean.low, "high": mean.high, "std": mean.std,
                 "seeds": mean.count, "undefined": mean.undefined, "position": positions.get(method), "rank": ranks.get(method),
                 "difference": test.difference if test else None, "p": test.adjusted if test else None,
-                "note": test.note if test and test.note else self._reason(method, partition, name),
+                "note": (test.note if test else "") or self._reason(method, partition, name) or mean.note,
             })  # fmt: skip
         return rows
+
+    def _step(self, measure: str) -> float | None:
+        """The smallest step of an extreme or a share over clients; None for other measures."""
+        run = self.entries[0].run
+        if measure == "harmed":
+            return 1 / max(1, len(run.values))
+        if measure not in EXTREMES:
+            return None
+        sizes = [run.test_sizes[client] for client in run.values if client in run.test_sizes]
+        return 1 / max(1.0, median(sizes)) if self.metric.name == "accuracy" and sizes else 0.0
 
     def _reason(self, method: str, partition: str, measure: str) -> str:
         found = (self.entry(method, partition, seed) for seed in self.seeds)

@@ -102,6 +102,10 @@ class Composed(Method):
         for _, guest in self._in(*SLOTS):
             guest.check(task)
 
+    def advice(self, rounds: int) -> str:
+        parts = [self.base, *(guest for _, guest in self._in(*SLOTS))]
+        return "; ".join(text for part in parts if (text := part.advice(rounds)))
+
     def models(self, task: Task, others: Mapping[str, Factory]) -> Mapping[str, Factory]:
         found = dict(self.base.models(task, others))
         for _, guest in self._in(*SLOTS):

@@ -37,7 +37,8 @@ from equipoise.weighting import (
 class CoReFed(Method):
     """Clients that were rarely asked of late, and whose mean feature agrees with the cohort's, count more.
 
-    In the paper's equations its losses and reused gradients reach no model; rep="client" and reuse="window" do what its text says.
+    As the paper's text says, local training also pulls features towards the cohort's mean and away from other clients'. In its equations
+    these losses and the reused gradients reach no model: rep="literal" follows them, and reuse="window" makes gradients of absent clients count.
     """
 
     paper = "Mukhtiar, Mahmood and Sheng, CoRe-Fed: Bridging Collaborative and Representation Fairness, AAAI 2026, Algorithm 1"
@@ -48,8 +49,8 @@ class CoReFed(Method):
     beta: Fraction = 0.5  # how far embeddings are drawn towards the cohort's mean
     temperature: Positive = 0.07  # of the contrastive loss
     include_positive: bool = False  # whether the positive pair stands in the contrast's denominator too; the paper leaves it out
-    # representation losses: a diagnostic at the server, or part of local training
-    rep: Literal["literal", "client"] = "literal"
+    # representation losses: part of local training (the paper's text), or a diagnostic at the server (its equations)
+    rep: Literal["client", "literal"] = "client"
     lambda_con: NonNegative = 0.1  # weight of the contrast in local training (rep = client)
     # weight of embedding distillation in local training (rep = client)
     lambda_kd: NonNegative = 1.0
@@ -65,11 +66,14 @@ class CoReFed(Method):
 
     def __post_init__(self) -> None:
         partial = (self.preset, self.ablation) != ("paper", "none")
-        if (self.reuse == "window" and partial) or (
-            self.rep == "client" and self.preset == "released"
-        ):
+        if self.reuse == "window" and partial:
             raise ValueError(
-                f"corefed: reuse='window' needs the whole method, rep='client' the paper's; got {self}; drop one of them"
+                f"corefed: reuse='window' needs the whole method; got {self}; drop one of them"
+            )
+        if self.ablation == "re_fed" and self.rep == "literal":
+            raise ValueError(
+                "corefed: ablation='re_fed' with rep='literal' equals FedAvg, since the representation losses then reach no model; "
+                "use rep='client', or the method fedavg"
             )
 
     def start(self, server: Server) -> State:

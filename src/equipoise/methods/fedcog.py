@@ -55,13 +55,17 @@ class FedCOG(Method):
     # ratio: losses by numbers of real and lacking samples, as the released code does
     weighting: Literal["lambda", "ratio"] = "lambda"
 
+    def advice(self, rounds: int) -> str:
+        if self.start_round <= rounds:
+            return ""
+        return (
+            f"FedCOG makes images from round {self.start_round} on, but the run has {rounds} rounds, so that it equals FedAvg; "
+            "set method.start_round to a round of the run, or train longer"
+        )
+
     def start(self, server: Server) -> State:
-        if self.start_round > server.rounds:
-            log.warning(
-                "FedCOG makes images from round %d on, but the run has %d rounds, so that it is FedAvg; set start_round to a round of the run",
-                self.start_round,
-                server.rounds,
-            )
+        if advice := self.advice(server.rounds):
+            log.warning(advice)
         return super().start(server)
 
     def client(self, client: Client, down: Down) -> Up:

@@ -33,7 +33,7 @@ class FedDC(Method):
     family, year, fairness, passes = "drift", 2022, "none", "E·T"
     needs_plain_sgd: ClassVar[bool] = True
 
-    # strength of the pull; of a client, divided by its size over the mean size
+    # strength of the pull; of a client, divided by its size over the mean size. The authors' value for MNIST
     alpha: NonNegative = 0.1
     grad_correction: bool = True  # correct gradients by the controls, as SCAFFOLD does
 

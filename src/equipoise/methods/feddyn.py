@@ -26,6 +26,8 @@ class FedDyn(Method):
 
     The server's h is the mean of all clients' duals after every round, whoever took part. The step -h / alpha does not depend on
     alpha, so the updates of all rounds add up: what keeps them small is that clients come to rest, which few rounds of Adam do not do.
+    With `by_size` clients divide alpha by their size over the mean size, and the server still uses alpha itself: then h is not the mean
+    of the duals but of the duals times that ratio.
     """
 
     paper = (

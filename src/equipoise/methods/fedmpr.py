@@ -3,7 +3,7 @@ Aggregation (FedMPR).
 
 Özgü Göksu and Nicolas Pugeault. Preprint, 2024. https://arxiv.org/abs/2412.15010
 
-Its full text was not at hand: strengths of dropout and noise, and where they act, are assumed.
+A reconstruction: its full text was not at hand. Strengths of dropout and noise, and where they act, are assumed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge, Lt
@@ -33,6 +33,7 @@ class FedMPR(Method):
 
     paper = "Göksu and Pugeault, Robust Federated Learning in the Face of Covariate Shift: A Magnitude Pruning with Hybrid Regularization Framework, 2024"
     family, year, fairness, passes = "drift", 2024, "none", "E·T"
+    reconstruction: ClassVar[bool] = True
 
     # share of the weights of two or more dimensions that is set to zero in every upload
     rho: BelowOne = 0.1

@@ -2,13 +2,15 @@
 
 Zihui Wang, Zheng Wang, Lingjuan Lyu, Zhaopeng Peng, Zhicheng Yang, Chenglu Wen, Rongshan Yu, Cheng Wang and Xiaoliang Fan. Proceedings of the
 30th ACM SIGKDD Conference on Knowledge Discovery and Data Mining (KDD), 2024. https://arxiv.org/abs/2405.18291
+
+A reconstruction: its repository holds no code, so what is here follows a summary of the paper and a port by others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -43,6 +45,7 @@ class FedSAC(Method):
         "collaborative",
         "E·T, and (units + 1)·V every 10 rounds; once rounds·E·T + K·V",
     )
+    reconstruction: ClassVar[bool] = True
     needs = ("units",)
     exchanges = "1; once 1"
     needs_validation = True

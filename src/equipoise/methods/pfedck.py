@@ -1,12 +1,14 @@
 """A Personalized Federated Learning Method Based on Clustering and Knowledge Distillation (pFedCK).
 
 Jianfei Zhang and Yongqiang Shi. Electronics, volume 13, number 5, article 857, 2024. https://doi.org/10.3390/electronics13050857
+
+A reconstruction: its full text was not at hand, so what is here follows its abstract and a port by others.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from torch import Tensor
@@ -32,6 +34,7 @@ class PFedCK(Method):
 
     paper = "Zhang and Shi, A Personalized Federated Learning Method Based on Clustering and Knowledge Distillation, Electronics 2024"
     family, year, fairness, passes = "personal", 2024, "none", "2E·T"
+    reconstruction: ClassVar[bool] = True
 
     lambda_p: NonNegative = 1.0  # weight of what one model learns from the other's predictions
     lambda_f: NonNegative = 1.0  # weight of what one model learns from the other's features

@@ -22,6 +22,13 @@ from equipoise.metrics.fairness import (
     jain,
     spread,
 )
+from equipoise.metrics.gains import (
+    SIGNIFICANT,
+    Gain,
+    gain_from_counts,
+    gain_from_samples,
+    mcnemar,
+)
 from equipoise.metrics.intervals import (
     Interval,
     accuracy_variance,
@@ -46,6 +53,8 @@ from equipoise.metrics.undefined import PartialMetric, UndefinedMetric
 
 __all__ = [
     "METRICS",
+    "SIGNIFICANT",
+    "Gain",
     "Interval",
     "Metric",
     "PairedTest",
@@ -72,12 +81,15 @@ __all__ = [
     "effective_clients",
     "f1",
     "feature_similarity",
+    "gain_from_counts",
+    "gain_from_samples",
     "gini",
     "holm",
     "jain",
     "log_loss",
     "mae",
     "manhattan",
+    "mcnemar",
     "negative_transfer",
     "over_seeds",
     "paired_p",

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from equipoise.metrics.undefined import undefined
-from equipoise.validation.arrays import vector
+from equipoise.validation.arrays import Array, vector
+
+SHORTEST_STRETCH = 10  # points that the noise is estimated from, if the curve has so many
+LARGEST_CORRELATION = 0.9  # of neighbouring points; beyond it noise and trend look alike
 
 
 def rounds_to(curve: ArrayLike, target: float, lower_is_better: bool = False) -> int | None:
@@ -75,3 +80,75 @@ def best_and_last(
         "last": float(x[-1]),
         "last_mean": float(x[-window:].mean()),
     }
+
+
+def rise_at_the_end(
+    curve: ArrayLike, rounds: ArrayLike, points: int, level: float = 0.95
+) -> tuple[float, float]:
+    """Return the rise of a straight line through the last points, and how far noise alone lifts it.
+
+    The noise is an autoregressive process of order one around a quadratic trend, estimated from
+    the second half of the curve (ten points at least). Its correlation from point to point is
+    taken one standard error above the estimate: the estimate from a short curve is poor, and one
+    that is too small makes a random walk look like a rise.
+
+    Args:
+        curve: One value per measured round, finite; higher is better.
+        rounds: The rounds in which they were measured.
+        points: How many of the last points the line goes through.
+        level: The share of flat curves whose rise is below the limit.
+
+    Returns:
+        The rise over the last points, and the limit that noise alone passes in `1 - level` of all
+        flat curves at most.
+
+    >>> rounds = list(range(1, 21))
+    >>> rise, limit = rise_at_the_end([0.02 * n for n in rounds], rounds, points=4)
+    >>> round(rise, 3), round(limit, 3)
+    (0.06, 0.0)
+    """
+    from scipy.special import stdtrit
+
+    values, at = vector(curve, "curve"), vector(rounds, "rounds")
+    stretch = min(len(values), max(SHORTEST_STRETCH, len(values) // 2, points))
+    values, at = values[-stretch:], at[-stretch:]
+    line = np.zeros(stretch)
+    centred = at[-points:] - at[-points:].mean()
+    line[-points:] = centred / (centred @ centred) * (at[-1] - at[-points])
+    rise = float(line @ values)
+
+    trend, _ = np.linalg.qr(np.vander(np.linspace(-1, 1, stretch), 3))
+    off_trend = np.eye(stretch) - trend @ trend.T
+    residual = off_trend @ values
+    squares = float(residual @ residual)
+    # what is left of a curve without noise is rounding
+    if squares <= stretch * (1e-12 * float(np.abs(values).max())) ** 2:
+        return rise, 0.0
+    observed = float(residual[1:] @ residual[:-1]) / squares
+    correlation = _correlated(_correlation_of(observed, off_trend), stretch)
+    remaining = off_trend @ correlation
+    freedom = np.trace(remaining) ** 2 / np.trace(remaining @ remaining)
+    variance = squares / np.trace(remaining)
+    error = math.sqrt(variance * float(line @ correlation @ line))
+    return rise, float(stdtrit(freedom, level)) * error
+
+
+def _correlation_of(observed: float, off_trend: Array) -> float:
+    """The correlation of neighbouring points whose residuals show the observed one, plus one standard error.
+
+    Taking a trend off makes residuals look less correlated than the noise is.
+    """
+    count = len(off_trend)
+    candidates = np.linspace(0, LARGEST_CORRELATION, 19)
+    expected = []
+    for candidate in candidates:
+        residual = off_trend @ _correlated(candidate, count) @ off_trend
+        expected.append(np.trace(residual, offset=1) / np.trace(residual))
+    return float(np.interp(observed + 1 / math.sqrt(count), expected, candidates))
+
+
+def _correlated(correlation: float, count: int) -> Array:
+    """Correlation matrix of an autoregressive process of order one."""
+    place = np.arange(count)
+    matrix: Array = correlation ** np.abs(place[:, None] - place[None, :])
+    return matrix

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,6 +18,15 @@ from equipoise.streams import stream
 from equipoise.validation.arrays import Array, float64, vector, vectors
 
 Statistic = Callable[..., Mapping[str, float]]
+
+# Of these names a statistic over clients has no valid percentile interval.
+EXTREMES = ("worst", "best", "min", "max", "worst_decile", "p10", "p90", "harmed", "std")
+NO_PERCENTILES = (
+    "no interval: redrawing test samples adds noise to noise, which moves extremes and the spread "
+    "over clients outwards; take several seeds"
+)
+FEWEST_FOR_EXTREMES = 3
+TOO_FEW_FOR_EXTREMES = "no interval: an extreme over clients needs three seeds"
 
 
 @dataclass(frozen=True)
@@ -31,10 +40,24 @@ class Interval:
     count: int  # seeds or draws that counted
     # seeds or draws for which the number does not exist: never averaged in, always told
     undefined: int = 0
+    note: str = ""  # why there is no interval, if that needs saying
 
 
-def over_seeds(values: ArrayLike, level: float = 0.95) -> Interval:
-    """Mean over seeds with Student's t interval; fewer than two seeds give no interval, NaN seeds are counted apart.
+def over_seeds(
+    values: ArrayLike, level: float = 0.95, *, extreme_step: float | None = None
+) -> Interval:
+    """Return the mean over seeds with Student's t interval; NaN seeds are counted apart.
+
+    Fewer than two seeds give no interval. An extreme over clients (worst, p10, p90) often takes
+    the same value in several seeds, for accuracies move in whole test samples, and then t
+    intervals are too short.
+
+    Args:
+        values: One value per seed.
+        level: Level of the interval.
+        extreme_step: For an extreme over clients, the smallest step it can take, such as one over
+            the number of test samples; 0 if it moves continuously. Such an interval needs three
+            seeds and is wider by half a step on both sides.
 
     >>> result = over_seeds([0.80, 0.82, 0.84])
     >>> round(result.value, 3), round(result.low, 3), round(result.high, 3), round(result.std, 3)
@@ -61,7 +84,10 @@ def over_seeds(values: ArrayLike, level: float = 0.95) -> Interval:
     if count == 1:
         return Interval(mean, None, None, None, count, missing)
     std = float(known.std(ddof=1))
+    if extreme_step is not None and count < FEWEST_FOR_EXTREMES:
+        return Interval(mean, None, None, std, count, missing, TOO_FEW_FOR_EXTREMES)
     half = float(stdtrit(count - 1, (1 + level) / 2)) * std / np.sqrt(count)
+    half += (extreme_step or 0.0) / 2
     return Interval(mean, float(mean - half), float(mean + half), std, count, missing)
 
 
@@ -90,6 +116,8 @@ def bootstrap(
     Each of `samples` has one array per client, one number per test sample: correct or not (or a squared error). The
     statistic gets the vector of client means of each. With two (alone, together) a client's sample is drawn for both at
     once, so their common luck cancels. A client with every sample right varies in no draw: then the interval is too short.
+    It holds for averages over clients. Extremes and the spread (entries called worst, min, p10, harmed, std, ...) get
+    no interval, and for the gain of a single client `gain_from_samples` has an exact test.
 
     >>> alone, together = [[1, 0, 1, 0], [1, 1, 0]], [[1, 1, 1, 0], [1, 1, 1]]
     >>> gain = bootstrap(lambda a, t: {"gain": float((t - a).mean())}, alone, together, seed=1)["gain"]
@@ -216,10 +244,14 @@ def _percentiles(
         # counted below; a thousand warnings would hide the one that matters
         warnings.simplefilter("ignore", UndefinedMetric)
         rows = [statistic(*draw) for draw in redrawn]
-    return {
-        name: percentile_interval(float(value[name]), np.array([row[name] for row in rows]), level)
-        for name in value
-    }
+    found = {}
+    for name in value:
+        drawn = np.array([row[name] for row in rows])
+        one = percentile_interval(float(value[name]), drawn, level)
+        if name in EXTREMES:
+            one = replace(one, low=None, high=None, note=NO_PERCENTILES)
+        found[name] = one
+    return found
 
 
 def percentile_interval(value: float, drawn: Array, level: float) -> Interval:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,11 +12,11 @@ import numpy as np
 from equipoise.comparison.entries import Entry
 from equipoise.comparison.formats import NOTHING, figure
 from equipoise.comparison.measures import in_unit_of
-from equipoise.metrics import Metric, bootstrap_counts, participation, weights_received
+from equipoise.metrics import SIGNIFICANT, Metric, participation, weights_received
 from equipoise.runs import Run
+from equipoise.runs.summary import no_test
 
 MOST_LISTED, AT_EACH_END = 1_000, 100
-DRAWS_SEED = 0  # intervals are part of a report's text: the same run gives the same report
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Card:
     weight: float | None = None  # mean share of the aggregate over all rounds
     rounds: int = 0  # in which its reply counted
     rejected: int = 0
+    p: float | None = None  # of no gain and no loss; None where no test exists
 
     @property
     def verdict(self) -> str:
@@ -49,7 +50,7 @@ class Card:
     @property
     def clear(self) -> bool:
         """Whether the gain or loss is beyond the luck of a finite test set."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+        return self.p is not None and self.p < SIGNIFICANT
 
 
 def cards(entry: Entry, run: Run) -> list[Card]:
@@ -60,14 +61,27 @@ def cards(entry: Entry, run: Run) -> list[Card]:
     counted = participation([row["joined"] for row in rounds], run.clients)
     weights = _weights(run)
     rejected = Counter(row["client"] for row in run.rejected())
-    intervals = gain_intervals(entry, run)
+    tested = entry.tested_gains()
     # of a diverged model there is none
     gains = {client: gain for client, gain in gains.items() if not math.isnan(gain)}
-    found = [
-        Card(client, samples.get(client), value, alone.get(client), gains.get(client), *intervals.get(client, (None, None)),
-             weights.get(client), counted.get(client, 0), rejected[client])
-        for client, value in entry.run.values.items()
-    ]  # fmt: skip
+    found = []
+    for client, value in entry.run.values.items():
+        test = tested.get(client)
+        found.append(
+            Card(
+                client,
+                samples.get(client),
+                value,
+                alone.get(client),
+                gains.get(client),
+                low=test.low if test else None,
+                high=test.high if test else None,
+                weight=weights.get(client),
+                rounds=counted.get(client, 0),
+                rejected=rejected[client],
+                p=test.p if test else None,
+            )
+        )
     badness = -1 if entry.lower else 1
     known = any(card.gain is not None for card in found)
     return sorted(found, key=lambda card: _order(card.gain if known else badness * card.value))
@@ -96,25 +110,6 @@ def _order(value: float | None) -> float:
     return -math.inf if value is None or math.isnan(value) else value
 
 
-def gain_intervals(entry: Entry, run: Run) -> dict[str, tuple[float | None, float | None]]:
-    """Client -> 95 % interval of its gain over other test sets of its size; accuracies only, since errors need each sample."""
-    gains, alone = entry.gains(), entry.reference or {}
-    if not gains or entry.run.metric != "accuracy":
-        return {}
-    own = dict(zip(run.clients, run.store.meta("sizes")["test"], strict=True))
-    totals = [run.store.meta("shared test") or own[client] for client in gains]
-    right = [
-        [round(values[client] * n) for client, n in zip(gains, totals, strict=True)]
-        for values in (alone, entry.run.values)
-    ]
-
-    def change(a: np.ndarray, t: np.ndarray) -> Mapping[str, float]:
-        return dict(zip(gains, (t - a).tolist(), strict=True))
-
-    found = bootstrap_counts(change, *right, totals=totals, seed=DRAWS_SEED)
-    return {client: (interval.low, interval.high) for client, interval in found.items()}
-
-
 def _weights(run: Run) -> dict[str, float]:
     """Client -> mean share of the aggregate; empty for a method that weighs nobody."""
     by_round: dict[int, dict[str, float]] = {}
@@ -133,7 +128,7 @@ def headline(found: Sequence[Card], metric: Metric) -> str:
     >>> from equipoise.metrics.registry import find
     >>> headline([Card("3", 50, 0.70, 0.72, -0.02), Card("1", 80, 0.9, 0.8, 0.1)], find("accuracy"))
     'In this one run 1 of 2 clients gains; client 3 loses 2.0 points.'
-    >>> headline([Card("3", 50, 0.70, 0.72, -0.02, -0.2, 0.1), Card("1", 80, 0.9, 0.8, 0.1, 0.0, 0.2)], find("accuracy"))
+    >>> headline([Card("3", 50, 0.70, 0.72, -0.02, p=0.8), Card("1", 80, 0.9, 0.8, 0.1, p=0.06)], find("accuracy"))
     'In this one run 1 of 2 clients gains; client 3 loses 2.0 points; for none of them can it be told from the luck of a finite test set.'
     >>> headline([Card("3", 50, 0.70)], find("accuracy"))
     'No run of training alone is known, so it cannot be said who gains; in this one run the lowest accuracy is 70.0 %, at client 3.'
@@ -158,35 +153,31 @@ def headline(found: Sequence[Card], metric: Metric) -> str:
         )
     elif gain < len(known):
         text += "; nobody loses"
-    judged = [card for card in known if card.low is not None and card.gain]
+    judged = [card for card in known if card.p is not None and card.gain]
     if judged and not any(card.clear for card in judged):
         text += "; for none of them can it be told from the luck of a finite test set"
-    elif lose and worst.low is not None and not worst.clear:
+    elif lose and worst.p is not None and not worst.clear:
         text += ", which cannot be told from the luck of its finite test set"
     return f"{text}."
 
 
-def doubt(found: Sequence[Card]) -> str:
-    """How many gains and losses stand beyond the luck of finite test sets."""
-    judged = [card for card in found if card.low is not None]
-    if not judged:
+def significance_sentence(found: Sequence[Card], metric: Metric) -> str:
+    """Say how many gains and losses stand beyond the luck of finite test sets, or why that is open."""
+    changed = [card for card in found if card.gain]
+    judged = [card for card in changed if card.p is not None]
+    if changed and not judged:
+        text = no_test(metric.name)
+        return f"{text[0].upper()}{text[1:]}."
+    parts = []
+    for verdict, noun in (("gains", "gains"), ("loses", "losses")):
+        of = [card for card in judged if card.verdict == verdict]
+        if of:
+            parts.append(f"{sum(card.clear for card in of):,} of the {len(of):,} {noun}")
+    if not parts:
         return ""
-    clear = {
-        verdict: sum(card.clear and card.verdict == verdict for card in judged)
-        for verdict in ("gains", "loses")
-    }
-    of = {
-        verdict: sum(card.verdict == verdict for card in judged) for verdict in ("gains", "loses")
-    }
-    parts = [
-        f"{clear[verdict]:,} of the {of[verdict]:,} {noun}"
-        for verdict, noun in (("gains", "gains"), ("loses", "losses"))
-        if of[verdict]
-    ]
     return (
-        f"Beyond the luck of finite test sets (95 % interval) are {' and '.join(parts)}."
-        if parts
-        else ""
+        f"Beyond the luck of finite test sets (exact McNemar test at 5 % for each client) are "
+        f"{' and '.join(parts)}."
     )
 
 

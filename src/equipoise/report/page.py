@@ -18,11 +18,11 @@ from equipoise.report import clinical, drawing, pictures
 from equipoise.report.cards import (
     Card,
     cards,
-    doubt,
     extremes,
     headline,
     in_quantiles,
     points,
+    significance_sentence,
     written,
 )
 from equipoise.report.parts import environment, marked, metadata, metrics_of_one, metrics_of_several
@@ -180,7 +180,7 @@ def _page_of_one(
         headline=headline(found, metric),
         remarks=[
             in_quantiles(found, metric),
-            doubt(found),
+            significance_sentence(found, metric),
             *_remarks(entry, run),
             _unfinished(run),
             _no_reference(entry),
@@ -218,7 +218,7 @@ def _page_of_several(
     for partition in comparison.partitions:
         header, rows = formats.grid_of(comparison, partition, marked)
         clients_header, clients = formats.clients_grid(comparison, partition, comparison.seeds[0])
-        caption = f"Change against training alone by client ({metric.of_changes}; seed {comparison.seeds[0]}), most harmed first"
+        caption = f"Change against training alone by client ({metric.of_changes}; seed {comparison.seeds[0]}), most harmed first; {formats.about_changes(comparison)}"
         tables.append({"partition": partition, "header": header, "rows": rows, "clients_header": clients_header, "clients": clients[:-1],
                        "losers": clients[-1] if clients else [], "caption": caption})  # fmt: skip
     for method in comparison.methods:

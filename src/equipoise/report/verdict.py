@@ -52,8 +52,13 @@ def _sentence(comparison: Comparison, partition: str, name: str) -> str:
         else f"Which method has the best {measure.title}"
     )
     close = [rows[0], *rivals]
-    if any(row["low"] is None for row in close):
-        return f"{asked} cannot be told: {_listed([row['method'] for row in close if row['low'] is None])} finished in one seed only."
+    without = [row for row in close if row["low"] is None]
+    if without and all(row["seeds"] > 1 for row in without):
+        return (
+            f"{asked} cannot be told: two seeds are too few for an interval of the {measure.title}."
+        )
+    if without:
+        return f"{asked} cannot be told: {_listed([row['method'] for row in without])} finished in one seed only."
     return f"{asked} cannot be told: the {comparison.level:.0%} intervals of {_listed([row['method'] for row in close])} overlap."
 
 

@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from equipoise.metrics.convergence import rise_at_the_end
 from equipoise.metrics.registry import Metric
 from equipoise.runs.run import Run
 
 FEWEST = 8  # measured rounds below which nothing is said
 NOTEWORTHY = 0.005  # of the level: a smaller rise is none
+MOST_POINTS = 200  # of a curve that is looked at point by point
 
 
 class Curve(NamedTuple):
@@ -56,10 +58,12 @@ def rounds_to(curve: Curve, target: float, metric: Metric) -> float:
 
 
 def still_rising(curve: Curve, lower_is_better: bool = False) -> tuple[int, float] | None:
-    """From which round on, and by how much, a curve still gets better by more than its noise in the last fifth of its rounds; None if it does not.
+    """Return from which round on, and by how much, a curve still gets better at its end, or None.
 
-    The rise is that of a straight line through the last fifth (four points at least). Its noise is twice the standard error which that line has
-    under the scatter of the curve, read off its second differences in the second half, where a smooth trend leaves nearly none.
+    The rise is that of a straight line through the last fifth of the measured rounds (four points
+    at least). It counts if it is more than noise gives in 5 % of flat curves, where the noise may
+    be correlated from round to round (`metrics.convergence.rise_at_the_end`), and more than 0.5 %
+    of the level.
 
     >>> steps = tuple(range(1, 21))
     >>> start, rise = still_rising(Curve(steps, tuple(0.02 * n for n in steps)))
@@ -70,17 +74,24 @@ def still_rising(curve: Curve, lower_is_better: bool = False) -> tuple[int, floa
     means = np.array(curve.means) * (-1 if lower_is_better else 1)
     if len(means) < FEWEST or not np.isfinite(means).all():
         return None
+    rounds = np.array(curve.rounds, dtype=np.float64)
     last = max(4, math.ceil(len(means) / 5))
-    x = np.array(curve.rounds[-last:], dtype=np.float64)
-    spread = float(((x - x.mean()) ** 2).sum())
-    rise = float((x - x.mean()) @ means[-last:]) / spread * (x[-1] - x[0])
-    bends = np.diff(means[len(means) // 2 :], 2)
-    # the variance of a second difference is six times that of a point
-    scatter = math.sqrt(float(np.mean(bends**2)) / 6)
-    noise = 2 * scatter * (x[-1] - x[0]) / math.sqrt(spread)
-    return (
-        (int(x[0]), float(rise)) if rise > max(noise, NOTEWORTHY * abs(float(means[-1]))) else None
-    )
+    start = int(rounds[-last])
+    # Very long curves are averaged in blocks: the estimate of the noise takes cubic time.
+    block = math.ceil(len(means) / MOST_POINTS)
+    if block > 1:
+        means, rounds = _in_blocks(means, block), _in_blocks(rounds, block)
+        last = math.ceil(len(means) / 5)
+    rise, noise = rise_at_the_end(means, rounds, last)
+    if rise <= max(noise, NOTEWORTHY * abs(float(means[-1]))):
+        return None
+    return start, rise
+
+
+def _in_blocks(values: np.ndarray, size: int) -> np.ndarray:
+    """Means of so many neighbours each; the oldest that fill no block are left out."""
+    kept = values[len(values) % size :]
+    return kept.reshape(-1, size).mean(1)
 
 
 def average(curves: Sequence[Curve]) -> Curve:

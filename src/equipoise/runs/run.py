@@ -8,11 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from equipoise.data.roster import SHARED
 from equipoise.metrics import registry
 from equipoise.runs.scores import tables
 from equipoise.storage.form import check_metadata, read_configuration
 from equipoise.storage.lock import is_held
-from equipoise.storage.outdated import outdated
+from equipoise.storage.outdated import outdated, with_its_defaults
 from equipoise.storage.store import RunError, Store
 from equipoise.task import Task
 from equipoise.validation.imports import Imports, permitted
@@ -68,7 +69,7 @@ class Run:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The resolved configuration: enough to repeat the run."""
-        return read_configuration(self.folder)
+        return with_its_defaults(read_configuration(self.folder), self.store.meta("defaults"))
 
     @property
     def status(self) -> str:
@@ -211,6 +212,14 @@ class Run:
                 "client", "value", phase="reference", model="majority", split=self.main_split
             )
         )
+
+    @property
+    def test_sizes(self) -> dict[str, int]:
+        """Client -> number of test samples that its results rest on, its own or those shared by all."""
+        shared = self.store.meta("shared test")
+        if shared:
+            return dict.fromkeys([*self.clients, SHARED], int(shared))
+        return dict(zip(self.clients, self.store.meta("sizes")["test"], strict=True))
 
     def counts(self, model: str | None = None) -> dict[str, Any]:
         """Client -> its table of counts of scores (see `metrics.counts`), of the main model unless named; of clients that sent one."""

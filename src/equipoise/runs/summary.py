@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from equipoise.metrics import accuracy_variance, best_and_last, between_client_variance
+from equipoise.metrics.gains import SIGNIFICANT, gain_in
 from equipoise.metrics.registry import Metric, find, main_of, measured, names, why_main
 from equipoise.runs.clinical import clinical
 from equipoise.runs.convergence import in_words, mean_curve, still_rising
@@ -75,13 +76,16 @@ def summarise(
     }
     if alone is not None:
         check_comparable(run, alone)
-        reference = alone.final(metric)
+        reference, sizes_of_tests = alone.final(metric), run.test_sizes
         for client, row in rows.items():
             if client in reference:
                 row |= {
                     "alone": reference[client],
                     "gain": (reference[client] - row["value"]) * (1 if lower else -1) + 0.0,
                 }
+                test = gain_in(metric, reference[client], row["value"], sizes_of_tests[client])
+                if test is not None:
+                    row |= {"gain low": test.low, "gain high": test.high, "p": test.p}
         gains = [row["gain"] for row in rows.values() if "gain" in row]
         if gains:
             found |= {
@@ -90,11 +94,30 @@ def summarise(
                 "lost": sum(g < 0 for g in gains),
                 "average gain": float(np.mean(gains)),
             }
+            tested = [row for row in rows.values() if "p" in row]
+            if tested:
+                clear = [row["gain"] for row in tested if row["p"] < SIGNIFICANT]
+                found |= {
+                    "clearly gained": sum(g > 0 for g in clear),
+                    "clearly lost": sum(g < 0 for g in clear),
+                }
+            else:
+                found["notes"].append(no_test(metric))
         elif values:
             found["notes"].append(
                 f"{alone.folder} has no {metric} of these clients, so gains over training alone are not known"
             )
     return found | {"per client": rows}
+
+
+def no_test(metric: str) -> str:
+    """
+    >>> no_test("auroc")
+    'gains and losses in auroc have no test: runs keep none of its values by test sample; for accuracy there is a test'
+    """
+    if metric == "accuracy":
+        return "gains and losses have no test: the accuracies are not those of the known test sets"
+    return f"gains and losses in {metric} have no test: runs keep none of its values by test sample; for accuracy there is a test"
 
 
 def metrics_of(run: Run) -> list[str]:

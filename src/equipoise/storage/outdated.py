@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from equipoise.validation.imports import FromFile
+
 _WITHOUT_CONVOLUTIONS = ("mlp", "linear")
 
 
@@ -35,6 +37,21 @@ def outdated(config: Mapping[str, Any], version: str, task: Mapping[str, Any]) -
     ):
         return f"begun by version {version}, whose Standalone with keep_optimiser gave the optimiser's memory to wrong weights of convolutions"
     return None
+
+
+DEFAULTS = 1  # written into every run: which defaults of methods it was begun with
+
+
+def with_its_defaults(config: FromFile, defaults: int | None) -> FromFile:
+    """Return a run's configuration with the defaults it was begun with, where later ones differ.
+
+    A stored configuration names only the parameters of a method that were given. Runs without a
+    number of defaults began when CoRe-Fed had `rep: literal`.
+    """
+    method = config["method"]
+    if defaults is not None or method["name"] != "corefed" or "rep" in method:
+        return config
+    return config.changed({**config, "method": {**method, "rep": "literal"}})
 
 
 def _architectures(config: Mapping[str, Any], method: Mapping[str, Any]) -> list[str]:
