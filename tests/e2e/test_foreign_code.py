@@ -19,7 +19,6 @@ import equipoise as eq
 from equipoise.experiment import ConfigurationError, experiment, load
 from equipoise.simulate import Simulation, job_of
 from equipoise.storage.store import RunError
-from equipoise.transports.base import Watcher
 from equipoise.validation.imports import FromFile, Imports, permitted
 from tests.helpers.runs import folder_of, sites
 from tests.helpers.terminal import Terminal
@@ -32,6 +31,7 @@ from pathlib import Path
 from torch import nn
 import torch
 from equipoise.methods.fedavg import FedAvg
+from tests.helpers.callbacks import Calling
 Path(__file__).with_name("imported").touch()
 
 class Net(nn.Sequential):
@@ -70,7 +70,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
             raise interrupted
 
     with pytest.raises(KeyboardInterrupt):
-        eq.run(config, folder / "stopped", Watcher(on_round=stop))
+        eq.run(config, folder / "stopped", Calling(on_round=stop))
     return folder
 
 
@@ -240,7 +240,7 @@ def test_a_worker_refuses_by_itself_what_its_job_does_not_allow(
             simulation.transport.open(
                 replace(job, experiment={**job.experiment, **named}, allowed=allowed),
                 place / "files",
-                Watcher(),
+                None,
             )
     assert _untouched(place)
 

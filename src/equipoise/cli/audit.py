@@ -79,6 +79,7 @@ def audit(
 
     from equipoise.auditing import audit as look
     from equipoise.cli import output
+    from equipoise.cli.progress import announced_interrupts
     from equipoise.experiment import experiment, load, with_settings
     from equipoise.storage.form import read_configuration
     from equipoise.storage.store import DATABASE
@@ -105,11 +106,10 @@ def audit(
             if key in ("data", "seed", "workers", "participation")
         }
     )
-    with output.progress(True) as watcher:
+    with announced_interrupts():
         found = look(
             experiment(config, permitted(config, allow_import or [])),
             dimensions=dimensions,
-            watcher=watcher,
         )
     if run is not None and not given and not settings:
         found.save(run / "audit.json")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 from equipoise.transports.workers import processes
 
 if TYPE_CHECKING:
+    from equipoise.callbacks import Callback
     from equipoise.validation.imports import FromFile
 
 
@@ -133,9 +133,9 @@ def run(
     """
     processes.allow_fork()
     from equipoise.cli import output
-    from equipoise.cli.data import before_training
+    from equipoise.cli.data import ShowData, before_training
+    from equipoise.cli.progress import announced_interrupts, progress
     from equipoise.experiment import ConfigurationError, experiment, load, with_settings
-    from equipoise.simulate import fresh_folder
     from equipoise.simulate import run as start
     from equipoise.validation.imports import FromFile, permitted
 
@@ -174,24 +174,18 @@ def run(
         return
     if overwrite and out is not None:
         output.remove_run(out)
-    with ExitStack() as stack:
-        watcher = stack.enter_context(output.progress(quiet, wanted.evaluation.main))
-        if track is not None:
-            from equipoise.runs.track import tracking
+    callbacks: list[Callback] = []
+    if not quiet:
+        callbacks.append(ShowData(wanted))
+    callbacks += progress(quiet, wanted.evaluation.main)
+    if track is not None:
+        from equipoise.runs.track import tracker
 
-            out = out or fresh_folder(wanted)
-            watcher = stack.enter_context(tracking(track, wanted, out, watcher))
-        begin = watcher.on_start
-
-        def begins(
-            first: int, rounds: int
-        ) -> None:  # all is checked: a mistake has had its sentence alone
-            if not quiet:
-                before_training(wanted)
-            begin(first, rounds)
-
-        watcher.on_start = begins
-        finished = start(wanted, out, watcher, cluster=cluster, trust_network=trust_network)
+        callbacks.append(tracker(track, wanted))
+    with announced_interrupts():
+        finished = start(
+            wanted, out, callbacks, cluster=cluster, trust_network=trust_network, quiet=True
+        )
     output.summary(finished)
     if profile:
         output.profile(finished)
