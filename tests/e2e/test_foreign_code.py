@@ -20,6 +20,7 @@ from equipoise.experiment import ConfigurationError, experiment, load
 from equipoise.simulate import Simulation, job_of
 from equipoise.storage.store import RunError
 from equipoise.validation.imports import FromFile, Imports, permitted
+from tests.helpers.callbacks import Calling
 from tests.helpers.runs import folder_of, sites
 from tests.helpers.terminal import Terminal
 
@@ -31,7 +32,6 @@ from pathlib import Path
 from torch import nn
 import torch
 from equipoise.methods.fedavg import FedAvg
-from tests.helpers.callbacks import Calling
 Path(__file__).with_name("imported").touch()
 
 class Net(nn.Sequential):

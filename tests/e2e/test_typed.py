@@ -195,7 +195,7 @@ def test_compare_without_words_is_fedavg_beside_training_alone(
                 False,
                 False,
                 "terminal",
-                {"cluster": None, "trust_network": False, "quiet": True},
+                {"cluster": None, "trust_network": False},
             ),
             {},
         )
@@ -228,7 +228,7 @@ def test_words_of_compare_are_settings_and_lists(planned: Calls, equipoise: Term
         True,
         True,
         "csv",
-        {"cluster": None, "trust_network": False, "quiet": True},
+        {"cluster": None, "trust_network": False},
     ]
 
 

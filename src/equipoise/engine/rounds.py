@@ -68,7 +68,7 @@ class Loop:
             self._finish(
                 max(first, rounds + 1), state, self.server.ids if missed is None else missed
             )
-        elif self.store.last_round() < rounds:
+        elif self.stop and self.store.last_round() < rounds:
             self._end_early(state)
         self.store.sweep()  # a worker that was ended while it wrote leaves half a file
 
