@@ -8,6 +8,7 @@ checkpoints and composition for free. The comment behind or above a field is its
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -58,6 +59,11 @@ NEEDS = {
     "images": "samples that are images",
     "head": "a network with a trained head",
     "units": "a network with hidden units",
+}
+_FLAGS_OF_0_2 = {
+    "needs_classes": "classes",
+    "needs_validation": "validation",
+    "needs_plain_sgd": "sgd",
 }
 PASSES = (
     "T: a pass with gradient over a client's training data, F: one without, V: one over the server's validation data; E: epochs, "
@@ -201,10 +207,8 @@ class Method:
     weighs: ClassVar[bool] = True  # False: its round never asks `weights`
     uploads_model: ClassVar[bool] = True  # False: no `model` in its uploads
     shares_model: ClassVar[bool] = True  # False: clients train alone
-    # True: momentum, weight decay, clipping and Adam are refused
-    needs_plain_sgd: ClassVar[bool] = False
-    needs_validation: ClassVar[bool] = False  # True: the server holds validation data
-    needs_classes: ClassVar[bool] = False  # True: regression is refused
+    # what it requires, of NEEDS; a property where that depends on its parameters
+    needs: ClassVar[tuple[str, ...]] = ()
     # False: batch-norm statistics never move, so batch norm is refused
     trains: ClassVar[bool] = True
     # True: its weight rule stands without its own client and update
@@ -220,14 +224,23 @@ class Method:
     family: ClassVar[str] = "own"  # one of FAMILIES
     # the notions it is after, of NOTIONS, with commas; empty: not stated
     fairness: ClassVar[str] = ""
-    needs: ClassVar[
-        tuple[str, ...]
-    ] = ()  # of NEEDS, with its default parameters, beside what the flags above say
     # `cohort.run` per round, "; once N" before round 1; empty: 1, if neither round nor setup is its
     # own
     exchanges: ClassVar[str] = ""
     # per round, as a sum of terms in the signs of PASSES; empty: not stated
     passes: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Translate the flags by which classes of version 0.2 declared what they require."""
+        super().__init_subclass__(**more)
+        for flag, need in _FLAGS_OF_0_2.items():
+            if vars(cls).get(flag) is True and isinstance(cls.needs, tuple):
+                warnings.warn(
+                    f"{cls.__name__}.{flag} is deprecated; write needs = ({need!r},) instead",
+                    DeprecationWarning,
+                    stacklevel=2,
+                )
+                cls.needs = (*cls.needs, need)
 
     @property
     def title(self) -> str:

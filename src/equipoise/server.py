@@ -71,7 +71,7 @@ class Server:
         """The server's own validation data."""
         if self.data.validation is None:
             raise RuntimeError(
-                "this method has no validation data at the server; say so in its class: needs_validation = True"
+                'this method has no validation data at the server; say so in its class: needs = ("validation",)'
             )
         return self.data.validation
 

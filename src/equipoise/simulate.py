@@ -256,7 +256,7 @@ class Simulation:
             roster = self.transport.open(job, folder / FILES, self.monitor)
             bench, method = prepare(self.wanted, roster.task, roster.ids)
         check_main(self.wanted.evaluation, self.federation)
-        if method.needs_validation and not len(self.federation.server_validation):
+        if "validation" in method.needs and not len(self.federation.server_validation):
             raise ConfigurationError(
                 f"{method.title} measures models on validation data at the server, and there are none; "
                 "give the clients validation parts: data.split=[0.7, 0.15, 0.15], say"
@@ -267,7 +267,7 @@ class Simulation:
         """The loop, to its end."""
         validation = (
             Samples.of(self.federation, self.federation.server_validation)
-            if method.needs_validation
+            if "validation" in method.needs
             else None
         )
         shared = Samples.of(self.federation, self.federation.shared_test) if roster.shared else None

@@ -77,14 +77,19 @@ def test_no_slot_of_a_method_and_no_door_to_clients_is_forgotten() -> None:
     assert doors == {"run", "weighed"} and doors <= vars(composed._Accompanied).keys()
 
 
-@pytest.mark.parametrize("flag", ["needs_plain_sgd", "needs_validation", "needs_classes"])
-def test_a_need_of_any_part_is_a_need_of_the_whole(flag: str) -> None:
-    demanding: Any = dataclass(frozen=True)(type("Demanding", (Slow,), {flag: True}))
-    picky: Any = dataclass(frozen=True)(type("Picky", (FedAvg,), {flag: True}))
-    assert getattr(compose(FedAvg(), beside=demanding()), flag) and getattr(
-        compose(picky(), beside=Slow()), flag
-    )
-    assert not getattr(compose(FedAvg(), beside=Slow()), flag)
+@pytest.mark.parametrize("need", ["sgd", "validation", "classes"])
+def test_a_need_of_any_part_is_a_need_of_the_whole(need: str) -> None:
+    demanding: Any = dataclass(frozen=True)(type("Demanding", (Slow,), {"needs": (need,)}))
+    picky: Any = dataclass(frozen=True)(type("Picky", (FedAvg,), {"needs": (need,)}))
+    assert compose(FedAvg(), beside=demanding()).needs == (need,)
+    assert compose(picky(), beside=Slow()).needs == (need,)
+    assert compose(FedAvg(), beside=Slow()).needs == ()
+
+
+def test_the_flags_of_version_0_2_are_translated() -> None:
+    with pytest.warns(DeprecationWarning, match=r"needs = \('validation',\)"):
+        kind = type("Older", (FedAvg,), {"needs_validation": True})
+    assert kind.needs == ("validation",)
 
 
 def test_what_the_base_does_with_models_is_what_the_whole_does() -> None:
@@ -331,13 +336,13 @@ class Claiming(Method):
 
 @dataclass(frozen=True)
 class Judging(FedAvg):
-    needs_validation: ClassVar[bool] = True
+    needs = ("validation",)
 
 
 @dataclass(frozen=True)
 class JudgingRule(ByLoss):
     composable_weights: ClassVar[bool] = True
-    needs_validation: ClassVar[bool] = True
+    needs = ("validation",)
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
         return Weights(np.ones(len(ups)))

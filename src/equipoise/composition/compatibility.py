@@ -48,7 +48,7 @@ def _refusal(base: Method, slot: str, guest: Method, guests: Mapping[str, Method
             return "it does not change inputs"
         if overridden(guest, "observe") and guest not in elsewhere:
             return "its inputs follow from what it observes in a round, which this slot never asks; give it as beside, too"
-        judge = next((part for part in (base, *elsewhere) if part.needs_validation), None)
+        judge = next((part for part in (base, *elsewhere) if "validation" in part.needs), None)
         if judge is not None:
             return f"{judge.title} measures models on validation data at the server, where inputs are not changed; its numbers would be wrong"
     if slot == "beside":

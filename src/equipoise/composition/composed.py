@@ -59,15 +59,12 @@ class Composed(Method):
     uploads_model = property(lambda self: self.base.uploads_model)
     shares_model = property(lambda self: self.base.shares_model)
     trains = property(lambda self: self.base.trains)
-    needs_plain_sgd = property(
-        lambda self: any(part.needs_plain_sgd for part in (self.base, *self.guests.values()))
-    )
-    needs_validation = property(
-        lambda self: any(part.needs_validation for part in (self.base, *self.guests.values()))
-    )
-    needs_classes = property(
-        lambda self: any(part.needs_classes for part in (self.base, *self.guests.values()))
-    )
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What the base or a guest requires."""
+        parts = (self.base, *self.guests.values())
+        return tuple(dict.fromkeys(need for part in parts for need in part.needs))
 
     def __post_init__(self) -> None:
         for part in (self.base, *self.guests.values()):

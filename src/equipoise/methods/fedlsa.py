@@ -35,8 +35,7 @@ class FedLsa(Method):
 
     paper = "Fu et al., Beyond Federated Prototype Learning: Learnable Semantic Anchors with Hyperspherical Contrast, AAAI 2025, Algorithm 1"
     family, year, fairness, passes = "features", 2025, "none", "E·T"
-    needs = ("head",)
-    needs_classes: ClassVar[bool] = True
+    needs = ("classes", "head")
     composable_update: ClassVar[bool] = True
 
     # weight of the contrast with the anchors; 0: FedAvg on features of length 1
