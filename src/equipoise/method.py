@@ -241,6 +241,13 @@ class Method:
                     stacklevel=2,
                 )
                 cls.needs = (*cls.needs, need)
+        if "alongside" in vars(cls):
+            warnings.warn(
+                f"{cls.__name__}.alongside is now called after_round_guest",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            cls.after_round_guest = vars(cls)["alongside"]  # type: ignore[method-assign]
 
     @property
     def title(self) -> str:
@@ -268,7 +275,7 @@ class Method:
         """Exchanges with all clients after the last round; asked again, with them alone, for clients that were away and came back."""
         return state
 
-    def alongside(self, server: Server, state: State, cohort: Cohort) -> State:
+    def after_round_guest(self, server: Server, state: State, cohort: Cohort) -> State:
         """As a guest in the slot `finish`: exchanges of its own after each round of the method that it finishes."""
         return state
 
@@ -367,7 +374,7 @@ def mistake(kind: type[Method]) -> str | None:
 
 SLOTS = (
     "check", "models", "start", "setup", "inputs", "before", "client", "after", "observe", "weights", "update", "deliver", "serves", "round",
-    "finish", "alongside",
+    "finish", "after_round_guest",
 )  # fmt: skip
 
 

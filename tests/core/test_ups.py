@@ -194,7 +194,7 @@ def test_a_method_that_says_nothing_needs_nothing_and_lends_nothing() -> None:
         and method.inputs(None, Down()) is None
         and method.check(None) is None
     )  # type: ignore[arg-type, func-returns-value]
-    for slot in (method.setup, method.finish, method.alongside, method.observe):
+    for slot in (method.setup, method.finish, method.after_round_guest, method.observe):
         assert slot(None, state, None) is state  # type: ignore[arg-type]
     assert method.before(None, None) == method.after(None, None, None) == Up()  # type: ignore[arg-type]
     assert method.weights(server, state, REPLIES.of(["ada", "di"])).shares.tolist() == [3, 5]  # type: ignore[arg-type]

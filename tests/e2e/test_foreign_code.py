@@ -119,7 +119,7 @@ SPECIFICATIONS: list[dict[str, Any]] = [
     {"method": "strange_package:Own"},
     {"method": {"name": "strange_package:Own"}},
     {"method": {"name": "fedavg", "weights": "strange_package:Own"}},
-    {"method": {"name": "fedavg", "beside": {"name": "strange_package:Own"}}},
+    {"method": {"name": "fedavg", "companion": {"name": "strange_package:Own"}}},
     {"method": "equipoise.cli:main"},
 ]
 
@@ -225,7 +225,7 @@ def test_what_is_allowed_runs_and_the_permission_travels_to_workers(
         assert equipoise(*command, *allowed).code == 0
 
 
-@pytest.mark.parametrize("named", [{"model": SYSTEM}, {"model": "strange_package:Net"}, *({"method": {"name": "fedavg", slot: {"name": "strange_package:Own"}}} for slot in ("weights", "inputs", "beside")), {"method": {"name": "strange_package:Own"}}], ids=str)  # fmt: skip
+@pytest.mark.parametrize("named", [{"model": SYSTEM}, {"model": "strange_package:Net"}, *({"method": {"name": "fedavg", slot: {"name": "strange_package:Own"}}} for slot in ("weights", "inputs", "companion")), {"method": {"name": "strange_package:Own"}}], ids=str)  # fmt: skip
 def test_a_worker_refuses_by_itself_what_its_job_does_not_allow(
     place: Path, named: dict[str, Any]
 ) -> None:

@@ -56,8 +56,13 @@ def run(
     inputs: Annotated[
         str | None, typer.Option(help="take the input transform of this method")
     ] = None,
-    beside: Annotated[
-        str | None, typer.Option(help="let this method remember and serve beside")
+    companion: Annotated[
+        str | None,
+        typer.Option(
+            "--companion",
+            "--beside",
+            help="run this method alongside; it keeps its own state and adds its model",
+        ),
     ] = None,
     finish: Annotated[
         str | None,
@@ -141,7 +146,7 @@ def run(
 
     flags: dict[str, Any] = {
         "data.name": data, "data.partition": partition, "data.clients": clients, "data.label": label, "data.schema": schema, "model": model, "method.name": method,
-        "method.weights": weights, "method.inputs": inputs, "method.beside": beside, "method.finish": finish, "rounds": rounds, "seed": seed,
+        "method.weights": weights, "method.inputs": inputs, "method.companion": companion, "method.finish": finish, "rounds": rounds, "seed": seed,
         "participation.fraction": fraction, "workers": workers, "device": device,
     }  # fmt: skip
     if cluster is not None and workers is not None:
