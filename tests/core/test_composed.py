@@ -392,7 +392,7 @@ class Learning(Shifted):
             {"inputs": Shifted(), "weights": JudgingRule()},
             "JudgingRule measures models on validation data at the server",
         ),
-        (FedAvg(), {"inputs": Learning()}, "which this slot never asks; give it as beside, too"),
+        (FedAvg(), {"inputs": Learning()}, "give it as companion, too"),
         (
             FedAvg(),
             {"weights": compose(FedAvg(), weights=ByLoss())},

@@ -50,7 +50,7 @@ class FedLsa(Method):
     proj_dim: Annotated[int, Ge(0)] = 0
 
     def check(self, task: Task) -> None:
-        if task.outputs < 2:
+        if task.classifies and task.outputs < 2:
             raise ValueError(
                 f"FedLsa sets classes apart, which takes two or more, but the task has {task.outputs}; choose another method"
             )
