@@ -286,7 +286,7 @@ def test_what_the_author_of_a_method_most_likely_did_not_mean() -> None:
     )
     assert mistake(Flags) is None and mistake(Sound) is None and mistake(Method) is None
     assert (mistake(Misspelt) or "").startswith(
-        "Misspelt.delivers is asked by nothing; did you mean deliver?"
+        "Misspelt.delivers is never called; did you mean deliver?"
     )
 
     class Below(Misspelt):
