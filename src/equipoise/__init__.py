@@ -14,6 +14,7 @@ from equipoise.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from equipoise.auditing import audit as audit
+    from equipoise.callbacks import Callback as Callback
     from equipoise.comparison import compare as compare
     from equipoise.composition import compose as compose
     from equipoise.data import DataConfig as DataConfig
@@ -38,12 +39,13 @@ if TYPE_CHECKING:
     from equipoise.records import State as State
     from equipoise.records import Up as Up
     from equipoise.runs import Run as Run
+    from equipoise.runs.early_stopping import EarlyStopping as EarlyStopping
     from equipoise.simulate import resume as resume
     from equipoise.simulate import run as run
     from equipoise.tree import Tree as Tree
 
 _HOMES = {
-    "audit": "auditing", "run": "simulate", "resume": "simulate", "compare": "comparison", "Experiment": "experiment", "compose": "composition", "Method": "method", "Weights": "method", "Ups": "method", "Served": "method",
+    "Callback": "callbacks", "EarlyStopping": "runs.early_stopping", "audit": "auditing", "run": "simulate", "resume": "simulate", "compare": "comparison", "Experiment": "experiment", "compose": "composition", "Method": "method", "Weights": "method", "Ups": "method", "Served": "method",
     "State": "records", "Up": "records", "Down": "records", "PerClient": "records", "register": "methods", "Run": "runs",
     "Tree": "tree", "Dataset": "data", "DataConfig": "data", "from_arrays": "data", "from_sites": "data", "from_torch": "data", "from_frame": "data",
     "from_huggingface": "data",

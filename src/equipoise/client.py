@@ -1,4 +1,7 @@
-"""A client, as a method sees it: its training data, the state it keeps, and the one training loop."""
+"""The client as a method sees it: its data, its state between rounds, and the training loop.
+
+`Client.fit` is the only training loop of the package.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,20 @@ from equipoise.losses.terms import Batch, Loss, supervised
 from equipoise.models import Model, Outputs
 from equipoise.records import plain
 from equipoise.streams import Turn, default_generator, number, torch_stream
-from equipoise.training import GradientHook, Stepper, backward, minimise
+from equipoise.training import GradientHook, Stepper, Training, backward, minimise
 from equipoise.training.workbench import Workbench
 from equipoise.tree import Tree
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """How a method changes what enters the network: while training (may draw random numbers), and everywhere else.
+    """A transform of the inputs of networks.
 
-    `other` is a torch module with its constants as buffers where trained models are to be exported.
+    Attributes:
+        train: The transform of training batches; it may draw random numbers.
+        other: The transform everywhere else. A torch module with its constants as buffers can
+            be exported together with a trained model.
+        random: False if `train` always does the same to a sample.
     """
 
     train: Callable[[Tensor, torch.Generator], Tensor]
@@ -35,20 +42,31 @@ class Inputs:
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a fit did."""
+    """The result of `Client.fit`.
+
+    Attributes:
+        steps: The number of optimiser steps.
+        loss: The mean loss of the first model over all samples visited.
+        skipped: The number of batches of one sample that a batch norm could not take.
+        memory: The state of the optimiser, which a later fit can continue with.
+    """
 
     steps: int
-    loss: float  # mean over all samples visited, of the first model's loss
-    skipped: int  # batches of one sample that a batch norm cannot take
-    memory: dict[str, Any]  # the optimiser's, to be given to a later fit
+    loss: float
+    skipped: int
+    memory: dict[str, Any]
 
 
 class ClientState(MutableMapping[str, Any]):
-    """What a client keeps between rounds; it stands once the server accepted the reply. Keys with a leading _ end with the round."""
+    """The state of a client between rounds.
+
+    Changes count once the server has accepted the reply. Keys with a leading underscore are
+    dropped at the end of the round.
+    """
 
     def __init__(self, values: Mapping[str, Any], whole: ClientState | None = None) -> None:
         self._values = dict(values)
-        self.whole = whole or self  # where this is a guest's branch, the state of the composition
+        self.whole = whole or self  # of a guest: the state of the whole composition
         self.changed = False
 
     def __getitem__(self, name: str) -> Any:
@@ -71,7 +89,22 @@ class ClientState(MutableMapping[str, Any]):
 
 
 class Client:
-    """One data holder at work on one request."""
+    """One data holder that executes one request.
+
+    Methods receive a client; they never create one.
+
+    Attributes:
+        id: The client's name.
+        round: The current round, from 1.
+        rounds: The number of rounds of the run.
+        task: Shape, classes and kind of the task.
+        training: The training settings of the experiment.
+        lr: The learning rate of this round.
+        state: What the client remembers between rounds, see `ClientState`.
+        inputs: The method's transform of inputs, or None.
+        steps: The optimiser steps taken in this request.
+        skipped: The batches skipped in this request.
+    """
 
     def __init__(
         self,
@@ -90,40 +123,44 @@ class Client:
             else {}
         )
         self.task, self.training = bench.task, bench.training
-        # what comes after the last round trains as it did
+        # After the last round the learning rate stays that of the last round.
         self.lr = bench.training.rate(min(round, rounds))
         self.state = ClientState(state)
         self.inputs: Inputs | None = None
         self._on_all = False
-        self.steps = 0  # taken in this request, over all fits
+        self.steps = 0
         self.skipped = 0
 
     @property
     def device(self) -> str:
+        """The torch device of networks."""
         return self._bench.device
 
     @property
     def train(self) -> Samples:
-        return (
-            self._part("train").with_(self._part("validation"))
-            if self._on_all
-            else self._part("train")
-        )
+        """The training data; within `training_on_all` also the validation data."""
+        if self._on_all:
+            return self._part("train").with_(self._part("validation"))
+        return self._part("train")
 
     @property
     def validation(self) -> Samples:
+        """The validation data."""
         return self._part("validation")
 
     def _part(self, name: str) -> Samples:
         if name not in self._own:
             raise RuntimeError(
-                f"client {self.id} was asked for its {name} data, but this process has none loaded"
+                f"client {self.id}: expected {name} data in this process, but none are loaded"
             )
         return self._own[name]
 
     @contextmanager
     def training_on_all(self) -> Iterator[None]:
-        """Within it the validation data are training data, too: for what is trained once they have judged."""
+        """Add the validation data to the training data inside a ``with`` block.
+
+        For models that are trained after the validation data have been used to select.
+        """
         self._on_all = True
         try:
             yield
@@ -132,7 +169,7 @@ class Client:
 
     @contextmanager
     def guest_state(self, owner: str) -> Iterator[None]:
-        """Within it the state is the branch of a method that fills a slot of another."""
+        """Make `state` the own state of a guest of a composition inside a ``with`` block."""
         whole = self.state
         self.state = ClientState(whole.get(owner, {}), whole)
         try:
@@ -144,7 +181,7 @@ class Client:
 
     @contextmanager
     def host_state(self) -> Iterator[None]:
-        """Within it a guest sees what the method that it belongs to sees."""
+        """Make `state` the state of the whole composition inside a ``with`` block."""
         branch, self.state = self.state, self.state.whole
         try:
             yield
@@ -152,37 +189,41 @@ class Client:
             self.state = branch
 
     def _names(self, purpose: str) -> tuple[str | int, ...]:
-        # The attempt joins the name only after a round was given up: a round cut off by a kill is repeated bit for bit.
-        return (
-            "client",
-            self.round,
-            *((f"attempt {self.attempt}",) if self.attempt else ()),
-            self.id,
-            purpose,
-        )
+        # A round that a kill cut off is repeated bit for bit: the attempt is part of the name only
+        # if an earlier attempt was aborted.
+        attempt = (f"attempt {self.attempt}",) if self.attempt else ()
+        return ("client", self.round, *attempt, self.id, purpose)
 
     def stream(self, purpose: str) -> torch.Generator:
-        """The random numbers of this client, in this round, for this purpose."""
+        """Return a generator that depends on seed, round, client and purpose only.
+
+        Args:
+            purpose: A name; the same name gives the same numbers.
+        """
         return torch_stream(self._bench.seed, *self._names(purpose))
 
     def seed(self, purpose: str) -> int:
+        """Return an integer seed that depends on seed, round, client and purpose only."""
         return number(self._bench.seed, *self._names(purpose))
 
     def common_stream(self, *purpose: str | int) -> torch.Generator:
-        """Random numbers that are the same at every client and in every round of the run."""
+        """Return a generator that is the same at every client and in every round."""
         return torch_stream(self._bench.seed, *purpose)
 
     def initial(self, model: str = "model") -> Tree:
-        """The named model as it was initialised, of this client's own architecture where it has one."""
+        """Return the initial weights of a model, in this client's architecture if it has its own."""
         return self._bench.initial(self._bench.key(model, self.id))
 
     def load(self, tree: Tree | None, model: str = "model") -> Model:
-        """The tree's parameters and buffers in a network of the tree's architecture; without a tree, the named model as it was initialised."""
-        return (
-            self._bench.take(tree.model, tree)
-            if tree is not None
-            else self._bench.take(self._bench.key(model, self.id))
-        )
+        """Return a network with the given weights.
+
+        Args:
+            tree: Parameters and buffers; None takes the initial weights.
+            model: The name of the model to initialise if `tree` is None.
+        """
+        if tree is None:
+            return self._bench.take(self._bench.key(model, self.id))
+        return self._bench.take(tree.model, tree)
 
     def fit(
         self,
@@ -197,78 +238,65 @@ class Client:
     ) -> FitResult:
         """Train one model, or several on the same batches, each with its own loss.
 
-        `on`: a mask or the positions of the samples to use. `gradient(name, g)` replaces each gradient before clipping. `memory`: the optimiser's,
-        as an earlier fit returned it. `purpose` names the stream of the batch order: two fits of one purpose see the same batches. Other
-        keywords (`optimiser`, `lr`, `batch`, `epochs`, `steps`, `clip`, ...) change the experiment's training settings for this fit.
+        Args:
+            model: The model to train, or several.
+            loss: Its loss, or one for each model; the supervised loss of the task by default.
+            on: A mask or the positions of the samples to use; all training data by default.
+            gradient: A function ``(name, gradient) -> gradient``, applied before clipping.
+            memory: The state of the optimiser, as an earlier fit returned it.
+            purpose: The name of the random stream of the batch order. Two fits with one purpose
+                see the same batches.
+            **changes: Training settings for this fit, such as ``lr``, ``batch``, ``epochs``,
+                ``steps``, ``clip`` or ``optimiser``.
+
+        Returns:
+            Steps, mean loss, skipped batches and the state of the optimiser.
         """
         models = [model] if isinstance(model, Model) else list(model)
         losses = [loss] if isinstance(loss, Loss) else list(loss)
         training = self.training.changed(changes) if changes else self.training
-        lr = changes.get("lr", self.lr)
         samples = self.train
-        positions = (
-            torch.arange(len(samples))
-            if on is None
-            else on.nonzero().squeeze(1)
-            if on.dtype == torch.bool
-            else on
-        )
+        positions = _positions(on, len(samples))
         order, noise = self.stream(purpose), self.stream(f"{purpose} inputs")
-        single = len(positions) and all(m.takes_single for m in models)
+        takes_single = all(m.takes_single for m in models)
+        memories = [memory]
+        if len(models) > 1:
+            memories = [(memory or {}).get(str(k)) for k in range(len(models))]
         steppers = [
-            Stepper(
-                m.trained,
-                training,
-                lr,
-                memory if len(models) == 1 else (memory or {}).get(str(k)),
-                gradient,
-            )
-            for k, m in enumerate(models)
+            Stepper(m.trained, training, changes.get("lr", self.lr), own, gradient)
+            for m, own in zip(models, memories, strict=True)
         ]
         total, seen, steps, skipped, epoch = 0.0, 0, 0, 0, 0
         for m in models:
             m.net.train()
         with default_generator(self._bench.seed, *self._names(f"{purpose} torch")):
-            # dropout: each model draws the numbers that it would draw alone
+            # With dropout, each model draws the numbers that it would draw alone.
             turns = [Turn() for _ in models]
-            while len(positions) and (
-                steps < training.steps if training.steps else epoch < training.epochs
-            ):
-                before = steps
-                for position, chosen in enumerate(
-                    torch.split(
-                        positions[torch.randperm(len(positions), generator=order)], training.batch
-                    )
-                ):
-                    if len(chosen) == 1 and not single:
+            while len(positions) and not _is_over(training, epoch, steps):
+                steps_before = steps
+                shuffled = positions[torch.randperm(len(positions), generator=order)]
+                for position, chosen in enumerate(torch.split(shuffled, training.batch)):
+                    if len(chosen) == 1 and not takes_single:
                         skipped += 1
                         continue
                     x, y = samples.at(chosen)
-                    x = self._training_inputs(x.to(self._bench.device), noise)
-                    batch = Batch(
-                        x,
-                        y.to(self._bench.device),
-                        chosen,
-                        self._bench.supervise,
-                        epoch,
-                        steps,
-                        position,
-                        noise,
-                    )
+                    x = self._training_inputs(x.to(self.device), noise)
+                    y = y.to(self.device)
+                    supervise = self._bench.supervise
+                    batch = Batch(x, y, chosen, supervise, epoch, steps, position, noise)
                     value = self._step(models, losses, steppers, turns, batch)
                     total += value * len(chosen)
                     seen, steps = seen + len(chosen), steps + 1
                     if training.steps and steps >= training.steps:
                         break
                 epoch += 1
-                if steps == before:  # every batch was skipped: more epochs would not help
+                if steps == steps_before:  # Every batch was skipped: more epochs would not help.
                     break
         self.steps, self.skipped = self.steps + steps, self.skipped + skipped
-        kept = (
-            steppers[0].state()
-            if len(models) == 1
-            else {str(k): s.state() for k, s in enumerate(steppers)}
-        )
+        if len(models) == 1:
+            kept: dict[str, Any] = steppers[0].state()
+        else:
+            kept = {str(k): stepper.state() for k, stepper in enumerate(steppers)}
         return FitResult(steps, total / max(1, seen), skipped, kept)
 
     def _forward(self, model: Model, x: Tensor) -> Outputs:
@@ -276,10 +304,8 @@ class Client:
             return model(x)
         with torch.autocast(x.device.type, torch.bfloat16):
             outputs = model(x)
-        outputs.features, outputs.logits = (
-            outputs.features.float(),
-            outputs.logits.float(),
-        )  # losses are computed in full precision
+        # Losses are computed in full precision.
+        outputs.features, outputs.logits = outputs.features.float(), outputs.logits.float()
         return outputs
 
     def _step(
@@ -319,7 +345,7 @@ class Client:
 
     @property
     def random_inputs(self) -> bool:
-        """Whether the network sees a sample differently at every visit: then nothing by sample can be cached."""
+        """True if training sees a sample differently at every visit, so outputs cannot be cached."""
         return bool(self._bench.augment) or (self.inputs is not None and self.inputs.random)
 
     @property
@@ -327,57 +353,77 @@ class Client:
         return self.inputs.other if self.inputs is not None else None
 
     def predict(self, model: Model, on: Samples | None = None) -> Tensor:
-        """The model's logits on the training data (or others), in evaluation mode."""
+        """Return the logits of a model in evaluation mode.
+
+        Args:
+            model: The model.
+            on: The samples; the training data by default.
+        """
         return self._bench.outputs(model, self.train if on is None else on, self._other)
 
     def features(self, model: Model, on: Samples | None = None) -> Tensor:
-        return self._bench.outputs(
-            model, self.train if on is None else on, self._other, features=True
-        )
+        """Return the features before the head in evaluation mode; arguments as for `predict`."""
+        samples = self.train if on is None else on
+        return self._bench.outputs(model, samples, self._other, features=True)
 
     def teacher(self, model: Model) -> Tensor | Model:
-        """A frozen model as a teacher: its logits computed once, or the model itself where inputs are random."""
+        """Return a teacher for distillation.
+
+        Its logits on the training data, computed once; the model itself if inputs are random.
+        """
         return model if self.random_inputs else self.predict(model)
 
     def feature_teacher(self, model: Model) -> Tensor | Model:
-        """As `teacher`, for a loss on features: see `losses.terms.frozen_features`."""
+        """Return a teacher for a loss on features, see `losses.terms.frozen_features`."""
         return model if self.random_inputs else self.features(model)
 
     def batches(self, size: int | None = None) -> Iterator[Batch]:
-        """The training data in order, as the network sees them outside training."""
+        """Yield the training data in order, with the inputs of evaluation.
+
+        Args:
+            size: The batch size; that of training by default.
+        """
         samples = self.train
-        for position, chosen in enumerate(
-            torch.split(torch.arange(len(samples)), size or self.training.batch)
-        ):
+        everything = torch.arange(len(samples))
+        for position, chosen in enumerate(torch.split(everything, size or self.training.batch)):
             x, y = samples.at(chosen)
-            x = x.to(self._bench.device)
-            yield Batch(
-                x if self._other is None else self._other(x),
-                y.to(self._bench.device),
-                chosen,
-                self._bench.supervise,
-                position=position,
-                step=position,
-            )
+            x = x.to(self.device)
+            if self._other is not None:
+                x = self._other(x)
+            y = y.to(self.device)
+            supervise = self._bench.supervise
+            yield Batch(x, y, chosen, supervise, position=position, step=position)
 
     def loss(self, model: Model) -> float:
-        """The task's loss over the training data, in evaluation mode."""
+        """Return the task's loss over the training data in evaluation mode; 0 without data."""
         logits = self.predict(model)
         return float(self._bench.supervise(logits, self.train.y)) if len(logits) else 0.0
 
     def gradient(self, model: Model) -> Tree:
-        """The gradient of the loss over all training data, in evaluation mode."""
+        """Return the gradient of the loss over all training data in evaluation mode."""
         model.net.eval()
         samples = len(self.train)
         model.net.zero_grad(set_to_none=True)
         for batch in self.batches():
             outputs: Outputs = model(batch.x)
             backward(batch.supervise(outputs.logits, batch.y) * (len(batch.y) / samples))
-        found = {
+        gradients = {
             name: torch.zeros_like(p) if p.grad is None else p.grad.detach().cpu().clone()
             for name, p in model.trained.items()
         }
         model.net.zero_grad(set_to_none=True)
-        return Tree(found, model.name)
+        return Tree(gradients, model.name)
 
     minimise = staticmethod(minimise)
+
+
+def _positions(on: Tensor | None, samples: int) -> Tensor:
+    """Return the positions of the samples to train on, given a mask, positions or None for all."""
+    if on is None:
+        return torch.arange(samples)
+    return on.nonzero().squeeze(1) if on.dtype == torch.bool else on
+
+
+def _is_over(training: Training, epoch: int, steps: int) -> bool:
+    """Return True if a fit has done its steps, or without a number of steps its epochs."""
+    return steps >= training.steps if training.steps else epoch >= training.epochs

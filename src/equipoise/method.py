@@ -1,13 +1,17 @@
-"""A method is a few short functions over plain data: what a client does, how the server weighs, updates and delivers.
+"""The base class of federated algorithms.
 
-A method is a frozen dataclass of hyper-parameters and holds no state: what the server and the clients remember are records that are passed
-in and out. Subclass `Method`, override the slots that differ from FedAvg, and it runs in process, on workers and on a network, with
-checkpoints and composition for free. The comment behind or above a field is its help text.
+A method is a frozen dataclass of hyper-parameters with a few short functions over plain data: what
+a client does, and how the server weighs, updates and delivers. It holds no state; the server's and
+the clients' states are records that are passed in and out. Subclass `Method` and override the slots
+that differ from FedAvg. The method then runs in process, with worker processes and on a cluster,
+and checkpoints and composition need no further code. The comment behind or above a field is its
+help text.
 """
 
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -32,16 +36,18 @@ Positive = Annotated[float, Gt(0)]
 Fraction = Annotated[float, Ge(0), Le(1)]
 Count = Annotated[int, Ge(1)]
 
-FAMILIES = {  # what kind of thing a method does, in the order of lists
-    "reference": "what others are compared with",
+# Families of methods, in the order of lists.
+FAMILIES = {
+    "reference": "baselines that other methods are compared with",
     "drift": "local training is corrected, so that clients do not drift apart",
-    "features": "what enters the head is made alike over clients",
-    "distillation": "models teach each other by their answers",
-    "aggregation": "the server weighs replies, or chooses its step, with an eye on every client",
-    "personal": "every client ends with a model of its own",
-    "rewards": "who contributes more receives more",
+    "features": "features before the head are aligned across clients",
+    "distillation": "models teach each other by their outputs",
+    "aggregation": "aggregation weights or server steps that consider every client",
+    "personal": "every client ends with its own model",
+    "rewards": "clients that contribute more receive more",
     "own": "methods of users",
 }
+# Notions of fairness, see docs/fairness.md.
 NOTIONS = (
     "no harm",
     "even accuracy",
@@ -49,7 +55,8 @@ NOTIONS = (
     "representation",
     "participation",
     "none",
-)  # of fairness: docs/fairness.md
+)
+# Requirements that a method can declare in `needs`.
 NEEDS = {
     "classes": "class labels; regression is refused",
     "validation": "validation data at the server",
@@ -59,19 +66,31 @@ NEEDS = {
     "head": "a network with a trained head",
     "units": "a network with hidden units",
 }
+_FLAGS_OF_0_2 = {
+    "needs_classes": "classes",
+    "needs_validation": "validation",
+    "needs_plain_sgd": "sgd",
+}
+# The notation of `passes`, the computational cost of a round.
 PASSES = (
-    "T: a pass with gradient over a client's training data, F: one without, V: one over the server's validation data; E: epochs, "
-    "K: clients of the round; behind 'once': before round 1"
+    "T: a forward and backward pass over a client's training data, F: a forward pass, V: a pass "
+    "over the server's validation data; E: epochs, K: clients of the round; after 'once': before "
+    "round 1"
 )
 
 
 @dataclass(frozen=True)
 class Weights:
-    """How much each reply counts (any positive sum) and how far the model moves towards their mean."""
+    """Aggregation weights.
+
+    Attributes:
+        shares: One number of at least 0 per reply; only their proportions matter.
+        step: How far the model moves from the received one towards the weighted mean.
+        absent: Shares of clients that did not answer but whose earlier updates count again.
+    """
 
     shares: np.ndarray
     step: float = 1.0
-    # shares of clients that did not answer, whose earlier updates count again
     absent: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -82,24 +101,33 @@ class Weights:
             )
 
     def times(self, factor: float) -> Weights:
+        """Return the same weights with the step multiplied by a factor."""
         return replace(self, step=self.step * factor)
 
 
 @dataclass(frozen=True)
 class Served:
-    """A model that a client ends up using, and what is to be known of it when it is measured."""
+    """A model that a client uses in the end.
+
+    Attributes:
+        model: The network.
+        same_for_all: True if it depends only on what was delivered, so that it needs to be
+            evaluated only once on shared test data.
+        main: True for the model that `show`, `compare` and `export` use if none is named.
+    """
 
     model: Model
-    same_for_all: bool = False  # it follows from what was delivered alone: clients that are delivered the same serve the same
-    main: bool = False  # what the method is for: the model that `show`, `compare` and `export` mean where none is named
+    same_for_all: bool = False
+    main: bool = False
 
 
 def model_of(one: Model | Served) -> Model:
+    """Return the network of a served model."""
     return one.model if isinstance(one, Served) else one
 
 
 def shared_of(given: Mapping[str, Model | Served]) -> tuple[str, Model]:
-    """Of the models that a client serves the name and the network of the one that all have; where there is none, of the first."""
+    """Return name and network of the served model that all clients have, or else of the first."""
     name = next(
         (name for name, one in given.items() if isinstance(one, Served) and one.same_for_all),
         next(iter(given)),
@@ -108,10 +136,15 @@ def shared_of(given: Mapping[str, Model | Served]) -> tuple[str, Model]:
 
 
 class Ups(Sequence[Up]):
-    """The accepted replies of one exchange, in the order of the cohort."""
+    """The accepted replies of one exchange, in the order of the cohort.
+
+    Attributes:
+        ids: The clients that replied.
+        positions: All clients of the cohort with their replies; None where one is missing.
+    """
 
     def __init__(self, positions: Sequence[tuple[str, Up | None]]) -> None:
-        self.positions = list(positions)  # the whole cohort; None where a reply is missing
+        self.positions = list(positions)
         self._present = [(client, up) for client, up in self.positions if up is not None]
         self.ids = [client for client, _ in self._present]
 
@@ -119,43 +152,53 @@ class Ups(Sequence[Up]):
         return len(self._present)
 
     def __getitem__(self, position: Any) -> Any:
-        return (
-            [up for _, up in self._present[position]]
-            if isinstance(position, slice)
-            else self._present[position][1]
-        )
+        if isinstance(position, slice):
+            return [up for _, up in self._present[position]]
+        return self._present[position][1]
 
     def __iter__(self) -> Iterator[Up]:
         return (up for _, up in self._present)
 
     def of(self, ids: Sequence[str]) -> Ups:
-        """The replies of some clients only; the others' positions stay empty."""
-        wanted = set(ids)
-        return Ups([(client, up if client in wanted else None) for client, up in self.positions])
+        """Return the replies of some clients; the positions of the others stay empty."""
+        chosen = set(ids)
+        return Ups([(client, up if client in chosen else None) for client, up in self.positions])
 
     def values(self, name: str) -> list[Any]:
+        """Return one entry of every reply."""
         return [up[name] for up in self]
 
     def table(self, name: str) -> dict[str, Any]:
-        """Client id -> value."""
+        """Return one entry of every reply by client id."""
         return {client: up[name] for client, up in self._present}
 
     def numbers(self, name: str) -> np.ndarray:
+        """Return one number of every reply as a float64 array."""
         return np.array(self.values(name), dtype=np.float64)
 
     def stack(self, name: str) -> Tensor:
-        """One row of float64 numbers per reply (for a tree: its trained entries)."""
-        return torch.stack(
-            [
-                value.flat()
-                if isinstance(value, Tree)
-                else torch.as_tensor(value).reshape(-1).double()
-                for value in self.values(name)
-            ]
-        )
+        """Return a float64 matrix with one row per reply; of a tree, its trained entries."""
+        rows = []
+        for value in self.values(name):
+            if isinstance(value, Tree):
+                rows.append(value.flat())
+            else:
+                rows.append(torch.as_tensor(value).reshape(-1).double())
+        return torch.stack(rows)
 
     def mean(self, name: str, shares: Sequence[float] | np.ndarray) -> Any:
-        """The weighted mean; float buffers of a tree are averaged alike, integer ones take the maximum."""
+        """Return the weighted mean of an entry over the replies.
+
+        Float buffers of a tree are averaged with the same weights; integer buffers take the
+        maximum.
+
+        Args:
+            name: The entry of the replies.
+            shares: One weight per reply; they are divided by their sum.
+
+        Raises:
+            ValueError: If the sum of the shares is not positive.
+        """
         total = float(np.sum(np.asarray(shares, dtype=np.float64)))
         if not total > 0:
             raise ValueError(
@@ -164,6 +207,7 @@ class Ups(Sequence[Up]):
         return self._combined(name, shares, total)
 
     def sum(self, name: str, coefficients: Sequence[float] | np.ndarray) -> Any:
+        """Return the weighted sum of an entry over the replies."""
         return self._combined(name, coefficients, 1.0)
 
     def _combined(
@@ -186,56 +230,89 @@ class Ups(Sequence[Up]):
         result = combine(wrapped, placed, divide)[""]
         if not isinstance(first, Tensor):
             return float(result)
-        # a mean of counts is not a count
+        # The mean of integers is not an integer.
         return result.to(first.dtype) if first.is_floating_point() else result
 
     def gram(self, name: str, more: Sequence[Tree] = ()) -> np.ndarray:
-        """Inner products between the replies' trees (and `more` trees behind them)."""
+        """Return the inner products between the trees of the replies, and `more` trees after them."""
         return gram([*self.values(name), *more])
 
 
 @dataclass(frozen=True)
 class Method:
-    """A federated algorithm. The defaults are FedAvg: average the uploaded models by size, send the mean to all."""
+    """A federated algorithm.
 
-    weighs: ClassVar[bool] = True  # False: its round never asks `weights`
-    uploads_model: ClassVar[bool] = True  # False: no `model` in its uploads
-    shares_model: ClassVar[bool] = True  # False: clients train alone
-    # True: momentum, weight decay, clipping and Adam are refused
-    needs_plain_sgd: ClassVar[bool] = False
-    needs_validation: ClassVar[bool] = False  # True: the server holds validation data
-    needs_classes: ClassVar[bool] = False  # True: regression is refused
-    # False: batch-norm statistics never move, so batch norm is refused
+    The defaults are FedAvg: average the uploaded models by size and send the mean to all clients.
+
+    Attributes:
+        needs: Requirements, of `NEEDS`; a property where they depend on parameters.
+        weighs: False if `round` never calls `weights`.
+        uploads_model: False if the replies contain no ``model``.
+        shares_model: False if clients train alone.
+        trains: False if the method never calls `Client.fit`; batch norm is then refused, because
+            its statistics would never change.
+        composable_weights: True if the weight rule works without the method's own client and
+            update, so that it can be used by another method.
+        composable_update: True if the update is right under any aggregation weights.
+        composable_finish: True if `finish`, and what is served afterwards, work on the rounds of
+            any method.
+        reconstruction: True if the full text or code of the paper was not available; tables mark
+            such methods.
+        paper: The citation.
+        year: The year of the paper.
+        family: One of `FAMILIES`.
+        fairness: The notions of fairness it aims at, of `NOTIONS`, separated by commas.
+        exchanges: Calls of ``cohort.run`` per round, then "; once N" for those before round 1;
+            empty means 1.
+        passes: The cost of a round in the notation of `PASSES`.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    weighs: ClassVar[bool] = True
+    uploads_model: ClassVar[bool] = True
+    shares_model: ClassVar[bool] = True
     trains: ClassVar[bool] = True
-    # True: its weight rule stands without its own client and update
     composable_weights: ClassVar[bool] = False
-    # True: its own update is right under any aggregation weights
     composable_update: ClassVar[bool] = False
-    # True: its `finish` and what it serves then stand on the rounds of any method
     composable_finish: ClassVar[bool] = False
-    # True: the paper's full text or code was not to be had; tables say so behind its name
     reconstruction: ClassVar[bool] = False
     paper: ClassVar[str] = ""
-    year: ClassVar[int | None] = None  # of the paper
-    family: ClassVar[str] = "own"  # one of FAMILIES
-    # the notions it is after, of NOTIONS, with commas; empty: not stated
+    year: ClassVar[int | None] = None
+    family: ClassVar[str] = "own"
     fairness: ClassVar[str] = ""
-    needs: ClassVar[
-        tuple[str, ...]
-    ] = ()  # of NEEDS, with its default parameters, beside what the flags above say
-    # `cohort.run` per round, "; once N" before round 1; empty: 1, if neither round nor setup is its
-    # own
     exchanges: ClassVar[str] = ""
-    # per round, as a sum of terms in the signs of PASSES; empty: not stated
     passes: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Translate the flags by which classes of version 0.2 declared what they require."""
+        super().__init_subclass__(**more)
+        for flag, need in _FLAGS_OF_0_2.items():
+            if vars(cls).get(flag) is True and isinstance(cls.needs, tuple):
+                warnings.warn(
+                    f"{cls.__name__}.{flag} is deprecated; write needs = ({need!r},) instead",
+                    DeprecationWarning,
+                    stacklevel=2,
+                )
+                cls.needs = (*cls.needs, need)
+        if "alongside" in vars(cls):
+            warnings.warn(
+                f"{cls.__name__}.alongside is now called after_round_guest",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            cls.after_round_guest = vars(cls)["alongside"]  # type: ignore[method-assign]
 
     @property
     def title(self) -> str:
-        """Its name in sentences."""
+        """The name of the method in sentences."""
         return type(self).__name__
 
     def check(self, task: Task) -> None:
-        """Refuse, by a ValueError with one sentence, a task that this method with these parameters cannot do. Called before round 1."""
+        """Refuse a task that this method cannot do with these parameters; called before round 1.
+
+        Raises:
+            ValueError: With one sentence that says what to do instead.
+        """
 
     def advice(self, rounds: int) -> str:
         """Return what a user should know before a training of so many rounds; empty: nothing."""
@@ -244,66 +321,79 @@ class Method:
     def models(
         self, task: Task, others: Mapping[str, Callable[[], nn.Module]]
     ) -> Mapping[str, Callable[[], nn.Module]]:
-        """Architectures the method brings along; `others` build the experiment's own, whose shapes they may depend on."""
+        """Return factories of further networks that the method needs.
+
+        Args:
+            task: The task.
+            others: Factories of the experiment's own networks.
+        """
         return {}
 
     def start(self, server: Server) -> State:
-        """The server's state before round 1."""
+        """Return the state of the server before round 1."""
         return State(model=server.load(None).tree())
 
     def setup(self, server: Server, state: State, everyone: Cohort) -> State:
-        """Exchanges with all clients before round 1."""
+        """Exchange messages with all clients before round 1; return the new state."""
         return state
 
     def finish(self, server: Server, state: State, everyone: Cohort) -> State:
-        """Exchanges with all clients after the last round; asked again, with them alone, for clients that were away and came back."""
+        """Exchange messages with all clients after the last round; return the new state.
+
+        Called again for clients that were away and came back, with these clients only.
+        """
         return state
 
-    def alongside(self, server: Server, state: State, cohort: Cohort) -> State:
-        """As a guest in the slot `finish`: exchanges of its own after each round of the method that it finishes."""
+    def after_round_guest(self, server: Server, state: State, cohort: Cohort) -> State:
+        """Exchange messages after each round of another method that this one finishes."""
         return state
 
     def inputs(self, client: Client, down: Down) -> Inputs | None:
-        """How this method changes what enters the networks."""
+        """Return the transform of inputs at a client, or None."""
         return None
 
     def before(self, client: Client, received: Tree | None) -> Up:
-        """What is measured on the received model."""
+        """Measure the received model at the client, for weight rules; the result joins the reply."""
         return Up()
 
     def client(self, client: Client, down: Down) -> Up | None:
-        """A client's part of the round; the uploaded model is called `model`."""
+        """Do the client's part of the round; the uploaded model is called ``model``."""
         model = client.load(down.model)
         client.fit(model)
         return Up(model=model)
 
     def after(self, client: Client, received: Tree | None, uploaded: Tree | None) -> Up:
-        """What is measured on the uploaded model."""
+        """Measure the uploaded model at the client, for weight rules; the result joins the reply."""
         return Up()
 
     def observe(self, server: Server, state: State, ups: Ups) -> State:
-        """What the server remembers of the replies, before it weighs them."""
+        """Return the state with what the server remembers of the replies."""
         return state
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
+        """Return the aggregation weights of the replies; by size unless overridden."""
         return Weights(np.array([server.sizes[client] for client in ups.ids], dtype=np.float64))
 
     def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
-        """received + step * (mean - received); step 1 is the mean itself. Buffers take the mean."""
+        """Move the model towards the weighted mean by ``weights.step``; buffers take the mean."""
         mean = ups.mean("model", weights.shares)
         if weights.step != 1:
             mean = (state.model + weights.step * (mean - state.model)).with_rest(mean.rest)
         return state.with_(model=mean)
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
-        """What a client receives."""
+        """Return what a client receives in a round."""
         return Down(model=state.model)
 
     def serves(self, client: Client, down: Down) -> Mapping[str, Model | Served]:
-        """At the client: the models it ends up using, by name. All are measured; the first is the main one unless another is marked."""
+        """Return the models that a client uses in the end, by name.
+
+        All are evaluated. The first is the main one unless another is marked with `Served`.
+        """
         return {"global": Served(client.load(down.model), same_for_all=True)}
 
     def round(self, server: Server, state: State, cohort: Cohort) -> State:
+        """Do one round and return the new state of the server."""
         ups = cohort.run(self.client, each=lambda client: self.deliver(server, state, client))
         state = self.observe(server, state, ups)
         weights = self.weights(server, state, ups)
@@ -316,7 +406,7 @@ class Method:
 
 
 class Cohort:
-    """The clients asked in this round, and the only door to them."""
+    """The clients of this round; `run` is the only way to reach them."""
 
     ids: list[str]
 
@@ -328,19 +418,23 @@ class Cohort:
         each: Callable[[str], Down] | None = None,
         strict: bool = False,
     ) -> Ups:
-        """Ask every client of the cohort to perform a step of the method, and wait for the replies.
+        """Let every client of the cohort execute a step of the method, and return the replies.
 
-        All receive `down`, or each its own from `each`. A client that fails is out of the round; with `strict` the round is given
-        up and repeated without it.
+        Args:
+            step: A method of the class with the signature ``(self, client, down)``.
+            down: What all clients receive.
+            each: What each client receives, by its id; instead of `down`.
+            strict: If a client fails, abort the round and repeat it without this client. By
+                default its reply is missing.
         """
         raise NotImplementedError
 
     def weighed(self, ids: Sequence[str], weights: Weights) -> None:
-        """Note the aggregation weights that replies were given: they are part of the run's record."""
+        """Record the aggregation weights of the replies."""
 
 
 def mistake(kind: type[Method]) -> str | None:
-    """What an author most likely did not mean: a class without @dataclass, a slot with a name that nothing asks for."""
+    """Return a sentence about a likely mistake in a class, such as a missing decorator, or None."""
     for base in kind.__mro__[: kind.__mro__.index(Method)]:
         fields = [
             name
@@ -348,20 +442,26 @@ def mistake(kind: type[Method]) -> str | None:
             if "ClassVar" not in str(hint)
         ]
         if fields and "__dataclass_fields__" not in vars(base):
-            return f"{base.__name__} has the parameter {fields[0]!r} but is no dataclass, so it would be ignored; write @dataclass(frozen=True) above the class"
+            return (
+                f"{base.__name__} has the parameter {fields[0]!r} but is no dataclass, so it would "
+                "be ignored; write @dataclass(frozen=True) above the class"
+            )
         for name, found in vars(base).items():
             close = closest(name, SLOTS, 0.85)
             if inspect.isfunction(found) and close and name not in SLOTS:
-                return f"{base.__name__}.{name} is asked by nothing; did you mean {close}? (A step of your own needs another name.)"
+                return (
+                    f"{base.__name__}.{name} is never called; did you mean {close}? "
+                    "(A step of your own needs another name.)"
+                )
     return None
 
 
 SLOTS = (
     "advice", "check", "models", "start", "setup", "inputs", "before", "client", "after", "observe", "weights", "update", "deliver", "serves", "round",
-    "finish", "alongside",
+    "finish", "after_round_guest",
 )  # fmt: skip
 
 
 def overridden(method: Method, slot: str) -> bool:
-    """Whether a method fills a slot itself."""
+    """Return True if a method overrides a slot."""
     return getattr(type(method), slot) is not getattr(Method, slot)

@@ -1,4 +1,4 @@
-"""The server, as a method sees it: the twin of a client on the other side."""
+"""The server as a method sees it."""
 
 from __future__ import annotations
 
@@ -19,87 +19,110 @@ from equipoise.tree import Tree
 
 @dataclass(frozen=True)
 class ServerData:
-    """Samples of the server's own: in simulation parts of the federation, on a network files at the server."""
+    """Samples at the server: parts of the federation in simulation, files on a network.
+
+    Attributes:
+        validation: Validation data for methods that require them.
+        shared: A test set shared by all clients. Methods never see it.
+    """
 
     validation: Samples | None = None
-    shared: Samples | None = None  # a test set for all, or in simulation its labels at least
+    shared: Samples | None = None
 
 
 @dataclass
 class Server:
-    """Round, clients and data of the server at one moment of a run."""
+    """The server in one round.
+
+    Attributes:
+        ids: The ids of all clients.
+        sizes: The number of training samples of each client.
+        rounds: The number of rounds of the run.
+        round: The current round, from 1; 0 before the first.
+        attempt: How often this round was aborted before.
+        joined: For every finished round, the ids of the clients whose replies counted.
+        data: Samples at the server.
+        main: The name of the model that is meant if none is named.
+    """
 
     _bench: Workbench
-    ids: Sequence[str]  # all clients
-    sizes: Mapping[str, int]  # training samples of each
+    ids: Sequence[str]
+    sizes: Mapping[str, int]
     rounds: int
-    round: int = 0  # the one going on, counted from 1; 0 before the first
+    round: int = 0
     attempt: int = 0
-    # for every finished round the ids whose replies counted
     joined: list[list[str]] = field(default_factory=list)
     data: ServerData = field(default_factory=ServerData)
-    main: str = "model"  # which of the experiment's models is meant where none is named
+    main: str = "model"
 
     @property
     def lr(self) -> float:
-        """The clients' learning rate of this round."""
+        """The learning rate of the clients in this round."""
         return self._bench.training.rate(min(self.round, self.rounds))
 
     def load(self, tree: Tree | None, model: str | None = None) -> Model:
-        """As `client.load`: the tree's parameters and buffers in its network; without a tree, the named model as it was initialised."""
+        """Return a network with the given weights.
+
+        Args:
+            tree: Parameters and buffers; None takes the initial weights.
+            model: The name of the model to initialise if `tree` is None.
+        """
         return self._bench.take(tree.model if tree is not None else model or self.main, tree)
 
     @property
     def task(self) -> Task:
+        """Shape, classes and kind of the task."""
         return self._bench.task
 
     @property
     def device(self) -> str:
+        """The torch device of networks."""
         return self._bench.device
 
     @property
     def training(self) -> Training:
-        """The clients' training settings."""
+        """The training settings of the clients."""
         return self._bench.training
 
     def initial(self, model: str | None = None) -> Tree:
-        """The named model as it was initialised."""
+        """Return the initial weights of a model."""
         return self._bench.initial(model or self.main)
 
     @property
     def validation(self) -> Samples:
-        """The server's own validation data."""
+        """The validation data at the server.
+
+        Raises:
+            RuntimeError: If the method does not declare that it needs them.
+        """
         if self.data.validation is None:
             raise RuntimeError(
-                "this method has no validation data at the server; say so in its class: needs_validation = True"
+                'this method has no validation data at the server; say so in its class: needs = ("validation",)'
             )
         return self.data.validation
 
     def predict(self, model: Model, on: Samples | None = None) -> torch.Tensor:
-        """The model's logits on the validation data (or others), in evaluation mode."""
+        """Return the logits of a model on the validation data, or on `on`, in evaluation mode."""
         return self._bench.outputs(model, self.validation if on is None else on)
 
     def accuracy(self, model: Model) -> float:
-        """On the validation data; a model whose logits are not finite gets nothing right."""
+        """Return the accuracy on the validation data; logits that are not finite count as wrong."""
         return accuracy(self.predict(model), self.validation.y)
 
     def loss(self, model: Model) -> float:
-        """The task's loss on the validation data."""
+        """Return the loss of the task on the validation data."""
         return float(self._bench.supervise(self.predict(model), self.validation.y))
 
     def _names(self, purpose: str) -> tuple[str | int, ...]:
-        return (
-            "server",
-            self.round,
-            *((f"attempt {self.attempt}",) if self.attempt else ()),
-            purpose,
-        )
+        attempt = (f"attempt {self.attempt}",) if self.attempt else ()
+        return ("server", self.round, *attempt, purpose)
 
     def stream(self, purpose: str) -> torch.Generator:
-        """The server's random numbers of this round for this purpose."""
+        """Return a generator that depends on seed, round and purpose only."""
         return torch_stream(self._bench.seed, *self._names(purpose))
 
     def seed(self, purpose: str) -> int:
+        """Return an integer seed that depends on seed, round and purpose only."""
         return number(self._bench.seed, *self._names(purpose))
 
     minimise = staticmethod(minimise)

@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol
 import torch
 import yaml
 
+from equipoise.callbacks import Callback, CallbackList
 from equipoise.data import Dataset, Federation, federate
 from equipoise.data.check import understood
 from equipoise.data.pipeline import is_own
@@ -45,9 +46,9 @@ from equipoise.transports.base import (
     ClientError,
     Interrupted,
     Job,
+    Monitor,
     Request,
     Transport,
-    Watcher,
     state_of,
 )
 from equipoise.transports.inprocess import InProcess, Loopback
@@ -71,18 +72,34 @@ Connect = Callable[[Federation, Experiment], Simulated]
 def run(
     given: Experiment | Mapping[str, Any] | str | Path,
     out: str | Path | None = None,
-    watcher: Watcher | None = None,
+    callbacks: Callback | Iterable[Callback] | None = None,
     transport: Connect | Literal["loopback"] | None = None,
     allow_imports: Iterable[str] = (),
     cluster: str | None = None,
     trust_network: bool = False,
+    quiet: bool = False,
 ) -> Run:
     """Run an experiment to its end and return its record.
 
-    `given` may also be the path of a YAML file; code that it names is imported from the packages in `allow_imports` only. `out` is the run's
-    folder (default: a new one under `runs/`). `transport` makes another than the experiment's `workers` say; "loopback" packs and unpacks
-    everything on its way, for tests. `cluster` is the address of a Ray cluster (HOST:PORT, or "auto" for the one of this machine) that does the
-    clients' work; `trust_network` takes one that asks for no token.
+    Args:
+        given: An experiment, a mapping with the same keys, or the path of a YAML file.
+        out: The folder of the run; a new one under ``runs/`` by default.
+        callbacks: One or several `equipoise.Callback` objects that hear of the run's progress
+            and may stop it early.
+        transport: Another way to reach the clients than the experiment's ``workers``;
+            ``"loopback"`` packs and unpacks every message, for tests.
+        allow_imports: Packages from which code that a file names may be imported.
+        cluster: The address of a Ray cluster that executes the clients: ``HOST:PORT``, or
+            ``"auto"`` for the one on this machine.
+        trust_network: Accept a cluster that asks for no token.
+        quiet: Do not print how your own data were read.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        ConfigurationError: If the experiment cannot be run as it is.
+        RunError: If the folder cannot be written, or training cannot continue.
     """
     if isinstance(given, (str, Path)):
         given = load(given)
@@ -93,10 +110,12 @@ def run(
     )
     configuration(wanted)
     folder = Path(out) if out is not None else fresh_folder(wanted)
-    with Simulation(wanted, watcher, transport or on_cluster(cluster, trust_network)) as simulation:
+    with Simulation(
+        wanted, callbacks, transport or on_cluster(cluster, trust_network)
+    ) as simulation:
         job = job_of(simulation.wanted, uuid.uuid4().hex)
         roster, bench, method = simulation.open(job, folder)
-        if watcher is None:
+        if not quiet:
             tell(simulation.wanted, roster.task.shape, wanted.model)
         store = Store.create(
             folder,
@@ -108,7 +127,7 @@ def run(
 
 def resume(
     folder: str | Path,
-    watcher: Watcher | None = None,
+    callbacks: Callback | Iterable[Callback] | None = None,
     dataset: Dataset | None = None,
     given: Experiment | None = None,
     from_round: int | None = None,
@@ -117,12 +136,28 @@ def resume(
     cluster: str | None = None,
     trust_network: bool = False,
 ) -> Run:
-    """Go on with a run that was stopped or killed; the result is the same, bit for bit, as if it never was.
+    """Continue a run that was stopped or killed.
 
-    A run whose data, model or method were Python objects needs them again: `given` is the experiment it was started with.
-    `from_round` goes back to an older checkpoint, where the newest one is damaged; the rounds after it are computed again. Code that the
-    run's file names is imported from the packages in `allow_imports` only. `cluster`, `trust_network`: as for `run`; a run may go on elsewhere
-    than where it began.
+    The result is bit-for-bit the same as without the interruption. A run may continue on another
+    cluster or with another number of workers than it began with.
+
+    Args:
+        folder: The folder of the run.
+        callbacks: As for `run`. Callbacks are not stored: pass them again.
+        dataset: The data, if the run was started with a data set object.
+        given: The experiment, if the run was started with models or methods as Python objects.
+        from_round: Go back to the checkpoint of this round, for example if the newest one is
+            damaged. Later rounds are computed again.
+        transport: As for `run`.
+        allow_imports: As for `run`.
+        cluster: As for `run`.
+        trust_network: As for `run`.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        RunError: If the run is finished, damaged, or cannot be continued by this version.
     """
     with ExitStack() as on_failure:
         store = Store(Path(folder), writing=True)
@@ -154,7 +189,7 @@ def resume(
         if from_round is None:
             store.check_files()
         with Simulation(
-            wanted, watcher, transport or on_cluster(cluster, trust_network)
+            wanted, callbacks, transport or on_cluster(cluster, trust_network)
         ) as simulation:
             # begun by a version whose fingerprint was one of the whole federation
             old = store.meta("fingerprint of") is None
@@ -209,10 +244,10 @@ class Simulation:
     def __init__(
         self,
         wanted: Experiment,
-        watcher: Watcher | None = None,
+        callbacks: Callback | Iterable[Callback] | None = None,
         transport: Connect | Literal["loopback"] | None = None,
     ) -> None:
-        self.watcher = watcher or Watcher()
+        self.monitor = Monitor(CallbackList(callbacks))
         connect: Connect | None = Loopback if transport == "loopback" else transport
         with ExitStack() as on_failure:
             # processes import torch while the data are prepared here
@@ -242,10 +277,10 @@ class Simulation:
     def open(self, job: Job, folder: Path) -> tuple[Roster, Workbench, Method]:
         """Connect, and check that method, networks and data fit, before anything is written."""
         with one_thread():
-            roster = self.transport.open(job, folder / FILES, self.watcher)
+            roster = self.transport.open(job, folder / FILES, self.monitor)
             bench, method = prepare(self.wanted, roster.task, roster.ids)
         check_main(self.wanted.evaluation, self.federation)
-        if method.needs_validation and not len(self.federation.server_validation):
+        if "validation" in method.needs and not len(self.federation.server_validation):
             raise ConfigurationError(
                 f"{method.title} measures models on validation data at the server, and there are none; "
                 "give the clients validation parts: data.split=[0.7, 0.15, 0.15], say"
@@ -256,30 +291,27 @@ class Simulation:
         """The loop, to its end."""
         validation = (
             Samples.of(self.federation, self.federation.server_validation)
-            if method.needs_validation
+            if "validation" in method.needs
             else None
         )
         shared = Samples.of(self.federation, self.federation.shared_test) if roster.shared else None
         began = time.time()
+        data = ServerData(validation, shared)
+        loop = Loop(self.wanted, method, bench, roster, self.transport, store, data, self.monitor)
+        failure: BaseException | None = None
         try:
             with one_thread(), interruptible() as requested:
-                self.watcher.interrupted = requested
-                Loop(
-                    self.wanted,
-                    method,
-                    bench,
-                    roster,
-                    self.transport,
-                    store,
-                    ServerData(validation, shared),
-                    self.watcher,
-                ).run()
+                self.monitor.interrupted = requested
+                loop.run()
         except Interrupted:
-            raise KeyboardInterrupt(
-                f"stopped after round {store.last_round()}; go on with `equipoise resume {store.folder}`"
-            ) from None
-        except Exception as error:
-            lost = store.lost()
+            failure = KeyboardInterrupt(
+                f"stopped after round {store.last_round()}; "
+                f"continue with `equipoise resume {store.folder}`"
+            )
+            raise failure from None
+        except BaseException as error:
+            failure = error
+            lost = store.lost() if isinstance(error, Exception) else None
             if lost is not None:
                 raise RunError(lost) from error
             raise
@@ -290,6 +322,7 @@ class Simulation:
                 )
             self.transport.close()
             store.close()
+            self.monitor.callbacks.on_end(store.folder, failure)
         return Run(
             store.folder,
             Imports(self.wanted.imports.packages).with_names(self.wanted.model_dump(mode="json")),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from equipoise.callbacks import ClientProgress, RunStart
 from equipoise.comparison import executor, run_process
 from equipoise.comparison.executor import Progress, _in_child, execute, finished
 from equipoise.comparison.run_process import _in_one_line, run_cell
@@ -203,23 +204,23 @@ def test_a_run_is_begun_or_resumed_and_tells_of_rounds_and_of_life(
     clock = [0.0]
     monkeypatch.setattr(run_process.time, "monotonic", lambda: clock[0])
 
-    def play(watcher: Any) -> None:
-        watcher.on_start(3, 9)
+    def play(events: Any) -> None:
+        events.on_start(RunStart(tmp_path, 3, 9))
         for moment in (1.0, 1.1, 2.0, 2.2):
             clock[0] = moment
-            watcher.on_clients("training", 1, 2)
-        watcher.on_round(SimpleNamespace(finish=False, round=3))
-        watcher.on_round(SimpleNamespace(finish=True, round=4))
+            events.on_client(ClientProgress("training", 1, 2))
+        events.on_round(SimpleNamespace(finish=False, round=3))
+        events.on_round(SimpleNamespace(finish=True, round=4))
 
-    def run(wanted: Any, folder: Path, watcher: Any, **where: Any) -> None:
+    def run(wanted: Any, folder: Path, events: Any, quiet: bool, **where: Any) -> None:
         began.append(("run", folder.name, where))
-        play(watcher)
+        play(events)
 
     monkeypatch.setattr(run_process, "run", run)
     monkeypatch.setattr(
         run_process,
         "resume",
-        lambda folder, watcher, given, **where: began.append(
+        lambda folder, events, given, **where: began.append(
             ("resume", folder.name, given.seed, where)
         ),
     )

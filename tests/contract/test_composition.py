@@ -84,7 +84,7 @@ def test_a_teacher_beside_another_method_changes_nothing_and_is_served(
     alone = played(settings(base, rounds=2), tmp_path / "alone")
     both = played(
         settings(
-            {**settings(base)["method"], "beside": {"name": "kdia", "lambda_gen": 0.0}}, rounds=2
+            {**settings(base)["method"], "companion": {"name": "kdia", "lambda_gen": 0.0}}, rounds=2
         ),
         tmp_path / "both",
     )
@@ -133,8 +133,8 @@ def test_a_rule_of_its_own_gives_the_same_run(tmp_path: Path) -> None:
         ("fedmgda", "weights", "fedavg", "derived for its own weights"),
         ("fedavg", "weights", "fedgkd", "no weight rule that stands"),
         ("fedavg", "inputs", "fedprox", "does not change inputs"),
-        ("fedavg", "beside", "fedprox", "remembers nothing"),
-        ("standalone", "beside", "kdia", "uploads none"),
+        ("fedavg", "companion", "fedprox", "remembers nothing"),
+        ("standalone", "companion", "kdia", "uploads none"),
     ],
 )
 def test_unsound_pairs_are_refused_with_a_reason(
@@ -146,15 +146,15 @@ def test_unsound_pairs_are_refused_with_a_reason(
 
 def test_steps_travel_under_the_name_of_whose_they_are() -> None:
     alone, shifted = FedAvg(), Shifted()
-    whole = compose(alone, inputs=shifted, beside=Slow())
+    whole = compose(alone, inputs=shifted, companion=Slow())
     base, guests = parts(whole)
-    assert (base, list(guests)) == (alone, ["inputs", "beside"]) and parts(alone) == (alone, {})
+    assert (base, list(guests)) == (alone, ["inputs", "companion"]) and parts(alone) == (alone, {})
     assert {step_name(whole, one.client) for one in (whole, base, whole.flow)} == {"client"}  # type: ignore[attr-defined]
     assert step_name(alone, alone.client) == "client"
     assert step_name(whole, guests["inputs"].centre) == "@shifted.centre"  # type: ignore[attr-defined]
     assert (
         guest_named(whole, "@shifted") is guests["inputs"]
-        and guest_named(whole, "@slow") is guests["beside"]
+        and guest_named(whole, "@slow") is guests["companion"]
     )
     for strange in (shifted.centre, FedAvg().client, len, lambda client, down: None):
         with pytest.raises(
@@ -164,10 +164,11 @@ def test_steps_travel_under_the_name_of_whose_they_are() -> None:
 
 
 def test_what_is_known_of_a_composition() -> None:
-    whole = compose(FedAvg(), beside=Slow(), weights=ByLoss())
-    assert whole.title == "FedAvg+ByLoss+Slow" and list(parts(whole)[1]) == ["weights", "beside"], (
-        "by slot, in whatever order they are given"
-    )
+    whole = compose(FedAvg(), companion=Slow(), weights=ByLoss())
+    assert whole.title == "FedAvg+ByLoss+Slow" and list(parts(whole)[1]) == [
+        "weights",
+        "companion",
+    ], "by slot, in whatever order they are given"
     assert whole.weighs and whole.uploads_model and whole.shares_model and whole.trains
     assert not compose(methods.make("standalone"), inputs=Shifted()).shares_model
     assert not (finishes(FedAvg()) or finishes(whole))

@@ -213,7 +213,7 @@ def test_wrong_trees_and_names_are_refused_with_what_differs() -> None:
 def test_a_process_without_data_says_so() -> None:
     shop = bench()
     shop.federation = None
-    with pytest.raises(RuntimeError, match="client ada was asked for its train data"):
+    with pytest.raises(RuntimeError, match="client ada: expected train data"):
         _ = Client(shop, "ada", 1, 1, {}).train
 
 

@@ -65,7 +65,7 @@ def test_composed_weights_are_those_of_the_rule_alone(tmp_path: Path) -> None:
 
 def test_what_stands_beside_serves_and_changes_nothing(tmp_path: Path) -> None:
     plain = played(settings("fedavg"), tmp_path / "plain")
-    both = played(settings(compose(FedAvg(), beside=Slow())), tmp_path / "both")
+    both = played(settings(compose(FedAvg(), companion=Slow())), tmp_path / "both")
     assert_equal(server_state(plain).model, server_state(both).model)
     assert plain.table(model="global") == both.table(model="global"), (
         "the base's own model keeps its name"
@@ -86,7 +86,9 @@ def test_inputs_are_changed_for_any_base(tmp_path: Path, base: Method) -> None:
 
 
 def test_a_composition_travels_as_plain_data(tmp_path: Path) -> None:
-    config = settings(compose(Chatty(average="uniform"), weights=ByLoss(power=2.0), beside=Slow()))
+    config = settings(
+        compose(Chatty(average="uniform"), weights=ByLoss(power=2.0), companion=Slow())
+    )
     direct, packed = (
         played(config, tmp_path / "direct"),
         played(config, tmp_path / "packed", transport="loopback"),
@@ -104,11 +106,11 @@ def test_a_composition_travels_as_plain_data(tmp_path: Path) -> None:
 
 def test_a_method_in_two_slots_remembers_once(tmp_path: Path) -> None:
     run = trained(
-        compose(FedAvg(), weights=ByLoss(), beside=ByLoss()), tmp_path / "run", "mlp", rounds=1
+        compose(FedAvg(), weights=ByLoss(), companion=ByLoss()), tmp_path / "run", "mlp", rounds=1
     )
     assert server_state(run)["@byloss"]["visits"] == 4
     with pytest.raises(IncompatibleComposition, match="two slots with different settings"):
-        compose(FedAvg(), weights=ByLoss(), beside=ByLoss(power=2.0))
+        compose(FedAvg(), weights=ByLoss(), companion=ByLoss(power=2.0))
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,8 @@ class OwnUpdate(Method):
         (FedAvg(), {"weights": Scaffold()}, "it has no weight rule"),
         (FedAvg(), {"weights": Slow()}, "it has no weight rule"),
         (FedAvg(), {"inputs": FedProx()}, "it does not change inputs"),
-        (FedAvg(), {"beside": FedProx()}, "it remembers nothing"),
-        (NoModel(), {"beside": Slow()}, "uploads none"),
+        (FedAvg(), {"companion": FedProx()}, "it remembers nothing"),
+        (NoModel(), {"companion": Slow()}, "uploads none"),
     ],
 )
 def test_an_unsound_composition_is_refused_with_the_reason(
@@ -152,6 +154,19 @@ def test_an_unsound_composition_is_refused_with_the_reason(
 def test_slots_are_given_at_once() -> None:
     assert compose(base := FedAvg()) is base
     with pytest.raises(IncompatibleComposition, match="a composition already"):
-        compose(compose(FedAvg(), weights=ByLoss()), beside=Slow())
+        compose(compose(FedAvg(), weights=ByLoss()), companion=Slow())
     with pytest.raises(ValueError, match="it does not change inputs"):
         eq.Experiment(method={"name": "fedavg", "inputs": "fedprox"})
+
+
+def test_the_names_of_version_0_2_still_work(tmp_path: Path) -> None:
+    """In files, in stored runs and in Python: beside is the companion."""
+    spec = {"name": "fedavg", "beside": {"name": "kdia", "lambda_gen": 0.0}}
+    wanted = eq.Experiment(method=spec)
+    assert wanted.model_dump(mode="json")["method"]["companion"]["name"] == "kdia"
+    with pytest.warns(DeprecationWarning, match="companion"):
+        older = compose(FedAvg(), beside=Slow())
+    assert older == compose(FedAvg(), companion=Slow())
+    with pytest.warns(DeprecationWarning, match="after_round_guest"):
+        kind = type("Older", (FedAvg,), {"alongside": lambda self, server, state, cohort: "mine"})
+    assert kind().after_round_guest(None, None, None) == "mine"

@@ -39,7 +39,9 @@ from tests.helpers.slots import ByLoss, Shifted, Slow
 def test_it_is_an_ordinary_frozen_dataclass() -> None:
     one, same, other = (compose(FedProx(mu=0.1), weights=ByLoss(power=p)) for p in (2.0, 2.0, 3.0))
     assert one == same != other and hash(one) == hash(same) and {one: 1}[same] == 1
-    assert compose(FedAvg(), weights=ByLoss()) != compose(FedAvg(), weights=ByLoss(), beside=Slow())
+    assert compose(FedAvg(), weights=ByLoss()) != compose(
+        FedAvg(), weights=ByLoss(), companion=Slow()
+    )
     assert [field.name for field in dataclasses.fields(one)] == ["base", "guests"]
     assert (
         repr(one)
@@ -52,7 +54,7 @@ def test_it_is_an_ordinary_frozen_dataclass() -> None:
 def test_a_changed_one_is_checked_again() -> None:
     one = compose(FedProx(mu=0.1), weights=ByLoss(power=2.0))
     assert replace(one, base=FedAvg()) == compose(FedAvg(), weights=ByLoss(power=2.0))  # type: ignore[call-arg]
-    assert replace(one, guests={"beside": Slow()}) == compose(FedProx(mu=0.1), beside=Slow())  # type: ignore[call-arg]
+    assert replace(one, guests={"companion": Slow()}) == compose(FedProx(mu=0.1), companion=Slow())  # type: ignore[call-arg]
     with pytest.raises(IncompatibleComposition, match="never weighs"):
         replace(one, base=eq.methods.make("standalone"))  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="unknown slot 'weight'; did you mean 'weights'"):
@@ -77,28 +79,35 @@ def test_no_slot_of_a_method_and_no_door_to_clients_is_forgotten() -> None:
     assert doors == {"run", "weighed"} and doors <= vars(composed._Accompanied).keys()
 
 
-@pytest.mark.parametrize("flag", ["needs_plain_sgd", "needs_validation", "needs_classes"])
-def test_a_need_of_any_part_is_a_need_of_the_whole(flag: str) -> None:
-    demanding: Any = dataclass(frozen=True)(type("Demanding", (Slow,), {flag: True}))
-    picky: Any = dataclass(frozen=True)(type("Picky", (FedAvg,), {flag: True}))
-    assert getattr(compose(FedAvg(), beside=demanding()), flag) and getattr(
-        compose(picky(), beside=Slow()), flag
-    )
-    assert not getattr(compose(FedAvg(), beside=Slow()), flag)
+@pytest.mark.parametrize("need", ["sgd", "validation", "classes"])
+def test_a_need_of_any_part_is_a_need_of_the_whole(need: str) -> None:
+    demanding: Any = dataclass(frozen=True)(type("Demanding", (Slow,), {"needs": (need,)}))
+    picky: Any = dataclass(frozen=True)(type("Picky", (FedAvg,), {"needs": (need,)}))
+    assert compose(FedAvg(), companion=demanding()).needs == (need,)
+    assert compose(picky(), companion=Slow()).needs == (need,)
+    assert compose(FedAvg(), companion=Slow()).needs == ()
+
+
+def test_the_flags_of_version_0_2_are_translated() -> None:
+    with pytest.warns(DeprecationWarning, match=r"needs = \('validation',\)"):
+        kind = type("Older", (FedAvg,), {"needs_validation": True})
+    assert kind.needs == ("validation",)
 
 
 def test_what_the_base_does_with_models_is_what_the_whole_does() -> None:
     assert not compose(eq.methods.make("standalone"), inputs=Shifted()).weighs
     assert not compose(eq.methods.make("standalone"), inputs=Shifted()).uploads_model
     still: Any = dataclass(frozen=True)(type("Still", (FedAvg,), {"trains": False}))
-    assert not compose(still(), beside=Slow()).trains and compose(FedAvg(), beside=Slow()).trains
+    assert (
+        not compose(still(), companion=Slow()).trains and compose(FedAvg(), companion=Slow()).trains
+    )
 
 
 def test_sentences_name_the_parts() -> None:
     """And not the class that holds them together."""
     bad = {"optimiser": "adam"}
     with pytest.raises(ValueError, match=r"Scaffold\+Slow needs plain sgd"):
-        eq.Experiment(method=compose(eq.methods.make("scaffold"), beside=Slow()), training=bad)
+        eq.Experiment(method=compose(eq.methods.make("scaffold"), companion=Slow()), training=bad)
 
 
 @dataclass(frozen=True)
@@ -116,7 +125,7 @@ class FussyBase(FedAvg):
 
 
 @pytest.mark.parametrize(
-    "whole", [compose(FedAvg(), beside=Fussy()), compose(FussyBase(), beside=Slow())]
+    "whole", [compose(FedAvg(), companion=Fussy()), compose(FussyBase(), companion=Slow())]
 )
 def test_every_part_checks_the_task(whole: Method, tmp_path: Path) -> None:
     numbers = {name: (x, y.astype(np.float32)) for name, (x, y) in sites().items()}
@@ -168,11 +177,11 @@ def test_a_grid_over_a_composition_that_others_can_import() -> None:
 
 
 def test_as_plain_data_and_back() -> None:
-    whole = compose(FedProx(mu=0.5), weights=ByLoss(power=2.0), inputs=Shifted(), beside=Slow())
+    whole = compose(FedProx(mu=0.5), weights=ByLoss(power=2.0), inputs=Shifted(), companion=Slow())
     assert method_from(spec_of(whole)) == whole
     assert parts(whole) == (
         FedProx(mu=0.5),
-        {"weights": ByLoss(power=2.0), "inputs": Shifted(), "beside": Slow()},
+        {"weights": ByLoss(power=2.0), "inputs": Shifted(), "companion": Slow()},
     )
     assert parts(FedAvg()) == (FedAvg(), {})
 
@@ -255,7 +264,7 @@ def test_inputs_of_a_guest_reach_every_step_of_the_base(tmp_path: Path) -> None:
 
 def test_a_base_that_makes_its_state_anew_loses_no_guest(tmp_path: Path) -> None:
     run = trained(
-        compose(Twice(), weights=ByLoss(), beside=Slow()), tmp_path / "run", "mlp", rounds=2
+        compose(Twice(), weights=ByLoss(), companion=Slow()), tmp_path / "run", "mlp", rounds=2
     )
     state = server_state(run)
     assert (state["@byloss"]["visits"], state["@slow"]["rounds"]) == (8, 3)
@@ -310,7 +319,7 @@ def test_a_step_that_is_nobodys_is_refused(tmp_path: Path) -> None:
             return state
 
     with pytest.raises(TypeError, match=r"expected a method of Stray\+Slow such as self.client"):
-        played(settings(compose(Stray(), beside=Slow())), tmp_path / "run")
+        played(settings(compose(Stray(), companion=Slow())), tmp_path / "run")
 
 
 # Refused.
@@ -331,13 +340,13 @@ class Claiming(Method):
 
 @dataclass(frozen=True)
 class Judging(FedAvg):
-    needs_validation: ClassVar[bool] = True
+    needs = ("validation",)
 
 
 @dataclass(frozen=True)
 class JudgingRule(ByLoss):
     composable_weights: ClassVar[bool] = True
-    needs_validation: ClassVar[bool] = True
+    needs = ("validation",)
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
         return Weights(np.ones(len(ups)))
@@ -364,11 +373,15 @@ class Learning(Shifted):
         (FedProx(), {"weights": Squared()}, "write composable_weights = True in it"),
         (
             FedAvg(),
-            {"beside": CoReFed()},
+            {"companion": CoReFed()},
             "remembers what its after measured, which only the slot weights asks for",
         ),
-        (FedAvg(), {"beside": ByLoss()}, "remembers what its before and after measured"),
-        (FedAvg(), {"weights": ByLoss(), "beside": CoReFed()}, "remembers what its after measured"),
+        (FedAvg(), {"companion": ByLoss()}, "remembers what its before and after measured"),
+        (
+            FedAvg(),
+            {"weights": ByLoss(), "companion": CoReFed()},
+            "remembers what its after measured",
+        ),
         (
             Judging(),
             {"inputs": Shifted()},
@@ -379,7 +392,7 @@ class Learning(Shifted):
             {"inputs": Shifted(), "weights": JudgingRule()},
             "JudgingRule measures models on validation data at the server",
         ),
-        (FedAvg(), {"inputs": Learning()}, "which this slot never asks; give it as beside, too"),
+        (FedAvg(), {"inputs": Learning()}, "give it as companion, too"),
         (
             FedAvg(),
             {"weights": compose(FedAvg(), weights=ByLoss())},
@@ -395,9 +408,9 @@ def test_what_would_not_do_what_it_says_is_refused(
 
 
 def test_what_the_sentences_advise_is_accepted() -> None:
-    compose(FedAvg(), weights=CoReFed(), beside=CoReFed())
-    compose(FedAvg(), inputs=Learning(), beside=Learning())
-    compose(Judging(), weights=ByLoss(), beside=Slow())
+    compose(FedAvg(), weights=CoReFed(), companion=CoReFed())
+    compose(FedAvg(), inputs=Learning(), companion=Learning())
+    compose(Judging(), weights=ByLoss(), companion=Slow())
 
 
 @dataclass(frozen=True)
@@ -426,9 +439,11 @@ def test_a_guest_does_not_replace_a_network(base: Method, brings: str, tmp_path:
     with pytest.raises(
         IncompatibleComposition, match=f"Bringing brings a model '{brings}', which would replace"
     ):
-        played(settings(compose(base, beside=Bringing(brings=brings))), tmp_path / "run")
+        played(settings(compose(base, companion=Bringing(brings=brings))), tmp_path / "run")
 
 
 def test_a_guest_may_bring_a_network_of_its_own(tmp_path: Path) -> None:
-    run = played(settings(compose(FedAvg(), beside=KDIA(gen_steps=2)), rounds=1), tmp_path / "run")
+    run = played(
+        settings(compose(FedAvg(), companion=KDIA(gen_steps=2)), rounds=1), tmp_path / "run"
+    )
     assert "teacher" in run.models()

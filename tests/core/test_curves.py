@@ -23,7 +23,6 @@ from equipoise.runs.summary import summarise
 from equipoise.storage.store import RunError, Store
 from equipoise.storage.tables import FORMAT
 from equipoise.transports import curves
-from equipoise.transports.base import Watcher
 from tests.helpers import half_finished
 from tests.helpers.runs import played, settings
 
@@ -49,7 +48,7 @@ def finished(folder: Path, data: eq.Dataset, transport: Any = None, **more: Any)
         "workers": 0,
         "method": "fedakd",
     }
-    return eq.run(eq.Experiment(data=data, **{**settings, **more}), folder, Watcher(), transport)
+    return eq.run(eq.Experiment(data=data, **{**settings, **more}), folder, None, transport)
 
 
 def scores(run: Run, data: eq.Dataset, client: str, model: str) -> tuple[np.ndarray, np.ndarray]:
@@ -144,7 +143,7 @@ def test_a_shared_test_set_is_counted_once(tmp_path: Path) -> None:
         rounds=2,
         workers=0,
     )
-    run = eq.run(wanted, tmp_path / "run", Watcher())
+    run = eq.run(wanted, tmp_path / "run")
     assert list(run.counts()) == ["all"] and list(run.majority()) == ["all"]
     assert score_histograms.total(run.counts()["all"]) == run.store.meta("shared test")
 
@@ -230,7 +229,7 @@ def test_a_run_of_format_3_goes_on_and_going_back_takes_counts_along(tmp_path: P
         method="fedakd",
         keep=5,
     )
-    assert counted(simulate.resume(tmp_path / "run", Watcher(), given=wanted).store) == whole
+    assert counted(simulate.resume(tmp_path / "run", given=wanted).store) == whole
 
 
 def test_the_best_round_is_that_of_the_model_asked_for(tmp_path: Path) -> None:

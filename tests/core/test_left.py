@@ -23,7 +23,6 @@ from equipoise.runs.scores import counted, tables
 from equipoise.simulate import Simulation, _pool
 from equipoise.storage.store import RunError, Store
 from equipoise.task import Task
-from equipoise.transports.base import Watcher
 from equipoise.version import __version__
 from tests.helpers.runs import played, settings, sites
 
@@ -287,25 +286,6 @@ def test_a_run_of_own_data_goes_on_with_them_alone_and_one_of_an_own_model_does_
     assert eq.resume(folder, dataset=data).last_round == 1
 
 
-def test_a_watcher_hears_of_the_start_and_of_every_round_and_can_tell_that_nobody_interrupts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = eq.Experiment(**settings("fedavg", rounds=2), dataset=eq.from_sites(sites()))
-    began: list[Any] = []
-    closed: list[bool] = []
-    close = Store.close
-    monkeypatch.setattr(
-        Store, "close", lambda store: [closed.append(store._lock is not None), close(store)][1]
-    )
-    watcher = Watcher(
-        on_start=lambda first, rounds: began.append((first, rounds)),
-        on_round=lambda record: began.append(watcher.interrupted()),
-    )
-    assert eq.run(wanted, tmp_path / "run", watcher).last_round == 2
-    assert closed == [True], "whoever is handed the run may go on with it"
-    assert began == [(1, 2), False, False] and watcher.interrupted is not Watcher.interrupted
-
-
 @pytest.mark.parametrize(("workers", "refused"), [(None, False), (0, False), (1, True)])
 def test_what_cannot_be_rebuilt_in_a_worker_runs_in_process_unless_workers_are_asked_for(
     workers: int | None, refused: bool
@@ -342,4 +322,4 @@ def test_a_simulation_names_its_model_and_closes_its_transport() -> None:
             )
             and closed == []
         )
-    assert closed == [1] and isinstance(simulation.watcher, Watcher)
+    assert closed == [1]

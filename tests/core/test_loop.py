@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from equipoise.callbacks import Callback, CallbackList
 from equipoise.engine import rounds as module
 from equipoise.engine.commit import commit, restored
 from equipoise.engine.rounds import Loop
@@ -21,8 +23,9 @@ from equipoise.server import Server, ServerData
 from equipoise.storage.files import digest, place
 from equipoise.storage.store import RoundRecord, RunError, Store
 from equipoise.task import Task
-from equipoise.transports.base import Reply, Request, StateRef, Watcher, state_file, state_name
+from equipoise.transports.base import Monitor, Reply, Request, StateRef, state_file, state_name
 from equipoise.tree import Tree
+from tests.helpers.callbacks import Calling
 
 
 class Counting(FedAvg):
@@ -108,6 +111,7 @@ class Play:
         method: Any,
         last: int = -1,
         missed: list[str] | None = None,
+        callbacks: Sequence[Callback] = (),
         **settings: Any,
     ) -> None:
         self.committed, self.measured, self.started, self.told = (
@@ -117,10 +121,11 @@ class Play:
             list[int](),
         )
         self.transport, self.store = Post(), Held(last, missed)
-        self.watcher = Watcher(
-            on_start=lambda *said: self.started.append(said),
+        hearing = Calling(
+            on_start=lambda start: self.started.append((start.first, start.rounds)),
             on_round=lambda record: self.told.append(record.round),
         )
+        self.monitor = Monitor(CallbackList([hearing, *callbacks]))
         wanted = Experiment(method="fedavg", rounds=3, keep=5, **settings)
         bench = SimpleNamespace(lending=nullcontext, training=wanted.training)
         roster = SimpleNamespace(
@@ -130,7 +135,7 @@ class Play:
             shared=7,
         )
         data = ServerData("validation", "shared test set")  # type: ignore[arg-type]
-        given: Any = (wanted, method, bench, roster, self.transport, self.store, data, self.watcher)
+        given: Any = (wanted, method, bench, roster, self.transport, self.store, data, self.monitor)
         self.loop = Loop(*given)
         patch.setattr(module, "commit", self.commit)
         patch.setattr(module, "restored", lambda store, clients: State(count=last))
@@ -325,14 +330,15 @@ def test_a_state_that_is_not_finite_is_not_committed(
 
 
 def test_what_happened_where_belongs_to_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    play = Play(monkeypatch, Counting())
-    play.watcher.by_place["joined@node"] = 2
     found: list[Any] = []
-    play.watcher.on_round = lambda record: found.append(
-        (record.round, record.seconds.get("joined@node"))
-    )
+
+    def seen(record: Any) -> None:
+        found.append((record.round, record.seconds.get("joined@node")))
+
+    play = Play(monkeypatch, Counting(), callbacks=[Calling(on_round=seen)])
+    play.monitor.by_place["joined@node"] = 2
     play.loop.run()
-    assert found == [(1, 2), (2, None), (3, None)] and not play.watcher.by_place
+    assert found == [(1, 2), (2, None), (3, None)] and not play.monitor.by_place
 
 
 # What is kept.

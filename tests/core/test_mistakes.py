@@ -65,7 +65,7 @@ class NoDataclass(Method):
         ),
         (ArrayOfWeights(), r"ArrayOfWeights\.weights returned ndarray; expected Weights\(shares\)"),
         (Negative(), "expected one finite share of at least 0 per reply"),
-        (Misspelt(), r"Misspelt\.weight is asked by nothing; did you mean weights\?"),
+        (Misspelt(), r"Misspelt\.weight is never called; did you mean weights\?"),
         (
             NoDataclass(),
             r"NoDataclass has the parameter 'mu' but is no dataclass.*write @dataclass\(frozen=True\)",

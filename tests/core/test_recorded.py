@@ -26,7 +26,7 @@ from equipoise.records import Down, State, Up
 from equipoise.runs import Run
 from equipoise.server import Server
 from equipoise.storage.store import RunError
-from equipoise.transports.base import Watcher
+from tests.helpers.callbacks import Calling
 from tests.helpers.problems import bench_of, client_states
 from tests.helpers.runs import everything, played, settings, sites
 
@@ -175,8 +175,8 @@ def test_a_deleted_entry_of_the_state_stays_deleted(transport: str | None, tmp_p
 def test_phases_of_a_round_are_parts_of_its_time(workers: int, tmp_path: Path) -> None:
     """At least 0 each, and together no more than passed between the rounds; slow clients, measuring and refusals are in it."""
     moments: list[float] = []
-    watcher = Watcher(
-        on_start=lambda first, rounds: moments.append(time.perf_counter()),
+    watch = Calling(
+        on_start=lambda start: moments.append(time.perf_counter()),
         on_round=lambda record: moments.append(time.perf_counter()),
     )
     data = {"split": (0.3, 0.2, 0.5), "partition": "natural"}
@@ -191,7 +191,7 @@ def test_phases_of_a_round_are_parts_of_its_time(workers: int, tmp_path: Path) -
     run = simulate.run(
         eq.Experiment(**config, dataset=eq.from_sites(sites({"ada": 300, "bo": 200, "cy": 9}))),
         tmp_path / "run",
-        watcher,
+        watch,
     )
     rows = run.rounds()
     assert len(rows) == 3 == len(moments) - 1

@@ -16,7 +16,8 @@ from equipoise.method import Cohort, Method, Ups, Weights
 from equipoise.records import Down, PerClient, State, Up
 from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
-from equipoise.transports.base import ClientError, Watcher
+from equipoise.transports.base import ClientError
+from tests.helpers.callbacks import Calling
 from tests.helpers.plain import assert_equal
 from tests.helpers.problems import server_state, trained
 from tests.helpers.runs import assert_same, everything, played, settings, sites
@@ -75,12 +76,12 @@ class Remembering(Method):
         )
 
 
-def stopped_after(number: int) -> Watcher:
+def stopped_after(number: int) -> Calling:
     def stop(record: Any) -> None:
         if record.round == number:
             raise KeyboardInterrupt
 
-    return Watcher(on_round=stop)
+    return Calling(on_round=stop)
 
 
 @pytest.mark.parametrize(

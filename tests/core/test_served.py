@@ -274,7 +274,7 @@ def test_features_of_no_samples_have_the_features_shape() -> None:
 
 @dataclass(frozen=True)
 class NeedsValidation(Method):
-    needs_validation = True
+    needs = ("validation",)
 
     def observe(self, server: Server, state: State, ups: eq.Ups) -> State:
         model = server.load(ups[0].model)
@@ -317,5 +317,5 @@ def test_a_method_that_did_not_ask_has_no_validation_data_by_accident(tmp_path: 
         def observe(self, server: Server, state: State, ups: eq.Ups) -> State:
             return state.with_(seen=len(server.validation))
 
-    with pytest.raises(RuntimeError, match="needs_validation = True"):
+    with pytest.raises(RuntimeError, match=r"needs = \(.validation.,\)"):
         eq.run(experiment(Peeks()), tmp_path / "run")

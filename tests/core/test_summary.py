@@ -31,11 +31,10 @@ from equipoise.runs.summary import (
     undefined,
     unmeasured,
 )
-from equipoise.runs.track import numbers, tracking
+from equipoise.runs.track import numbers
 from equipoise.simulate import configuration, fresh_folder, on_cluster, tell
 from equipoise.storage.store import RoundRecord, RunError, Store
 from equipoise.task import Task
-from equipoise.transports.base import Watcher
 from equipoise.validation import safe_yaml
 from tests.helpers.stores import made_up_run
 
@@ -363,39 +362,6 @@ def test_a_tracker_gets_every_finite_number_of_a_round_by_name() -> None:
         "bytes/down": 0.0,
         "bytes/up": 0.0,
     }
-
-
-def test_a_tracker_hears_of_a_round_before_the_terminal(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from equipoise.runs import track
-
-    heard: list[Any] = []
-    monkeypatch.setitem(
-        track._TRACKERS,
-        "mlflow",
-        lambda wanted, folder: nullcontext(
-            lambda step, values: heard.append((step, values["main/mean"]))
-        ),
-    )
-    wanted = Experiment(evaluation={"main": "loss"})
-    with tracking(
-        "mlflow",
-        wanted,
-        tmp_path / "new",
-        Watcher(on_round=lambda record: heard.append(record.round)),
-    ) as watcher:
-        watcher.on_round(
-            RoundRecord(
-                3,
-                0,
-                [],
-                [],
-                measurements=rows(("test", "loss", 2.0), ("test", "accuracy", 0.5)),
-                main="global",
-            )
-        )
-    assert heard == [(3, 2.0), 3]
 
 
 # Stores.

@@ -182,8 +182,8 @@ def test_the_model_that_all_have_is_the_marked_one_or_else_the_first() -> None:
 def test_a_method_that_says_nothing_needs_nothing_and_lends_nothing() -> None:
     flags = ("weighs", "uploads_model", "shares_model", "trains")
     assert all(getattr(Method, flag) is True for flag in flags)
-    others = ("needs_plain_sgd", "needs_validation", "needs_classes", "composable_weights", "composable_update", "composable_finish", "reconstruction")  # fmt: skip
-    assert all(getattr(Method, flag) is False for flag in others)
+    others = ("composable_weights", "composable_update", "composable_finish", "reconstruction")  # fmt: skip
+    assert all(getattr(Method, flag) is False for flag in others) and Method.needs == ()
     method, state, server = (
         Method(),
         State(x=1),
@@ -194,7 +194,7 @@ def test_a_method_that_says_nothing_needs_nothing_and_lends_nothing() -> None:
         and method.inputs(None, Down()) is None
         and method.check(None) is None
     )  # type: ignore[arg-type, func-returns-value]
-    for slot in (method.setup, method.finish, method.alongside, method.observe):
+    for slot in (method.setup, method.finish, method.after_round_guest, method.observe):
         assert slot(None, state, None) is state  # type: ignore[arg-type]
     assert method.before(None, None) == method.after(None, None, None) == Up()  # type: ignore[arg-type]
     assert method.weights(server, state, REPLIES.of(["ada", "di"])).shares.tolist() == [3, 5]  # type: ignore[arg-type]
@@ -286,7 +286,7 @@ def test_what_the_author_of_a_method_most_likely_did_not_mean() -> None:
     )
     assert mistake(Flags) is None and mistake(Sound) is None and mistake(Method) is None
     assert (mistake(Misspelt) or "").startswith(
-        "Misspelt.delivers is asked by nothing; did you mean deliver?"
+        "Misspelt.delivers is never called; did you mean deliver?"
     )
 
     class Below(Misspelt):

@@ -15,7 +15,6 @@ import torch
 
 import equipoise as eq
 from equipoise.data import DataConfig, federate
-from equipoise.transports.base import Watcher
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 SECRET = 123.456789
@@ -223,7 +222,7 @@ class Secrets:
         lambda: eq.from_sites({"a": (Secrets.x, Secrets.y), "b": (Secrets.x[:, :1], Secrets.y)}),
         lambda: eq.from_torch(torch.utils.data.TensorDataset(torch.from_numpy(Secrets.x))),
         lambda: eq.from_frame(Secrets.frame, label="c"),
-        lambda: eq.run(eq.Experiment(data=Secrets.tensors, **SMALL), "/dev/null/x", Watcher()),
+        lambda: eq.run(eq.Experiment(data=Secrets.tensors, **SMALL), "/dev/null/x", quiet=True),
     ],
 )
 @pytest.mark.filterwarnings("ignore:data set")

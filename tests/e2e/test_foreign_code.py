@@ -19,8 +19,8 @@ import equipoise as eq
 from equipoise.experiment import ConfigurationError, experiment, load
 from equipoise.simulate import Simulation, job_of
 from equipoise.storage.store import RunError
-from equipoise.transports.base import Watcher
 from equipoise.validation.imports import FromFile, Imports, permitted
+from tests.helpers.callbacks import Calling
 from tests.helpers.runs import folder_of, sites
 from tests.helpers.terminal import Terminal
 
@@ -70,7 +70,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
             raise interrupted
 
     with pytest.raises(KeyboardInterrupt):
-        eq.run(config, folder / "stopped", Watcher(on_round=stop))
+        eq.run(config, folder / "stopped", Calling(on_round=stop))
     return folder
 
 
@@ -119,7 +119,7 @@ SPECIFICATIONS: list[dict[str, Any]] = [
     {"method": "strange_package:Own"},
     {"method": {"name": "strange_package:Own"}},
     {"method": {"name": "fedavg", "weights": "strange_package:Own"}},
-    {"method": {"name": "fedavg", "beside": {"name": "strange_package:Own"}}},
+    {"method": {"name": "fedavg", "companion": {"name": "strange_package:Own"}}},
     {"method": "equipoise.cli:main"},
 ]
 
@@ -225,7 +225,7 @@ def test_what_is_allowed_runs_and_the_permission_travels_to_workers(
         assert equipoise(*command, *allowed).code == 0
 
 
-@pytest.mark.parametrize("named", [{"model": SYSTEM}, {"model": "strange_package:Net"}, *({"method": {"name": "fedavg", slot: {"name": "strange_package:Own"}}} for slot in ("weights", "inputs", "beside")), {"method": {"name": "strange_package:Own"}}], ids=str)  # fmt: skip
+@pytest.mark.parametrize("named", [{"model": SYSTEM}, {"model": "strange_package:Net"}, *({"method": {"name": "fedavg", slot: {"name": "strange_package:Own"}}} for slot in ("weights", "inputs", "companion")), {"method": {"name": "strange_package:Own"}}], ids=str)  # fmt: skip
 def test_a_worker_refuses_by_itself_what_its_job_does_not_allow(
     place: Path, named: dict[str, Any]
 ) -> None:
@@ -240,7 +240,7 @@ def test_a_worker_refuses_by_itself_what_its_job_does_not_allow(
             simulation.transport.open(
                 replace(job, experiment={**job.experiment, **named}, allowed=allowed),
                 place / "files",
-                Watcher(),
+                None,
             )
     assert _untouched(place)
 

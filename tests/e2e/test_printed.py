@@ -15,7 +15,8 @@ import pytest
 from rich.console import Console
 
 from equipoise import cli
-from equipoise.cli import comparison_output, output
+from equipoise.callbacks import ClientProgress, RunStart
+from equipoise.cli import comparison_output, output, progress
 from equipoise.cli.run import _against_alone
 from equipoise.comparison.entries import Entry
 from equipoise.comparison.plan import Cell, plan
@@ -301,14 +302,14 @@ def measured(
 
 
 def test_without_a_terminal_every_round_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with output.progress(False) as watcher:
-        for record in (
-            measured(1),
-            measured(2, metric="loss"),
-            measured(3, values=()),
-            measured(4, finish=True),
-        ):
-            watcher.on_round(record)
+    (lines,) = progress.progress(quiet=False)
+    for record in (
+        measured(1),
+        measured(2, metric="loss"),
+        measured(3, values=()),
+        measured(4, finish=True),
+    ):
+        lines.on_round(record)
     assert capsys.readouterr() == (
         "",
         "round 1: global accuracy 0.500, lowest 0.250\nround 2: global loss 0.500, highest 0.750\nround 3: 2 replies\n"
@@ -322,7 +323,7 @@ def test_without_a_terminal_every_round_is_a_line(capsys: pytest.CaptureFixture[
 def test_an_interrupted_run_says_how_to_go_on(
     said: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(KeyboardInterrupt), output.progress(True):
+    with pytest.raises(KeyboardInterrupt), progress.announced_interrupts():
         raise KeyboardInterrupt(*said)
     assert capsys.readouterr() == ("", line)
 
@@ -332,7 +333,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     """A terminal for what is printed on standard error."""
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=200, color_system=None)
-    for place in (output, comparison_output):
+    for place in (progress, comparison_output):
         monkeypatch.setattr(place, "Console", lambda **_: console)
     yield screen
 
@@ -347,12 +348,13 @@ def last(screen: io.StringIO, word: str) -> str:
 
 
 def test_rounds_and_clients_have_a_bar_each(terminal: io.StringIO) -> None:
-    with output.progress(False) as watcher:
-        watcher.on_start(3, 9)
-        watcher.on_clients(OUTPUTS, 1, 5)
-        watcher.on_round(measured(3))
-        watcher.on_clients("client", 4, 6)
-        watcher.on_round(measured(12, finish=True, values=(1.0, 1.0)))
+    (bars,) = progress.progress(quiet=False)
+    bars.on_start(RunStart(Path("run"), 3, 9))
+    bars.on_client(ClientProgress(OUTPUTS, 1, 5))
+    bars.on_round(measured(3))
+    bars.on_client(ClientProgress("client", 4, 6))
+    bars.on_round(measured(12, finish=True, values=(1.0, 1.0)))
+    bars.on_end(Path("run"), None)
     assert "3/9" in last(terminal, "rounds") and "global accuracy 1.000, lowest 1.000" in last(
         terminal, "rounds"
     ), "no round of its own"
@@ -364,8 +366,8 @@ def test_rounds_and_clients_have_a_bar_each(terminal: io.StringIO) -> None:
 
 
 def test_nothing_is_drawn_before_a_run_starts(terminal: io.StringIO) -> None:
-    with output.progress(False) as watcher:
-        watcher.on_clients("client", 1, 2)
+    (bars,) = progress.progress(quiet=False)
+    bars.on_client(ClientProgress("client", 1, 2))
     assert "clients" not in terminal.getvalue()
 
 

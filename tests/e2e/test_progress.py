@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from equipoise.cli import comparison_output, output
+from equipoise.callbacks import CallbackList, ClientProgress, RunStart
+from equipoise.cli import comparison_output, output, progress
 from equipoise.experiment import ConfigurationError
 from equipoise.runs import Run
 from equipoise.runs.summary import summarise
+from equipoise.transports.base import Monitor
 from equipoise.transports.measuring import MEASURE
 from tests.helpers.stores import made_up_run
 
@@ -21,8 +26,15 @@ from tests.helpers.stores import made_up_run
 def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=True, width=200, color_system=None)
-    monkeypatch.setattr(output, "Console", lambda **_: console)
+    monkeypatch.setattr(progress, "Console", lambda **_: console)
     return shown
+
+
+@contextmanager
+def shown_progress(quiet: bool = False) -> Iterator[CallbackList]:
+    callbacks = CallbackList(progress.progress(quiet))
+    yield callbacks
+    callbacks.on_end(Path("run"), None)
 
 
 def last_lines(screen: io.StringIO) -> str:
@@ -30,17 +42,15 @@ def last_lines(screen: io.StringIO) -> str:
 
 
 def test_clients_of_a_round_are_shown_by_node(screen: io.StringIO) -> None:
-    with output.progress(False) as watcher:
-        watcher.on_start(3, 9)
-        watcher.by_place.update(
-            {
-                "clients@10.0.0.2:1": 4,
-                "seconds@10.0.0.2:1": 2.5,
-                "clients@10.0.0.1:1": 7,
-                "lost@10.0.0.3:1": 1,
-            }
-        )
-        watcher.on_clients("local", 11, 20)
+    places = {
+        "clients@10.0.0.2:1": 4,
+        "seconds@10.0.0.2:1": 2.5,
+        "clients@10.0.0.1:1": 7,
+        "lost@10.0.0.3:1": 1,
+    }
+    with shown_progress() as callbacks:
+        callbacks.on_start(RunStart(Path("run"), 3, 9))
+        Monitor(callbacks, by_place=Counter(places)).on_clients("local", 11, 20)
     shown = last_lines(screen)
     assert (
         "training; this round by node: 10.0.0.1:1 7, 10.0.0.2:1 4" in shown
@@ -51,21 +61,21 @@ def test_clients_of_a_round_are_shown_by_node(screen: io.StringIO) -> None:
 
 
 def test_without_nodes_only_what_is_done_is_shown(screen: io.StringIO) -> None:
-    with output.progress(False) as watcher:
-        watcher.on_start(1, 4)
-        watcher.on_clients(MEASURE, 2, 5)
+    with shown_progress() as callbacks:
+        callbacks.on_start(RunStart(Path("run"), 1, 4))
+        callbacks.on_client(ClientProgress(MEASURE, 2, 5))
         measurements = [
             (client, "global", "received", "test", "accuracy", value)
             for client, value in (("a", 0.5), ("b", 0.75))
         ]
-        watcher.on_round(
+        callbacks.on_round(
             SimpleNamespace(
                 round=1, finish=False, joined=["a", "b"], main="global", measurements=measurements
             )
         )
     shown = last_lines(screen)
     assert (
-        "measuring" in shown
+        "evaluating" in shown
         and "by node" not in shown
         and "training" not in shown
         and "1/4" in shown
@@ -75,9 +85,9 @@ def test_without_nodes_only_what_is_done_is_shown(screen: io.StringIO) -> None:
 
 
 def test_quiet_says_nothing(screen: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
-    with output.progress(True) as watcher:
-        watcher.on_start(1, 4)
-        watcher.on_clients(MEASURE, 2, 5)
+    with shown_progress(quiet=True) as callbacks:
+        callbacks.on_start(RunStart(Path("run"), 1, 4))
+        callbacks.on_client(ClientProgress(MEASURE, 2, 5))
     assert screen.getvalue() == "" and capsys.readouterr() == ("", "")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,13 +13,13 @@ import typer
 
 import equipoise as eq
 from equipoise import methods
+from equipoise.callbacks import RunStart
 from equipoise.cli import compare, comparison_output, data, output, watch
 from equipoise.cli.methods import _cell, _check
 from equipoise.data import sets
 from equipoise.data.check import ColumnReport, DataReport, Site
 from equipoise.data.schema import Schema
 from equipoise.storage.store import RunError
-from equipoise.transports.base import Watcher
 from equipoise.validation.imports import FromFile
 from tests.helpers import audits
 from tests.helpers.stores import made_up_run
@@ -69,11 +68,11 @@ def test_flags_of_run_are_settings(started: Calls, equipoise: Terminal) -> None:
         "o",
         "--quiet",
     )
-    ((wanted, out, watcher), where), *_ = started
+    ((wanted, out, callbacks), where), *_ = started
     assert (answer.code, answer.out, where) == (
         0,
         "plain\nsummary finished\n",
-        {"cluster": None, "trust_network": False},
+        {"cluster": None, "trust_network": False, "quiet": True},
     )
     assert (
         wanted.model,
@@ -93,7 +92,7 @@ def test_flags_of_run_are_settings(started: Calls, equipoise: Terminal) -> None:
     assert (
         wanted.method == {"name": "fedprox", "mu": 0.25, "weights": {"name": "feddisco"}}
         and out == Path("o")
-        and isinstance(watcher, Watcher)
+        and callbacks == []
     )
     assert (wanted.data.name, wanted.data.partition, wanted.data.clients, wanted.data.label) == (
         "digits",
@@ -111,8 +110,9 @@ def test_run_says_what_it_learns_from_when_it_begins_unless_quiet(
     for quiet in (["--quiet"], []):
         equipoise("run", "--data", "digits", "--out", "o", "--profile", *quiet)
         assert looked == [], "not before all is checked"
-        (_, _, watcher), _ = started[-1]
-        watcher.on_start(1, 2)
+        (_, _, callbacks), _ = started[-1]
+        if callbacks:
+            callbacks[0].on_start(RunStart(Path("o"), 1, 2))
         assert len(looked) == (not quiet)
     assert equipoise("run", "--profile").out == "plain\nsummary finished\nprofile finished\n"
 
@@ -124,7 +124,7 @@ def test_run_on_a_cluster_takes_no_workers(started: Calls, equipoise: Terminal) 
         and not started
     )
     equipoise("run", "--cluster", "h:1", "--trust-network", "--quiet")
-    assert started[0][1] == {"cluster": "h:1", "trust_network": True}
+    assert started[0][1] == {"cluster": "h:1", "trust_network": True, "quiet": True}
 
 
 def test_overwrite_removes_only_what_out_names(
@@ -137,21 +137,6 @@ def test_overwrite_removes_only_what_out_names(
     assert removed == [] and len(started) == 2
     equipoise("run", "--quiet", "--overwrite", "--out", "o")
     assert removed == [((Path("o"),), {})]
-
-
-def test_a_tracked_run_has_a_folder_before_it_begins(
-    started: Calls, equipoise: Terminal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    tracked, watcher = calls(), Watcher()
-    tracked.answer = nullcontext(watcher)
-    monkeypatch.setattr("equipoise.runs.track.tracking", tracked)
-    monkeypatch.chdir(tmp_path)
-    equipoise("run", "--quiet", "--track", "mlflow", "--seed", "4")
-    ((kind, wanted, folder, _), _), ((given, out, seen), _) = tracked[0], started[0]
-    assert kind == "mlflow" and wanted is given and seen is watcher
-    assert folder == out and out.parent == Path("runs") and out.name.endswith("-fedavg-digits-s4")
-    equipoise("run", "--quiet", "--track", "mlflow", "--out", "o")
-    assert tracked[1][0][2] == started[1][0][1] == Path("o")
 
 
 def test_resume_hands_on_all_that_it_is_told(

@@ -18,7 +18,7 @@ from equipoise.experiment import experiment
 from equipoise.runs import Run
 from equipoise.testing import small
 from equipoise.testing.small import CLASSES, SIZES, assert_same, everything, finite, played, sites
-from equipoise.transports.base import Watcher
+from tests.helpers.callbacks import Calling
 
 __all__ = [
     "CLASSES", "LOOSE", "QUICK", "SIZES", "assert_same", "config", "environment", "everything", "federation_changed", "files_under", "finite", "folder_of", "played",
@@ -119,16 +119,16 @@ def federation_changed(change: Callable[[Federation], Federation]) -> Iterator[N
 def stopped(tmp: Path, method: Any = "scaffold", rounds: int = 3, **more: Any) -> Path:
     """A run that was interrupted before its last round."""
     done: list[int] = []
-    watcher = Watcher(on_round=lambda record: done.append(record.round))
+    counting = Calling(on_round=lambda record: done.append(record.round))
     original = simulate.interruptible
     simulate.interruptible = lambda: contextlib.nullcontext(lambda: len(done) >= rounds - 1)  # type: ignore[assignment]
     try:
         with pytest.raises(
             KeyboardInterrupt,
-            match=f"stopped after round {rounds - 1}; go on with `equipoise resume",
+            match=f"stopped after round {rounds - 1}; continue with `equipoise resume",
         ):
             simulate.run(
-                experiment(config(tmp, method, rounds=rounds, **more)), tmp / "run", watcher
+                experiment(config(tmp, method, rounds=rounds, **more)), tmp / "run", counting
             )
     finally:
         simulate.interruptible = original

@@ -25,7 +25,7 @@ from equipoise.runs import Run
 from equipoise.server import Server
 from equipoise.storage.checkpoint import load_server
 from equipoise.storage.store import RunError, Store
-from equipoise.transports.base import Watcher
+from tests.helpers.callbacks import Calling
 from tests.helpers.runs import (
     assert_same,
     config,
@@ -88,7 +88,7 @@ def test_it_is_a_record_of_its_own_with_its_own_names_and_the_last_rounds_rate(
     )
     seen: list[Any] = []
     wanted = eq.Experiment(**job, dataset=eq.from_sites(dict(sites())))
-    run = simulate.run(wanted, tmp_path / "run", Watcher(on_round=seen.append))
+    run = simulate.run(wanted, tmp_path / "run", Calling(on_round=seen.append))
     assert [(record.round, record.finish) for record in seen] == [(1, False), (2, False), (3, True)]
     state = load_server(run.store)
     assert (state.asked, state.rate, state.at) == ([["ada", "bo", "cy", "di"]], 0.025, 3)

@@ -45,19 +45,6 @@ ABILITIES = {
     },
     "composable_update": {"corefed", "fedavg", "fedequilibria", "fedgkd", "fedlsa", "kdia"},
     "composable_finish": {"finetune", "poise"},
-    "needs_plain_sgd": {"feddc", "qfedavg", "scaffold"},
-    "needs_validation": {"cffl", "fedave", "fedsac"},
-    "needs_classes": {
-        "cffl",
-        "fedas",
-        "fedave",
-        "fedcog",
-        "feddisco",
-        "fedlsa",
-        "fedproto",
-        "fedsac",
-        "fedtype",
-    },
     "reconstruction": {"fedmpr", "fedsac", "pa3fed", "pfedck"},
 }
 
@@ -106,3 +93,42 @@ def test_what_a_method_is_by_default(flag: str) -> None:
     ):  # what is inherited from FedAvg says nothing of the class itself
         told = {name for name in told if flag in vars(methods.find(name))}
     assert told == (FLAGS | ABILITIES)[flag]
+
+
+NEEDS = {
+    "sgd": {"feddc", "qfedavg", "scaffold"},
+    "validation": {"cffl", "fedave", "fedsac"},
+    "classes": {
+        "cffl",
+        "fedakd",
+        "fedas",
+        "fedave",
+        "fedcog",
+        "feddisco",
+        "fedlsa",
+        "fedproto",
+        "fedsac",
+        "fedtype",
+        "kdia",
+    },
+}
+
+
+@pytest.mark.parametrize("need", NEEDS)
+def test_what_a_method_requires_by_default(need: str) -> None:
+    assert {name for name in methods.names() if need in methods.make(name).needs} == NEEDS[need]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "needs"),
+    [
+        ("feddc", {"grad_correction": False}, ()),
+        ("ditto", {"preset": "gfedplat"}, ("sgd",)),
+        ("fedakd", {"teach_on": "all", "average": "size"}, ()),
+        ("kdia", {"lambda_kd": 0.0, "lambda_gen": 0.0}, ("head",)),
+    ],
+)
+def test_what_a_method_requires_may_depend_on_its_parameters(
+    name: str, parameters: dict[str, Any], needs: tuple[str, ...]
+) -> None:
+    assert methods.make(name, parameters).needs == needs

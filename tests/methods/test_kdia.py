@@ -198,7 +198,7 @@ def test_without_both_losses_the_student_is_fedavg(tmp_path: Path) -> None:
 def test_beside_another_method_it_serves_the_teacher_and_changes_nothing(tmp_path: Path) -> None:
     plain = eq.run(experiment(PLAIN, model=CNN), out=tmp_path / "plain")
     beside = eq.run(
-        experiment(compose(FedAvg(), beside=KDIA()), model=CNN), out=tmp_path / "beside"
+        experiment(compose(FedAvg(), companion=KDIA()), model=CNN), out=tmp_path / "beside"
     )
     assert same(entries(beside, "global"), entries(plain, "global"))
     assert same(entries(beside, "teacher"), entries(plain, "teacher"))

@@ -21,7 +21,7 @@ from equipoise.experiment.build import prepare
 from equipoise.method import FAMILIES, NEEDS, NOTIONS, Method
 from equipoise.methods.fedekd import FedeKD
 from equipoise.task import Task
-from equipoise.transports.base import Watcher
+from tests.helpers.callbacks import Calling
 from tests.helpers.counting import counted
 from tests.helpers.runs import settings, sites
 
@@ -131,7 +131,7 @@ def test_exchanges_and_passes_are_those_of_a_second_round(name: str, tmp_path: P
         run = eq.run(
             wanted,
             tmp_path / "run",
-            watcher=Watcher(on_round=lambda record: at_the_end.append(Counter(passes))),
+            callbacks=Calling(on_round=lambda record: at_the_end.append(Counter(passes))),
         )
     assert not run.rejected()
     assert served == SERVED.get(name, {"global": "all"})

@@ -19,8 +19,8 @@ from equipoise.methods.finetune import Finetune
 from equipoise.methods.kdia import KDIA
 from equipoise.methods.poise import Poise
 from equipoise.runs import Run
-from equipoise.transports.base import Watcher
 from equipoise.weighting import mixture_weights, on_simplex
+from tests.helpers.callbacks import Calling
 from tests.helpers.images import NETWORKS
 from tests.helpers.plain import assert_equal
 from tests.helpers.problems import client_states, server_state
@@ -202,7 +202,7 @@ def test_stopped_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
                 raise RuntimeError("stopped")
 
         with pytest.raises(RuntimeError, match="stopped"):
-            simulate.run(wanted, tmp_path / f"cut{last}", Watcher(on_round=stop))
+            simulate.run(wanted, tmp_path / f"cut{last}", Calling(on_round=stop))
         again = simulate.resume(tmp_path / f"cut{last}", given=wanted)
         assert_same(everything(whole), everything(again))
         assert whole.final("loss") == again.final("loss")

@@ -7,26 +7,25 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.callbacks import Callback
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.runs import Run
-from equipoise.runs.track import numbers, parameters, tracking
+from equipoise.runs.track import numbers, parameters, tracker
 from equipoise.simulate import run
-from equipoise.storage.store import RoundRecord
-from equipoise.transports.base import Watcher
+from equipoise.storage.store import RoundRecord, RunError
 
 WANTED = Experiment(
     data={"name": "digits", "clients": 3}, rounds=2, training={"steps": 2}, workers=0
 )
 
 
+class Burning(Callback):
+    def on_round(self, record: RoundRecord) -> None:
+        raise RuntimeError("the oven is on fire")
+
+
 def tracked(kind: str, folder: Path) -> Run:
-    seen: list[int] = []
-    with tracking(
-        kind, WANTED, folder, Watcher(on_round=lambda record: seen.append(record.round))
-    ) as watcher:
-        finished = run(WANTED, folder, watcher)
-    assert seen == [1, 2], "the watcher inside still hears of every round"
-    return finished
+    return run(WANTED, folder, tracker(kind, WANTED))
 
 
 def expected(finished: Run) -> dict[tuple[str, int], float]:
@@ -95,11 +94,8 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         assert all(
             int(1000 * began) <= metric.timestamp <= 1000 * time.time() for metric in history
         )  # in milliseconds
-    with (
-        pytest.raises(RuntimeError, match="oven"),
-        tracking("mlflow", WANTED, tmp_path / "other", Watcher()),
-    ):
-        raise RuntimeError("the oven is on fire")
+    with pytest.raises(RuntimeError, match="oven"):
+        run(WANTED, tmp_path / "other", [Burning(), tracker("mlflow", WANTED)])
     failed = client.search_runs([saved.info.experiment_id], "attributes.status = 'FAILED'")
     assert [one.info.run_name for one in failed] == ["other"]
 
@@ -136,23 +132,17 @@ def test_a_store_that_cannot_be_written_gets_a_sentence(
     pytest.importorskip("mlflow", reason="mlflow is not installed")
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
-    with (
-        pytest.raises(ConfigurationError, match=r"--track mlflow: .*MLFLOW_TRACKING_URI"),
-        tracking("mlflow", WANTED, tmp_path, Watcher()),
-    ):
-        pass
+    with pytest.raises(ConfigurationError, match=r"--track mlflow: .*MLFLOW_TRACKING_URI"):
+        tracker("mlflow", WANTED)
 
 
 def test_an_unknown_tracker_is_refused_with_the_nearest(tmp_path: Path):
-    with (
-        pytest.raises(ValueError, match="did you mean 'tensorboard'"),
-        tracking("tensorbord", WANTED, tmp_path, Watcher()),
-    ):
-        pass
+    with pytest.raises(ValueError, match="did you mean 'tensorboard'"):
+        tracker("tensorbord", WANTED)
 
 
 def test_a_folder_that_holds_a_run_is_left_as_it_is(tmp_path: Path):
     (tmp_path / "run.db").touch()
-    with tracking("tensorboard", WANTED, tmp_path, Watcher()):
-        pass
-    assert [path.name for path in tmp_path.iterdir()] == ["run.db"]
+    with pytest.raises(RunError):
+        run(WANTED, tmp_path, tracker("tensorboard", WANTED))
+    assert not (tmp_path / "tensorboard").exists()

@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 from equipoise.auditing.findings import Findings, findings
 from equipoise.auditing.method import Audit
+from equipoise.callbacks import Callback
 from equipoise.data import Dataset
 from equipoise.data.pipeline import load as load_data
 from equipoise.experiment import Experiment, experiment, load
 from equipoise.simulate import Connect, run
 from equipoise.storage.checkpoint import load_server
-from equipoise.transports.base import Watcher
 from equipoise.validation.imports import permitted
 
 
@@ -23,7 +23,7 @@ def audit(
     given: Experiment | Mapping[str, Any] | str | Path,
     *,
     dimensions: int = 10,
-    watcher: Watcher | None = None,
+    callbacks: Callback | Iterable[Callback] | None = None,
     transport: Connect | Literal["loopback"] | None = None,
     allow_imports: Iterable[str] = (),
 ) -> Findings:
@@ -43,7 +43,7 @@ def audit(
     )
     auditing = auditing_of(wanted, dataset, dimensions)
     with tempfile.TemporaryDirectory(prefix="equipoise-audit-") as folder:
-        finished = run(auditing, Path(folder) / "audit", watcher, transport)
+        finished = run(auditing, Path(folder) / "audit", callbacks, transport, quiet=True)
         state, task, meta = load_server(finished.store), finished.task, finished.store.meta
         data, facts = meta("data"), meta("facts")
         finished.store.close()

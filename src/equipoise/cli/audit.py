@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from equipoise.cli.options import DataOptions, ImportOptions, PartitionOption, option_groups
 from equipoise.transports.workers import processes
 
 if TYPE_CHECKING:
@@ -15,29 +16,21 @@ if TYPE_CHECKING:
 MOST = 60
 
 
+@option_groups
 def audit(
+    data_options: DataOptions,
+    partition_option: PartitionOption,
+    import_options: ImportOptions,
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="an experiment as a YAML file, or the folder of a run; flags and --set override it",
+            help="an experiment as a YAML file, or the folder of a run; options override it",
             show_default=False,
         ),
     ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="a data set (equipoise data list), or your own files")
+    seed: Annotated[
+        int | None, typer.Option(help="random seed; the same seed gives the same clients")
     ] = None,
-    partition: Annotated[
-        str | None, typer.Option(help="how data are dealt: iid, dirichlet:0.3, natural, ...")
-    ] = None,
-    clients: Annotated[int | None, typer.Option(help="how many clients")] = None,
-    label: Annotated[str | None, typer.Option(help="the label column of a table")] = None,
-    schema: Annotated[
-        str | None,
-        typer.Option(
-            help="what the columns are: a YAML file that `equipoise data check --save` wrote"
-        ),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="the same seed gives the same clients")] = None,
     dimensions: Annotated[
         int,
         typer.Option(
@@ -45,7 +38,8 @@ def audit(
         ),
     ] = 10,
     workers: Annotated[
-        int | None, typer.Option(help="worker processes; default one per core; 0: in this process")
+        int | None,
+        typer.Option(help="worker processes; default: one per core; 0: in this process"),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -55,16 +49,9 @@ def audit(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="write audit.json and the pictures (PNG and SVG) to this folder"),
+        typer.Option(help="write audit.json and the figures (PNG and SVG) to this folder"),
     ] = None,
-    allow_import: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PACKAGE",
-            help="import code of this package if the file names it; repeat the option for several",
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """How different are the clients, in size, labels and features? From summaries only: no sample leaves a client, nothing is trained.
 
@@ -79,15 +66,18 @@ def audit(
 
     from equipoise.auditing import audit as look
     from equipoise.cli import output
+    from equipoise.cli.progress import announced_interrupts
     from equipoise.experiment import experiment, load, with_settings
     from equipoise.storage.form import read_configuration
     from equipoise.storage.store import DATABASE
     from equipoise.validation.imports import FromFile, permitted
 
-    flags: dict[str, Any] = {
-        "data.name": data, "data.partition": partition, "data.clients": clients, "data.label": label, "data.schema": schema, "seed": seed,
+    flags = {
+        **data_options.settings(),
+        "data.partition": partition_option.partition,
+        "seed": seed,
         "workers": workers,
-    }  # fmt: skip
+    }
     given = {key: value for key, value in flags.items() if value is not None}
     run = file if file is not None and (file / DATABASE).exists() else None
     base = (
@@ -105,11 +95,10 @@ def audit(
             if key in ("data", "seed", "workers", "participation")
         }
     )
-    with output.progress(True) as watcher:
+    with announced_interrupts():
         found = look(
-            experiment(config, permitted(config, allow_import or [])),
+            experiment(config, permitted(config, import_options.packages)),
             dimensions=dimensions,
-            watcher=watcher,
         )
     if run is not None and not given and not settings:
         found.save(run / "audit.json")

@@ -3,57 +3,106 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
+from equipoise.cli.options import (
+    ClusterOptions,
+    DataOptions,
+    ImportOptions,
+    TrainingOptions,
+    configured,
+    option_groups,
+)
+
 if TYPE_CHECKING:
+    from equipoise.comparison.table import Comparison
     from equipoise.validation.imports import FromFile
 
 SHOWN_CLIENTS = 20
 
 
+@dataclass(frozen=True)
+class TableOptions:
+    """The table of a comparison: what is tested, ranked and shown."""
+
+    panel: ClassVar[str] = "Table"
+
+    baseline: Annotated[
+        str | None, typer.Option(help="method that the others are tested against; default: fedavg")
+    ] = None
+    level: Annotated[
+        float | None, typer.Option(help="level of the intervals over seeds; default: 0.95")
+    ] = None
+    measure: Annotated[
+        str | None,
+        typer.Option(
+            help="rank methods by average, worst, std, change, worst_change, harmed or cf; "
+            "default: average"
+        ),
+    ] = None
+    measures: Annotated[
+        str | None,
+        typer.Option(
+            help="further columns: best, p10_change, p90_change, best_round, rounds_to_target, "
+            "d_cos, d_man; the files always hold all of them"
+        ),
+    ] = None
+    target: Annotated[
+        float | None,
+        typer.Option(help="mean over clients to reach, for rounds_to_target; for example 0.8"),
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the options as arguments of `equipoise.compare`."""
+        from equipoise.cli.comparison_output import words
+
+        columns = words(self.measures)
+        if self.target is not None and "rounds_to_target" not in columns:
+            columns.append("rounds_to_target")
+        return {
+            "baseline": self.baseline,
+            "level": self.level,
+            "measure": self.measure,
+            "measures": columns,
+            "target": self.target,
+        }
+
+
+@option_groups
 def compare(
+    data_options: DataOptions,
+    training_options: TrainingOptions,
+    table_options: TableOptions,
+    cluster_options: ClusterOptions,
+    import_options: ImportOptions,
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="a YAML file: an experiment, and lists `methods`, `seeds`, `partitions`, a mapping `grid`",
+            help="a YAML file: an experiment with lists `methods`, `seeds`, `partitions` and a "
+            "mapping `grid`",
             show_default=False,
         ),
     ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="a data set (equipoise data list), or a folder with one CSV or NPZ file per site"
-        ),
-    ] = None,
     partition: Annotated[
-        list[str] | None, typer.Option(help="how data are dealt; repeat the option for several")
-    ] = None,
-    clients: Annotated[int | None, typer.Option(help="how many clients")] = None,
-    label: Annotated[str | None, typer.Option(help="the label column of a table")] = None,
-    schema: Annotated[
-        str | None,
-        typer.Option(
-            help="what the columns are: a YAML file that `equipoise data check --save` wrote"
-        ),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="a model's name, or package.module:name for one of yours")
+        list[str] | None, typer.Option(help="partition of the data; repeat for several")
     ] = None,
     methods: Annotated[
         str | None,
         typer.Option(
-            help="methods separated by commas, default fedavg; training alone is always added"
+            help="methods separated by commas; default: fedavg. Training alone is always added"
         ),
     ] = None,
     finish: Annotated[
         str | None,
         typer.Option(
-            help="run every method a second time with this one at its end, which makes each client's own model: poise"
+            help="run every method a second time with this one after its last round, which makes "
+            "each client's own model: poise, finetune"
         ),
     ] = None,
     seeds: Annotated[
@@ -63,67 +112,20 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUES",
-            help="tune on validation data, e.g. --grid method.mu=0.01,0.1; concerns methods that have it",
-        ),
-    ] = None,
-    baseline: Annotated[
-        str | None, typer.Option(help="the method that others are tested against; default fedavg")
-    ] = None,
-    level: Annotated[
-        float | None, typer.Option(help="level of the intervals over seeds; default 0.95")
-    ] = None,
-    measure: Annotated[
-        str | None,
-        typer.Option(
-            help="what methods are ranked by: average, worst, std, change, worst_change, harmed or cf; default average"
-        ),
-    ] = None,
-    measures: Annotated[
-        str | None,
-        typer.Option(
-            help="further columns: best, p10_change, p90_change, best_round, rounds_to_target, d_cos, d_man; files hold all that were measured"
-        ),
-    ] = None,
-    target: Annotated[
-        float | None, typer.Option(help="of the mean over clients, for rounds_to_target: 0.8, say")
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(help="federated rounds")] = None,
-    fraction: Annotated[
-        float | None, typer.Option(help="share of the clients asked in each round")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="any other setting, e.g. --set training.lr=0.01"
+            help="tune on validation data, e.g. --grid method.mu=0.01,0.1; applies to methods "
+            "that have this parameter",
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="the comparison's folder; default: one under comparisons/, named by the settings"
+            help="folder of the comparison; default: one under comparisons/, named by the settings"
         ),
     ] = None,
-    allow_import: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PACKAGE",
-            help="import code of this package if the file names it; repeat the option for several",
-        ),
-    ] = None,
-    jobs: Annotated[int | None, typer.Option(help="runs at a time; default one per core")] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="one run after another on a Ray cluster: HOST:PORT of its head, or auto for the one of this machine",
-        ),
-    ] = None,
-    trust_network: Annotated[
-        bool, typer.Option("--trust-network", help="take a cluster that asks for no token")
-    ] = False,
+    jobs: Annotated[int | None, typer.Option(help="runs at a time; default: one per core")] = None,
     output_format: Annotated[
         Literal["terminal", "markdown", "latex", "csv", "json"],
-        typer.Option("--format", help="what is printed; files of all kinds are saved"),
+        typer.Option("--format", help="what is printed; files of all formats are saved"),
     ] = "terminal",
     columns: Annotated[
         str | None,
@@ -134,59 +136,36 @@ def compare(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="check everything, list the runs, and stop")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
 ) -> None:
     """Compare methods over seeds and partitions on identical data, initial model and cohorts.
 
-    Runs side by side, within the cores of the machine. What is finished is kept: the same command again completes only what is missing.
+    Runs execute in parallel, within the cores of the machine. Finished runs are kept: the same
+    command again completes only what is missing.
 
-      equipoise compare --data digits --partition dirichlet:0.3 --methods fedavg,fedakd,fedprox --seeds 1-5 --grid method.mu=0.01,0.1
+      equipoise compare --data digits --partition dirichlet:0.3 --methods fedavg,fedakd --seeds 1-5
     """
-    from equipoise.cli import comparison_output, output
-    from equipoise.experiment import load, with_settings
-    from equipoise.validation.imports import FromFile
+    from equipoise.cli import comparison_output
 
-    flags = {
-        "data.name": data,
-        "data.clients": clients,
-        "data.label": label,
-        "data.schema": schema,
-        "model": model,
-        "rounds": rounds,
-        "participation.fraction": fraction,
-    }
-    given = load(file) if file is not None else FromFile()
-    given = with_settings(given, {key: value for key, value in flags.items() if value is not None})
-    given = with_settings(given, output.parse_settings(settings or []))
+    settings = {**data_options.settings(), **training_options.settings()}
+    config = configured(file, settings, training_options.set_)
     if seeds is not None and not quiet:
         comparison_output.ask_about_seeds(seeds)
-    if methods is None and not {"methods", "method"} & given.keys():
-        methods = "fedavg"  # beside training alone, which is always added
+    if methods is None and not {"methods", "method"} & config.keys():
+        methods = "fedavg"
     typed: dict[str, Any] = {
         "methods": comparison_output.words(methods),
         "seeds": comparison_output.parse_seeds(seeds) if seeds is not None else [],
         "partitions": partition or [],
         "grid": comparison_output.parse_grid(grid) if grid else {},
-        "baseline": baseline,
-        "level": level,
-        "measure": measure,
-        "measures": comparison_output.words(measures)
-        + (
-            ["rounds_to_target"]
-            if target is not None and "rounds_to_target" not in (measures or "")
-            else []
-        ),
-        "target": target,
+        **table_options.arguments(),
     }
     if finish is not None:
-        typed["methods"] = comparison_output.also_finished(
-            typed["methods"] or given.get("methods") or [given["method"]], finish
-        )
-    where = {"cluster": cluster, "trust_network": trust_network}
+        base = typed["methods"] or config.get("methods") or [config["method"]]
+        typed["methods"] = comparison_output.also_finished(base, finish)
+    allowed, where = import_options.packages, cluster_options.arguments()
     chosen = comparison_output.parse_columns(columns, output_format)
-    compared(
-        given, typed, out, jobs, allow_import or [], dry_run, quiet, output_format, where, chosen
-    )
+    compared(config, typed, out, jobs, allowed, dry_run, quiet, output_format, where, chosen)
 
 
 def compared(
@@ -239,7 +218,7 @@ def compared(
     if output_format == "terminal":
         comparison_output.show(result, SHOWN_CLIENTS)
     else:
-        texts = {
+        texts: dict[str, Callable[[Comparison], str]] = {
             "markdown": partial(formats.markdown, columns=columns),
             "latex": partial(formats.latex, columns=columns),
             "csv": formats.csv_text,

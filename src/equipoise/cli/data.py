@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from equipoise.callbacks import Callback, RunStart
+
 if TYPE_CHECKING:
     from equipoise.data.check import DataReport
     from equipoise.data.sets.download import Progress
@@ -243,6 +245,16 @@ def show_understood(found: DataReport, stream: TextIO, most: int = 60) -> None:
         )
     for warning in found.warnings:
         console.print(as_text(f"warning: {warning}"))
+
+
+class ShowData(Callback):
+    """Shows how the user's data were read, once all settings have been checked."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+
+    def on_start(self, start: RunStart) -> None:
+        before_training(self.experiment)
 
 
 def before_training(wanted: Experiment) -> None:

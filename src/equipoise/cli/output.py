@@ -5,23 +5,13 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 from rich.text import Text
 
@@ -34,11 +24,9 @@ from equipoise.metrics.registry import find, main_of, measured
 from equipoise.runs import Run
 from equipoise.runs.clinical import silent
 from equipoise.runs.reference import reference_of
-from equipoise.runs.summary import of_main, summarise
-from equipoise.storage.store import DATABASE, RoundRecord, RunError
-from equipoise.transports.base import Watcher
+from equipoise.runs.summary import summarise
+from equipoise.storage.store import DATABASE, RunError
 from equipoise.transports.isolation import UNKEPT, can_interrupt
-from equipoise.transports.measuring import MEASURE, OUTPUTS
 from equipoise.validation import safe_yaml
 from equipoise.validation.names import quoted
 from equipoise.validation.text import shown
@@ -138,84 +126,6 @@ def remove_run(folder: Path) -> None:
 
     Store(folder, writing=True).close()  # refuses a run that is going on
     shutil.rmtree(folder)
-
-
-@contextmanager
-def progress(quiet: bool, main: str | None = None) -> Iterator[Watcher]:
-    """A watcher that shows how far a run is, by its main metric; a run that is interrupted says how to go on with it."""
-    try:
-        with _bars(quiet, main) as watcher:
-            yield watcher
-    except KeyboardInterrupt as stop:
-        print(f"\n{stop}" if str(stop) else "\nstopped", file=sys.stderr)
-        raise
-
-
-@contextmanager
-def _bars(quiet: bool, main: str | None) -> Iterator[Watcher]:
-    """Rounds, clients and the time left; plain lines where there is no terminal."""
-    if quiet:
-        yield Watcher()
-        return
-    screen = Console(stderr=True)
-    if not screen.is_terminal:
-        yield Watcher(
-            on_round=lambda record: print(
-                f"{'after the last round' if record.finish else f'round {record.round}'}: {_headline(record, main)}",
-                file=sys.stderr,
-            )
-        )
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-    )
-    bars = Progress(*columns, console=screen, transient=False)
-    rounds = bars.add_task("rounds", total=None, note="")
-    clients = bars.add_task("clients", total=None, note="")
-
-    def start(first: int, total: int) -> None:
-        bars.start()  # a thread: not before the workers are forked
-        bars.update(rounds, total=total, completed=first - 1)
-
-    def work(step: str, done: int, total: int) -> None:
-        doing = "measuring" if step in (MEASURE, OUTPUTS) else "training"
-        places = {
-            place.partition("@")[2]: count
-            for place, count in watcher.by_place.items()
-            if place.startswith("clients@")
-        }
-        note = (
-            f"{doing}; this round by node: {', '.join(f'{place} {count:.0f}' for place, count in sorted(places.items()))}"
-            if places
-            else doing
-        )
-        bars.update(clients, total=total, completed=done, note=note)
-
-    def finished(record: Any) -> None:
-        bars.update(
-            rounds,
-            note=_headline(record, main),
-            **({} if record.finish else {"completed": record.round}),
-        )
-
-    watcher = Watcher(on_start=start, on_clients=work, on_round=finished)
-    try:
-        yield watcher
-    finally:
-        bars.stop()
-
-
-def _headline(record: RoundRecord, main: str | None) -> str:
-    metric, values = of_main(record, main)
-    if metric is None or not values:
-        return f"{len(record.joined)} replies"
-    worst, word = (max(values), "highest") if metric.lower_is_better else (min(values), "lowest")
-    return f"{record.main} {metric.name} {sum(values) / len(values):.3f}, {word} {worst:.3f}"
 
 
 def summary(run: Run) -> None:

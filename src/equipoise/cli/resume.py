@@ -38,16 +38,17 @@ def resume(
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
 ) -> None:
-    """Go on with a run; the result is the same, bit for bit, as if it had never been stopped."""
+    """Continue a run that was stopped or killed; the result is bit-for-bit the same."""
     processes.allow_fork()
     from equipoise.cli import output
+    from equipoise.cli.progress import announced_interrupts, progress
     from equipoise.runs import Run
     from equipoise.simulate import resume as go_on
 
-    with output.progress(quiet, Run(run).main_metric) as watcher:
+    with announced_interrupts():
         finished = go_on(
             run,
-            watcher,
+            progress(quiet, Run(run).main_metric),
             from_round=from_round,
             allow_imports=allow_import or [],
             cluster=cluster,

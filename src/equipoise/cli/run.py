@@ -2,172 +2,115 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from equipoise.cli.options import (
+    ClusterOptions,
+    DataOptions,
+    ImportOptions,
+    MethodOptions,
+    PartitionOption,
+    TrainingOptions,
+    configured,
+    option_groups,
+)
 from equipoise.transports.workers import processes
 
 if TYPE_CHECKING:
+    from equipoise.callbacks import Callback
     from equipoise.validation.imports import FromFile
 
 
+@option_groups
 def run(
+    data_options: DataOptions,
+    partition_option: PartitionOption,
+    method_options: MethodOptions,
+    training_options: TrainingOptions,
+    cluster_options: ClusterOptions,
+    import_options: ImportOptions,
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="an experiment as a YAML file; flags and --set override it", show_default=False
+            help="an experiment as a YAML file; options and --set override it", show_default=False
         ),
     ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="a data set (equipoise data list), or a folder with one CSV or NPZ file per site"
-        ),
-    ] = None,
-    partition: Annotated[
-        str | None,
-        typer.Option(
-            help="how data are dealt: iid, dirichlet:0.3, dirichlet_balanced:0.3, natural, ..."
-        ),
-    ] = None,
-    clients: Annotated[int | None, typer.Option(help="how many clients")] = None,
-    label: Annotated[str | None, typer.Option(help="the label column of a table")] = None,
-    schema: Annotated[
-        str | None,
-        typer.Option(
-            help="what the columns are: a YAML file that `equipoise data check --save` wrote"
-        ),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="a model's name, or package.module:name for one of yours")
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            help="a method's name (equipoise methods), or package.module:Class for one of yours"
-        ),
-    ] = None,
-    weights: Annotated[
-        str | None, typer.Option(help="take the weight rule of this method instead")
-    ] = None,
-    inputs: Annotated[
-        str | None, typer.Option(help="take the input transform of this method")
-    ] = None,
-    beside: Annotated[
-        str | None, typer.Option(help="let this method remember and serve beside")
-    ] = None,
-    finish: Annotated[
-        str | None,
-        typer.Option(
-            help="let this method make each client's own model at the end: poise, finetune"
-        ),
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(help="federated rounds")] = None,
-    seed: Annotated[int | None, typer.Option(help="the same seed gives the same bits")] = None,
-    fraction: Annotated[
-        float | None, typer.Option(help="share of the clients asked in each round")
+    seed: Annotated[
+        int | None, typer.Option(help="random seed; the same seed gives the same results")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="worker processes; default one per core; 0: in this process")
+        int | None,
+        typer.Option(help="worker processes; default: one per core; 0: in this process"),
     ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="do the clients' work on a Ray cluster: HOST:PORT of its head, or auto for the one of this machine",
-        ),
-    ] = None,
-    trust_network: Annotated[
-        bool, typer.Option("--trust-network", help="take a cluster that asks for no token")
-    ] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="any other setting, e.g. --set method.mu=0.1 --set training.lr=0.01",
-        ),
-    ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="the run's folder; default: a new one under runs/")
-    ] = None,
-    allow_import: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PACKAGE",
-            help="import code of this package if the file names it; repeat the option for several",
-        ),
+        Path | None, typer.Option(help="folder of the run; default: a new one under runs/")
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="remove a run that --out holds already")
+        bool, typer.Option("--overwrite", help="remove the run that --out holds already")
     ] = False,
     against_alone: Annotated[
         bool,
         typer.Option(
             "--against-alone",
-            help="train alone, too, and say who gains: as `equipoise compare` with this one method",
+            help="also train each client alone, and show which clients gain and which lose",
         ),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="check everything, print the plan, and stop")
     ] = False,
     profile: Annotated[
-        bool, typer.Option("--profile", help="print where the time of a round went")
+        bool, typer.Option("--profile", help="print the time of each phase of a round")
     ] = False,
     track: Annotated[
-        str | None, typer.Option(help="also send every number to mlflow or tensorboard")
+        str | None, typer.Option(help="also log every number to mlflow or tensorboard")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
 ) -> None:
-    """Run an experiment: from a YAML file, from flags, or both.
+    """Run an experiment: from a YAML file, from options, or both.
 
     Examples:
 
-      equipoise run --data digits --partition dirichlet:0.3 --clients 10 --method fedprox --set method.mu=0.1 --rounds 20 --seed 1 --out runs/x
+      equipoise run --data digits --partition dirichlet:0.3 --clients 10 --method fedakd --rounds 20
 
       equipoise run experiment.yaml --set training.lr=0.01 --dry-run
     """
     processes.allow_fork()
     from equipoise.cli import output
-    from equipoise.cli.data import before_training, method_advice
-    from equipoise.experiment import ConfigurationError, experiment, load, with_settings
-    from equipoise.simulate import fresh_folder
+    from equipoise.cli.data import ShowData, before_training, method_advice
+    from equipoise.cli.progress import announced_interrupts, progress
+    from equipoise.experiment import ConfigurationError, experiment
     from equipoise.simulate import run as start
-    from equipoise.validation.imports import FromFile, permitted
+    from equipoise.validation.imports import permitted
 
-    flags: dict[str, Any] = {
-        "data.name": data, "data.partition": partition, "data.clients": clients, "data.label": label, "data.schema": schema, "model": model, "method.name": method,
-        "method.weights": weights, "method.inputs": inputs, "method.beside": beside, "method.finish": finish, "rounds": rounds, "seed": seed,
-        "participation.fraction": fraction, "workers": workers, "device": device,
-    }  # fmt: skip
-    if cluster is not None and workers is not None:
+    if cluster_options.cluster is not None and workers is not None:
         raise ConfigurationError(
-            f"--cluster: expected no --workers beside it, got {workers}; the nodes of a cluster offer their cores themselves"
+            f"--cluster: expected no --workers beside it, got {workers}; "
+            "the nodes of a cluster offer their cores themselves"
         )
-    if method is not None and file is not None:
-        # another method: the file's hyper-parameters belong to the old one
-        flags["method"] = flags.pop("method.name")
-    given = {key: value for key, value in flags.items() if value is not None}
-    config = with_settings(load(file) if file is not None else FromFile(), given)
-    config = with_settings(config, output.parse_settings(settings or []))
+    settings = {
+        **data_options.settings(),
+        "data.partition": partition_option.partition,
+        **method_options.settings(),
+        **training_options.settings(),
+        "seed": seed,
+        "workers": workers,
+        "device": device,
+    }
+    if method_options.method is not None and file is not None:
+        # Another method: the hyper-parameters in the file belong to the old one.
+        settings["method"] = settings.pop("method.name")
+    config = configured(file, settings, training_options.set_)
     if against_alone:
-        asked = {"--overwrite": overwrite, "--profile": profile, "--track": track is not None}
-        where = {"cluster": cluster, "trust_network": trust_network}
-        _against_alone(
-            config,
-            out,
-            allow_import or [],
-            dry_run,
-            quiet,
-            where,
-            [name for name, given in asked.items() if given],
-        )
+        single = {"--overwrite": overwrite, "--profile": profile, "--track": track is not None}
+        unfit = [name for name, given in single.items() if given]
+        where = cluster_options.arguments()
+        _against_alone(config, out, import_options.packages, dry_run, quiet, where, unfit)
         return
-    wanted = experiment(config, permitted(config, allow_import or []))
+    wanted = experiment(config, permitted(config, import_options.packages))
     if dry_run:
         output.plan(wanted)
         before_training(wanted)
@@ -175,24 +118,16 @@ def run(
         return
     if overwrite and out is not None:
         output.remove_run(out)
-    with ExitStack() as stack:
-        watcher = stack.enter_context(output.progress(quiet, wanted.evaluation.main))
-        if track is not None:
-            from equipoise.runs.track import tracking
+    callbacks: list[Callback] = []
+    if not quiet:
+        callbacks.append(ShowData(wanted))
+    callbacks += progress(quiet, wanted.evaluation.main)
+    if track is not None:
+        from equipoise.runs.track import tracker
 
-            out = out or fresh_folder(wanted)
-            watcher = stack.enter_context(tracking(track, wanted, out, watcher))
-        begin = watcher.on_start
-
-        def begins(
-            first: int, rounds: int
-        ) -> None:  # all is checked: a mistake has had its sentence alone
-            if not quiet:
-                before_training(wanted)
-            begin(first, rounds)
-
-        watcher.on_start = begins
-        finished = start(wanted, out, watcher, cluster=cluster, trust_network=trust_network)
+        callbacks.append(tracker(track, wanted))
+    with announced_interrupts():
+        finished = start(wanted, out, callbacks, quiet=True, **cluster_options.arguments())
     output.summary(finished)
     if profile:
         output.profile(finished)

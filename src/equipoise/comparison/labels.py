@@ -37,10 +37,12 @@ def labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _method_name(row: Mapping[str, Any]) -> str:
+    # Runs of version 0.2 call the companion `beside`.
+    names = {slot: row.get(f"method.{slot}.name") for slot in (*SLOTS, "beside")}
     guests = [
-        f"{slot}={_short(row[f'method.{slot}.name'])}"
-        for slot in SLOTS
-        if f"method.{slot}.name" in row
+        f"{'companion' if slot == 'beside' else slot}={_short(name)}"
+        for slot, name in names.items()
+        if name is not None
     ]
     return " + ".join([_short(row["method.name"]), *guests])
 

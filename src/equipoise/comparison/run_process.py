@@ -19,10 +19,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from equipoise.callbacks import Callback, ClientProgress, RunStart
 from equipoise.experiment import Experiment, experiment
 from equipoise.simulate import resume, run
 from equipoise.storage.store import DATABASE
-from equipoise.transports.base import Watcher
+from equipoise.storage.tables import RoundRecord
 from equipoise.validation.imports import Imports
 
 SIGN_OF_LIFE = 1.0  # seconds between two signs of life inside a round
@@ -56,27 +57,35 @@ def main() -> None:
             tell("failed", reason=_in_one_line(error))
 
 
+class ReportEvents(Callback):
+    """Reports every round, and inside a round a sign of life each second, as events."""
+
+    def __init__(self, tell: Tell) -> None:
+        self.tell = tell
+        self.last_event = time.monotonic()
+
+    def on_start(self, start: RunStart) -> None:
+        self.tell("round", round=start.first - 1)
+
+    def on_client(self, progress: ClientProgress) -> None:
+        if time.monotonic() - self.last_event > SIGN_OF_LIFE:
+            self.last_event = time.monotonic()
+            self.tell("alive")
+
+    def on_round(self, record: RoundRecord) -> None:
+        if not record.finish:
+            self.tell("round", round=record.round)
+
+
 def run_cell(
     wanted: Experiment, folder: Path, tell: Tell, where: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
-    """Run an experiment, or go on where an earlier process stopped; tells of every round."""
-    last = time.monotonic()
-
-    def alive(step: str, done: int, total: int) -> None:
-        nonlocal last
-        if time.monotonic() - last > SIGN_OF_LIFE:
-            last = time.monotonic()
-            tell("alive")
-
-    watcher = Watcher(
-        on_start=lambda first, rounds: tell("round", round=first - 1),
-        on_clients=alive,
-        on_round=lambda record: None if record.finish else tell("round", round=record.round),
-    )
+    """Run an experiment, or resume the run of an earlier process, and report its events."""
+    events = ReportEvents(tell)
     if (folder / DATABASE).exists():
-        resume(folder, watcher, given=wanted, **where)
+        resume(folder, events, given=wanted, **where)
     else:
-        run(wanted, folder, watcher, **where)
+        run(wanted, folder, events, quiet=True, **where)
 
 
 def _in_one_line(error: Exception) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from equipoise.method import Method, overridden
 from equipoise.validation.names import nearest
 
-SLOTS = ("weights", "inputs", "beside", "finish")
+SLOTS = ("weights", "inputs", "companion", "finish")
 
 
 class IncompatibleComposition(ValueError):
@@ -47,13 +47,13 @@ def _refusal(base: Method, slot: str, guest: Method, guests: Mapping[str, Method
         if not overridden(guest, "inputs"):
             return "it does not change inputs"
         if overridden(guest, "observe") and guest not in elsewhere:
-            return "its inputs follow from what it observes in a round, which this slot never asks; give it as beside, too"
-        judge = next((part for part in (base, *elsewhere) if part.needs_validation), None)
+            return "its inputs follow from what it observes in a round, which this slot never calls; give it as companion, too"
+        judge = next((part for part in (base, *elsewhere) if "validation" in part.needs), None)
         if judge is not None:
             return f"{judge.title} measures models on validation data at the server, where inputs are not changed; its numbers would be wrong"
-    if slot == "beside":
+    if slot == "companion":
         if not overridden(guest, "observe"):
-            return "it remembers nothing that could stand beside another method"
+            return "it remembers nothing that it could serve alongside another method"
         if not base.uploads_model:
             return "it remembers uploaded models, but this method uploads none"
         needed = [name for name in ("before", "after") if overridden(guest, name)]

@@ -6,6 +6,7 @@ its state and what it delivers under its own name, so that names cannot clash; i
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -31,14 +32,28 @@ def compose(
     *,
     weights: Method | None = None,
     inputs: Method | None = None,
-    beside: Method | None = None,
+    companion: Method | None = None,
     finish: Method | None = None,
+    beside: Method | None = None,
 ) -> Method:
-    """A method that trains as `base`, weighs replies by the rule of `weights`, changes inputs as `inputs` does, lets `beside` remember and serve,
-    and ends as `finish` does: what clients end up using is then made from the models that the base serves.
+    """Return a method that trains as one paper says and does other things as others say.
+
+    Args:
+        base: Trains the clients.
+        weights: Its rule weighs the replies.
+        inputs: Its transform changes the inputs.
+        companion: Runs alongside; it keeps its own state and adds the model that it serves.
+        finish: Makes each client's final model from the models that the base serves.
+        beside: Deprecated name of `companion`.
+
+    Raises:
+        IncompatibleComposition: If the composition would not do what it says.
     """
-    given = (("weights", weights), ("inputs", inputs), ("beside", beside), ("finish", finish))
-    guests = {slot: guest for slot, guest in given if guest is not None}
+    if beside is not None:
+        warnings.warn("compose(beside=) is now companion=", DeprecationWarning, stacklevel=2)
+        companion = beside
+    given = {"weights": weights, "inputs": inputs, "companion": companion, "finish": finish}
+    guests = {slot: guest for slot, guest in given.items() if guest is not None}
     return Composed(base, guests) if guests else base
 
 
@@ -59,15 +74,12 @@ class Composed(Method):
     uploads_model = property(lambda self: self.base.uploads_model)
     shares_model = property(lambda self: self.base.shares_model)
     trains = property(lambda self: self.base.trains)
-    needs_plain_sgd = property(
-        lambda self: any(part.needs_plain_sgd for part in (self.base, *self.guests.values()))
-    )
-    needs_validation = property(
-        lambda self: any(part.needs_validation for part in (self.base, *self.guests.values()))
-    )
-    needs_classes = property(
-        lambda self: any(part.needs_classes for part in (self.base, *self.guests.values()))
-    )
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What the base or a guest requires."""
+        parts = (self.base, *self.guests.values())
+        return tuple(dict.fromkeys(need for part in parts for need in part.needs))
 
     def __post_init__(self) -> None:
         for part in (self.base, *self.guests.values()):
@@ -192,7 +204,7 @@ class Composed(Method):
 
     def observe(self, server: Server, state: State, ups: Ups) -> State:
         # Guests look first: what they remember refers to the model that this round's clients received.
-        for name, guest in self._in("weights", "beside"):
+        for name, guest in self._in("weights", "companion"):
             state = _put(
                 state, name, guest.observe(server, _seen_by(state, name), _ups_of(ups, name))
             )
@@ -213,13 +225,13 @@ class Composed(Method):
             client_id,
             self.base.deliver(server, state, client_id),
             "inputs",
-            "beside",
+            "companion",
             "finish",
         )
 
     def serves(self, client: Client, down: Down) -> Mapping[str, Model | Served]:
         served = dict(self.base.serves(client, down))
-        for name, guest in self._in("beside"):
+        for name, guest in self._in("companion"):
             with client.guest_state(name):
                 for key, one in guest.serves(client, Down({**down, **down[name]})).items():
                     served.setdefault(key, _minor(one))
@@ -240,16 +252,16 @@ class Composed(Method):
         accompanied = _Accompanied(
             cohort, lambda client, down: self._delivered(server, state, client, down, "inputs")
         )
-        return self.alongside(
+        return self.after_round_guest(
             server, self._kept(state, self.flow.round(server, state, accompanied)), cohort
         )
 
-    def alongside(self, server: Server, state: State, cohort: Cohort) -> State:
+    def after_round_guest(self, server: Server, state: State, cohort: Cohort) -> State:
         for name, guest in self._in("finish"):
             state = _put(
                 state,
                 name,
-                guest.alongside(
+                guest.after_round_guest(
                     server, _seen_by(state, name), self._carried(server, state, cohort)
                 ),
             )

@@ -75,12 +75,8 @@ class Evaluator:
                 for client, space, measure, value in self.distances(cohort.uploads, state)
             ]
         if last or (settings.every and record.round % settings.every == 0):
-            # who came late is measured, and nobody else again
-            everyone = record.cohort if record.finish else self.server.ids
             self.ending = record.finish or (last and not finishes)
-            rows, record.main = self.clients(
-                state, everyone if settings.clients == "all" else cohort.joined
-            )
+            rows, record.main = self.clients(state, self._evaluated(cohort, finishes))
             phases = (["final"] if record.finish else ["received"]) + (
                 ["final"] if last and not finishes else []
             )
@@ -95,6 +91,16 @@ class Evaluator:
             ]
             record.curves = [row for table in self.counts for row in curves.rows(*table)]
         record.seconds["evaluation"] = time.perf_counter() - began
+
+    def _evaluated(self, cohort: RoundCohort, finishes: bool) -> Sequence[str]:
+        """Return the clients to evaluate after a round."""
+        stopped_early = cohort.record.finish and not finishes
+        if self.settings.clients == "cohort":
+            return self.server.joined[-1] if stopped_early else cohort.joined
+        if cohort.record.finish and not stopped_early:
+            # Clients that came late are evaluated, and no other client again.
+            return cohort.record.cohort
+        return self.server.ids
 
     def clients(self, state: State, clients: Sequence[str]) -> tuple[list[Row], str]:
         """Every served model of these clients; and the name of the one that the method is for."""

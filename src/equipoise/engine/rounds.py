@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from equipoise.callbacks import RunStart
 from equipoise.composition import finishes
 from equipoise.data.roster import Roster
 from equipoise.engine.cohort import Clients, RoundAborted, RoundCohort
@@ -19,7 +20,7 @@ from equipoise.records import State
 from equipoise.server import Server, ServerData
 from equipoise.storage.store import RoundRecord, RunError, Store
 from equipoise.training.workbench import Workbench
-from equipoise.transports.base import Transport, Watcher
+from equipoise.transports.base import Monitor, Transport
 
 
 @dataclass
@@ -33,7 +34,7 @@ class Loop:
     transport: Transport
     store: Store
     data: ServerData = field(default_factory=ServerData)
-    watcher: Watcher = field(default_factory=Watcher)
+    monitor: Monitor = field(default_factory=Monitor)
 
     def __post_init__(self) -> None:
         wanted, roster = self.experiment, self.roster
@@ -47,6 +48,7 @@ class Loop:
             data=ServerData(self.data.validation),
         )
         self.finishes = finishes(self.method)
+        self.stop = False  # set when a callback asks to stop
         self.clients = Clients(
             wanted, self.method, self.server, roster, self.transport, self.metrics
         )
@@ -55,14 +57,19 @@ class Loop:
         """From the last committed round to the end."""
         first, rounds = self.store.last_round() + 1, self.experiment.rounds
         state = self._start() if first == 0 else restored(self.store, self.clients)
-        self.watcher.on_start(min(max(1, first), rounds + 1), rounds)
+        start = RunStart(self.store.folder, min(max(1, first), rounds + 1), rounds)
+        self.stop = self.monitor.callbacks.on_start(start)
         for number in range(max(1, first), rounds + 1):
+            if self.stop:
+                break
             state = self._round(number, state)
         if self.finishes:
             missed = self.store.missed(rounds)
             self._finish(
                 max(first, rounds + 1), state, self.server.ids if missed is None else missed
             )
+        elif self.stop and self.store.last_round() < rounds:
+            self._end_early(state)
         self.store.sweep()  # a worker that was ended while it wrote leaves half a file
 
     def _start(self) -> State:
@@ -116,6 +123,12 @@ class Loop:
             ) from None
         self._done(new, cohort)
 
+    def _end_early(self, state: State) -> None:
+        """Evaluate the models of a run that a callback stopped, as a record after the last round."""
+        self.server.round, self.server.attempt = self.experiment.rounds + 1, 0
+        record = RoundRecord(self.server.round, 0, [], [], finish=True)
+        self._done(state, RoundCohort(self.clients, [], record))
+
     def _choose(self, number: int, attempt: int) -> list[str]:
         return choose(
             self.experiment.participation, self.server.ids, self.experiment.seed, number, attempt
@@ -143,10 +156,10 @@ class Loop:
         if not record.round:
             check_finite(state, self.experiment.training, 0)
         else:  # what happened before round 1 belongs to it
-            record.seconds |= self.watcher.by_place
-            self.watcher.by_place.clear()
+            record.seconds |= self.monitor.by_place
+            self.monitor.by_place.clear()
         last = record.finish or (record.round == self.experiment.rounds and not self.finishes)
         state = commit(self.store, state, cohort, self.experiment.keep, last)
-        if record.round:
-            self.watcher.on_round(record)
+        if record.round and self.monitor.callbacks.on_round(record):
+            self.stop = True
         return state

@@ -29,11 +29,12 @@ def prepare(
         raise ConfigurationError(
             f"device: expected one that is present, got {wanted.device!r}; this machine has cpu only"
         )
-    if method.needs_classes and not task.classifies:
-        raise ConfigurationError(
-            f"{method.title} works on classes, but the task is regression; choose another method or a label of classes"
-        )
     method.check(task)
+    if "classes" in method.needs and not task.classifies:
+        raise ConfigurationError(
+            f"{method.title} works on classes, but the task is regression; "
+            "choose another method or a label of classes"
+        )
     registry.check(task, wanted.evaluation.metrics, wanted.evaluation.main)
     overrides: dict[str, dict[str, Factory]] = {}
     architectures: dict[str, Any] = {}

@@ -161,7 +161,7 @@ class Experiment(Section):
             wrong = mistake(type(part))
             if wrong:
                 raise ValueError(wrong)
-        if method.needs_plain_sgd and not self.training.plain_sgd:
+        if "sgd" in method.needs and not self.training.plain_sgd:
             raise ValueError(
                 f"{method.title} needs plain sgd, got optimiser={self.training.optimiser}, momentum={self.training.momentum}, "
                 f"weight_decay={self.training.weight_decay}, clip={self.training.clip}: it reads a gradient off the update divided by the learning rate; set training.optimiser=sgd without them"

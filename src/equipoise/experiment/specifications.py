@@ -21,6 +21,8 @@ def method_spec(value: Any, imports: Imports = OWN) -> dict[str, Any]:
             f"method: expected a name or a mapping with `name`, got {quoted(value)}; `equipoise methods` lists the names"
         )
     spec = dict(value)
+    if "beside" in spec:  # its name in version 0.2, which stored runs have
+        spec["companion"] = spec.pop("beside")
     for slot in SLOTS:
         if spec.get(slot) is not None:
             spec[slot] = method_spec(spec[slot], imports)
@@ -32,6 +34,7 @@ def method_spec(value: Any, imports: Imports = OWN) -> dict[str, Any]:
 
 
 def method_from(spec: Mapping[str, Any], imports: Imports = OWN) -> Method:
+    """Return the method that a checked mapping describes."""
     guests = {slot: method_from(spec[slot], imports) for slot in SLOTS if slot in spec}
     own = {key: value for key, value in spec.items() if key not in ("name", *SLOTS)}
     return compose(methods.make(spec["name"], own, imports), **guests)

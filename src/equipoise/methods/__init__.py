@@ -112,17 +112,13 @@ def describe_type(hint: Any) -> str:
     return " ".join([name, *([" and ".join(bounds)] if bounds else [])])
 
 
-FLAGS = {
-    "needs_classes": "classes",
-    "needs_validation": "validation",
-    "needs_plain_sgd": "sgd",
-}  # flag -> need
-
-
 def needs_of(kind: type[Method]) -> list[str]:
-    """What a method asks for with its default parameters; a flag that is a property belongs to other parameters."""
-    flagged = {need for flag, need in FLAGS.items() if getattr(kind, flag) is True}
-    return sorted({*kind.needs, *flagged, *(() if kind.trains else ("no-batch-norm",))})
+    """Return what a method requires with its default parameters."""
+    required = [field for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING]
+    needs = set(() if required else kind().needs)
+    if not kind.trains:
+        needs.add("no-batch-norm")
+    return sorted(needs)
 
 
 def listed(family: str | None = None, needs: str | None = None) -> list[dict[str, Any]]:

@@ -33,8 +33,7 @@ class CFFL(Method):
     paper = "Lyu et al., Collaborative Fairness in Federated Learning, Federated Learning: Privacy and Incentive, 2020, Algorithm 1"
     family, year, fairness, passes = "rewards", 2020, "collaborative", "E·T + K·V"
     uploads_model = False
-    needs_validation = True
-    needs_classes = True
+    needs = ("classes", "validation")
 
     # share of its update that a client uploads: the numbers of largest magnitude (theta_u)
     upload: Fraction = 0.5

@@ -29,7 +29,7 @@ class Ditto(Method):
     paper = "Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, Algorithm 1"
     family, year, fairness, passes = "personal", 2021, "even accuracy", "2E·T"
     # its two steps are written as one gradient
-    needs_plain_sgd = property(lambda self: self.preset == "gfedplat")
+    needs = property(lambda self: ("sgd",) if self.preset == "gfedplat" else ())
 
     pull: NonNegative = 0.1  # strength of the pull (the paper's lambda); 0 is local training
     # how replies are weighed: all alike, or by training samples

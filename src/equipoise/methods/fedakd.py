@@ -31,7 +31,6 @@ class FedAKD(Method):
 
     paper = "Yu et al., Towards Collaborative Fairness in Federated Learning Under Imbalanced Covariate Shift, KDD 2025, Algorithm 1"
     family, year, fairness, passes = "distillation", 2025, "collaborative", "E·T + up to E·T + 2F"
-    needs = ("classes",)
     exchanges = "1"
 
     alpha: NonNegative = 1.0  # weight of the distillation from the global to the personal model
@@ -45,6 +44,11 @@ class FedAKD(Method):
     order: Literal["paper", "code"] = "paper"
     # replies are weighed by samples, or by those the personal model gets right (Correct-Agg)
     average: Literal["size", "correct"] = "size"
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Class labels, where samples are selected by them."""
+        return ("classes",) if "correct" in (self.teach_on, self.average) else ()
 
     def check(self, task: Task) -> None:
         if not task.classifies and "correct" in (self.teach_on, self.average):

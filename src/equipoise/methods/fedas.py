@@ -40,7 +40,7 @@ class FedAS(Method):
 
     paper = "Yang et al., FedAS: Bridging Inconsistency in Personalized Federated Learning, CVPR 2024, Algorithm 1"
     family, year, fairness, passes = "personal", 2024, "none", "E·T + 2T + F"
-    needs_classes: ClassVar[bool] = True
+    needs = ("classes",)
     composable_weights: ClassVar[bool] = True
 
     # learning rate of the alignment, which is plain SGD; 0: none, as in FedPer

@@ -34,8 +34,7 @@ class FedAVE(Method):
     paper = "Wang et al., FedAVE: Adaptive Data Value Evaluation Framework for Collaborative Fairness in Federated Learning, Neurocomputing 2024"
     family, year, fairness, passes = "rewards", 2024, "collaborative", "E·T + F + 2K·V"
     uploads_model = False
-    needs_validation = True
-    needs_classes = True
+    needs = ("classes", "validation")
 
     gamma: Positive = 0.5  # length of every client's step, so that a round moves no model farther
     alpha: Fraction = 0.9  # how much of a reputation stays from round to round

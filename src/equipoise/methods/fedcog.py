@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ class FedCOG(Method):
         "none",
         "E·T, 2·steps passes of the made samples, and a made batch per step",
     )
-    needs_classes: ClassVar[bool] = True
+    needs = ("classes",)
 
     lambda_kd: NonNegative = 0.01  # weight of the distillation on made images; 0: FedAvg. Not used where weighting is ratio
     # weight of the disagreement between global and last local model in making images

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -31,7 +30,7 @@ class FedDC(Method):
 
     paper = "Gao et al., FedDC: Federated Learning with Non-IID Data via Local Drift Decoupling and Correction, CVPR 2022, Algorithm 1"
     family, year, fairness, passes = "drift", 2022, "none", "E·T"
-    needs_plain_sgd: ClassVar[bool] = True
+    needs = property(lambda self: ("sgd",) if self.grad_correction else ())
 
     # strength of the pull; of a client, divided by its size over the mean size. The authors' value for MNIST
     alpha: NonNegative = 0.1

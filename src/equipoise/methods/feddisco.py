@@ -30,7 +30,7 @@ class FedDisco(Method):
     )
     family, year, fairness, passes = "aggregation", 2023, "none", "E·T"
     composable_weights: ClassVar[bool] = True
-    needs_classes: ClassVar[bool] = True
+    needs = ("classes",)
 
     a: NonNegative = 0.5  # how much discrepancy lowers a share
     b: NonNegative = 0.1  # what is added to every share

@@ -35,8 +35,7 @@ class FedLsa(Method):
 
     paper = "Fu et al., Beyond Federated Prototype Learning: Learnable Semantic Anchors with Hyperspherical Contrast, AAAI 2025, Algorithm 1"
     family, year, fairness, passes = "features", 2025, "none", "E·T"
-    needs = ("head",)
-    needs_classes: ClassVar[bool] = True
+    needs = ("classes", "head")
     composable_update: ClassVar[bool] = True
 
     # weight of the contrast with the anchors; 0: FedAvg on features of length 1
@@ -51,7 +50,7 @@ class FedLsa(Method):
     proj_dim: Annotated[int, Ge(0)] = 0
 
     def check(self, task: Task) -> None:
-        if task.outputs < 2:
+        if task.classifies and task.outputs < 2:
             raise ValueError(
                 f"FedLsa sets classes apart, which takes two or more, but the task has {task.outputs}; choose another method"
             )

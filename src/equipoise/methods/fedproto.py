@@ -9,7 +9,6 @@ Here with averaged models, as in https://github.com/WenkeHuang/MarsFL.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -35,7 +34,7 @@ class FedProto(Method):
 
     paper = "Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022; with averaged models"
     family, year, fairness, passes = "features", 2022, "none", "E·T + F"
-    needs_classes: ClassVar[bool] = True
+    needs = ("classes",)
 
     # weight of the distance to the prototypes; 0: FedAvg, without prototypes
     lambda_proto: NonNegative = 1.0

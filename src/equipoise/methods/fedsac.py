@@ -46,10 +46,8 @@ class FedSAC(Method):
         "E·T, and (units + 1)·V every 10 rounds; once rounds·E·T + K·V",
     )
     reconstruction: ClassVar[bool] = True
-    needs = ("units",)
+    needs = ("classes", "units", "validation")
     exchanges = "1; once 1"
-    needs_validation = True
-    needs_classes = True
 
     beta: NonNegative = 2.0  # how much more the accurate get; 0: everybody gets the whole model
     # which units are bought first: the least important, or the most

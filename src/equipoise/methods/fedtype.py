@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Gt, Lt
@@ -46,7 +46,7 @@ class FedType(Method):
         "none",
         "2E·T + 2E·F, and 2 passes over the client's validation data",
     )
-    needs_classes: ClassVar[bool] = True
+    needs = ("classes",)
 
     # share of calibration samples whose label may lie outside of the sets
     alpha: Annotated[float, Gt(0), Lt(1)] = 0.1

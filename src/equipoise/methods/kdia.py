@@ -41,7 +41,6 @@ class KDIA(Method):
 
     paper = "Ma, Tackling Data Heterogeneity in Federated Learning through Knowledge Distillation with Inequitable Aggregation"
     family, year, fairness, passes = "distillation", 2025, "participation", "E·T + F"
-    needs = ("classes", "head")
     composable_update: ClassVar[bool] = True
 
     lambda_kd: NonNegative = 0.5  # weight of the distillation from the teacher; 0: without it
@@ -67,6 +66,11 @@ class KDIA(Method):
     gen_decay: NonNegative = 1e-5  # its weight decay
     # quick: at most 50 steps of the generator in each round
     preset: Literal["paper", "quick"] = "paper"
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """A head, and class labels unless only the teacher is used."""
+        return ("classes", "head") if self.lambda_kd or self.lambda_gen else ("head",)
 
     def check(self, task: Task) -> None:
         if not task.classifies and (self.lambda_kd or self.lambda_gen):

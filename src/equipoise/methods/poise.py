@@ -80,7 +80,7 @@ class Poise(Method):
         self.learn_alone(client, down)
         return super().client(client, down)
 
-    def alongside(self, server: Server, state: State, cohort: Cohort) -> State:
+    def after_round_guest(self, server: Server, state: State, cohort: Cohort) -> State:
         cohort.run(self.learn_alone)
         return state
 

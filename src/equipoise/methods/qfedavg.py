@@ -29,7 +29,7 @@ class QFedAvg(Method):
     family, year, fairness, passes = "aggregation", 2020, "even accuracy", "E·T + F"
     composable_weights: ClassVar[bool] = True
     # 1 / learning rate stands for the Lipschitz constant of the losses' gradients
-    needs_plain_sgd: ClassVar[bool] = True
+    needs = ("sgd",)
 
     # how much fairness counts; the higher, the more the worst-served client decides
     q: NonNegative = 0.1

@@ -7,7 +7,6 @@ International Conference on Machine Learning (ICML), PMLR 119, pages 5132-5143, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -27,7 +26,7 @@ class Scaffold(Method):
 
     paper = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020, Algorithm 1"
     family, year, fairness, passes = "drift", 2020, "none", "E·T"
-    needs_plain_sgd: ClassVar[bool] = True
+    needs = ("sgd",)
 
     server_rate: Positive = 1.0  # global step size
 

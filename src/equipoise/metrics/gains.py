@@ -129,11 +129,17 @@ def gain_in(metric: str, alone: float, together: float, total: int) -> Gain | No
     counts = [value * total for value in (alone, together)]
     if metric != "accuracy" or total < 1 or not np.isfinite(counts).all():
         return None
-    right = [round(count) for count in counts]
+    right_alone, right_together = (round(count) for count in counts)
     # an accuracy of other samples than these
-    if max(abs(count - whole) for count, whole in zip(counts, right, strict=True)) > 1e-3:
+    if (
+        max(
+            abs(count - whole)
+            for count, whole in zip(counts, (right_alone, right_together), strict=True)
+        )
+        > 1e-3
+    ):
         return None
-    return gain_from_counts(*right, total)
+    return gain_from_counts(right_alone, right_together, total)
 
 
 def _of_pairs(gained: int, lost: int, total: int, level: float) -> Gain:

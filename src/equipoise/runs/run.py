@@ -84,7 +84,16 @@ class Run:
 
     @property
     def last_round(self) -> int:
-        return min(max(0, self.store.last_round()), int(self.config["rounds"]))
+        """The last committed round of training; 0 before the first."""
+        rows = self.store.rows(
+            "select max(round) as last from rounds where round <= ?", (self.config["rounds"],)
+        )
+        return int(rows[0]["last"] or 0)
+
+    @property
+    def stopped_early(self) -> bool:
+        """True if a callback ended training before the last round of the experiment."""
+        return self.status == "finished" and self.last_round < self.config["rounds"]
 
     @cached_property
     def task(self) -> Task:

@@ -1,7 +1,8 @@
-"""Experiment trackers: the numbers of a run, as they come, to MLflow or TensorBoard.
+"""Experiment trackers: callbacks that send the numbers of a run to MLflow or TensorBoard.
 
-Every measurement goes under model/split/metric/client, with the mean over clients beside it, at the step of its round; weights under weight/client.
-The main metric of the main model also goes under main/mean and main/worst, so that runs of any metric and method can be laid side by side.
+Every measurement is sent under model/split/metric/client at the step of its round, with the mean
+over clients beside it; aggregation weights under weight/client. The main metric of the main model
+is also sent under main/mean and main/worst, so that runs of any method can be compared.
 """
 
 from __future__ import annotations
@@ -9,42 +10,124 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from equipoise.callbacks import Callback, RunStart
 from equipoise.experiment import ConfigurationError, Experiment, flat
 from equipoise.runs.summary import of_main
-from equipoise.storage.store import DATABASE, RoundRecord
-from equipoise.transports.base import Watcher
+from equipoise.storage.tables import RoundRecord
 from equipoise.validation.names import nearest
 
-Send = Callable[[int, Mapping[str, float]], None]
-MLFLOW_BATCH, MLFLOW_VALUE = (
-    1000,
-    500,
-)  # most metrics in one request, most characters of a parameter's value
-_REFUSED = re.compile(r"[^\w.\- :/]")  # signs that MLflow does not take in names
+MLFLOW_BATCH = 1000  # most metrics in one request
+MLFLOW_VALUE = 500  # most characters of a parameter's value
+_NOT_IN_MLFLOW_NAMES = re.compile(r"[^\w.\- :/]")
 
 
-@contextmanager
-def tracking(kind: str, wanted: Experiment, folder: Path, watcher: Watcher) -> Iterator[Watcher]:
-    """A watcher that also sends every round to a tracker; `kind` is mlflow or tensorboard."""
+def tracker(kind: str, experiment: Experiment) -> Callback:
+    """Return the callback that sends a run to a tracker.
+
+    Args:
+        kind: ``mlflow`` or ``tensorboard``.
+        experiment: The experiment whose settings are sent along.
+
+    Raises:
+        ConfigurationError: If the package is not installed or its store cannot be written.
+        ValueError: If there is no such tracker.
+    """
     if kind not in _TRACKERS:
         raise nearest("tracker", kind, list(_TRACKERS))
-    # the run will refuse this folder; nothing must be tracked, or written into it
-    if (folder / DATABASE).exists():
-        yield watcher
-        return
-    with _TRACKERS[kind](wanted, folder) as send:
+    return _TRACKERS[kind](experiment)
 
-        def on_round(record: RoundRecord) -> None:
-            send(record.round, numbers(record, wanted.evaluation.main))
-            watcher.on_round(record)
 
-        yield replace(watcher, on_round=on_round)
+class _Tracker(Callback):
+    """A tracker that takes numbers by name and step."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+
+    def send(self, step: int, values: Mapping[str, float]) -> None:
+        raise NotImplementedError
+
+    def on_round(self, record: RoundRecord) -> None:
+        self.send(record.round, numbers(record, self.experiment.evaluation.main))
+
+
+class TensorBoard(_Tracker):
+    """Writes event files to the folder ``tensorboard`` of the run."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        super().__init__(experiment)
+        try:
+            from torch.utils.tensorboard.writer import SummaryWriter
+        except ImportError:
+            raise _missing("tensorboard") from None
+        self.make_writer: Callable[[str], Any] = SummaryWriter
+
+    def on_start(self, start: RunStart) -> None:
+        self.writer = self.make_writer(str(start.folder / "tensorboard"))
+        lines = (f"    {key}: {value}" for key, value in parameters(self.experiment).items())
+        self.writer.add_text("experiment", "\n".join(lines))
+
+    def send(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+        self.writer.flush()
+
+    def on_end(self, folder: Path, error: BaseException | None) -> None:
+        self.writer.close()
+
+
+class MLflow(_Tracker):
+    """Creates one MLflow run in the experiment ``equipoise/DATA``."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        super().__init__(experiment)
+        try:
+            from mlflow.exceptions import MlflowException
+            from mlflow.tracking import MlflowClient
+        except ImportError:
+            raise _missing("mlflow") from None
+        try:
+            self.client = MlflowClient()
+            name = f"equipoise/{experiment.data.name}"
+            known = self.client.get_experiment_by_name(name)
+            self.experiment_id = (
+                self.client.create_experiment(name) if known is None else known.experiment_id
+            )
+        except MlflowException as error:
+            raise ConfigurationError(
+                f"--track mlflow: {error}; set MLFLOW_TRACKING_URI to a store that MLflow can write"
+            ) from error
+
+    def on_start(self, start: RunStart) -> None:
+        from mlflow.entities import Param
+
+        run = self.client.create_run(self.experiment_id, run_name=start.folder.name)
+        self.run_id = run.info.run_id
+        settings = [
+            Param(key, str(value)[:MLFLOW_VALUE])
+            for key, value in parameters(self.experiment).items()
+        ]
+        self.client.log_batch(self.run_id, params=settings)
+
+    def send(self, step: int, values: Mapping[str, float]) -> None:
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        metrics = [
+            Metric(_NOT_IN_MLFLOW_NAMES.sub("_", key), value, now, step)
+            for key, value in values.items()
+        ]
+        for start in range(0, len(metrics), MLFLOW_BATCH):
+            self.client.log_batch(self.run_id, metrics=metrics[start : start + MLFLOW_BATCH])
+
+    def on_end(self, folder: Path, error: BaseException | None) -> None:
+        status = "FINISHED"
+        if error is not None:
+            status = "FAILED" if isinstance(error, Exception) else "KILLED"
+        self.client.set_terminated(self.run_id, status)
 
 
 def numbers(record: RoundRecord, main: str | None = None) -> dict[str, float]:
@@ -81,68 +164,6 @@ def numbers(record: RoundRecord, main: str | None = None) -> dict[str, float]:
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
-@contextmanager
-def _tensorboard(wanted: Experiment, folder: Path) -> Iterator[Send]:
-    try:
-        from torch.utils.tensorboard.writer import SummaryWriter
-    except ImportError:
-        raise _missing("tensorboard") from None
-    with SummaryWriter(str(folder / "tensorboard")) as writer:
-        settings = "\n".join(f"    {key}: {value}" for key, value in parameters(wanted).items())
-        writer.add_text("experiment", settings)
-
-        def send(step: int, values: Mapping[str, float]) -> None:
-            for name, value in values.items():
-                writer.add_scalar(name, value, step)
-            writer.flush()
-
-        yield send
-
-
-@contextmanager
-def _mlflow(wanted: Experiment, folder: Path) -> Iterator[Send]:
-    try:
-        from mlflow.entities import Metric, Param
-        from mlflow.exceptions import MlflowException
-        from mlflow.tracking import MlflowClient
-    except ImportError:
-        raise _missing("mlflow") from None
-    try:
-        client = MlflowClient()
-        name = f"equipoise/{wanted.data.name}"
-        known = client.get_experiment_by_name(name)
-        run = client.create_run(
-            known.experiment_id if known is not None else client.create_experiment(name),
-            run_name=folder.name,
-        )
-        settings = [
-            Param(key, str(value)[:MLFLOW_VALUE]) for key, value in parameters(wanted).items()
-        ]
-        client.log_batch(run.info.run_id, params=settings)
-    except MlflowException as error:
-        raise ConfigurationError(
-            f"--track mlflow: {error}; set MLFLOW_TRACKING_URI to a store that MLflow can write"
-        ) from error
-
-    def send(step: int, values: Mapping[str, float]) -> None:
-        now = int(time.time() * 1000)
-        metrics = [
-            Metric(_REFUSED.sub("_", key), value, now, step) for key, value in values.items()
-        ]
-        for start in range(0, len(metrics), MLFLOW_BATCH):
-            client.log_batch(run.info.run_id, metrics=metrics[start : start + MLFLOW_BATCH])
-
-    status = "FAILED"
-    try:
-        yield send
-        status = "FINISHED"
-    except KeyboardInterrupt:
-        status = "KILLED"
-        raise
-    finally:
-        client.set_terminated(run.info.run_id, status)
-
-
 def parameters(wanted: Experiment) -> dict[str, Any]:
     """The configuration with dotted keys."""
     return flat(wanted.model_dump(mode="json"))
@@ -154,7 +175,7 @@ def _missing(name: str) -> ConfigurationError:
     )
 
 
-_TRACKERS: dict[str, Callable[[Experiment, Path], Any]] = {
-    "mlflow": _mlflow,
-    "tensorboard": _tensorboard,
+_TRACKERS: dict[str, Callable[[Experiment], Callback]] = {
+    "mlflow": MLflow,
+    "tensorboard": TensorBoard,
 }

@@ -168,7 +168,9 @@ def no_foreign_data(case: Case) -> None:
         client: {*federation.train[k].tolist(), *federation.validation[k].tolist()}
         for k, client in enumerate(federation.ids)
     }
-    judged = set(federation.server_validation.tolist()) if case.method.needs_validation else set()
+    judged = (
+        set(federation.server_validation.tolist()) if "validation" in case.method.needs else set()
+    )
     looked: set[str | None] = set()
 
     def look(given: Mapping[str, Any]) -> None:

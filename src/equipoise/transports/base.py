@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
+from equipoise.callbacks import CallbackList, ClientProgress
 from equipoise.data.roster import Roster
 from equipoise.records import Down, Record, Up, read, write
 from equipoise.storage.files import in_subfolder, place
@@ -102,15 +103,24 @@ class Interrupted(Exception):
 
 
 @dataclass
-class Watcher:
-    """What a run tells to whoever watches, and how it learns that it should stop; the defaults say nothing."""
+class Monitor:
+    """Reports a transport's progress to callbacks, and says if the user asked to stop."""
 
-    on_start: Callable[[int, int], None] = lambda first, rounds: None
-    on_clients: Callable[[str, int, int], None] = lambda step, done, total: None
-    on_round: Callable[[Any], None] = lambda record: None
+    callbacks: CallbackList = field(default_factory=CallbackList)
     interrupted: Callable[[], bool] = lambda: False
-    # what happened where, "clients@NODE" say; the record of the round takes it
+    # Events by place, such as "clients@NODE"; the record of the round takes them.
     by_place: Counter[str] = field(default_factory=Counter)
+
+    def on_clients(self, step: str, done: int, total: int) -> None:
+        """Report that so many clients of an exchange have answered."""
+        if not self.callbacks.callbacks:
+            return
+        by_node = {}
+        for event, count in self.by_place.items():
+            kind, _, node = event.partition("@")
+            if kind == "clients":
+                by_node[node] = float(count)
+        self.callbacks.on_client(ClientProgress(step, done, total, by_node))
 
 
 class Transport(Protocol):
@@ -123,7 +133,7 @@ class Transport(Protocol):
         """How many clients are at work at a time."""
         ...
 
-    def open(self, job: Job, files: Path, watcher: Watcher) -> Roster:
+    def open(self, job: Job, files: Path, monitor: Monitor) -> Roster:
         """Start or connect; refuse in one sentence what cannot run. `files` is the run's folder of files, which may not exist yet."""
         ...
 

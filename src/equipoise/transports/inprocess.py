@@ -16,10 +16,10 @@ from equipoise.transports.base import (
     ClientError,
     Interrupted,
     Job,
+    Monitor,
     Reply,
     Request,
     StateRef,
-    Watcher,
     put_to_file,
     timed_out_reply,
     with_file,
@@ -42,8 +42,8 @@ class InProcess:
         self.performer: ClientExecutor | None = None
         self.warned = False
 
-    def open(self, job: Job, files: Path, watcher: Watcher) -> Roster:
-        self.files, self.watcher = files, watcher
+    def open(self, job: Job, files: Path, monitor: Monitor) -> Roster:
+        self.files, self.monitor = files, monitor
         self.performer = ClientExecutor(
             job, self.federation, self.states(files), self.wanted, files
         )
@@ -58,10 +58,10 @@ class InProcess:
             self.warned = True
         replies: list[Reply] = []
         for request in requests:
-            if self.watcher.interrupted():
+            if self.monitor.interrupted():
                 raise Interrupted
             replies.append(self._one(request, deadline))
-            self.watcher.on_clients(request.step, len(replies), len(requests))
+            self.monitor.on_clients(request.step, len(replies), len(requests))
         return replies
 
     def _one(self, request: Request, deadline: float | None) -> Reply:
@@ -104,8 +104,8 @@ class Separated(Loopback):
     def states(self, files: Path) -> States:
         return FileStates(self.disk)
 
-    def open(self, job: Job, files: Path, watcher: Watcher) -> Roster:
-        roster = super().open(Job.of(job.text()), files, watcher)
+    def open(self, job: Job, files: Path, monitor: Monitor) -> Roster:
+        roster = super().open(Job.of(job.text()), files, monitor)
         assert self.performer is not None
         self.performer.disk = None  # not the server's
         return Roster.of(_travelled(Record(roster.record())))

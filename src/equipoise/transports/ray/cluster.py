@@ -26,9 +26,9 @@ from equipoise.transports import wire
 from equipoise.transports.base import (
     Interrupted,
     Job,
+    Monitor,
     Reply,
     Request,
-    Watcher,
     put_to_file,
     timed_out_reply,
 )
@@ -85,13 +85,13 @@ class Cluster:
         assert self.crew is not None
         return self.crew
 
-    def open(self, job: Job, files: Path, watcher: Watcher) -> Roster:
+    def open(self, job: Job, files: Path, monitor: Monitor) -> Roster:
         if self.wanted.local is not None:
             raise ConfigurationError(
                 f"--cluster: expected an experiment that other machines can rebuild, but {self.wanted.local}; "
                 "move it to a module that can be imported and name it as package.module:name"
             )
-        self.watcher, self.files = watcher, files
+        self.monitor, self.files = monitor, files
         self.ray, self.address, self.own = connected(self.address, self.trust_network)
         self.states = References(self.ray, files)
         self.roster = roster_of(self.federation)
@@ -105,7 +105,7 @@ class Cluster:
         work, self.federation = work_of(
             self.ray, self.wanted, job, self.federation, self.roster, self.store / 2
         )
-        self.crew = Crew(self.ray, self.address, work, watcher, resume)
+        self.crew = Crew(self.ray, self.address, work, monitor, resume)
         self.crew.look()
         if not self.crew.lanes:
             raise ConfigurationError(self.crew.reason())
@@ -118,7 +118,7 @@ class Cluster:
         while any(not lane.ready for lane in self._crew.lanes) and not (
             first and time.monotonic() - first > START_DEADLINE / 4
         ):
-            if self.watcher.interrupted():
+            if self.monitor.interrupted():
                 raise Interrupted
             if not first and any(lane.ready for lane in self._crew.lanes):
                 first = time.monotonic()
@@ -145,7 +145,7 @@ class Cluster:
         self.exchanges += 1
         going = self._going(requests)
         while len(going.replies) < len(requests):
-            if self.watcher.interrupted():
+            if self.monitor.interrupted():
                 raise Interrupted
             self._hand_out(going)
             self._turn(going, deadline)
@@ -312,13 +312,13 @@ class Cluster:
             self.largest, reply.bytes, reply.state.bytes if reply.state is not None else 0
         )
         spent = {"clients": 1, "seconds": reply.seconds, "bytes": reply.bytes}
-        self.watcher.by_place.update(
+        self.monitor.by_place.update(
             {f"{what}@{lane.node.name}": value for what, value in spent.items()}
         )
         going.replies[number] = self.states.kept(
             put_to_file(reply, request, self.files), state, reference
         )
-        self.watcher.on_clients(request.step, len(going.replies), len(going.pending))
+        self.monitor.on_clients(request.step, len(going.replies), len(going.pending))
 
     # Losses.
 
@@ -392,7 +392,7 @@ class Cluster:
                     f"the cluster at {self.address} has had no node for this work for {LOST_DEADLINE:.0f} s; what is done is kept: "
                     f"with nodes again, {self._crew.resume}"
                 )
-            if self.watcher.interrupted():
+            if self.monitor.interrupted():
                 raise Interrupted
             time.sleep(0.5)
             self._crew.look()

@@ -13,7 +13,7 @@ from typing import Any
 
 from equipoise.experiment import ConfigurationError
 from equipoise.storage.store import RunError
-from equipoise.transports.base import Watcher
+from equipoise.transports.base import Monitor
 from equipoise.transports.ray.actor import Actor, kind
 from equipoise.transports.ray.work import Work
 
@@ -67,12 +67,12 @@ class Lane:
 class Crew:
     """An actor on every core of every node that can do the work."""
 
-    def __init__(self, ray: Any, address: str, work: Work, watcher: Watcher, resume: str) -> None:
-        self.ray, self.address, self.work, self.watcher, self.resume = (
+    def __init__(self, ray: Any, address: str, work: Work, monitor: Monitor, resume: str) -> None:
+        self.ray, self.address, self.work, self.monitor, self.resume = (
             ray,
             address,
             work,
-            watcher,
+            monitor,
             resume,
         )
         self.nodes: dict[str, Node] = {}
@@ -172,7 +172,7 @@ class Crew:
             self.drop(lane)
 
     def _event(self, kind: str, node: Node, sentence: str) -> None:
-        self.watcher.by_place[f"{kind}@{node.name}"] += 1
+        self.monitor.by_place[f"{kind}@{node.name}"] += 1
         log.warning("node %s %s", node.name, sentence)
 
     def _check_head(self) -> None:

@@ -27,9 +27,9 @@ from equipoise.transports import wire
 from equipoise.transports.base import (
     Interrupted,
     Job,
+    Monitor,
     Reply,
     Request,
-    Watcher,
     timed_out_reply,
     with_file,
 )
@@ -88,11 +88,11 @@ class Workers:
     def __init__(self, pool: processes.Pool, federation: Federation) -> None:
         self.pool, self.federation = pool, federation
         self.lanes = pool.count
-        self.watcher = Watcher()
+        self.monitor = Monitor()
         self.workers: list[_Worker] = []
 
-    def open(self, job: Job, files: Path, watcher: Watcher) -> Roster:
-        self.watcher, self.files = watcher, files
+    def open(self, job: Job, files: Path, monitor: Monitor) -> Roster:
+        self.monitor, self.files = monitor, files
         self.roster = roster_of(self.federation)
         self.killed_for_memory = processes.out_of_memory_kills()
         self.pool.begin()
@@ -139,7 +139,7 @@ class Workers:
             for worker in self.workers:
                 selector.register(worker.started.connection, selectors.EVENT_READ, worker)
             while len(going.replies) < len(requests):
-                if self.watcher.interrupted():
+                if self.monitor.interrupted():
                     raise Interrupted
                 for worker in self.workers:
                     while worker.ready and len(worker.asked) < ahead and going.waiting:
@@ -191,7 +191,7 @@ class Workers:
             going.replies[number] = with_file(
                 wire.reply_of(message["reply"], message["up"]), self.files
             )
-            self.watcher.on_clients(
+            self.monitor.on_clients(
                 going.pending[number].step, len(going.replies), len(going.pending)
             )
         now = time.monotonic()

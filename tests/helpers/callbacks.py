@@ -1,0 +1,34 @@
+"""A callback made of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from equipoise.callbacks import Callback, ClientProgress, RunStart
+
+
+class Calling(Callback):
+    """Calls the functions it is given; those that are missing do nothing."""
+
+    def __init__(
+        self,
+        on_start: Callable[[RunStart], Any] | None = None,
+        on_client: Callable[[ClientProgress], Any] | None = None,
+        on_round: Callable[[Any], Any] | None = None,
+        on_end: Callable[[Path, BaseException | None], Any] | None = None,
+    ) -> None:
+        self.start, self.client, self.round, self.end = on_start, on_client, on_round, on_end
+
+    def on_start(self, start: RunStart) -> Any:
+        return self.start and self.start(start)
+
+    def on_client(self, progress: ClientProgress) -> Any:
+        return self.client and self.client(progress)
+
+    def on_round(self, record: Any) -> Any:
+        return self.round and self.round(record)
+
+    def on_end(self, folder: Path, error: BaseException | None) -> Any:
+        return self.end and self.end(folder, error)
