@@ -121,7 +121,7 @@ def test_all_images_are_dealt_only_if_asked_for(root: Path) -> None:
         (["a/b/c"], "three folders deep"),
         (["a/b/c/d"], "no images found"),
         (["a/train/c", "a/test/c", "b/test/c"], "site 'b' has no training images"),
-        (["boston/ cat"], "the class ' cat': .*rename it"),
+        (["boston/ cat"], "the label ' cat': .*rename it"),
         ([""], "6 lie in .* itself"),
     ],
 )

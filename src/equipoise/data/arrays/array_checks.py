@@ -73,7 +73,10 @@ def check_sites(arrays: Mapping[str, np.ndarray]) -> None:
     Raises:
         ValueError: It names sites of both kinds and how to bring them to one.
     """
-    images = {site: x for site, x in arrays.items() if x.ndim > 2 and x.size}
+    numbers = {site: x for site, x in arrays.items() if x.dtype.kind in "biuf"}
+    if len(numbers) < len(arrays):
+        return  # text is refused by whoever reads one array
+    images = {site: x for site, x in numbers.items() if x.ndim > 2 and x.size}
     types: dict[str, list[str]] = {}
     for site, x in images.items():
         kind = "fractions" if x.dtype.kind == "f" else str(x.dtype)

@@ -264,7 +264,7 @@ def _with_layout(path: Path, files: Sequence[Path]) -> ImageFolder:
         parts,
     )
     for name in found.classes:
-        checked_name(name, f"{path}: the class")
+        checked_name(name, f"{path}: the label")
     for name in sorted(set(found.sites or ())):
         checked_name(name, f"{path}: the site")
     _check_parts(found)
