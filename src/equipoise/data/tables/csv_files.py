@@ -145,18 +145,17 @@ def is_missing(cell: str) -> bool:
 def cells_as_text(values: np.ndarray) -> np.ndarray:
     """Cells as text; a whole number reads the same whether its file kept it as 3 or 3.0."""
     if values.dtype.kind == "f":
-        return np.array(
-            [
-                ""
-                if np.isnan(v)
-                else str(int(v))
-                if v == np.floor(v) and np.isfinite(v)
-                else str(v)
-                for v in values
-            ],
-            dtype=np.str_,
-        )
+        # Few different numbers are usual here, and each is written once.
+        distinct, places = np.unique(values, return_inverse=True)
+        texts = np.array([_number_as_text(value) for value in distinct.tolist()], dtype=np.str_)
+        return np.asarray(texts[places.reshape(values.shape)]) if values.size else texts
     return values.astype(np.str_)
+
+
+def _number_as_text(value: float) -> str:
+    if np.isnan(value):
+        return ""
+    return str(int(value)) if np.isfinite(value) and value == np.floor(value) else str(value)
 
 
 def row_lines(file: Path) -> list[int]:

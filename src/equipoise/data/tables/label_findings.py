@@ -6,22 +6,24 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
-
-import numpy as np
-import yaml
 
 from equipoise.data.findings import Finding
 from equipoise.data.tables.csv_files import cells_as_text, column_of, is_missing
-from equipoise.data.tables.labels import Columns, class_words, label_gaps, read_labels
+from equipoise.data.tables.finding_text import (
+    Columns,
+    Counts,
+    as_yaml,
+    codings,
+    in_quotes,
+    in_rows,
+    some,
+    total_of,
+)
+from equipoise.data.tables.labels import class_words, label_gaps, read_labels
 from equipoise.validation.names import quoted
 
 YES = frozenset({"1", "yes", "y", "true", "t", "ja", "j", "oui", "si", "sí", "positive", "pos"})
 NO = frozenset({"0", "no", "n", "false", "f", "nein", "non", "negative", "neg"})
-_SHOWN = 5
-
-# How many rows of a site have each value.
-Counts = Mapping[str, Counter[str]]
 
 
 def find_in_labels(
@@ -49,7 +51,7 @@ def find_in_labels(
         *_merged(columns, labels, label, files),
         *_shifted(classes, label, files),
         *_words(written, label, task),
-        *nearly_equal(classes, label, f'the label column "{label}": the classes', named),
+        *nearly_equal(classes, label, f"the label column {in_quotes(label)}: the classes", named),
     ]
 
 
@@ -77,8 +79,8 @@ def split_classes(classes: Counts, label: str, files: Mapping[str, str]) -> list
     names = {site: set(counts) for site, counts in classes.items() if counts}
     key, certain = _meaning(names)
     mapping = _mapping(classes, key, _apart)
-    shown = _codings(names, files)
-    start = f'the label column "{label}" is coded differently between sites: {shown}.'
+    shown = codings(names, files)
+    start = f"the label column {in_quotes(label)} is coded differently between sites: {shown}."
     if mapping:
         repair = {"values": {label: mapping}}
         sure = "" if certain else " if that is what they mean"
@@ -91,9 +93,9 @@ def split_classes(classes: Counts, label: str, files: Mapping[str, str]) -> list
     words = [site for site in names if all(map(_is_word, names[site]))]
     if numbers and words:
         unknown = sorted(set().union(*(names[site] for site in words)))
-        example = f"values: {{{label}: {{{', '.join(f'{name}: ...' for name in unknown)}}}}}"
+        example = as_yaml({"values": {label: dict.fromkeys(unknown, "...")}})
         known = sorted(set().union(*(names[site] for site in numbers)))
-        message = f"{start} Say in the schema which of {_some(known)} each word is: {example}"
+        message = f"{start} Say in the schema which of {some(known)} each word is: {example}"
         return [Finding(message, label, tuple(words))]
     return []
 
@@ -122,7 +124,7 @@ def nearly_equal(
             continue
         best = max(group, key=lambda name: (total[name], name))
         repair = {"values": {column: {name: best for name in group if name != best}}}
-        shown = " and ".join(f"{quoted(name)} ({_rows(total[name])})" for name in group)
+        shown = " and ".join(f"{quoted(name)} ({in_rows(total[name])})" for name in group)
         found.append(
             Finding(
                 f"{what} {shown} are nearly equal but count as different; write them alike, "
@@ -149,25 +151,13 @@ def missing_labels(gaps: Sequence[str], label: str, rows: int, words: Iterable[s
     """
     more = f" and {rows - len(gaps)} more" if rows > len(gaps) else ""
     have = "1 row has" if rows == 1 else f"{rows} rows have"
-    message = f'{have} no value in the label column "{label}" ({"; ".join(gaps)}{more}). '
+    message = f"{have} no value in the label column {in_quotes(label)} ({'; '.join(gaps)}{more}). "
     message += "Every row needs a label: fill in the missing cells"
     named = sorted(word for word in words if word)
     if named:
         example = as_yaml({"values": {label: {named[0]: "name of the class"}}})
         message += f"; if {quoted(named[0])} is a class, name it in the schema: {example}"
     return message
-
-
-def as_yaml(repair: Mapping[str, Any]) -> str:
-    """Return a fragment of a schema on one line.
-
-    >>> as_yaml({"values": {"sex": {"no": "0"}}})
-    "values: {sex: {'no': '0'}}"
-    """
-    text = yaml.safe_dump(
-        dict(repair), default_flow_style=True, width=10**6, sort_keys=False, allow_unicode=True
-    )
-    return text.strip()[1:-1]
 
 
 def is_number(text: str) -> bool:
@@ -254,12 +244,12 @@ def _merged(
         if len(places) < 2:
             continue
         shown = " and ".join(
-            f"{quoted(written)} ({_some(sorted(where))})"
+            f"{quoted(written)} ({some(sorted(where))})"
             for written, where in sorted(places.items())
         )
         repair = {"values": {label: {written: name for written in places if written != name}}}
         message = (
-            f'the label column "{label}": {shown} are read as one class, {quoted(name)}. If codings '
+            f"the label column {in_quotes(label)}: {shown} are read as one class, {quoted(name)}. If codings "
             f"differ between sites, that is right: {as_yaml(repair)}; if not, map them to "
             "different names"
         )
@@ -282,10 +272,11 @@ def _shifted(classes: Counts, label: str, files: Mapping[str, str]) -> list[Find
         return []
     if not all(map(is_number, every)):
         return []
+    site, own = next(iter(names.items()))
+    example = as_yaml({"sites": {site: {"values": {label: dict.fromkeys(sorted(own), "...")}}}})
     message = (
-        f'the label column "{label}" has two classes at every site, but not the same: '
-        f"{_codings(names, files)}. If they mean the same, map them for one site in the schema: "
-        f"sites: {{{next(iter(names))}: {{values: {{{label}: {{...}}}}}}}}"
+        f"the label column {in_quotes(label)} has two classes at every site, but not the same: "
+        f"{codings(names, files)}. If they mean the same, map them in the schema: {example}"
     )
     return [Finding(message, label)]
 
@@ -299,7 +290,7 @@ def _words(written: Counts, label: str, task: str | None) -> list[Finding]:
     for word in sorted(class_words(counts, task)):
         repair = {"missing": {label: [word]}}
         message = (
-            f'the label column "{label}": {quoted(word)} ({_rows(counts[word])}) is read as a class '
+            f"the label column {in_quotes(label)}: {quoted(word)} ({in_rows(counts[word])}) is read as a class "
             f"because it is frequent; if it means that the label is unknown: {as_yaml(repair)}"
         )
         found.append(Finding(message, label, repair=repair))
@@ -311,17 +302,6 @@ def _mapped(finding: Finding, label: str) -> set[str]:
     return {*mapping, *mapping.values()}
 
 
-def _codings(names: Mapping[str, set[str]], files: Mapping[str, str]) -> str:
-    """Return which values which files have, in words."""
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for site, own in names.items():
-        groups.setdefault(tuple(sorted(own)), []).append(files[site])
-    return "; ".join(
-        f"{_some(list(map(quoted, own)))} in {_some(sorted(set(where)))}"
-        for own, where in groups.items()
-    )
-
-
 def _loose(name: str) -> str:
     """Return a name without case, spaces and signs, but with those that change a meaning."""
     text = unicodedata.normalize("NFC", name).casefold()
@@ -330,29 +310,3 @@ def _loose(name: str) -> str:
 
 def _is_word(name: str) -> bool:
     return not any(map(str.isdigit, name)) and not is_missing(name)
-
-
-def _rows(number: int) -> str:
-    return "1 row" if number == 1 else f"{number} rows"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
-
-
-def total_of(counts: Counts) -> Counter[str]:
-    """Return how many rows of all sites have each value."""
-    total: Counter[str] = Counter()
-    for own in counts.values():
-        total.update(own)
-    return total
-
-
-def counts_of(columns: Columns) -> dict[str, Counter[str]]:
-    """Return how many rows of each site have each value of a column; gaps are left out."""
-    found = {}
-    for site, cells in columns.items():
-        counts = Counter(map(str, cells_as_text(np.asarray(cells))))
-        found[site] = Counter({text: n for text, n in counts.items() if not is_missing(text)})
-    return found

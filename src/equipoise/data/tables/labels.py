@@ -16,11 +16,10 @@ from equipoise.data.tables.csv_files import (
     is_missing,
     numbers_if_all,
 )
+from equipoise.data.tables.finding_text import Columns
 
 # The share of rows from which on `none`, `na` or `null` is a class and not a gap.
 FREQUENT = 0.05
-
-Columns = Mapping[str, np.ndarray]  # one column of each site
 
 
 def read_labels(
