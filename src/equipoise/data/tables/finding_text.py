@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,7 +26,12 @@ def as_yaml(repair: Mapping[str, Any]) -> str:
     "values: {sex: {'no': '0'}}"
     """
     text = yaml.safe_dump(
-        dict(repair), default_flow_style=True, width=10**6, sort_keys=False, allow_unicode=True
+        dict(repair),
+        default_flow_style=True,
+        width=10**6,
+        sort_keys=False,
+        # Names that look alike are written with escapes.
+        allow_unicode=unicodedata.is_normalized("NFC", str(repair)),
     )
     return text.strip()[1:-1].replace("'...'", "...")
 
@@ -33,6 +39,11 @@ def as_yaml(repair: Mapping[str, Any]) -> str:
 def in_quotes(name: str) -> str:
     """Return a name in double quotes, without control characters."""
     return f'"{quoted(name)[1:-1]}"'
+
+
+def as_value(text: str) -> str:
+    """Return a value in quotes; letters in a form that looks like another one are escaped."""
+    return quoted(text) if unicodedata.is_normalized("NFC", text) else ascii(text)
 
 
 def some(names: Sequence[str]) -> str:
@@ -56,7 +67,7 @@ def codings(names: Mapping[str, set[str]], files: Mapping[str, str]) -> str:
     for site, own in names.items():
         groups.setdefault(tuple(sorted(own)), []).append(files[site])
     return "; ".join(
-        f"{some(list(map(quoted, own)))} in {some(sorted(set(where)))}"
+        f"{some(list(map(as_value, own)))} in {some(sorted(set(where)))}"
         for own, where in list(groups.items())[:_SHOWN]
     )
 

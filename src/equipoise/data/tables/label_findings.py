@@ -12,6 +12,7 @@ from equipoise.data.tables.csv_files import cells_as_text, column_of, is_missing
 from equipoise.data.tables.finding_text import (
     Columns,
     Counts,
+    as_value,
     as_yaml,
     codings,
     in_quotes,
@@ -24,6 +25,8 @@ from equipoise.validation.names import quoted
 
 YES = frozenset({"1", "yes", "y", "true", "t", "ja", "j", "oui", "si", "sí", "positive", "pos"})
 NO = frozenset({"0", "no", "n", "false", "f", "nein", "non", "negative", "neg"})
+
+LOOK_ALIKE = "Some look alike but have other characters (Unicode NFC and NFD)."
 
 
 def find_in_labels(
@@ -84,8 +87,9 @@ def split_classes(classes: Counts, label: str, files: Mapping[str, str]) -> list
     if mapping:
         repair = {"values": {label: mapping}}
         sure = "" if certain else " if that is what they mean"
+        alike = "" if _looks_different(mapping) else f" {LOOK_ALIKE}"
         message = (
-            f"{start} As they stand they would be {len(set().union(*names.values()))} classes; "
+            f"{start}{alike} As they stand they would be {len(set().union(*names.values()))} classes; "
             f"map them in the schema{sure}: {as_yaml(repair)}"
         )
         return [Finding(message, label, repair=repair, certain=certain)]
@@ -122,16 +126,17 @@ def nearly_equal(
     for group in groups.values():
         if len(group) < 2:
             continue
+        one_text = len({unicodedata.normalize("NFC", name) for name in group}) == 1
         best = max(group, key=lambda name: (total[name], name))
         repair = {"values": {column: {name: best for name in group if name != best}}}
-        shown = " and ".join(f"{quoted(name)} ({in_rows(total[name])})" for name in group)
+        shown = " and ".join(f"{as_value(name)} ({in_rows(total[name])})" for name in group)
         found.append(
             Finding(
                 f"{what} {shown} are nearly equal but count as different; write them alike, "
                 f"or map them in the schema: {as_yaml(repair)}",
                 column,
                 repair=repair,
-                certain=len({unicodedata.normalize("NFC", name) for name in group}) == 1,
+                certain=one_text,
             )
         )
     return found
@@ -213,6 +218,10 @@ def _mapping(
     return mapping
 
 
+def _looks_different(mapping: Mapping[str, str]) -> bool:
+    return any(unicodedata.normalize("NFC", old) != new for old, new in mapping.items())
+
+
 def _apart(used: Sequence[set[str]]) -> bool:
     """Tell if two sites have no name of a group in common."""
     distinct = list(map(set, {frozenset(names) for names in used}))
@@ -239,22 +248,28 @@ def _merged(
         for written, name in set(zip(map(str, cells_as_text(cells)), map(str, names), strict=True)):
             if name and not is_missing(written):
                 spellings.setdefault(name, {}).setdefault(written, set()).add(files[site])
-    found = []
-    for name, places in sorted(spellings.items()):
-        if len(places) < 2:
-            continue
-        shown = " and ".join(
+    several = {name: places for name, places in sorted(spellings.items()) if len(places) > 1}
+    if not several:
+        return []
+    mapping = {
+        written: name for name, places in several.items() for written in places if written != name
+    }
+    shown = "; ".join(
+        " and ".join(
             f"{quoted(written)} ({some(sorted(where))})"
             for written, where in sorted(places.items())
         )
-        repair = {"values": {label: {written: name for written in places if written != name}}}
-        message = (
-            f"the label column {in_quotes(label)}: {shown} are read as one class, {quoted(name)}. If codings "
-            f"differ between sites, that is right: {as_yaml(repair)}; if not, map them to "
-            "different names"
-        )
-        found.append(Finding(message, label, repair=repair, certain=_apart(_used(places))))
-    return found
+        + f" as {quoted(name)}"
+        for name, places in list(several.items())[:5]
+    )
+    repair = {"values": {label: mapping}}
+    message = (
+        f"the label column {in_quotes(label)} is spelled in different ways, which are read as one "
+        f"class: {shown}. If sites only code it differently, that is right: {as_yaml(repair)}; "
+        "if not, map them to different names"
+    )
+    certain = all(_apart(_used(places)) for places in several.values())
+    return [Finding(message, label, repair=repair, certain=certain)]
 
 
 def _used(places: Mapping[str, set[str]]) -> list[set[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
@@ -15,6 +16,7 @@ from equipoise.validation.names import quoted
 LEAST = 10  # rows below which two sites are not compared
 COPIED = 0.9  # share of a site's rows in another site from which on it looks like a copy
 REPEATED = 0.01  # share of rows from which on repeated rows are named
+_COPY = re.compile(r"\(\d+\)|copy|copie|kopie", re.IGNORECASE)
 
 Table = Mapping[str, np.ndarray]
 
@@ -126,9 +128,11 @@ def _pairs_by_chance(table: Table) -> float:
 
 
 def _copy(site: str, other: str, shared: int, rows: int, files: Mapping[str, str]) -> Finding:
+    if _COPY.search(other) and not _COPY.search(site):
+        site, other = other, site
     message = (
         f"site {quoted(site)} ({files[site]}) looks like a copy of {quoted(other)} "
-        f"({files[other]}): {shared} of its {rows} different rows are rows of it. "
+        f"({files[other]}): {shared} of {rows} different rows are in both. "
         "Move the copy to another folder if it is no site of its own"
     )
     return Finding(message, sites=(site, other))

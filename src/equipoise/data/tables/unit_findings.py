@@ -34,9 +34,9 @@ UNITS = (
     Unit(88.42, "creatinine in umol/l and mg/dl", re.compile("crea|krea")),
     Unit(2.2046, "weight in lb and kg", re.compile("weight|wt|mass|gewicht")),
     Unit(2.54, "height in cm and inch", re.compile("height|waist|groesse|größe")),
-    Unit(10.0, "a factor of 10", re.compile("")),
-    Unit(100.0, "a factor of 100, such as m and cm", re.compile("")),
-    Unit(1000.0, "a factor of 1000, such as kg and g", re.compile("")),
+    Unit(10.0, "a power of ten, as for cm and mm", re.compile("")),
+    Unit(100.0, "a power of ten, as for m and cm", re.compile("")),
+    Unit(1000.0, "a power of ten, as for kg and g", re.compile("")),
 )
 FAHRENHEIT = Unit(1.8, "a temperature in Fahrenheit and Celsius", re.compile("temp|fever|fieber"))
 UNKNOWN = Unit(math.nan, "another unit", re.compile(""))
@@ -212,7 +212,8 @@ def _unit_finding(
     factor = float(f"{1 / unit.factor if larger else unit.factor:.6g}")
     repair = {"sites": {site: {"factors": {name: factor}} for site in sites}}
     example = as_yaml({"sites": dict(list(repair["sites"].items())[:5])})
-    return Finding(f"{start} This may be {unit.what}; if so: {example}", name, sites, repair)
+    message = f"{start} {unit.factor:g} is the factor of {unit.what}; if that is it: {example}"
+    return Finding(message, name, sites, repair)
 
 
 def _known_unit(ratio: float, doubt: float, name: str, apart: bool) -> Unit | None:
