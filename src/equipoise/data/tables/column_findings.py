@@ -73,9 +73,9 @@ def find_coding(columns: Columns, name: str, files: Mapping[str, str]) -> list[F
     other = _other_coding(counts, name, files)
     if other is not None:
         return [other]
-    if 2 * len(total) > sum(total.values()):
+    if sum(total.values()) >= ENOUGH and 2 * len(total) > sum(total.values()):
         return []  # names of rows, or free text
-    return nearly_equal(counts, name, f"column {in_quotes(name)}: the categories")
+    return nearly_equal(counts, name, f"column {quoted(name)}: the categories")
 
 
 def find_signs(columns: Columns, name: str, files: Mapping[str, str]) -> list[Finding]:
@@ -98,7 +98,7 @@ def find_signs(columns: Columns, name: str, files: Mapping[str, str]) -> list[Fi
     sign = Counter(found.values()).most_common(1)[0][0]
     where = [files[site] for site, cells in texts.items() if not found.keys().isdisjoint(cells)]
     start = (
-        f"column {in_quotes(name)} is not read as numbers because of {sign} in cells such as "
+        f"column {quoted(name)} is not read as numbers because of {sign} in cells such as "
         f"{', '.join(quoted(cell) for cell in list(found)[:3])} ({some(where)})"
     )
     if len(found) > MOST_MAPPED:
@@ -127,7 +127,7 @@ def find_kind(columns: Columns, name: str, files: Mapping[str, str]) -> list[Fin
     if len(finite) < ENOUGH or not (finite == np.floor(finite)).all():
         return []
     shown = ", ".join(f"{number:.0f}" for number in finite[:3])
-    start = f"column {in_quotes(name)} (values such as {shown} in {next(iter(files.values()))})"
+    start = f"column {quoted(name)} (values such as {shown} in {next(iter(files.values()))})"
     if _are_dates(finite):
         repair = _kind(name, "date", formats=["%Y%m%d"])
         message = f"{start} looks like dates; as numbers they are not days apart. "
@@ -182,7 +182,7 @@ def find_leak(columns: Columns, name: str, target: Target) -> list[Finding]:
         return []
     repair = _kind(name, "identifier")
     message = (
-        f"column {in_quotes(name)} {how} the label column {in_quotes(target.column)}: a model would "
+        f"column {quoted(name)} {how} the label column {in_quotes(target.column)}: a model would "
         f"copy it. If it is not known before the label is, leave it out: {as_yaml(repair)}"
     )
     return [Finding(message, name, repair=repair)]
@@ -204,7 +204,7 @@ def _find_shifted(columns: Columns, name: str, files: Mapping[str, str]) -> list
     if len(set().union(*values.values())) < 3:
         return []
     message = (
-        f"column {in_quotes(name)} has two values at every site, but not the same: {codings(values, files)}. "
+        f"column {quoted(name)} has two values at every site, but not the same: {codings(values, files)}. "
         f"If they mean the same, map them in the schema: {_example(values, name)}"
     )
     return [Finding(message, name)]
@@ -229,7 +229,7 @@ def _other_coding(counts: Counts, name: str, files: Mapping[str, str]) -> Findin
     mapping, certain = _category_mapping(set().union(*groups))
     if not mapping and not _numbers_against_words(groups):
         return None
-    start = f"column {in_quotes(name)} is coded differently between sites: {codings(names, files)}."
+    start = f"column {quoted(name)} is coded differently between sites: {codings(names, files)}."
     if not mapping:
         return Finding(f"{start} Map them in the schema: {_example(names, name)}", name)
     repair = {"values": {name: mapping}}

@@ -94,7 +94,7 @@ def split_classes(classes: Counts, label: str, files: Mapping[str, str]) -> list
         )
         return [Finding(message, label, repair=repair, certain=certain)]
     numbers = [site for site in names if all(map(is_number, names[site]))]
-    words = [site for site in names if all(map(_is_word, names[site]))]
+    words = [site for site in names if _are_words(names[site])]
     if numbers and words:
         unknown = sorted(set().union(*(names[site] for site in words)))
         example = as_yaml({"values": {label: dict.fromkeys(unknown, "...")}})
@@ -229,13 +229,17 @@ def _apart(used: Sequence[set[str]]) -> bool:
 
 
 def _usual_coding(classes: Counts) -> frozenset[str]:
-    """Return the names that most sites use, of equally many the ones with most rows."""
+    """Return the names that most sites use; of equally many numbers, then those with most rows."""
     sites: Counter[frozenset[str]] = Counter()
     rows: Counter[frozenset[str]] = Counter()
     for counts in classes.values():
         sites[frozenset(counts)] += 1
         rows[frozenset(counts)] += sum(counts.values())
-    return max(sites, key=lambda names: (sites[names], rows[names], sorted(names)))
+
+    def rank(names: frozenset[str]) -> tuple[int, bool, int, list[str]]:
+        return sites[names], all(map(is_number, names)), rows[names], sorted(names)
+
+    return max(sites, key=rank)
 
 
 def _merged(
@@ -323,5 +327,6 @@ def _loose(name: str) -> str:
     return re.sub(r"[^\w+<>=-]+|_|(?<=\w)-+(?=\w)", "", text) or name
 
 
-def _is_word(name: str) -> bool:
-    return not any(map(str.isdigit, name)) and not is_missing(name)
+def _are_words(names: set[str]) -> bool:
+    """Tell if no name has a digit, and they are not just a word for a gap."""
+    return not any(map(str.isdigit, "".join(names))) and not all(map(is_missing, names))

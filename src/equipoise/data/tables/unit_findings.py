@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from equipoise.data.findings import Finding
-from equipoise.data.tables.finding_text import as_yaml, in_quotes, in_rows, some
+from equipoise.data.tables.finding_text import as_yaml, in_rows, some
 from equipoise.validation.names import quoted
 
 LEAST = 20  # numbers of a site below which nothing is said of its unit
@@ -121,7 +121,7 @@ def find_codes(
     where = [files[site] for site, own in columns.items() if np.isin(own, codes).any()]
     repair = {"missing": {name: texts}}
     message = (
-        f"column {in_quotes(name)}: {', '.join(texts)} ({in_rows(rows)} in "
+        f"column {quoted(name)}: {', '.join(texts)} ({in_rows(rows)} in "
         f"{some(sorted(set(where)))}) lies far from all other numbers ({rest.min():g} to "
         f"{rest.max():g}); if it means that nothing is known: {as_yaml(repair)}"
     )
@@ -198,7 +198,7 @@ def _unit_finding(
     median = float(np.median(list(medians.values())))
     ratio = max(median / usual.median, usual.median / median)
     start = (
-        f"column {in_quotes(name)}: the median is {median:.4g} at {'site' if len(sites) == 1 else 'sites'} "
+        f"column {quoted(name)}: the median is {median:.4g} at {'site' if len(sites) == 1 else 'sites'} "
         f"{shown} and {usual.median:.4g} elsewhere, {ratio:.1f} times "
         f"{'more' if larger else 'less'}."
     )
