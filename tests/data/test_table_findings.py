@@ -139,6 +139,12 @@ def test_a_multiple_of_the_target_is_a_leak(tmp_path: Path) -> None:
     assert "'pounds' is a multiple of the label column" in finding.message
 
 
+@pytest.mark.filterwarnings("error")
+def test_numbers_near_the_largest_do_no_harm(tmp_path: Path) -> None:
+    change = added("huge", lambda site, i, _: (-1) ** i * 1e308)
+    assert look(tmp_path, change, label="weight") == []
+
+
 def test_a_copy_of_a_site_is_named_by_its_file(tmp_path: Path) -> None:
     (finding,) = look(tmp_path, lambda sites: sites.update({"a (1)": sites["a"]}))
     assert "'a (1)' (a (1).csv) looks like a copy of 'a' (a.csv)" in finding.message

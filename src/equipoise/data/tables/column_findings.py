@@ -41,7 +41,8 @@ _NUMBERED = re.compile(
     r"(?:kunden|patient(?:en)?|customer|user|case|fall|person|subject|client|sample|record|visit|row|"
     r"item|order|account|konto)s?[-_ ]?(?:nr|no|num|id|nummer|number|key)"
 )
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)"
+_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)"
+_LONGEST = 40  # characters of a number with its unit
 _UNIT = (
     r"mmhg|kpa|kg|g|mg|µg|ug|lbs?|cm|mm|m|in|inch|ft|ml|dl|l|(?:m|µ|u|n|k)?g/d?l|(?:m|µ|u|n)?mol/l|"
     r"bpm|years?|yrs?|y|months?|days?|hours?|h|min|ms|s|°? ?[cf]|kg/m[2²]|m[2²³3]|i?u/m?l|kcal|hz"
@@ -263,6 +264,8 @@ def _numbers_against_words(groups: Collection[frozenset[str]]) -> bool:
 
 
 def _sign(cell: str) -> str | None:
+    if len(cell) > _LONGEST:
+        return None
     return next((sign for sign, form in _SIGNS.items() if form.fullmatch(cell)), None)
 
 
@@ -301,7 +304,7 @@ def _tells_rows_apart(name: str, columns: Columns) -> bool:
 
 def _is_range(cells: np.ndarray) -> bool:
     """Tell if whole numbers are those from the lowest to the highest, each once, in any order."""
-    return len(np.unique(cells)) == len(cells) == cells.max() - cells.min() + 1
+    return bool(len(np.unique(cells)) == len(cells) == cells.max() - cells.min() + 1)
 
 
 def _copies(columns: Columns, y: np.ndarray) -> str | None:
@@ -311,12 +314,14 @@ def _copies(columns: Columns, y: np.ndarray) -> str | None:
     x = np.concatenate([np.asarray(cells, np.float64) for cells in columns.values()])
     known = np.isfinite(x) & np.isfinite(y)
     x, y = x[known], y[known]
-    if len(x) < ENOUGH or not np.ptp(x) or not np.ptp(y):
+    if len(x) < ENOUGH or x.min() == x.max() or y.min() == y.max():
         return None
     if np.array_equal(x, y):
         return "equals"
+    with np.errstate(all="ignore"):  # of numbers near the largest nothing is said
+        correlation = np.corrcoef(x, y)[0, 1]
     # Rounded copies, and copies in another unit.
-    return "is a multiple of" if abs(np.corrcoef(x, y)[0, 1]) > 1 - 1e-6 else None
+    return "is a multiple of" if abs(correlation) > 1 - 1e-6 else None
 
 
 def _determines(columns: Columns, target: Target) -> str | None:

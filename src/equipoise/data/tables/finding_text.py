@@ -14,6 +14,7 @@ from equipoise.data.tables.csv_files import cells_as_text, is_missing
 from equipoise.validation.names import quoted
 
 _SHOWN = 5
+_MAPPED = 12  # values of a mapping that a message shows
 
 Columns = Mapping[str, np.ndarray]  # one column of each site
 Counts = Mapping[str, Counter[str]]  # how many rows of each site have each value
@@ -34,6 +35,17 @@ def as_yaml(repair: Mapping[str, Any]) -> str:
         allow_unicode=unicodedata.is_normalized("NFC", str(repair)),
     )
     return text.strip()[1:-1].replace("'...'", "...")
+
+
+def mapping_as_yaml(column: str, mapping: Mapping[str, str]) -> str:
+    """Return the values of a column as a fragment of a schema; of many, the first ones.
+
+    >>> mapping_as_yaml("sex", {"f": "0", "m": "1"})
+    "values: {sex: {f: '0', m: '1'}}"
+    """
+    first = dict(list(mapping.items())[:_MAPPED])
+    more = f" and {len(mapping) - _MAPPED} more" if len(mapping) > _MAPPED else ""
+    return as_yaml({"values": {column: first}}) + more
 
 
 def in_quotes(name: str) -> str:

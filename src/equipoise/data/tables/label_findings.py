@@ -17,6 +17,7 @@ from equipoise.data.tables.finding_text import (
     codings,
     in_quotes,
     in_rows,
+    mapping_as_yaml,
     some,
     total_of,
 )
@@ -81,7 +82,7 @@ def split_classes(classes: Counts, label: str, files: Mapping[str, str]) -> list
     """
     names = {site: set(counts) for site, counts in classes.items() if counts}
     key, certain = _meaning(names)
-    mapping = _mapping(classes, key, _apart)
+    mapping = _mapping(classes, key)
     shown = codings(names, files)
     start = f"the label column {in_quotes(label)} is coded differently between sites: {shown}."
     if mapping:
@@ -90,14 +91,14 @@ def split_classes(classes: Counts, label: str, files: Mapping[str, str]) -> list
         alike = "" if _looks_different(mapping) else f" {LOOK_ALIKE}"
         message = (
             f"{start}{alike} As they stand they would be {len(set().union(*names.values()))} classes; "
-            f"map them in the schema{sure}: {as_yaml(repair)}"
+            f"map them in the schema{sure}: {mapping_as_yaml(label, mapping)}"
         )
         return [Finding(message, label, repair=repair, certain=certain)]
     numbers = [site for site in names if all(map(is_number, names[site]))]
     words = [site for site in names if _are_words(names[site])]
     if numbers and words:
         unknown = sorted(set().union(*(names[site] for site in words)))
-        example = as_yaml({"values": {label: dict.fromkeys(unknown, "...")}})
+        example = mapping_as_yaml(label, dict.fromkeys(unknown, "..."))
         known = sorted(set().union(*(names[site] for site in numbers)))
         message = f"{start} Say in the schema which of {some(known)} each word is: {example}"
         return [Finding(message, label, tuple(words))]
@@ -200,10 +201,8 @@ def _meaning(names: Mapping[str, set[str]]) -> tuple[Callable[[str], str], bool]
     return same_text, True
 
 
-def _mapping(
-    classes: Counts, key: Callable[[str], str], chosen: Callable[[Sequence[set[str]]], bool]
-) -> dict[str, str]:
-    """Return which names to replace by which, for groups of equal keys that `chosen` selects."""
+def _mapping(classes: Counts, key: Callable[[str], str]) -> dict[str, str]:
+    """Return which names to replace by which: those with equal keys that sites use apart."""
     groups: dict[str, list[str]] = {}
     total = total_of(classes)
     for name in sorted(total):
@@ -211,8 +210,10 @@ def _mapping(
     usual = _usual_coding(classes)
     mapping = {}
     for group in groups.values():
-        used = [set(group) & set(counts) for counts in classes.values() if set(group) & set(counts)]
-        if len(group) > 1 and chosen(used):
+        if len(group) < 2:
+            continue
+        every = [{name for name in group if name in counts} for counts in classes.values()]
+        if _apart([own for own in every if own]):
             best = max(group, key=lambda name: (name in usual, total[name], name))
             mapping.update({name: best for name in group if name != best})
     return mapping
@@ -269,8 +270,8 @@ def _merged(
     repair = {"values": {label: mapping}}
     message = (
         f"the label column {in_quotes(label)} is spelled in different ways, which are read as one "
-        f"class: {shown}. If sites only code it differently, that is right: {as_yaml(repair)}; "
-        "if not, map them to different names"
+        f"class: {shown}. If sites only code it differently, that is right: "
+        f"{mapping_as_yaml(label, mapping)}; if not, map them to different names"
     )
     certain = all(_apart(_used(places)) for places in several.values())
     return [Finding(message, label, repair=repair, certain=certain)]

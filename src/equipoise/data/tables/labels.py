@@ -41,10 +41,10 @@ def read_labels(
     for column in columns.values():
         counts.update(map(str, cells_as_text(column)))
     words = class_words(counts, task, known)
-    exact = any(map(is_inexact_integer, counts))
-    if _all_numbers(counts) and not words and not exact:
+    as_written = not _all_numbers(counts) or any(map(is_inexact_integer, counts))
+    if not words and not as_written:
         return {site: numbers_if_all(column) for site, column in columns.items()}
-    names = {cell: _class_name(cell, words, exact or not _all_numbers(counts)) for cell in counts}
+    names = {cell: _class_name(cell, words, as_written) for cell in counts}
     return {
         site: np.array([names[str(cell)] for cell in cells_as_text(column)], np.str_)
         for site, column in columns.items()
@@ -76,7 +76,7 @@ def class_words(
         The cells that are classes, spelled as in the files.
     """
     present = [cell for cell in counts if not is_missing(cell)]
-    possible = CLASS_WORDS
+    possible: tuple[str, ...] = CLASS_WORDS
     if _all_numbers(counts):
         if task != "classification" and not looks_like_classes(column_of(present)):
             return set()

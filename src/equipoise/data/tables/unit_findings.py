@@ -153,7 +153,7 @@ def _isolated(code: float, rest: np.ndarray) -> bool:
 
 def _finite(numbers: np.ndarray) -> np.ndarray:
     numbers = np.asarray(numbers, np.float64)
-    return numbers[np.isfinite(numbers)]
+    return np.asarray(numbers[np.isfinite(numbers)])
 
 
 def _spread(numbers: np.ndarray) -> Spread | None:
