@@ -330,7 +330,10 @@ def test_npz_sites_with_pictures(tmp_path: Path) -> None:
         ("a,label\n", "at least one row"),
         ("a,a,label\n1,2,3\n", "appear twice: a"),
         ("a,label\n1,0\n2\n", "row 3: expected 2 cells, got 1"),
-        ("a,label\n1,0\n2,\n", "1 rows have no label"),
+        (
+            "a,label\n1,0\n2,\n",
+            r"^1 row has no value in the label column .label. \(a\.csv, line 3\)",
+        ),
     ],
 )
 def test_broken_csv_files_are_refused(tmp_path: Path, content: str, said: str) -> None:
@@ -446,7 +449,7 @@ def test_text_in_a_column_of_numbers_is_shown() -> None:
         ({"a.csv": "label\n0\n1\n"}, {}, "no column is left to learn from; there are none but the label"),
         ({"a.csv": "x,label\n1,a\n2,b\n"}, {"kind": "regression"}, "expected numbers in label, got text such as 'a'; use task: classification"),
         ({"a.csv": "x,label,target\n1,0,1\n"}, {}, r"say which column is the label \(label: COLUMN\), one of x, label, target$"),
-        ({"a.csv": "x,label\n1,0\n2,NA\n3,\n"}, {}, "data: 2 rows have no label; every row needs a label"),
+        ({"a.csv": "x,label\n1,0\n2,NA\n3,\n"}, {}, r"^2 rows have no value in the label column .label. \(a\.csv, line 3; a\.csv, line 4\)"),
         ({"a.npz": {"x": [[1.0]], "y": [0]}, "b.npz": {"z": [[1.0]], "y": [0]}}, {}, "expected the arrays x and y in every site's file, which b has not"),
         ({"a.npz": {"u": [[1.0]], "y": [0]}}, {}, "expected one number or text per sample and column, or the arrays x and y"),
         ({"a.npz": {"x": [[1.0]], "y": [0, 1]}}, {}, "expected arrays of one length with at least one sample"),

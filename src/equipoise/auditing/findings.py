@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from equipoise.auditing.columns import ColumnShift
 from equipoise.auditing.divergence import (
     Distance,
     Moments,
@@ -62,10 +63,15 @@ class Findings:
     variance: float  # share of the features' variance in these dimensions
     warnings: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    columns: tuple[ColumnShift, ...] = ()  # of a table: those that differ most
 
     @property
     def text(self) -> str:
-        return self.verdict.text
+        """The verdict, and the columns that differ most."""
+        if not self.columns:
+            return self.verdict.text
+        named = "; ".join(map(str, self.columns))
+        return f"{self.verdict.text} Columns that differ most between clients: {named}."
 
     def plain(self) -> dict[str, Any]:
         """As plain data, for JSON."""
@@ -82,6 +88,7 @@ class Findings:
             "verdict": asdict(self.verdict),
             "warnings": list(self.warnings),
             "facts": dict(self.facts),
+            "columns": [asdict(column) for column in self.columns],
         }
 
     def save(self, file: Path) -> None:
@@ -105,6 +112,8 @@ class Findings:
             known: dict[str, Any] = {
                 "classes": tuple(given.pop("classes")),
                 "warnings": tuple(given.pop("warnings")),
+                # Audits of earlier versions name no columns.
+                "columns": tuple(ColumnShift(**one) for one in given.pop("columns", ())),
             }
             return cls(clients=rows, verdict=Verdict(**verdict), counts=counts, **known, **given)
         except (ValueError, TypeError, KeyError, AttributeError) as error:

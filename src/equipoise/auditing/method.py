@@ -45,6 +45,7 @@ class Audit(Method):
         found = everyone.run(self.probe, Down(seed=seed), strict=True)
         number = float(found.numbers("number").sum())
         directions = np.eye(projection.width)
+        features = _by_feature(found) if projection.width <= DIRECT else {}
         # the covariance, applied again and again, turns random directions into the leading ones
         if projection.width > DIRECT:
             directions = projection.probe(self._probes)
@@ -63,7 +64,9 @@ class Audit(Method):
         parts = {
             name: torch.stack(ups.values(name)) for name in ("counts", "numbers", "sums", "seconds")
         }
-        return state.with_(clients=list(ups.ids), total=total, width=projection.width, **parts)
+        return state.with_(
+            clients=list(ups.ids), total=total, width=projection.width, **parts, **features
+        )
 
     def probe(self, client: Client, down: Down) -> Up:
         projection = self._projection(client.task, down.seed)
@@ -99,6 +102,15 @@ class Audit(Method):
 
     def _projection(self, task: Task, seed: int, basis: np.ndarray | None = None) -> Projection:
         return Projection(task.shape, seed, self.samples == "histories", basis)
+
+
+def _by_feature(found: Ups) -> dict[str, torch.Tensor]:
+    """Number, sums and sums of squares of each client, by feature."""
+    return {
+        "sizes": torch.tensor(found.numbers("number")),
+        "totals": torch.stack(found.values("sum")),
+        "squares": torch.stack([moments.diagonal() for moments in found.values("moments")]),
+    }
 
 
 def _mean(found: Ups) -> np.ndarray:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from equipoise.auditing.columns import differing_columns, inputs_of
 from equipoise.auditing.findings import Findings, findings
 from equipoise.auditing.method import Audit
 from equipoise.callbacks import Callback
@@ -46,9 +47,12 @@ def audit(
         finished = run(auditing, Path(folder) / "audit", callbacks, transport, quiet=True)
         state, task, meta = load_server(finished.store), finished.task, finished.store.meta
         data, facts = meta("data"), meta("facts")
+        columns = differing_columns(state, inputs_of(meta("recipe")))
         finished.store.close()
     return replace(
-        findings(state, task, data, wanted.seed, _warnings(auditing, dataset)), facts=facts
+        findings(state, task, data, wanted.seed, _warnings(auditing, dataset)),
+        facts=facts,
+        columns=columns,
     )
 
 

@@ -15,12 +15,14 @@ from equipoise.data.arrays.image_folders import ImageFolder, find_images, findin
 from equipoise.data.arrays.images import check_memory, common_size, read_headers
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import TEST, Dataset
+from equipoise.data.findings import Finding
 from equipoise.data.patients.records import is_patients
 from equipoise.data.pipeline import is_image_folder, is_own, load
 from equipoise.data.schema import INPUTS, ColumnSchema, Schema
 from equipoise.data.tables.csv_files import cells_as_text, column_of, is_missing
 from equipoise.data.tables.schema_inference import is_date, schema_of, with_schema
 from equipoise.data.tables.sites import LARGEST, Sites, dataset_of, read_sites
+from equipoise.data.tables.table_findings import find_in_tables
 from equipoise.validation.names import quoted
 
 FEW_TESTS = 30  # test rows of a site below which a difference of some percent is noise
@@ -84,7 +86,12 @@ def understood(
     if is_image_folder(path):
         return _of_images(path, config, every_pixel)
     sites = read_sites(path, config.site)
-    dataset = dataset_of(sites, config.label, config.categorical, config.task, config.schema)
+    findings = _findings(sites, config)
+    try:
+        dataset = dataset_of(sites, config.label, config.categorical, config.task, config.schema)
+    except ValueError as error:
+        others = [one.message for one in findings if one.message != str(error)]
+        raise ValueError("\n".join([str(error), *(f"warning: {one}" for one in others)])) from None
     if sites.arrays:
         return _of_dataset(with_schema(dataset, config.schema), config)
     assert dataset.schema is not None
@@ -94,8 +101,9 @@ def understood(
     guessed = config.label is None and (config.schema is None or config.schema.label is None)
     found = _sites(dataset, config)
     warnings = [
+        *(finding.message for finding in findings),
         *_of_columns(sites, schema, config.schema is None),
-        *_of_labels(sites, label, schema.classes, len(dataset.x)),
+        *_of_labels(label, schema.classes, len(dataset.x)),
         *_of_sites(found, dataset.task.class_names, config),
         *(
             f"{file}: numbers of {_some(one.decimal_commas)} have decimal commas, those of {_some(one.points_beside)} points, which were read as decimal points; write them alike"
@@ -133,6 +141,14 @@ def understood(
     )
 
 
+def _findings(sites: Sites, config: DataConfig) -> list[Finding]:
+    """What looks wrong in the tables; columns of a given schema were decided by a person."""
+    schema = config.schema or Schema()
+    decided = {column.name for column in schema.columns} | set(config.categorical)
+    task = config.task or schema.predicts
+    return find_in_tables(sites, config.label or schema.label, task, decided)
+
+
 def _name(column: ColumnSchema | str) -> str:
     return column if isinstance(column, str) else column.name
 
@@ -152,6 +168,22 @@ def _of_dataset(dataset: Dataset, config: DataConfig) -> DataReport:
     )
 
 
+def _similar_classes(counts: Mapping[str, int]) -> list[str]:
+    """Warn of folders of classes whose names differ in case, blanks or signs only."""
+    groups: dict[str, list[str]] = {}
+    for name in sorted(counts):
+        groups.setdefault(re.sub(r"[\W_]+", "", name.casefold()) or name, []).append(name)
+    warnings = []
+    for group in groups.values():
+        if len(group) > 1:
+            shown = " and ".join(f"{quoted(name)} ({counts[name]:,} images)" for name in group)
+            warnings.append(
+                f"the classes {shown} are nearly equal but count as different; "
+                "give their folders the same name if they are one class"
+            )
+    return warnings
+
+
 def _of_images(path: Path, config: DataConfig, every_pixel: bool) -> DataReport:
     """A folder of images, by its names, by its files' headers, and by pixels that are doubtful."""
     folder = find_images(path)
@@ -166,7 +198,7 @@ def _of_images(path: Path, config: DataConfig, every_pixel: bool) -> DataReport:
     counts = Counter(folder.labels)
     warnings = [
         *(finding.message for finding in findings),
-        *_near_equal(classes, counts, "the classes"),
+        *_similar_classes(counts),
         *(_of_sites(sites, classes, config) if folder.sites else _of_pool(sites[0], classes)),
     ]
     if sizes != [size] and config.image_size is None:
@@ -371,10 +403,6 @@ def _of_columns(sites: Sites, schema: Schema, guessed: bool) -> list[str]:
                     else ""
                 )
             )
-        if column.kind == "category":
-            # also where a site has numbers only
-            counts = Counter(str(cell) for part in parts for cell in cells_as_text(part))
-            found += _near_equal(column.categories, counts, f"column {name}: the categories")
     return found
 
 
@@ -391,29 +419,11 @@ def _first(cells: Sequence[str]) -> str:
     return f"{cells[0]} is day {int(day)} of month {int(month)}"
 
 
-def _of_labels(sites: Sites, label: str, classes: Sequence[str], rows: int) -> list[str]:
-    if not classes:
+def _of_labels(label: str, classes: Sequence[str], rows: int) -> list[str]:
+    if len(classes) <= 20 or 2 * len(classes) <= rows:
         return []
-    counts = Counter(
-        str(cell) for table in sites.tables.values() for cell in cells_as_text(table[label])
-    )
-    found = _near_equal(classes, counts, "the labels")
-    if len(classes) > 20 and 2 * len(classes) > rows:
-        found.append(
-            f"the label {quoted(label)} has {len(classes)} classes for {rows} rows; choose another column with --label"
-        )
-    return found
-
-
-def _near_equal(names: Sequence[str], counts: Mapping[str, int], what: str) -> list[str]:
-    """Names that differ in case, spaces or signs only."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(re.sub(r"[\W_]+", "", name.casefold()) or name, []).append(name)
     return [
-        f"{what} {' and '.join(f'{quoted(name)} ({counts.get(name, 0)} rows)' for name in group)} are nearly equal but count as different; write them alike"
-        for group in groups.values()
-        if len(group) > 1
+        f"the label {quoted(label)} has {len(classes)} classes for {rows} rows; choose another column with --label"
     ]
 
 

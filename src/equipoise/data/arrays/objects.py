@@ -14,7 +14,7 @@ from equipoise.data.arrays.user_data import from_arrays
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Dataset
 from equipoise.data.schema import schema_from
-from equipoise.data.tables.csv_files import column_of
+from equipoise.data.tables.csv_files import spelled_column
 from equipoise.data.tables.sites import Sites, Table, by_site, dataset_of
 from equipoise.validation.names import quoted
 
@@ -195,7 +195,7 @@ def _from_columns(
 
 
 def _cells(values: Sequence[Any], missing: Sequence[bool]) -> np.ndarray:
-    return column_of(
+    return spelled_column(
         ["" if gap else str(value) for value, gap in zip(values, missing, strict=True)]
     )
 

@@ -15,7 +15,13 @@ import numpy as np
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
+CLASS_WORDS = ("none", "na", "null")  # gaps that may be a class where they are a label
+# Distinct values up to which a column may be a label: its spelling is kept if numbers would lose it.
+MOST_SPELLINGS = 50
 _LOOKED_AT = 200  # rows by which the separator is found
+# `01` and `1.0`, which are no longer told from `1` once they are numbers.
+_OTHER_SPELLING = re.compile(r"[-+]?(?:0\d+|\d+\.0*)")
+_INTEGER = re.compile(r"[-+]?\d+")
 _COMMA = re.compile(
     r"[-+]?(?:(?:\d+|\d{1,3}(?:\.\d{3})+)?(?:,\d+)?(?:[eE][-+]?\d+)?|inf(?:inity)?)", re.IGNORECASE
 )
@@ -81,6 +87,57 @@ def column_of(cells: Sequence[str]) -> np.ndarray:
         return np.array(cells, dtype=np.str_)
 
 
+def spelled_column(cells: Sequence[str]) -> np.ndarray:
+    """Return a column as `column_of` does, but as text where numbers would merge different cells.
+
+    That is so for a column of few distinct values, which may be a label, with `01` or `1.0`,
+    with integers that a float cannot hold, with `none` beside numbers, or with words alone
+    that may mean a gap or a class.
+    `numbers_if_all` makes numbers of it once it is known not to be the label.
+
+    Args:
+        cells: The cells of one column, without outer spaces.
+
+    Returns:
+        An array of floats, with NaN for missing cells, or of text.
+    """
+    distinct = set(cells)
+    if len(distinct) <= MOST_SPELLINGS and _numbers_lose_spelling(distinct):
+        return np.array(cells, dtype=np.str_)
+    return column_of(cells)
+
+
+def numbers_if_all(column: np.ndarray) -> np.ndarray:
+    """Return a column of text as numbers if all its cells are numbers or missing."""
+    return column_of(column.tolist()) if column.dtype.kind == "U" else column
+
+
+def is_inexact_integer(cell: str) -> bool:
+    """Tell if a cell is an integer that a float cannot hold, such as 9007199254740993.
+
+    >>> is_inexact_integer("9007199254740993"), is_inexact_integer("9007199254740992")
+    (True, False)
+    """
+    # Digits are bounded since Python refuses to convert thousands of them.
+    return (
+        _INTEGER.fullmatch(cell) is not None
+        and 15 < len(cell) <= 300
+        and int(float(cell)) != int(cell)
+    )
+
+
+def _numbers_lose_spelling(distinct: set[str]) -> bool:
+    present = [cell for cell in distinct if not is_missing(cell)]
+    words = {cell.lower() for cell in distinct} & set(CLASS_WORDS)
+    if not present:
+        return bool(words)
+    if column_of(present).dtype.kind != "f":
+        return False
+    return "none" in words or any(
+        _OTHER_SPELLING.fullmatch(cell) or is_inexact_integer(cell) for cell in present
+    )
+
+
 def is_missing(cell: str) -> bool:
     return cell.lower() in MISSING
 
@@ -88,29 +145,42 @@ def is_missing(cell: str) -> bool:
 def cells_as_text(values: np.ndarray) -> np.ndarray:
     """Cells as text; a whole number reads the same whether its file kept it as 3 or 3.0."""
     if values.dtype.kind == "f":
-        return np.array(
-            [
-                ""
-                if np.isnan(v)
-                else str(int(v))
-                if v == np.floor(v) and np.isfinite(v)
-                else str(v)
-                for v in values
-            ],
-            dtype=np.str_,
-        )
+        # Few different numbers are usual here, and each is written once.
+        distinct, places = np.unique(values, return_inverse=True)
+        texts = np.array([_number_as_text(value) for value in distinct.tolist()], dtype=np.str_)
+        return np.asarray(texts[places.reshape(values.shape)]) if values.size else texts
     return values.astype(np.str_)
+
+
+def _number_as_text(value: float) -> str:
+    if np.isnan(value):
+        return ""
+    return str(int(value)) if np.isfinite(value) and value == np.floor(value) else str(value)
+
+
+def row_lines(file: Path) -> list[int]:
+    """Return the line on which each row of a CSV file begins, the first after the header first."""
+    text, _ = _decoded(file)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text))
+    lines, last = [], 0
+    for row in reader:
+        if row:
+            lines.append(last + 1)
+        last = reader.line_num
+    return lines[1:]
 
 
 def _columns(
     cells: dict[str, list[str]], dialect: Dialect
 ) -> tuple[dict[str, np.ndarray], Dialect]:
-    table = {name: column_of(column) for name, column in cells.items()}
+    table = {name: spelled_column(column) for name, column in cells.items()}
     if dialect.separator == ",":
         return table, dialect
     for name, column in cells.items():
+        if numbers_if_all(table[name]).dtype.kind != "U":
+            continue
         present = [cell for cell in column if not is_missing(cell)]
-        if table[name].dtype.kind == "U" and all(_COMMA.fullmatch(cell) for cell in present):
+        if all(_COMMA.fullmatch(cell) for cell in present):
             table[name] = np.array(
                 [
                     np.nan if is_missing(cell) else float(cell.replace(".", "").replace(",", "."))

@@ -201,7 +201,7 @@ def _column(name: str, cells: np.ndarray, sites: np.ndarray, asked: bool) -> Col
         finite = np.isfinite(cells)
         return ColumnSchema(
             name=name,
-            kind="identifier" if _numbers_rows(name, cells, sites) else "number",
+            kind="identifier" if numbers_rows(name, cells, sites) else "number",
             gaps=not finite.all(),
         )
     values = sorted(set(map(str, text[present])))
@@ -231,7 +231,7 @@ def _tells_rows_apart(text: np.ndarray, sites: np.ndarray) -> bool:
     )
 
 
-def _numbers_rows(name: str, cells: np.ndarray, sites: np.ndarray) -> bool:
+def numbers_rows(name: str, cells: np.ndarray, sites: np.ndarray) -> bool:
     """Whether a column of numbers only tells rows apart: whole, nearly all different within a site, and named or counted like that."""
     if len(cells) < ENOUGH or not np.isfinite(cells).all() or not (cells == np.floor(cells)).all():
         return False

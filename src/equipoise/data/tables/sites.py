@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +13,23 @@ from equipoise.data.arrays.npz import check_sizes, named_columns, read_npz
 from equipoise.data.arrays.user_data import from_arrays, from_sites
 from equipoise.data.dataset import Column, Dataset
 from equipoise.data.schema import ColumnSchema, Schema
-from equipoise.data.tables.csv_files import Dialect, cells_as_text, column_of, is_missing, read_csv
+from equipoise.data.tables.csv_files import (
+    Dialect,
+    cells_as_text,
+    is_missing,
+    numbers_if_all,
+    read_csv,
+    row_lines,
+    spelled_column,
+)
+from equipoise.data.tables.label_findings import count_classes, missing_labels, split_classes
+from equipoise.data.tables.labels import label_gaps, read_labels
 from equipoise.data.tables.schema_inference import completed, days, decided, with_schema
 from equipoise.validation.names import checked_name, quoted
 from equipoise.validation.regular_files import check_regular
 
 ENDINGS = (".csv", ".npz", ".parquet")
+HIDDEN = (".", "~$")  # such as .DS_Store, ._a.csv and the lock files of spreadsheets
 LABELS = ("label", "target", "y")
 LARGEST = float(np.finfo(np.float32).max)
 Table = dict[str, np.ndarray]
@@ -28,10 +39,23 @@ def site_files(folder: Path) -> list[Path]:
     """The site files of a folder, in the order of their names."""
     if not folder.is_dir():
         return []
-    named = sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS)
+    named = sorted(
+        path
+        for path in folder.iterdir()
+        if path.suffix.lower() in ENDINGS and not path.name.startswith(HIDDEN)
+    )
     for path in named:
         check_regular(path)  # a site must not be left out in silence
     return [path for path in named if path.is_file()]
+
+
+def hidden_files(folder: Path) -> list[Path]:
+    """Return the hidden files of a folder, which are never read as sites."""
+    return sorted(file for file in _files(folder) if file.name.startswith(HIDDEN))
+
+
+def _files(folder: Path) -> list[Path]:
+    return [p for p in folder.iterdir() if p.is_file()] if folder.is_dir() else []
 
 
 @dataclass(frozen=True)
@@ -42,6 +66,23 @@ class Sites:
     tables: dict[str, Table]
     dialects: dict[str, Dialect]  # by file
     arrays: bool  # files that hold x and y in place of columns
+    # Of one file for all sites: the rows of the file that each site has.
+    rows: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The file of each site; the name of the data if there are none."""
+        named = {file.stem: file.name for file in site_files(self.path)}
+        return {site: named.get(site, self.path.name) for site in self.tables}
+
+    def location(self, site: str, row: int) -> str:
+        """Return where a row of a site is, such as `boston.csv, line 17`."""
+        file = self.path if self.path.is_file() else self.path / self.files[site]
+        if site in self.rows:
+            row = int(self.rows[site][row])
+        if file.is_file() and file.suffix.lower() == ".csv":
+            return f"{file.name}, line {row_lines(file)[row]}"
+        return f"{self.files[site]}, row {row + 1}"
 
 
 def from_tables(
@@ -81,13 +122,17 @@ def read_sites(path: Path, site: str | None = None) -> Sites:
         )
     if all(file.suffix.lower() == ".npz" for file in files) and "x" in tables[files[0].stem]:
         return Sites(path, tables, dialects, True)
+    rows: dict[str, np.ndarray] = {}
     if path.is_file():
-        tables = by_site(tables[path.stem], site, path)
+        table = tables[path.stem]
+        tables = by_site(table, site, path)
+        owner = _owners(table[site or ""])
+        rows = {who: np.flatnonzero(owner == who) for who in tables}
     elif site is not None:
         raise ValueError(
             f"site: {site} is for one file that holds all sites; {path} is a folder with one file per site"
         )
-    return Sites(path, tables, dialects, False)
+    return Sites(path, tables, dialects, False, rows)
 
 
 def dataset_of(
@@ -112,6 +157,7 @@ def dataset_of(
         )
     _same_columns(tables)
     label = label_column(next(iter(tables.values())), label)
+    tables = _with_labels(sites, tables, label, kind, schema.classes if schema else ())
     owners = [who for who, table in tables.items() for _ in range(len(table[label]))]
     joined = {
         column: _joined([table[column] for table in tables.values()])
@@ -123,12 +169,13 @@ def dataset_of(
             f"categorical names no column of {name}: {', '.join(unknown)}; it has {', '.join(joined)}"
         )
     target = joined[label]
-    absent = np.array([is_missing(v) for v in cells_as_text(target)])
-    if absent.any():
-        raise ValueError(
-            f"{name}: {int(absent.sum())} rows have no {label}; every row needs a label, remove those rows"
-        )
     schema = completed(schema, decided(joined, owners, label, categorical, kind))
+    if schema.classes:
+        split = split_classes(
+            count_classes({who: table[label] for who, table in tables.items()}), label, sites.files
+        )
+        if split:
+            raise ValueError(split[0].message)
     if not schema.inputs:
         left = (
             ", ".join(f"{column.name} ({column.kind})" for column in schema.columns)
@@ -148,6 +195,30 @@ def dataset_of(
         x, labels, name=name, sites=owners, columns=columns, kind=kind, class_names=schema.classes
     )
     return replace(made, source="own files", schema=schema)
+
+
+def _with_labels(
+    sites: Sites, tables: Mapping[str, Table], label: str, kind: str | None, known: Sequence[str]
+) -> dict[str, Table]:
+    """Return the tables with labels as they count; a row without a label is refused."""
+    written = {site: table[label] for site, table in tables.items()}
+    labels = read_labels(written, kind, known)
+    gaps = [
+        (site, int(row))
+        for site, cells in labels.items()
+        for row in np.flatnonzero(label_gaps(cells))
+    ]
+    if gaps:
+        words = {str(cells_as_text(written[site])[row]) for site, row in gaps}
+        shown = [sites.location(site, row) for site, row in gaps[:3]]
+        raise ValueError(missing_labels(shown, label, len(gaps), words))
+    return {
+        site: {
+            name: labels[site] if name == label else numbers_if_all(cells)
+            for name, cells in table.items()
+        }
+        for site, table in tables.items()
+    }
 
 
 def _listed(who: str, table: Table, schema: Schema, label: str | None) -> Table:
@@ -186,6 +257,7 @@ def read_table(file: Path, dialects: dict[str, Dialect] | None = None) -> Table:
 
 def coded(values: np.ndarray, column: ColumnSchema) -> np.ndarray:
     """Numbers as they are, dates as days, categories as their place among the schema's; unknown ones get the code after the last."""
+    values = numbers_if_all(values)
     if column.kind == "date":
         return days(cells_as_text(values), column)
     if column.kind != "category":
@@ -243,7 +315,7 @@ def _parquet(file: Path) -> Table:
         raise ValueError(f"{file} is damaged or not a Parquet file ({error})") from None
     cells = {name: table.column(name).to_pylist() for name in table.column_names}
     return {
-        name: column_of(["" if c is None else str(c) for c in values])
+        name: spelled_column(["" if c is None else str(c) for c in values])
         for name, values in cells.items()
     }
 
@@ -282,13 +354,18 @@ def by_site(table: Table, site: str | None, path: Path) -> dict[str, Table]:
         raise ValueError(
             f"{path} is one file: say which column names the site (site: COLUMN), one of {', '.join(table)}"
         )
-    owner = cells_as_text(table[site])
+    owner = _owners(table[site])
     if any(is_missing(o) for o in owner):
         raise ValueError(f"{path}: some rows name no {site}; every row needs its site")
     return {
         str(o): {n: v[owner == o] for n, v in table.items() if n != site}
         for o in sorted(set(owner))
     }
+
+
+def _owners(column: np.ndarray) -> np.ndarray:
+    """Return the site of each row; 01 and 1 are one site."""
+    return cells_as_text(numbers_if_all(column))
 
 
 def _same_columns(tables: Mapping[str, Table]) -> None:

@@ -1,0 +1,125 @@
+"""Everything in users' tables that would be read silently wrong, as findings."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from equipoise.data.arrays.user_data import looks_like_classes
+from equipoise.data.findings import Finding
+from equipoise.data.tables.column_findings import (
+    Target,
+    find_coding,
+    find_kind,
+    find_leak,
+    find_signs,
+)
+from equipoise.data.tables.csv_files import cells_as_text, numbers_if_all
+from equipoise.data.tables.finding_text import Columns, some
+from equipoise.data.tables.label_findings import find_in_labels
+from equipoise.data.tables.labels import label_gaps, read_labels
+from equipoise.data.tables.row_findings import find_copies, find_repeated
+from equipoise.data.tables.sites import LABELS, Sites, Table, hidden_files
+from equipoise.data.tables.unit_findings import find_codes, find_units
+
+
+def find_in_tables(
+    sites: Sites,
+    label: str | None = None,
+    task: str | None = None,
+    decided: Collection[str] = (),
+) -> list[Finding]:
+    """Return what looks wrong in the tables of all sites, before any of it is refused.
+
+    Args:
+        sites: The tables, as files hold them or after the repairs of a schema.
+        label: The label column; none: the one that is named like a label.
+        task: `classification` or `regression`; none: as the labels look.
+        decided: Columns whose kind a schema gives, so that none is proposed.
+
+    Returns:
+        Findings on files, on the label, and on each column in its order.
+    """
+    if sites.arrays or any(c.ndim != 1 for table in sites.tables.values() for c in table.values()):
+        return []
+    label = label or _named_label(next(iter(sites.tables.values())))
+    files = sites.files
+    found = _find_hidden(sites)
+    labels: Columns = {}
+    if label is not None:
+        written = {site: table[label] for site, table in sites.tables.items() if label in table}
+        labels = read_labels(written, task) if written else {}
+        task = task or _task(labels)
+        if labels and task == "classification":
+            found += find_in_labels(written, label, files, task)
+    complete = label is not None and len(labels) == len(sites.tables)
+    target = _target(label or "", labels, task) if complete else None
+    tables = {
+        site: {name: numbers_if_all(cells) for name, cells in table.items()}
+        for site, table in sites.tables.items()
+    }
+    names = dict.fromkeys(name for table in tables.values() for name in table)
+    for name in names:
+        columns = {site: table[name] for site, table in tables.items() if name in table}
+        if name == label:
+            found += _find_in_target(columns, name, files) if task == "regression" else []
+            continue
+        found += _find_in_column(columns, name, files, name in decided)
+        if target is not None and name not in decided and len(columns) == len(tables):
+            found += find_leak(columns, name, target)
+    found += find_copies(tables, files)
+    found += find_repeated(tables, files, sites.location)
+    return found
+
+
+def _find_in_column(
+    columns: Columns, name: str, files: dict[str, str], decided: bool
+) -> list[Finding]:
+    found = [*find_coding(columns, name, files), *find_signs(columns, name, files)]
+    numbers = {site: cells for site, cells in columns.items() if cells.dtype.kind in "fiu"}
+    if not numbers:
+        return found
+    found += find_codes(numbers, name, files)
+    kind = find_kind(numbers, name, files) if len(numbers) == len(columns) else []
+    if kind:
+        return found + ([] if decided else kind)
+    return found + find_units(numbers, name, files)
+
+
+def _find_in_target(columns: Columns, name: str, files: dict[str, str]) -> list[Finding]:
+    numbers = {site: cells for site, cells in columns.items() if cells.dtype.kind in "fiu"}
+    if not numbers:
+        return []
+    return [*find_codes(numbers, name, files), *find_units(numbers, name, files)]
+
+
+def _find_hidden(sites: Sites) -> list[Finding]:
+    names = [file.name for file in hidden_files(sites.path)]
+    if not names:
+        return []
+    message = f"hidden files are not read as sites: {some(names)}; rename one that holds a site"
+    return [Finding(message)]
+
+
+def _named_label(table: Table) -> str | None:
+    named = [name for name in LABELS if name in table]
+    return named[0] if len(named) == 1 else None
+
+
+def _target(label: str, labels: Columns, task: str | None) -> Target | None:
+    """Return the label of all rows; none if it is a number that is written as text."""
+    if task == "regression":
+        if any(cells.dtype.kind not in "fiu" for cells in labels.values()):
+            return None
+        return Target(label, np.concatenate([np.float64(cells) for cells in labels.values()]))
+    texts = np.concatenate([cells_as_text(cells) for cells in labels.values()])
+    names, codes = np.unique(texts, return_inverse=True)
+    return Target(label, codes, tuple(map(str, names)))
+
+
+def _task(labels: Columns) -> str:
+    known = [cells[~label_gaps(cells)] for cells in labels.values()]
+    if any(cells.dtype.kind not in "fiu" for cells in known):
+        return "classification"
+    return "classification" if looks_like_classes(np.concatenate(known)) else "regression"

@@ -1,0 +1,237 @@
+"""Numbers that cannot be compared as they are: other units at some sites, codes for missing values."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from equipoise.data.findings import Finding
+from equipoise.data.tables.finding_text import as_yaml, in_rows, some
+from equipoise.validation.names import quoted
+
+LEAST = 20  # numbers of a site below which nothing is said of its unit
+LARGE_FACTOR = 5.0  # from which on sites that do not overlap may have different units
+CODES = (-9.0, -99.0, -999.0, -9999.0, 0.0, 99.0, 999.0, 9999.0, 99999.0)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Two units of one quantity: the larger number is `factor` times the smaller."""
+
+    factor: float
+    what: str
+    # Names of columns that hold the quantity.
+    names: re.Pattern[str]
+
+
+UNITS = (
+    Unit(38.67, "cholesterol in mg/dl and mmol/l", re.compile("chol|ldl|hdl")),
+    Unit(18.016, "glucose in mg/dl and mmol/l", re.compile("gluc|sugar|glyc|zucker")),
+    Unit(88.42, "creatinine in umol/l and mg/dl", re.compile("crea|krea")),
+    Unit(2.2046, "weight in lb and kg", re.compile("weight|wt|mass|gewicht")),
+    Unit(2.54, "height in cm and inch", re.compile("height|waist|groesse|größe")),
+    Unit(10.0, "a power of ten, as for cm and mm", re.compile("")),
+    Unit(100.0, "a power of ten, as for m and cm", re.compile("")),
+    Unit(1000.0, "a power of ten, as for kg and g", re.compile("")),
+)
+FAHRENHEIT = Unit(1.8, "a temperature in Fahrenheit and Celsius", re.compile("temp|fever|fieber"))
+UNKNOWN = Unit(math.nan, "another unit", re.compile(""))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Quantiles of one column at one site."""
+
+    low: float  # 5 %
+    first: float  # 25 %
+    median: float
+    third: float  # 75 %
+    high: float  # 95 %
+
+    @property
+    def iqr(self) -> float:
+        return self.third - self.first
+
+
+def find_units(
+    columns: Mapping[str, np.ndarray], name: str, files: Mapping[str, str]
+) -> list[Finding]:
+    """Return sites whose numbers in one column seem to be in another unit than the others'.
+
+    Sites are compared by medians and quartiles, so that outliers do not matter. A site is named
+    if its numbers hardly overlap with those of most sites and are a multiple of them: by the
+    factor of a known pair of units, or by 5 and more. Fahrenheit and Celsius are named, too.
+
+    Args:
+        columns: The numbers of each site, NaN for gaps.
+        name: The column.
+        files: The file of each site.
+
+    Returns:
+        One finding for the sites with the same difference; a factor is proposed where a unit is known.
+    """
+    spreads = {
+        site: spread
+        for site, numbers in columns.items()
+        if (spread := _spread(without_codes(numbers))) is not None
+    }
+    if len(spreads) < 2:
+        return []
+    usual = _usual(spreads)
+    groups: dict[tuple[Unit, bool], list[str]] = {}
+    for site, spread in spreads.items():
+        unit = _other_unit(spread, usual, name)
+        if unit is not None:
+            groups.setdefault((unit, spread.median > usual.median), []).append(site)
+    return [
+        _unit_finding(
+            unit, larger, {site: spreads[site].median for site in own}, usual, name, files
+        )
+        for (unit, larger), own in groups.items()
+    ]
+
+
+def find_codes(
+    columns: Mapping[str, np.ndarray], name: str, files: Mapping[str, str]
+) -> list[Finding]:
+    """Return codes for missing values, such as -9 or 999, that lie far from all other numbers.
+
+    Args:
+        columns: The numbers of each site, NaN for gaps.
+        name: The column.
+        files: The file of each site.
+
+    Returns:
+        One finding for all codes of the column, with an uncertain repair.
+    """
+    numbers = _finite(np.concatenate(list(columns.values())))
+    codes = [code for code in CODES if (numbers == code).any()]
+    rest = numbers[~np.isin(numbers, codes)]
+    if not codes or len(np.unique(rest)) < 10:
+        return []
+    codes = [code for code in codes if _isolated(code, rest)]
+    if not codes:
+        return []
+    texts = [f"{code:g}" for code in codes]
+    rows = int(np.isin(numbers, codes).sum())
+    where = [files[site] for site, own in columns.items() if np.isin(own, codes).any()]
+    repair = {"missing": {name: texts}}
+    message = (
+        f"column {quoted(name)}: {', '.join(texts)} ({in_rows(rows)} in "
+        f"{some(sorted(set(where)))}) lies far from all other numbers ({rest.min():g} to "
+        f"{rest.max():g}); if it means that nothing is known: {as_yaml(repair)}"
+    )
+    return [Finding(message, name, repair=repair)]
+
+
+def without_codes(numbers: np.ndarray) -> np.ndarray:
+    """Return the finite numbers of a site without those that are codes for missing values."""
+    numbers = _finite(numbers)
+    codes = [code for code in CODES if code and (numbers == code).any()]
+    rest = numbers[~np.isin(numbers, codes)] if codes else numbers
+    if not len(rest):
+        return numbers
+    return numbers[~np.isin(numbers, [code for code in codes if _isolated(code, rest)])]
+
+
+def _isolated(code: float, rest: np.ndarray) -> bool:
+    """Tell if a code lies farther from the rest than numbers of the rest lie from each other."""
+    low, high = float(rest.min()), float(rest.max())
+    if low <= code <= high:
+        return False
+    first, third = np.percentile(rest, [25, 75])
+    if code == 0:  # a plain number where small ones are near
+        return low > max(third - first, 0.0) and low > 0
+    if code < 0:
+        return low >= 0 or low - code > high - low
+    return code - high > high - low and code > 2 * abs(high)
+
+
+def _finite(numbers: np.ndarray) -> np.ndarray:
+    numbers = np.asarray(numbers, np.float64)
+    return np.asarray(numbers[np.isfinite(numbers)])
+
+
+def _spread(numbers: np.ndarray) -> Spread | None:
+    if len(numbers) < LEAST or len(np.unique(numbers)) < 5:
+        return None
+    return Spread(*map(float, np.percentile(numbers, [5, 25, 50, 75, 95])))
+
+
+def _usual(spreads: Mapping[str, Spread]) -> Spread:
+    """Return the spread of the site in the middle, by median; of two, the first of them."""
+    ordered = sorted(spreads.values(), key=lambda spread: spread.median)
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def _other_unit(spread: Spread, usual: Spread, name: str) -> Unit | None:
+    """Return the pair of units that a site and most sites seem to have; none if they agree."""
+    small, large = sorted((spread, usual), key=lambda one: one.median)
+    if small.median <= 0 or small.third >= large.first or not small.iqr or not large.iqr:
+        return None
+    if _fahrenheit(small, large, name):
+        return FAHRENHEIT
+    ratio = large.median / small.median
+    # Quartiles are multiplied by the factor, too.
+    doubt = max(large.iqr / small.iqr / ratio, ratio / (large.iqr / small.iqr))
+    apart = small.high < large.low
+    known = _known_unit(ratio, doubt, name, apart)
+    if known is None and apart and ratio >= LARGE_FACTOR and doubt < 3:
+        return UNKNOWN
+    return known
+
+
+def _unit_finding(
+    unit: Unit,
+    larger: bool,
+    medians: Mapping[str, float],
+    usual: Spread,
+    name: str,
+    files: Mapping[str, str],
+) -> Finding:
+    sites = tuple(medians)
+    shown = some([f"{quoted(site)} ({files[site]})" for site in sites])
+    median = float(np.median(list(medians.values())))
+    ratio = max(median / usual.median, usual.median / median)
+    start = (
+        f"column {quoted(name)}: the median is {median:.4g} at {'site' if len(sites) == 1 else 'sites'} "
+        f"{shown} and {usual.median:.4g} elsewhere, {ratio:.1f} times "
+        f"{'more' if larger else 'less'}."
+    )
+    if unit is FAHRENHEIT:
+        remedy = "Convert one of them in its file: F = 1.8 C + 32"
+        return Finding(f"{start} This may be {unit.what}. {remedy}", name, sites)
+    if unit is UNKNOWN:
+        example = as_yaml({"sites": {sites[0]: {"factors": {name: "..."}}}})
+        message = f"{start} If it is another unit, give its factor in the schema: {example}"
+        return Finding(message, name, sites)
+    factor = float(f"{1 / unit.factor if larger else unit.factor:.6g}")
+    repair = {"sites": {site: {"factors": {name: factor}} for site in sites}}
+    example = as_yaml({"sites": dict(list(repair["sites"].items())[:5])})
+    message = f"{start} {unit.factor:g} is the factor of {unit.what}; if that is it: {example}"
+    return Finding(message, name, sites, repair)
+
+
+def _known_unit(ratio: float, doubt: float, name: str, apart: bool) -> Unit | None:
+    """Return the pair of units with about this ratio; one that the name tells may be less exact."""
+    for unit in UNITS:
+        named = bool(unit.names.pattern) and unit.names.search(name.casefold()) is not None
+        distance = max(ratio / unit.factor, unit.factor / ratio)
+        # Populations differ by a factor of 2 or 3, too: small factors have to fit well.
+        large = unit.factor >= LARGE_FACTOR
+        if named and distance < (1.35 if large else 1.2) and doubt < (3 if large else 1.6):
+            return unit
+        if apart and large and distance < 1.15 and doubt < 3:
+            return unit
+    return None
+
+
+def _fahrenheit(small: Spread, large: Spread, name: str) -> bool:
+    body = 35.5 <= small.median <= 39
+    named = FAHRENHEIT.names.search(name.casefold()) is not None
+    near = abs(large.median - (1.8 * small.median + 32)) < (2.5 if body else 10)
+    return (body or named) and near and 1 < large.iqr / small.iqr < 3.2
