@@ -426,8 +426,8 @@ def test_a_client_without_data_has_an_embedding_of_zeros(preset: Any) -> None:
 
 
 def test_as_the_weight_rule_of_another_method(tmp_path: Path) -> None:
-    """FedProx with mu = 0 trains as CoRe-Fed does: the composition must give the same weights."""
-    own = eq.run(experiment(CoReFed()), out=tmp_path / "own")
+    """FedProx with mu = 0 trains as CoRe-Fed does by its equations: the composition must give the same weights."""
+    own = eq.run(experiment(CoReFed(rep="literal")), out=tmp_path / "own")
     guest = eq.run(experiment(compose(FedProx(mu=0), weights=CoReFed())), out=tmp_path / "guest")
     assert own.weights() == guest.weights() and same(trained(own), trained(guest))
     compose(CoReFed(rep="client"), weights=FedEquilibria())

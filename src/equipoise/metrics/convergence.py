@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,7 +12,8 @@ from equipoise.metrics.undefined import undefined
 from equipoise.validation.arrays import Array, vector
 
 SHORTEST_STRETCH = 10  # points that the noise is estimated from, if the curve has so many
-LARGEST_CORRELATION = 0.9  # of neighbouring points; beyond it noise and trend look alike
+# correlations of neighbouring points that are told apart; beyond the last, noise and trend look alike
+CANDIDATES = tuple(np.linspace(0, 0.9, 19).tolist())
 
 
 def rounds_to(curve: ArrayLike, target: float, lower_is_better: bool = False) -> int | None:
@@ -117,15 +119,14 @@ def rise_at_the_end(
     line[-points:] = centred / (centred @ centred) * (at[-1] - at[-points])
     rise = float(line @ values)
 
-    trend, _ = np.linalg.qr(np.vander(np.linspace(-1, 1, stretch), 3))
-    off_trend = np.eye(stretch) - trend @ trend.T
+    off_trend = _off_trend(stretch)
     residual = off_trend @ values
     squares = float(residual @ residual)
     # what is left of a curve without noise is rounding
     if squares <= stretch * (1e-12 * float(np.abs(values).max())) ** 2:
         return rise, 0.0
     observed = float(residual[1:] @ residual[:-1]) / squares
-    correlation = _correlated(_correlation_of(observed, off_trend), stretch)
+    correlation = _correlated(_correlation_of(observed, stretch), stretch)
     remaining = off_trend @ correlation
     freedom = np.trace(remaining) ** 2 / np.trace(remaining @ remaining)
     variance = squares / np.trace(remaining)
@@ -133,18 +134,27 @@ def rise_at_the_end(
     return rise, float(stdtrit(freedom, level)) * error
 
 
-def _correlation_of(observed: float, off_trend: Array) -> float:
-    """The correlation of neighbouring points whose residuals show the observed one, plus one standard error.
+def _correlation_of(observed: float, count: int) -> float:
+    """The correlation of neighbouring points whose residuals show the observed one, plus one standard error."""
+    return float(np.interp(observed + 1 / math.sqrt(count), _seen_in_residuals(count), CANDIDATES))
 
-    Taking a trend off makes residuals look less correlated than the noise is.
-    """
-    count = len(off_trend)
-    candidates = np.linspace(0, LARGEST_CORRELATION, 19)
+
+@lru_cache(maxsize=64)
+def _seen_in_residuals(count: int) -> tuple[float, ...]:
+    """For each candidate the correlation that residuals show: less, since a trend was taken off."""
+    off_trend = _off_trend(count)
     expected = []
-    for candidate in candidates:
+    for candidate in CANDIDATES:
         residual = off_trend @ _correlated(candidate, count) @ off_trend
-        expected.append(np.trace(residual, offset=1) / np.trace(residual))
-    return float(np.interp(observed + 1 / math.sqrt(count), expected, candidates))
+        expected.append(float(np.trace(residual, offset=1) / np.trace(residual)))
+    return tuple(expected)
+
+
+def _off_trend(count: int) -> Array:
+    """The matrix that takes a quadratic trend off so many points."""
+    trend, _ = np.linalg.qr(np.vander(np.linspace(-1, 1, count), 3))
+    matrix: Array = np.eye(count) - trend @ trend.T
+    return matrix
 
 
 def _correlated(correlation: float, count: int) -> Array:

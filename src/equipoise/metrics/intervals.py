@@ -63,7 +63,7 @@ def over_seeds(
     >>> round(result.value, 3), round(result.low, 3), round(result.high, 3), round(result.std, 3)
     (0.82, 0.77, 0.87, 0.02)
     >>> over_seeds([0.8, float("nan")])
-    Interval(value=0.8, low=None, high=None, std=None, count=1, undefined=1)
+    Interval(value=0.8, low=None, high=None, std=None, count=1, undefined=1, note='')
     """
     from scipy.special import stdtrit
 
