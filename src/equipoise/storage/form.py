@@ -80,7 +80,7 @@ def check_tables(
         if wrong is not None:
             raise damaged(
                 folder,
-                f"row {wrong[0]} of the table {table!r} holds a value that no run has: of another type, or not finite",
+                f"row {wrong[0]} of the table {table!r} holds a value of the wrong type, or one that is not finite",
             )
     for cohort, joined in db.execute("select cohort, joined from rounds"):
         for text in (cohort, joined):
