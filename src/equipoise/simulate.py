@@ -34,15 +34,16 @@ from equipoise.method import Method
 from equipoise.models.registry import AUTO
 from equipoise.records import Record
 from equipoise.runs.run import Run
+from equipoise.runtime.client_evaluation import PRESENT
+from equipoise.runtime.messages import Job, Request, state_of
 from equipoise.server import ServerData
 from equipoise.storage.files import FILES
 from equipoise.storage.form import check_metadata, read_configuration
 from equipoise.storage.outdated import outdated
 from equipoise.storage.store import RunError, Store
 from equipoise.training.workbench import Workbench, one_thread
-from equipoise.transports.base import Interrupted, Job, Request, Transport, Watcher, state_of
+from equipoise.transports.base import Interrupted, Transport, Watcher
 from equipoise.transports.inprocess import InProcess, Loopback
-from equipoise.transports.measuring import PRESENT
 from equipoise.transports.workers.pool import Workers
 from equipoise.transports.workers.processes import Pool
 from equipoise.validation import safe_yaml
@@ -51,7 +52,7 @@ from equipoise.version import __version__
 
 
 class Simulated(Transport, Protocol):
-    """A transport whose performing sides are on this machine, with the data that they share."""
+    """A transport whose client runtimes are on this machine, with the data that they share."""
 
     federation: Federation
 
@@ -284,7 +285,7 @@ def tell(wanted: Experiment, shape: tuple[int, ...], asked: Any) -> None:
 
 
 def job_of(wanted: Experiment, run: str) -> Job:
-    """What performing sides are told: the experiment as names, and what they may import."""
+    """What client runtimes are told: the experiment as names, and what they may import."""
     return Job(run, wanted.to_spec(), wanted.imports.plain(), version=__version__)
 
 

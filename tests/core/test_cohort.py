@@ -24,18 +24,11 @@ from equipoise.experiment import Experiment, Faults, Participation
 from equipoise.method import Weights
 from equipoise.methods.fedavg import FedAvg
 from equipoise.records import Down, PerClient, Record, State, Up
+from equipoise.runtime.messages import Reply, Request, StateRef, reply_file, state_file, state_name
 from equipoise.storage.store import RoundRecord, RunError
 from equipoise.streams import stream
 from equipoise.training import Training
-from equipoise.transports.base import (
-    ClientError,
-    Reply,
-    Request,
-    StateRef,
-    reply_file,
-    state_file,
-    state_name,
-)
+from equipoise.transports.base import ClientError
 from equipoise.tree import Tree
 
 # Who is asked.

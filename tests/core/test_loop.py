@@ -17,11 +17,12 @@ from equipoise.experiment import Experiment
 from equipoise.method import Cohort
 from equipoise.methods.fedavg import FedAvg
 from equipoise.records import Down, Record, State, Up, write
+from equipoise.runtime.messages import Reply, Request, StateRef, state_file, state_name
 from equipoise.server import Server, ServerData
 from equipoise.storage.files import digest, place
 from equipoise.storage.store import RoundRecord, RunError, Store
 from equipoise.task import Task
-from equipoise.transports.base import Reply, Request, StateRef, Watcher, state_file, state_name
+from equipoise.transports.base import Watcher
 from equipoise.tree import Tree
 
 

@@ -22,8 +22,8 @@ from equipoise.comparison.plan import Cell, plan
 from equipoise.comparison.table import Comparison
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.runs import Run
+from equipoise.runtime.client_evaluation import OUTPUTS
 from equipoise.storage.store import RoundRecord, RunError, Store
-from equipoise.transports.measuring import OUTPUTS
 from equipoise.validation.imports import FromFile
 from tests.helpers.stores import made_up_result, made_up_run
 

@@ -13,7 +13,7 @@ from equipoise.cli import comparison_output, output
 from equipoise.experiment import ConfigurationError
 from equipoise.runs import Run
 from equipoise.runs.summary import summarise
-from equipoise.transports.measuring import MEASURE
+from equipoise.runtime.client_evaluation import MEASURE
 from tests.helpers.stores import made_up_run
 
 

@@ -15,11 +15,11 @@ import equipoise as eq
 from equipoise import simulate
 from equipoise.experiment import ConfigurationError
 from equipoise.records import Record, dump
+from equipoise.runtime.messages import Reply, StateRef, state_file, state_name
+from equipoise.runtime.states import _parsed
 from equipoise.storage.files import digest_of
-from equipoise.transports.base import Reply, StateRef, state_file, state_name
 from equipoise.transports.ray import connecting, looking, references
 from equipoise.transports.ray.references import References
-from equipoise.transports.states import _parsed
 from tests.helpers.clusters import abroad, gone, local, processes, shared_memory
 from tests.helpers.runs import played, same_run, settings
 

@@ -14,10 +14,10 @@ from equipoise.data import Federation
 from equipoise.data.roster import Roster
 from equipoise.data.samples import Samples
 from equipoise.engine.cohort import Clients
+from equipoise.runtime.client_evaluation import HANDED, OUTPUTS
+from equipoise.runtime.messages import Reply, reply_file
 from equipoise.server import ServerData
-from equipoise.transports.base import Reply, reply_file
 from equipoise.transports.inprocess import Separated
-from equipoise.transports.measuring import HANDED, OUTPUTS
 from equipoise.transports.workers.processes import Pool
 from tests.helpers.runs import played, same_run, settings
 from tests.helpers.transports import named, over, separated

@@ -23,19 +23,12 @@ import equipoise as eq
 from equipoise.data import Federation, federate
 from equipoise.experiment import ConfigurationError, experiment
 from equipoise.records import Down, Record, Up, write
+from equipoise.runtime.messages import Reply, Request, reply_file, state_file, state_name
 from equipoise.simulate import job_of
 from equipoise.storage.files import place
 from equipoise.storage.store import RunError
 from equipoise.transports import wire
-from equipoise.transports.base import (
-    Interrupted,
-    Reply,
-    Request,
-    Watcher,
-    reply_file,
-    state_file,
-    state_name,
-)
+from equipoise.transports.base import Interrupted, Watcher
 from equipoise.transports.workers import memory, processes, sockets
 from equipoise.transports.workers import pool as module
 from equipoise.transports.workers import worker as worker_module
@@ -729,11 +722,11 @@ def test_a_job_that_cannot_be_done_here_is_refused_by_a_sentence(
     told = memory.share(federation, descriptor)
     text = job_of(experiment(settings("fedavg")), "run").text()
     message = {"path": ["/new", sys.path[0]], "files": str(tmp_path), "job": text, "data": told}
-    performer, refused = worker_module._begun(message, descriptor)
+    executor, refused = worker_module._begun(message, descriptor)
     assert (
         refused == ""
-        and performer.disk == performer.states.folder == tmp_path
-        and performer.federation.ids == federation.ids
+        and executor.disk == executor.states.folder == tmp_path
+        and executor.federation.ids == federation.ids
     )
     assert sys.path == ["/new", *before]
     nobody, refused = worker_module._begun(

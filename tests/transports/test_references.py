@@ -21,10 +21,10 @@ from equipoise.data import Federation, federate
 from equipoise.data.roster import roster_of
 from equipoise.experiment import experiment
 from equipoise.records import Down, Record, Up, unpack
+from equipoise.runtime.messages import Reply, Request, StateRef, state_file, state_name
 from equipoise.simulate import job_of
 from equipoise.storage.files import digest_of, place
 from equipoise.transports import wire
-from equipoise.transports.base import Reply, Request, StateRef, state_file, state_name
 from equipoise.transports.ray import actor, cluster, references
 from equipoise.transports.ray.going import Exchange
 from equipoise.transports.ray.references import References
@@ -220,15 +220,15 @@ def test_an_actor_says_what_it_is_and_prepares_if_it_is_the_same(
     words, arrays = told(federation, path=[str(tmp_path), str(tmp_path / "none"), sys.path[-1]])
     before = list(sys.path)
     assert (
-        json.loads(one.begin(words, arrays)) == {"kind": actor.kind()} and one.performer is not None
+        json.loads(one.begin(words, arrays)) == {"kind": actor.kind()} and one.executor is not None
     )
-    assert one.performer.federation.ids == federation.ids and one.performer.states is one.states
+    assert one.executor.federation.ids == federation.ids and one.executor.states is one.states
     assert sys.path == [str(tmp_path), *before]  # folders that are there, and new
     other = actor.Actor()
     differs, _ = told(federation, kind={**actor.kind(), "torch": "0.1"})
     assert (
         json.loads(other.begin(differs, arrays)) == {"kind": actor.kind()}
-        and other.performer is None
+        and other.executor is None
     )
     assert (
         set(actor.kind()) == {"Python", "torch", "equipoise", "CPU"}
@@ -269,7 +269,7 @@ def test_an_actor_answers_with_replies_and_states_and_knows_the_trees_of_one_exc
     ray: StandIn,
 ) -> None:
     one = actor.Actor()
-    one.performer = Echo(one.states)  # type: ignore[assignment]
+    one.executor = Echo(one.states)  # type: ignore[assignment]
     tree = {"0": wire.Tree({"w": torch.tensor([5.0])}, "net")}
     trees = actor.packed(Record._trusted({"trees": tree}))
     sent = wire.referring(Down(model=tree["0"]), {id(tree["0"]): "0"})
@@ -296,7 +296,7 @@ def test_an_actor_answers_with_replies_and_states_and_knows_the_trees_of_one_exc
             )
         )
 
-    answer, *new = one.perform(1, trees, message("a", "b"))
+    answer, *new = one.execute(1, trees, message("a", "b"))
     replies = unpack(bytearray(answer))["replies"]
     assert [(told["reply"]["client"], told["up"].w) for told in replies] == [
         ("a", 5.0),
@@ -304,20 +304,20 @@ def test_an_actor_answers_with_replies_and_states_and_knows_the_trees_of_one_exc
     ] and len(new) == 2
     assert not one.states.carried  # they went with the answer
     kept = replies[0]["reply"]["state"]
-    again, state = one.perform(1, None, message("a", states=[(kept[0], kept[2])]), new[0])
+    again, state = one.execute(1, None, message("a", states=[(kept[0], kept[2])]), new[0])
     assert (
         unpack(bytearray(again))["replies"][0]["up"].before == 1
         and digest_of(state.tobytes()) != kept[2]
     )
-    alone = one.perform(1, None, message("a", exchange=0, keeps=False))
+    alone = one.execute(1, None, message("a", exchange=0, keeps=False))
     # the same exchange: it knows the tree
     assert unpack(bytearray(alone))["replies"][0]["up"].w == 5.0
-    nothing = one.perform(1, None, message("a", exchange=0))
+    nothing = one.execute(1, None, message("a", exchange=0))
     assert nothing[1] is None
     with pytest.raises(ValueError):
-        one.perform(1, None, message("a"), new[0])  # a state that no request names
+        one.execute(1, None, message("a"), new[0])  # a state that no request names
     with pytest.raises(KeyError):
-        one.perform(2, None, message("a"))  # of another exchange it knows none
+        one.execute(2, None, message("a"))  # of another exchange it knows none
     assert one.exchange == 2 and one.trees == {}
 
 

@@ -23,9 +23,10 @@ from equipoise.engine.rounds import Loop
 from equipoise.experiment import experiment
 from equipoise.experiment.build import prepare
 from equipoise.records import Record, pack, unpack
+from equipoise.runtime.messages import PROTOCOL
 from equipoise.storage.store import Store
 from equipoise.task import Task
-from equipoise.transports.base import PROTOCOL, Watcher
+from equipoise.transports.base import Watcher
 from equipoise.transports.inprocess import InProcess, Loopback, Separated
 from equipoise.transports.workers.processes import Pool
 from tests.helpers.runs import federation_changed, folder_of, played, settings, sites

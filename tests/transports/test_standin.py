@@ -17,17 +17,9 @@ from equipoise.data import federate
 from equipoise.experiment import ConfigurationError, Experiment, experiment
 from equipoise.records import Down, Record, Up
 from equipoise.runs import Run
+from equipoise.runtime.messages import Reply, Request, StateRef, reply_file, state_file, state_name
 from equipoise.storage.store import RunError
-from equipoise.transports.base import (
-    Interrupted,
-    Reply,
-    Request,
-    StateRef,
-    Watcher,
-    reply_file,
-    state_file,
-    state_name,
-)
+from equipoise.transports.base import Interrupted, Watcher
 from equipoise.transports.ray import actor, references
 from equipoise.transports.ray import cluster as transport
 from equipoise.transports.ray.cluster import Cluster
@@ -106,7 +98,7 @@ def test_a_run_with_faults_is_the_same_and_says_who_did_what(
 ) -> None:
     run = whole(ray, tmp_path, sites_given(settings(method, faults={"script": FAULTS})))
     answered = [
-        call for call in ray.calls if call.method == "perform" and call.left[0].error is None
+        call for call in ray.calls if call.method == "execute" and call.left[0].error is None
     ]
     done = Counter(call.process.machine.name for call in answered for _ in call.clients)
     assert told(run, "clients") == done and len(done) == 2
@@ -271,7 +263,7 @@ def test_what_every_node_refuses_is_said_as_in_process(ray: StandIn, tmp_path: P
 
 
 class Echo:
-    """In place of the performer: how often a client was asked is its state."""
+    """In place of the executor: how often a client was asked is its state."""
 
     def __init__(self, job: Any, federation: Any, states: Any) -> None:
         assert torch.get_num_threads() == 1
@@ -359,7 +351,7 @@ ALL = ["c00", "c01", "c02", "c03"]
 
 
 def performed(ray: StandIn) -> list[Call]:
-    return [call for call in ray.calls if call.method == "perform"]
+    return [call for call in ray.calls if call.method == "execute"]
 
 
 def travelled(ray: StandIn) -> list[list[str]]:
@@ -847,7 +839,7 @@ def test_large_states_stay_where_they_are_and_come_from_their_files_once_their_n
             (files / state_file(kept.name)).stat().st_size == kept.bytes for kept in states.values()
         )
         # those that were at the lost node
-        assert len(ray.put_values) - before == 2 if round == 3 else 0
+        assert len(ray.put_values) - before == (2 if round == 3 else 0)
 
 
 def test_states_are_held_up_to_a_fifth_of_the_smallest_store(

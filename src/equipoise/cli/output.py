@@ -34,10 +34,10 @@ from equipoise.runs import Run
 from equipoise.runs.clinical import silent
 from equipoise.runs.reference import reference_of
 from equipoise.runs.summary import of_main, summarise
+from equipoise.runtime.client_evaluation import MEASURE, OUTPUTS
+from equipoise.runtime.isolation import UNKEPT, can_interrupt
 from equipoise.storage.store import DATABASE, RoundRecord, RunError
 from equipoise.transports.base import Watcher
-from equipoise.transports.isolation import UNKEPT, can_interrupt
-from equipoise.transports.measuring import MEASURE, OUTPUTS
 from equipoise.validation import safe_yaml
 from equipoise.validation.names import quoted
 from equipoise.validation.text import shown

@@ -20,10 +20,10 @@ from equipoise.experiment import Evaluation
 from equipoise.method import Method, Ups
 from equipoise.metrics import parameter_distances, registry
 from equipoise.records import Down, Record, State, Up
+from equipoise.runtime import client_histograms
+from equipoise.runtime.client_evaluation import DISTANCE, HANDED, MEASURE, OUTPUTS, score
 from equipoise.server import Server
 from equipoise.storage.files import RunError
-from equipoise.transports import curves
-from equipoise.transports.measuring import DISTANCE, HANDED, MEASURE, OUTPUTS, score
 
 # samples of the shared test set per request: fixed, a multiple of the evaluation batch
 SHARED_CHUNK = 1024
@@ -57,7 +57,7 @@ class Evaluator:
     ask: Callable[[str, Sequence[tuple[str, Record]]], list[tuple[str, Up, list[dict[str, Any]]]]]
     # networks that are taken within it come back at its end
     lending: Callable[[], AbstractContextManager[None]]
-    shared: int  # samples of the shared test set that performing sides hold
+    shared: int  # samples of the shared test set that client runtimes hold
     own: Samples | None  # the shared test set, where the server has its labels
     ending: bool = False  # whether this is the last measurement of the run
     # client, model, split, table of counts
@@ -93,7 +93,7 @@ class Evaluator:
                 (client, "majority", "reference", split, "accuracy", share)
                 for client, split, share in self.majority
             ]
-            record.curves = [row for table in self.counts for row in curves.rows(*table)]
+            record.curves = [row for table in self.counts for row in client_histograms.rows(*table)]
         record.seconds["evaluation"] = time.perf_counter() - began
 
     def clients(self, state: State, clients: Sequence[str]) -> tuple[list[Row], str]:
@@ -154,7 +154,7 @@ class Evaluator:
         if isinstance(share, float) and 0 < share <= 1:
             self.majority.append((client, "test", share))
         for model, table in up.get("curves", {}).items():
-            wrong = curves.fault(table, self.server.task)
+            wrong = client_histograms.fault(table, self.server.task)
             if wrong is not None or not self._counts_of(client):
                 raise RunError(
                     f"client {client!r} sent counts of scores: {wrong or 'nobody asked'}; install the same version on both sides"
@@ -193,10 +193,10 @@ class Evaluator:
             found = score(self.server.task, logits, self.own.y, self.metrics)
             rows += [(SHARED, name, "shared", metric, value) for metric, value in found.items()]
             if self._counts_of(SHARED):
-                counts = curves.of(self.server.task, logits, self.own.y, name)
+                counts = client_histograms.of(self.server.task, logits, self.own.y, name)
                 self.counts += [(SHARED, model, "shared", table) for model, table in counts.items()]
         if self.ending and self.server.task.classifies and len(self.own.y):
-            self.majority.append((SHARED, "shared", curves.majority(self.own.y)))
+            self.majority.append((SHARED, "shared", client_histograms.majority(self.own.y)))
         return rows
 
     def distances(self, ups: Ups, state: State) -> list[tuple[str, str, str, float]]:

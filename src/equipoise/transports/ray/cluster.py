@@ -21,17 +21,10 @@ from equipoise.data import Federation
 from equipoise.data.roster import Roster, roster_of
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.records import Record, size, unpack
+from equipoise.runtime.messages import Job, Reply, Request
 from equipoise.storage.store import RunError
 from equipoise.transports import wire
-from equipoise.transports.base import (
-    Interrupted,
-    Job,
-    Reply,
-    Request,
-    Watcher,
-    put_to_file,
-    timed_out_reply,
-)
+from equipoise.transports.base import Interrupted, Watcher, put_to_file, timed_out_reply
 from equipoise.transports.ray.actor import packed
 from equipoise.transports.ray.connecting import connected
 from equipoise.transports.ray.crew import FETCH_DEADLINE, LOOK, Call, Crew, Lane
@@ -229,7 +222,7 @@ class Cluster:
         message = packed(Record._trusted({"tasks": tasks, "states": names, "keeps": keeps}))
         trees = going.trees if lane.knows_trees != self.exchanges else None
         lane.knows_trees = self.exchanges
-        ask = lane.handle.perform.options(num_returns=1 + len(numbers) if keeps else 1)
+        ask = lane.handle.execute.options(num_returns=1 + len(numbers) if keeps else 1)
         found = ask.remote(self.exchanges, trees, message, *map(self.states.of, names))
         answer, *states = found if keeps else [found]
         lane.asked.append(Call(self.exchanges, numbers, answer, states, time.monotonic()))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from equipoise.transports.base import Reply, Request
+from equipoise.runtime.messages import Reply, Request
 
 
 @dataclass

@@ -14,7 +14,7 @@ import torch
 from equipoise.data import Federation
 from equipoise.data.roster import Roster
 from equipoise.experiment import Experiment
-from equipoise.transports.base import Job
+from equipoise.runtime.messages import Job
 from equipoise.transports.ray.actor import kind
 from equipoise.transports.workers.memory import to_arrays
 

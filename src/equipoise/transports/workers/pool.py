@@ -22,17 +22,10 @@ from equipoise.data import Federation
 from equipoise.data.roster import Roster, roster_of
 from equipoise.experiment import ConfigurationError
 from equipoise.records import Record
+from equipoise.runtime.messages import Job, Reply, Request
 from equipoise.storage.store import RunError
 from equipoise.transports import wire
-from equipoise.transports.base import (
-    Interrupted,
-    Job,
-    Reply,
-    Request,
-    Watcher,
-    timed_out_reply,
-    with_file,
-)
+from equipoise.transports.base import Interrupted, Watcher, timed_out_reply, with_file
 from equipoise.transports.workers import processes
 from equipoise.transports.workers.memory import attach, share
 from equipoise.transports.workers.sockets import Receiver, Sender

@@ -16,8 +16,8 @@ from equipoise.method import Method, Served
 from equipoise.metrics import parameter_distances, registry
 from equipoise.models import Model
 from equipoise.records import Down, Record, Up
+from equipoise.runtime import client_histograms
 from equipoise.task import Task
-from equipoise.transports import curves
 
 # A part of a client's data, or the shared test set: not to be had through a client, so that no method trains on it.
 Part = Callable[[str], Samples]
@@ -116,10 +116,10 @@ def _measured(
         samples = part(split)
         for name, outputs, y in _predicted(client, wanted, samples):
             rows += _rows(client, name, split, outputs, y, asked["metrics"])
-            if asked.get("curves") and split == tested and curves.allowed():
-                counts |= curves.of(client.task, outputs, y, name)
+            if asked.get("curves") and split == tested and client_histograms.allowed():
+                counts |= client_histograms.of(client.task, outputs, y, name)
         if asked.get("ending") and split == "test" and client.task.classifies:
-            more["majority"] = curves.majority(samples.y)
+            more["majority"] = client_histograms.majority(samples.y)
     if counts:
         more["curves"] = counts
     return Up(

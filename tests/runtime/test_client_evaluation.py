@@ -17,10 +17,8 @@ from equipoise.experiment import Evaluation
 from equipoise.method import Served, Ups
 from equipoise.metrics import score_histograms
 from equipoise.records import Down, Record, State, Up
-from equipoise.storage.store import RoundRecord, RunError
-from equipoise.task import Task
-from equipoise.transports import curves
-from equipoise.transports.measuring import (
+from equipoise.runtime import client_histograms
+from equipoise.runtime.client_evaluation import (
     DISTANCE,
     HANDED,
     MEASURE,
@@ -31,6 +29,8 @@ from equipoise.transports.measuring import (
     score,
     served,
 )
+from equipoise.storage.store import RoundRecord, RunError
+from equipoise.task import Task
 from equipoise.tree import Tree
 
 TWO = Task("classification", (2,), 2)
@@ -188,12 +188,14 @@ def test_counts_and_the_majority_are_for_the_last_measurement_and_those_who_may(
     assert "majority" not in asked(method, client=number, ending=True, metrics=[])[0]
     for word in ("no", " NO ", "0", "False"):
         monkeypatch.setenv("EQUIPOISE_CURVES", word)
-        assert not curves.allowed() and set(asked(method, ending=True, curves=True)[0]) == {
+        assert not client_histograms.allowed() and set(
+            asked(method, ending=True, curves=True)[0]
+        ) == {
             "served",
             "majority",
         }
     monkeypatch.setenv("EQUIPOISE_CURVES", "yes")
-    assert curves.allowed()
+    assert client_histograms.allowed()
 
 
 def test_slices_models_and_presence_are_sent_as_asked() -> None:
@@ -228,7 +230,9 @@ def test_counts_are_of_enough_samples_and_not_too_many_classes() -> None:
     ) -> bool:
         outputs = torch.full((n, classes), value)
         return bool(
-            curves.of(Task(task, (2,), classes), outputs, torch.arange(n) % max(1, classes), "m")
+            client_histograms.of(
+                Task(task, (2,), classes), outputs, torch.arange(n) % max(1, classes), "m"
+            )
         )  # type: ignore[arg-type]
 
     assert found() and found(classes=20) and found(classes=3)
@@ -241,25 +245,27 @@ def test_counts_are_of_enough_samples_and_not_too_many_classes() -> None:
             found(value=np.nan),
         ]
     )
-    (table,) = curves.of(TWO, torch.zeros(30, 2), torch.zeros(30, dtype=torch.long), "m").values()
+    (table,) = client_histograms.of(
+        TWO, torch.zeros(30, 2), torch.zeros(30, dtype=torch.long), "m"
+    ).values()
     assert (
         table.dtype == torch.int32
         and table[0, score_histograms.POSITIVES, 50] == 30
-        and curves.fault(table, TWO) is None
+        and client_histograms.fault(table, TWO) is None
     )
     few = torch.from_numpy(score_histograms.counted(np.full((29, 2), 0.5), np.zeros(29, int)))
-    assert curves.fault(
+    assert client_histograms.fault(
         few, TWO
     ) == "expected 30 samples or more" and "expected counts of shape" in str(
-        curves.fault(table, Task("classification", (2,), 3))
+        client_histograms.fault(table, Task("classification", (2,), 3))
     )
-    assert "expected counts" in str(curves.fault("many", TWO))
+    assert "expected counts" in str(client_histograms.fault("many", TWO))
 
 
 def test_the_majority_is_the_share_of_the_most_frequent_class() -> None:
     assert (
-        curves.majority(torch.tensor([2, 0, 2, 1])) == 0.5
-        and curves.majority(torch.tensor([], dtype=torch.long)) == 0.0
+        client_histograms.majority(torch.tensor([2, 0, 2, 1])) == 0.5
+        and client_histograms.majority(torch.tensor([], dtype=torch.long)) == 0.0
     )
 
 
@@ -267,7 +273,7 @@ def test_a_row_is_kept_for_every_class_and_score_that_occurs() -> None:
     table = torch.from_numpy(
         score_histograms.counted([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6]], [0, 1, 0])
     )
-    assert curves.rows("ada", "m", "test", table) == [
+    assert client_histograms.rows("ada", "m", "test", table) == [
         ("ada", "m", "test", 0, 20, 0, 1, 0, 0), ("ada", "m", "test", 0, 40, 1, 0, 0, 0), ("ada", "m", "test", 0, 90, 1, 0, 1, 0),
         ("ada", "m", "test", 1, 10, 0, 1, 0, 0), ("ada", "m", "test", 1, 60, 0, 1, 0, 1), ("ada", "m", "test", 1, 80, 1, 0, 1, 0),
     ]  # fmt: skip
