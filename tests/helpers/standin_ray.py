@@ -20,7 +20,7 @@ import torch
 
 from equipoise.records import unpack
 from equipoise.runtime import executor
-from equipoise.transports.ray import actor, cluster, crew
+from equipoise.transports.ray import actor, actor_pool, cluster, dispatch
 
 ADDRESS = "127.0.0.1:1"
 MB = 2**20
@@ -302,10 +302,10 @@ def stood_in(*cores: int) -> Iterator[StandIn]:
     for count in cores:
         ray.add(cores=count)
     with pytest.MonkeyPatch.context() as change, warnings.catch_warnings():
-        for module in (cluster, crew, executor):
+        for module in (cluster, dispatch, actor_pool, executor):
             change.setattr(module, "time", clock)
         change.setattr(cluster, "connected", lambda address, trust: (ray, address, True))
-        change.setattr(crew, "socket", SimpleNamespace(create_connection=ray.reach))
+        change.setattr(actor_pool, "socket", SimpleNamespace(create_connection=ray.reach))
         change.setattr(
             actor, "os", SimpleNamespace(path=os.path, getpid=os.getpid, kill=ray.end_own)
         )

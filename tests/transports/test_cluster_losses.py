@@ -21,7 +21,7 @@ from equipoise.engine.cohort import Clients
 from equipoise.runs import Run
 from equipoise.storage.store import RunError
 from equipoise.transports.base import Watcher
-from equipoise.transports.ray import cluster as transport
+from equipoise.transports.ray import dispatch
 from tests.helpers.clusters import Local, actors, gone, listens, local, processes
 from tests.helpers.clusters import command as command_of
 from tests.helpers.runs import folder_of, same_run, settings, sites
@@ -51,7 +51,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def config(
-    data: str, method: str = "scaffold", rounds: int = 6, epochs: int = 8, **more: Any
+    data: str, method: Any = "scaffold", rounds: int = 6, epochs: int = 8, **more: Any
 ) -> dict[str, Any]:
     found = settings(
         method, rounds=rounds, training={"lr": 0.02, "batch": 5, "epochs": epochs}, **more
@@ -198,18 +198,23 @@ def test_twenty_random_kills_in_sixty_rounds(cluster: Local, data: str, tmp_path
 def test_a_client_that_ends_its_actor_three_times_ends_the_run(
     cluster: Local, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # a fault that is never cleared
-    monkeypatch.setattr(transport, "replace", lambda value, **changes: value)
-    monkeypatch.setattr(transport, "LOOK", 1.0)
-    wanted = config(data, faults={"script": [{"round": 2, "client": "c03", "kind": "kill"}]})
+    (tmp_path / "leaving_module.py").write_text(
+        "import os\nfrom dataclasses import dataclass\nfrom equipoise.methods.scaffold import Scaffold\n@dataclass(frozen=True)\nclass Leaving(Scaffold):\n"
+        "    flag: str = ''\n    def client(self, client, down):\n"
+        "        if client.round == 2 and client.id == 'c03' and os.path.exists(self.flag):\n            os._exit(5)\n"
+        "        return super().client(client, down)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    flag = tmp_path / "leaves"
+    flag.touch()
+    wanted = config(data, {"name": "leaving_module:Leaving", "flag": str(flag)})
     with pytest.raises(
         RunError,
         match=r"an actor ended 3 times with client 'c03' in round 2, step 'client' \(the last: The actor died",
     ):
         simulate.run(wanted, tmp_path / "there", cluster=cluster.address)
-    monkeypatch.undo()
     assert gone(cluster.nodes)
-    # in this process nothing is killed
+    flag.unlink()
     resumed = simulate.resume(tmp_path / "there", given=simulate.experiment(wanted))
     same_run(simulate.run(wanted, tmp_path / "here"), resumed)
 
@@ -237,7 +242,7 @@ def test_a_run_goes_from_process_to_cluster_and_back(
 def test_without_any_node_the_run_waits_and_then_stops_with_a_sentence(
     cluster: Local, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "LOST_DEADLINE", 6.0)
+    monkeypatch.setattr(dispatch, "LOST_DEADLINE", 6.0)
     watcher = Watching(lambda: [cluster.kill(node) for node in cluster.nodes])
     with pytest.raises(
         RunError,

@@ -16,7 +16,7 @@ import equipoise as eq
 from equipoise import methods, simulate
 from equipoise.experiment import ConfigurationError
 from equipoise.transports.base import Watcher
-from equipoise.transports.ray import connecting, looking, nodes
+from equipoise.transports.ray import connecting, nodes, probe
 from tests.helpers.clusters import Local, abroad, actors, free_port, gone, local, processes
 from tests.helpers.runs import folder_of, same_run, settings, sites
 from tests.helpers.transports import sites_given
@@ -356,4 +356,4 @@ def json_of(folder: Path) -> Any:
 def test_the_token_of_a_cluster_is_found_where_it_was_left(two: Local) -> None:
     assert connecting.token_for(two.address) == Path(two.head.token)
     assert connecting.address_of("auto") == two.address
-    assert looking.look(two.address, Path(two.head.token))["token"] is True
+    assert probe.look(two.address, Path(two.head.token))["token"] is True

@@ -40,40 +40,43 @@ def transports(tmp_path: Path) -> dict[str, Any]:
 # Workers that die.
 
 
+FRAGILE = """
+import os, signal
+from dataclasses import dataclass
+from equipoise.methods.scaffold import Scaffold
+@dataclass(frozen=True)
+class Fragile(Scaffold):
+    deaths: str = ''  # a file, one byte per death still to come
+    def client(self, client, down):
+        if client.id == 'bo' and client.round == 1 and os.path.getsize(self.deaths):
+            os.truncate(self.deaths, os.path.getsize(self.deaths) - 1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().client(client, down)
+"""
+
+
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_a_worker_that_is_killed_is_replaced_twice_and_then_the_run_stops(
     times: int, pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = settings(
-        "scaffold", rounds=2, faults={"script": [{"round": 1, "client": "bo", "kind": "kill"}]}
-    )
-    deaths = []
-
-    def again(value: Any, **changes: Any) -> Any:
-        """As `dataclasses.replace`, but the fault is cleared only after so many deaths."""
-        if "die" in changes:
-            deaths.append(value.client)
-            changes = {"die": len(deaths) < times}
-        return dataclasses.replace(value, **changes)
-
-    monkeypatch.setattr(workers, "replace", again)
-    if times < workers.TRIES:
-        same_run(
-            played(config, tmp_path / "here"),
-            played(config, tmp_path / "workers", transport=over(pool)),
-        )
-        assert deaths == ["bo"] * times
+    (tmp_path / "fragile_in_workers.py").write_text(FRAGILE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    deaths = tmp_path / "deaths"
+    config = settings({"name": "fragile_in_workers:Fragile", "deaths": str(deaths)}, rounds=2)
+    deaths.write_bytes(b"x" * times)
+    if times < 3:
+        there = played(config, tmp_path / "workers", transport=over(pool))
+        assert deaths.stat().st_size == 0
+        same_run(played(config, tmp_path / "here"), there)
         return
     with pytest.raises(
         RunError,
         match=r"ended 3 times with client 'bo' in round 1, step 'client' \(the last: killed by signal 9",
     ):
         played(config, tmp_path / "workers", transport=over(pool))
-    monkeypatch.undo()
-    well = config | {"faults": {}}
     # the pool begins anew by itself
-    resumed = simulate.resume(tmp_path / "workers", given=sites_given(well), transport=over(pool))
-    same_run(played(well, tmp_path / "here"), resumed)
+    resumed = simulate.resume(tmp_path / "workers", given=sites_given(config), transport=over(pool))
+    same_run(played(config, tmp_path / "here"), resumed)
 
 
 def test_what_a_worker_left_half_written_is_gone_at_the_end(tmp_path: Path) -> None:

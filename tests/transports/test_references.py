@@ -25,10 +25,10 @@ from equipoise.runtime.messages import Reply, Request, StateRef, state_file, sta
 from equipoise.simulate import job_of
 from equipoise.storage.files import digest_of, place
 from equipoise.transports import wire
-from equipoise.transports.ray import actor, cluster, references
-from equipoise.transports.ray.going import Exchange
+from equipoise.transports.ray import actor, references
+from equipoise.transports.ray.dispatch import share
+from equipoise.transports.ray.job_spec import JobSpec, job_spec_of
 from equipoise.transports.ray.references import References
-from equipoise.transports.ray.work import Work, work_of
 from tests.helpers.runs import settings, sites
 from tests.helpers.standin_ray import StandIn, stood_in
 
@@ -134,13 +134,11 @@ def test_a_state_that_was_damaged_or_cannot_be_written_does_not_count(held: Refe
 def test_what_travels_together(
     weights: list[int], together: int, alone: tuple[int, ...], lanes: int, shares: list[list[int]]
 ) -> None:
-    going = Exchange({}, deque(range(len(weights))), weights, together, {}, None, alone=set(alone))
+    waiting = deque(range(len(weights)))
     found = []
-    while going.waiting:
-        found.append(going.share(lanes))
-    assert found == shares and going.slowest == 0.0
-    going.replies = {1: Reply("a")}
-    assert going.missing([0, 1, 2]) == [0, 2]
+    while waiting:
+        found.append(share(waiting, weights, together, lanes, alone))
+    assert found == shares
 
 
 # What actors are told.
@@ -159,20 +157,20 @@ def ray() -> Iterator[StandIn]:
 
 
 def test_a_node_makes_the_data_itself_where_they_exceed_half_of_its_store() -> None:
-    assert [Work(b"", "data", 50, True, "").made_at(store) for store in (99, 100, 101)] == [
+    assert [JobSpec(b"", "data", 50, True, "").made_at(store) for store in (99, 100, 101)] == [
         True,
         False,
         False,
     ]
-    assert Work(b"", None, 0, True, "").made_at(10**9)
+    assert JobSpec(b"", None, 0, True, "").made_at(10**9)
 
 
 def test_the_data_go_into_the_store_if_there_is_room(ray: StandIn, federation: Federation) -> None:
     wanted, roster = experiment(settings("fedavg")), roster_of(federation)
     job = job_of(wanted, "run")
-    bytes = work_of(ray, wanted, job, federation, roster, 0.0)[0].bytes
+    bytes = job_spec_of(ray, wanted, job, federation, roster, 0.0)[0].bytes
     assert bytes > federation.x.numpy().nbytes and not ray.put_values
-    work, shared = work_of(ray, wanted, job, federation, roster, float(bytes))
+    work, shared = job_spec_of(ray, wanted, job, federation, roster, float(bytes))
     assert (
         work.data is not None
         and shared is not federation
@@ -186,9 +184,9 @@ def test_the_data_go_into_the_store_if_there_is_room(ray: StandIn, federation: F
         and told["path"] == [path or os.getcwd() for path in sys.path]
     )
     assert work.can_be_made and work.fingerprint == roster.fingerprint
-    none, same = work_of(ray, wanted, job, federation, roster, bytes - 1.0)
+    none, same = job_spec_of(ray, wanted, job, federation, roster, bytes - 1.0)
     assert none.data is None and same is federation
-    assert not work_of(ray, SimpleNamespace(dataset="given"), job, federation, roster, 0.0)[
+    assert not job_spec_of(ray, SimpleNamespace(dataset="given"), job, federation, roster, 0.0)[
         0
     ].can_be_made  # type: ignore[arg-type]
 
@@ -319,10 +317,3 @@ def test_an_actor_answers_with_replies_and_states_and_knows_the_trees_of_one_exc
     with pytest.raises(KeyError):
         one.execute(2, None, message("a"))  # of another exchange it knows none
     assert one.exchange == 2 and one.trees == {}
-
-
-def test_the_first_line_of_an_error_that_says_something_is_its_cause() -> None:
-    assert (
-        cluster._cause(ValueError("\n \n  why \nand more")) == "why"
-        and cluster._cause(ValueError("")) == "ValueError"
-    )
