@@ -32,9 +32,8 @@ from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, exper
 from equipoise.experiment.build import prepare
 from equipoise.method import Method
 from equipoise.models.registry import AUTO
-from equipoise.records import Record
 from equipoise.runs.run import Run
-from equipoise.runtime.client_evaluation import PRESENT
+from equipoise.runtime.evaluation_messages import CheckState
 from equipoise.runtime.messages import Job, Request, state_of
 from equipoise.server import ServerData
 from equipoise.storage.files import FILES
@@ -308,7 +307,7 @@ def _check_states(store: Store, transport: Transport, number: int, wanted: Exper
     then, now = store.current("client", at=number), store.current("client")
     requests = [
         Request(
-            client, PRESENT, Record(), number, wanted.rounds,
+            client, CheckState.step, CheckState().record(), number, wanted.rounds,
             state=(state_of(file.path.name), file.digest), committed=state_of(now[client].path.name),
         )
         for client, file in then.items() if file.kept_at == "client"

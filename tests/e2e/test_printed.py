@@ -22,7 +22,7 @@ from equipoise.comparison.plan import Cell, plan
 from equipoise.comparison.table import Comparison
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.runs import Run
-from equipoise.runtime.client_evaluation import OUTPUTS
+from equipoise.runtime.evaluation_messages import PredictShared
 from equipoise.storage.store import RoundRecord, RunError, Store
 from equipoise.validation.imports import FromFile
 from tests.helpers.stores import made_up_result, made_up_run
@@ -347,7 +347,7 @@ def last(screen: io.StringIO, word: str) -> str:
 def test_rounds_and_clients_have_a_bar_each(terminal: io.StringIO) -> None:
     with output.progress(False) as watcher:
         watcher.on_start(3, 9)
-        watcher.on_clients(OUTPUTS, 1, 5)
+        watcher.on_clients(PredictShared.step, 1, 5)
         watcher.on_round(measured(3))
         watcher.on_clients("client", 4, 6)
         watcher.on_round(measured(12, finish=True, values=(1.0, 1.0)))

@@ -13,7 +13,7 @@ from equipoise.cli import comparison_output, output
 from equipoise.experiment import ConfigurationError
 from equipoise.runs import Run
 from equipoise.runs.summary import summarise
-from equipoise.runtime.client_evaluation import MEASURE
+from equipoise.runtime.evaluation_messages import EvaluateModels
 from tests.helpers.stores import made_up_run
 
 
@@ -53,7 +53,7 @@ def test_clients_of_a_round_are_shown_by_node(screen: io.StringIO) -> None:
 def test_without_nodes_only_what_is_done_is_shown(screen: io.StringIO) -> None:
     with output.progress(False) as watcher:
         watcher.on_start(1, 4)
-        watcher.on_clients(MEASURE, 2, 5)
+        watcher.on_clients(EvaluateModels.step, 2, 5)
         measurements = [
             (client, "global", "received", "test", "accuracy", value)
             for client, value in (("a", 0.5), ("b", 0.75))
@@ -77,7 +77,7 @@ def test_without_nodes_only_what_is_done_is_shown(screen: io.StringIO) -> None:
 def test_quiet_says_nothing(screen: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
     with output.progress(True) as watcher:
         watcher.on_start(1, 4)
-        watcher.on_clients(MEASURE, 2, 5)
+        watcher.on_clients(EvaluateModels.step, 2, 5)
     assert screen.getvalue() == "" and capsys.readouterr() == ("", "")
 
 

@@ -34,7 +34,7 @@ from equipoise.runs import Run
 from equipoise.runs.clinical import silent
 from equipoise.runs.reference import reference_of
 from equipoise.runs.summary import of_main, summarise
-from equipoise.runtime.client_evaluation import MEASURE, OUTPUTS
+from equipoise.runtime.evaluation_messages import EvaluateModels, PredictShared
 from equipoise.runtime.isolation import UNKEPT, can_interrupt
 from equipoise.storage.store import DATABASE, RoundRecord, RunError
 from equipoise.transports.base import Watcher
@@ -182,7 +182,7 @@ def _bars(quiet: bool, main: str | None) -> Iterator[Watcher]:
         bars.update(rounds, total=total, completed=first - 1)
 
     def work(step: str, done: int, total: int) -> None:
-        doing = "measuring" if step in (MEASURE, OUTPUTS) else "training"
+        doing = "measuring" if step in (EvaluateModels.step, PredictShared.step) else "training"
         places = {
             place.partition("@")[2]: count
             for place, count in watcher.by_place.items()

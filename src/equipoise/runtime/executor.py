@@ -66,9 +66,9 @@ class ClientExecutor:
             self.bench, request.client, request.round, request.rounds, state, request.attempt
         )
         with preserve_global_state(), self.bench.lending(), time_limit(deadline):
-            if request.step in client_evaluation.STEPS:
-                up, measured = client_evaluation.STEPS[request.step](
-                    self.method, client, request.down, part
+            if client_evaluation.handles(request.step):
+                up, measured = client_evaluation.evaluate(
+                    request.step, self.method, client, request.down, part
                 )
             else:
                 up, measured = _step(self.method, client, request), []
