@@ -33,8 +33,9 @@ from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, exper
 from equipoise.experiment.build import prepare
 from equipoise.method import Method
 from equipoise.models.registry import AUTO
-from equipoise.records import Record
 from equipoise.runs.run import Run
+from equipoise.runtime.evaluation_messages import CheckState
+from equipoise.runtime.messages import Job, Request, state_of
 from equipoise.server import ServerData
 from equipoise.storage.checkpoint import foreign_tensor
 from equipoise.storage.files import FILES
@@ -42,17 +43,8 @@ from equipoise.storage.form import check_metadata, damaged, read_configuration
 from equipoise.storage.outdated import DEFAULTS, outdated, with_its_defaults
 from equipoise.storage.store import RunError, Store
 from equipoise.training.workbench import Workbench, one_thread
-from equipoise.transports.base import (
-    ClientError,
-    Interrupted,
-    Job,
-    Monitor,
-    Request,
-    Transport,
-    state_of,
-)
+from equipoise.transports.base import ClientError, Interrupted, Monitor, Transport
 from equipoise.transports.inprocess import InProcess, Loopback
-from equipoise.transports.measuring import PRESENT
 from equipoise.transports.workers.pool import Workers
 from equipoise.transports.workers.processes import Pool
 from equipoise.validation import safe_yaml
@@ -61,7 +53,7 @@ from equipoise.version import __version__
 
 
 class Simulated(Transport, Protocol):
-    """A transport whose performing sides are on this machine, with the data that they share."""
+    """A transport whose client runtimes are on this machine, with the data that they share."""
 
     federation: Federation
 
@@ -343,7 +335,7 @@ def tell(wanted: Experiment, shape: tuple[int, ...], asked: Any) -> None:
 
 
 def job_of(wanted: Experiment, run: str) -> Job:
-    """What performing sides are told: the experiment as names, and what they may import."""
+    """What client runtimes are told: the experiment as names, and what they may import."""
     return Job(run, wanted.to_spec(), wanted.imports.plain(), version=__version__)
 
 
@@ -366,7 +358,7 @@ def _check_states(store: Store, transport: Transport, number: int, wanted: Exper
     then, now = store.current("client", at=number), store.current("client")
     requests = [
         Request(
-            client, PRESENT, Record(), number, wanted.rounds,
+            client, CheckState.step, CheckState().record(), number, wanted.rounds,
             state=(state_of(file.path.name), file.digest), committed=state_of(now[client].path.name),
         )
         for client, file in then.items() if file.kept_at == "client"

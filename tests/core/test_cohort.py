@@ -23,19 +23,13 @@ from equipoise.engine.signals import interruptible
 from equipoise.experiment import Experiment, Faults, Participation
 from equipoise.method import Weights
 from equipoise.methods.fedavg import FedAvg
-from equipoise.records import Down, PerClient, Record, State, Up
+from equipoise.records import Down, PerClient, State, Up
+from equipoise.runtime.evaluation_messages import CheckState, SendModel
+from equipoise.runtime.messages import Reply, Request, StateRef, reply_file, state_file, state_name
 from equipoise.storage.store import RoundRecord, RunError
 from equipoise.streams import stream
 from equipoise.training import Training
-from equipoise.transports.base import (
-    ClientError,
-    Reply,
-    Request,
-    StateRef,
-    reply_file,
-    state_file,
-    state_name,
-)
+from equipoise.transports.base import ClientError
 from equipoise.tree import Tree
 
 # Who is asked.
@@ -399,14 +393,15 @@ def test_nobody_may_be_missing_when_models_are_measured() -> None:
     )
     round = cohort(of)
     round.provisional = {"b": StateRef("bb-r1a0x1", 1, "0")}
-    found = of.measure("@measure", [("b", Record(y=2)), ("a", Record(y=3))], round)
+    orders = [("b", SendModel(Down(), "b's")), ("a", SendModel(Down(), "a's"))]
+    found = of.measure(orders, round)
     assert [(client, up.x, rows) for client, up, rows in found] == [
         ("b", 1, [ROW]),
         ("a", 1, [ROW]),
     ]
     (asked,) = of.transport.asked
-    assert [(one.client, one.step, one.down.y, one.exchange, one.state) for one in asked] == [
-        ("b", "@measure", 2, 0, ("bb-r1a0x1", "0")), ("a", "@measure", 3, 0, None),
+    assert [(one.client, one.step, one.down.model, one.exchange, one.state) for one in asked] == [
+        ("b", SendModel.step, "b's", 0, ("bb-r1a0x1", "0")), ("a", SendModel.step, "a's", 0, None),
     ]  # fmt: skip
     for failure in ("gone", None):
         lost = clients(lambda request, failure=failure: Reply(request.client, failure=failure))  # type: ignore[misc]
@@ -414,7 +409,7 @@ def test_nobody_may_be_missing_when_models_are_measured() -> None:
             RunError,
             match=f"^client 'a' was to measure models in round 1: {failure or 'no reply'}; see to it, or raise",
         ):
-            lost.measure("@measure", [("a", Record())], cohort(lost))
+            lost.measure([("a", CheckState())], cohort(lost))
 
 
 ROW = {"model": "global", "split": "test", "metric": "loss", "value": 0.5}

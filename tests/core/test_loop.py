@@ -19,11 +19,12 @@ from equipoise.experiment import Experiment
 from equipoise.method import Cohort
 from equipoise.methods.fedavg import FedAvg
 from equipoise.records import Down, Record, State, Up, write
+from equipoise.runtime.messages import Reply, Request, StateRef, state_file, state_name
 from equipoise.server import Server, ServerData
 from equipoise.storage.files import digest, place
 from equipoise.storage.store import RoundRecord, RunError, Store
 from equipoise.task import Task
-from equipoise.transports.base import Monitor, Reply, Request, StateRef, state_file, state_name
+from equipoise.transports.base import Monitor
 from equipoise.tree import Tree
 from tests.helpers.callbacks import Calling
 

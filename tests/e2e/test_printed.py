@@ -23,8 +23,8 @@ from equipoise.comparison.plan import Cell, plan
 from equipoise.comparison.table import Comparison
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.runs import Run
+from equipoise.runtime.evaluation_messages import PredictShared
 from equipoise.storage.store import RoundRecord, RunError, Store
-from equipoise.transports.measuring import OUTPUTS
 from equipoise.validation.imports import FromFile
 from tests.helpers.stores import made_up_result, made_up_run
 
@@ -350,7 +350,7 @@ def last(screen: io.StringIO, word: str) -> str:
 def test_rounds_and_clients_have_a_bar_each(terminal: io.StringIO) -> None:
     (bars,) = progress.progress(quiet=False)
     bars.on_start(RunStart(Path("run"), 3, 9))
-    bars.on_client(ClientProgress(OUTPUTS, 1, 5))
+    bars.on_client(ClientProgress(PredictShared.step, 1, 5))
     bars.on_round(measured(3))
     bars.on_client(ClientProgress("client", 4, 6))
     bars.on_round(measured(12, finish=True, values=(1.0, 1.0)))

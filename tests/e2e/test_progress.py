@@ -17,8 +17,8 @@ from equipoise.cli import comparison_output, output, progress
 from equipoise.experiment import ConfigurationError
 from equipoise.runs import Run
 from equipoise.runs.summary import summarise
+from equipoise.runtime.evaluation_messages import EvaluateModels
 from equipoise.transports.base import Monitor
-from equipoise.transports.measuring import MEASURE
 from tests.helpers.stores import made_up_run
 
 
@@ -63,7 +63,7 @@ def test_clients_of_a_round_are_shown_by_node(screen: io.StringIO) -> None:
 def test_without_nodes_only_what_is_done_is_shown(screen: io.StringIO) -> None:
     with shown_progress() as callbacks:
         callbacks.on_start(RunStart(Path("run"), 1, 4))
-        callbacks.on_client(ClientProgress(MEASURE, 2, 5))
+        callbacks.on_client(ClientProgress(EvaluateModels.step, 2, 5))
         measurements = [
             (client, "global", "received", "test", "accuracy", value)
             for client, value in (("a", 0.5), ("b", 0.75))
@@ -87,7 +87,7 @@ def test_without_nodes_only_what_is_done_is_shown(screen: io.StringIO) -> None:
 def test_quiet_says_nothing(screen: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
     with shown_progress(quiet=True) as callbacks:
         callbacks.on_start(RunStart(Path("run"), 1, 4))
-        callbacks.on_client(ClientProgress(MEASURE, 2, 5))
+        callbacks.on_client(ClientProgress(EvaluateModels.step, 2, 5))
     assert screen.getvalue() == "" and capsys.readouterr() == ("", "")
 
 

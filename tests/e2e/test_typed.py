@@ -679,8 +679,8 @@ def test_the_nodes_of_a_cluster_are_listed(
         ],
     }  # fmt: skip
     looked = calls(found)
-    monkeypatch.setattr("equipoise.transports.ray.looking.check_installed", lambda: None)
-    monkeypatch.setattr("equipoise.transports.ray.looking.look", looked)
+    monkeypatch.setattr("equipoise.transports.ray.probe.check_installed", lambda: None)
+    monkeypatch.setattr("equipoise.transports.ray.probe.look", looked)
     monkeypatch.setattr(
         "equipoise.transports.ray.connecting.address_of", lambda given: f"{given}:9"
     )

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from equipoise.callbacks import Callback, ClientProgress, RunStart
+from equipoise.callbacks import Callback, CallbackList, ClientProgress, RunStart
+from equipoise.transports.base import Monitor
 
 
 class Calling(Callback):
@@ -32,3 +33,12 @@ class Calling(Callback):
 
     def on_end(self, folder: Path, error: BaseException | None) -> Any:
         return self.end and self.end(folder, error)
+
+
+def monitor_of(on_clients: Callable[[str, int, int], Any] | None = None) -> Monitor:
+    """Return what a transport reports to, with a function that is called after each answer."""
+    if on_clients is None:
+        return Monitor()
+    hear = on_clients
+    callback = Calling(on_client=lambda one: hear(one.step, one.done, one.total))
+    return Monitor(CallbackList(callback))

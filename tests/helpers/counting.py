@@ -11,8 +11,8 @@ from unittest.mock import patch
 import torch
 
 from equipoise.models import Model
+from equipoise.runtime import executor
 from equipoise.training.workbench import Workbench
-from equipoise.transports import performing
 
 
 class Passes(Counter[tuple[str, str]]):
@@ -23,7 +23,7 @@ class Passes(Counter[tuple[str, str]]):
 def counted() -> Iterator[Passes]:
     """Counts while experiments run in process (workers=0) inside it: `with counted() as passes: eq.run(...)`."""
     passes, who = Passes(), ["server"]
-    build, step, perform = Workbench._build, performing._step, performing.ClientExecutor.perform
+    build, step, perform = Workbench._build, executor._step, executor.ClientExecutor.execute
 
     def built(self: Workbench, key: str) -> Model:
         model = build(self, key)
@@ -47,8 +47,8 @@ def counted() -> Iterator[Passes]:
 
     with (
         patch.object(Workbench, "_build", built),
-        patch.object(performing, "_step", within("client", step)),
-        patch.object(performing.ClientExecutor, "perform", within("measuring", perform)),
+        patch.object(executor, "_step", within("client", step)),
+        patch.object(executor.ClientExecutor, "execute", within("measuring", perform)),
     ):
         yield passes
     for kind in ("gradient", "forward"):

@@ -19,8 +19,8 @@ import pytest
 import torch
 
 from equipoise.records import unpack
-from equipoise.transports import performing
-from equipoise.transports.ray import actor, cluster, crew
+from equipoise.runtime import executor
+from equipoise.transports.ray import actor, actor_pool, cluster, dispatch
 
 ADDRESS = "127.0.0.1:1"
 MB = 2**20
@@ -118,7 +118,7 @@ class Call:
         """Whose requests travel in it."""
         return (
             [task["request"]["client"] for task in unpack(self.arguments[2].data)["tasks"]]
-            if self.method == "perform"
+            if self.method == "execute"
             else []
         )
 
@@ -228,7 +228,7 @@ class StandIn:
                 options=lambda num_returns: method(name, num_returns),
             )
 
-        return SimpleNamespace(process=process, begin=method("begin"), perform=method("perform"))
+        return SimpleNamespace(process=process, begin=method("begin"), execute=method("execute"))
 
     def _ask(self, process: Process, name: str, arguments: tuple[Any, ...], count: int) -> Any:
         call = Call(next(self.numbers), process, name, tuple(_stored(one) for one in arguments))
@@ -302,10 +302,10 @@ def stood_in(*cores: int) -> Iterator[StandIn]:
     for count in cores:
         ray.add(cores=count)
     with pytest.MonkeyPatch.context() as change, warnings.catch_warnings():
-        for module in (cluster, crew, performing):
+        for module in (cluster, dispatch, actor_pool, executor):
             change.setattr(module, "time", clock)
         change.setattr(cluster, "connected", lambda address, trust: (ray, address, True))
-        change.setattr(crew, "socket", SimpleNamespace(create_connection=ray.reach))
+        change.setattr(actor_pool, "socket", SimpleNamespace(create_connection=ray.reach))
         change.setattr(
             actor, "os", SimpleNamespace(path=os.path, getpid=os.getpid, kill=ray.end_own)
         )

@@ -12,9 +12,9 @@ from equipoise import simulate
 from equipoise.data import Federation
 from equipoise.engine.cohort import Clients
 from equipoise.experiment import Experiment
+from equipoise.runtime.messages import Reply
 from equipoise.simulate import Connect
 from equipoise.storage.store import DATABASE, RunError
-from equipoise.transports.base import Reply
 from equipoise.transports.inprocess import Separated
 from equipoise.transports.workers.pool import Workers
 from equipoise.transports.workers.processes import Pool
@@ -33,7 +33,7 @@ def over(pool: Pool) -> Connect:
 
 
 def separated(disk: Path) -> Connect:
-    """Nothing but the job tells the performing side what to do, and states lie on its own disk."""
+    """Nothing but the job tells the client runtime what to do, and states lie on its own disk."""
 
     def connect(federation: Federation, wanted: Experiment) -> Separated:
         return Separated(federation, disk)

@@ -15,9 +15,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import equipoise.runtime.states as states
 import equipoise.storage.checkpoint as checkpoint
 import equipoise.storage.store as store
-import equipoise.transports.states as states
 from equipoise import records, simulate
 from equipoise.experiment import experiment
 from equipoise.transports.inprocess import Separated

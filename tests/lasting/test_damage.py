@@ -16,10 +16,10 @@ from equipoise import simulate
 from equipoise.experiment import experiment
 from equipoise.runs import Run
 from equipoise.runs.export import export, predictions
+from equipoise.runtime.messages import state_file, state_name
 from equipoise.storage import store as store_module
 from equipoise.storage.files import digest
 from equipoise.storage.store import RunError, Store
-from equipoise.transports.base import state_file, state_name
 from tests.helpers import half_finished
 from tests.helpers.runs import SIZES, config, files_under, same_run, stopped
 

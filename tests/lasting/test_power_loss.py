@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+import equipoise.runtime.states as states
 import equipoise.storage.checkpoint as checkpoint
 import equipoise.storage.store as store_module
-import equipoise.transports.states as states
 from equipoise import records, simulate
 from equipoise.experiment import experiment
 from equipoise.runs import Run

@@ -19,11 +19,11 @@ import yaml
 
 from equipoise import simulate
 from equipoise.experiment import experiment
+from equipoise.runtime.executor import ClientExecutor
 from equipoise.storage import lock
 from equipoise.storage.files import LOCK
 from equipoise.storage.lock import acquire, is_held
 from equipoise.storage.store import FORMAT, RunError, Store
-from equipoise.transports.performing import ClientExecutor
 from tests.helpers.runs import config, environment, same_run, stopped
 
 
@@ -155,14 +155,14 @@ def test_a_files_folder_that_vanishes_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = config(tmp_path, "scaffold", rounds=2)
-    perform = ClientExecutor.perform
+    perform = ClientExecutor.execute
 
     def vanishing(self, *arguments):
         shutil.rmtree(tmp_path / "run" / "files", ignore_errors=True)
         (tmp_path / "run" / "files").write_text("")
         return perform(self, *arguments)
 
-    monkeypatch.setattr(ClientExecutor, "perform", vanishing)
+    monkeypatch.setattr(ClientExecutor, "execute", vanishing)
     with pytest.raises(
         RunError,
         match="files was removed or moved while the run was going on; bring it back and resume",

@@ -16,10 +16,10 @@ from equipoise.experiment import experiment
 from equipoise.report import report
 from equipoise.runs import Run
 from equipoise.runs.export import export
+from equipoise.runtime.messages import state_file, state_name
 from equipoise.storage.files import is_ours
 from equipoise.storage.store import RunError, Store
 from equipoise.transports import inprocess
-from equipoise.transports.base import state_file, state_name
 from tests.helpers.answers import CommandLine, one_sentence
 from tests.helpers.runs import config, stopped
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -10,10 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -24,8 +21,8 @@ from equipoise.runs import Run
 from equipoise.storage.checkpoint import load_server
 from equipoise.storage.store import RunError
 from equipoise.transports.base import ClientError
-from equipoise.transports.workers import pool as workers
-from equipoise.transports.workers import processes
+from equipoise.transports.workers import lanes, processes
+from equipoise.transports.workers.pool import Workers
 from tests.helpers.runs import assert_same, config, environment, everything, same_run
 
 FAULTS = {
@@ -48,43 +45,34 @@ def test_any_number_of_workers_gives_the_same_bits(count: int, tmp_path: Path) -
 KILL_BO = {"script": [{"round": 1, "client": "bo", "kind": "kill"}]}
 
 
-def killed_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fault is not cleared: it kills every worker that takes it."""
-    monkeypatch.setattr(
-        workers,
-        "replace",
-        lambda value, **changes: (
-            value if "die" in changes else dataclasses.replace(value, **changes)
+@pytest.mark.parametrize(
+    ("name", "counted", "said"),
+    [
+        ("SIGKILL", 0, "killed by signal 9 (SIGKILL)"),
+        ("SIGTERM", 1, "killed by signal 15 (SIGTERM)"),  # the kernel does not end processes so
+        (
+            "SIGKILL",
+            1,
+            "killed by signal 9 (SIGKILL): the system ran out of memory; try fewer --workers or a smaller batch",
         ),
-    )
-
-
-def test_a_worker_that_is_killed_again_and_again_ends_the_run_with_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ],
+)
+def test_a_worker_that_is_killed_again_and_again_ends_the_run_and_its_cause_is_said(
+    name: str, counted: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killed_again_and_again(monkeypatch)
-    counts = {"/proc/vmstat": 5}  # some process, once, for want of memory: not this one
-    monkeypatch.setattr(processes, "out_of_memory_kills", lambda: counts)
-    job = config(tmp_path, "fedavg", faults=KILL_BO, workers=1)
-    sentence = "a worker process ended 3 times with client 'bo' in round 1, step 'client' (the last: killed by signal 9 (SIGKILL))"
+    """Of memory it speaks only where the kernel has counted such an end since the last one."""
+    kernel = {"/proc/vmstat": 5}  # some process, once, for want of memory: not this one
+
+    def kills() -> dict[str, int]:
+        kernel["/proc/vmstat"] += counted
+        return dict(kernel)
+
+    monkeypatch.setattr(processes, "out_of_memory_kills", kills)
+    step = f"if client.id == 'bo': os.kill(os.getpid(), signal.{name})"
+    method = module(tmp_path, monkeypatch, f"killing_{name}_{counted}", "", step)
+    sentence = f"a worker process ended 3 times with client 'bo' in round 1, step 'client' (the last: {said})"
     with pytest.raises(RunError, match=f"^{re.escape(sentence)}$"):
-        simulate.run(experiment(job), tmp_path / "run")
-
-
-def test_memory_is_spoken_of_where_the_kernel_counted_an_end_since_the_last_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    counts = {"group": 3, "machine": 5}
-    monkeypatch.setattr(processes, "out_of_memory_kills", lambda: dict(counts))
-    with closing(workers.Workers(processes.Pool(0), None)) as pool:  # type: ignore[arg-type]
-        pool.killed_for_memory = dict(counts)
-        assert "memory" not in pool._cause(-signal.SIGKILL)
-        counts["machine"] += 1
-        assert "memory" not in pool._cause(-signal.SIGTERM)  # the kernel does not end processes so
-        assert "memory" not in pool._cause(-signal.SIGKILL)
-        counts["machine"] += 1
-        said = "killed by signal 9 (SIGKILL): the system ran out of memory; try fewer --workers or a smaller batch"
-        assert pool._cause(-signal.SIGKILL) == said
+        simulate.run(experiment(config(tmp_path, method, workers=1)), tmp_path / "run")
 
 
 def test_the_kernels_counts_are_found_in_either_version_of_control_groups(tmp_path: Path) -> None:
@@ -186,34 +174,33 @@ def test_a_worker_that_never_starts_ends_the_run_with_a_sentence(
 
 
 def test_a_worker_has_its_own_time_to_start_however_long_the_exchange_has_lasted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    clock = SimpleNamespace(passed=0.0, monotonic=lambda: time.monotonic() + clock.passed)
-    monkeypatch.setattr(workers, "time", clock)
-    start = processes.Pool.start
+    class Late(processes.Pool):
+        """A replacement comes long after the first one was ready."""
 
-    started: list[processes.Process] = []
+        passed = 0.0
 
-    def later(pool: processes.Pool) -> processes.Process:
-        # a replacement, long after the first one was ready
-        clock.passed += 2 * workers.START_DEADLINE if started else 0.0
-        started.append(start(pool))
-        return started[-1]
+        def start(self) -> processes.Process:
+            self.passed += 1000.0 if self.jobs else 0.0
+            return super().start()
 
-    monkeypatch.setattr(processes.Pool, "start", later)
+    pool = Late(1)
+    job = config(tmp_path, "fedavg", faults=KILL_BO, participation={"deadline": 1e6})
     simulate.run(
-        experiment(
-            config(tmp_path, "fedavg", faults=KILL_BO, workers=1, participation={"deadline": 1e6})
-        ),
+        experiment(job),
         tmp_path / "run",
+        transport=lambda federation, wanted: Workers(
+            pool, federation, lambda: time.monotonic() + pool.passed
+        ),
     )
-    assert clock.passed == 2 * workers.START_DEADLINE
+    assert pool.passed == 1000.0
 
 
 def test_a_worker_that_is_not_ready_in_time_ends_the_run_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "START_DEADLINE", 0.0)
+    monkeypatch.setattr(lanes, "START_DEADLINE", 0.0)
     with pytest.raises(RunError, match="was not ready within 0 s; run with --workers 0"):
         simulate.run(experiment(config(tmp_path, "fedavg", workers=1)), tmp_path / "run")
 
@@ -234,10 +221,10 @@ def test_a_client_that_always_hangs_is_out_of_the_round_with_workers_and_without
     same_run(tmp_path / "serial", tmp_path / "parallel")
     (row,) = Run(tmp_path / "parallel").rejected()
     assert (row["round"], row["client"], row["reason"]) == (1, "bo", "did not answer within 3 s")
-    assert (
-        caplog.text.count("a worker process did not answer within 3 s; a new one takes its place")
-        == 3
+    hung = caplog.text.count(
+        "a worker process did not answer within 3 s; a new one takes its place"
     )
+    assert hung == 1, "a step that hangs costs one deadline"
 
 
 UNFIT = """
@@ -405,19 +392,18 @@ def _alive(process: int) -> bool:
         return False
 
 
-def test_a_worker_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sleepy_module.py").write_text(
-        "import os, time\nfrom dataclasses import dataclass\nfrom equipoise import Method\n@dataclass(frozen=True)\nclass Sleepy(Method):\n    flag: str = ''\n"
-        "    def client(self, client, down):\n        if client.id == 'bo' and not os.path.exists(self.flag):\n            open(self.flag, 'w').close(); time.sleep(600)\n"
-        "        return super().client(client, down)\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    job = config(
-        tmp_path,
-        {"name": "sleepy_module:Sleepy", "flag": str(tmp_path / "slept")},
-        rounds=2,
-        participation={"deadline": 3.0},
-    )
+def test_a_client_that_hangs_once_is_out_of_one_round_and_works_in_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flag = tmp_path / "slept"
+    step = f"if client.id == 'bo' and not os.path.exists({str(flag)!r}): open({str(flag)!r}, 'w').close(); time.sleep(600)"
+    method = module(tmp_path, monkeypatch, "sleepy_module", "", step)
+    job = config(tmp_path, method, rounds=2, participation={"deadline": 3.0})
     hung = simulate.run(experiment(job | {"workers": 1}), tmp_path / "hung")
-    assert (tmp_path / "slept").exists()
-    assert_same(everything(hung), everything(simulate.run(experiment(job), tmp_path / "serial")))
+    (row,) = hung.rejected()
+    assert (row["round"], row["client"], row["reason"]) == (1, "bo", "did not answer within 3 s")
+    dropped = job | {"faults": {"script": [{"round": 1, "client": "bo", "kind": "drop"}]}}
+    assert flag.exists()
+    assert_same(
+        everything(hung), everything(simulate.run(experiment(dropped), tmp_path / "dropped"))
+    )

@@ -27,9 +27,9 @@ from equipoise.metrics.registry import (
 )
 from equipoise.report import report
 from equipoise.runs.summary import summarise
+from equipoise.runtime.client_evaluation import score
 from equipoise.server import Server, ServerData
 from equipoise.task import Task
-from equipoise.transports.measuring import score
 from tests.helpers.runs import played, settings, sites
 
 CLASSES, VALUES = Task("classification", (4,), 3), Task("regression", (4,), 1)

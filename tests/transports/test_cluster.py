@@ -15,11 +15,11 @@ import equipoise as eq
 from equipoise import simulate
 from equipoise.experiment import ConfigurationError
 from equipoise.records import Record, dump
+from equipoise.runtime.messages import Reply, StateRef, state_file, state_name
+from equipoise.runtime.states import _parsed
 from equipoise.storage.files import digest_of
-from equipoise.transports.base import Reply, StateRef, state_file, state_name
-from equipoise.transports.ray import connecting, looking, references
+from equipoise.transports.ray import connecting, probe, references
 from equipoise.transports.ray.references import References
-from equipoise.transports.states import _parsed
 from tests.helpers.clusters import abroad, gone, local, processes, shared_memory
 from tests.helpers.runs import played, same_run, settings
 
@@ -120,7 +120,7 @@ def test_nothing_of_ray_is_imported_before_it_is_asked_for() -> None:
 
 
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "find_spec", lambda name: None)
+    monkeypatch.setattr(probe, "find_spec", lambda name: None)
     with pytest.raises(
         ConfigurationError,
         match=r"needs Ray, which is not installed; `pip install equipoise\[cluster\]`",
@@ -138,12 +138,12 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
 
 
 def test_a_cluster_that_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "ANSWER_DEADLINE", 1.0)
+    monkeypatch.setattr(probe, "ANSWER_DEADLINE", 1.0)
     with pytest.raises(
         ConfigurationError,
         match=r"the cluster at 127\.0\.0\.1:1 did not answer within 1 s; see that its head runs",
     ):
-        looking.look("127.0.0.1:1", None)
+        probe.look("127.0.0.1:1", None)
 
 
 def test_an_experiment_that_other_machines_cannot_rebuild_is_refused(tmp_path: Path) -> None:

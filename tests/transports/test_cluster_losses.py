@@ -17,11 +17,12 @@ import pytest
 import yaml
 
 from equipoise import simulate
+from equipoise.callbacks import Callback, ClientProgress
 from equipoise.engine.cohort import Clients
 from equipoise.runs import Run
 from equipoise.storage.store import RunError
-from equipoise.transports.base import Watcher
-from equipoise.transports.ray import cluster as transport
+from equipoise.transports.ray import dispatch
+from tests.helpers.callbacks import Calling
 from tests.helpers.clusters import Local, actors, gone, listens, local, processes
 from tests.helpers.clusters import command as command_of
 from tests.helpers.runs import folder_of, same_run, settings, sites
@@ -51,7 +52,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def config(
-    data: str, method: str = "scaffold", rounds: int = 6, epochs: int = 8, **more: Any
+    data: str, method: Any = "scaffold", rounds: int = 6, epochs: int = 8, **more: Any
 ) -> dict[str, Any]:
     found = settings(
         method, rounds=rounds, training={"lr": 0.02, "batch": 5, "epochs": epochs}, **more
@@ -59,33 +60,31 @@ def config(
     return found | {"data": found["data"] | {"name": data}}
 
 
-class Watching(Watcher):
+class Watching(Callback):
     """Does something at a reply in the middle of a round, and remembers how long the run stood still then."""
 
     def __init__(
         self, happens: Callable[[], object], rounds: tuple[int, ...] = (2,), after: int = 4
     ) -> None:
-        super().__init__()
         self.happens, self.at, self.after, self.round, self.training = happens, rounds, after, 1, 0
         self.last: float | None = None
         self.gaps: list[float] = []  # the longest wait for a reply after each strike, in its round
-        self.on_clients, self.on_round = self.clients, self.ended
 
-    def clients(self, step: str, done: int, total: int) -> None:
+    def on_client(self, progress: ClientProgress) -> None:
         now = time.monotonic()
         if self.last is not None:
             self.gaps[-1] = max(self.gaps[-1], now - self.last)
             self.last = now
-        if step == "client" and done == self.after and self.round in self.at:
+        if progress.step == "client" and progress.done == self.after and self.round in self.at:
             self.happens()
             self.gaps.append(0.0)
             self.last = time.monotonic()
 
-    def ended(self, record: Any) -> None:
+    def on_round(self, record: Any) -> None:
         self.round, self.last = record.round + 1, None
 
 
-def whole(cluster: Local, data: str, tmp_path: Path, watcher: Watcher, **more: Any) -> Run:
+def whole(cluster: Local, data: str, tmp_path: Path, watcher: Callback, **more: Any) -> Run:
     """The run on the cluster, which equals the one in process."""
     there = simulate.run(config(data, **more), tmp_path / "there", watcher, cluster=cluster.address)
     same_run(simulate.run(config(data, **more), tmp_path / "here"), there)
@@ -132,7 +131,6 @@ def test_nodes_are_killed_in_the_middle_of_an_exchange(
 def test_the_node_that_holds_most_states_is_killed_between_two_rounds(
     cluster: Local, data: str, tmp_path: Path
 ) -> None:
-    watcher = Watcher()
     done: Counter[str] = Counter()
 
     def after(record: Any) -> None:
@@ -144,7 +142,7 @@ def test_the_node_that_holds_most_states_is_killed_between_two_rounds(
             (most,) = [node for node in cluster.nodes if listens(node, port)]
             cluster.kill(most)
 
-    watcher.on_round = after
+    watcher = Calling(on_round=after)
     run = whole(cluster, data, tmp_path, watcher, method="fedakd")
     assert events(run, "lost") == 1
 
@@ -156,7 +154,6 @@ def test_a_node_that_joins_in_the_middle_of_a_run_takes_work(
         cluster.kill(node)
     joined: list[float] = []
     first: list[float] = []
-    watcher = Watcher()
 
     def after(record: Any) -> None:
         if record.round == 2:
@@ -165,7 +162,7 @@ def test_a_node_that_joins_in_the_middle_of_a_run_takes_work(
         if joined and not first and sum(name.startswith("clients@") for name in record.seconds) > 1:
             first.append(time.monotonic())
 
-    watcher.on_round = after
+    watcher = Calling(on_round=after)
     run = whole(cluster, data, tmp_path, watcher, rounds=120, epochs=4, evaluation={"every": 0})
     print("took work", first[0] - joined[0], "s after it was there")
     assert events(run, "joined") == 1
@@ -198,18 +195,23 @@ def test_twenty_random_kills_in_sixty_rounds(cluster: Local, data: str, tmp_path
 def test_a_client_that_ends_its_actor_three_times_ends_the_run(
     cluster: Local, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # a fault that is never cleared
-    monkeypatch.setattr(transport, "replace", lambda value, **changes: value)
-    monkeypatch.setattr(transport, "LOOK", 1.0)
-    wanted = config(data, faults={"script": [{"round": 2, "client": "c03", "kind": "kill"}]})
+    (tmp_path / "leaving_module.py").write_text(
+        "import os\nfrom dataclasses import dataclass\nfrom equipoise.methods.scaffold import Scaffold\n@dataclass(frozen=True)\nclass Leaving(Scaffold):\n"
+        "    flag: str = ''\n    def client(self, client, down):\n"
+        "        if client.round == 2 and client.id == 'c03' and os.path.exists(self.flag):\n            os._exit(5)\n"
+        "        return super().client(client, down)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    flag = tmp_path / "leaves"
+    flag.touch()
+    wanted = config(data, {"name": "leaving_module:Leaving", "flag": str(flag)})
     with pytest.raises(
         RunError,
         match=r"an actor ended 3 times with client 'c03' in round 2, step 'client' \(the last: The actor died",
     ):
         simulate.run(wanted, tmp_path / "there", cluster=cluster.address)
-    monkeypatch.undo()
     assert gone(cluster.nodes)
-    # in this process nothing is killed
+    flag.unlink()
     resumed = simulate.resume(tmp_path / "there", given=simulate.experiment(wanted))
     same_run(simulate.run(wanted, tmp_path / "here"), resumed)
 
@@ -237,7 +239,7 @@ def test_a_run_goes_from_process_to_cluster_and_back(
 def test_without_any_node_the_run_waits_and_then_stops_with_a_sentence(
     cluster: Local, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "LOST_DEADLINE", 6.0)
+    monkeypatch.setattr(dispatch, "LOST_DEADLINE", 6.0)
     watcher = Watching(lambda: [cluster.kill(node) for node in cluster.nodes])
     with pytest.raises(
         RunError,
@@ -299,7 +301,7 @@ def test_the_driver_is_killed_or_interrupted_and_goes_on_elsewhere(
     os.killpg(process.pid, number)
     _, said = process.communicate(timeout=60)
     if number is signal.SIGINT:
-        assert process.returncode == 130 and "go on with `equipoise resume" in said
+        assert process.returncode == 130 and "continue with `equipoise resume" in said
     assert gone(cluster.nodes, 30)
     with local(tmp_path / "state", 2) as other:
         done = subprocess.run(

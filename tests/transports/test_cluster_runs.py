@@ -15,8 +15,8 @@ import pytest
 import equipoise as eq
 from equipoise import methods, simulate
 from equipoise.experiment import ConfigurationError
-from equipoise.transports.base import Watcher
-from equipoise.transports.ray import connecting, looking, nodes
+from equipoise.transports.ray import connecting, nodes, probe
+from tests.helpers.callbacks import Calling
 from tests.helpers.clusters import Local, abroad, actors, free_port, gone, local, processes
 from tests.helpers.runs import folder_of, same_run, settings, sites
 from tests.helpers.transports import sites_given
@@ -84,7 +84,6 @@ def test_two_hundred_states_of_five_megabytes_in_an_object_store_of_a_hundred(
 def test_two_hundred_rounds_without_growth(two: Local, tmp_path: Path) -> None:
     """Of this process, the actors, and the memory of the object stores."""
     seen: list[tuple[float, float, float]] = []
-    watcher = Watcher()
 
     def after(record: Any) -> None:
         if record.round in (50, 100, 150, 200):
@@ -101,7 +100,7 @@ def test_two_hundred_rounds_without_growth(two: Local, tmp_path: Path) -> None:
                 )
             )
 
-    watcher.on_round = after
+    watcher = Calling(on_round=after)
     more = {"rounds": 200, "evaluation": {"every": 50}}
     there = simulate.run(
         sites_given(settings("scaffold", **more)), tmp_path / "there", watcher, cluster=two.address
@@ -356,4 +355,4 @@ def json_of(folder: Path) -> Any:
 def test_the_token_of_a_cluster_is_found_where_it_was_left(two: Local) -> None:
     assert connecting.token_for(two.address) == Path(two.head.token)
     assert connecting.address_of("auto") == two.address
-    assert looking.look(two.address, Path(two.head.token))["token"] is True
+    assert probe.look(two.address, Path(two.head.token))["token"] is True

@@ -14,10 +14,10 @@ from equipoise.data import Federation
 from equipoise.data.roster import Roster
 from equipoise.data.samples import Samples
 from equipoise.engine.cohort import Clients
+from equipoise.runtime.evaluation_messages import PredictShared, SendModel
+from equipoise.runtime.messages import Reply, reply_file
 from equipoise.server import ServerData
-from equipoise.transports.base import Reply, reply_file
 from equipoise.transports.inprocess import Separated
-from equipoise.transports.measuring import HANDED, OUTPUTS
 from equipoise.transports.workers.processes import Pool
 from tests.helpers.runs import played, same_run, settings
 from tests.helpers.transports import named, over, separated
@@ -165,7 +165,7 @@ def test_a_server_with_a_test_set_of_its_own_measures_as_one_whose_clients_hold_
         tmp_path / "alone",
         transport=lambda federation, wanted: Alone(federation, tmp_path / "disk"),
     )
-    assert asked.count(HANDED) == 2 and OUTPUTS not in asked
+    assert asked.count(SendModel.step) == 2 and PredictShared.step not in asked
     assert alone.table(split="shared") == here.table(split="shared") and alone.table(
         split="shared", client="all"
     )

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from equipoise import methods, simulate
+from equipoise.callbacks import ClientProgress
 from equipoise.experiment import experiment
 from equipoise.runs import Run
-from equipoise.transports.base import Watcher
 from equipoise.transports.workers.processes import Pool
+from tests.helpers.callbacks import Calling
 from tests.helpers.runs import same_run, settings
 from tests.helpers.transports import over
 
@@ -29,18 +30,20 @@ def stopped(config: dict[str, Any], out: Path, monkeypatch: pytest.MonkeyPatch) 
     finished: list[int] = []
     answered: list[int] = []
 
-    def count(step: str, done: int, total: int) -> None:
+    def count(progress: ClientProgress) -> None:
         if len(finished) == STOPPED_IN - 1:
-            answered.append(done)
+            answered.append(progress.done)
 
     with (
         monkeypatch.context() as patch,
-        pytest.raises(KeyboardInterrupt, match=f"stopped after round {STOPPED_IN - 1}; go on with"),
+        pytest.raises(
+            KeyboardInterrupt, match=f"stopped after round {STOPPED_IN - 1}; continue with"
+        ),
     ):
         patch.setattr(
             simulate, "interruptible", lambda: nullcontext(lambda: len(answered) >= ANSWERED)
         )
-        watcher = Watcher(on_clients=count, on_round=lambda record: finished.append(record.round))
+        watcher = Calling(on_client=count, on_round=lambda record: finished.append(record.round))
         simulate.run(experiment(config), out, watcher)
     return out
 

@@ -15,17 +15,18 @@ import pytest
 import equipoise as eq
 from equipoise import simulate
 from equipoise.client import Client
-from equipoise.engine.reply_validation import odd
+from equipoise.engine.reply_validation import validate_envelope
 from equipoise.experiment import ConfigurationError, experiment
 from equipoise.method import Cohort, Method
 from equipoise.methods.fedekd import FedeKD
 from equipoise.records import CannotSave, Down, Record, State, Up
 from equipoise.runs import Run
+from equipoise.runtime.messages import Reply, Request, StateRef, state_file, state_name
+from equipoise.runtime.states import FileStates
 from equipoise.server import Server
 from equipoise.storage.store import RunError
-from equipoise.transports.base import ClientError, Reply, Request, StateRef, state_file, state_name
+from equipoise.transports.base import ClientError
 from equipoise.transports.inprocess import InProcess, Separated
-from equipoise.transports.states import FileStates
 from equipoise.transports.workers import pool as workers
 from equipoise.transports.workers.processes import Pool
 from tests.helpers.runs import assert_same, everything, played, same_run, settings, sites
@@ -39,40 +40,43 @@ def transports(tmp_path: Path) -> dict[str, Any]:
 # Workers that die.
 
 
+FRAGILE = """
+import os, signal
+from dataclasses import dataclass
+from equipoise.methods.scaffold import Scaffold
+@dataclass(frozen=True)
+class Fragile(Scaffold):
+    deaths: str = ''  # a file, one byte per death still to come
+    def client(self, client, down):
+        if client.id == 'bo' and client.round == 1 and os.path.getsize(self.deaths):
+            os.truncate(self.deaths, os.path.getsize(self.deaths) - 1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().client(client, down)
+"""
+
+
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_a_worker_that_is_killed_is_replaced_twice_and_then_the_run_stops(
     times: int, pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = settings(
-        "scaffold", rounds=2, faults={"script": [{"round": 1, "client": "bo", "kind": "kill"}]}
-    )
-    deaths = []
-
-    def again(value: Any, **changes: Any) -> Any:
-        """As `dataclasses.replace`, but the fault is cleared only after so many deaths."""
-        if "die" in changes:
-            deaths.append(value.client)
-            changes = {"die": len(deaths) < times}
-        return dataclasses.replace(value, **changes)
-
-    monkeypatch.setattr(workers, "replace", again)
-    if times < workers.TRIES:
-        same_run(
-            played(config, tmp_path / "here"),
-            played(config, tmp_path / "workers", transport=over(pool)),
-        )
-        assert deaths == ["bo"] * times
+    (tmp_path / "fragile_in_workers.py").write_text(FRAGILE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    deaths = tmp_path / "deaths"
+    config = settings({"name": "fragile_in_workers:Fragile", "deaths": str(deaths)}, rounds=2)
+    deaths.write_bytes(b"x" * times)
+    if times < 3:
+        there = played(config, tmp_path / "workers", transport=over(pool))
+        assert deaths.stat().st_size == 0
+        same_run(played(config, tmp_path / "here"), there)
         return
     with pytest.raises(
         RunError,
         match=r"ended 3 times with client 'bo' in round 1, step 'client' \(the last: killed by signal 9",
     ):
         played(config, tmp_path / "workers", transport=over(pool))
-    monkeypatch.undo()
-    well = config | {"faults": {}}
     # the pool begins anew by itself
-    resumed = simulate.resume(tmp_path / "workers", given=sites_given(well), transport=over(pool))
-    same_run(played(well, tmp_path / "here"), resumed)
+    resumed = simulate.resume(tmp_path / "workers", given=sites_given(config), transport=over(pool))
+    same_run(played(config, tmp_path / "here"), resumed)
 
 
 def test_what_a_worker_left_half_written_is_gone_at_the_end(tmp_path: Path) -> None:
@@ -320,7 +324,7 @@ def test_a_site_has_a_state_on_its_disk_before_the_server_hears_of_it(
 ) -> None:
     synced: list[str] = []
     monkeypatch.setattr(
-        "equipoise.transports.states.sync", lambda paths: synced.extend(path.name for path in paths)
+        "equipoise.runtime.states.sync", lambda paths: synced.extend(path.name for path in paths)
     )
     FileStates(tmp_path / "own").write("0123-r1a0x1", Record(a=1))
     assert [name.partition(".safetensors")[0] for name in synced] == [
@@ -345,7 +349,7 @@ def open_descriptors() -> set[str]:
 def test_a_failed_open_leaves_no_process_file_or_lock(
     more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FedeKD's energies of classes do not fit a regression: the performing side says so, by the sentence of the method itself."""
+    """FedeKD's energies of classes do not fit a regression: the client runtime says so, by the sentence of the method itself."""
     made: list[Pool] = []
     init = Pool.__init__
     monkeypatch.setattr(
@@ -497,7 +501,9 @@ def test_a_reply_that_no_performing_side_would_send_is_refused_by_name(
 ) -> None:
     request = Request("bo", "client", Down(), 1, 3, exchange=1)
     good = Reply("bo", Up(), StateRef(state_name("bo", 1, 0, 1), 1, "0" * 64), seconds=1.0, measured=[{"model": "global", "split": "test", "metric": "loss", "value": 1.0, "counts": [1, 2]}])  # fmt: skip
-    assert odd(request, good) is None
-    found = odd(request, dataclasses.replace(good, **change))
+    assert validate_envelope(request, good) is None
+    found = validate_envelope(request, dataclasses.replace(good, **change))
     assert found is not None and sentence in found
-    assert "expected none" in (odd(dataclasses.replace(request, exchange=0), good) or "")
+    assert "expected none" in (
+        validate_envelope(dataclasses.replace(request, exchange=0), good) or ""
+    )

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from equipoise.experiment import ConfigurationError
-from equipoise.transports.ray import connecting, looking, nodes
+from equipoise.transports.ray import connecting, nodes, probe
 from equipoise.version import __version__
 from tests.helpers.standin_ray import Clock
 
@@ -225,8 +225,8 @@ def test_a_cluster_whose_head_is_gone_is_told_within_seconds() -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         began = time.monotonic()
         with pytest.raises(ConfigurationError, match=f"no cluster answers at {address}"):
-            looking.look(address, None)
-        assert time.monotonic() - began < looking.ANSWER_DEADLINE
+            probe.look(address, None)
+        assert time.monotonic() - began < probe.ANSWER_DEADLINE
 
 
 @pytest.mark.parametrize("whose", ["pipe", "somebody else's"])
@@ -444,7 +444,7 @@ def looked(monkeypatch: pytest.MonkeyPatch, answer: Any) -> dict[str, Any]:
         )
 
     monkeypatch.setattr(
-        looking,
+        probe,
         "subprocess",
         SimpleNamespace(run=run, DEVNULL=-3, TimeoutExpired=subprocess.TimeoutExpired),
     )
@@ -454,16 +454,16 @@ def looked(monkeypatch: pytest.MonkeyPatch, answer: Any) -> dict[str, Any]:
 def test_a_look_says_what_the_cluster_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"ray": "2", "token": True}
     seen = looked(monkeypatch, found)
-    assert looking.look("1.2.3.4:5", tmp_path / "token") == found
+    assert probe.look("1.2.3.4:5", tmp_path / "token") == found
     assert (
         seen["words"] == ["1.2.3.4:5", "token"]
         and seen["env"]["RAY_AUTH_TOKEN_PATH"] == str(tmp_path / "token")
         and (seen["timeout"], seen["capture_output"], seen["stdin"]) == (15.0, True, -3)
     )
-    assert looking.look("1.2.3.4:5", None) == found
+    assert probe.look("1.2.3.4:5", None) == found
     assert seen["words"] == ["1.2.3.4:5"] and "RAY_AUTH_TOKEN_PATH" not in seen["env"]
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0")
-    looking.look("1.2.3.4:5", None)
+    probe.look("1.2.3.4:5", None)
     assert seen["words"] == ["1.2.3.4:5", "token"]
 
 
@@ -471,12 +471,12 @@ def test_a_cluster_without_a_token_is_for_those_who_trust_the_network(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked(monkeypatch, {"token": False})
-    assert looking.look("1.2.3.4:5", None, True) == {"token": False}
+    assert probe.look("1.2.3.4:5", None, True) == {"token": False}
     with pytest.raises(
         ConfigurationError,
         match=r"asks for no token, so whoever reaches its ports runs code there; .* or add --trust-network",
     ):
-        looking.look("1.2.3.4:5", None)
+        probe.look("1.2.3.4:5", None)
 
 
 @pytest.mark.parametrize(("answer", "token", "sentence"), [
@@ -490,7 +490,7 @@ def test_a_cluster_that_gives_no_answer(
 ) -> None:
     looked(monkeypatch, answer)
     with pytest.raises(ConfigurationError, match=sentence):
-        looking.look("1.2.3.4:5", tmp_path / "token" if token else None)
+        probe.look("1.2.3.4:5", tmp_path / "token" if token else None)
 
 
 def some_nodes(monkeypatch: pytest.MonkeyPatch, *clusters: str) -> None:

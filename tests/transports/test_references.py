@@ -21,14 +21,14 @@ from equipoise.data import Federation, federate
 from equipoise.data.roster import roster_of
 from equipoise.experiment import experiment
 from equipoise.records import Down, Record, Up, unpack
+from equipoise.runtime.messages import Reply, Request, StateRef, state_file, state_name
 from equipoise.simulate import job_of
 from equipoise.storage.files import digest_of, place
 from equipoise.transports import wire
-from equipoise.transports.base import Reply, Request, StateRef, state_file, state_name
-from equipoise.transports.ray import actor, cluster, references
-from equipoise.transports.ray.going import Exchange
+from equipoise.transports.ray import actor, references
+from equipoise.transports.ray.dispatch import share
+from equipoise.transports.ray.job_spec import JobSpec, job_spec_of
 from equipoise.transports.ray.references import References
-from equipoise.transports.ray.work import Work, work_of
 from tests.helpers.runs import settings, sites
 from tests.helpers.standin_ray import StandIn, stood_in
 
@@ -134,13 +134,11 @@ def test_a_state_that_was_damaged_or_cannot_be_written_does_not_count(held: Refe
 def test_what_travels_together(
     weights: list[int], together: int, alone: tuple[int, ...], lanes: int, shares: list[list[int]]
 ) -> None:
-    going = Exchange({}, deque(range(len(weights))), weights, together, {}, None, alone=set(alone))
+    waiting = deque(range(len(weights)))
     found = []
-    while going.waiting:
-        found.append(going.share(lanes))
-    assert found == shares and going.slowest == 0.0
-    going.replies = {1: Reply("a")}
-    assert going.missing([0, 1, 2]) == [0, 2]
+    while waiting:
+        found.append(share(waiting, weights, together, lanes, alone))
+    assert found == shares
 
 
 # What actors are told.
@@ -159,20 +157,20 @@ def ray() -> Iterator[StandIn]:
 
 
 def test_a_node_makes_the_data_itself_where_they_exceed_half_of_its_store() -> None:
-    assert [Work(b"", "data", 50, True, "").made_at(store) for store in (99, 100, 101)] == [
+    assert [JobSpec(b"", "data", 50, True, "").made_at(store) for store in (99, 100, 101)] == [
         True,
         False,
         False,
     ]
-    assert Work(b"", None, 0, True, "").made_at(10**9)
+    assert JobSpec(b"", None, 0, True, "").made_at(10**9)
 
 
 def test_the_data_go_into_the_store_if_there_is_room(ray: StandIn, federation: Federation) -> None:
     wanted, roster = experiment(settings("fedavg")), roster_of(federation)
     job = job_of(wanted, "run")
-    bytes = work_of(ray, wanted, job, federation, roster, 0.0)[0].bytes
+    bytes = job_spec_of(ray, wanted, job, federation, roster, 0.0)[0].bytes
     assert bytes > federation.x.numpy().nbytes and not ray.put_values
-    work, shared = work_of(ray, wanted, job, federation, roster, float(bytes))
+    work, shared = job_spec_of(ray, wanted, job, federation, roster, float(bytes))
     assert (
         work.data is not None
         and shared is not federation
@@ -186,9 +184,9 @@ def test_the_data_go_into_the_store_if_there_is_room(ray: StandIn, federation: F
         and told["path"] == [path or os.getcwd() for path in sys.path]
     )
     assert work.can_be_made and work.fingerprint == roster.fingerprint
-    none, same = work_of(ray, wanted, job, federation, roster, bytes - 1.0)
+    none, same = job_spec_of(ray, wanted, job, federation, roster, bytes - 1.0)
     assert none.data is None and same is federation
-    assert not work_of(ray, SimpleNamespace(dataset="given"), job, federation, roster, 0.0)[
+    assert not job_spec_of(ray, SimpleNamespace(dataset="given"), job, federation, roster, 0.0)[
         0
     ].can_be_made  # type: ignore[arg-type]
 
@@ -220,15 +218,15 @@ def test_an_actor_says_what_it_is_and_prepares_if_it_is_the_same(
     words, arrays = told(federation, path=[str(tmp_path), str(tmp_path / "none"), sys.path[-1]])
     before = list(sys.path)
     assert (
-        json.loads(one.begin(words, arrays)) == {"kind": actor.kind()} and one.performer is not None
+        json.loads(one.begin(words, arrays)) == {"kind": actor.kind()} and one.executor is not None
     )
-    assert one.performer.federation.ids == federation.ids and one.performer.states is one.states
+    assert one.executor.federation.ids == federation.ids and one.executor.states is one.states
     assert sys.path == [str(tmp_path), *before]  # folders that are there, and new
     other = actor.Actor()
     differs, _ = told(federation, kind={**actor.kind(), "torch": "0.1"})
     assert (
         json.loads(other.begin(differs, arrays)) == {"kind": actor.kind()}
-        and other.performer is None
+        and other.executor is None
     )
     assert (
         set(actor.kind()) == {"Python", "torch", "equipoise", "CPU"}
@@ -269,7 +267,7 @@ def test_an_actor_answers_with_replies_and_states_and_knows_the_trees_of_one_exc
     ray: StandIn,
 ) -> None:
     one = actor.Actor()
-    one.performer = Echo(one.states)  # type: ignore[assignment]
+    one.executor = Echo(one.states)  # type: ignore[assignment]
     tree = {"0": wire.Tree({"w": torch.tensor([5.0])}, "net")}
     trees = actor.packed(Record._trusted({"trees": tree}))
     sent = wire.referring(Down(model=tree["0"]), {id(tree["0"]): "0"})
@@ -296,7 +294,7 @@ def test_an_actor_answers_with_replies_and_states_and_knows_the_trees_of_one_exc
             )
         )
 
-    answer, *new = one.perform(1, trees, message("a", "b"))
+    answer, *new = one.execute(1, trees, message("a", "b"))
     replies = unpack(bytearray(answer))["replies"]
     assert [(told["reply"]["client"], told["up"].w) for told in replies] == [
         ("a", 5.0),
@@ -304,25 +302,18 @@ def test_an_actor_answers_with_replies_and_states_and_knows_the_trees_of_one_exc
     ] and len(new) == 2
     assert not one.states.carried  # they went with the answer
     kept = replies[0]["reply"]["state"]
-    again, state = one.perform(1, None, message("a", states=[(kept[0], kept[2])]), new[0])
+    again, state = one.execute(1, None, message("a", states=[(kept[0], kept[2])]), new[0])
     assert (
         unpack(bytearray(again))["replies"][0]["up"].before == 1
         and digest_of(state.tobytes()) != kept[2]
     )
-    alone = one.perform(1, None, message("a", exchange=0, keeps=False))
+    alone = one.execute(1, None, message("a", exchange=0, keeps=False))
     # the same exchange: it knows the tree
     assert unpack(bytearray(alone))["replies"][0]["up"].w == 5.0
-    nothing = one.perform(1, None, message("a", exchange=0))
+    nothing = one.execute(1, None, message("a", exchange=0))
     assert nothing[1] is None
     with pytest.raises(ValueError):
-        one.perform(1, None, message("a"), new[0])  # a state that no request names
+        one.execute(1, None, message("a"), new[0])  # a state that no request names
     with pytest.raises(KeyError):
-        one.perform(2, None, message("a"))  # of another exchange it knows none
+        one.execute(2, None, message("a"))  # of another exchange it knows none
     assert one.exchange == 2 and one.trees == {}
-
-
-def test_the_first_line_of_an_error_that_says_something_is_its_cause() -> None:
-    assert (
-        cluster._cause(ValueError("\n \n  why \nand more")) == "why"
-        and cluster._cause(ValueError("")) == "ValueError"
-    )

@@ -15,7 +15,7 @@ from equipoise.experiment import experiment
 from equipoise.methods.fedekd import FedeKD
 from equipoise.records import Down, Up
 from equipoise.runs import Run
-from equipoise.transports.base import Reply
+from equipoise.runtime.messages import Reply
 from equipoise.transports.inprocess import InProcess
 from tests.helpers.runs import assert_same, everything, played, settings, sites
 from tests.helpers.transports import separated

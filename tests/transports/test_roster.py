@@ -23,9 +23,10 @@ from equipoise.engine.rounds import Loop
 from equipoise.experiment import experiment
 from equipoise.experiment.build import prepare
 from equipoise.records import Record, pack, unpack
+from equipoise.runtime.messages import PROTOCOL
 from equipoise.storage.store import Store
 from equipoise.task import Task
-from equipoise.transports.base import PROTOCOL, Watcher
+from equipoise.transports.base import Monitor
 from equipoise.transports.inprocess import InProcess, Loopback, Separated
 from equipoise.transports.workers.processes import Pool
 from tests.helpers.runs import federation_changed, folder_of, played, settings, sites
@@ -190,7 +191,7 @@ def test_another_protocol_is_refused(
         over(pool)(federation(), experiment(settings("fedavg"))),
     ):
         with pytest.raises(ValueError, match=sentence):
-            transport.open(made, tmp_path / "files", Watcher())
+            transport.open(made, tmp_path / "files", Monitor())
         transport.close()
     assert not (tmp_path / "files").exists()
 
@@ -266,12 +267,12 @@ def test_no_object_of_the_server_leads_to_a_sample(
         whole: Federation = self.transport.federation  # type: ignore[attr-defined]
         # The transport itself leads to both sides here, where they are in one process; all else is the server's.
         transport, self.transport, self.clients.transport = self.transport, None, None  # type: ignore[assignment]
-        watcher, self.watcher = self.watcher, Watcher()
+        monitor, self.monitor = self.monitor, Monitor()
         try:
             objects = reachable(self.__dict__, state, cohort)
         finally:
             self.transport = self.clients.transport = transport
-            self.watcher = watcher
+            self.monitor = monitor
         tensors = [one for one in objects if isinstance(one, torch.Tensor)]
         assert tensors and not any(isinstance(one, Federation) for one in objects)
         places = {whole.x.untyped_storage().data_ptr(), whole.y.untyped_storage().data_ptr()}

@@ -52,7 +52,7 @@ def start(
     from equipoise.cli import output
     from equipoise.experiment import ConfigurationError
     from equipoise.transports.ray import nodes
-    from equipoise.transports.ray.looking import is_loopback
+    from equipoise.transports.ray.probe import is_loopback
 
     if head == (join is not None):
         raise ConfigurationError(
@@ -89,7 +89,7 @@ def status(
     """The nodes of a cluster: cores, memory, versions."""
     from equipoise.cli import output
     from equipoise.transports.ray.connecting import address_of, token_for
-    from equipoise.transports.ray.looking import check_installed, look
+    from equipoise.transports.ray.probe import check_installed, look
 
     check_installed()
     cluster = address_of(address)

@@ -25,8 +25,8 @@ from equipoise.runs import Run
 from equipoise.runs.clinical import silent
 from equipoise.runs.reference import reference_of
 from equipoise.runs.summary import summarise
+from equipoise.runtime.isolation import UNKEPT, can_interrupt
 from equipoise.storage.store import DATABASE, RunError
-from equipoise.transports.isolation import UNKEPT, can_interrupt
 from equipoise.validation import safe_yaml
 from equipoise.validation.names import quoted
 from equipoise.validation.text import shown

@@ -19,8 +19,8 @@ from rich.progress import (
 
 from equipoise.callbacks import Callback, ClientProgress, RunStart
 from equipoise.runs.summary import of_main
+from equipoise.runtime.evaluation_messages import EvaluateModels, PredictShared
 from equipoise.storage.tables import RoundRecord
-from equipoise.transports.measuring import MEASURE, OUTPUTS
 
 
 class PrintRounds(Callback):
@@ -60,7 +60,11 @@ class ProgressBars(Callback):
 
     def on_client(self, progress: ClientProgress) -> None:
         """Move the bar of clients."""
-        note = "evaluating" if progress.step in (MEASURE, OUTPUTS) else "training"
+        note = (
+            "evaluating"
+            if progress.step in (EvaluateModels.step, PredictShared.step)
+            else "training"
+        )
         if progress.by_node:
             counts = (f"{node} {count:.0f}" for node, count in sorted(progress.by_node.items()))
             note = f"{note}; this round by node: {', '.join(counts)}"

@@ -30,7 +30,7 @@ class Roster:
     ids: tuple[str, ...]
     sizes: Mapping[str, Mapping[str, int]]  # part -> client -> samples
     fingerprints: Mapping[str, str]  # of each client's prepared data
-    shared: int = 0  # samples of a test set that every performing side holds
+    shared: int = 0  # samples of a test set that every client runtime holds
     shared_fingerprint: str = ""
 
     @cached_property

@@ -15,17 +15,11 @@ from equipoise.engine.reply_validation import validate_envelope, validate_upload
 from equipoise.experiment import Experiment
 from equipoise.method import Cohort, Method, Ups, Weights
 from equipoise.records import Down, Record, Up, size
+from equipoise.runtime.evaluation_messages import EvaluationRequest
+from equipoise.runtime.messages import Reply, Request, StateRef, reply_file, state_file
 from equipoise.server import Server
 from equipoise.storage.store import RoundRecord, RunError
-from equipoise.transports.base import (
-    ClientError,
-    Reply,
-    Request,
-    StateRef,
-    Transport,
-    reply_file,
-    state_file,
-)
+from equipoise.transports.base import ClientError, Transport
 
 log = logging.getLogger("equipoise")
 
@@ -78,7 +72,7 @@ class Clients:
         return request
 
     def ask(self, requests: Sequence[Request]) -> list[Reply]:
-        """One exchange; a step that raised ends the run with its traceback, and a reply that no performing side would send is a failure."""
+        """One exchange; a step that raised ends the run with its traceback, and a reply that no client runtime would send is a failure."""
         replies = self.transport.exchange(requests, self.experiment.participation.deadline)
         for position, (request, reply) in enumerate(zip(requests, replies, strict=True)):
             wrong = validate_envelope(request, reply)
@@ -94,11 +88,14 @@ class Clients:
         return replies
 
     def measure(
-        self, step: str, orders: Sequence[tuple[str, Record]], cohort: RoundCohort
+        self, orders: Sequence[tuple[str, EvaluationRequest]], cohort: RoundCohort
     ) -> list[tuple[str, Up, list[dict[str, Any]]]]:
         """Ask for a measurement after a cohort's round, with the states that the round left; nobody may be missing, or averages would mislead."""
         replies = self.ask(
-            [self.request(client, step, order, cohort.provisional) for client, order in orders]
+            [
+                self.request(client, order.step, order.record(), cohort.provisional)
+                for client, order in orders
+            ]
         )
         for reply in replies:
             if reply.up is None:

@@ -10,10 +10,10 @@ from equipoise.engine.cohort import Clients, RoundCohort
 from equipoise.engine.reply_validation import not_finite
 from equipoise.experiment import Participation
 from equipoise.records import State
+from equipoise.runtime.messages import StateRef, state_file, state_of
 from equipoise.storage.checkpoint import load_server, save_server
 from equipoise.storage.store import RunError, Store
 from equipoise.training import Training
-from equipoise.transports.base import StateRef, state_file, state_of
 
 
 def restored(store: Store, clients: Clients) -> State:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,20 @@ from equipoise.engine.cohort import RoundCohort
 from equipoise.experiment import Evaluation
 from equipoise.method import Method, Ups
 from equipoise.metrics import parameter_distances, registry
-from equipoise.records import Down, Record, State, Up
+from equipoise.records import Down, State, Up
+from equipoise.runtime import client_histograms
+from equipoise.runtime.client_evaluation import score
+from equipoise.runtime.evaluation_messages import (
+    EvaluateModels,
+    EvaluationRequest,
+    FeatureDistance,
+    ModelsEvaluated,
+    PredictShared,
+    SendModel,
+    ServedModel,
+)
 from equipoise.server import Server
 from equipoise.storage.files import RunError
-from equipoise.transports import curves
-from equipoise.transports.measuring import DISTANCE, HANDED, MEASURE, OUTPUTS, score
 
 # samples of the shared test set per request: fixed, a multiple of the evaluation batch
 SHARED_CHUNK = 1024
@@ -53,11 +62,13 @@ class Evaluator:
     server: Server
     metrics: Sequence[str]
     settings: Evaluation
-    # step, who is sent what -> client, up, rows
-    ask: Callable[[str, Sequence[tuple[str, Record]]], list[tuple[str, Up, list[dict[str, Any]]]]]
+    # who is asked what -> client, up, rows
+    ask: Callable[
+        [Sequence[tuple[str, EvaluationRequest]]], list[tuple[str, Up, list[dict[str, Any]]]]
+    ]
     # networks that are taken within it come back at its end
     lending: Callable[[], AbstractContextManager[None]]
-    shared: int  # samples of the shared test set that performing sides hold
+    shared: int  # samples of the shared test set that client runtimes hold
     own: Samples | None  # the shared test set, where the server has its labels
     ending: bool = False  # whether this is the last measurement of the run
     # client, model, split, table of counts
@@ -89,7 +100,7 @@ class Evaluator:
                 (client, "majority", "reference", split, "accuracy", share)
                 for client, split, share in self.majority
             ]
-            record.curves = [row for table in self.counts for row in curves.rows(*table)]
+            record.curves = [row for table in self.counts for row in client_histograms.rows(*table)]
         record.seconds["evaluation"] = time.perf_counter() - began
 
     def _evaluated(self, cohort: RoundCohort, finishes: bool) -> Sequence[str]:
@@ -106,29 +117,27 @@ class Evaluator:
         """Every served model of these clients; and the name of the one that the method is for."""
         downs = {client: self._delivered(state, client) for client in clients}
         rows, known = self._theirs(downs)
-        common = [name for name, scope in known.items() if scope["common"]]
+        common = [name for name, one in known.items() if one.common]
         if self.own is not None:
             rows += self._common(downs, common)
-        return rows, next((name for name, scope in known.items() if scope["main"]), "")
+        return rows, next((name for name, one in known.items() if one.main), "")
 
     def _delivered(self, state: State, client: str) -> Down:
         with self.lending():
             return self.method.deliver(self.server, state, client)
 
-    def _theirs(self, downs: Mapping[str, Down]) -> tuple[list[Row], dict[str, dict[str, bool]]]:
+    def _theirs(self, downs: Mapping[str, Down]) -> tuple[list[Row], dict[str, ServedModel]]:
         """Each client's models on its own data and, those that are its own, on the shared test set; and what the clients said they serve."""
         splits, same = (
             [*self.settings.splits, *(["shared"] if self.shared else [])],
             alike(downs.values()),
         )
         rows: list[Row] = []
-        known: dict[str, dict[str, bool]] = {}
+        known: dict[str, ServedModel] = {}
         waiting = list(downs)
         # Without parts of their own to measure, one client tells whether anything is left for the others.
         while waiting and (
-            self.settings.splits
-            or not known
-            or not all(scope["common"] for scope in known.values())
+            self.settings.splits or not known or not all(one.common for one in known.values())
         ):
             asked, waiting = (
                 (waiting, []) if self.settings.splits or known else (waiting[:1], waiting[1:])
@@ -136,31 +145,31 @@ class Evaluator:
             orders = [
                 (client, self._order(client, downs[client], splits, same)) for client in asked
             ]
-            for client, up, measured in self.ask(MEASURE, orders):
-                self._take(client, up)
-                for name, scope in up["served"].items():
-                    before = known.setdefault(name, dict(scope))
-                    before["common"] = before["common"] and scope["common"]
+            for client, up, measured in self.ask(orders):
+                answer = _read(client, up)
+                self._take(client, answer)
+                for name, one in answer.served.items():
+                    before = known.setdefault(name, one)
+                    known[name] = replace(before, common=before.common and one.common)
                 rows += [
                     (client, row["model"], row["split"], row["metric"], row["value"])
                     for row in measured
                 ]
         return rows, known
 
-    def _order(self, client: str, down: Down, splits: list[str], same: bool) -> Record:
-        more = {"ending": True, "curves": self._counts_of(client)} if self.ending else {}
-        return Record(down=down, splits=splits, metrics=list(self.metrics), alike=same, **more)
+    def _order(self, client: str, down: Down, splits: list[str], same: bool) -> EvaluateModels:
+        metrics, curves = list(self.metrics), self._counts_of(client)
+        return EvaluateModels(down, splits, metrics, same, self.ending, curves)
 
     def _counts_of(self, client: str) -> bool:
         return self.ending and self.settings.curves and client not in self.settings.no_curves
 
-    def _take(self, client: str, up: Up) -> None:
-        """What a reply at the last measurement says beside the values; it may come from a stranger."""
-        share = up.get("majority")
-        if isinstance(share, float) and 0 < share <= 1:
-            self.majority.append((client, "test", share))
-        for model, table in up.get("curves", {}).items():
-            wrong = curves.fault(table, self.server.task)
+    def _take(self, client: str, answer: ModelsEvaluated) -> None:
+        """Keep what an answer to the last evaluation says beside the values; it may come from a stranger."""
+        if answer.majority is not None:
+            self.majority.append((client, "test", answer.majority))
+        for model, table in answer.curves.items():
+            wrong = client_histograms.fault(table, self.server.task)
             if wrong is not None or not self._counts_of(client):
                 raise RunError(
                     f"client {client!r} sent counts of scores: {wrong or 'nobody asked'}; install the same version on both sides"
@@ -176,42 +185,33 @@ class Evaluator:
             if self.shared:
                 starts = range(0, self.shared, SHARED_CHUNK)
                 slices = [
-                    Record(
-                        down=downs[someone],
-                        model=name,
-                        start=start,
-                        stop=min(start + SHARED_CHUNK, self.shared),
+                    PredictShared(
+                        downs[someone], name, start, min(start + SHARED_CHUNK, self.shared)
                     )
                     for start in starts
                 ]
-                logits = torch.cat(
-                    [
-                        up.logits
-                        for _, up, _ in self.ask(OUTPUTS, [(someone, one) for one in slices])
-                    ]
-                )
+                answers = self.ask([(someone, one) for one in slices])
+                logits = torch.cat([up.logits for _, up, _ in answers])
             else:
-                ((_, up, _),) = self.ask(
-                    HANDED, [(someone, Record(down=downs[someone], model=name))]
-                )
+                ((_, up, _),) = self.ask([(someone, SendModel(downs[someone], name))])
                 with self.lending():
                     logits = self.server.predict(self.server.load(up.model), self.own)
             found = score(self.server.task, logits, self.own.y, self.metrics)
             rows += [(SHARED, name, "shared", metric, value) for metric, value in found.items()]
             if self._counts_of(SHARED):
-                counts = curves.of(self.server.task, logits, self.own.y, name)
+                counts = client_histograms.of(self.server.task, logits, self.own.y, name)
                 self.counts += [(SHARED, model, "shared", table) for model, table in counts.items()]
         if self.ending and self.server.task.classifies and len(self.own.y):
-            self.majority.append((SHARED, "shared", curves.majority(self.own.y)))
+            self.majority.append((SHARED, "shared", client_histograms.majority(self.own.y)))
         return rows
 
     def distances(self, ups: Ups, state: State) -> list[tuple[str, str, str, float]]:
         """How far each client's model is from the new global one, in parameters and in mean features: client, space, measure, value."""
         orders = [
-            (client, Record(down=self._delivered(state, client), local=up.model, new=state.model))
+            (client, FeatureDistance(self._delivered(state, client), up.model, state.model))
             for client, up in zip(ups.ids, ups, strict=True)
         ]
-        answers = self.ask(DISTANCE, orders)
+        answers = self.ask(orders)
         rows = []
         for up, (client, embedding, _) in zip(ups, answers, strict=True):
             found = {
@@ -224,6 +224,16 @@ class Evaluator:
                 for measure, value in values.items()
             ]
         return rows
+
+
+def _read(client: str, up: Up) -> ModelsEvaluated:
+    try:
+        return ModelsEvaluated.of(up)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise RunError(
+            f"client {client!r} answered an evaluation in a form that is not understood ({type(error).__name__}: {error}); "
+            "install the same version on both sides"
+        ) from None
 
 
 def alike(downs: Iterable[Down]) -> bool:

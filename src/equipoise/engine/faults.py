@@ -9,9 +9,9 @@ import torch
 
 from equipoise.experiment import Faults
 from equipoise.records import Up
+from equipoise.runtime.messages import Reply
 from equipoise.streams import stream
 from equipoise.training import Training
-from equipoise.transports.base import Reply
 from equipoise.tree import Tree
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from equipoise.method import Method
 from equipoise.models.model import mismatch
 from equipoise.records import State, Up, finite, tensors_of
+from equipoise.runtime.messages import Reply, Request, state_name
 from equipoise.server import Server
-from equipoise.transports.base import Reply, Request, state_name
 from equipoise.tree import Tree
 
 
@@ -48,7 +48,7 @@ def validate_upload(
 
 
 def validate_envelope(request: Request, reply: Reply) -> str | None:
-    """What in a reply, its upload apart, no performing side of ours would say; None if all is in order. It may come from a stranger."""
+    """What in a reply, its upload apart, no client runtime of ours would say; None if all is in order. It may come from a stranger."""
     if reply.client != request.client:
         return f"the reply to {request.client!r} came from {reply.client!r}"
     counts = {"steps": reply.steps, "skipped": reply.skipped, "bytes": reply.bytes}

@@ -23,7 +23,7 @@ from equipoise.validation.names import nearest
 def prepare(
     wanted: Experiment, task: Task, ids: Sequence[str], federation: Federation | None = None
 ) -> tuple[Workbench, Method]:
-    """The workbench and the method of an experiment, checked against each other; with the data on a performing side only."""
+    """The workbench and the method of an experiment, checked against each other; with the data on a client runtime only."""
     method = wanted.build_method()
     if wanted.device != "cpu" and not torch.cuda.is_available():
         raise ConfigurationError(
@@ -42,7 +42,7 @@ def prepare(
         # {name: cnn, clients: {"3": mlp}}: some clients have their own
         if isinstance(spec, dict) and "clients" in spec:
             overrides[name] = factories(spec["clients"], task, wanted.imports)
-            if federation is None:  # a performing side may hold some of the clients only
+            if federation is None:  # a client runtime may hold some of the clients only
                 _check_clients(f"models.{name}.clients", overrides[name], ids)
             spec = {key: value for key, value in spec.items() if key != "clients"}
         architectures[name] = spec

@@ -10,7 +10,7 @@ import numpy as np
 from equipoise.metrics import score_histograms
 from equipoise.metrics.intervals import Interval
 from equipoise.runs.run import Run
-from equipoise.transports.curves import FEWEST
+from equipoise.runtime.client_histograms import FEWEST
 
 UNEQUAL = 1.2  # times its even share: from there on the most frequent class makes accuracy shine
 DRAWS_SEED = 0  # the same run says the same

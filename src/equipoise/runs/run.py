@@ -285,9 +285,9 @@ class Run:
         from equipoise.experiment.build import prepare
         from equipoise.models.network import Prepared, in_unit
         from equipoise.records import read
+        from equipoise.runtime.client_evaluation import served
         from equipoise.server import Server
         from equipoise.storage.checkpoint import load_server
-        from equipoise.transports.measuring import served
 
         if self.store.last_round() < 0:
             raise RunError(f"{self.folder} has no checkpoint yet; wait for its first round")

@@ -38,7 +38,7 @@ class Workbench:
     architectures: Mapping[str, Factory]
     training: Training
     seed: int
-    federation: Federation | None = None  # on a performing side only
+    federation: Federation | None = None  # on a client runtime only
     device: str = "cpu"
     # model name -> client id -> another architecture
     overrides: Mapping[str, Mapping[str, Factory]] = field(default_factory=dict)

@@ -12,21 +12,18 @@ from equipoise.data import Federation
 from equipoise.data.roster import Roster
 from equipoise.experiment import Experiment
 from equipoise.records import CannotSave, Record, pack, unpack
+from equipoise.runtime.executor import ClientExecutor
+from equipoise.runtime.isolation import UNKEPT, Late, can_interrupt
+from equipoise.runtime.messages import Job, Reply, Request, StateRef
+from equipoise.runtime.states import FileStates, ServerStates, States
 from equipoise.transports.base import (
     ClientError,
     Interrupted,
-    Job,
     Monitor,
-    Reply,
-    Request,
-    StateRef,
     put_to_file,
     timed_out_reply,
     with_file,
 )
-from equipoise.transports.isolation import UNKEPT, Late, can_interrupt
-from equipoise.transports.performing import ClientExecutor
-from equipoise.transports.states import FileStates, ServerStates, States
 
 log = logging.getLogger("equipoise")
 
@@ -39,15 +36,13 @@ class InProcess:
 
     def __init__(self, federation: Federation, wanted: Experiment | None = None) -> None:
         self.federation, self.wanted = federation, wanted
-        self.performer: ClientExecutor | None = None
+        self.executor: ClientExecutor | None = None
         self.warned = False
 
     def open(self, job: Job, files: Path, monitor: Monitor) -> Roster:
         self.files, self.monitor = files, monitor
-        self.performer = ClientExecutor(
-            job, self.federation, self.states(files), self.wanted, files
-        )
-        return self.performer.roster()
+        self.executor = ClientExecutor(job, self.federation, self.states(files), self.wanted, files)
+        return self.executor.roster()
 
     def states(self, files: Path) -> States:
         return ServerStates(files)
@@ -65,9 +60,9 @@ class InProcess:
         return replies
 
     def _one(self, request: Request, deadline: float | None) -> Reply:
-        assert self.performer is not None
+        assert self.executor is not None
         try:
-            reply = self.performer.perform(request, deadline)
+            reply = self.executor.execute(request, deadline)
         except Late:
             return timed_out_reply(request, deadline or 0.0, self.files)
         except CannotSave:
@@ -79,7 +74,7 @@ class InProcess:
         return with_file(reply, self.files)
 
     def close(self, keep: bool = False) -> None:
-        self.performer = None
+        self.executor = None
 
 
 class Loopback(InProcess):
@@ -106,8 +101,8 @@ class Separated(Loopback):
 
     def open(self, job: Job, files: Path, monitor: Monitor) -> Roster:
         roster = super().open(Job.of(job.text()), files, monitor)
-        assert self.performer is not None
-        self.performer.disk = None  # not the server's
+        assert self.executor is not None
+        self.executor.disk = None  # not the server's
         return Roster.of(_travelled(Record(roster.record())))
 
     def _one(self, request: Request, deadline: float | None) -> Reply:

@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from equipoise.records import Record
-from equipoise.transports.base import Reply, Request, StateRef
+from equipoise.runtime.messages import Reply, Request, StateRef
 from equipoise.tree import Tree
 
 # in place of a model's name, where no method can put it: this tree was sent before

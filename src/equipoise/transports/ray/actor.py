@@ -17,10 +17,10 @@ from equipoise.data import federate
 from equipoise.data.roster import roster_of
 from equipoise.experiment import experiment
 from equipoise.records import Record, pack, unpack
+from equipoise.runtime.executor import ClientExecutor
+from equipoise.runtime.messages import Job
+from equipoise.runtime.states import CarriedStates
 from equipoise.transports import wire
-from equipoise.transports.base import Job
-from equipoise.transports.performing import ClientExecutor
-from equipoise.transports.states import CarriedStates
 from equipoise.transports.workers.memory import from_arrays
 from equipoise.transports.workers.processes import keep_heap
 from equipoise.validation.imports import Imports
@@ -49,7 +49,7 @@ class Actor:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
         # What lies in the object store is read-only, and so are data and trees by contract.
         warnings.filterwarnings("ignore", message="The given (buffer|NumPy array) is not writable")
-        self.performer: ClientExecutor | None = None
+        self.executor: ClientExecutor | None = None
         self.states = CarriedStates()
         self.exchange = 0
         self.trees: dict[str, Any] = {}
@@ -73,7 +73,7 @@ class Actor:
                     answer["fingerprint"] = roster_of(federation).fingerprint
                 else:
                     federation = from_arrays(asked["data"], arrays)
-                self.performer = ClientExecutor(job, federation, self.states)
+                self.executor = ClientExecutor(job, federation, self.states)
             except (
                 ValueError,
                 OSError,
@@ -81,14 +81,14 @@ class Actor:
                 answer["refused"] = str(error)
         return json.dumps(answer).encode()
 
-    def perform(
+    def execute(
         self, exchange: int, trees: np.ndarray | None, message: np.ndarray, *states: np.ndarray
     ) -> Any:
         """Replies to packed requests, followed by the new state of each client (or nothing) where the exchange may change states.
 
         `trees` are those that many requests of an exchange share; they come with the first call of it.
         """
-        assert self.performer is not None
+        assert self.executor is not None
         if trees is not None:
             self.exchange, self.trees = exchange, dict(unpack(trees.data)["trees"])
         elif exchange != self.exchange:
@@ -102,7 +102,7 @@ class Actor:
             request = wire.request_of(task["request"], wire.resolved(task["down"], self.trees))
             if request.die:
                 os.kill(os.getpid(), signal.SIGKILL)
-            reply = self.performer.execute_catching(request)
+            reply = self.executor.execute_catching(request)
             replies.append({"reply": wire.to_wire(reply), "up": reply.up})
             new.append(
                 None

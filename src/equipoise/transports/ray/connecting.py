@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.experiment import ConfigurationError
-from equipoise.transports.ray.looking import check_installed, is_loopback, look
 from equipoise.transports.ray.nodes import PORT, TRAVEL, check_token, folder, here
+from equipoise.transports.ray.probe import check_installed, is_loopback, look
 
 
 def address_of(given: str) -> str:

@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from equipoise.experiment import ConfigurationError
-from equipoise.transports.ray.looking import check_installed, is_loopback, look
+from equipoise.transports.ray.probe import check_installed, is_loopback, look
 from equipoise.transports.workers.processes import HEAP, SINGLE
 from equipoise.version import __version__
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from equipoise.records import CannotSave
-from equipoise.transports.base import Reply
+from equipoise.runtime.messages import Reply
+from equipoise.runtime.states import ServerStates, state_path
 from equipoise.transports.ray.nodes import INLINE
-from equipoise.transports.states import ServerStates, state_path
 
 
 class References:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import selectors
 import signal
 import socket
 import subprocess
@@ -128,12 +129,14 @@ class Pool:
         self.data: int | None = None
         self.jobs = 0  # that its processes were told
         self.started: list[Process] = []
+        self._selector: selectors.BaseSelector | None = None
         self.begin()
 
     def begin(self) -> None:
         """Start what is missing: all of them at first, and again after a run that ended in the middle of an exchange."""
         if self.data is None:
             self.data = _anonymous_memory()
+            self._selector = selectors.DefaultSelector()
         while len(self.started) < self.count:
             self.start()
 
@@ -145,8 +148,19 @@ class Pool:
                 if _plain and threading.active_count() == 1
                 else self._spawn(theirs)
             )
-        self.started.append(Process(started, ours))
-        return self.started[-1]
+        one = Process(started, ours)
+        self.started.append(one)
+        self._open_selector.register(ours, selectors.EVENT_READ, one)
+        return one
+
+    @property
+    def _open_selector(self) -> selectors.BaseSelector:
+        assert self._selector is not None, "the pool is closed"
+        return self._selector
+
+    def wait(self, seconds: float) -> list[Process]:
+        """Wait, for so long at most, and return the processes that have said something or have ended."""
+        return [key.data for key, _ in self._open_selector.select(seconds)]
 
     def end(self, one: Process, seconds: float) -> int | None:
         """Wait so long for a process to end by itself, then end it: how it ended, None if by us."""
@@ -156,6 +170,7 @@ class Pool:
             one.process.kill()
             one.process.wait()
             code = None
+        self._open_selector.unregister(one.connection)
         one.connection.close()  # not before: a worker whose parent is gone ends at once, with another exit code
         self.started.remove(one)
         return code
@@ -168,6 +183,9 @@ class Pool:
             with suppress(subprocess.TimeoutExpired):
                 one.process.wait(timeout=10)
         self.started = []
+        if self._selector is not None:
+            self._selector.close()
+            self._selector = None
         if self.data is not None:
             os.close(self.data)
             self.data = None
@@ -203,6 +221,7 @@ class Pool:
             # The sockets to this and the other workers are the parent's alone: their end tells a worker that the parent is gone.
             for connection in (ours, *(other.connection for other in self.started)):
                 connection.close()
+            self._open_selector.close()
             keep_heap()
             assert self.data is not None
             main(theirs.detach(), self.data)

@@ -22,8 +22,8 @@ import torch
 def main(connection_number: int, data_number: int) -> None:
     torch.set_num_threads(1)
     from equipoise.records import Record
+    from equipoise.runtime.executor import ClientExecutor
     from equipoise.transports import wire
-    from equipoise.transports.performing import ClientExecutor
     from equipoise.transports.workers.sockets import Receiver, Sender
 
     connection = socket.socket(fileno=connection_number)
@@ -42,12 +42,12 @@ def main(connection_number: int, data_number: int) -> None:
             os._exit(1)
 
     threading.Thread(target=listen, daemon=True).start()
-    performer: ClientExecutor | None = None
+    executor: ClientExecutor | None = None
     trees: dict[str, Any] = {}
     while True:
         message = inbox.get()
         if message["kind"] == "job":
-            performer, refused = _begun(message, data_number)
+            executor, refused = _begun(message, data_number)
             sender.send(Record(kind="ready", number=message["number"], refused=refused))
             continue
         if message["kind"] == "trees":
@@ -57,8 +57,8 @@ def main(connection_number: int, data_number: int) -> None:
         request = wire.request_of(message["request"], wire.resolved(message["down"], trees))
         if request.die:
             os.kill(os.getpid(), signal.SIGKILL)
-        assert performer is not None
-        reply = performer.execute_catching(request)
+        assert executor is not None
+        reply = executor.execute_catching(request)
         sender.send(
             Record._trusted(
                 {
@@ -74,9 +74,9 @@ def main(connection_number: int, data_number: int) -> None:
 
 def _begun(message: Any, data_number: int) -> tuple[Any, str]:
     """Who performs this job; or why it cannot be done here, in a sentence."""
-    from equipoise.transports.base import Job
-    from equipoise.transports.performing import ClientExecutor
-    from equipoise.transports.states import ServerStates
+    from equipoise.runtime.executor import ClientExecutor
+    from equipoise.runtime.messages import Job
+    from equipoise.runtime.states import ServerStates
     from equipoise.transports.workers.memory import attach
 
     sys.path[:0] = [path for path in message["path"] if path not in sys.path]

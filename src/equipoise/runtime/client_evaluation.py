@@ -1,4 +1,4 @@
-"""What a client does when it is asked to measure. Test data are touched here and nowhere else."""
+"""Evaluation at the client. Test data are touched here and nowhere else."""
 
 from __future__ import annotations
 
@@ -16,8 +16,18 @@ from equipoise.method import Method, Served
 from equipoise.metrics import parameter_distances, registry
 from equipoise.models import Model
 from equipoise.records import Down, Record, Up
+from equipoise.runtime import client_histograms
+from equipoise.runtime.evaluation_messages import (
+    CheckState,
+    EvaluateModels,
+    EvaluationRequest,
+    FeatureDistance,
+    ModelsEvaluated,
+    PredictShared,
+    SendModel,
+    ServedModel,
+)
 from equipoise.task import Task
-from equipoise.transports import curves
 
 # A part of a client's data, or the shared test set: not to be had through a client, so that no method trains on it.
 Part = Callable[[str], Samples]
@@ -94,85 +104,101 @@ def _rows(
     ]
 
 
-def _measured(
-    method: Method, client: Client, asked: Record, part: Part
-) -> tuple[Up, list[dict[str, Any]]]:
-    """The client's models on its own data, and on the shared test set those that are its own; the reply says which are the same for all.
+Rows = list[dict[str, Any]]
 
-    At the last measurement it also says how frequent its most frequent class is and, if it may, counts of scores.
+
+def _evaluate_models(
+    method: Method, client: Client, asked: EvaluateModels, part: Part
+) -> tuple[Up, Rows]:
+    """Evaluate the client's models on its own data, and those that are its own on the shared test set.
+
+    At the last evaluation the reply also says how frequent the client's most frequent class is and, if it may, holds
+    histograms of scores.
     """
-    models = served(method, client, asked["down"])
-    common = {name for name, one in models.items() if one.same_for_all and asked["alike"]}
-    tested = "shared" if "shared" in asked["splits"] else "test"
-    rows: list[dict[str, Any]] = []
-    more: dict[str, Any] = {}
+    models = served(method, client, asked.down)
+    common = {name for name, one in models.items() if one.same_for_all and asked.alike}
+    tested = "shared" if "shared" in asked.splits else "test"
+    rows: Rows = []
+    majority: float | None = None
     counts: dict[str, Tensor] = {}
-    for split in asked["splits"]:
-        wanted = {
+    for split in asked.splits:
+        own = {
             name: one.model
             for name, one in models.items()
             if split != "shared" or name not in common
         }
         samples = part(split)
-        for name, outputs, y in _predicted(client, wanted, samples):
-            rows += _rows(client, name, split, outputs, y, asked["metrics"])
-            if asked.get("curves") and split == tested and curves.allowed():
-                counts |= curves.of(client.task, outputs, y, name)
-        if asked.get("ending") and split == "test" and client.task.classifies:
-            more["majority"] = curves.majority(samples.y)
-    if counts:
-        more["curves"] = counts
-    return Up(
-        served={name: {"common": name in common, "main": one.main} for name, one in models.items()},
-        **more,
-    ), rows
+        for name, outputs, y in _predicted(client, own, samples):
+            rows += _rows(client, name, split, outputs, y, asked.metrics)
+            if asked.curves and split == tested and client_histograms.allowed():
+                counts |= client_histograms.of(client.task, outputs, y, name)
+        if asked.ending and split == "test" and client.task.classifies:
+            majority = client_histograms.majority(samples.y)
+    told = {name: ServedModel(name in common, one.main) for name, one in models.items()}
+    return ModelsEvaluated(told, majority, counts).up(), rows
 
 
-def _outputs(
-    method: Method, client: Client, asked: Record, part: Part
-) -> tuple[Up, list[dict[str, Any]]]:
-    """Logits of a model that is the same for all, on a slice of the shared test set."""
-    model = served(method, client, asked["down"])[asked["model"]].model
-    chosen = torch.arange(asked["start"], asked["stop"])
+def _predict_shared(
+    method: Method, client: Client, asked: PredictShared, part: Part
+) -> tuple[Up, Rows]:
+    model = served(method, client, asked.down)[asked.model].model
+    chosen = torch.arange(asked.start, asked.stop)
     return Up(logits=client.predict(model, part("shared").some(chosen))), []
 
 
-def _handed(
-    method: Method, client: Client, asked: Record, part: Part
-) -> tuple[Up, list[dict[str, Any]]]:
-    """A model that is the same for all, for a server that holds the shared test set itself."""
-    return Up(model=served(method, client, asked["down"])[asked["model"]].model), []
+def _send_model(method: Method, client: Client, asked: SendModel, part: Part) -> tuple[Up, Rows]:
+    return Up(model=served(method, client, asked.down)[asked.model].model), []
 
 
-def _distance(
-    method: Method, client: Client, asked: Record, part: Part
-) -> tuple[Up, list[dict[str, Any]]]:
-    """Angle and Manhattan distance between the mean features of the client's data under its own and under the new global model."""
+def _feature_distance(
+    method: Method, client: Client, asked: FeatureDistance, part: Part
+) -> tuple[Up, Rows]:
+    """Return angle and Manhattan distance between the mean features under both models."""
     if not len(client.train):
         return Up(), []
-    client.inputs = method.inputs(client, asked["down"])
+    client.inputs = method.inputs(client, asked.down)
     local, new = (
-        client.features(client.load(asked[name])).flatten(1).double().mean(0).numpy()
-        for name in ("local", "new")
+        client.features(client.load(tree)).flatten(1).double().mean(0).numpy()
+        for tree in (asked.local, asked.new)
     )
     return Up(parameter_distances(local, new)), []
 
 
-def _present(
-    method: Method, client: Client, asked: Record, part: Part
-) -> tuple[Up, list[dict[str, Any]]]:
-    """Nothing but its state, which was read before."""
-    return Up(), []
+def _check_state(method: Method, client: Client, asked: CheckState, part: Part) -> tuple[Up, Rows]:
+    return Up(), []  # its state was read before
 
 
-# Steps of the engine's own, beside a method's.
-MEASURE, OUTPUTS, HANDED, DISTANCE, PRESENT = (
-    "@measure",
-    "@outputs",
-    "@handed",
-    "@distance",
-    "@present",
-)
-STEPS: dict[str, Callable[[Method, Client, Record, Part], tuple[Up, list[dict[str, Any]]]]] = {
-    MEASURE: _measured, OUTPUTS: _outputs, HANDED: _handed, DISTANCE: _distance, PRESENT: _present,
-}  # fmt: skip
+_HANDLERS: dict[str, tuple[type[EvaluationRequest], Callable[..., tuple[Up, Rows]]]] = {
+    kind.step: (kind, handler)
+    for kind, handler in (
+        (EvaluateModels, _evaluate_models),
+        (PredictShared, _predict_shared),
+        (SendModel, _send_model),
+        (FeatureDistance, _feature_distance),
+        (CheckState, _check_state),
+    )
+}
+
+
+def handles(step: str) -> bool:
+    """Return whether a step is an evaluation, not a method's own."""
+    return step in _HANDLERS
+
+
+def evaluate(
+    step: str, method: Method, client: Client, record: Record, part: Part
+) -> tuple[Up, Rows]:
+    """Execute an evaluation.
+
+    Args:
+        step: The name of the request.
+        method: The method of the run.
+        client: The client that is asked.
+        record: The request as it travelled.
+        part: Gives a part of the client's data, or the shared test set.
+
+    Returns:
+        The upload, and rows (model, split, metric, value).
+    """
+    kind, handler = _HANDLERS[step]
+    return handler(method, client, kind.of(record), part)

@@ -18,31 +18,34 @@ from equipoise.data import Federation, federate
 from equipoise.experiment import experiment
 from equipoise.methods.fedavg import FedAvg
 from equipoise.records import CannotSave, Down, Record, Up, read, size
+from equipoise.runtime.executor import ClientExecutor, _lasting, _merged, _replied, _step
+from equipoise.runtime.isolation import Late
+from equipoise.runtime.messages import (
+    Job,
+    Reply,
+    Request,
+    StateRef,
+    reply_file,
+    round_of,
+    state_file,
+    state_name,
+    state_of,
+)
+from equipoise.runtime.states import CarriedStates, FileStates
 from equipoise.simulate import job_of
 from equipoise.storage.tables import RoundRecord
 from equipoise.transports import inprocess, wire
 from equipoise.transports.base import (
     ClientError,
     Interrupted,
-    Job,
-    Reply,
-    Request,
-    StateRef,
-    Watcher,
-    late,
+    Monitor,
     put_to_file,
-    reply_file,
-    round_of,
-    state_file,
-    state_name,
-    state_of,
+    timed_out_reply,
     with_file,
 )
 from equipoise.transports.inprocess import InProcess, Loopback, Separated
-from equipoise.transports.isolation import Late
-from equipoise.transports.performing import ClientExecutor, _lasting, _merged, _replied, _step
-from equipoise.transports.states import CarriedStates, FileStates
 from equipoise.tree import Tree
+from tests.helpers.callbacks import monitor_of
 from tests.helpers.runs import settings, sites
 
 # What becomes of a request.
@@ -80,7 +83,7 @@ WANTED = experiment(settings(Remembering()))
 
 
 @pytest.fixture
-def performer(federation: Federation) -> ClientExecutor:
+def executor(federation: Federation) -> ClientExecutor:
     return ClientExecutor(Job("run", {}), federation, CarriedStates(), WANTED)
 
 
@@ -95,10 +98,10 @@ def ask(
     return Request(client, step, Down(told), round, 3, exchange=exchange, **(more or {}))
 
 
-def test_a_reply_says_what_was_done(performer: ClientExecutor) -> None:
-    reply = performer.perform(ask(round=2, more={"attempt": 1}))
+def test_a_reply_says_what_was_done(executor: ClientExecutor) -> None:
+    reply = executor.execute(ask(round=2, more={"attempt": 1}))
     assert reply.client == "ada" and reply.up is not None and reply.up.at == [2, 3, 1]
-    trained = len(performer.federation.train[performer.federation.ids.index("ada")])
+    trained = len(executor.federation.train[executor.federation.ids.index("ada")])
     assert (
         reply.steps == -(-trained // 5) > 1
         and reply.skipped == 0
@@ -110,30 +113,30 @@ def test_a_reply_says_what_was_done(performer: ClientExecutor) -> None:
         and reply.file is None
         and reply.measured == []
     )
-    (other,) = {performer.perform(ask(step="count")).up["n"]}  # type: ignore[index]
+    (other,) = {executor.execute(ask(step="count")).up["n"]}  # type: ignore[index]
     assert other == trained
 
 
-def test_a_state_is_kept_under_its_name_and_read_by_it(performer: ClientExecutor) -> None:
-    first = performer.perform(ask(remember=True))
+def test_a_state_is_kept_under_its_name_and_read_by_it(executor: ClientExecutor) -> None:
+    first = executor.execute(ask(remember=True))
     assert (
         first.state is not None
         and first.state.name == state_name("ada", 1, 0, 1)
         and first.state.bytes > 0
     )
     told = {"state": (first.state.name, first.state.digest)}
-    again = performer.perform(ask(remember=True, exchange=2, more=told))
+    again = executor.execute(ask(remember=True, exchange=2, more=told))
     assert again.up.seen == ["_within", "rounds"] and again.state.name == state_name("ada", 1, 0, 2)  # type: ignore[union-attr]
-    later = performer.perform(ask(round=2, more=told))
+    later = executor.execute(ask(round=2, more=told))
     assert later.up.seen == ["rounds"] and later.state is None  # type: ignore[union-attr]  # what begins with _ ends with its round
     # to measure changes nothing
-    assert performer.perform(ask(remember=True, exchange=0, more=told)).state is None
-    gone = performer.perform(ask(more={"state": (state_name("ada", 1, 0, 9), "0" * 64)}))
+    assert executor.execute(ask(remember=True, exchange=0, more=told)).state is None
+    gone = executor.execute(ask(more={"state": (state_name("ada", 1, 0, 9), "0" * 64)}))
     assert gone.up is None and gone.failure == f"state {state_name('ada', 1, 0, 9)} is not here"
 
 
-def test_states_that_are_not_finite_are_a_failure(performer: ClientExecutor) -> None:
-    reply = performer.perform(ask(forget=True))
+def test_states_that_are_not_finite_are_a_failure(executor: ClientExecutor) -> None:
+    reply = executor.execute(ask(forget=True))
     assert (
         reply.failure == "its own state bad holds values that are not finite"
         and reply.up is None
@@ -141,26 +144,26 @@ def test_states_that_are_not_finite_are_a_failure(performer: ClientExecutor) -> 
     )
 
 
-def test_a_side_keeps_the_two_states_that_a_request_names(performer: ClientExecutor) -> None:
+def test_a_side_keeps_the_two_states_that_a_request_names(executor: ClientExecutor) -> None:
     kept: list[Any] = []
-    performer.states.keep = lambda client, names: kept.append((client, set(names)))  # type: ignore[method-assign]
-    state = performer.states.write("aa-r1a0x1", Record(x=1))
+    executor.states.keep = lambda client, names: kept.append((client, set(names)))  # type: ignore[method-assign]
+    state = executor.states.write("aa-r1a0x1", Record(x=1))
     for more in (
         {},
         {"committed": "aa-r0a0x1"},
         {"committed": "aa-r0a0x1", "state": ("aa-r1a0x1", state.digest)},
     ):
-        performer.perform(ask(step="count", more=more))
+        executor.execute(ask(step="count", more=more))
     assert kept == [("ada", set()), ("ada", {"aa-r0a0x1"}), ("ada", {"aa-r0a0x1", "aa-r1a0x1"})]
 
 
 @pytest.mark.parametrize(("large", "disk"), [(True, True), (True, False), (False, True)])
 def test_large_replies_go_to_the_disk_of_the_run_where_there_is_one(
-    large: bool, disk: bool, performer: ClientExecutor, tmp_path: Path
+    large: bool, disk: bool, executor: ClientExecutor, tmp_path: Path
 ) -> None:
-    performer.disk = tmp_path if disk else None
+    executor.disk = tmp_path if disk else None
     request = ask(step="count", more={"large": large})
-    reply = performer.perform(request)
+    reply = executor.execute(request)
     if large and disk:
         assert (
             reply.up is None
@@ -172,30 +175,30 @@ def test_large_replies_go_to_the_disk_of_the_run_where_there_is_one(
         assert reply.up is not None and reply.file is None and not list(tmp_path.iterdir())
 
 
-def test_the_uploaded_model_is_measured_where_that_is_asked(performer: ClientExecutor) -> None:
+def test_the_uploaded_model_is_measured_where_that_is_asked(executor: ClientExecutor) -> None:
     after = {"after": {"splits": ["test"], "metrics": ["loss"]}}
-    (row,) = performer.perform(ask(more=after)).measured
+    (row,) = executor.execute(ask(more=after)).measured
     assert (row["model"], row["split"], row["metric"]) == ("global", "test", "loss") and row[
         "value"
     ] > 0
-    assert performer.perform(ask(step="count", more=after)).measured == []  # it brings no model
-    assert performer.perform(Request("ada", "@present", Record(), 1, 3)).up == Up()
+    assert executor.execute(ask(step="count", more=after)).measured == []  # it brings no model
+    assert executor.execute(Request("ada", "@present", Record(), 1, 3)).up == Up()
 
 
 def test_what_goes_wrong_is_a_reply(
-    performer: ClientExecutor, monkeypatch: pytest.MonkeyPatch
+    executor: ClientExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "seven apples" in str(performer.execute_catching(ask(fail=True)).error)
+    assert "seven apples" in str(executor.execute_catching(ask(fail=True)).error)
     with pytest.raises(ArithmeticError):
-        performer.perform(ask(fail=True))
+        executor.execute(ask(fail=True))
 
     def full(*given: Any) -> Any:
         raise CannotSave("cannot write")
 
-    monkeypatch.setattr(performer.states, "write", full)
-    stopped = performer.execute_catching(ask(remember=True))
+    monkeypatch.setattr(executor.states, "write", full)
+    stopped = executor.execute_catching(ask(remember=True))
     assert (stopped.stop, stopped.error, stopped.client) == ("cannot write", None, "ada")
-    assert performer.execute_catching(ask()).up is not None
+    assert executor.execute_catching(ask()).up is not None
 
 
 def test_a_job_names_the_experiment_where_none_is_given(federation: Federation) -> None:
@@ -306,7 +309,7 @@ def test_a_clients_step_has_a_before_and_an_after() -> None:
 
 @pytest.mark.parametrize(("round", "inputs"), [(0, None), (1, "changed")])
 def test_a_guests_step_works_on_its_own_branch(
-    round: int, inputs: Any, performer: ClientExecutor
+    round: int, inputs: Any, executor: ClientExecutor
 ) -> None:
     class Guest(Noted):
         def statistics(self, client: Any, down: Down) -> Up:
@@ -316,7 +319,7 @@ def test_a_guests_step_works_on_its_own_branch(
     guest = Guest()
     object.__setattr__(guest, "said", [])
     base: Any = compose(Remembering(), inputs=guest)
-    client = Client(performer.bench, "ada", round, 3, {"own": 1})
+    client = Client(executor.bench, "ada", round, 3, {"own": 1})
     client.inputs = None
     up = _step(base, client, Request("ada", "@guest.statistics", Down({"@guest": {}}), round, 3))
     assert up.kept == {"n": 1} and dict(client.state) == {"own": 1, "@guest": {"n": 1}}
@@ -374,7 +377,9 @@ def test_what_a_late_client_wrote_is_removed(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     for _ in range(2):
-        assert late(request, 2.5, tmp_path) == Reply("ada", failure="did not answer within 2.5 s")
+        assert timed_out_reply(request, 2.5, tmp_path) == Reply(
+            "ada", failure="did not answer within 2.5 s"
+        )
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
@@ -400,16 +405,11 @@ def test_what_is_not_said_is_nothing() -> None:
     assert Job("run", {}) == Job("run", {}, {}, 1, "")
 
 
-def test_a_watcher_that_nobody_asked_for_says_nothing_and_stops_nothing() -> None:
-    watcher = Watcher()
-    assert watcher.interrupted() is False and not watcher.by_place
-    assert (
-        watcher.on_start(1, 3)
-        is watcher.on_clients("client", 1, 2)
-        is watcher.on_round(None)
-        is None
-    )  # type: ignore[func-returns-value]
-    assert Watcher().by_place is not watcher.by_place
+def test_a_monitor_that_nobody_listens_to_says_nothing_and_stops_nothing() -> None:
+    monitor = Monitor()
+    assert monitor.interrupted() is False and not monitor.by_place
+    monitor.on_clients("client", 1, 2)
+    assert Monitor().by_place is not monitor.by_place
 
 
 # What is shared on the wire.
@@ -462,12 +462,12 @@ def test_only_what_differs_from_its_default_is_told() -> None:
 
 
 class Performing:
-    """In place of a performer: does what a test says."""
+    """In place of a executor: does what a test says."""
 
     def __init__(self, does: Any) -> None:
         self.does, self.asked, self.disk = does, list[Any](), Path("somewhere")
 
-    def perform(self, request: Request, deadline: float | None) -> Reply:
+    def execute(self, request: Request, deadline: float | None) -> Reply:
         self.asked.append((request, deadline))
         found = self.does(request)
         if isinstance(found, Exception):
@@ -479,13 +479,13 @@ class Performing:
 
 
 def here(
-    does: Any, files: Path, kind: Any = InProcess, watcher: Watcher | None = None, *more: Any
+    does: Any, files: Path, kind: Any = InProcess, monitor: Monitor | None = None, *more: Any
 ) -> Any:
     transport = kind(None, *more)
-    transport.performer, transport.files, transport.watcher = (
+    transport.executor, transport.files, transport.monitor = (
         Performing(does),
         files,
-        watcher or Watcher(),
+        monitor or Monitor(),
     )
     return transport
 
@@ -494,20 +494,20 @@ def test_in_process_clients_are_asked_one_after_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
-    watcher = Watcher(on_clients=lambda *told: seen.append(told))
-    transport = here(lambda request: Reply(request.client, Up(x=1)), tmp_path, InProcess, watcher)
+    monitor = monitor_of(lambda *told: seen.append(told))
+    transport = here(lambda request: Reply(request.client, Up(x=1)), tmp_path, InProcess, monitor)
     requests = [ask(client) for client in ("bo", "ada")]
     assert [reply.client for reply in transport.exchange(requests, 3.0)] == [
         "bo",
         "ada",
     ] and seen == [("client", 1, 2), ("client", 2, 2)]
-    assert [deadline for _, deadline in transport.performer.asked] == [3.0, 3.0]
-    watcher.interrupted = lambda: len(transport.performer.asked) == 3
+    assert [deadline for _, deadline in transport.executor.asked] == [3.0, 3.0]
+    monitor.interrupted = lambda: len(transport.executor.asked) == 3
     with pytest.raises(Interrupted):
         transport.exchange(requests)
-    assert len(transport.performer.asked) == 3
+    assert len(transport.executor.asked) == 3
     transport.close()
-    assert transport.performer is None and (
+    assert transport.executor is None and (
         InProcess.lanes,
         InProcess.keeps,
         Loopback.keeps,
@@ -565,7 +565,7 @@ def test_between_organisations_everything_is_rebuilt_from_bytes(tmp_path: Path) 
             request,
         ]
     )
-    ((seen, _),) = transport.performer.asked
+    ((seen, _),) = transport.executor.asked
     assert (
         seen == replace(request, down=seen.down)
         and seen.down is not request.down
@@ -590,7 +590,7 @@ def test_between_organisations_everything_is_rebuilt_from_bytes(tmp_path: Path) 
         "gone",
         None,
         None,
-    ) and silent.performer.asked[0][0].state is None
+    ) and silent.executor.asked[0][0].state is None
     assert (
         isinstance(transport.states(tmp_path), FileStates)
         and transport.states(tmp_path).folder == tmp_path / "disk"

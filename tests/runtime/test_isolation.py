@@ -22,10 +22,11 @@ from equipoise import simulate
 from equipoise.client import Client
 from equipoise.method import Method, Ups
 from equipoise.records import Down, State, Up
+from equipoise.runtime.isolation import Late, can_interrupt, preserve_global_state, time_limit
+from equipoise.runtime.messages import state_name
 from equipoise.server import Server
 from equipoise.storage.store import RunError
-from equipoise.transports.base import ClientError, state_name
-from equipoise.transports.isolation import Late, can_interrupt, preserve_global_state, time_limit
+from equipoise.transports.base import ClientError
 from tests.helpers.runs import assert_same, everything, played, settings, sites
 
 

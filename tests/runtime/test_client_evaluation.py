@@ -16,21 +16,20 @@ from equipoise.engine.evaluation import Evaluator, alike, check_main
 from equipoise.experiment import Evaluation
 from equipoise.method import Served, Ups
 from equipoise.metrics import score_histograms
-from equipoise.records import Down, Record, State, Up
+from equipoise.records import Down, State, Up, pack, unpack
+from equipoise.runtime import client_histograms
+from equipoise.runtime.client_evaluation import evaluate, measure, score, served
+from equipoise.runtime.evaluation_messages import (
+    CheckState,
+    EvaluateModels,
+    EvaluationRequest,
+    FeatureDistance,
+    ModelsEvaluated,
+    PredictShared,
+    SendModel,
+)
 from equipoise.storage.store import RoundRecord, RunError
 from equipoise.task import Task
-from equipoise.transports import curves
-from equipoise.transports.measuring import (
-    DISTANCE,
-    HANDED,
-    MEASURE,
-    OUTPUTS,
-    PRESENT,
-    STEPS,
-    measure,
-    score,
-    served,
-)
 from equipoise.tree import Tree
 
 TWO = Task("classification", (2,), 2)
@@ -114,17 +113,15 @@ PARTS = {
 }
 
 
-def asked(
-    method: Any, step: str = MEASURE, client: Any = None, **more: Any
+def answer(
+    method: Any, request: EvaluationRequest, client: Any = None
 ) -> tuple[Up, list[dict[str, Any]]]:
-    told = {
-        "down": Down(),
-        "splits": ["validation", "test"],
-        "metrics": ["accuracy"],
-        "alike": True,
-        **more,
-    }
-    return STEPS[step](method, client or Client(), Record(told), PARTS.__getitem__)  # type: ignore[arg-type]
+    return evaluate(request.step, method, client or Client(), request.record(), PARTS.__getitem__)
+
+
+def asked(method: Any, client: Any = None, **more: Any) -> tuple[Up, list[dict[str, Any]]]:
+    told = {"splits": ["validation", "test"], "metrics": ["accuracy"], "alike": True, **more}
+    return answer(method, EvaluateModels(Down(), **told), client)
 
 
 def test_exactly_one_served_model_is_the_main_one() -> None:
@@ -188,35 +185,37 @@ def test_counts_and_the_majority_are_for_the_last_measurement_and_those_who_may(
     assert "majority" not in asked(method, client=number, ending=True, metrics=[])[0]
     for word in ("no", " NO ", "0", "False"):
         monkeypatch.setenv("EQUIPOISE_CURVES", word)
-        assert not curves.allowed() and set(asked(method, ending=True, curves=True)[0]) == {
+        assert not client_histograms.allowed() and set(
+            asked(method, ending=True, curves=True)[0]
+        ) == {
             "served",
             "majority",
         }
     monkeypatch.setenv("EQUIPOISE_CURVES", "yes")
-    assert curves.allowed()
+    assert client_histograms.allowed()
 
 
 def test_slices_models_and_presence_are_sent_as_asked() -> None:
     method = Serving(a=1.0, b=2.0)
-    up, rows = asked(method, OUTPUTS, model="b", start=38, stop=40)
+    up, rows = answer(method, PredictShared(Down(), "b", 38, 40))
     assert up.logits.tolist() == [[0.0, 2.0]] * 2 and rows == []
     tree = Tree({"w": torch.ones(1)})
-    assert asked(Serving(a=tree), HANDED, model="a")[0].model is tree and asked(
-        method, PRESENT
-    ) == (Up(), [])
+    assert answer(Serving(a=tree), SendModel(Down(), "a"))[0].model is tree
+    assert answer(method, CheckState()) == (Up(), [])
 
 
 def test_the_distance_of_mean_features_is_that_of_the_clients_inputs() -> None:
     client, method = Client(), Serving()
     method.changed = "other inputs"
-    up, rows = asked(method, DISTANCE, client, local=1.0, new=-0.5)
+    request: Any = FeatureDistance(Down(), 1.0, -0.5)  # type: ignore[arg-type]
+    up, rows = answer(method, request, client)
     assert (
         dict(up) == pytest.approx({"angle": np.pi, "manhattan": 1.5 * (4 + 2)}, rel=1e-6)
         and rows == []
     )  # of (4, 2) and -(2, 1)
     assert client.inputs == "other inputs"
     client.train = []
-    assert asked(method, DISTANCE, client, local=1.0, new=0.5) == (Up(), [])
+    assert answer(method, request, client) == (Up(), [])
 
 
 # Counts.
@@ -228,7 +227,9 @@ def test_counts_are_of_enough_samples_and_not_too_many_classes() -> None:
     ) -> bool:
         outputs = torch.full((n, classes), value)
         return bool(
-            curves.of(Task(task, (2,), classes), outputs, torch.arange(n) % max(1, classes), "m")
+            client_histograms.of(
+                Task(task, (2,), classes), outputs, torch.arange(n) % max(1, classes), "m"
+            )
         )  # type: ignore[arg-type]
 
     assert found() and found(classes=20) and found(classes=3)
@@ -241,25 +242,27 @@ def test_counts_are_of_enough_samples_and_not_too_many_classes() -> None:
             found(value=np.nan),
         ]
     )
-    (table,) = curves.of(TWO, torch.zeros(30, 2), torch.zeros(30, dtype=torch.long), "m").values()
+    (table,) = client_histograms.of(
+        TWO, torch.zeros(30, 2), torch.zeros(30, dtype=torch.long), "m"
+    ).values()
     assert (
         table.dtype == torch.int32
         and table[0, score_histograms.POSITIVES, 50] == 30
-        and curves.fault(table, TWO) is None
+        and client_histograms.fault(table, TWO) is None
     )
     few = torch.from_numpy(score_histograms.counted(np.full((29, 2), 0.5), np.zeros(29, int)))
-    assert curves.fault(
+    assert client_histograms.fault(
         few, TWO
     ) == "expected 30 samples or more" and "expected counts of shape" in str(
-        curves.fault(table, Task("classification", (2,), 3))
+        client_histograms.fault(table, Task("classification", (2,), 3))
     )
-    assert "expected counts" in str(curves.fault("many", TWO))
+    assert "expected counts" in str(client_histograms.fault("many", TWO))
 
 
 def test_the_majority_is_the_share_of_the_most_frequent_class() -> None:
     assert (
-        curves.majority(torch.tensor([2, 0, 2, 1])) == 0.5
-        and curves.majority(torch.tensor([], dtype=torch.long)) == 0.0
+        client_histograms.majority(torch.tensor([2, 0, 2, 1])) == 0.5
+        and client_histograms.majority(torch.tensor([], dtype=torch.long)) == 0.0
     )
 
 
@@ -267,7 +270,7 @@ def test_a_row_is_kept_for_every_class_and_score_that_occurs() -> None:
     table = torch.from_numpy(
         score_histograms.counted([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6]], [0, 1, 0])
     )
-    assert curves.rows("ada", "m", "test", table) == [
+    assert client_histograms.rows("ada", "m", "test", table) == [
         ("ada", "m", "test", 0, 20, 0, 1, 0, 0), ("ada", "m", "test", 0, 40, 1, 0, 0, 0), ("ada", "m", "test", 0, 90, 1, 0, 1, 0),
         ("ada", "m", "test", 1, 10, 0, 1, 0, 0), ("ada", "m", "test", 1, 60, 0, 1, 0, 1), ("ada", "m", "test", 1, 80, 1, 0, 1, 0),
     ]  # fmt: skip
@@ -280,31 +283,29 @@ class Clients:
     """Answer with a model for all, and one of their own if `own`; what they were asked."""
 
     def __init__(self, own: bool = False, **more: Any) -> None:
-        self.own, self.more, self.asked = own, more, list[tuple[str, str, Any]]()
+        self.own, self.more, self.asked = own, more, list[tuple[str, Any]]()
 
-    def __call__(self, step: str, orders: Any) -> Any:
-        self.asked += [(step, client, order) for client, order in orders]
-        return [(client, *self.answer(step, client, order)) for client, order in orders]
+    def __call__(self, orders: Any) -> Any:
+        self.asked += orders
+        return [(client, *self.answer(client, order)) for client, order in orders]
 
-    def answer(self, step: str, client: str, order: Any) -> Any:
-        if step == OUTPUTS:
-            return Up(
-                logits=torch.arange(float(order.start), float(order.stop))[:, None]
-                * torch.tensor([[-1.0, 1.0]])
-            ), []
-        if step == HANDED:
+    def answer(self, client: str, order: Any) -> Any:
+        if isinstance(order, PredictShared):
+            positions = torch.arange(float(order.start), float(order.stop))[:, None]
+            return Up(logits=positions * torch.tensor([[-1.0, 1.0]])), []
+        if isinstance(order, SendModel):
             return Up(model=Tree({"w": torch.ones(1)}, "net")), []
-        if step == DISTANCE:
+        if isinstance(order, FeatureDistance):
             return Up(angle=0.5), []
-        known = {"all": {"common": order["alike"], "main": not self.own}}
+        known = {"all": {"common": order.alike, "main": not self.own}}
         known |= {"own": {"common": False, "main": True}} if self.own else {}
         return Up(served=known, **self.more), [
             {"model": "all", "split": split, "metric": "loss", "value": 0.5}
-            for split in order["splits"]
+            for split in order.splits
         ]
 
-    def who(self, step: str = MEASURE) -> list[str]:
-        return [client for found, client, _ in self.asked if found == step]
+    def who(self, kind: type = EvaluateModels) -> list[str]:
+        return [client for client, order in self.asked if isinstance(order, kind)]
 
 
 class Delivering:
@@ -371,7 +372,7 @@ def test_when_models_are_measured_and_what_the_values_are_called(
         round.record.main == ("all" if phases else "")
         and 0 <= round.record.seconds["evaluation"] < 60
     )
-    assert all(("ending" in order) == ("final" in phases) for _, _, order in ask.asked)
+    assert all(order.ending == ("final" in phases) for _, order in ask.asked)
 
 
 def test_of_a_cohort_alone_those_who_joined_are_measured() -> None:
@@ -393,26 +394,24 @@ def test_without_parts_of_their_own_one_client_tells_whether_others_are_needed(
     rows, main = one.clients(State(x=1), list("abc"))
     assert ask.who() == list(asked) and main == ("own" if own else "all")
     assert all(
-        order["splits"] == [*splits, "shared"]
-        and order["alike"] != each
-        and order["metrics"] == ["loss"]
-        for step, _, order in ask.asked
-        if step == MEASURE
+        order.splits == [*splits, "shared"] and order.alike != each and order.metrics == ["loss"]
+        for _, order in ask.asked
+        if isinstance(order, EvaluateModels)
     )
-    assert ask.who(OUTPUTS) == ([] if each else ["a"])
+    assert ask.who(PredictShared) == ([] if each else ["a"])
     assert len(rows) == len(asked) * (len(splits) + 1) + (not each)
 
 
 def test_a_model_is_for_all_only_if_every_client_says_so() -> None:
     class Divided(Clients):
-        def answer(self, step: str, client: str, order: Any) -> Any:
+        def answer(self, client: str, order: Any) -> Any:
             return Up(served={"all": {"common": client != "b", "main": True}}), []
 
     ask = Divided()
     measuring(ask, shared=5, own=samples(torch.zeros(5, 2), [0] * 5)).clients(
         State(x=1), list("abc")
     )
-    assert ask.who() == list("abc") and not ask.who(OUTPUTS)
+    assert ask.who() == list("abc") and not ask.who(PredictShared)
 
 
 def test_the_shared_test_set_is_cut_into_slices_that_are_put_together_in_order(
@@ -425,9 +424,9 @@ def test_the_shared_test_set_is_cut_into_slices_that_are_put_together_in_order(
     )
     rows, _ = one.clients(State(x=1), list("abc"))
     slices = [
-        (client, order["start"], order["stop"], order["model"])
-        for step, client, order in ask.asked
-        if step == OUTPUTS
+        (client, order.start, order.stop, order.model)
+        for client, order in ask.asked
+        if isinstance(order, PredictShared)
     ]
     assert slices == [("a", 0, 4, "all"), ("a", 4, 8, "all"), ("a", 8, 10, "all")]
     logits = np.arange(10.0)[:, None] * np.array([[-1.0, 1.0]])
@@ -441,7 +440,7 @@ def test_a_server_that_holds_the_test_set_asks_for_the_model(ending: bool) -> No
     ask, own = Clients(), samples([[0.0, 1.0]] * 30, [1] * 20 + [0] * 10)
     one = measuring(ask, own=own, ending=ending)
     rows, _ = one.clients(State(x=1), list("abc"))
-    assert ask.who(HANDED) == ["a"] and rows[-1][:4] == ("all", "all", "shared", "loss")
+    assert ask.who(SendModel) == ["a"] and rows[-1][:4] == ("all", "all", "shared", "loss")
     assert rows[-1][4] == pytest.approx(np.log(1 + np.e) - 20 / 30)
     assert one.majority == ([("all", "shared", 20 / 30)] if ending else [])
     assert [table[:3] for table in one.counts] == ([("all", "all", "shared")] if ending else [])
@@ -450,15 +449,20 @@ def test_a_server_that_holds_the_test_set_asks_for_the_model(ending: bool) -> No
     assert not regression.majority and not regression.counts
 
 
-def test_whose_counts_are_asked_for() -> None:
-    assert not measuring(None)._counts_of("a") and measuring(None, ending=True)._counts_of("a")
-    assert not measuring(None, ending=True, curves=False)._counts_of("a")
-    some = measuring(None, ending=True, no_curves=("b",))
-    assert some._counts_of("a") and not some._counts_of("b")
-    assert (
-        some._order("b", Down(), [], True)["curves"] is False
-        and some._order("a", Down(), [], True)["ending"] is True
-    )
+@pytest.mark.parametrize(
+    ("ending", "more", "asked"),
+    [
+        (False, {}, []),
+        (True, {}, ["a", "b", "c"]),
+        (True, {"curves": False}, []),
+        (True, {"no_curves": ("b",)}, ["a", "c"]),
+    ],
+)
+def test_whose_counts_are_asked_for(ending: bool, more: dict[str, Any], asked: list[str]) -> None:
+    ask = Clients()
+    measuring(ask, ending=ending, **more).clients(State(x=1), list("abc"))
+    assert [client for client, order in ask.asked if order.curves] == asked
+    assert all(order.ending == ending for _, order in ask.asked)
 
 
 @pytest.mark.parametrize(
@@ -474,27 +478,50 @@ def test_whose_counts_are_asked_for() -> None:
     ],
 )
 def test_a_majority_is_a_share(share: Any, counts: bool) -> None:
-    one = measuring(None, ending=True)
-    one._take("a", Up(majority=share))
+    one = measuring(Clients(majority=share), ending=True)
+    one.clients(State(x=1), ["a"])
     assert one.majority == ([("a", "test", share)] if counts else [])
 
 
 @pytest.mark.parametrize(("shared", "split"), [(0, "test"), (7, "shared")])
 def test_counts_are_taken_from_those_who_were_asked(shared: int, split: str) -> None:
     table = torch.from_numpy(score_histograms.counted(np.full((30, 2), 0.5), np.zeros(30, int)))
-    one = measuring(None, shared=shared, ending=True, no_curves=("b",))
-    one._take("a", Up(curves={"m": table}))
+    ask = Clients(curves={"m": table})
+    settings = {"shared": shared, "ending": True, "no_curves": ("b",)}
+    one = measuring(ask, **settings)
+    one.clients(State(x=1), ["a"])
     (taken,) = one.counts
     assert taken[:3] == ("a", "m", split) and torch.equal(taken[3], table)
-    with pytest.raises(
-        RunError,
-        match="client 'b' sent counts of scores: nobody asked; install the same version on both sides",
+    with pytest.raises(RunError, match="client 'b' .* nobody asked; install the same version"):
+        measuring(ask, **settings).clients(State(x=1), ["b"])
+    ask.more = {"curves": {"m": torch.ones(2, 4, 101, dtype=torch.int32)}}
+    with pytest.raises(RunError, match="client 'a' .* its counts contradict each other"):
+        measuring(ask, **settings).clients(State(x=1), ["a"])
+
+
+@pytest.mark.parametrize(
+    "up", [Up(), Up(served="all"), Up(served={"all": {"common": True}}), Up(served={"all": 1})]
+)
+def test_an_answer_that_no_client_of_ours_gives_is_refused_by_name(up: Up) -> None:
+    with pytest.raises(RunError, match="client 'a' answered .* install the same version"):
+        measuring(lambda orders: [(client, up, []) for client, _ in orders]).clients(
+            State(x=1), ["a"]
+        )
+
+
+def test_requests_and_answers_are_the_same_after_they_travelled() -> None:
+    for request in (
+        EvaluateModels(Down(x=1), ["test"], ["loss"], True),
+        EvaluateModels(Down(x=1), [], [], False, ending=True, curves=True),
+        PredictShared(Down(), "global", 0, 5),
+        SendModel(Down(), "global"),
+        CheckState(),
     ):
-        one._take("b", Up(curves={"m": table}))
-    with pytest.raises(
-        RunError, match="client 'a' sent counts of scores: its counts contradict each other"
-    ):
-        one._take("a", Up(curves={"m": torch.ones(2, 4, 101, dtype=torch.int32)}))
+        record = unpack(bytearray(b"".join(pack(request.record()))))
+        assert type(request).of(record) == request
+    up = asked(Serving(own=1.0), ending=True, curves=True)[0]
+    told = ModelsEvaluated.of(unpack(bytearray(b"".join(pack(up)))))
+    assert told.served["own"].main and told.majority == 0.75 and set(told.curves) == {"own"}
 
 
 def test_distances_are_those_of_uploads_to_the_new_model() -> None:
@@ -508,7 +535,7 @@ def test_distances_are_those_of_uploads_to_the_new_model() -> None:
     )
     round: Any = SimpleNamespace(record=RoundRecord(1, 0, [], []), joined=[], uploads=ups)
     measuring(ask, distances=True, every=0).record(State(model=trees["new"]), round, False)
-    assert [(client, order.local, order.new) for _, client, order in ask.asked] == [
+    assert [(client, order.local, order.new) for client, order in ask.asked] == [
         ("a", trees["a"], trees["new"]),
         ("c", trees["c"], trees["new"]),
     ]

@@ -20,9 +20,9 @@ from equipoise.runs import Run
 from equipoise.runs.clinical import clinical, derived, unequal
 from equipoise.runs.scores import counted
 from equipoise.runs.summary import summarise
+from equipoise.runtime import client_histograms
 from equipoise.storage.store import RunError, Store
 from equipoise.storage.tables import FORMAT
-from equipoise.transports import curves
 from tests.helpers import half_finished
 from tests.helpers.runs import played, settings
 
@@ -123,7 +123,7 @@ def test_the_same_counts_come_over_a_wire_and_after_a_finish(tmp_path: Path) -> 
 @pytest.mark.parametrize("how", ["setting", "list", "environment"])
 def test_a_site_may_forbid_it(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if how == "environment":
-        monkeypatch.setenv(curves.FORBIDDEN, "no")
+        monkeypatch.setenv(client_histograms.FORBIDDEN, "no")
     evaluation: dict[str, Any] = {
         "setting": {"curves": False},
         "list": {"no_curves": ["a"]},
@@ -181,7 +181,9 @@ def test_sites_that_are_unequal_in_opposite_ways_are_unequal(tmp_path: Path) -> 
 
 def test_counts_that_cannot_be_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = {"global": torch.ones(2, 4, 101, dtype=torch.int32)}
-    monkeypatch.setattr("equipoise.transports.measuring.curves.of", lambda *given: wrong)
+    monkeypatch.setattr(
+        "equipoise.runtime.client_evaluation.client_histograms.of", lambda *given: wrong
+    )
     with pytest.raises(RunError, match="sent counts of scores: its counts contradict each other"):
         finished(tmp_path / "run", hospitals())
     monkeypatch.undo()

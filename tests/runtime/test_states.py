@@ -15,16 +15,16 @@ from equipoise.comparison.entries import open_runs
 from equipoise.records import CannotSave, Record, parse
 from equipoise.runs import Run
 from equipoise.runs.summary import summarise
-from equipoise.storage.store import RunError, Store
-from equipoise.transports.base import Reply, state_file, state_name
-from equipoise.transports.inprocess import Separated
-from equipoise.transports.states import (
+from equipoise.runtime.messages import Reply, state_file, state_name
+from equipoise.runtime.states import (
     CarriedStates,
     FileStates,
     ServerStates,
     StateMissing,
     States,
 )
+from equipoise.storage.store import RunError, Store
+from equipoise.transports.inprocess import Separated
 from equipoise.tree import Tree
 from tests.helpers import half_finished
 from tests.helpers.runs import assert_same, files_under, played, same_run, settings, sites
@@ -124,7 +124,7 @@ def test_the_names_of_new_folders_are_on_a_sites_disk_before_the_server_hears_of
 ) -> None:
     synced: list[list[str]] = []
     monkeypatch.setattr(
-        "equipoise.transports.states.sync",
+        "equipoise.runtime.states.sync",
         lambda paths: synced.append([path.name for path in paths]),
     )
     for _ in range(2):  # a process that was killed may have made the folder and not synced it
@@ -188,7 +188,7 @@ class Watched(Separated):
         return found
 
 
-def test_a_performing_side_keeps_the_last_accepted_and_the_last_committed_state_only(
+def test_a_client_runtime_keeps_the_last_accepted_and_the_last_committed_state_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Watched, "most", 0)

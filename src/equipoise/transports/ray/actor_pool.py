@@ -1,4 +1,4 @@
-"""The nodes of a cluster and our actors on them: who is there, who may work, who is lost."""
+"""The nodes of a cluster and our actors on them: which there are, which may work, which are lost."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import json
 import logging
 import socket
 import time
-from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from equipoise.experiment import ConfigurationError
+from equipoise.records import Record
 from equipoise.storage.store import RunError
+from equipoise.transports import wire
 from equipoise.transports.base import Monitor
-from equipoise.transports.ray.actor import Actor, kind
-from equipoise.transports.ray.work import Work
+from equipoise.transports.lanes import Batch, Lane
+from equipoise.transports.ray.actor import Actor, kind, packed
+from equipoise.transports.ray.job_spec import JobSpec
+from equipoise.transports.ray.references import References
 
 log = logging.getLogger("equipoise")
 
@@ -39,44 +42,61 @@ class Node:
     starts: int = 0  # actors that were started here since one was ready
 
 
-@dataclass(eq=False)
-class Call:
-    """Requests that travel together."""
-
-    exchange: int
-    numbers: list[int]
-    answer: Any  # a reference, as are the states
-    states: list[Any]
-    began: float
-    repeated: bool = False
-
-
-@dataclass(eq=False)
-class Lane:
+@dataclass(eq=False, kw_only=True)
+class ActorLane(Lane):
     """An actor as this side knows it."""
 
     node: Node
     handle: Any
     begun: Any  # the reference of its first answer
     began: float
-    ready: bool = False
-    asked: deque[Call] = field(default_factory=deque)
-    knows_trees: int = 0  # the last exchange whose trees it was sent
+    states: References
+
+    def send(self, batch: Batch, trees: Any) -> tuple[Any, list[Any]]:
+        """Call the actor; return the references of its answer and of the new states."""
+        names = [request.state[0] for request in batch.requests if request.state is not None]
+        if batch.again:
+            # They are put again from the files: the references may be lost with a node.
+            for name in names:
+                self.states.forget(name)
+        keeps = bool(batch.requests[0].exchange)
+        tasks = [
+            {"request": wire.to_wire(request), "down": wire.referring(request.down, batch.shared)}
+            for request in batch.requests
+        ]
+        message = packed(Record._trusted({"tasks": tasks, "states": names, "keeps": keeps}))
+        call = self.handle.execute.options(num_returns=1 + len(tasks) if keeps else 1)
+        left = call.remote(batch.exchange, trees, message, *map(self.states.of, names))
+        answer, *states = left if keeps else [left]
+        return answer, states
 
 
-class Crew:
+class ActorPool:
     """An actor on every core of every node that can do the work."""
 
-    def __init__(self, ray: Any, address: str, work: Work, monitor: Monitor, resume: str) -> None:
-        self.ray, self.address, self.work, self.monitor, self.resume = (
-            ray,
-            address,
-            work,
-            monitor,
-            resume,
-        )
+    def __init__(
+        self,
+        ray: Any,
+        address: str,
+        spec: JobSpec,
+        states: References,
+        monitor: Monitor,
+        resume: str,
+    ) -> None:
+        """Begin without actors: `look` starts them.
+
+        Args:
+            ray: The module, connected.
+            address: HOST:PORT of the head.
+            spec: What actors are told of the run.
+            states: References to clients' states.
+            monitor: Is told which nodes come and go.
+            resume: For messages: how a run that stops here is resumed.
+        """
+        self.ray, self.address, self.spec, self.states = ray, address, spec, states
+        self.monitor, self.resume = monitor, resume
         self.nodes: dict[str, Node] = {}
-        self.lanes: list[Lane] = []
+        self.lanes: list[ActorLane] = []
         self.left_out: dict[str, str] = {}  # id of a node -> why
         self.looked = 0.0
         # We repeat, not Ray.
@@ -110,7 +130,7 @@ class Crew:
     def living(self) -> set[str]:
         return {told["NodeID"] for told in self.ray.nodes() if told["Alive"]}
 
-    def begun(self, lane: Lane) -> None:
+    def begun(self, lane: ActorLane) -> None:
         """An actor has spoken for the first time: it may do the work, or says why not."""
         said = json.loads(self.ray.get(lane.begun, timeout=FETCH_DEADLINE))
         differing = [
@@ -120,16 +140,16 @@ class Crew:
         ]
         if differing:
             self._leave_out(lane.node, f"it has {', '.join(differing)}")
-        elif "refused" in said and not self.work.made_at(lane.node.store):
+        elif "refused" in said and not self.spec.made_at(lane.node.store):
             raise ConfigurationError(said["refused"])  # the same sentence as in process
         elif "refused" in said:
             self._leave_out(lane.node, f"it cannot make the data: {said['refused']}")
-        elif said.get("fingerprint", self.work.fingerprint) != self.work.fingerprint:
+        elif said.get("fingerprint", self.spec.fingerprint) != self.spec.fingerprint:
             self._leave_out(lane.node, "what is in its data folder differs from the data here")
         else:
             lane.ready, lane.node.starts = True, 0
 
-    def drop(self, lane: Lane) -> None:
+    def drop(self, lane: ActorLane) -> None:
         self.lanes.remove(lane)
         with suppress(Exception):  # it may be gone
             self.ray.kill(lane.handle)
@@ -148,8 +168,8 @@ class Crew:
         if node.starts >= STARTS * node.cores:
             self._leave_out(node, f"its actors ended {node.starts} times while starting")
             return
-        if self.work.made_at(node.store) and not self.work.can_be_made:
-            size, room = self.work.bytes / 2**20, node.store / 2**20
+        if self.spec.made_at(node.store) and not self.spec.can_be_made:
+            size, room = self.spec.bytes / 2**20, node.store / 2**20
             self._leave_out(
                 node,
                 f"the data ({size:.0f} MB) exceed half of its object store ({room:.0f} MB) and cannot be made there",
@@ -160,9 +180,17 @@ class Crew:
             node.id, soft=False
         )
         handle = self.made.options(scheduling_strategy=here).remote()
-        data = None if self.work.made_at(node.store) else self.work.data
+        data = None if self.spec.made_at(node.store) else self.spec.data
+        begun = handle.begin.remote(self.spec.told, data)
         self.lanes.append(
-            Lane(node, handle, handle.begin.remote(self.work.told, data), time.monotonic())
+            ActorLane(
+                node.id,
+                node=node,
+                handle=handle,
+                begun=begun,
+                began=time.monotonic(),
+                states=self.states,
+            )
         )
 
     def _leave_out(self, node: Node, reason: str) -> None:

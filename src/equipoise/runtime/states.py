@@ -1,4 +1,4 @@
-"""Where clients' states lie on a performing side: by name, whole or not at all, in one format."""
+"""Where clients' states lie on a client runtime: by name, whole or not at all, in one format."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from equipoise.records import CannotSave, Record, dump, parse
+from equipoise.runtime.messages import StateRef, owner, state_file
 from equipoise.storage.files import digest_of, names_in, sync
-from equipoise.transports.base import StateRef, owner, state_file
 from equipoise.validation.regular_files import check_regular
 
 
@@ -97,7 +97,7 @@ class FileStates:
 
 
 class ServerStates(FileStates):
-    """The files of the run itself, where performing sides share the server's disk: its store syncs them and decides what goes."""
+    """The files of the run itself, where client runtimes share the server's disk: its store syncs them and decides what goes."""
 
     synced = False
 

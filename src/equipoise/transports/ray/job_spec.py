@@ -14,13 +14,13 @@ import torch
 from equipoise.data import Federation
 from equipoise.data.roster import Roster
 from equipoise.experiment import Experiment
-from equipoise.transports.base import Job
+from equipoise.runtime.messages import Job
 from equipoise.transports.ray.actor import kind
 from equipoise.transports.workers.memory import to_arrays
 
 
 @dataclass(frozen=True)
-class Work:
+class JobSpec:
     """The run, and its data: in the object stores, or made by each node."""
 
     told: bytes
@@ -34,9 +34,9 @@ class Work:
         return self.data is None or self.bytes > store / 2
 
 
-def work_of(
+def job_spec_of(
     ray: Any, wanted: Experiment, job: Job, federation: Federation, roster: Roster, room: float
-) -> tuple[Work, Federation]:
+) -> tuple[JobSpec, Federation]:
     """The data go into the object store if there is room; this process, too, then reads them there and needs no copy of its own."""
     told, arrays = to_arrays(federation)
     bytes, data = sum(array.nbytes for array in arrays.values()), None
@@ -50,4 +50,4 @@ def work_of(
             )
     path = [path or os.getcwd() for path in sys.path]
     words = json.dumps({"kind": kind(), "job": job.text(), "path": path, "data": told}).encode()
-    return Work(words, data, bytes, wanted.dataset is None, roster.fingerprint), federation
+    return JobSpec(words, data, bytes, wanted.dataset is None, roster.fingerprint), federation

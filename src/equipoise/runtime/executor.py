@@ -17,11 +17,11 @@ from equipoise.experiment import Experiment, experiment
 from equipoise.experiment.build import prepare, try_precision
 from equipoise.method import Method
 from equipoise.records import CannotSave, Down, Record, Up, finite, size, tensors_of, write
+from equipoise.runtime import client_evaluation
+from equipoise.runtime.isolation import preserve_global_state, time_limit
+from equipoise.runtime.messages import Job, Reply, Request, reply_file, round_of, state_name
+from equipoise.runtime.states import StateMissing, States
 from equipoise.storage.files import place
-from equipoise.transports import measuring
-from equipoise.transports.base import Job, Reply, Request, reply_file, round_of, state_name
-from equipoise.transports.isolation import preserve_global_state, time_limit
-from equipoise.transports.states import StateMissing, States
 from equipoise.tree import Tree
 from equipoise.validation.imports import Imports
 
@@ -50,7 +50,7 @@ class ClientExecutor:
     def roster(self) -> Roster:
         return roster_of(self.federation)
 
-    def perform(self, request: Request, deadline: float | None = None) -> Reply:
+    def execute(self, request: Request, deadline: float | None = None) -> Reply:
         """Do what a request asks, and keep the client's new state under its name. Raises `Late` where this thread can be interrupted."""
         began = time.perf_counter()
         self.states.keep(
@@ -66,14 +66,14 @@ class ClientExecutor:
             self.bench, request.client, request.round, request.rounds, state, request.attempt
         )
         with preserve_global_state(), self.bench.lending(), time_limit(deadline):
-            if request.step in measuring.STEPS:
-                up, measured = measuring.STEPS[request.step](
-                    self.method, client, request.down, part
+            if client_evaluation.handles(request.step):
+                up, measured = client_evaluation.evaluate(
+                    request.step, self.method, client, request.down, part
                 )
             else:
                 up, measured = _step(self.method, client, request), []
                 if request.after and "model" in up:
-                    measured = measuring.measure(
+                    measured = client_evaluation.measure(
                         client, {"global": client.load(up.model)}, part=part, **request.after
                     )
         if client.state.changed:
@@ -104,9 +104,9 @@ class ClientExecutor:
         return reply
 
     def execute_catching(self, request: Request) -> Reply:
-        """As `perform`, with an exception turned into a reply that carries its traceback."""
+        """As `execute`, with an exception turned into a reply that carries its traceback."""
         try:
-            return self.perform(request)
+            return self.execute(request)
         except CannotSave as error:
             return Reply(request.client, stop=str(error))
         except Exception:

@@ -1,0 +1,138 @@
+"""Messages between server and client runtime, and the names of the files that they leave."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from equipoise.records import Down, Record, Up
+from equipoise.storage.files import in_subfolder
+
+PROTOCOL = 1  # version of the messages below
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a client runtime is told of a run, as JSON."""
+
+    run: str  # the run's id
+    experiment: Mapping[str, Any]  # names only
+    # what of the user's may be imported, see `imports.Imports.plain`
+    allowed: Mapping[str, Any] = field(default_factory=dict)
+    protocol: int = PROTOCOL
+    version: str = ""
+
+    def text(self) -> str:
+        """Return the job as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, text: str) -> Job:
+        """Read a job from JSON.
+
+        Raises:
+            ValueError: The job was written for another version of the protocol.
+        """
+        value = json.loads(text)
+        if value.get("protocol") != PROTOCOL:
+            raise ValueError(
+                f"expected protocol {PROTOCOL}, got {value.get('protocol')!r} from equipoise {value.get('version')}; "
+                "install the same version on both sides"
+            )
+        return cls(**value)
+
+
+class StateRef(NamedTuple):
+    """A client's state as it was written: its name, its size, and the digest that every reader verifies."""
+
+    name: str
+    bytes: int
+    digest: str
+
+
+@dataclass
+class Request:
+    """Ask one client to execute one step."""
+
+    client: str
+    step: str
+    down: Record
+    round: int
+    rounds: int
+    attempt: int = 0
+    exchange: int = 0  # 1, 2, ...; 0: an evaluation, which writes no state
+    state: tuple[str, str] | None = None  # name and digest of the client's last accepted state
+    # name of its last committed state: the client runtime keeps these two
+    committed: str | None = None
+    large: bool = False  # the reply shall not be held in memory
+    # {"splits", "metrics"}: evaluate the uploaded model right after training
+    after: dict[str, Any] | None = None
+    die: bool = False  # a simulated fault: the worker process that takes this request is killed
+
+    def __post_init__(self) -> None:
+        # a mapping: refused or made plain here, for every transport
+        if not isinstance(self.down, Record):
+            self.down = Down(self.down)
+
+
+@dataclass
+class Reply:
+    """The answer to a request: an upload, or the reason why there is none."""
+
+    client: str
+    up: Up | None = None
+    state: StateRef | None = None  # its new state, if it changed
+    failure: str | None = None  # the client could not answer: it is out of the round
+    error: str | None = None  # the step raised: its traceback
+    stop: str | None = None  # the run cannot go on: a sentence for the user
+    seconds: float = 0.0
+    steps: int = 0
+    skipped: int = 0
+    bytes: int = 0
+    measured: list[dict[str, Any]] = field(default_factory=list)
+    file: str | None = None  # a large reply that lies in the run's files, on the server's disk
+
+
+def owner(client: str) -> str:
+    """Return the prefix that the names of all states of a client share."""
+    return hashlib.blake2b(client.encode(), digest_size=8).hexdigest()
+
+
+def state_name(client: str, round: int, attempt: int, exchange: int) -> str:
+    """Return the name of the state that a client has after an exchange; the same name is the same bits."""
+    return f"{owner(client)}-r{round}a{attempt}x{exchange}"
+
+
+def round_of(state: str) -> int:
+    """Return the round in a state's name; refuse a name that no state has, wherever it would lead.
+
+    >>> round_of(state_name("a", 3, 0, 1))
+    3
+    """
+    match = re.fullmatch(r"[0-9a-f]+-r([0-9]+)a[0-9]+x[0-9]+", state)
+    if match is None:
+        raise ValueError(
+            f"expected the name of a state such as 0123456789abcdef-r1a0x1, got {state!r}"
+        )
+    return int(match[1])
+
+
+def state_file(state: str) -> str:
+    """Return the file in which a state lies."""
+    round_of(state)
+    return in_subfolder(state, f"client-{state}.safetensors")
+
+
+def state_of(file: str) -> str:
+    """Return the name of the state that a file holds."""
+    return file.removeprefix("client-").removesuffix(".safetensors")
+
+
+def reply_file(request: Request) -> str:
+    """Return the file of a large reply."""
+    name = state_name(request.client, request.round, request.attempt, request.exchange)
+    return in_subfolder(name, f"reply-{name}.safetensors")

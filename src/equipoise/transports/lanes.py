@@ -1,0 +1,152 @@
+"""What a transport provides to the dispatcher: lanes, each of which executes one request after another.
+
+A lane is a worker process, an actor of a cluster, or a site on a network. Lanes come and go.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from equipoise.runtime.messages import Reply, Request
+from equipoise.tree import Tree
+
+
+@dataclass(eq=False)
+class Batch:
+    """Requests that travel to a lane in one message, by their numbers in an exchange."""
+
+    exchange: int
+    numbers: list[int]
+    requests: list[Request]
+    shared: dict[int, str]  # the trees that a lane is sent once, see `wire.referring`
+    began: float  # when it was sent, or when the batch before it on this lane ended
+    again: bool = False  # whether one of its requests was sent before
+    duplicated: bool = False  # whether another lane was asked the same because this one takes long
+    receipt: Any = None  # what `Lane.send` returned
+
+
+@dataclass(eq=False)
+class Lane(ABC):
+    """One executor of requests, with the batches that it was sent and has not answered."""
+
+    # Where it runs. A request that is bound to a place goes to a lane there; losses are counted by place.
+    place: str
+    ready: bool = False  # whether it may be sent requests
+    outstanding: deque[Batch] = field(default_factory=deque)
+    trees_of: int = 0  # the exchange whose shared trees it has
+
+    @abstractmethod
+    def send(self, batch: Batch, trees: Any) -> Any:
+        """Send a batch, without waiting.
+
+        A lane that has died swallows it: `LaneGroup.poll` reports the loss.
+
+        Args:
+            batch: The requests.
+            trees: What `LaneGroup.begin` returned, with the first batch of an exchange; else None.
+
+        Returns:
+            A receipt, kept in the batch.
+        """
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A lane has executed its oldest batch; one answer per request, in their order."""
+
+    lane: Lane
+    answers: Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A lane lives, but could not execute its oldest batch."""
+
+    lane: Lane
+    cause: str
+    blamed: bool  # whether it counts against the requests
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A lane has died. What it had begun counts against the request that it had begun with."""
+
+    lane: Lane
+    cause: str
+
+
+Event = Answered | Failed | Lost
+
+
+class Exchange(Protocol):
+    """What a group may know of the exchange that it carries."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def requests(self) -> Sequence[Request]: ...
+
+    @property
+    def weights(self) -> Sequence[int]:
+        """Work per request, for even shares."""
+        ...
+
+    @property
+    def trees(self) -> dict[str, Tree]:
+        """The trees that several requests share, by key."""
+        ...
+
+    @property
+    def alone(self) -> Collection[int]:
+        """Numbers of requests that must travel alone."""
+        ...
+
+
+class LaneGroup(Protocol):
+    """All lanes of a transport."""
+
+    title: str  # of one lane, for messages: "a worker process"
+    # Seconds, and times the slowest request so far, after which a free lane is asked for what is
+    # outstanding elsewhere too. None: never.
+    patience: tuple[float, float] | None
+
+    @property
+    def lanes(self) -> Sequence[Lane]:
+        """The lanes there are now. One that has left the sequence is gone, without blame for what it had."""
+        ...
+
+    def place_for(self, request: Request) -> str | None:
+        """Return the only place where a request can be executed; None if every lane may take it."""
+        ...
+
+    def begin(self, exchange: Exchange) -> Any:
+        """Prepare for an exchange; return its shared trees in the form that lanes are sent."""
+        ...
+
+    def take(self, waiting: deque[int], exchange: Exchange) -> list[int]:
+        """Remove from the left of `waiting` what shall travel together; at least one."""
+        ...
+
+    def poll(self, seconds: float) -> Iterable[Event]:
+        """Wait for something to happen, for so long at most.
+
+        Also bounds the time in which a lane has to become ready, and in which there is no lane.
+        """
+        ...
+
+    def accept(self, lane: Lane, request: Request, answer: Any) -> Reply:
+        """Turn an answer into the reply that counts; called once per request."""
+        ...
+
+    def replace(self, lane: Lane, cause: str, hung: bool) -> None:
+        """End a lane that is lost or hangs, and start another in its place where that can help."""
+        ...
+
+    def blamed(self, places: list[str]) -> list[str]:
+        """Return those of the places at which a request lost its lane that count against the request."""
+        ...

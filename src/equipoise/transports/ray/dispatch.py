@@ -1,0 +1,222 @@
+"""Actors of a cluster as lanes of the dispatcher: several requests in one call, states by reference."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from equipoise.records import Record, size, unpack
+from equipoise.runtime.messages import Reply, Request
+from equipoise.storage.store import RunError
+from equipoise.transports import wire
+from equipoise.transports.base import Interrupted, Monitor, put_to_file
+from equipoise.transports.lanes import Answered, Event, Exchange, Failed, Lane, Lost
+from equipoise.transports.ray.actor import packed
+from equipoise.transports.ray.actor_pool import FETCH_DEADLINE, LOOK, ActorLane, ActorPool
+from equipoise.transports.ray.nodes import INLINE
+
+log = logging.getLogger("equipoise")
+
+TOGETHER = 16  # requests in one call
+START_DEADLINE = 120.0  # seconds for an actor to import, find the data and say that it is ready
+LOST_DEADLINE = 60.0  # seconds without any node, before the run stops
+STATES = 0.2  # of the smallest object store: for states that may be asked for again
+
+
+class ActorLanes:
+    """The actors of a cluster, for one run."""
+
+    title = "an actor"
+    patience: tuple[float, float] | None = (2.0, 3.0)
+
+    def __init__(
+        self, ray: Any, actors: ActorPool, files: Path, monitor: Monitor, store: float
+    ) -> None:
+        """Serve the actors of a pool.
+
+        Args:
+            ray: The module, connected.
+            actors: The actors.
+            files: The run's folder of files.
+            monitor: Is told what happened where, and says when to stop.
+            store: Bytes of this node's object store.
+        """
+        self.ray, self.actors, self.files, self.monitor = ray, actors, files, monitor
+        self.store, self.states = store, actors.states
+        self.together = 1  # requests in one call of this exchange, at most
+        self.largest = 0  # bytes of the largest reply and state so far
+
+    @property
+    def lanes(self) -> Sequence[ActorLane]:
+        return self.actors.lanes
+
+    @property
+    def working(self) -> int:
+        """How many actors execute requests; at least one, to share work by."""
+        return max(1, sum(lane.ready for lane in self.lanes))
+
+    def place_for(self, request: Request) -> None:
+        return None
+
+    # Sending.
+
+    def begin(self, exchange: Exchange) -> Any:
+        """Decide how many requests travel with one answer; return the shared trees, or their reference."""
+        stores = [self.store, *(node.store for node in self.actors.nodes.values())]
+        self.states.limit = STATES * min(stores)
+        each = max(1, self.largest, size(exchange.requests[0].down))
+        self.together = max(1, min(TOGETHER, int(INLINE / each)))
+        return self._parcel(exchange) if exchange.trees else None
+
+    def _parcel(self, exchange: Exchange) -> Any:
+        """Send trees once to each node by its object store, or, small ones for few actors, with a call to each, which is quicker."""
+        array = packed(Record._trusted({"trees": exchange.trees}))
+        return array if array.nbytes * self.working <= INLINE else self._put(array)
+
+    def _put(self, array: np.ndarray) -> Any:
+        try:
+            return self.ray.put(array)
+        except self.ray.exceptions.ObjectStoreFullError:
+            raise RunError(
+                f"the object store of this node ({self.store / 2**20:.0f} MB) cannot hold {len(array) / 2**20:.0f} MB more; "
+                f"start its node with a larger --store, then {self.actors.resume}"
+            ) from None
+
+    def take(self, waiting: deque[int], exchange: Exchange) -> list[int]:
+        return share(waiting, exchange.weights, self.together, self.working, exchange.alone)
+
+    # Receiving.
+
+    def poll(self, seconds: float) -> Iterator[Event]:
+        """Yield what the next actor did; look from time to time which nodes there are."""
+        if not self.lanes:
+            self._await_node()
+        waited = {
+            lane.outstanding[0].receipt[0] if lane.ready else lane.begun: lane
+            for lane in self.lanes
+            if lane.outstanding or not lane.ready
+        }
+        if waited:
+            for reference in self.ray.wait(list(waited), num_returns=1, timeout=seconds)[0]:
+                event = self._event(waited[reference])
+                if event is not None:
+                    yield event
+        else:
+            time.sleep(0.1)
+        now = time.monotonic()
+        for lane in list(self.lanes):
+            if not lane.ready and now - lane.began > START_DEADLINE:
+                yield Lost(lane, f"it was not ready within {START_DEADLINE:.0f} s")
+        if now - self.actors.looked > LOOK:
+            self.actors.look()
+
+    def _event(self, lane: ActorLane) -> Event | None:
+        """Fetch an actor's first answer, or what it did with its oldest call."""
+        errors = self.ray.exceptions
+        try:
+            if not lane.ready:
+                self.actors.begun(lane)
+                return None
+            answer, references = lane.outstanding[0].receipt
+            message, *states = self.ray.get([answer, *references], timeout=FETCH_DEADLINE)
+        except (errors.RayActorError, errors.ActorUnschedulableError) as error:
+            return Lost(lane, _cause(error))
+        except errors.RayError as error:
+            if not lane.ready:
+                return Lost(lane, _cause(error))
+            # A state that is lost with its node is nobody's fault.
+            return Failed(lane, _cause(error), not isinstance(error, errors.ObjectLostError))
+        replies = unpack(bytearray(message))["replies"]
+        nothing = [None] * len(replies)
+        return Answered(
+            lane, list(zip(replies, states or nothing, references or nothing, strict=True))
+        )
+
+    def accept(self, lane: Lane, request: Request, answer: Any) -> Reply:
+        """Read a reply, note where it came from, and put its state into the run's files."""
+        assert isinstance(lane, ActorLane)
+        told, state, reference = answer
+        reply = wire.reply_of(told["reply"], told["up"])
+        self.largest = max(self.largest, reply.bytes, reply.state.bytes if reply.state else 0)
+        spent = {"clients": 1, "seconds": reply.seconds, "bytes": reply.bytes}
+        self.monitor.by_place.update(
+            {f"{what}@{lane.node.name}": value for what, value in spent.items()}
+        )
+        return self.states.kept(put_to_file(reply, request, self.files), state, reference)
+
+    # Losses.
+
+    def replace(self, lane: Lane, cause: str, hung: bool) -> None:
+        """End an actor; nodes that miss one get a new one."""
+        assert isinstance(lane, ActorLane)
+        self.actors.drop(lane)
+        log.warning(
+            "an actor on node %s is lost: %s", lane.node.name, f"it {cause}" if hung else cause
+        )
+        self.actors.look()
+
+    def blamed(self, places: list[str]) -> list[str]:
+        """Return the nodes that still live; of one that just died it is known a little later."""
+        time.sleep(LOOK)
+        living = self.actors.living()
+        return [place for place in places if place in living]
+
+    def _await_node(self) -> None:
+        began = time.monotonic()
+        log.warning("no node is left; waiting %.0f s for one", LOST_DEADLINE)
+        while not self.lanes:
+            if time.monotonic() - began > LOST_DEADLINE:
+                raise RunError(
+                    f"the cluster at {self.actors.address} has had no node for this work for {LOST_DEADLINE:.0f} s; "
+                    f"what is done is kept: with nodes again, {self.actors.resume}"
+                )
+            if self.monitor.interrupted():
+                raise Interrupted
+            time.sleep(0.5)
+            self.actors.look()
+
+
+def share(
+    waiting: deque[int],
+    weights: Sequence[int],
+    together: int,
+    lanes: int,
+    alone: Collection[int] = (),
+) -> list[int]:
+    """Take the next requests that travel together.
+
+    Shares of the work left become smaller towards the end, so that no lane waits long for another.
+
+    Args:
+        waiting: Numbers of requests, the largest first; what is taken leaves it.
+        weights: Work by number.
+        together: The most that one call carries.
+        lanes: How many lanes share the work.
+        alone: Numbers that must not travel with others.
+
+    >>> waiting = deque(range(12))
+    >>> [share(waiting, [5] * 12, together=16, lanes=2) for _ in range(4)]
+    [[0, 1, 2], [3, 4], [5], [6]]
+    """
+    alone = set(alone)
+    room = sum(weights[number] for number in waiting) / (2 * lanes)
+    first = waiting.popleft()
+    taken, weight = [first], weights[first]
+    while waiting and len(taken) < together and not alone & {first, waiting[0]}:
+        weight += weights[waiting[0]]
+        if weight > room:
+            break
+        taken.append(waiting.popleft())
+    return taken
+
+
+def _cause(error: Exception) -> str:
+    """Return the first line of an error that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

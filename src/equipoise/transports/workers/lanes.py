@@ -1,0 +1,157 @@
+"""Worker processes as lanes of the dispatcher."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from equipoise.experiment import ConfigurationError
+from equipoise.records import Record
+from equipoise.runtime.messages import Reply, Request
+from equipoise.storage.store import RunError
+from equipoise.transports import wire
+from equipoise.transports.base import with_file
+from equipoise.transports.lanes import Answered, Batch, Event, Exchange, Lane, Lost
+from equipoise.transports.workers import processes
+from equipoise.transports.workers.sockets import Receiver, Sender
+
+log = logging.getLogger("equipoise")
+
+STARTS = 3  # processes that are started for a lane in a row, without one that was ready
+START_DEADLINE = 120.0  # seconds for a worker to import, attach the data and say that it is ready
+END_DEADLINE = 5.0  # seconds for a worker that closed its connection to end by itself
+
+
+@dataclass(eq=False, kw_only=True)
+class WorkerLane(Lane):
+    """A process and both ends of the connection to it."""
+
+    process: processes.Process
+    sender: Sender
+    receiver: Receiver
+    began: float  # when it was sent its job
+    starts: int  # processes that were started for this lane since one was ready
+
+    def send(self, batch: Batch, trees: Any) -> None:
+        (request,) = batch.requests
+        task = {
+            "kind": "task",
+            "number": batch.numbers[0],
+            "request": wire.to_wire(request),
+            "down": wire.referring(request.down, batch.shared),
+            "returned": self.receiver.returned(),
+        }
+        with suppress(OSError):  # it died: `poll` will say so
+            if trees is not None:
+                self.sender.send(trees)
+            self.sender.send(Record._trusted(task))
+
+
+class WorkerLanes:
+    """The processes of a pool, for one run; one that dies or hangs is replaced."""
+
+    title = "a worker process"
+    # Workers share the machine and the run's files: to ask two for the same would only cost time.
+    patience: tuple[float, float] | None = None
+
+    def __init__(
+        self, pool: processes.Pool, job: Record, files: Path, clock: Callable[[], float]
+    ) -> None:
+        """Send a job to every process of a pool.
+
+        Args:
+            pool: The processes.
+            job: The message that begins the run.
+            files: The run's folder of files.
+            clock: Seconds, never going back.
+        """
+        self.pool, self.job, self.files, self.clock = pool, job, files, clock
+        self.killed_for_memory = processes.out_of_memory_kills()
+        self.lanes = [self._begin(process, starts=1) for process in pool.started]
+
+    def _begin(self, process: processes.Process, starts: int) -> WorkerLane:
+        if process.ends is None:
+            # They know what memory the other side maps, so they last as long as the connection.
+            process.ends = Sender(process.connection), Receiver(process.connection)
+        sender, receiver = process.ends
+        with suppress(OSError):  # it died: `poll` will say so
+            sender.send(self.job)
+        return WorkerLane(
+            "", process=process, sender=sender, receiver=receiver, began=self.clock(), starts=starts
+        )
+
+    def place_for(self, request: Request) -> None:
+        return None
+
+    def begin(self, exchange: Exchange) -> Record:
+        return Record(kind="trees", trees=exchange.trees)
+
+    def take(self, waiting: deque[int], exchange: Exchange) -> list[int]:
+        return [waiting.popleft()]
+
+    def poll(self, seconds: float) -> Iterator[Event]:
+        """Yield what workers say; raise if one refuses the job, or is not ready in time."""
+        by_process = {id(lane.process): lane for lane in self.lanes}
+        for process in self.pool.wait(seconds):
+            lane = by_process[id(process)]
+            try:
+                message = lane.receiver.receive()
+            except (EOFError, OSError, ValueError):
+                yield Lost(lane, self._cause(self.pool.end(process, END_DEADLINE)))
+                continue
+            if message["kind"] == "ready":
+                self._is_ready(lane, message)
+            else:
+                lane.sender.take_back(message["returned"])
+                yield Answered(lane, [message])
+        for lane in self.lanes:
+            if not lane.ready and self.clock() - lane.began > START_DEADLINE:
+                raise RunError(
+                    f"a worker process was not ready within {START_DEADLINE:.0f} s; run with --workers 0 to see why"
+                )
+
+    def _is_ready(self, lane: WorkerLane, message: Any) -> None:
+        if message["number"] != self.job["number"]:  # of a run before this one
+            return
+        if message["refused"]:
+            raise ConfigurationError(message["refused"])
+        lane.ready = True
+
+    def accept(self, lane: Lane, request: Request, answer: Any) -> Reply:
+        return with_file(wire.reply_of(answer["reply"], answer["up"]), self.files)
+
+    def replace(self, lane: Lane, cause: str, hung: bool) -> None:
+        """Start a new process in place of one that died or hangs."""
+        assert isinstance(lane, WorkerLane)
+        if hung:
+            self.pool.end(lane.process, 0)
+        log.warning(
+            "a worker process %s; a new one takes its place", cause if hung else f"ended ({cause})"
+        )
+        if not lane.ready and lane.starts >= STARTS:
+            raise RunError(
+                f"a worker process ended {STARTS} times while starting (the last: {cause}); what it said is above. "
+                "Run with --workers 0 to see it in place"
+            )
+        fresh = self._begin(self.pool.start(), 1 if lane.ready else lane.starts + 1)
+        self.lanes[self.lanes.index(lane)] = fresh
+
+    def blamed(self, places: list[str]) -> list[str]:
+        return places
+
+    def _cause(self, code: int | None) -> str:
+        """Say how a process ended, and what helps; speak of memory only where the kernel counted such an end."""
+        if code is None:
+            return "it spoke no more and was ended"
+        before, self.killed_for_memory = self.killed_for_memory, processes.out_of_memory_kills()
+        if code == -signal.SIGKILL and any(
+            count > before.get(file, count) for file, count in self.killed_for_memory.items()
+        ):
+            return f"{processes.ending(code)}: the system ran out of memory; try fewer --workers or a smaller batch"
+        return processes.ending(code)
