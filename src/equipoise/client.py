@@ -89,7 +89,7 @@ class Client:
             if bench.federation is not None
             else {}
         )
-        self.task, self.training = bench.task, bench.training
+        self.task, self.training, self.metrics = bench.task, bench.training, bench.metrics
         # what comes after the last round trains as it did
         self.lr = bench.training.rate(min(round, rounds))
         self.state = ClientState(state)

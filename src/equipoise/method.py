@@ -205,6 +205,8 @@ class Method:
     needs_plain_sgd: ClassVar[bool] = False
     needs_validation: ClassVar[bool] = False  # True: the server holds validation data
     needs_classes: ClassVar[bool] = False  # True: regression is refused
+    # True: it never minimises `eq.supervised`, so a loss that the experiment names is refused
+    own_objective: ClassVar[bool] = False
     # False: batch-norm statistics never move, so batch norm is refused
     trains: ClassVar[bool] = True
     # True: its weight rule stands without its own client and update

@@ -29,8 +29,9 @@ from equipoise.engine.evaluation import check_main
 from equipoise.engine.rounds import Loop
 from equipoise.engine.signals import interruptible
 from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment, load
-from equipoise.experiment.build import prepare
+from equipoise.experiment.build import check_loss, prepare
 from equipoise.method import Method
+from equipoise.metrics import registry
 from equipoise.models.registry import AUTO
 from equipoise.records import Record
 from equipoise.runs.run import Run
@@ -39,6 +40,7 @@ from equipoise.storage.files import FILES
 from equipoise.storage.form import check_metadata, read_configuration
 from equipoise.storage.outdated import outdated
 from equipoise.storage.store import RunError, Store
+from equipoise.task import Task
 from equipoise.training.workbench import Workbench, one_thread
 from equipoise.transports.base import Interrupted, Job, Request, Transport, Watcher, state_of
 from equipoise.transports.inprocess import InProcess, Loopback
@@ -87,6 +89,7 @@ def run(
     with Simulation(wanted, watcher, transport or on_cluster(cluster, trust_network)) as simulation:
         job = job_of(simulation.wanted, uuid.uuid4().hex)
         roster, bench, method = simulation.open(job, folder)
+        check_loss(simulation.wanted, roster.task)
         if watcher is None:
             tell(simulation.wanted, roster.task.shape, wanted.model)
         store = Store.create(
@@ -364,6 +367,17 @@ def _metadata(
         "fingerprint of": "clients",  # runs of formats 1 and 2 have one of the whole federation
         "method": wanted.model_dump(mode="json")["method"],
         "not portable": wanted.portable,
+        "metrics": _facts_of_metrics(wanted, roster.task),
+    }
+
+
+def _facts_of_metrics(wanted: Experiment, task: Task) -> dict[str, Any]:
+    """Direction and unit of metrics that are not built in: whoever reads the run may not have their package."""
+    found = registry.check(task, wanted.evaluation.metrics, wanted.evaluation.main)
+    return {
+        name: metric.facts
+        for name, metric in found.items()
+        if name not in registry.REGISTRY.built_in
     }
 
 

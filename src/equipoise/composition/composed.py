@@ -59,6 +59,7 @@ class Composed(Method):
     uploads_model = property(lambda self: self.base.uploads_model)
     shares_model = property(lambda self: self.base.shares_model)
     trains = property(lambda self: self.base.trains)
+    own_objective = property(lambda self: self.base.own_objective)
     needs_plain_sgd = property(
         lambda self: any(part.needs_plain_sgd for part in (self.base, *self.guests.values()))
     )

@@ -18,7 +18,7 @@ from equipoise.data.samples import Samples
 from equipoise.engine.cohort import RoundCohort
 from equipoise.experiment import Evaluation
 from equipoise.method import Method, Ups
-from equipoise.metrics import parameter_distances, registry
+from equipoise.metrics import Metric, parameter_distances, registry
 from equipoise.records import Down, Record, State, Up
 from equipoise.server import Server
 from equipoise.storage.files import RunError
@@ -35,7 +35,7 @@ def check_main(settings: Evaluation, federation: Federation) -> None:
     main = registry.main_of(
         registry.measured(federation.task, settings.metrics, settings.main), settings.main
     )
-    if registry.find(main).needs != "two classes":
+    if registry.find(main, federation.task).needs != "two classes":
         return
     parts = [federation.shared_test] if len(federation.shared_test) else list(federation.test)
     y = federation.y.numpy()
@@ -51,7 +51,7 @@ class Evaluator:
 
     method: Method
     server: Server
-    metrics: Sequence[str]
+    metrics: Mapping[str, Metric]
     settings: Evaluation
     # step, who is sent what -> client, up, rows
     ask: Callable[[str, Sequence[tuple[str, Record]]], list[tuple[str, Up, list[dict[str, Any]]]]]
@@ -190,7 +190,7 @@ class Evaluator:
                 )
                 with self.lending():
                     logits = self.server.predict(self.server.load(up.model), self.own)
-            found = score(self.server.task, logits, self.own.y, self.metrics)
+            found = score(self.server.task, logits, self.own.y, self.metrics.values())
             rows += [(SHARED, name, "shared", metric, value) for metric, value in found.items()]
             if self._counts_of(SHARED):
                 counts = curves.of(self.server.task, logits, self.own.y, name)

@@ -41,6 +41,7 @@ from equipoise.metrics.representation import (
     manhattan,
     parameter_distances,
 )
+from equipoise.metrics.statistics import Statistic
 from equipoise.metrics.transfer import negative_transfer
 from equipoise.metrics.undefined import PartialMetric, UndefinedMetric
 
@@ -50,6 +51,7 @@ __all__ = [
     "Metric",
     "PairedTest",
     "PartialMetric",
+    "Statistic",
     "UndefinedMetric",
     "accuracy",
     "accuracy_variance",
