@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from equipoise.data import from_sites as from_sites
     from equipoise.data import from_torch as from_torch
     from equipoise.experiment import Experiment as Experiment
+    from equipoise.extensions import register as register
     from equipoise.losses.terms import distillation as distillation
     from equipoise.losses.terms import proximity as proximity
     from equipoise.losses.terms import supervised as supervised
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from equipoise.method import Served as Served
     from equipoise.method import Ups as Ups
     from equipoise.method import Weights as Weights
-    from equipoise.methods import register as register
     from equipoise.records import Down as Down
     from equipoise.records import PerClient as PerClient
     from equipoise.records import State as State
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Callback": "callbacks", "EarlyStopping": "runs.early_stopping", "audit": "auditing", "run": "simulate", "resume": "simulate", "compare": "comparison", "Experiment": "experiment", "compose": "composition", "Method": "method", "Weights": "method", "Ups": "method", "Served": "method",
-    "State": "records", "Up": "records", "Down": "records", "PerClient": "records", "register": "methods", "Run": "runs",
+    "State": "records", "Up": "records", "Down": "records", "PerClient": "records", "register": "extensions", "Run": "runs",
     "Tree": "tree", "Dataset": "data", "DataConfig": "data", "from_arrays": "data", "from_sites": "data", "from_torch": "data", "from_frame": "data",
     "from_huggingface": "data",
     "supervised": "losses.terms", "distillation": "losses.terms", "proximity": "losses.terms", "term": "losses.terms",

@@ -122,7 +122,7 @@ class Client:
             if bench.federation is not None
             else {}
         )
-        self.task, self.training = bench.task, bench.training
+        self.task, self.training, self.metrics = bench.task, bench.training, bench.metrics
         # After the last round the learning rate stays that of the last round.
         self.lr = bench.training.rate(min(round, rounds))
         self.state = ClientState(state)

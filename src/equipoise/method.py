@@ -249,6 +249,8 @@ class Method:
         weighs: False if `round` never calls `weights`.
         uploads_model: False if the replies contain no ``model``.
         shares_model: False if clients train alone.
+        own_objective: True if the method never minimises the supervised loss, so that a loss
+            that the experiment names is refused.
         trains: False if the method never calls `Client.fit`; batch norm is then refused, because
             its statistics would never change.
         composable_weights: True if the weight rule works without the method's own client and
@@ -271,6 +273,7 @@ class Method:
     weighs: ClassVar[bool] = True
     uploads_model: ClassVar[bool] = True
     shares_model: ClassVar[bool] = True
+    own_objective: ClassVar[bool] = False
     trains: ClassVar[bool] = True
     composable_weights: ClassVar[bool] = False
     composable_update: ClassVar[bool] = False

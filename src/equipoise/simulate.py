@@ -30,8 +30,9 @@ from equipoise.engine.evaluation import check_main
 from equipoise.engine.rounds import Loop
 from equipoise.engine.signals import interruptible
 from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment, load
-from equipoise.experiment.build import prepare
+from equipoise.experiment.build import check_loss, prepare
 from equipoise.method import Method
+from equipoise.metrics import registry
 from equipoise.models.registry import AUTO
 from equipoise.runs.run import Run
 from equipoise.runtime.evaluation_messages import CheckState
@@ -42,6 +43,7 @@ from equipoise.storage.files import FILES
 from equipoise.storage.form import check_metadata, damaged, read_configuration
 from equipoise.storage.outdated import DEFAULTS, outdated, with_its_defaults
 from equipoise.storage.store import RunError, Store
+from equipoise.task import Task
 from equipoise.training.workbench import Workbench, one_thread
 from equipoise.transports.base import ClientError, Interrupted, Monitor, Transport
 from equipoise.transports.inprocess import InProcess, Loopback
@@ -107,6 +109,7 @@ def run(
     ) as simulation:
         job = job_of(simulation.wanted, uuid.uuid4().hex)
         roster, bench, method = simulation.open(job, folder)
+        check_loss(simulation.wanted, roster.task)
         if not quiet:
             tell(simulation.wanted, roster.task.shape, wanted.model)
         store = Store.create(
@@ -416,6 +419,17 @@ def _metadata(
         "method": wanted.model_dump(mode="json")["method"],
         "defaults": DEFAULTS,
         "not portable": wanted.portable,
+        "metrics": _facts_of_metrics(wanted, roster.task),
+    }
+
+
+def _facts_of_metrics(wanted: Experiment, task: Task) -> dict[str, Any]:
+    """Direction and unit of metrics that are not built in: whoever reads the run may not have their package."""
+    found = registry.check(task, wanted.evaluation.metrics, wanted.evaluation.main)
+    return {
+        name: metric.facts
+        for name, metric in found.items()
+        if name not in registry.REGISTRY.built_in
     }
 
 

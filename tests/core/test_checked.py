@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from equipoise.validation.names import (
     quoted,
 )
 from equipoise.validation.safe_yaml import Unreadable, parsed, read
+from tests.helpers.packages import write_package
 
 # Arrays.
 
@@ -236,12 +236,11 @@ def test_what_cannot_be_a_name_of_code_is_refused_even_where_all_is_allowed(name
         OWN.check(name, "model")
 
 
-def test_a_file_may_name_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = {"equipoise.methods": [EntryPoint("net", "given.sub:Net", "equipoise.methods")]}
-    monkeypatch.setattr(
-        "equipoise.validation.imports.entry_points", lambda group: points.get(group, [])
-    )
-    assert provided() == {"given"}
+def test_a_file_may_name_what_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_package(tmp_path, "given", {}, {"equipoise.methods": {"net": "given.sub:Net"}})
+    before = provided()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert provided() == {*before, "given"}
     some = Imports(frozenset({"mine"}), frozenset({"other.place:Net"}))
     for name in (
         "mine:Net",

@@ -28,7 +28,7 @@ class Mine(Method):
 def registered() -> Iterator[None]:
     methods.register(Mine)
     yield
-    del methods._own["mine"]
+    del methods.REGISTRY.registered["mine"]
 
 
 def test_methods_are_files_and_what_users_register(registered: None) -> None:

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,9 @@ import equipoise as eq
 from equipoise.experiment import ConfigurationError, experiment, load
 from equipoise.simulate import Simulation, job_of
 from equipoise.storage.store import RunError
-from equipoise.validation.imports import FromFile, Imports, permitted
+from equipoise.validation.imports import GROUPS, FromFile, Imports, permitted
 from tests.helpers.callbacks import Calling
+from tests.helpers.packages import write_package
 from tests.helpers.runs import folder_of, sites
 from tests.helpers.terminal import Terminal
 
@@ -359,14 +359,12 @@ def test_options_that_do_not_fit_are_a_sentence(equipoise: Terminal, place: Path
     assert answer.code == 2 and "got an unexpected keyword argument 'depth'" in answer.err
 
 
-@pytest.mark.parametrize("group", ["equipoise.models", "equipoise.methods", "equipoise.datasets"])
+@pytest.mark.parametrize("group", GROUPS)
 def test_a_package_with_an_entry_point_is_allowed(
-    place: Path, monkeypatch: pytest.MonkeyPatch, group: str
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str
 ) -> None:
-    points = {group: [EntryPoint("net", "strange_package:Net", group)]}
-    monkeypatch.setattr(
-        "equipoise.validation.imports.entry_points", lambda group: points.get(group, [])
-    )
+    write_package(tmp_path / "site", "strange", {}, {group: {"net": "strange_package:Net"}})
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
     assert experiment(load(_write(place / "e.yaml", method="strange_package:Own"))).build_method()
     with pytest.raises(ConfigurationError, match="is named by a file"):
         experiment(load(_write(place / "e.yaml", model="os:system")))

@@ -187,7 +187,8 @@ def test_a_users_method_lists_with_what_is_known_of_it() -> None:
         ends = [entry["name"] for entry in methods.listed()][-2:]
         house = methods.listed(family="house")
     finally:
-        del methods._own["plain"], methods._own["changed"]
+        for name in ("plain", "changed"):
+            del methods.REGISTRY.registered[name]
     assert (plain["family"], plain["year"], plain["exchanges"], plain["passes"]) == (
         "own",
         None,
@@ -307,7 +308,7 @@ def test_a_class_that_changes_a_default_explains_it_itself() -> None:
     try:
         found = methods.describe("sharper")
     finally:
-        del methods._own["sharper"]
+        del methods.REGISTRY.registered["sharper"]
     told = {
         entry["name"]: (entry["default"], entry["range"], entry["help"])
         for entry in found["parameters"]

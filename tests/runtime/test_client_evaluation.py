@@ -16,6 +16,7 @@ from equipoise.engine.evaluation import Evaluator, alike, check_main
 from equipoise.experiment import Evaluation
 from equipoise.method import Served, Ups
 from equipoise.metrics import score_histograms
+from equipoise.metrics.registry import find
 from equipoise.records import Down, State, Up, pack, unpack
 from equipoise.runtime import client_histograms
 from equipoise.runtime.client_evaluation import evaluate, measure, score, served
@@ -39,7 +40,12 @@ NUMBER = Task("regression", (2,), 1, centre=10.0, scale=2.0)
 def samples(x: Any, y: Any) -> Any:
     """As much of `Samples` as measuring uses."""
     x, y = torch.as_tensor(x, dtype=torch.float32), torch.as_tensor(y)
-    return SimpleNamespace(x=x, y=y, some=lambda chosen: samples(x[chosen], y[chosen]))
+    return SimpleNamespace(
+        x=x,
+        y=y,
+        some=lambda chosen: samples(x[chosen], y[chosen]),
+        chunks=lambda: torch.split(torch.arange(len(y)), 16),
+    )
 
 
 # Scores.
@@ -78,6 +84,7 @@ class Client:
 
     id = "ada"
     task = TWO
+    metrics: dict[str, Any] = {}
     inputs: Any = None
     train = [1]
 
@@ -330,7 +337,7 @@ def measuring(
     given: Any = (
         Delivering(),
         server,
-        ["loss"],
+        {"loss": find("loss", task)},
         Evaluation(**settings),
         ask,
         nullcontext,

@@ -14,6 +14,7 @@ from equipoise.cli import (
     compare,
     data,
     export,
+    listing,
     methods,
     models,
     predict,
@@ -24,12 +25,14 @@ from equipoise.cli import (
     table,
     watch,
 )
+from equipoise.cli.plugins import Commands
 from equipoise.validation.names import UnknownName, is_unicode, quoted
 from equipoise.validation.text import shown
 from equipoise.version import __version__
 
 app = typer.Typer(
     name="equipoise",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -74,6 +77,8 @@ app.command("predict")(predict.predict)
 app.command("audit")(audit.audit)
 app.command("methods")(methods.methods)
 app.command("models")(models.models)
+app.command("metrics")(listing.metrics)
+app.command("losses")(listing.losses)
 app.add_typer(data.app, name="data")
 app.add_typer(cluster.app, name="cluster")
 

@@ -30,9 +30,12 @@ MOST_CLASSES = 12  # columns of counts on a screen
 @app.command("list")
 def list_sets(as_json: Json = False) -> None:
     """List the data sets and which of them are at hand."""
+    from equipoise.cli.listing import tell_broken
     from equipoise.data import sets
 
-    rows = [_metadata(name) for name in sets.names()]
+    broken = sets.REGISTRY.listed()[1]
+    rows = [_metadata(name) for name in sets.names() if name not in broken]
+    tell_broken(broken)
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
@@ -159,16 +162,24 @@ def synthesise(
 @app.command()
 def partitions(as_json: Json = False) -> None:
     """List the partitions and their parameters."""
-    from equipoise.data.partitions import PARTITIONS, parameters
+    from equipoise.cli.listing import tell_broken
+    from equipoise.data.partitions import REGISTRY, parameters
 
+    entries, broken = REGISTRY.listed()
+    tell_broken(broken)
     rows: list[dict[str, Any]] = []
-    for name, function in PARTITIONS.items():
+    for name, function in entries.items():
         taken = [
             p.name if p.default is p.empty else f"{p.name}={p.default}"
             for p in parameters(name).values()
         ]
         rows.append(
-            {"name": name, "parameters": taken, "what": (function.__doc__ or "").partition("\n")[0]}
+            {
+                "name": name,
+                "parameters": taken,
+                "what": (function.__doc__ or "").partition("\n")[0],
+                "source": REGISTRY.source(name),
+            }
         )
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
@@ -272,8 +283,9 @@ def before_training(wanted: Experiment) -> None:
         shape = found.schema.shape
     elif data.name in sets.JOINED or "+" in data.name:
         shape = (3, 32, 32)  # what domains are brought to
-    elif data.name in sets.ENTRIES:
-        shape = sets.entry(data.name).shape
+    elif data.name in sets.names():
+        entry = sets.find(data.name)
+        shape = entry.shape if isinstance(entry, sets.RegisteredSet) else None
     if wanted.model == AUTO and not wanted.models and shape is not None and len(shape) == 3:
         shape = (shape[0], *(data.image_size or side for side in shape[1:]))
         if chosen(shape) == "cnn":
@@ -330,7 +342,15 @@ def _metadata(name: str) -> dict[str, Any]:
             "status": _status(here, True),
             "members": members,
         }
-    entry = sets.entry(name)
+    entry = sets.find(name)
+    if not isinstance(entry, sets.RegisteredSet):
+        return {
+            "name": name,
+            "title": (entry.__doc__ or "").strip().partition("\n")[0],
+            "counts": "",
+            "licence": "",
+            "status": f"made by {sets.REGISTRY.source(name)}",
+        }
     copy = sets.prepared_copy(entry)
     return {
         "name": name,

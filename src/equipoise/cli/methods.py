@@ -31,6 +31,7 @@ def methods(
     import json
 
     from equipoise import methods
+    from equipoise.cli.listing import tell_broken
 
     # `methods show NAME` of earlier versions
     words = name[1:] if name and name[0] == "show" else name or []
@@ -41,6 +42,8 @@ def methods(
     if check:
         raise typer.Exit(_check(words[0]))
     found: Any = methods.describe(words[0]) if words else methods.listed(family, needs)
+    if not words:
+        tell_broken(methods.REGISTRY.listed()[1])
     if as_json:
         print(json.dumps(found, indent=2))
     elif words:

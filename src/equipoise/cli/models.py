@@ -17,11 +17,13 @@ def models(
     import json
 
     from equipoise.cli import output
+    from equipoise.cli.listing import tell_broken
     from equipoise.models.listing import SHAPES, listed
-    from equipoise.models.registry import describe
+    from equipoise.models.registry import REGISTRY
 
-    # which refuses the name
-    found = [one for one in listed() if name in (None, one["name"])] or [describe(str(name))]
+    entries, broken = REGISTRY.listed() if name is None else ({name: REGISTRY.find(name)}, {})
+    found = listed(entries)
+    tell_broken(broken)
     if as_json:
         print(json.dumps(found, indent=2))
         return
@@ -44,6 +46,9 @@ def models(
         output.say(
             "equipoise models NAME shows one with its options; a model of yours: --model package.module:name"
         )
+        for one in found:
+            if one["source"] != "built in":
+                output.say(f"{one['name']} comes from {one['source']}.")
         return
     output.say(str(found[0]["summary"]))
     for option, value in found[0]["options"].items():

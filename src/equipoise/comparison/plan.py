@@ -86,7 +86,17 @@ def plan(
             )
             wanted = experiment({**with_settings(config, fixed), "method": tuned}, imports)
             alone = folder_name(experiment({**dict(wanted), "method": reference}, imports))
-            cells.append(Cell(label, partition, seed, wanted, folder_name(wanted), alone, setting))
+            cells.append(
+                Cell(
+                    label,
+                    wanted.data.partition_name,
+                    seed,
+                    wanted,
+                    folder_name(wanted),
+                    alone,
+                    setting,
+                )
+            )
     if len({cell.experiment.training.keep_optimiser for cell in cells}) > 1:
         raise ConfigurationError(
             "grid: training.keep_optimiser must be the same in all runs of a comparison, else a change against training alone would be the "
@@ -123,7 +133,7 @@ def from_file(config: FromFile, **given: Any) -> tuple[FromFile, dict[str, Any]]
 def as_config(base: Experiment | Mapping[str, Any]) -> dict[str, Any]:
     """A configuration as a mapping whose sections are mappings; Python objects in it stay what they are."""
     return {
-        key: value.model_dump() if isinstance(value, BaseModel) else value
+        key: as_config(value) if isinstance(value, BaseModel) else value  # type: ignore[arg-type]
         for key, value in dict(base).items()
     }
 

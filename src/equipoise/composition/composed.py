@@ -74,6 +74,7 @@ class Composed(Method):
     uploads_model = property(lambda self: self.base.uploads_model)
     shares_model = property(lambda self: self.base.shares_model)
     trains = property(lambda self: self.base.trains)
+    own_objective = property(lambda self: self.base.own_objective)
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]

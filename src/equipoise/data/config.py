@@ -5,14 +5,23 @@ from __future__ import annotations
 import warnings
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from equipoise.data.arrays.pixels import is_window
 from equipoise.data.arrays.transforms import NORMALISATIONS, augmentation
 from equipoise.data.schema import Schema, schema_from
 from equipoise.data.sets.synthetic import NAME as SYNTHETIC
 from equipoise.data.sets.synthetic import Synthetic
+from equipoise.validation.imports import permission
 from equipoise.validation.names import did_you_mean, is_unicode, quoted
+from equipoise.validation.registry import plain_function
 
 # The name that the key has in a file is one that pydantic once used for something else.
 warnings.filterwarnings(
@@ -29,9 +38,9 @@ class DataConfig(BaseModel):
         "digits",
         description="a registered set, several joined as domains (mnist+usps), or a path: per-site files or images",
     )
-    partition: str = Field(
+    partition: Any = Field(
         "auto",
-        description="iid, dirichlet:0.3, ics:5, ...; auto is natural where the data have sites, else iid",
+        description="iid, dirichlet:0.3, ics:5, ..., package.module:name, or a function (pool, clients, seed); auto is natural where the data have sites, else iid",
     )
     clients: int | None = Field(
         None,
@@ -165,9 +174,43 @@ class DataConfig(BaseModel):
             augmentation(name)
         return names
 
-    @model_validator(mode="after")
-    def _known_partition(self) -> DataConfig:
-        from equipoise.data.partitions import parse
+    @field_validator("partition")
+    @classmethod
+    def _known_partition(cls, given: Any) -> Any:
+        from equipoise.data.partitions import check_function, parse, portable
 
-        parse(self.partition)
-        return self
+        if isinstance(given, str):
+            parse(given, permission.get())
+            return portable(given)
+        if not callable(given):
+            raise ValueError(
+                f"expected a partition such as dirichlet:0.3, or a function, got {quoted(given)}"
+            )
+        return check_function(getattr(given, "__name__", "given in Python"), given)
+
+    @field_validator("name")
+    @classmethod
+    def _portable_name(cls, name: str) -> str:
+        from equipoise.data.sets import REGISTRY
+
+        return REGISTRY.portable(name)
+
+    @field_serializer("partition")
+    def _plain_partition(self, given: Any) -> str:
+        return self.partition_name
+
+    @property
+    def partition_name(self) -> str:
+        """The partition as text; of a function its name for imports, where it has one."""
+        return plain_function(self.partition)
+
+    @property
+    def local(self) -> str | None:
+        """Return why another process cannot make these data; None if it can."""
+        from equipoise.data import partitions, sets
+
+        if partitions.is_local(self.partition):
+            return "its partition is defined in a notebook or script"
+        if sets.REGISTRY.is_local(self.name):
+            return f"its data set {self.name} is registered in this process only"
+        return None

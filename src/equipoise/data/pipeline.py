@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -83,10 +82,8 @@ def load(config: DataConfig, imports: Imports = OWN) -> Dataset:
     _refuse_window(config)
     if config.synthetic is not None:
         return sets.synthetic.load(config.synthetic)
-    if is_code(config):
-        return _made(config.name, imports)
-    if not is_own(config):
-        return sets.load(config.name)
+    if is_code(config) or not is_own(config):
+        return sets.load(config.name, imports)
     check_regular(path)
     if patients.is_patients(path):
         rule = codes.read_rule(config.codes) if config.codes else codes.PANCREATIC_CANCER
@@ -148,22 +145,6 @@ def _refuse_window(config: DataConfig) -> None:
 def is_code(config: DataConfig) -> bool:
     """Whether the data are what a function of the user's returns."""
     return ":" in config.name and not Path(config.name).exists()
-
-
-def _made(name: str, imports: Imports) -> Dataset:
-    function = imports.load(name, "data set", Dataset, makes="Dataset")
-    try:
-        signature(function).bind()
-    except TypeError as error:
-        raise ValueError(
-            f"data set {name!r}: expected a function that is called without arguments, got one with a {error}"
-        ) from None
-    made = function()
-    if not isinstance(made, Dataset):
-        raise ValueError(
-            f"data set {name!r}: expected it to return a Dataset (from_arrays, from_sites, ...), got {type(made).__name__}"
-        )
-    return made
 
 
 def is_own(config: DataConfig) -> bool:
@@ -255,6 +236,7 @@ def _dealt(config: DataConfig, seed: int, dataset: Dataset, places: np.ndarray) 
     partition = config.partition
     if partition == "auto":
         partition = "natural" if dataset.site is not None else "iid"
+    name = parse(partition)[0] if isinstance(partition, str) else ""
     site = None if dataset.site is None else dataset.site[places]
     pool = Pool(
         y=dataset.y.numpy()[places],
@@ -269,9 +251,7 @@ def _dealt(config: DataConfig, seed: int, dataset: Dataset, places: np.ndarray) 
             "ask for fewer clients, or use more data"
         )
     sites = 0 if site is None else len(np.unique(site))
-    usual = {"natural": sites, "domains": 5 * sites, "cla": min(10, pool.classes)}.get(
-        parse(partition)[0], 10
-    )
+    usual = {"natural": sites, "domains": 5 * sites, "cla": min(10, pool.classes)}.get(name, 10)
     dealt = deal(partition, pool, config.clients or usual, seed)
     return replace(
         dealt,

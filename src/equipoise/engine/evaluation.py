@@ -18,7 +18,7 @@ from equipoise.data.samples import Samples
 from equipoise.engine.cohort import RoundCohort
 from equipoise.experiment import Evaluation
 from equipoise.method import Method, Ups
-from equipoise.metrics import parameter_distances, registry
+from equipoise.metrics import Metric, parameter_distances, registry
 from equipoise.records import Down, State, Up
 from equipoise.runtime import client_histograms
 from equipoise.runtime.client_evaluation import score
@@ -44,7 +44,7 @@ def check_main(settings: Evaluation, federation: Federation) -> None:
     main = registry.main_of(
         registry.measured(federation.task, settings.metrics, settings.main), settings.main
     )
-    if registry.find(main).needs != "two classes":
+    if registry.find(main, federation.task).needs != "two classes":
         return
     parts = [federation.shared_test] if len(federation.shared_test) else list(federation.test)
     y = federation.y.numpy()
@@ -60,7 +60,7 @@ class Evaluator:
 
     method: Method
     server: Server
-    metrics: Sequence[str]
+    metrics: Mapping[str, Metric]
     settings: Evaluation
     # who is asked what -> client, up, rows
     ask: Callable[
@@ -196,7 +196,7 @@ class Evaluator:
                 ((_, up, _),) = self.ask([(someone, SendModel(downs[someone], name))])
                 with self.lending():
                     logits = self.server.predict(self.server.load(up.model), self.own)
-            found = score(self.server.task, logits, self.own.y, self.metrics)
+            found = score(self.server.task, logits, self.own.y, self.metrics.values())
             rows += [(SHARED, name, "shared", metric, value) for metric, value in found.items()]
             if self._counts_of(SHARED):
                 counts = client_histograms.of(self.server.task, logits, self.own.y, name)

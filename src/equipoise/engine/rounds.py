@@ -15,7 +15,7 @@ from equipoise.engine.evaluation import Evaluator
 from equipoise.engine.sampling import choose
 from equipoise.experiment import Experiment
 from equipoise.method import Method
-from equipoise.metrics.registry import measured
+from equipoise.metrics import registry
 from equipoise.records import State
 from equipoise.server import Server, ServerData
 from equipoise.storage.store import RoundRecord, RunError, Store
@@ -38,7 +38,9 @@ class Loop:
 
     def __post_init__(self) -> None:
         wanted, roster = self.experiment, self.roster
-        self.metrics = measured(roster.task, wanted.evaluation.metrics, wanted.evaluation.main)
+        self.metrics = registry.check(
+            roster.task, wanted.evaluation.metrics, wanted.evaluation.main
+        )
         # No test data: what a method is given must not lead to them.
         self.server = Server(
             self.bench,
@@ -50,7 +52,7 @@ class Loop:
         self.finishes = finishes(self.method)
         self.stop = False  # set when a callback asks to stop
         self.clients = Clients(
-            wanted, self.method, self.server, roster, self.transport, self.metrics
+            wanted, self.method, self.server, roster, self.transport, list(self.metrics)
         )
 
     def run(self) -> None:

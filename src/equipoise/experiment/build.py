@@ -13,6 +13,7 @@ import torch
 from equipoise.composition import parts
 from equipoise.data import Federation
 from equipoise.experiment import ConfigurationError, Experiment
+from equipoise.losses.registry import resolve, try_loss
 from equipoise.method import Method
 from equipoise.metrics import registry
 from equipoise.task import Task
@@ -35,7 +36,7 @@ def prepare(
             f"{method.title} works on classes, but the task is regression; "
             "choose another method or a label of classes"
         )
-    registry.check(task, wanted.evaluation.metrics, wanted.evaluation.main)
+    metrics = registry.check(task, wanted.evaluation.metrics, wanted.evaluation.main)
     overrides: dict[str, dict[str, Factory]] = {}
     architectures: dict[str, Any] = {}
     for name, spec in wanted.architectures().items():
@@ -76,6 +77,7 @@ def prepare(
         wanted.device,
         overrides,
         tuple(wanted.data.augment),
+        metrics,
     )
     for name in built:
         bench.initial(name)  # a specification that cannot be built is refused now, not in round 1
@@ -86,6 +88,16 @@ def prepare(
             f"{method.title} never trains a model, so batch-norm statistics would stay at their start; choose a model without batch norm"
         )
     return bench, method
+
+
+def check_loss(wanted: Experiment, task: Task) -> None:
+    """Refuse a loss that cannot be minimised in a task; to be asked of a new run, since older versions let it pass."""
+    loss, _ = resolve(wanted.training.loss)
+    if not loss.fits(task):
+        raise ConfigurationError(
+            f"training.loss: {loss.name} needs {loss.needs}, but the task is {task.kind}; choose another, `equipoise losses` lists them"
+        )
+    try_loss(wanted.training.supervised_loss(task), task)
 
 
 def _check_clients(where: str, given: Iterable[str], ids: Sequence[str]) -> None:

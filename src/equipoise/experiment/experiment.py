@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin
@@ -29,16 +28,15 @@ from equipoise.data.arrays.objects import with_own_data
 from equipoise.experiment.files import ConfigurationError
 from equipoise.experiment.sections import Evaluation, Faults, Participation, Section
 from equipoise.experiment.specifications import method_from, method_spec, name_is_local, spec_of
+from equipoise.losses.registry import DEFAULT
 from equipoise.method import Method, mistake
-from equipoise.models.registry import AUTO, chosen
+from equipoise.models.registry import AUTO, REGISTRY, chosen
 from equipoise.training import Training
-from equipoise.validation.imports import OWN, Imports, NotAllowed, permitted
+from equipoise.validation.imports import Imports, NotAllowed, permission, permitted
 from equipoise.validation.names import checked_name, closest, quoted
 
 MOST_MISTAKES = 20  # that one error tells
 OWN_DATA = "its data set is a Python object"
-# What the experiment that is being made may import. Not a field: no key of a file may reach it.
-_permission: ContextVar[Imports] = ContextVar("permission", default=OWN)
 
 
 class Experiment(Section):
@@ -78,7 +76,7 @@ class Experiment(Section):
     dataset: Dataset | None = Field(
         None, exclude=True, description="a data set of yours in place of data.name"
     )
-    _imports: Imports = PrivateAttr(default_factory=lambda: _permission.get())
+    _imports: Imports = PrivateAttr(default_factory=lambda: permission.get())
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -112,13 +110,13 @@ class Experiment(Section):
         value = {"name": str(value)} if isinstance(value, (str, Path)) else value
         name = value.get("name") if isinstance(value, Mapping) else getattr(value, "name", None)
         if isinstance(name, str) and ":" in name and not Path(name).exists():
-            _permission.get().check(name, "data set")
+            permission.get().check(name, "data set")
         return value
 
     @field_validator("method", mode="before")
     @classmethod
     def _method(cls, value: Any) -> Any:
-        return value if isinstance(value, Method) else method_spec(value, _permission.get())
+        return value if isinstance(value, Method) else method_spec(value, permission.get())
 
     @field_validator("model", mode="before")
     @classmethod
@@ -166,6 +164,10 @@ class Experiment(Section):
                 f"{method.title} needs plain sgd, got optimiser={self.training.optimiser}, momentum={self.training.momentum}, "
                 f"weight_decay={self.training.weight_decay}, clip={self.training.clip}: it reads a gradient off the update divided by the learning rate; set training.optimiser=sgd without them"
             )
+        if method.own_objective and self.training.loss != DEFAULT:
+            raise ValueError(
+                f"training.loss: {method.title} minimises an objective of its own, so expected {DEFAULT}, got {quoted(self.training.loss)}"
+            )
         return self
 
     def build_method(self) -> Method:
@@ -211,11 +213,15 @@ class Experiment(Section):
         if any(not isinstance(spec, (str, dict)) for spec in specs):
             return "its model is a Python object"
         method = self.build_method()
-        return (
-            f"its method {method.title} is defined in a notebook or script"
-            if name_is_local(method)
-            else None
-        )
+        if name_is_local(method):
+            return f"its method {method.title} is defined in a notebook or script"
+        for kind, name in (("metric", self.evaluation.local), ("loss", self.training.local)):
+            if name is not None:
+                return f"its {kind} {name} is defined in a notebook or script"
+        local_model = next((one for one in map(_local_model, specs) if one), None)
+        if local_model is not None:
+            return f"its model {local_model} is defined in a notebook or script"
+        return self.data.local
 
     @property
     def portable(self) -> str | None:
@@ -228,6 +234,12 @@ class Experiment(Section):
             )
             or None
         )
+
+
+def _local_model(spec: Any) -> str | None:
+    """The name of a model that only this process knows."""
+    name = str(spec["name"] if isinstance(spec, dict) else spec)
+    return name if REGISTRY.is_local(name) else None
 
 
 def checked_model(value: Any, where: str) -> Any:
@@ -247,8 +259,9 @@ def _checked_spec(spec: dict[str, Any], where: str) -> dict[str, Any]:
     """A model by name; code that may not be imported is refused here, before anything is prepared."""
     if not isinstance(spec["name"], str):
         raise ValueError(f"{where}.name: expected text, got {quoted(spec['name'])}")
+    spec["name"] = REGISTRY.portable(spec["name"])
     if ":" in spec["name"]:
-        _permission.get().check(spec["name"], "model")
+        permission.get().check(spec["name"], "model")
     if "clients" in spec:
         if not isinstance(spec["clients"], Mapping):
             raise ValueError(
@@ -269,11 +282,11 @@ def experiment(config: Mapping[str, Any], imports: Imports | None = None) -> Exp
     wrong = [key for key in config if not isinstance(key, str)]
     if wrong:
         raise ConfigurationError(f"expected text as keys, got {quoted(wrong[0])}")
-    before = _permission.set(imports or permitted(config))
+    before = permission.set(imports or permitted(config))
     try:
         return Experiment(**config)
     finally:
-        _permission.reset(before)
+        permission.reset(before)
 
 
 def _explain(detail: Any) -> str:

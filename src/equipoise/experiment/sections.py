@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
-from equipoise.metrics import registry
+from equipoise.metrics.registry import REGISTRY, Metric, name_of, resolve
+from equipoise.validation.imports import permission
+from equipoise.validation.registry import import_name
 
 
 class Section(BaseModel):
@@ -104,11 +114,11 @@ class Evaluation(Section):
     splits: tuple[Literal["train", "validation", "test"], ...] = Field(
         ("validation", "test"), description="parts of a client's data"
     )
-    metrics: tuple[str, ...] = Field(
+    metrics: tuple[Any, ...] = Field(
         (),
-        description="default: accuracy and loss, or rmse and loss; the main one is always measured",
+        description="names, package.module:name or Metrics; default: accuracy and loss, or rmse and loss; the main one is always measured",
     )
-    main: str | None = Field(
+    main: Any = Field(
         None,
         description="the metric that results are about; default: accuracy or rmse, else the first of `metrics` that is not loss",
     )
@@ -128,9 +138,46 @@ class Evaluation(Section):
         description="angle and Manhattan distance between each client's model and the new global one",
     )
 
-    @field_validator("metrics", "main")
+    @field_validator("metrics")
     @classmethod
-    def _known(cls, given: tuple[str, ...] | str | None) -> tuple[str, ...] | str | None:
-        for name in (given,) if isinstance(given, str) else given or ():
-            registry.find(name)
-        return given
+    def _known(cls, given: tuple[Any, ...]) -> tuple[str | Metric, ...]:
+        found: dict[str, Metric] = {}
+        for one in given:
+            metric = resolve(one, imports=permission.get())
+            if found.setdefault(metric.name, metric) is not metric:
+                raise ValueError(
+                    f"expected one metric of a name, got two that are called {metric.name!r}"
+                )
+        return tuple(map(_portable, given))
+
+    @field_validator("main")
+    @classmethod
+    def _known_main(cls, given: Any, info: ValidationInfo) -> Any:
+        listed = info.data.get("metrics", ())
+        if given is None or given in map(name_of, listed):
+            return given
+        metric = resolve(given, imports=permission.get())
+        if any(name_of(one) == metric.name and resolve(one) is not metric for one in listed):
+            raise ValueError(
+                f"expected one metric of a name, got another than in evaluation.metrics that is called {metric.name!r}"
+            )
+        return _portable(given)
+
+    @field_serializer("metrics", "main")
+    def _plain(self, given: Any) -> Any:
+        if isinstance(given, tuple):
+            return [self._plain(one) for one in given]
+        # One that no import finds is written by its name, for readers; `local` says that it cannot be measured elsewhere.
+        return import_name(given) or given.name if isinstance(given, Metric) else given
+
+    @property
+    def local(self) -> str | None:
+        """Return the name of a metric that only this process knows; None if there is none."""
+        for one in (*self.metrics, *([self.main] if self.main else [])):
+            if import_name(one) is None if isinstance(one, Metric) else REGISTRY.is_local(one):
+                return name_of(one)
+        return None
+
+
+def _portable(given: str | Metric) -> str | Metric:
+    return given if isinstance(given, Metric) else REGISTRY.portable(given)

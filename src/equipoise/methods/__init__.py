@@ -7,7 +7,7 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -15,39 +15,56 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from equipoise.method import FAMILIES, NEEDS, Method
 from equipoise.validation.imports import OWN, Imports
-from equipoise.validation.names import UnknownName, nearest, quoted
+from equipoise.validation.names import UnknownName as UnknownName
+from equipoise.validation.names import nearest, quoted
+from equipoise.validation.registry import Registry
 
-_own: dict[str, type[Method]] = {}
+
+class _Files(Mapping[str, type[Method]]):
+    """The methods of this package: one file each, imported when first asked for."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __getitem__(self, name: str) -> type[Method]:
+        if name not in list(self):
+            raise KeyError(name)
+        module = importlib.import_module(f"{__name__}.{name}")
+        return next(
+            one
+            for one in vars(module).values()
+            if isinstance(one, type) and issubclass(one, Method) and one.__name__.lower() == name
+        )
+
+    def __contains__(self, name: object) -> bool:
+        return name in list(self)  # without importing it
+
+
+def _load(name: str, path: str, imports: Imports) -> type[Method]:
+    found: type[Method] = imports.load(path, "method", Method)
+    return found
+
+
+REGISTRY: Registry[type[Method]] = Registry("method", "equipoise.methods", _Files(), _load)
 
 
 def names() -> list[str]:
     """All registered methods."""
-    return sorted({module.name for module in pkgutil.iter_modules(__path__)} | _own.keys())
+    return sorted(REGISTRY.names())
 
 
 def register(method: type[Method]) -> type[Method]:
     """A class decorator: makes a method of yours known by its class name in lower case."""
-    _own[method.__name__.lower()] = method
+    REGISTRY.add(method.__name__.lower(), method)
     return method
 
 
 def find(name: str, imports: Imports = OWN) -> type[Method]:
     """The class of a method, by its name here or as "package.module:Class"."""
-    if not isinstance(name, str):
-        raise UnknownName(f"unknown method {quoted(name)}: expected a name")
-    if name in _own:
-        return _own[name]
-    if ":" in name:
-        found: type[Method] = imports.load(name, "method", Method)
-        return found
-    if name not in names():
-        raise nearest("method", name, names())
-    module = importlib.import_module(f"{__name__}.{name}")
-    return next(
-        c
-        for c in vars(module).values()
-        if isinstance(c, type) and issubclass(c, Method) and c.__name__.lower() == name
-    )
+    return REGISTRY.find(name, imports)
 
 
 def make(name: str, parameters: Mapping[str, Any] | None = None, imports: Imports = OWN) -> Method:
@@ -81,7 +98,9 @@ def name_of(method: Method) -> str:
 
 def shown(name: str) -> str:
     """A method's name in tables; one that is not what its paper computed, since that was not to be had, says so."""
-    return f"{name} (reconstruction)" if name in names() and find(name).reconstruction else name
+    # One that an installed package announces is not imported to be shown.
+    known = name in REGISTRY.built_in or name in REGISTRY.registered
+    return f"{name} (reconstruction)" if known and find(name).reconstruction else name
 
 
 def parameters_of(method: Method) -> dict[str, Any]:
@@ -123,7 +142,7 @@ def needs_of(kind: type[Method]) -> list[str]:
 
 def listed(family: str | None = None, needs: str | None = None) -> list[dict[str, Any]]:
     """All methods in the order of families, then of years; of one family, or with one need ("none": without any), if told so."""
-    found = [describe(name) for name in names()]
+    found = [describe(name) for name in sorted(REGISTRY.listed()[0])]
     # users may have one of their own
     families = list(dict.fromkeys([*FAMILIES, *(entry["family"] for entry in found)]))
     wants = list(

@@ -48,6 +48,7 @@ from equipoise.metrics.representation import (
     manhattan,
     parameter_distances,
 )
+from equipoise.metrics.statistics import Statistic
 from equipoise.metrics.transfer import negative_transfer
 from equipoise.metrics.undefined import PartialMetric, UndefinedMetric
 
@@ -59,6 +60,7 @@ __all__ = [
     "Metric",
     "PairedTest",
     "PartialMetric",
+    "Statistic",
     "UndefinedMetric",
     "accuracy",
     "accuracy_variance",

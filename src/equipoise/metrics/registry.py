@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
-from equipoise.metrics import clinical, performance
+from equipoise.metrics import clinical, performance, statistics
+from equipoise.metrics.statistics import Statistic
 from equipoise.task import Task
 from equipoise.validation.arrays import Array
-from equipoise.validation.names import nearest
+from equipoise.validation.imports import OWN, Imports
+from equipoise.validation.names import UnknownName, quoted
+from equipoise.validation.registry import Registry
 
 Function = Callable[[Array, Array], float]
+Needs = Literal["classes", "two classes", "values"]
+HOW = (
+    "make it one with @eq.register('metric', higher_is_better=..., unit=..., needs=...) "
+    "or equipoise.metrics.Metric(...)"
+)
 
 
 @dataclass(frozen=True)
@@ -19,11 +28,38 @@ class Metric:
     """A number that says how good a model is on some samples."""
 
     name: str
-    function: Function  # of the network's outputs (logits, or values) and the truth, in float64; NaN where it does not exist
+    # of the network's outputs (logits, or values) and the truth, in float64; NaN where it does not exist
+    function: Function
     higher_is_better: bool
-    unit: str  # "%": a share from 0 to 1, printed in percent; "": printed as it is
+    unit: str = ""  # "%": a share from 0 to 1, printed in percent; "": printed as it is
     # two classes: among the samples, too; with fewer it does not exist
-    needs: Literal["classes", "two classes", "values"]
+    needs: Needs = "classes"
+    # the same number from statistics of batches, where there are any
+    statistic: type[Statistic] | None = None
+
+    def __post_init__(self) -> None:
+        wrong = None
+        if not isinstance(self.name, str) or not self.name.isidentifier() or len(self.name) > 64:
+            wrong = f"name: expected at most 64 letters, digits and _, got {quoted(self.name)}"
+        elif not callable(self.function):
+            wrong = f"function: expected a function, got {quoted(self.function)}"
+        elif not isinstance(self.higher_is_better, bool):
+            wrong = f"higher_is_better: expected true or false, got {quoted(self.higher_is_better)}"
+        elif self.unit not in ("", "%"):
+            wrong = f"unit: expected '%' or '', got {quoted(self.unit)}"
+        elif self.needs not in get_args(Needs):
+            wrong = f"needs: expected one of {', '.join(get_args(Needs))}, got {quoted(self.needs)}"
+        if wrong:
+            raise ValueError(f"metric {wrong}")
+
+    def __call__(self, outputs: Array, y: Array) -> float:
+        """Return the value over some samples."""
+        return self.function(outputs, y)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a reader of results has to know of it, as plain data."""
+        return {key: getattr(self, key) for key in ("higher_is_better", "unit", "needs")}
 
     @property
     def lower_is_better(self) -> bool:
@@ -54,15 +90,20 @@ def _of_probabilities(function: Function) -> Function:
 
 
 METRICS = (
-    Metric("accuracy", performance.accuracy, True, "%", "classes"),
-    Metric("loss", performance.log_loss, False, "", "classes"),
-    Metric("loss", performance.squared_error, False, "", "values"),
-    Metric("rmse", performance.rmse, False, "", "values"),
-    Metric("mae", performance.mae, False, "", "values"),
+    Metric("accuracy", performance.accuracy, True, "%", "classes", statistics.Hits),
+    Metric("loss", performance.log_loss, False, "", "classes", statistics.LogLoss),
+    Metric("loss", performance.squared_error, False, "", "values", statistics.SquaredError),
+    Metric("rmse", performance.rmse, False, "", "values", statistics.RootSquaredError),
+    Metric("mae", performance.mae, False, "", "values", statistics.AbsoluteError),
     Metric("auroc", _of_probabilities(clinical.auroc), True, "%", "two classes"),
     Metric("auprc", _of_probabilities(clinical.auprc), True, "%", "two classes"),
     Metric(
-        "balanced_accuracy", _of_probabilities(clinical.balanced_accuracy), True, "%", "classes"
+        "balanced_accuracy",
+        _of_probabilities(clinical.balanced_accuracy),
+        True,
+        "%",
+        "classes",
+        statistics.HitsByClass,
     ),
     Metric("f1", _of_probabilities(clinical.f1), True, "%", "classes"),
     Metric(
@@ -79,8 +120,49 @@ METRICS = (
 USUAL = ("accuracy", "rmse")  # what results are about unless something else is asked for
 
 
+def _load(name: str, path: str, imports: Imports) -> Metric:
+    found = imports.load(path, "metric", Metric, instance=True)
+    return _called(found, name, path)
+
+
+def _called(metric: Metric, name: str, path: str) -> Metric:
+    """A metric is recorded under its own name, so it must be the one that it is asked for by."""
+    if metric.name != name:
+        raise UnknownName(
+            f"metric {path!r} calls itself {metric.name!r}; give the variable and the metric one name"
+        )
+    return metric
+
+
+REGISTRY: Registry[Metric] = Registry(
+    "metric",
+    "equipoise.metrics",
+    # of two with one name the first
+    dict(reversed({one.name: one for one in reversed(METRICS)}.items())),
+    _load,
+)
+# For readers of results, who know a name alone: metrics that experiments of this process hold, and those that runs on disk tell of.
+_held: dict[str, Metric] = {}
+_recorded: dict[str, Metric] = {}
+
+
 def names() -> list[str]:
-    return list(dict.fromkeys(metric.name for metric in METRICS))
+    """Return the names of the built-in metrics, and of those that were registered or that installed packages announce."""
+    return REGISTRY.names()
+
+
+def is_known(name: str) -> bool:
+    """Return whether direction and unit of a metric are known here."""
+    return name in _held or name in _recorded or name in names()
+
+
+def name_of(given: str | Metric) -> str:
+    """Return the name under which a metric is recorded; nothing is imported.
+
+    >>> name_of("rmse"), name_of("my_addons.metrics:top_two")
+    ('rmse', 'top_two')
+    """
+    return given.name if isinstance(given, Metric) else str(given).rpartition(":")[2]
 
 
 def find(name: str, task: Task | None = None) -> Metric:
@@ -90,27 +172,83 @@ def find(name: str, task: Task | None = None) -> Metric:
     (True, '')
     """
     found = [metric for metric in METRICS if metric.name == name]
+    if not found and name in _held:
+        return _held[name]
     if not found:
-        raise nearest("metric", name, names())
+        try:
+            return REGISTRY.find(name)
+        except UnknownName:
+            if name not in _recorded:
+                raise
+            return _recorded[name]
     return next((metric for metric in found if task is not None and metric.fits(task)), found[0])
 
 
-def measured(task: Task, listed: Sequence[str] = (), main: str | None = None) -> tuple[str, ...]:
+def resolve(given: str | Metric, task: Task | None = None, imports: Imports = OWN) -> Metric:
+    """Return the metric that an experiment names or holds.
+
+    Args:
+        given: a name, "package.module:name", or a Metric.
+        task: chooses where two kinds of task have a metric of one name.
+        imports: what may be imported.
+
+    Raises:
+        UnknownName: there is no such metric.
+        NotAllowed: a file named code of a package that was not allowed.
+        ValueError: a built-in metric has this name already.
+    """
+    if isinstance(given, str) and given in REGISTRY.built_in:
+        return find(given, task)
+    if not isinstance(given, (str, Metric)):
+        what = f"the function {given.__name__!r}" if inspect.isroutine(given) else quoted(given)
+        raise UnknownName(f"unknown metric: expected a name or a Metric, got {what}; {HOW}")
+    found = given if isinstance(given, Metric) else REGISTRY.find(given, imports)
+    if found.name in REGISTRY.built_in and not any(found is metric for metric in METRICS):
+        raise ValueError(f"metric {found.name!r} is built in; choose another name")
+    _held[found.name] = found
+    return found
+
+
+def remember(name: str, facts: Mapping[str, Any]) -> None:
+    """Make direction and unit of a metric known that a run recorded; a metric that is here goes before it.
+
+    Raises:
+        ValueError: the facts are not those of a metric.
+    """
+    if not isinstance(facts, Mapping) or set(facts) != {"higher_is_better", "unit", "needs"}:
+        raise ValueError(
+            f"metric {quoted(name)}: expected direction, unit and needs, got {quoted(facts)}"
+        )
+    _recorded[name] = Metric(name, _not_here, **facts)
+
+
+def _not_here(outputs: Array, y: Array) -> float:
+    raise UnknownName("the package that defines this metric is not installed here")
+
+
+def measured(
+    task: Task, listed: Sequence[str | Metric] = (), main: str | Metric | None = None
+) -> tuple[str, ...]:
     """The metrics that an experiment measures: those listed, or the usual one and the loss; and the main one.
 
     >>> measured(Task("classification", (4,), 2), main="auroc")
     ('accuracy', 'loss', 'auroc')
     """
     found = tuple(listed) or (USUAL[0] if task.classifies else USUAL[1], "loss")
-    return tuple(dict.fromkeys((*found, main) if main else found))
+    return tuple(dict.fromkeys(map(name_of, (*found, main) if main else found)))
 
 
-def check(task: Task, listed: Sequence[str] = (), main: str | None = None) -> None:
-    """Refuse a metric that has no value for this task, whatever the model."""
+def check(
+    task: Task, listed: Sequence[str | Metric] = (), main: str | Metric | None = None
+) -> dict[str, Metric]:
+    """Return the metrics that an experiment measures by name; refuse one that has no value for this task, whatever the model."""
+    # a main metric may be named by the short name of one that is listed
+    given = {name_of(one): one for one in (*([main] if main else []), *listed)}
+    found = {}
     for name in measured(task, listed, main):
-        metric = find(name, task)
+        metric = found[name] = resolve(given.get(name, name), task)
         if not metric.fits(task):
-            key = "evaluation.main" if name == main else "evaluation.metrics"
+            key = "evaluation.main" if main and name == name_of(main) else "evaluation.metrics"
             kind = (
                 f"is {task.kind}"
                 if task.classifies == (metric.needs == "values")
@@ -120,9 +258,10 @@ def check(task: Task, listed: Sequence[str] = (), main: str | None = None) -> No
             raise ValueError(
                 f"{key}: {name} needs {metric.needs}, but the task {kind}; choose among {fitting}"
             )
+    return found
 
 
-def main_of(names: Sequence[str], main: str | None = None) -> str:
+def main_of(names: Sequence[str], main: str | Metric | None = None) -> str:
     """The metric that results are about: the one asked for, else accuracy or RMSE if measured, else the first that is not the loss.
 
     >>> main_of(["loss", "auroc", "f1"]), main_of(["auroc", "accuracy"]), main_of(["auroc", "accuracy"], "auroc")
@@ -132,10 +271,10 @@ def main_of(names: Sequence[str], main: str | None = None) -> str:
         [name for name in names if name in USUAL],
         [name for name in names if name != "loss"],
     )
-    return main or (usual or others or list(names))[0]
+    return name_of(main) if main else (usual or others or list(names))[0]
 
 
-def why_main(names: Sequence[str], main: str | None = None) -> str:
+def why_main(names: Sequence[str], main: str | Metric | None = None) -> str:
     """A sentence about a main metric that nobody named and nobody expects; empty otherwise.
 
     >>> why_main(["loss", "auroc"])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from equipoise.models.registry import build, describe, names
+from equipoise.models.registry import REGISTRY, build, describe
 from equipoise.task import Task
 
 # By how a sample is called: rows of a table, images, and a patient's history of 20 events.
@@ -19,10 +20,10 @@ _CALLED = {
 }
 
 
-def listed() -> list[dict[str, Any]]:
-    """Every model with its inputs, the number of its parameters for some of them with 10 outputs, its options and what it is."""
+def listed(names: Iterable[str] | None = None) -> list[dict[str, Any]]:
+    """Every model (or those named) with its inputs, the number of its parameters for some of them with 10 outputs, its options and what it is."""
     found = []
-    for name in names():
+    for name in REGISTRY.listed()[0] if names is None else names:
         sizes = {
             shown: size
             for shown, shape in SHAPES.items()
@@ -36,6 +37,7 @@ def listed() -> list[dict[str, Any]]:
                 "parameters": sizes,
                 "options": about["options"],
                 "summary": (about["summary"] or "").partition("\n")[0],
+                "source": REGISTRY.source(name),
             }
         )
     return found
@@ -64,4 +66,10 @@ def _size(name: str, shape: tuple[int, ...]) -> int | None:
                 for parameter in build(name, Task("classification", shape, 10)).parameters()
             )
     except ValueError:
+        return None
+    except (
+        Exception
+    ):  # somebody's function may fail in any way for samples that it was not made for
+        if REGISTRY.source(name) == "built in":
+            raise
         return None

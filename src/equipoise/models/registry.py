@@ -29,6 +29,7 @@ from equipoise.task import Task
 from equipoise.validation.imports import OWN, Imports
 from equipoise.validation.limits import LAYERS, PARAMETERS, check_limit
 from equipoise.validation.names import nearest, quoted
+from equipoise.validation.registry import Registry
 
 _FACTORIES: list[Callable[..., Network]] = [
     *(
@@ -47,6 +48,18 @@ _FACTORIES: list[Callable[..., Network]] = [
     *(resnet10, resnet12, gru),
 ]
 ARCHITECTURES = {factory.__name__: factory for factory in _FACTORIES}
+
+
+def _load(name: str, path: str, imports: Imports) -> Callable[..., nn.Module]:
+    found: Callable[..., nn.Module] = imports.load(
+        path, "model", nn.Module, makes="torch.nn.Module"
+    )
+    return found
+
+
+REGISTRY: Registry[Callable[..., nn.Module]] = Registry(
+    "model", "equipoise.models", ARCHITECTURES, _load
+)
 AUTO = "auto"  # in place of a name: the one that the data call for
 SURELY_SMALL = 50_000_000  # networks whose options lead to less than this are not counted
 LEAST_PIXELS = 16  # height and width of images from which on `auto` is a network of convolutions
@@ -63,7 +76,7 @@ def chosen(shape: tuple[int, ...]) -> str:
 
 def names() -> list[str]:
     """The names `build` knows."""
-    return list(ARCHITECTURES)
+    return REGISTRY.names()
 
 
 def describe(name: str) -> dict[str, Any]:
@@ -72,7 +85,7 @@ def describe(name: str) -> dict[str, Any]:
     >>> describe("mlp")["options"]
     {'hidden': (200, 200)}
     """
-    factory = ARCHITECTURES[_known(name, names(), "model")]
+    factory = REGISTRY.find(name)
     return {"name": name, "summary": inspect.getdoc(factory), "options": _options(factory)}
 
 
@@ -86,9 +99,11 @@ def build(spec: str | Mapping[str, Any], task: Task, imports: Imports = OWN) -> 
     options = {"name": spec} if isinstance(spec, str) else dict(spec)
     name = str(options.pop("name", ""))
     name = chosen(task.shape) if name == AUTO else name
-    if ":" in name:
+    if ":" not in name and name not in names():
+        raise nearest("model", name, [*names(), AUTO])
+    if name not in ARCHITECTURES:
         return _own(name, options, task, imports)
-    factory = ARCHITECTURES[_known(name, [*names(), AUTO], "model")]
+    factory = ARCHITECTURES[name]
     for option in options:
         _known(option, list(_options(factory)), f"option of model {name!r}")
     try:
@@ -109,7 +124,7 @@ def build(spec: str | Mapping[str, Any], task: Task, imports: Imports = OWN) -> 
         raise ValueError(f"model {name!r}: {error}") from error
 
 
-def _check_size(factory: Callable[..., Network], task: Task, options: Mapping[str, Any]) -> None:
+def _check_size(factory: Callable[..., nn.Module], task: Task, options: Mapping[str, Any]) -> None:
     """Refuse a network of absurd size before memory is taken: its file may come from anyone."""
     widths: list[int] = []
     for option, value in {**_options(factory), **options}.items():
@@ -130,7 +145,7 @@ def _check_size(factory: Callable[..., Network], task: Task, options: Mapping[st
     check_limit(PARAMETERS, count, "parameters")
 
 
-def _options(factory: Callable[..., Network]) -> dict[str, Any]:
+def _options(factory: Callable[..., nn.Module]) -> dict[str, Any]:
     return {
         one.name: one.default
         for one in inspect.signature(factory).parameters.values()
@@ -146,7 +161,7 @@ def _known(name: str, valid: list[str], what: str) -> str:
 
 def _own(path: str, options: dict[str, Any], task: Task, imports: Imports) -> Network:
     """A user's class or factory, called with the task if it asks for an argument, wrapped and tried on one sample."""
-    factory = imports.load(path, "model", nn.Module, makes="torch.nn.Module")
+    factory = REGISTRY.find(path, imports)
     try:
         given = [task] if _wants_task(factory, options) else []
         inspect.signature(factory).bind(*given, **options)

@@ -38,6 +38,17 @@ def _selected(what: str, where: Mapping[str, Any]) -> tuple[str, list[Any]]:
     return f"select {what} from measurements where {condition} order by rowid", list(where.values())
 
 
+def _remember_metrics(folder: Path, facts: Any) -> None:
+    """Direction and unit of metrics that are not built in; a run of an older version says nothing of any."""
+    if facts is None:
+        return
+    try:
+        for name, own in facts.items():
+            registry.remember(name, own)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise RunError(f"{folder} was not written by Equipoise: {error}") from None
+
+
 class Run:
     """The record of an experiment."""
 
@@ -60,6 +71,7 @@ class Run:
         self.folder = Path(folder)
         self.store = Store(self.folder)
         check_metadata(self.folder, self.store.meta)
+        _remember_metrics(self.folder, self.store.meta("metrics"))
         self._imports = imports or Imports()
         self._experiment = experiment
 

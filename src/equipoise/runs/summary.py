@@ -9,7 +9,7 @@ import numpy as np
 
 from equipoise.metrics import accuracy_variance, best_and_last, between_client_variance
 from equipoise.metrics.gains import SIGNIFICANT, gain_in
-from equipoise.metrics.registry import Metric, find, main_of, measured, names, why_main
+from equipoise.metrics.registry import Metric, find, is_known, main_of, measured, why_main
 from equipoise.runs.clinical import clinical
 from equipoise.runs.convergence import in_words, mean_curve, still_rising
 from equipoise.runs.reference import check_comparable
@@ -123,7 +123,7 @@ def no_test(metric: str) -> str:
 def metrics_of(run: Run) -> list[str]:
     """What was measured, the main metric first."""
     rows = run.store.rows("select distinct metric from measurements where phase = 'received'")
-    known = [row["metric"] for row in rows if row["metric"] in names()]
+    known = [row["metric"] for row in rows if is_known(row["metric"])]
     return sorted(known, key=lambda name: name != run.main_metric)
 
 

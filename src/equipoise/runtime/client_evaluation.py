@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 from equipoise.client import Client
 from equipoise.data.samples import Samples
 from equipoise.method import Method, Served
-from equipoise.metrics import parameter_distances, registry
+from equipoise.metrics import Metric, Statistic, parameter_distances, registry
 from equipoise.models import Model
 from equipoise.records import Down, Record, Up
 from equipoise.runtime import client_histograms
@@ -28,34 +28,55 @@ from equipoise.runtime.evaluation_messages import (
     ServedModel,
 )
 from equipoise.task import Task
+from equipoise.validation.arrays import Array
 
 # A part of a client's data, or the shared test set: not to be had through a client, so that no method trains on it.
 Part = Callable[[str], Samples]
 
 
-def score(task: Task, outputs: Tensor, y: Tensor, metrics: Sequence[str]) -> dict[str, float]:
+Batches = Iterable[tuple[Tensor, Tensor]]  # outputs and truth of some samples
+
+
+def score(
+    task: Task, outputs: Tensor, y: Tensor, metrics: Iterable[str | Metric]
+) -> dict[str, float]:
     """The value of each metric over some samples; nothing for a metric that does not exist for them, such as AUROC of one class.
 
     NaN is the value of a model that has diverged: it must not vanish from an average.
     """
     if not len(y):
         return {}
-    values, truth = outputs.double().numpy(), y.double().numpy()
-    own = (
-        (values, truth)
-        if task.classifies
-        else (values * task.scale + task.centre, truth * task.scale + task.centre)
-    )
+    asked = [registry.find(one, task) if isinstance(one, str) else one for one in metrics]
     with warnings.catch_warnings():
         # what does not exist has no row, and whoever prints results names the clients
         warnings.simplefilter("ignore")
-        # Errors are told in the target's own unit; the loss is what training minimises.
-        found = {
-            name: registry.find(name, task).function(*((values, truth) if name == "loss" else own))
-            for name in metrics
-        }
-    diverged = not np.isfinite(values).all()
+        found = {metric.name: metric(*_in_unit(task, metric, outputs, y)) for metric in asked}
+    diverged = not bool(torch.isfinite(outputs).all())
     return {name: value for name, value in found.items() if diverged or not np.isnan(value)}
+
+
+def score_batches(task: Task, batches: Batches, metrics: Sequence[Metric]) -> dict[str, float]:
+    """As `score`, for metrics with exact statistics: of each batch these are kept, not the outputs."""
+    found: dict[str, Statistic] = {}
+    diverged = False
+    for outputs, y in batches:
+        diverged = diverged or not bool(torch.isfinite(outputs).all())
+        for metric in metrics:
+            assert metric.statistic is not None  # the caller's choice
+            if metric.name not in found:
+                found[metric.name] = metric.statistic.zero()
+            batch = metric.statistic.from_batch(*_in_unit(task, metric, outputs, y))
+            found[metric.name] = found[metric.name].merge(batch)
+    values = {name: one.result() for name, one in found.items()}
+    return {name: value for name, value in values.items() if diverged or not np.isnan(value)}
+
+
+def _in_unit(task: Task, metric: Metric, outputs: Tensor, y: Tensor) -> tuple[Array, Array]:
+    """Errors are told in the target's own unit; the loss is what training minimises."""
+    values, truth = outputs.double().numpy(), y.double().numpy()
+    if task.classifies or metric.name == "loss":
+        return values, truth
+    return values * task.scale + task.centre, truth * task.scale + task.centre
 
 
 def served(method: Method, client: Client, down: Down) -> dict[str, Served]:
@@ -82,29 +103,42 @@ def measure(
     """Rows (model, split, metric, value) of a client's models on its own data."""
     rows = []
     for split in splits:
-        for name, outputs, y in _predicted(client, models, part(split)):
-            rows += _rows(client, name, split, outputs, y, metrics)
+        samples = part(split)
+        for name, model in models.items():
+            rows += _rows(client, name, split, model, samples, metrics)
     return rows
 
 
-def _predicted(
-    client: Client, models: Mapping[str, Model], samples: Samples
-) -> Iterator[tuple[str, Tensor, Tensor]]:
-    for name, model in models.items():
-        yield name, client.predict(model, samples), samples.y
-
-
 def _rows(
-    client: Client, model: str, split: str, outputs: Tensor, y: Tensor, metrics: Sequence[str]
+    client: Client,
+    name: str,
+    split: str,
+    model: Model,
+    samples: Samples,
+    metrics: Sequence[str],
+    outputs: Tensor | None = None,
 ) -> list[dict[str, Any]]:
-    found = score(client.task, outputs, y, metrics)
+    """The outputs are computed here if nobody needed them before; batch by batch where no metric needs all of them at once."""
+    asked = [client.metrics.get(one) or registry.find(one, client.task) for one in metrics]
+    exact = all(metric.statistic and metric.statistic.exact for metric in asked)
+    if outputs is None and exact:
+        found = score_batches(client.task, _batches(client, model, samples), asked)
+    else:
+        outputs = client.predict(model, samples) if outputs is None else outputs
+        found = score(client.task, outputs, samples.y, asked)
     return [
-        {"model": model, "split": split, "metric": metric, "value": value}
+        {"model": name, "split": split, "metric": metric, "value": value}
         for metric, value in found.items()
     ]
 
 
 Rows = list[dict[str, Any]]
+
+
+def _batches(client: Client, model: Model, samples: Samples) -> Iterator[tuple[Tensor, Tensor]]:
+    for positions in samples.chunks():
+        some = samples.some(positions)
+        yield client.predict(model, some), some.y
 
 
 def _evaluate_models(
@@ -128,10 +162,12 @@ def _evaluate_models(
             if split != "shared" or name not in common
         }
         samples = part(split)
-        for name, outputs, y in _predicted(client, own, samples):
-            rows += _rows(client, name, split, outputs, y, asked.metrics)
-            if asked.curves and split == tested and client_histograms.allowed():
-                counts |= client_histograms.of(client.task, outputs, y, name)
+        drawn = asked.curves and split == tested and client_histograms.allowed()
+        for name, model in own.items():
+            outputs = client.predict(model, samples) if drawn else None
+            rows += _rows(client, name, split, model, samples, asked.metrics, outputs)
+            if outputs is not None:
+                counts |= client_histograms.of(client.task, outputs, samples.y, name)
         if asked.ending and split == "test" and client.task.classifies:
             majority = client_histograms.majority(samples.y)
     told = {name: ServedModel(name in common, one.main) for name, one in models.items()}

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+import torch.nn.functional as F
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+from torch import Tensor
+
+from equipoise.losses.registry import DEFAULT, LOSSES, REGISTRY, resolve, squared_error
+from equipoise.task import Task
+from equipoise.validation.imports import permission
+from equipoise.validation.registry import import_name, plain_function
 
 
 class Training(BaseModel):
@@ -33,10 +48,42 @@ class Training(BaseModel):
         "float32",
         description="of the networks in training; bfloat16 is tried in a child process first",
     )
-    loss: Literal["default", "focal"] = Field(
-        "default", description="default: cross-entropy, or squared error in regression"
+    loss: Any = Field(
+        DEFAULT,
+        description="a loss's name, or a mapping with its name and options, or a function of outputs and targets; default: cross-entropy, or squared error in regression",
     )
-    focal_gamma: float = Field(2.0, ge=0)
+    focal_gamma: float = Field(2.0, ge=0, description="of the loss focal")
+
+    @field_validator("loss")
+    @classmethod
+    def _known_loss(cls, given: Any) -> Any:
+        resolve(given, permission.get())
+        if isinstance(given, Mapping) and isinstance(given["name"], str):
+            return {**given, "name": REGISTRY.portable(given["name"])}
+        return REGISTRY.portable(given) if isinstance(given, str) else given
+
+    @field_serializer("loss")
+    def _plain_loss(self, given: Any) -> Any:
+        if isinstance(given, Mapping):
+            return {**given, "name": self._plain_loss(given["name"])}
+        return plain_function(given)
+
+    @property
+    def local(self) -> str | None:
+        """Return the name of a loss that only this process knows; None if others know it."""
+        named = self.loss["name"] if isinstance(self.loss, Mapping) else self.loss
+        unknown = REGISTRY.is_local(named) if isinstance(named, str) else not import_name(named)
+        return resolve(self.loss)[0].name if unknown else None
+
+    def supervised_loss(self, task: Task) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return the loss of outputs and targets that training minimises in a task."""
+        loss, options = resolve(self.loss)
+        # Focal loss in regression is refused now; runs of older versions went on with the squared error.
+        if loss is LOSSES[DEFAULT] or not loss.fits(task):
+            return F.cross_entropy if task.classifies else squared_error
+        if loss is LOSSES["focal"]:
+            options = {"gamma": self.focal_gamma, **options}
+        return partial(loss.function, **options)
 
     @model_validator(mode="after")
     def _options_fit(self) -> Training:

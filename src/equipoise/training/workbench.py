@@ -14,12 +14,11 @@ from functools import cached_property
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equipoise.data import Federation
 from equipoise.data.samples import Samples
-from equipoise.losses.distillation import focal_loss
+from equipoise.metrics import Metric
 from equipoise.models import Model, build, wrap
 from equipoise.streams import default_generator
 from equipoise.task import Task
@@ -43,6 +42,7 @@ class Workbench:
     # model name -> client id -> another architecture
     overrides: Mapping[str, Mapping[str, Factory]] = field(default_factory=dict)
     augment: tuple[str, ...] = ()  # of training images
+    metrics: Mapping[str, Metric] = field(default_factory=dict)  # what the experiment measures
     _free: dict[str, list[Model]] = field(default_factory=dict)
     _lent: list[Model] = field(default_factory=list)
     _initial: dict[str, Tree] = field(default_factory=dict)
@@ -138,14 +138,10 @@ class Workbench:
                 self._free.setdefault(model.name, []).append(model)
             del self._lent[before:]
 
-    def supervise(self, logits: Tensor, y: Tensor) -> Tensor:
-        """The task's own loss: cross-entropy, focal loss, or squared error."""
-        if not self.task.classifies:
-            return F.mse_loss(logits.squeeze(-1), y)
-        if self.training.loss == "focal":
-            value: Tensor = focal_loss(logits, y, self.training.focal_gamma)
-            return value
-        return F.cross_entropy(logits, y)
+    @cached_property
+    def supervise(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """The loss of outputs and targets that training minimises."""
+        return self.training.supervised_loss(self.task)
 
     def outputs(
         self,

@@ -1,7 +1,7 @@
 """Code that a configuration names as "package.module:attribute", and who may name it.
 
 What a user types on the command line or gives in Python is the user's own. What a file names (an experiment, the folder of a run) is imported
-only from packages that the user allowed, or that say themselves that they hold models, methods or data sets for Equipoise (an entry point).
+only from packages that the user allowed, or that announce an entry point of one of the GROUPS.
 The permission never comes from a file; it travels with the job to our own processes.
 """
 
@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from importlib.metadata import entry_points
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +22,15 @@ import yaml
 
 from equipoise.validation.names import UnknownName, nearest, quoted
 
-GROUPS = ("equipoise.models", "equipoise.methods", "equipoise.datasets")
+# Entry-point groups, one per kind of thing that a package outside can add.
+GROUPS = (
+    "equipoise.methods",
+    "equipoise.models",
+    "equipoise.metrics",
+    "equipoise.datasets",
+    "equipoise.partitions",
+    "equipoise.losses",
+)
 
 
 class NotAllowed(ValueError):
@@ -74,40 +85,38 @@ class Imports:
                 f"if you trust it, add --allow-import {package} (in Python allow_imports=[{package!r}])"
             )
 
-    def load(self, name: str, what: str, base: type, makes: str = "") -> Any:
-        """The class (a kind of `base`) that a name stands for, or the function that makes what `makes` says."""
+    def load(
+        self, name: str, what: str, base: type, makes: str = "", instance: bool = False
+    ) -> Any:
+        """Import what a name stands for.
+
+        Args:
+            name: "package.module:attribute".
+            what: the kind of thing, for error messages.
+            base: a subclass of it is accepted.
+            makes: what a function has to return to be accepted too; empty: no function is.
+            instance: accept an instance of `base` in place of a subclass.
+
+        Returns:
+            The class, instance or function.
+
+        Raises:
+            UnknownName: there is no such module or attribute, or it is something else.
+            NotAllowed: a file named it, and its package was not allowed.
+        """
         self.check(name, what)
-        module_name, _, attribute = name.partition(":")
-        try:
-            found: Any = importlib.import_module(module_name)
-        except ImportError as error:
+
+        def fits(one: Any) -> bool:
+            return _is_kind(one, base, instance) or bool(makes and inspect.isroutine(one))
+
+        found = _imported(name, what, fits)
+        if not fits(found):
             raise UnknownName(
-                f"unknown {what} {name!r}: cannot import {module_name!r} ({error}); is it installed, or on the Python path?"
-            ) from error
-        module = found
-        for part in attribute.split("."):
-            if not hasattr(found, part):
-                known = [
-                    key
-                    for key, one in vars(module).items()
-                    if _is_kind(one, base) or (makes and inspect.isfunction(one))
-                ]
-                raise nearest(f"name in {module_name}", attribute, known)
-            found = getattr(found, part)
-            if isinstance(found, ModuleType):
-                raise UnknownName(
-                    f"{what} {name!r} leads through the module {found.__name__!r}; name that module before the colon"
-                )
-        if not (_is_kind(found, base) or (makes and inspect.isroutine(found))):
-            expected = (
-                f"a class or a function that makes a {makes}"
-                if makes
-                else f"a subclass of equipoise.{base.__name__}"
+                f"{what} {name!r} is {quoted(found)}; expected {_expected(base, makes, instance)}"
             )
-            raise UnknownName(f"{what} {name!r} is {quoted(found)}; expected {expected}")
-        # A class is of the expected kind, whoever wrote it; a function could be anything that the module once imported.
+        # A class or an object is of the expected kind, whoever wrote it; a function could be anything that the module once imported.
         if (
-            not isinstance(found, type)
+            inspect.isroutine(found)
             and not self._is_own(name)
             and not self._allows(str(getattr(found, "__module__", "")))
         ):
@@ -143,6 +152,8 @@ class Imports:
 
 
 OWN = Imports(everything=True)
+# What the experiment that is being made may import. Not a field of it: no key of a file may reach it.
+permission: ContextVar[Imports] = ContextVar("permission", default=OWN)
 
 
 def permitted(config: object, allow_imports: Iterable[str] = ()) -> Imports:
@@ -156,10 +167,27 @@ def permitted(config: object, allow_imports: Iterable[str] = ()) -> Imports:
     return Imports(packages, config.typed) if isinstance(config, FromFile) else OWN
 
 
+def announced(group: str) -> dict[str, list[EntryPoint]]:
+    """Return the entry points of a group by name; a name has several where several packages announce it."""
+    found: dict[str, list[EntryPoint]] = {}
+    for point in _points(group, tuple(sys.path)):
+        found.setdefault(point.name, []).append(point)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _points(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Read every installed package's announcements; once per Python path, because it takes milliseconds."""
+    return tuple(entry_points(group=group))
+
+
 def provided() -> set[str]:
     """The packages that say in their entry points that they hold something for Equipoise."""
     return {
-        point.module.partition(".")[0] for group in GROUPS for point in entry_points(group=group)
+        point.module.partition(".")[0]
+        for group in GROUPS
+        for points in announced(group).values()
+        for point in points
     }
 
 
@@ -170,7 +198,8 @@ def named(given: Any) -> frozenset[str]:
     ['mine:net', 'other:Method']
     """
     if isinstance(given, str):
-        return frozenset([given] if ":" in given else [])
+        # A partition has its parameters behind a second colon.
+        return frozenset([given, ":".join(given.split(":")[:2])] if ":" in given else [])
     if isinstance(given, Mapping):
         given = given.values()
     if not isinstance(given, Iterable) or isinstance(given, bytes):
@@ -178,5 +207,37 @@ def named(given: Any) -> frozenset[str]:
     return frozenset().union(*map(named, given))
 
 
-def _is_kind(found: Any, base: type) -> bool:
+def _imported(name: str, what: str, fits: Callable[[Any], bool]) -> Any:
+    """The attribute of a module, which is imported here; `fits` tells which names to offer instead of an unknown one."""
+    module_name, _, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise UnknownName(
+            f"unknown {what} {name!r}: cannot import {module_name!r} ({error}); is it installed, or on the Python path?"
+        ) from error
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            known = [key for key, one in vars(module).items() if fits(one)]
+            raise nearest(f"name in {module_name}", attribute, known)
+        found = getattr(found, part)
+        if isinstance(found, ModuleType):
+            raise UnknownName(
+                f"{what} {name!r} leads through the module {found.__name__!r}; name that module before the colon"
+            )
+    return found
+
+
+def _is_kind(found: Any, base: type, instance: bool) -> bool:
+    if instance:
+        return isinstance(found, base)
     return isinstance(found, type) and issubclass(found, base)
+
+
+def _expected(base: type, makes: str, instance: bool) -> str:
+    if instance:
+        return f"a {base.__name__}" + (f" or a function that makes a {makes}" if makes else "")
+    if makes:
+        return f"a class or a function that makes a {makes}"
+    return f"a subclass of equipoise.{base.__name__}"

@@ -1,16 +1,21 @@
-"""The registered data sets. To add one, write a RegisteredSet in a file of its family."""
+"""The registered data sets. A built-in one is a RegisteredSet in a file of its family; docs/extending.md shows how a package outside adds one."""
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
+from typing import Any
 
 from equipoise.data.dataset import Dataset
 from equipoise.data.patients import synthetic as synthetic_patients
 from equipoise.data.sets import common, digits, domains, hospitals, medical, synthetic
 from equipoise.data.sets.registered import RegisteredSet
 from equipoise.data.sets.store import arrays_of, data_folder, fetch, import_files, prepared_copy
-from equipoise.validation.names import did_you_mean
+from equipoise.validation.imports import OWN, Imports
+from equipoise.validation.names import UnknownName, did_you_mean
+from equipoise.validation.registry import Registry
 
 JOINED = domains.JOINED
 BUILT_IN: dict[str, Callable[[], Dataset]] = {
@@ -26,9 +31,30 @@ ENTRIES = {
 }
 
 
+Maker = Callable[[], Dataset]
+
+
+def _load(name: str, path: str, imports: Imports) -> RegisteredSet | Maker:
+    found: RegisteredSet | Maker = imports.load(
+        path, "data set", RegisteredSet, makes="Dataset", instance=True
+    )
+    if isinstance(found, RegisteredSet) and ":" not in name and found.name != name:
+        raise UnknownName(f"data set {path!r} calls itself {found.name!r}; announce it as that")
+    return found
+
+
+# JOINED last: of a joined set the registry knows the name only.
+REGISTRY: Registry[Any] = Registry(
+    "data set",
+    "equipoise.datasets",
+    ChainMap(BUILT_IN, ENTRIES, JOINED),
+    _load,
+)
+
+
 def names() -> list[str]:
     """Every name that `load` takes."""
-    return [*BUILT_IN, *ENTRIES, *JOINED]
+    return [*BUILT_IN, *ENTRIES, *JOINED, *REGISTRY.outside()]
 
 
 def entry(name: str) -> RegisteredSet:
@@ -39,21 +65,36 @@ def entry(name: str) -> RegisteredSet:
         raise ValueError(
             f"data set {name} is made of others, which are fetched or imported one by one: {JOINED[name].replace('+', ', ')}"
         )
-    if name not in ENTRIES:
+    found = find(name)
+    if not isinstance(found, RegisteredSet):
+        raise ValueError(
+            f"data set {name} is made by a function: there is nothing to fetch or to import"
+        )
+    return found
+
+
+def find(name: str, imports: Imports = OWN) -> RegisteredSet | Maker:
+    """The entry of a set, or the function that makes it.
+
+    Raises:
+        ValueError: there is no such set.
+    """
+    if ":" not in name and name not in names():
         raise ValueError(
             f"unknown data set {name!r}{did_you_mean(name, names())}; known: {', '.join(names())}; or give the path of your own files"
         )
-    return ENTRIES[name]
+    found: RegisteredSet | Maker = REGISTRY.find(name, imports)
+    return found
 
 
-def load(name: str) -> Dataset:
-    """A registered set, or several joined as domains: "mnist+usps"."""
-    if name in BUILT_IN:
-        return BUILT_IN[name]()
+def load(name: str, imports: Imports = OWN) -> Dataset:
+    """A registered set, several joined as domains ("mnist+usps"), or what "package.module:name" makes."""
     joined = JOINED.get(name, name)
     if "+" in joined:
         return domains.join(name, [load(single) for single in joined.split("+")])
-    found = entry(name)
+    found = find(name, imports)
+    if not isinstance(found, RegisteredSet):
+        return found() if name in BUILT_IN else _made(name, found)
     arrays = arrays_of(found)
     try:
         return found.read(found, arrays)
@@ -63,14 +104,32 @@ def load(name: str) -> Dataset:
         ) from error
 
 
+def _made(name: str, function: Maker) -> Dataset:
+    """What a function of the user's returns."""
+    try:
+        signature(function).bind()
+    except TypeError as error:
+        raise ValueError(
+            f"data set {name!r}: expected a function that is called without arguments, got one with a {error}"
+        ) from None
+    made = function()
+    if not isinstance(made, Dataset):
+        raise ValueError(
+            f"data set {name!r}: expected it to return a Dataset (from_arrays, from_sites, ...), got {type(made).__name__}"
+        )
+    return made
+
+
 __all__ = [
     "BUILT_IN",
     "ENTRIES",
     "JOINED",
+    "REGISTRY",
     "RegisteredSet",
     "data_folder",
     "entry",
     "fetch",
+    "find",
     "import_files",
     "load",
     "names",

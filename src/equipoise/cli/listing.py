@@ -1,0 +1,103 @@
+"""equipoise metrics, equipoise losses: what can be named, built in or added by packages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from equipoise.validation.registry import Registry
+
+Name = Annotated[str | None, typer.Argument(help="one to show in detail; none: list all")]
+Json = Annotated[bool, typer.Option("--json", help="machine-readable")]
+
+
+def metrics(name: Name = None, as_json: Json = False) -> None:
+    """List the metrics that evaluation.metrics names: direction, unit, and which tasks they are for."""
+    from equipoise.metrics.registry import METRICS, REGISTRY
+
+    entries, broken = _entries(REGISTRY, name)
+    # Two kinds of task have a loss each; both are listed.
+    built_in = [metric for metric in METRICS if metric.name in entries]
+    others = [one for key, one in entries.items() if key not in REGISTRY.built_in]
+    rows = [
+        {
+            "name": one.name,
+            "better": "higher" if one.higher_is_better else "lower",
+            "unit": one.unit,
+            "needs": one.needs,
+            "merges": _merges(one.statistic),
+            "source": REGISTRY.source(one.name),
+            "what": _first_line(one.function) if one not in built_in else "",
+        }
+        for one in (*built_in, *others)
+    ]
+    _show(rows, broken, as_json, ["name", "better", "unit", "needs", "merges", "source"])
+    if not as_json:
+        from equipoise.cli import output
+
+        output.say(
+            "merges: whether values of parts merge into that of all; exact: clients evaluate batch by batch. "
+            "A metric of yours: evaluation.metrics=[package.module:name]"
+        )
+
+
+def losses(name: Name = None, as_json: Json = False) -> None:
+    """List the losses that training.loss names, with their options."""
+    from equipoise.losses.registry import REGISTRY
+
+    entries, broken = _entries(REGISTRY, name)
+    rows = [
+        {
+            "name": key,
+            "needs": one.needs,
+            "options": ", ".join(f"{option}={value}" for option, value in one.options.items()),
+            "source": REGISTRY.source(key),
+            "what": _first_line(one.function),
+        }
+        for key, one in entries.items()
+    ]
+    _show(rows, broken, as_json, ["name", "needs", "options", "source", "what"])
+    if not as_json:
+        from equipoise.cli import output
+
+        output.say("--set training.loss=NAME chooses one; one of yours: package.module:name")
+
+
+def _entries(registry: Registry[Any], name: str | None) -> tuple[Mapping[str, Any], dict[str, str]]:
+    return registry.listed() if name is None else ({name: registry.find(name)}, {})
+
+
+def _merges(statistic: Any) -> str:
+    if statistic is None:
+        return "no"
+    return "exact" if statistic.exact else "yes"
+
+
+def _first_line(function: Any) -> str:
+    return (getattr(function, "__doc__", None) or "").strip().partition("\n")[0]
+
+
+def _show(
+    rows: list[dict[str, Any]], broken: Mapping[str, str], as_json: bool, columns: list[str]
+) -> None:
+    from equipoise.cli import output
+
+    if as_json:
+        print(json.dumps(rows, indent=2))
+    else:
+        output.table(columns, [[str(row[column]) for column in columns] for row in rows])
+    tell_broken(broken)
+
+
+def tell_broken(broken: Mapping[str, str]) -> None:
+    """Name what an installed package announces and cannot be loaded, on standard error."""
+    import sys
+
+    from equipoise.validation.text import shown
+
+    for reason in broken.values():
+        print(f"left out: {shown(' '.join(reason.split()))}", file=sys.stderr)

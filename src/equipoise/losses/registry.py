@@ -1,0 +1,171 @@
+"""Supervised losses by name: what `training.loss` minimises, from outputs and targets."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_type_hints
+
+import torch
+import torch.nn.functional as F
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from torch import Tensor
+
+from equipoise.losses.distillation import focal_loss
+from equipoise.task import Task
+from equipoise.validation.imports import OWN, Imports
+from equipoise.validation.names import UnknownName, nearest, quoted
+from equipoise.validation.registry import Registry
+
+Function = Callable[..., Tensor]
+DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class SupervisedLoss:
+    """A loss of outputs and targets: the mean over a batch, at least 0.
+
+    `function(outputs, targets, *, options)` is given logits (batch, classes) and labels (batch,), or in regression values
+    (batch, 1) and targets (batch,). What is keyword-only are its options.
+    """
+
+    name: str
+    function: Function
+    needs: Literal["classes", "values", "any"] = "any"
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise ValueError(
+                f"loss {self.name!r}: expected a function, got {quoted(self.function)}"
+            )
+        if self.needs not in ("classes", "values", "any"):
+            raise ValueError(
+                f"loss {self.name!r}: needs: expected classes, values or any, got {quoted(self.needs)}"
+            )
+
+    def __call__(self, outputs: Tensor, targets: Tensor, **options: Any) -> Tensor:
+        """Return the mean over a batch."""
+        return self.function(outputs, targets, **options)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Its options with their defaults."""
+        return {
+            one.name: one.default
+            for one in inspect.signature(self.function).parameters.values()
+            if one.kind is one.KEYWORD_ONLY
+        }
+
+    def fits(self, task: Task) -> bool:
+        """Return whether it can be minimised in a task."""
+        return self.needs in ("any", "classes" if task.classifies else "values")
+
+
+def default(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy, or squared error in regression."""
+    return (
+        squared_error(outputs, targets)
+        if targets.is_floating_point()
+        else F.cross_entropy(outputs, targets)
+    )
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean squared error of one output."""
+    return F.mse_loss(outputs.squeeze(-1), targets)
+
+
+def focal(
+    outputs: Tensor, targets: Tensor, *, gamma: Annotated[float, Field(ge=0)] = 2.0
+) -> Tensor:
+    """Focal loss: samples that the model is sure of count less (Lin et al., ICCV 2017)."""
+    value: Tensor = focal_loss(outputs, targets, gamma)
+    return value
+
+
+def label_smoothing(
+    outputs: Tensor, targets: Tensor, *, smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
+) -> Tensor:
+    """Cross-entropy with a share of each label spread over all classes (Szegedy et al., CVPR 2016)."""
+    return F.cross_entropy(outputs, targets, label_smoothing=smoothing)
+
+
+LOSSES = {
+    DEFAULT: SupervisedLoss(DEFAULT, default),
+    "focal": SupervisedLoss("focal", focal, "classes"),
+    "label_smoothing": SupervisedLoss("label_smoothing", label_smoothing, "classes"),
+}
+
+
+def as_loss(found: Any, name: str) -> SupervisedLoss:
+    """Return a loss as it is, or a plain function as a loss for any task."""
+    return found if isinstance(found, SupervisedLoss) else SupervisedLoss(name, found)
+
+
+def _load(name: str, path: str, imports: Imports) -> SupervisedLoss:
+    found = imports.load(
+        path, "loss", SupervisedLoss, makes="mean of outputs and targets", instance=True
+    )
+    return as_loss(found, name)
+
+
+REGISTRY: Registry[SupervisedLoss] = Registry("loss", "equipoise.losses", LOSSES, _load)
+
+
+def resolve(given: Any, imports: Imports = OWN) -> tuple[SupervisedLoss, dict[str, Any]]:
+    """Return the loss that `training.loss` names or holds, and its options.
+
+    Args:
+        given: a name, "package.module:name", a mapping with `name` and options, a function or a SupervisedLoss.
+        imports: what may be imported.
+
+    Raises:
+        UnknownName: there is no such loss, or it has no such option.
+        NotAllowed: a file named code of a package that was not allowed.
+    """
+    options = dict(given) if isinstance(given, Mapping) else {"name": given}
+    named = options.pop("name", None)
+    if isinstance(named, str):
+        loss = REGISTRY.find(named, imports)
+    elif callable(named):
+        loss = as_loss(named, getattr(named, "__name__", "loss"))
+    else:
+        raise UnknownName(
+            f"unknown loss: expected a name, a mapping with `name`, or a function of outputs and targets, got {quoted(given)}"
+        )
+    return loss, {option: _checked(loss, option, value) for option, value in options.items()}
+
+
+def _checked(loss: SupervisedLoss, option: str, value: Any) -> Any:
+    """An option's value, by the type that the function says."""
+    if option not in loss.options:
+        raise nearest(f"option of loss {loss.name!r}", option, list(loss.options))
+    hint = get_type_hints(loss.function, include_extras=True).get(option, Any)
+    try:
+        return TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False)).validate_python(value)
+    except ValidationError as error:
+        raise ValueError(
+            f"{option} of loss {loss.name!r}: {error.errors()[0]['msg']}, got {quoted(value)}"
+        ) from None
+
+
+def try_loss(loss: Callable[[Tensor, Tensor], Tensor], task: Task) -> None:
+    """Refuse a function that does not make one number of a batch, before anything is trained with it."""
+    outputs = torch.zeros(2, task.outputs, requires_grad=True)
+    targets = torch.zeros(2, dtype=torch.int64 if task.classifies else torch.float32)
+    try:
+        value = loss(outputs, targets)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise ValueError(
+            f"training.loss: it cannot be computed for a batch of 2 ({error})"
+        ) from error
+    if not isinstance(value, Tensor) or value.shape != () or not value.requires_grad:
+        what = (
+            f"a tensor of shape {tuple(value.shape)}"
+            if isinstance(value, Tensor)
+            else quoted(value)
+        )
+        raise ValueError(
+            f"training.loss: expected the mean over a batch, a tensor of shape () with a gradient, got {what}"
+        )
