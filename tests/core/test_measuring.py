@@ -244,7 +244,7 @@ def test_counts_are_of_enough_samples_and_not_too_many_classes() -> None:
     (table,) = curves.of(TWO, torch.zeros(30, 2), torch.zeros(30, dtype=torch.long), "m").values()
     assert (
         table.dtype == torch.int32
-        and table[0, score_histograms.POSITIVES, 50] == 30
+        and table[0, score_histograms.POSITIVES].sum() == 30
         and curves.fault(table, TWO) is None
     )
     few = torch.from_numpy(score_histograms.counted(np.full((29, 2), 0.5), np.zeros(29, int)))
@@ -267,10 +267,17 @@ def test_a_row_is_kept_for_every_class_and_score_that_occurs() -> None:
     table = torch.from_numpy(
         score_histograms.counted([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6]], [0, 1, 0])
     )
-    assert curves.rows("ada", "m", "test", table) == [
-        ("ada", "m", "test", 0, 20, 0, 1, 0, 0), ("ada", "m", "test", 0, 40, 1, 0, 0, 0), ("ada", "m", "test", 0, 90, 1, 0, 1, 0),
-        ("ada", "m", "test", 1, 10, 0, 1, 0, 0), ("ada", "m", "test", 1, 60, 0, 1, 0, 1), ("ada", "m", "test", 1, 80, 1, 0, 1, 0),
-    ]  # fmt: skip
+    rows = curves.rows("ada", "m", "test", table)
+    assert {row[:3] + row[9:] for row in rows} == {("ada", "m", "test", score_histograms.BINS)}
+    low, high = score_histograms.limits(score_histograms.BINS)
+    for c, wanted in enumerate(
+        (
+            [(0.2, 0, 1, 0, 0), (0.4, 1, 0, 0, 0), (0.9, 1, 0, 1, 0)],
+            [(0.1, 0, 1, 0, 0), (0.6, 0, 1, 0, 1), (0.8, 1, 0, 1, 0)],
+        )
+    ):
+        for row, (value, *counts) in zip([r for r in rows if r[3] == c], wanted, strict=True):
+            assert low[row[4]] <= value < high[row[4]] and list(row[5:9]) == counts
 
 
 # What the server asks.
@@ -494,7 +501,27 @@ def test_counts_are_taken_from_those_who_were_asked(shared: int, split: str) -> 
     with pytest.raises(
         RunError, match="client 'a' sent counts of scores: its counts contradict each other"
     ):
-        one._take("a", Up(curves={"m": torch.ones(2, 4, 101, dtype=torch.int32)}))
+        one._take("a", Up(curves={"m": torch.ones(2, 4, score_histograms.BINS, dtype=torch.int32)}))
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        ({"m": {"auroc": 1.2}}, "auroc: expected a share from 0 to 1, got 1.2"),
+        ({"m": {"auroc": float("nan")}}, "auroc: expected a share"),
+        ({"m": {"auroc": True}}, "auroc: expected a share"),
+        ({"m": {"accuracy": 0.5}}, "'accuracy' is not among"),
+        ({"other": {"auroc": 0.5}}, "'other' has no histogram"),
+        ({"m": 0.5}, "expected clinical measures by name"),
+    ],
+)
+def test_clinical_measures_of_strangers_are_checked(sent: Any, said: str) -> None:
+    table = torch.from_numpy(score_histograms.counted(np.full((30, 2), 0.5), np.zeros(30, int)))
+    one = measuring(None, ending=True)
+    one._take("a", Up(curves={"m": table}, clinical={"m": {"auroc": 0.75}}))
+    assert one.clinical == [("a", "m", "test", "auroc", 0.75)]
+    with pytest.raises(RunError, match=said):
+        one._take("a", Up(curves={"m": table}, clinical=sent))
 
 
 def test_distances_are_those_of_uploads_to_the_new_model() -> None:

@@ -1,4 +1,4 @@
-"""95 % intervals of clinical measures over other test sets of the same size, from histograms of scores.
+"""95 % intervals of clinical measures over other test sets with as many samples of each class, from histograms of scores.
 
 Each interval was chosen by simulation: over 30 to 1,000 samples and 5 to 50 % positives it covers the true value in 93 to
 97 % of test sets (`tests/metrics/test_interval_coverage.py`). Where no interval does, none is given, and `reason`
@@ -55,7 +55,7 @@ class Limits:
 
 
 def limits_of(measure: str, table: Counts, value: float) -> Limits:
-    """Return the 95 % interval of a clinical measure over other test sets of that size.
+    """Return the 95 % interval of a clinical measure over other test sets like this one.
 
     Args:
         measure: one of `score_histograms.MEASURES`.
@@ -142,17 +142,16 @@ def auroc_limits(positives: Array, negatives: Array, value: float) -> Limits:
     # Placement values: the share of the other class that a sample is ranked right against.
     above_negatives = (np.cumsum(n) - n / 2) / k
     below_positives = 1 - (np.cumsum(p) - p / 2) / m
-    parts = [
-        _variance(above_negatives, p) / m,
-        _variance(below_positives, n) / k,
-    ]
-    variance = sum(parts)
-    freedom = variance**2 / (parts[0] ** 2 / (m - 1) + parts[1] ** 2 / (k - 1))
+    prior = PRIOR_WEIGHT * (value - 0.5) ** 2
+    of_positives = _variance(above_negatives, p, prior) / m
+    of_negatives = _variance(below_positives, n, prior) / k
+    variance = of_positives + of_negatives
+    freedom = variance**2 / (of_positives**2 / (m - 1) + of_negatives**2 / (k - 1))
     return _on_log_odds(value, variance, float(stdtrit(freedom, 0.975)))
 
 
 def auprc_limits(positives: Array, negatives: Array, value: float) -> Limits:
-    """Return the interval of an AUPRC (average precision); the share of positives varies, too.
+    """Return the interval of an AUPRC (average precision) at this share of positives.
 
     Args:
         positives: histogram of the positive samples, by rising score.
@@ -180,7 +179,7 @@ def auprc_limits(positives: Array, negatives: Array, value: float) -> Limits:
     lowers = np.cumsum((p * true / squared)[::-1])[::-1]
     of_positive = (precision - area + raises) / m
     of_negative = -lowers / m
-    variance = float(p @ of_positive**2 + n @ of_negative**2) * m / (m - 1)
+    variance = m * _variance(of_positive, p) + k * _variance(of_negative, n)
     return _on_log_odds(value, variance, float(stdtrit(m - 1, 0.975)))
 
 
@@ -225,12 +224,11 @@ def _variation(change: float, count: float) -> float:
     return max(0.0, change**2 - change * (1 - change) / count)
 
 
-def _variance(values: Array, counts: Array) -> float:
-    """Return the variance of placement values that occur `counts` times, with one imagined value of 1/2."""
+def _variance(values: Array, counts: Array, prior: float = 0.0) -> float:
+    """Return the sample variance of values that occur `counts` times; `prior` is added to the sum of squares."""
     count = float(counts.sum())
     mean = float(values @ counts / count)
-    squares = float((values - mean) ** 2 @ counts) + PRIOR_WEIGHT * (mean - 0.5) ** 2
-    return squares / (count - 1 + PRIOR_WEIGHT)
+    return (float((values - mean) ** 2 @ counts) + prior) / (count - 1)
 
 
 def _too_few(positives: float, negatives: float, value: float) -> str:

@@ -41,10 +41,11 @@ Counts = NDArray[np.int64]
 
 def _inner_edges() -> Array:
     """Return the edges between bins, rising; a score that equals an edge lies above it."""
-    # Beyond log odds of 35, one minus a score is hardly told from 0 in double precision.
     log_odds = np.concatenate([np.arange(20, 100) / 10, np.arange(40, 141) / 4])
-    low = 1 / (1 + np.exp(log_odds))
-    return np.sort(np.concatenate([low, np.arange(1, 100) / 100, 1 - low]))
+    near_0 = 1 / (1 + np.exp(log_odds))
+    # Near 1, double precision ends at log odds of 35; near 0, scores of e to the power -700 still differ.
+    tiny = np.exp(-35 * 1.02 ** np.arange(1, 151))
+    return np.sort(np.concatenate([tiny, near_0, np.arange(1, 100) / 100, 1 - near_0]))
 
 
 EDGES = _inner_edges()
@@ -344,9 +345,7 @@ def _rounded(table: Counts) -> Counts:
     if table.shape[-1] == ROUNDED:
         return table
     percent = np.rint(100 * scores(table.shape[-1])).astype(np.int64)
-    coarse = np.zeros((*table.shape[:-1], ROUNDED), np.int64)
-    np.add.at(coarse, (..., percent), table)
-    return coarse
+    return np.stack([table[..., percent == k].sum(-1) for k in range(ROUNDED)], axis=-1)
 
 
 def _mean(values: Sequence[float]) -> float:

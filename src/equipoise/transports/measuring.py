@@ -14,6 +14,7 @@ from equipoise.client import Client
 from equipoise.data.samples import Samples
 from equipoise.method import Method, Served
 from equipoise.metrics import parameter_distances, registry
+from equipoise.metrics.score_histograms import MEASURES
 from equipoise.models import Model
 from equipoise.records import Down, Record, Up
 from equipoise.task import Task
@@ -46,6 +47,13 @@ def score(task: Task, outputs: Tensor, y: Tensor, metrics: Sequence[str]) -> dic
         }
     diverged = not np.isfinite(values).all()
     return {name: value for name, value in found.items() if diverged or not np.isnan(value)}
+
+
+def clinical_values(
+    task: Task, outputs: Tensor, y: Tensor, metrics: Sequence[str]
+) -> dict[str, float]:
+    """Return the clinical measures beside the metrics that are measured anyway; those that exist for these samples."""
+    return score(task, outputs, y, [name for name in MEASURES if name not in metrics])
 
 
 def served(method: Method, client: Client, down: Down) -> dict[str, Served]:
@@ -99,7 +107,8 @@ def _measured(
 ) -> tuple[Up, list[dict[str, Any]]]:
     """The client's models on its own data, and on the shared test set those that are its own; the reply says which are the same for all.
 
-    At the last measurement it also says how frequent its most frequent class is and, if it may, counts of scores.
+    At the last measurement it also says how frequent its most frequent class is and, if it may, histograms of scores
+    and the clinical measures of the scores themselves.
     """
     models = served(method, client, asked["down"])
     common = {name for name, one in models.items() if one.same_for_all and asked["alike"]}
@@ -107,6 +116,7 @@ def _measured(
     rows: list[dict[str, Any]] = []
     more: dict[str, Any] = {}
     counts: dict[str, Tensor] = {}
+    clinical: dict[str, dict[str, float]] = {}
     for split in asked["splits"]:
         wanted = {
             name: one.model
@@ -117,11 +127,15 @@ def _measured(
         for name, outputs, y in _predicted(client, wanted, samples):
             rows += _rows(client, name, split, outputs, y, asked["metrics"])
             if asked.get("curves") and split == tested and curves.allowed():
-                counts |= curves.of(client.task, outputs, y, name)
+                histogram = curves.of(client.task, outputs, y, name)
+                counts |= histogram
+                if histogram:
+                    clinical[name] = clinical_values(client.task, outputs, y, asked["metrics"])
         if asked.get("ending") and split == "test" and client.task.classifies:
             more["majority"] = curves.majority(samples.y)
     if counts:
         more["curves"] = counts
+        more["clinical"] = clinical
     return Up(
         served={name: {"common": name in common, "main": one.main} for name, one in models.items()},
         **more,
