@@ -1,7 +1,7 @@
 """95 % intervals of clinical measures over other test sets with as many samples of each class, from histograms of scores.
 
 Each interval was chosen by simulation: over 30 to 1,000 samples and 5 to 50 % positives it covers the true value in 93 to
-97 % of test sets (`tests/metrics/test_interval_coverage.py`). Where no interval does, none is given, and `reason`
+97 % of test sets, averaged over score distributions (`tests/metrics/test_interval_coverage.py`). Where no interval does, none is given, and `reason`
 says why.
 
 - AUROC: variance of DeLong et al. (Biometrics 1988) on the log odds scale, Student's t by Welch and Satterthwaite.

@@ -1,4 +1,4 @@
-"""Counts of scores, which clients send at the last measurement in place of scores: enough for ROC and calibration curves, and of no single sample."""
+"""Histograms of scores and clinical measures, which clients send at the last measurement in place of scores."""
 
 from __future__ import annotations
 
