@@ -219,7 +219,7 @@ def test_a_result_holds_what_the_store_holds(tmp_path: Path) -> None:
     assert found.curves["accuracy"].rounds == (1, 2, 3) and found.curves[
         "accuracy"
     ].means == pytest.approx(means)
-    assert found.old and found.undefined == {"accuracy": []} and found.counted == ()
+    assert found.old and found.undefined == {"accuracy": []} and found.counted == {}
     rows = [(n, c, "angle", v) for n, c, v in ((1, "0", 9.0), (3, "0", 0.2), (3, "1", 0.4))] + [
         (3, "0", "manhattan", 5.0)
     ]

@@ -401,11 +401,13 @@ def test_ranks_are_dashes_where_there_is_none() -> None:
         (lambda c: c, "one seed", False),
         (lambda c: c, "also measured", False),
         (
-            lambda c: changed(c, counted=("auroc",)),
-            "from counts of scores in whole per cent, of clients with at least 30 test samples: auroc",
+            lambda c: changed(c, counted={"auroc": 0.0}),
+            "measured at the end, at clients with at least 30 test samples: auroc",
             True,
         ),
-        (lambda c: c, "from counts", False),
+        (lambda c: c, "at least 30 test samples", False),
+        (lambda c: changed(c, counted={"auroc": 0.053, "auprc": 0.0}), "auroc ± 5.3", True),
+        (lambda c: changed(c, counted={"auroc": 0.053, "auprc": 0.0}), "auprc ±", False),
         (
             lambda c: changed(c, undefined={"accuracy": ["9"]}),
             "iid, seed 0: accuracy is undefined for client 9",

@@ -561,7 +561,7 @@ def test_a_diverged_value_is_nan_and_a_run_that_nobody_works_on_is_stopped(
 
 def table(positives: int, negatives: int) -> np.ndarray:
     """Counts of two classes: so many samples of the second and of the first, all with the score 50."""
-    found = np.zeros((2, 4, score_histograms.BINS), np.int64)
+    found = np.zeros((2, 4, score_histograms.ROUNDED), np.int64)
     found[1, 0, 50], found[1, 1, 50], found[0, 0, 50], found[0, 1, 50] = (
         positives,
         negatives,

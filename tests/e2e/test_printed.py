@@ -211,19 +211,20 @@ def test_a_terminal_shows_fifty_clients_or_ten_of_each_end() -> None:
 def test_measures_beside_accuracy_are_of_the_clients_with_test_data_of_their_own(
     printed: Printed,
 ) -> None:
-    one = {"value": 0.5, "low": 0.4, "high": None}
+    one = {"value": 0.5, "reason": "few samples"}
     clinical = {"a": {"auroc": one, "sensitivity_at_specificity": one, "balanced_accuracy": one}}
     output.show(found(clinical=clinical))
     lines = printed()[6:]
     assert lines[0].startswith("classes are unequal; in %, with 95 % intervals")
     assert lines[1].split("  ") == [
         "client",
-        "auroc",
+        "AUROC",
         "sensitivity at 90 % specificity",
         "balanced accuracy",
     ]
     assert lines[2].split() == ["a", "50.0", "50.0", "50.0"]
-    assert lines[3:] == [
+    assert "AUROC" in lines[3] and lines[3].endswith(": few samples")
+    assert lines[4:] == [
         "1 of 2 clients sent no counts: fewer than 30 test samples, or they may not"
     ]
     output.show(found(clinical=clinical, split="shared"))

@@ -99,7 +99,7 @@ def test_a_clinical_measure_has_its_interval_where_there_is_one(
     measures = [
         (0.912, 0.85, 0.96),
         (0.5, None, None),
-        (None, None, None),
+        (float("nan"), None, None),
         (float("nan"), 0.1, 0.2),
     ]
     clinical = {

@@ -119,7 +119,7 @@ def test_formats_that_this_version_does_not_read(
 
 
 def test_every_column_of_a_round_is_what_the_record_says(store: Store) -> None:
-    table = [("a", "global", "test", 1, 50, 4, 3, 2, 1)]
+    table = [("a", "global", "test", 1, 50, 4, 3, 2, 1, 612)]
     given = RoundRecord(
         2, 1, ["a", "b"], ["b"], bytes_down=10, bytes_up=20, steps=30, skipped=40, virtual_seconds=0.5, curves=table,  # type: ignore[arg-type]
         measurements=[("a", "global", "received", "test", "loss", 0.25)], weights={"a": 0.75, "b": 0.25}, seconds={"clients": 1.5},
@@ -159,8 +159,8 @@ def measured(client: str, phase: str, value: float) -> tuple[str, str, str, str,
 
 
 def test_who_comes_late_has_new_final_values_and_nobody_else(store: Store) -> None:
-    phases = ("received", "final", "reference")
-    counts = [(one, "global", "test", 0, 1, 1, 1, 1, 1) for one in ("a", "b")]
+    phases = ("received", "final", "reference", "clinical")
+    counts = [(one, "global", "test", 0, 1, 1, 1, 1, 1, 612) for one in ("a", "b")]
     store.commit(
         record(
             3,
@@ -174,6 +174,7 @@ def test_who_comes_late_has_new_final_values_and_nobody_else(store: Store) -> No
     assert found == [
         ("a", "final", 2.0),
         ("a", "received", 1.0),
+        ("b", "clinical", 1.0),
         ("b", "final", 1.0),
         ("b", "received", 1.0),
         ("b", "reference", 1.0),

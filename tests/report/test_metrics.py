@@ -369,8 +369,6 @@ def test_points_of_a_calibration_curve_are_as_large_as_their_share_of_samples() 
     few = score_histograms.counted(np.array([[0.9, 0.1]] * 40), np.zeros(40, int))
     (axes,) = calibration({"north": table, "south": few}, 1).axes
     north, south = (collection.get_sizes() for collection in axes.collections)
-    by_tenth = np.histogram(
-        np.rint(100 * score[:, 1] / score.sum(1)), np.r_[np.arange(0, 100, 10), 101]
-    )[0]
+    by_tenth = np.histogram(score[:, 1] / score.sum(1), np.arange(11) / 10)[0]
     assert sorted(north) == pytest.approx(sorted(6 + 60 * by_tenth[by_tenth > 0] / by_tenth.max()))
     assert south == pytest.approx([6 + 60 * 40 / by_tenth.max()])

@@ -17,7 +17,7 @@ from equipoise import simulate
 from equipoise.data import federate
 from equipoise.metrics import score_histograms
 from equipoise.runs import Run
-from equipoise.runs.clinical import clinical, derived, unequal
+from equipoise.runs.clinical import clinical, derived, notes, unequal
 from equipoise.runs.scores import counted
 from equipoise.runs.summary import summarise
 from equipoise.runtime import client_histograms
@@ -25,6 +25,7 @@ from equipoise.storage.store import RunError, Store
 from equipoise.storage.tables import FORMAT
 from tests.helpers import half_finished
 from tests.helpers.runs import played, settings
+from tests.helpers.score_tables import rounded_table
 
 
 def hospitals(classes: int = 2, sizes: tuple[int, ...] = (300, 220, 90)) -> eq.Dataset:
@@ -70,32 +71,28 @@ def test_counts_are_those_of_every_served_model(classes: int, tmp_path: Path) ->
             p, y = scores(run, data, client, model)
             assert score_histograms.fault(table, classes, len(y)) is None
             for c in range(classes):
-                bins = np.rint(100 * p[:, c]).astype(int)
-                assert table[c, 0].tolist() == np.bincount(bins[y == c], minlength=101).tolist()
-                assert table[c, 1].tolist() == np.bincount(bins[y != c], minlength=101).tolist()
+                for percent in range(1, 100):
+                    called = score_histograms.at_threshold(*table[c, :2], percent)
+                    high = p[:, c] >= percent / 100
+                    assert called["sensitivity"] == pytest.approx(high[y == c].mean())
+                    assert called["specificity"] == pytest.approx((~high)[y != c].mean())
     assert {row["round"] for row in counted(run.store)} == {3}, "the last measurement only"
-    for client, table in run.counts().items():
+    for client in run.counts():
         p, y = scores(run, data, client, "personal")
         chosen = [1] if classes == 2 else range(classes)
-        exact = np.mean([roc_auc_score(y == c, p[:, c]) for c in chosen])
-        assert (
-            abs(derived(run)["auroc"][client] - exact) <= score_histograms.resolution(table) + 1e-12
-        )
-        assert derived(run)["balanced_accuracy"][client] == pytest.approx(
-            balanced_accuracy_score(y, p.argmax(1)), abs=1e-12
-        )
-        precision = np.mean(
-            [average_precision_score(y == c, np.rint(100 * p[:, c])) for c in chosen]
-        )
-        assert derived(run)["auprc"][client] == pytest.approx(precision, abs=1e-12), (
-            "of scores in whole per cent"
-        )
-        inside = clinical(run)[client]["auroc"]
-        assert (
-            inside.low is not None
-            and inside.high is not None
-            and inside.low <= inside.value <= inside.high
-        )
+        exact = {
+            "auroc": np.mean([roc_auc_score(y == c, p[:, c]) for c in chosen]),
+            "auprc": np.mean([average_precision_score(y == c, p[:, c]) for c in chosen]),
+            "balanced_accuracy": balanced_accuracy_score(y, p.argmax(1)),
+        }
+        for name, value in exact.items():
+            assert derived(run)[name][client].value == pytest.approx(value, abs=1e-9)
+            assert clinical(run)[client][name].value == derived(run)[name][client].value
+            assert clinical(run)[client][name].resolution == 0
+        inside = clinical(run)[client]["balanced_accuracy"]
+        if not inside.reason:
+            assert inside.low is not None and inside.high is not None
+            assert inside.low <= inside.value <= inside.high
 
 
 def test_the_majority_class_stands_beside_every_accuracy(tmp_path: Path) -> None:
@@ -180,7 +177,7 @@ def test_sites_that_are_unequal_in_opposite_ways_are_unequal(tmp_path: Path) -> 
 
 
 def test_counts_that_cannot_be_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = {"global": torch.ones(2, 4, 101, dtype=torch.int32)}
+    wrong = {"global": torch.ones(2, 4, score_histograms.BINS, dtype=torch.int32)}
     monkeypatch.setattr(
         "equipoise.runtime.client_evaluation.client_histograms.of", lambda *given: wrong
     )
@@ -194,9 +191,77 @@ def test_counts_that_cannot_be_are_refused(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(RunError, match="counts of scores of client"):
         Run(tmp_path / "good").counts()
     with sqlite3.connect(tmp_path / "good" / "run.db") as db:
-        db.execute("update curves set score = 200 where rowid = 1")
-    with pytest.raises(RunError, match="name class . and score 200"):
+        db.execute("update curves set score = 2000 where rowid = 1")
+    with pytest.raises(RunError, match="name class . and score 2000"):
         Run(tmp_path / "good").counts()
+    for bins, said in ((7, "have 7 bins"), (101, "two kinds of bins")):
+        with sqlite3.connect(tmp_path / "good" / "run.db") as db:
+            db.execute("update curves set bins = ?, score = 3 where rowid = 1", (bins,))
+        with pytest.raises(RunError, match=said):
+            Run(tmp_path / "good").counts()
+
+
+@pytest.mark.parametrize("transport", [None, "loopback"])
+def test_a_confident_model_has_one_exact_value_everywhere(
+    transport: str | None, tmp_path: Path
+) -> None:
+    """The measured metric, the clinical measures and scikit-learn agree where scores crowd at 0 and 1."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(600, 4))
+    y = (x[:, 0] + rng.normal(size=600) > 0.9).astype(int)
+    data = eq.from_sites({"a": (x[:300], y[:300]), "b": (x[300:], y[300:])})
+    overfitted = {"optimiser": "adam", "lr": 0.03, "epochs": 60}
+    more: dict[str, Any] = {
+        "training": overfitted,
+        "model": {"name": "mlp", "hidden": [64]},
+        "method": "fedavg",
+    }
+    asked = {"metrics": ["accuracy", "auroc", "auprc", "sensitivity_at_specificity"]}
+    named = finished(tmp_path / "named", data, transport, evaluation=asked, **more)
+    unnamed = finished(tmp_path / "unnamed", data, transport, **more)
+    for client in ("a", "b"):
+        p, truth = scores(named, data, client, "global")
+        assert ((p[:, 1] < 0.01) | (p[:, 1] > 0.99)).mean() > 0.5, "a confident model"
+        exact = {
+            "auroc": roc_auc_score(truth, p[:, 1]),
+            "auprc": average_precision_score(truth, p[:, 1]),
+        }
+        for name, value in exact.items():
+            measured = named.final(name)[client]
+            assert measured == pytest.approx(value, abs=1e-9)
+            for run in (named, unnamed):
+                assert summarise(run)["clinical"][client][name]["value"] == measured
+    assert derived(named).keys() == {"balanced_accuracy", "calibration_error"}
+
+
+def test_a_run_of_format_5_shows_its_coarse_values_and_their_resolution(tmp_path: Path) -> None:
+    data = hospitals()
+    run = finished(tmp_path / "run", data)
+    exact = {client: own["auroc"].value for client, own in clinical(run).items()}
+    tables = {client: rounded_table(*scores(run, data, client, "personal")) for client in exact}
+    run.store.close()
+    with sqlite3.connect(tmp_path / "run" / "run.db") as db:
+        db.execute("delete from curves")
+        db.execute("delete from measurements where phase = 'clinical'")
+        db.execute("alter table curves drop column bins")
+        db.execute("update meta set value = '5' where key = 'format'")
+        for client, table in tables.items():
+            for c, score in np.argwhere(table[:, :2].any(1)):
+                row = (3, client, "personal", "test", int(c), int(score))
+                counts = table[c, :, score].tolist()
+                db.execute("insert into curves values (?,?,?,?,?,?,?,?,?,?)", (*row, *counts))
+    old = Run(tmp_path / "run")
+    for client, own in clinical(old).items():
+        one = own["auroc"]
+        assert one.value == score_histograms.measures(tables[client])["auroc"]
+        assert 0 < one.resolution >= abs(one.value - exact[client])
+        assert one.low is None and "whole per cent" in one.reason
+        assert own["balanced_accuracy"].resolution == 0
+    assert any("older version" in note for note in notes(clinical(old)))
+    before = clinical(old)
+    old.store.close()
+    Store(tmp_path / "run", writing=True).close()
+    assert clinical(Run(tmp_path / "run")) == before, "after the move to this format"
 
 
 def test_runs_of_older_formats_have_none_and_get_the_table_when_they_go_on(tmp_path: Path) -> None:
@@ -220,6 +285,7 @@ def test_a_run_of_format_3_goes_on_and_going_back_takes_counts_along(tmp_path: P
     store.close()
     with sqlite3.connect(tmp_path / "run" / "run.db") as db:
         db.execute("drop table curves")
+        db.execute("delete from measurements where phase = 'clinical'")
         db.execute("update meta set value = '3' where key = 'format'")
     assert Run(tmp_path / "run").counts() == {}
     wanted = eq.Experiment(

@@ -22,7 +22,7 @@ from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.metrics.gains import SIGNIFICANT
 from equipoise.metrics.registry import find, main_of, measured
 from equipoise.runs import Run
-from equipoise.runs.clinical import silent
+from equipoise.runs.clinical import TITLES, ClinicalValue, notes, silent
 from equipoise.runs.reference import reference_of
 from equipoise.runs.summary import summarise
 from equipoise.runtime.isolation import UNKEPT, can_interrupt
@@ -245,23 +245,21 @@ def _show_clinical(clinical: Mapping[str, Any], clients: Collection[str], most: 
     if not clinical:
         return
 
-    def cell(one: Mapping[str, Any]) -> str:
-        value, low, high = (
-            None if one[name] is None else 100 * one[name] for name in ("value", "low", "high")
-        )
-        between = f" ({low:.0f} to {high:.0f})" if low is not None and high is not None else ""
-        return "–" if value is None or math.isnan(value) else f"{value:.1f}{between}"
-
-    names = list(next(iter(clinical.values())))
+    values = {
+        client: {name: ClinicalValue(**one) for name, one in own.items()}
+        for client, own in clinical.items()
+    }
+    names = list(next(iter(values.values())))
     rows = [
-        [client, *(cell(own[name]) for name in names)]
-        for client, own in list(clinical.items())[:most]
+        [client, *(own[name].in_percent() for name in names)]
+        for client, own in list(values.items())[:most]
     ]
-    shown = {"sensitivity_at_specificity": "sensitivity at 90 % specificity"}
-    title = "classes are unequal; in %, with 95 % intervals over other test sets of that size, from counts of scores in whole per cent"
-    table(["client", *(shown.get(name, name.replace("_", " ")) for name in names)], rows, title)
+    title = "classes are unequal; in %, with 95 % intervals over other test sets like it"
+    table(["client", *(TITLES[name] for name in names)], rows, title)
     if len(clinical) > most:
         say(f"... and {len(clinical) - most} more clients")
+    for note in notes(values):
+        say(note)
     if missing := silent(clients, clinical):
         say(missing)
 

@@ -10,7 +10,9 @@ import typer
 
 def table(
     run: Annotated[Path, typer.Argument(help="the folder of a run")],
-    phase: Annotated[str | None, typer.Option(help="received, after_local or final")] = None,
+    phase: Annotated[
+        str | None, typer.Option(help="received, after_local, final or clinical")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON in place of CSV")] = False,
 ) -> None:
     """The long table of a run as CSV: round, client, model, phase, split, metric, value."""

@@ -58,7 +58,8 @@ class RunResult:
     curves: dict[str, Curve] = field(default_factory=dict)  # metric -> mean over clients by round
     # client -> accuracy of always naming its most frequent class
     majority: dict[str, float] = field(default_factory=dict)
-    counted: tuple[str, ...] = ()  # metrics that come from counts of scores
+    # clinical measures that clients sent once, at the end -> how far they may be from the exact value
+    counted: dict[str, float] = field(default_factory=dict)
     # metric -> clients for whose samples it does not exist
     undefined: dict[str, list[str]] = field(default_factory=dict)
     old: bool = False  # whether the fingerprint is of the kind that older versions wrote
@@ -303,11 +304,19 @@ def read_result(folder: Path, whole: bool = True) -> RunResult:
             metric: undefined(run, metric, run.main_model, values)
             for metric, values in finals.items()
         }
-        counted = {metric: for_each(run, values) for metric, values in derived(run).items()}
-        by_metric |= counted
+        clinical = derived(run)
+        sent = {
+            metric: for_each(run, {client: one.value for client, one in values.items()})
+            for metric, values in clinical.items()
+        }
+        by_metric |= sent
         missing |= {
             metric: [c for c in for_each(run, run.counts()) if c not in values]
-            for metric, values in counted.items()
+            for metric, values in sent.items()
+        }
+        counted = {
+            metric: max((one.resolution for one in values.values()), default=0.0)
+            for metric, values in clinical.items()
         }
         if not by_metric[main]:
             on_its_own = (
@@ -321,7 +330,7 @@ def read_result(folder: Path, whole: bool = True) -> RunResult:
         return RunResult(
             folder, run.config, run.store.meta("data"), run.task, run.store.meta("fingerprint"), main, by_metric,
             cost_of(run) | distances_of(run), {metric: mean_curve(run, metric) for metric in metrics_of(run)}, for_each(run, run.majority()),
-            tuple(counted), missing, is_old(run), run.test_sizes,
+            counted, missing, is_old(run), run.test_sizes,
         )  # fmt: skip
     finally:
         run.store.close()

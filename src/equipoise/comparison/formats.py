@@ -150,6 +150,21 @@ def explanation(comparison: Comparison) -> list[str]:
     return lines
 
 
+def _coarse_runs(comparison: Comparison) -> list[str]:
+    """Return a sentence about every run of an older version, whose clinical measures are not exact."""
+    runs = {
+        run.folder: run.counted
+        for entry in comparison.entries
+        for run in (entry.run, entry.alone)
+        if run is not None and any(run.counted.values())
+    }
+    return [
+        f"{folder.name} counted scores in whole per cent (older version); up to: "
+        + ", ".join(f"{name} ± {100 * off:.1f}" for name, off in counted.items() if off)
+        for folder, counted in runs.items()
+    ]
+
+
 def _about_metrics(comparison: Comparison) -> list[str]:
     """Why the table is about this metric, and which clients have no value of one of them."""
     if not comparison.entries:
@@ -163,8 +178,9 @@ def _about_metrics(comparison: Comparison) -> list[str]:
     ]
     if first.counted:
         lines.append(
-            f"from counts of scores in whole per cent, of clients with at least 30 test samples: {', '.join(first.counted)}"
+            f"measured at the end, at clients with at least 30 test samples: {', '.join(first.counted)}"
         )
+    lines += _coarse_runs(comparison)
     for metric in comparison.metrics:
         by_condition = {
             entry.run.condition: (

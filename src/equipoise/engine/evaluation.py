@@ -21,7 +21,7 @@ from equipoise.method import Method, Ups
 from equipoise.metrics import Metric, parameter_distances, registry
 from equipoise.records import Down, State, Up
 from equipoise.runtime import client_histograms
-from equipoise.runtime.client_evaluation import score
+from equipoise.runtime.client_evaluation import clinical_values, score
 from equipoise.runtime.evaluation_messages import (
     EvaluateModels,
     EvaluationRequest,
@@ -73,6 +73,8 @@ class Evaluator:
     ending: bool = False  # whether this is the last measurement of the run
     # client, model, split, table of counts
     counts: list[tuple[str, str, str, Tensor]] = field(default_factory=list)
+    # client, model, split, metric, value: clinical measures beside the metrics
+    clinical: list[Row] = field(default_factory=list)
     # client, split, share of the most frequent class
     majority: list[tuple[str, str, float]] = field(default_factory=list)
 
@@ -99,6 +101,10 @@ class Evaluator:
             record.measurements += [
                 (client, "majority", "reference", split, "accuracy", share)
                 for client, split, share in self.majority
+            ]
+            record.measurements += [
+                (client, model, "clinical", split, metric, value)
+                for client, model, split, metric, value in self.clinical
             ]
             record.curves = [row for table in self.counts for row in client_histograms.rows(*table)]
         record.seconds["evaluation"] = time.perf_counter() - began
@@ -174,7 +180,26 @@ class Evaluator:
                 raise RunError(
                     f"client {client!r} sent counts of scores: {wrong or 'nobody asked'}; install the same version on both sides"
                 )
-            self.counts.append((client, model, "shared" if self.shared else "test", table))
+            self.counts.append((client, model, self._tested, table))
+        self._take_clinical(client, answer)
+
+    @property
+    def _tested(self) -> str:
+        return "shared" if self.shared else "test"
+
+    def _take_clinical(self, client: str, answer: ModelsEvaluated) -> None:
+        """Take the clinical measures of the models whose histograms came with them."""
+        for model, values in answer.clinical.items():
+            wrong = client_histograms.values_fault(values)
+            if model not in answer.curves:
+                wrong = f"model {model!r} has no histogram of scores"
+            if wrong is not None:
+                raise RunError(
+                    f"client {client!r} sent clinical measures: {wrong}; install the same version on both sides"
+                )
+            self.clinical += [
+                (client, model, self._tested, name, value) for name, value in values.items()
+            ]
 
     def _common(self, downs: Mapping[str, Down], names: Sequence[str]) -> list[Row]:
         """Models that are the same for all, once, on the one test set for all; its slices go to whoever is free."""
@@ -201,6 +226,11 @@ class Evaluator:
             if self._counts_of(SHARED):
                 counts = client_histograms.of(self.server.task, logits, self.own.y, name)
                 self.counts += [(SHARED, model, "shared", table) for model, table in counts.items()]
+                if counts:
+                    exact = clinical_values(self.server.task, logits, self.own.y, self.metrics)
+                    self.clinical += [
+                        (SHARED, name, "shared", metric, value) for metric, value in exact.items()
+                    ]
         if self.ending and self.server.task.classifies and len(self.own.y):
             self.majority.append((SHARED, "shared", client_histograms.majority(self.own.y)))
         return rows

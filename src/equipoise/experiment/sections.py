@@ -127,7 +127,7 @@ class Evaluation(Section):
     )
     curves: bool = Field(
         True,
-        description="counts of scores at the end, from clients with at least 30 test samples: for ROC and calibration curves",
+        description="clinical measures and histograms of scores at the end, from clients with at least 30 test samples",
     )
     no_curves: tuple[str, ...] = Field(
         (),

@@ -12,11 +12,20 @@ from matplotlib.figure import Figure
 from equipoise.metrics import score_histograms
 from equipoise.report import drawing
 from equipoise.runs import Run
-from equipoise.runs.clinical import classes_of, clinical, silent, thresholds, unequal
+from equipoise.runs.clinical import (
+    TITLES,
+    ClinicalValue,
+    classes_of,
+    clinical,
+    notes,
+    of_clients,
+    silent,
+    thresholds,
+    unequal,
+)
 
 MOST_CLASSES = 5  # that have curves of their own on a page
 MOST_SITES = 12  # lines that can be told apart; of more the page shows all together
-TITLES = {"auroc": "AUROC", "auprc": "AUPRC", "balanced_accuracy": "balanced accuracy", "sensitivity_at_specificity": "sensitivity at 90 % specificity", "calibration_error": "calibration error"}  # fmt: skip
 Drawn = tuple[str, str, Any]  # title, text, what draws it
 
 
@@ -44,7 +53,10 @@ def curves_of(run: Run) -> dict[str, Drawn]:
             # what follows a - in a figure's name is its method
             end = "".join(f"_{part.replace('-', '_')}" for part in parts)
             what = f"{name} against {'the other class' if run.task.outputs == 2 else 'the rest'}, {model} model"
-            areas = ", ".join(f"{site} {_area(table, of)}" for site, table in lines.items())
+            exact = of_clients(run, model) if run.task.outputs == 2 else {}
+            areas = ", ".join(
+                f"{site} {_area(table, of, exact.get(site))}" for site, table in lines.items()
+            )
             found[f"roc{end}"] = (
                 f"ROC: {what}",
                 f"AUROC in %: {areas}. {_who(run, tables)}",
@@ -65,12 +77,16 @@ def tables_of(run: Run) -> list[dict[str, Any]]:
     measured = clinical(run)
     if measured:
         rows = [
-            [client, *(_cell(one.value, one.low, one.high) for one in own.values())]
+            [client, *(one.in_percent() for one in own.values())]
             for client, own in measured.items()
         ]
         few = silent(run.clients, measured) if run.main_split == "test" else ""
-        title = "Beside accuracy: in %, with 95 % intervals over other test sets of that size" + (
-            f"; {few}" if few else ""
+        title = "; ".join(
+            [
+                "Beside accuracy: in %, with 95 % intervals over other test sets like it",
+                *notes(measured),
+                *([few] if few else []),
+            ]
         )
         found.append(_table(title, ["client", *TITLES.values()], rows))
     tables = run.counts()
@@ -155,7 +171,7 @@ def calibration(lines: Mapping[str, score_histograms.Counts], of: int) -> Figure
 
 def _who(run: Run, tables: Mapping[str, score_histograms.Counts]) -> str:
     few = silent(run.clients, tables) if run.main_split == "test" else ""
-    return "Scores are counted in whole per cent; no single score left a client." + (
+    return "Curves come from counts of scores; no single score left a client." + (
         f" {few}." if few else ""
     )
 
@@ -164,17 +180,16 @@ def _table(title: str, header: list[str], rows: list[list[str]]) -> dict[str, An
     return {"title": title, "header": header, "rows": rows, "clients_header": [], "clients": []}
 
 
-def _area(table: score_histograms.Counts, of: int) -> str:
-    own = score_histograms.measures(
-        table[[1 - of, of]] if len(table) == 2 else np.stack([table[of], table[of]])
-    )["auroc"]
-    return _percent(float(own))
-
-
-def _cell(value: float, low: float | None, high: float | None) -> str:
-    return _percent(value) + (
-        f" ({100 * low:.0f} to {100 * high:.0f})" if low is not None and high is not None else ""
-    )
+def _area(
+    table: score_histograms.Counts, of: int, known: Mapping[str, ClinicalValue] | None
+) -> str:
+    """Return the AUROC in %, exact if the client sent it, else that of the histogram with its resolution."""
+    if known is not None:
+        one = known["auroc"]
+        return ClinicalValue(one.value, resolution=one.resolution).in_percent()
+    pair = table[[1 - of, of]] if len(table) == 2 else np.stack([table[of], table[of]])
+    value = score_histograms.measures(pair)["auroc"]
+    return ClinicalValue(value, resolution=score_histograms.resolution(pair)["auroc"]).in_percent()
 
 
 def _percent(value: float) -> str:

@@ -243,7 +243,7 @@ class Run:
         return dict(zip(self.clients, self.store.meta("sizes")["test"], strict=True))
 
     def counts(self, model: str | None = None) -> dict[str, Any]:
-        """Client -> its table of counts of scores (see `metrics.counts`), of the main model unless named; of clients that sent one."""
+        """Client -> its table of counts of scores (see `metrics.score_histograms`), of the main model unless named; of clients that sent one."""
         return tables(self.store, self.task, model or self.main_model, self.main_split)
 
     @property

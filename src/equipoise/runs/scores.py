@@ -25,10 +25,15 @@ def tables(store: Store, task: Task, model: str, split: str) -> dict[str, score_
     for row in counted(store):
         if row["model"] != model or row["split"] != split:
             continue
-        table = found.setdefault(
-            row["client"], np.zeros((classes, 4, score_histograms.BINS), np.int64)
-        )
-        if not (0 <= row["class"] < classes and 0 <= row["score"] < score_histograms.BINS):
+        bins = row.get("bins", score_histograms.ROUNDED)
+        if bins not in (score_histograms.BINS, score_histograms.ROUNDED):
+            raise damaged(store.folder, f"its counts of scores have {bins} bins")
+        table = found.setdefault(row["client"], np.zeros((classes, 4, bins), np.int64))
+        if table.shape[-1] != bins:
+            raise damaged(
+                store.folder, f"counts of scores of client {row['client']!r} have two kinds of bins"
+            )
+        if not (0 <= row["class"] < classes and 0 <= row["score"] < bins):
             raise damaged(
                 store.folder,
                 f"its counts of scores name class {row['class']} and score {row['score']}",
@@ -37,7 +42,7 @@ def tables(store: Store, task: Task, model: str, split: str) -> dict[str, score_
             row[name] for name in ("positives", "negatives", "found", "mistaken")
         ]
     for client, table in found.items():
-        wrong = score_histograms.fault(table, classes)
+        wrong = score_histograms.fault(table, classes, bins=table.shape[-1])
         if wrong is not None:
             raise damaged(store.folder, f"counts of scores of client {client!r}: {wrong}")
     return found

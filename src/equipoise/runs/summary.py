@@ -68,10 +68,7 @@ def summarise(
             for client, row in rows.items()
         }
     found["clinical"] = {
-        client: {
-            measure: {"value": one.value, "low": one.low, "high": one.high}
-            for measure, one in own.items()
-        }
+        client: {measure: one.as_dict() for measure, one in own.items()}
         for client, own in clinical(run, name).items()
     }
     if alone is not None:

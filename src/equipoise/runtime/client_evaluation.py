@@ -14,6 +14,7 @@ from equipoise.client import Client
 from equipoise.data.samples import Samples
 from equipoise.method import Method, Served
 from equipoise.metrics import Metric, Statistic, parameter_distances, registry
+from equipoise.metrics.score_histograms import MEASURES
 from equipoise.models import Model
 from equipoise.records import Down, Record, Up
 from equipoise.runtime import client_histograms
@@ -53,6 +54,14 @@ def score(
         found = {metric.name: metric(*_in_unit(task, metric, outputs, y)) for metric in asked}
     diverged = not bool(torch.isfinite(outputs).all())
     return {name: value for name, value in found.items() if diverged or not np.isnan(value)}
+
+
+def clinical_values(
+    task: Task, outputs: Tensor, y: Tensor, metrics: Iterable[str]
+) -> dict[str, float]:
+    """Return the clinical measures that exist for these samples and are not among the metrics."""
+    measured = set(metrics)
+    return score(task, outputs, y, [name for name in MEASURES if name not in measured])
 
 
 def score_batches(task: Task, batches: Batches, metrics: Sequence[Metric]) -> dict[str, float]:
@@ -147,7 +156,7 @@ def _evaluate_models(
     """Evaluate the client's models on its own data, and those that are its own on the shared test set.
 
     At the last evaluation the reply also says how frequent the client's most frequent class is and, if it may, holds
-    histograms of scores.
+    histograms of scores and the clinical measures of the scores themselves.
     """
     models = served(method, client, asked.down)
     common = {name for name, one in models.items() if one.same_for_all and asked.alike}
@@ -155,6 +164,7 @@ def _evaluate_models(
     rows: Rows = []
     majority: float | None = None
     counts: dict[str, Tensor] = {}
+    clinical: dict[str, dict[str, float]] = {}
     for split in asked.splits:
         own = {
             name: one.model
@@ -167,11 +177,15 @@ def _evaluate_models(
             outputs = client.predict(model, samples) if drawn else None
             rows += _rows(client, name, split, model, samples, asked.metrics, outputs)
             if outputs is not None:
-                counts |= client_histograms.of(client.task, outputs, samples.y, name)
+                histogram = client_histograms.of(client.task, outputs, samples.y, name)
+                counts |= histogram
+                if histogram:
+                    y, metrics = samples.y, asked.metrics
+                    clinical[name] = clinical_values(client.task, outputs, y, metrics)
         if asked.ending and split == "test" and client.task.classifies:
             majority = client_histograms.majority(samples.y)
     told = {name: ServedModel(name in common, one.main) for name, one in models.items()}
-    return ModelsEvaluated(told, majority, counts).up(), rows
+    return ModelsEvaluated(told, majority, counts, clinical).up(), rows
 
 
 def _predict_shared(

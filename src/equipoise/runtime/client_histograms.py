@@ -1,8 +1,9 @@
-"""Counts of scores, which clients send at the last measurement in place of scores: enough for ROC and calibration curves, and of no single sample."""
+"""Histograms of scores and clinical measures, which clients send at the last measurement in place of scores."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,18 @@ def of(task: Task, outputs: Tensor, y: Tensor, model: str) -> dict[str, Tensor]:
     }
 
 
+def values_fault(values: Any) -> str | None:
+    """Return what is wrong with the clinical measures that a client sent; None if nothing is."""
+    if not isinstance(values, Mapping):
+        return "expected clinical measures by name"
+    for name, value in values.items():
+        if name not in score_histograms.MEASURES:
+            return f"{name!r} is not among the clinical measures"
+        if not isinstance(value, float) or not 0 <= value <= 1:
+            return f"{name}: expected a share from 0 to 1, got {value!r}"
+    return None
+
+
 def majority(y: Tensor) -> float:
     """The share of the most frequent class: what always naming it would reach; 0 without samples."""
     return int(torch.bincount(y).max()) / len(y) if len(y) else 0.0
@@ -57,12 +70,13 @@ def fault(table: Any, task: Task) -> str | None:
 
 def rows(
     client: str, model: str, split: str, table: Tensor
-) -> list[tuple[str, str, str, int, int, int, int, int, int]]:
-    """As the store keeps a table: one row per class and score that occurs."""
+) -> list[tuple[str, str, str, int, int, int, int, int, int, int]]:
+    """As the store keeps a table: one row per class and bin of scores that occurs."""
     found = table.numpy().astype(np.int64)
     filled = np.argwhere(found[:, :2].any(1))
     rows = []
     for c, score in filled:
         positives, negatives, true, false = map(int, found[c, :, score])
-        rows.append((client, model, split, int(c), int(score), positives, negatives, true, false))
+        place = (client, model, split, int(c), int(score))
+        rows.append((*place, positives, negatives, true, false, found.shape[-1]))
     return rows

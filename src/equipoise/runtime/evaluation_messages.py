@@ -100,12 +100,15 @@ class ModelsEvaluated:
     served: dict[str, ServedModel]
     majority: float | None = None  # share of the most frequent class in the test data
     curves: dict[str, Tensor] = field(default_factory=dict)  # model -> histogram of scores
+    # model -> clinical measures of the scores themselves
+    clinical: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def up(self) -> Up:
         """Return the answer as it travels."""
         more: dict[str, Any] = {} if self.majority is None else {"majority": self.majority}
         if self.curves:
             more["curves"] = self.curves
+            more["clinical"] = self.clinical
         return Up(served={name: dict(vars(one)) for name, one in self.served.items()}, **more)
 
     @classmethod
@@ -114,4 +117,5 @@ class ModelsEvaluated:
         share = up.get("majority")
         valid = isinstance(share, float) and 0 < share <= 1
         served = {name: ServedModel(**one) for name, one in up["served"].items()}
-        return cls(served, share if valid else None, dict(up.get("curves", {})))
+        curves, clinical = dict(up.get("curves", {})), dict(up.get("clinical", {}))
+        return cls(served, share if valid else None, curves, clinical)

@@ -228,7 +228,7 @@ class Store:
             )  # fmt: skip
             if record.finish:  # a client that had missed the end has new final values
                 measured = {row[0] for row in record.measurements}
-                for phase in ("final", "reference"):
+                for phase in ("final", "reference", "clinical"):
                     old = "delete from measurements where phase = ? and client = ?"
                     self.db.executemany(old, [(phase, client) for client in measured])
                 self.db.executemany(
@@ -239,7 +239,7 @@ class Store:
                 [(number, *row) for row in record.measurements],
             )
             self.db.executemany(
-                "insert into curves values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "insert into curves values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [(number, *row) for row in record.curves],
             )
             self.db.executemany(

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-FORMAT = 5  # 1 (version 0.1) had neither digests nor the index of seconds; 5 has the tables of 4, and clients' files in sub-folders
+# 1 (version 0.1) had neither digests nor the index of seconds; 5 has the tables of 4, and clients' files in sub-folders
+FORMAT = 6
 
 TABLES = """
 create table meta (key text primary key not null, value text not null);
@@ -33,7 +34,9 @@ _SINCE_4 = (
     "create table curves (round integer not null, client text not null, model text not null, split text not null, class integer not null, "
     "score integer not null, positives integer not null, negatives integer not null, found integer not null, mistaken integer not null);\n"
 )
-ADDED = {2: _SINCE_2, 3: _SINCE_3, 4: _SINCE_4}
+# Format 6: a score is the place of a bin; before, there were 101 bins, scores rounded to whole per cent.
+_SINCE_6 = "alter table curves add column bins integer not null default 101;\n"
+ADDED = {2: _SINCE_2, 3: _SINCE_3, 4: _SINCE_4, 6: _SINCE_6}
 BY_ROUND = ("rounds", "measurements", "curves", "weights", "seconds", "rejected", "files")
 
 
@@ -52,8 +55,10 @@ class RoundRecord:
     virtual_seconds: float | None = None
     # client, model, phase, split, metric, value
     measurements: list[tuple[str, str, str, str, str, float]] = field(default_factory=list)
-    # client, model, split, class, score, positives, negatives, found, mistaken
-    curves: list[tuple[str, str, str, int, int, int, int, int, int]] = field(default_factory=list)
+    # client, model, split, class, score, positives, negatives, found, mistaken, bins
+    curves: list[tuple[str, str, str, int, int, int, int, int, int, int]] = field(
+        default_factory=list
+    )
     weights: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     # attempt, exchange, client, reason
