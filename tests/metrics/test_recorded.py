@@ -123,7 +123,8 @@ def test_every_metric_of_classes(method: str, model: str, classes: int, tmp_path
                 if value is None:
                     assert (client, split, metric) not in rows
                 else:
-                    assert rows[client, split, metric] == pytest.approx(value, abs=1e-9), (
+                    # Logits are float32: kernels for another memory layout round differently.
+                    assert rows[client, split, metric] == pytest.approx(value, abs=1e-7), (
                         client,
                         split,
                         metric,
