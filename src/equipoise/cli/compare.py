@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
+    from equipoise.comparison import Comparison
     from equipoise.validation.imports import FromFile
 
 SHOWN_CLIENTS = 20
@@ -239,7 +240,7 @@ def compared(
     if output_format == "terminal":
         comparison_output.show(result, SHOWN_CLIENTS)
     else:
-        texts = {
+        texts: dict[str, Callable[[Comparison], str]] = {
             "markdown": partial(formats.markdown, columns=columns),
             "latex": partial(formats.latex, columns=columns),
             "csv": formats.csv_text,

@@ -133,7 +133,7 @@ def gain_in(metric: str, alone: float, together: float, total: int) -> Gain | No
     # an accuracy of other samples than these
     if max(abs(count - whole) for count, whole in zip(counts, right, strict=True)) > 1e-3:
         return None
-    return gain_from_counts(*right, total)
+    return gain_from_counts(right[0], right[1], total)
 
 
 def _of_pairs(gained: int, lost: int, total: int, level: float) -> Gain:

@@ -91,7 +91,8 @@ def still_rising(curve: Curve, lower_is_better: bool = False) -> tuple[int, floa
 def _in_blocks(values: np.ndarray, size: int) -> np.ndarray:
     """Means of so many neighbours each; the oldest that fill no block are left out."""
     kept = values[len(values) % size :]
-    return kept.reshape(-1, size).mean(1)
+    means: np.ndarray = kept.reshape(-1, size).mean(1)
+    return means
 
 
 def average(curves: Sequence[Curve]) -> Curve:
