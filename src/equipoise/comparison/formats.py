@@ -151,18 +151,22 @@ def explanation(comparison: Comparison) -> list[str]:
 
 
 def _coarse_runs(comparison: Comparison) -> list[str]:
-    """Return a sentence about every run of an older version, whose clinical measures are not exact."""
+    """Return a sentence if runs of older versions are among these: their clinical measures are not exact."""
     runs = {
         run.folder: run.counted
         for entry in comparison.entries
         for run in (entry.run, entry.alone)
         if run is not None and any(run.counted.values())
     }
-    return [
-        f"{folder.name} counted scores in whole per cent (older version); up to: "
-        + ", ".join(f"{name} ± {100 * off:.1f}" for name, off in counted.items() if off)
-        for folder, counted in runs.items()
-    ]
+    if not runs:
+        return []
+    furthest = {
+        name: max(counted.get(name, 0.0) for counted in runs.values())
+        for name in next(iter(runs.values()))
+    }
+    off = ", ".join(f"{name} ± {100 * by:.1f}" for name, by in furthest.items() if by)
+    which = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+    return [f"not exact: an older version counted scores of {which} in whole per cent; {off}"]
 
 
 def _about_metrics(comparison: Comparison) -> list[str]:
