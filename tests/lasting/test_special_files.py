@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from equipoise.transports.states import FileStates
 
 from equipoise import simulate
 from equipoise.experiment import ConfigurationError, load
@@ -19,7 +20,6 @@ from equipoise.storage.files import check_entries
 from equipoise.storage.lock import is_held
 from equipoise.storage.store import RunError
 from equipoise.transports.base import state_file, state_name
-from equipoise.transports.states import FileStates
 from equipoise.validation.regular_files import NotRegularFile, check_regular
 from equipoise.watch.gallery import Gallery
 from tests.helpers.answers import CommandLine, one_sentence
