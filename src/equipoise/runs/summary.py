@@ -80,7 +80,9 @@ def summarise(
                     "alone": reference[client],
                     "gain": (reference[client] - row["value"]) * (1 if lower else -1) + 0.0,
                 }
-                test = gain_in(metric, reference[client], row["value"], sizes_of_tests[client])
+                test = gain_in(
+                    metric, reference[client], row["value"], sizes_of_tests.get(client, 0)
+                )
                 if test is not None:
                     row |= {"gain low": test.low, "gain high": test.high, "p": test.p}
         gains = [row["gain"] for row in rows.values() if "gain" in row]
