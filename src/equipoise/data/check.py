@@ -14,12 +14,30 @@ import numpy as np
 from equipoise.data.arrays.user_data import common_size, image_files, image_shape
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Dataset
+from equipoise.data.findings import Finding
 from equipoise.data.patients.records import is_patients
 from equipoise.data.pipeline import is_own, load
 from equipoise.data.schema import INPUTS, ColumnSchema, Schema
 from equipoise.data.tables.csv_files import cells_as_text, column_of, is_missing
-from equipoise.data.tables.schema_inference import is_date, schema_of, with_schema
-from equipoise.data.tables.sites import LARGEST, Sites, dataset_of, read_sites, site_files
+from equipoise.data.tables.schema_inference import (
+    completed,
+    decided,
+    is_date,
+    refuse_repairs,
+    schema_of,
+    with_schema,
+)
+from equipoise.data.tables.sites import (
+    LABELS,
+    LARGEST,
+    DataErrors,
+    Sites,
+    Table,
+    dataset_of,
+    joined_cells,
+    read_sites,
+    site_files,
+)
 from equipoise.validation.names import quoted
 
 FEW_TESTS = 30  # test rows of a site below which a difference of some percent is noise
@@ -60,6 +78,8 @@ class DataReport:
     files: Mapping[str, str]  # file -> separator, encoding, decimal commas
     warnings: tuple[str, ...]
     schema: Schema
+    findings: tuple[Finding, ...] = ()
+    problems: tuple[str, ...] = ()  # why a run on these data would be refused
 
 
 def understood(config: DataConfig, dataset: Dataset | None = None) -> DataReport:
@@ -71,58 +91,134 @@ def understood(config: DataConfig, dataset: Dataset | None = None) -> DataReport
         return _of_dataset(with_schema(load(config).as_task(config.task), config.schema), config)
     if path.is_dir() and not site_files(path):
         return _of_images(path, config)
-    sites = read_sites(path, config.site)
-    dataset = dataset_of(sites, config.label, config.categorical, config.task, config.schema)
+    names = (*([config.label] if config.label else []), *config.categorical)
+    sites = read_sites(path, config.site, config.schema, names)
+    try:
+        dataset = dataset_of(sites, config.label, config.categorical, config.task, config.schema)
+    except ValueError as error:
+        problems = error.problems if isinstance(error, DataErrors) else (str(error),)
+        return _incomplete(sites, config, problems)
     if sites.arrays:
         return _of_dataset(with_schema(dataset, config.schema), config)
-    assert dataset.schema is not None
-    schema, first = dataset.schema, next(iter(sites.tables.values()))
-    label = config.label or schema.label
-    assert label is not None  # of a table the schema always tells it
+    assert dataset.schema is not None and dataset.schema.label is not None
+    return _of_tables(sites, dataset.schema, _sites(dataset, config), config)
+
+
+def repaired_by_findings(config: DataConfig, report: DataReport) -> DataReport:
+    """Return how the data are read with the certain repairs of their findings.
+
+    Args:
+        config: The data.
+        report: How they are read without.
+    """
+    schema = config.schema or Schema()
+    certain = [finding.repair for finding in report.findings if finding.certain and finding.repair]
+    for fragment in certain:
+        schema = schema.with_repairs(fragment)
+    if not certain:
+        return report
+    return understood(config.model_copy(update={"schema": schema}))
+
+
+def _of_tables(
+    sites: Sites, schema: Schema, described: tuple[Site, ...], config: DataConfig
+) -> DataReport:
+    """Tables that can be read as one."""
+    label = schema.label
+    assert label is not None
     guessed = config.label is None and (config.schema is None or config.schema.label is None)
-    found = _sites(dataset, config)
+    rows = sum(site.rows for site in described)
     warnings = [
-        *_of_columns(sites, schema, config.schema is None),
-        *_of_labels(sites, label, schema.classes, len(dataset.x)),
-        *_of_sites(found, dataset.task.class_names, config),
-        *(
-            f"{file}: numbers of {_some(one.decimal_commas)} have decimal commas, those of {_some(one.points_beside)} points, which were read as decimal points; write them alike"
-            for file, one in sites.dialects.items()
-            if one.points_beside
-        ),
+        *_of_columns(sites, schema, config.schema is None or not config.schema.columns),
+        *_of_labels(sites, label, schema.classes, rows),
+        *_of_sites(described, schema.classes, config),
+        *_of_dialects(sites),
     ]
-    columns: list[ColumnSchema | str] = [
-        *schema.columns,
-        *(
-            name
-            for name in first
-            if name != label and name not in {column.name for column in schema.columns}
-        ),
-    ]
-    seen = [
-        _seen(
-            column,
-            [table[_name(column)] for table in sites.tables.values() if _name(column) in table],
-            config,
-        )
-        for column in columns
-    ]
-    files = {file: str(one) for file, one in sites.dialects.items()}
     return DataReport(
-        dataset.name,
-        dataset.task.kind,
+        sites.path.stem,
+        "classification" if schema.classes else "regression",
         label,
         guessed,
-        found,
-        tuple(seen),
-        files,
+        described,
+        _columns(sites, schema, config),
+        {file: str(one) for file, one in sites.dialects.items()},
         tuple(warnings),
         schema,
+        _findings(sites),
     )
 
 
-def _name(column: ColumnSchema | str) -> str:
-    return column if isinstance(column, str) else column.name
+def _incomplete(sites: Sites, config: DataConfig, problems: Sequence[str]) -> DataReport:
+    """Tables that a run would refuse: all that can be told of them, and why."""
+    given = config.schema or Schema()
+    tables = sites.tables
+    first = next(iter(tables.values()))
+    common = {name: [t[name] for t in tables.values()] for name in first if _in_all(name, tables)}
+    flat = {name: parts for name, parts in common.items() if all(p.ndim == 1 for p in parts)}
+    label = next((n for n in (config.label, given.label, *LABELS) if n in flat), None)
+    owners = [site for site, table in tables.items() for _ in range(_rows(table))]
+    kinds = {column.name: column.kind for column in given.columns}
+    joined = {name: joined_cells(parts) for name, parts in flat.items()}
+    listed = {name for name in joined if not kinds or name in kinds or name == label}
+    found = decided({name: joined[name] for name in listed}, owners, label, kinds, config.task)
+    return DataReport(
+        sites.path.stem,
+        config.task or found.predicts or "unknown task",
+        label,
+        config.label is None and given.label is None,
+        tuple(_site_of_table(site, table, label, found, config) for site, table in tables.items()),
+        _columns(sites, found, config),
+        {file: str(one) for file, one in sites.dialects.items()},
+        tuple(_of_dialects(sites)),
+        completed(config.schema, found),
+        _findings(sites),
+        tuple(problems),
+    )
+
+
+def _findings(sites: Sites) -> tuple[Finding, ...]:
+    """Everything that looks wrong in the tables."""
+    return sites.findings
+
+
+def _in_all(name: str, tables: Mapping[str, Table]) -> bool:
+    return all(name in table for table in tables.values())
+
+
+def _rows(table: Table) -> int:
+    return len(next(iter(table.values()))) if table else 0
+
+
+def _site_of_table(
+    name: str, table: Table, label: str | None, schema: Schema, config: DataConfig
+) -> Site:
+    if label is None or not schema.classes:
+        return Site(name, _rows(table), _tests(_rows(table), config))
+    counts = Counter(str(cell) for cell in cells_as_text(table[label]))
+    classes = {one: counts[one] for one in schema.classes if counts[one]}
+    return Site(name, _rows(table), _tests(_rows(table), config), classes)
+
+
+def _of_dialects(sites: Sites) -> list[str]:
+    return [
+        f"{file}: numbers of {_some(one.decimal_commas)} have decimal commas, those of {_some(one.points_beside)} points, which were read as decimal points; write them alike"
+        for file, one in sites.dialects.items()
+        if one.points_beside
+    ]
+
+
+def _columns(sites: Sites, schema: Schema, config: DataConfig) -> tuple[ColumnReport, ...]:
+    """The columns of the schema, then those of the files that it does not list."""
+    listed = {column.name for column in schema.columns} | {schema.label}
+    every = dict.fromkeys(name for table in sites.tables.values() for name in table)
+    columns: list[ColumnSchema | str] = [*schema.columns]
+    columns += [name for name in every if name not in listed]
+    found = []
+    for column in columns:
+        name = column if isinstance(column, str) else column.name
+        parts = [table[name] for table in sites.tables.values() if name in table]
+        found.append(_seen(column, parts, config))
+    return tuple(found)
 
 
 def _of_dataset(dataset: Dataset, config: DataConfig) -> DataReport:
@@ -142,6 +238,8 @@ def _of_dataset(dataset: Dataset, config: DataConfig) -> DataReport:
 
 def _of_images(folder: Path, config: DataConfig) -> DataReport:
     """A folder of images, by its names and by what the files say of their size; no picture is decoded."""
+    if config.schema is not None:
+        refuse_repairs(config.schema, folder.name)
     files = image_files(folder)
     classes = tuple(sorted({file.parent.name for file in files}))
     shapes = Counter(image_shape(file) for file in files)

@@ -26,7 +26,16 @@ def in_words(found: DataReport) -> list[str]:
         lines.append(
             f"{_some([column.name for column in found.columns if column.becomes == how])}: {how}"
         )
-    return [*lines, *(f"warning: {warning}" for warning in found.warnings)]
+    return [*lines, *remarks(found)]
+
+
+def remarks(found: DataReport) -> list[str]:
+    """Return the warnings and findings, one line each; a note is about what was repaired already."""
+    lines = [f"warning: {warning}" for warning in found.warnings]
+    for finding in found.findings:
+        kind = "note" if finding.certain else "warning"
+        lines.append(f"{kind}: {finding.message}")
+    return lines
 
 
 def model_in_words(model: str, shape: tuple[int, ...]) -> str:
