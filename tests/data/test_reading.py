@@ -193,6 +193,6 @@ def test_a_quotation_mark_that_is_never_closed_is_refused_with_its_row(tmp_path:
     (tmp_path / "a.csv").write_text('a,b\n1,2\n3,"' + "x" * 140_000)
     with pytest.raises(
         ValueError,
-        match=r"a\.csv, after row 2: field larger than field limit .*; is a quotation mark open",
+        match=r"a\.csv, line 3: field larger than field limit .*; is a quotation mark open",
     ):
         read_csv(tmp_path / "a.csv")

@@ -20,7 +20,6 @@ from equipoise.data.pipeline import is_own, load
 from equipoise.data.schema import INPUTS, ColumnSchema, Schema
 from equipoise.data.tables.csv_files import cells_as_text, column_of, is_missing
 from equipoise.data.tables.schema_inference import (
-    completed,
     decided,
     is_date,
     refuse_repairs,
@@ -170,7 +169,8 @@ def _incomplete(sites: Sites, config: DataConfig, problems: Sequence[str]) -> Da
         _columns(sites, found, config),
         {file: str(one) for file, one in sites.dialects.items()},
         tuple(_of_dialects(sites)),
-        completed(config.schema, found),
+        # Kinds and classes may change with the repair: they are decided when all can be read.
+        given if given.label or label is None else given.model_copy(update={"label": label}),
         _findings(sites),
         tuple(problems),
     )

@@ -254,7 +254,8 @@ def _new_table(
     """New rows with the names and repairs of the run's schema, and where they come from."""
     names = [c["name"] for c in recipe["columns"]]
     schema = schema_from(recipe.get("schema")) or Schema()  # an older run has none
-    if schema.sites and client not in schema.sites:
+    is_site = client in recipe["clients"] and schema.sites.keys() <= recipe["clients"].keys()
+    if schema.sites and client not in schema.sites and not is_site:
         logging.getLogger("equipoise").warning(
             "the schema of this run has repairs of its own for %s, and these rows are read without "
             "them; name the site with --client (in Python client=) if they are from there",

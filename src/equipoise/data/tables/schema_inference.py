@@ -152,11 +152,29 @@ def completed(schema: Schema | None, found: Schema) -> Schema:
     if "columns" in said:
         inferred = {column.name: column for column in found.columns}
         said["columns"] = tuple(
-            _filled(column, inferred.get(column.name)) for column in schema.columns
+            _filled(_after_values(column, schema.values), inferred.get(column.name))
+            for column in schema.columns
         )
+    if "classes" in said and schema.label is not None:
+        said["classes"] = _mapped(schema.classes, schema.values.get(schema.label, {}))
     if "rename" in said:
         said["rename"] = {**found.rename, **schema.rename}
     return Schema(**{**dict(found), **said})
+
+
+def _after_values(column: ColumnSchema, values: Mapping[str, Mapping[str, str]]) -> ColumnSchema:
+    categories = _mapped(column.categories, values.get(column.name, {}))
+    return column.model_copy(update={"categories": categories})
+
+
+def _mapped(names: tuple[str, ...], values: Mapping[str, str]) -> tuple[str, ...]:
+    """Categories or classes as they are called after `values` of the schema replaced cells.
+
+    A list that was saved before `values` was added has names that cannot occur any more.
+    """
+    targets = set(values.values())
+    new = [name if name in targets else values.get(name, name) for name in names]
+    return tuple(name for name in dict.fromkeys(new) if name or name in names)
 
 
 def _filled(column: ColumnSchema, found: ColumnSchema | None) -> ColumnSchema:

@@ -313,7 +313,7 @@ def dataset_of(
         raise DataErrors([*problems, str(error)]) from None
     if sites.matched:
         schema = schema.model_copy(update={"rename": {**sites.matched, **schema.rename}})
-    if not schema.inputs:
+    if not schema.inputs and not problems:
         left = _some(f"{column.name} ({column.kind})" for column in schema.columns)
         problems.append(
             f"{path}: no column is left to learn from; there are {left or 'none but the label'}: "
@@ -415,8 +415,8 @@ def _listed(
         lacking = [name for name in needed if name not in table]
         if lacking:
             problems.append(
-                f"site {quoted(who)} lacks {_column_word(lacking)} of the schema{did_you_mean(lacking[0], table)}; "
-                f"it has {_some(table)}"
+                f"site {quoted(who)} lacks {_column_word(lacking)} of the schema; "
+                f"it has {_some(table)}{did_you_mean(lacking[0], table)}"
             )
     kept = {
         who: {name: cells for name, cells in table.items() if name in wanted}
@@ -565,7 +565,7 @@ def split_by_site(sites: Sites, site: str | None, rename: Mapping[str, str]) -> 
         rename: Columns that the schema renames.
     """
     ((name, table),) = sites.tables.items()
-    column = next((old for old in table if site in (old, rename.get(old))), None)
+    column = next((old for old in table if site in (old, rename.get(old, old))), None)
     if column is None:
         raise ValueError(
             f"{sites.path} is one file: say which column names the site (site: COLUMN), one of {_some(table)}"
