@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from equipoise.data.arrays.transforms import NORMALISATIONS, augmentation
 from equipoise.data.schema import Schema, schema_from
 from equipoise.data.sets.synthetic import NAME as SYNTHETIC
 from equipoise.data.sets.synthetic import Synthetic
 from equipoise.validation.names import did_you_mean, is_unicode, quoted
+from equipoise.validation.settings import Settings
 
 # The name that the key has in a file is one that pydantic once used for something else.
 warnings.filterwarnings(
@@ -19,7 +20,7 @@ warnings.filterwarnings(
 )
 
 
-class DataConfig(BaseModel):
+class DataConfig(Settings):
     """Which data, dealt how, split how, prepared how."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

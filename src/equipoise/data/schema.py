@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     ValidationError,
@@ -22,6 +21,7 @@ from equipoise.data.findings import Finding
 from equipoise.data.schema_text import schema_text
 from equipoise.validation import safe_yaml
 from equipoise.validation.names import nearest, quoted
+from equipoise.validation.settings import Settings
 
 Kind = Literal["number", "category", "date", "text", "identifier"]
 REPAIRS = ("rename", "missing", "values", "factors")
@@ -33,7 +33,7 @@ DATES = (
 )  # fmt: skip
 
 
-class _Section(BaseModel):
+class _Section(Settings):
     # A category or class that looks like a number is a name here all the same.
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True

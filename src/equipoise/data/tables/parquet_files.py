@@ -13,9 +13,9 @@ from equipoise.validation.names import quoted
 
 LIMIT = "EQUIPOISE_TABLE_GB"  # the environment variable that raises the bound
 GB = 2**30
-DEFAULT_GB = 2.0
-_NUMBER_BYTES = 8  # a number becomes a float
-_OBJECT_BYTES = 64  # anything else is a Python object for a while
+DEFAULT_GB = 4.0
+_CELL_BYTES = 64  # what a cell takes while it is read and looked at, as measured
+_SWOLLEN, _SMALL = 200, 2**29  # times larger than the file, if it takes more bytes than this
 
 
 def read_parquet(file: Path) -> dict[str, np.ndarray]:
@@ -23,7 +23,7 @@ def read_parquet(file: Path) -> dict[str, np.ndarray]:
 
     Raises:
         ValueError: The file is damaged, holds nested columns, or would take more memory than the
-            environment variable EQUIPOISE_TABLE_GB allows (2 by default).
+            environment variable EQUIPOISE_TABLE_GB allows (4 by default).
     """
     parquet = _pyarrow(file)
     try:
@@ -66,11 +66,19 @@ def _check_footer(file: Path, metadata: Any, schema: Any) -> None:
             f"{quoted(nested[0])}; leave that column out"
         )
     rows, columns = metadata.num_rows, len(schema)
-    numbers = sum(_is_number(field.type) for field in schema)
-    cells = rows * (numbers * _NUMBER_BYTES + (columns - numbers) * _OBJECT_BYTES)
     groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
     stored = sum(group.total_byte_size for group in groups)
-    _check_memory(str(file), max(stored, cells), f"{rows:,} rows x {columns:,} columns")
+    needed, what = max(stored, rows * columns * _CELL_BYTES), f"{rows:,} rows x {columns:,} columns"
+    _check_memory(str(file), needed, what)
+    size = os.stat(file).st_size
+    # Eight bytes are a number: a file of real data is not that much smaller than its numbers.
+    swollen = rows * columns * 8 > _SWOLLEN * size
+    if swollen and needed > _SMALL and LIMIT not in os.environ:
+        raise _TooLarge(
+            f"{file}: expected data, got a file of {size:,} bytes that would swell to {what}; "
+            f"set the environment variable {LIMIT} to {needed / GB + 0.1:.1f} or more if the file "
+            "is what you expect"
+        )
 
 
 def _check_memory(where: str, needed: int, what: str) -> None:

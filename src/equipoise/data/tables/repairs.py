@@ -103,8 +103,8 @@ def unmatched_repairs(
     ]
     for scope, repairs, sites in scopes:
         sources = _columns([raw[site] for site in sites])
-        for column in repairs.rename:
-            if column not in sources and column not in others:
+        for column, name in repairs.rename.items():
+            if column not in sources and column not in others and name not in others:
                 problems.append(
                     str(nearest(f"column under `rename`{scope} in the schema", column, sources))
                 )

@@ -48,7 +48,8 @@ def decided(
     )
     if label is None:
         return Schema(columns=columns)
-    target = table[label]
+    present = [not is_missing(str(cell)) for cell in cells_as_text(table[label])]
+    target = table[label][np.array(present, bool)]
     classes: tuple[str, ...] = ()
     if task != "regression" and (task == "classification" or looks_like_classes(target)):
         classes = tuple(map(str, cells_as_text(np.unique(target))))
