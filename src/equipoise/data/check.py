@@ -19,6 +19,7 @@ from equipoise.data.patients.records import is_patients
 from equipoise.data.pipeline import is_own, load
 from equipoise.data.schema import INPUTS, ColumnSchema, Schema
 from equipoise.data.tables.csv_files import cells_as_text, column_of, is_missing
+from equipoise.data.tables.repairs import Table
 from equipoise.data.tables.schema_inference import (
     decided,
     is_date,
@@ -31,7 +32,6 @@ from equipoise.data.tables.sites import (
     LARGEST,
     DataErrors,
     Sites,
-    Table,
     dataset_of,
     joined_cells,
     read_sites,

@@ -252,7 +252,8 @@ def schema_from(given: Any) -> Schema | None:
         wrong = error.errors()[0]
         place = ".".join(map(str, wrong["loc"]))
         if wrong["type"] == "extra_forbidden":
-            section = {"columns": ColumnSchema, "sites": Repairs}.get(str(wrong["loc"][0]), Schema)
+            sections: dict[str, type[_Section]] = {"columns": ColumnSchema, "sites": Repairs}
+            section = sections.get(str(wrong["loc"][0]), Schema)
             raise nearest(
                 f"key of {where}", str(wrong["loc"][-1]), list(section.model_fields)
             ) from None

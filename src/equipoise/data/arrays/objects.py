@@ -16,9 +16,9 @@ from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Dataset
 from equipoise.data.schema import schema_from
 from equipoise.data.tables.csv_files import column_of
+from equipoise.data.tables.repairs import Table
 from equipoise.data.tables.sites import (
     Sites,
-    Table,
     dataset_of,
     origin_of,
     repaired,

@@ -160,7 +160,7 @@ def _columns(
     table = {name: column_of(column) for name, column in cells.items()}
     if dialect.separator == ",":
         return table, dialect
-    commas = {}
+    commas: dict[str, None] = {}
     for name, column in cells.items():
         if table[name].dtype.kind == "U":
             table[name] = column_of(column, decimal_commas=True)
