@@ -142,7 +142,8 @@ def read_sites(
         raise DataErrors(problems)
     found = replace(found, path=path, problems=tuple(problems))
     first = next(iter(found.tables.values()))
-    if all(file.suffix.lower() == ".npz" for file in files) and "x" in first:
+    names_of_files = [origin.file.lower() for origin in found.origins.values()]
+    if all(name.endswith(".npz") for name in names_of_files) and "x" in first:
         return replace(found, arrays=True)
     if path.is_file():
         rename = schema.rename if schema is not None else {}
