@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from equipoise.data.arrays.pixels import is_window
 from equipoise.data.arrays.transforms import NORMALISATIONS, augmentation
@@ -13,6 +13,7 @@ from equipoise.data.schema import Schema, schema_from
 from equipoise.data.sets.synthetic import NAME as SYNTHETIC
 from equipoise.data.sets.synthetic import Synthetic
 from equipoise.validation.names import did_you_mean, is_unicode, quoted
+from equipoise.validation.settings import Settings
 
 # The name that the key has in a file is one that pydantic once used for something else.
 warnings.filterwarnings(
@@ -20,7 +21,7 @@ warnings.filterwarnings(
 )
 
 
-class DataConfig(BaseModel):
+class DataConfig(Settings):
     """Which data, dealt how, split how, prepared how."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

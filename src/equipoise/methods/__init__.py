@@ -16,6 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from equipoise.method import FAMILIES, NEEDS, Method
 from equipoise.validation.imports import OWN, Imports
 from equipoise.validation.names import UnknownName, nearest, quoted
+from equipoise.validation.settings import refuse_boolean
 
 _own: dict[str, type[Method]] = {}
 
@@ -59,6 +60,10 @@ def make(name: str, parameters: Mapping[str, Any] | None = None, imports: Import
             raise nearest(f"parameter of {name}", given, fields)
     hints = get_type_hints(kind, include_extras=True)
     for given, value in parameters.items():
+        try:
+            refuse_boolean(value, hints[given])
+        except ValueError as error:
+            raise ValueError(f"method.{given}: {error}") from None
         try:
             parameters[given] = TypeAdapter(
                 hints[given], config=ConfigDict(allow_inf_nan=False)

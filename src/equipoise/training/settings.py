@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
+
+from equipoise.validation.settings import Settings
 
 
-class Training(BaseModel):
+class Training(Settings):
     """Local training of one client in one round."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
