@@ -153,8 +153,10 @@ def _save_schema(file: Path, config: DataConfig, found: DataReport) -> None:
     proposed = f" ({guesses} proposed {_plural('repair', guesses)} in it as comments)" * bool(
         guesses
     )
+    mended = "; with it these data can be read" * bool(found.problems and not after.problems)
     print(
-        f"schema: {file}{proposed}; edit it and give it back with --schema {file}", file=sys.stderr
+        f"schema: {file}{proposed}{mended}; edit it and give it back with --schema {file}",
+        file=sys.stderr,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from equipoise.data.findings import Finding
@@ -18,6 +18,7 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*", re.ASCII)  # needs no quotation m
 _READ_OTHERWISE = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
 _NEVER_SPLIT = 2**31  # a line of YAML that a comment sign in front must cover as a whole
 _NOTHING = object()
+_IN_PLACE = "## in place of the line above:\n"
 Path = tuple[str, ...]
 
 
@@ -27,6 +28,8 @@ def schema_text(plain: Mapping[str, Any], findings: Sequence[Finding] = ()) -> s
     Args:
         plain: The schema as plain data.
         findings: Their repairs become comments, except those that the schema has already.
+            Kinds of columns are proposed beside the columns of the schema only: a schema that lists
+            some columns leaves out all others.
     """
     proposals = [finding for finding in findings if finding.repair]
     columns = list(plain.get("columns", []))
@@ -41,7 +44,7 @@ def schema_text(plain: Mapping[str, Any], findings: Sequence[Finding] = ()) -> s
         for path, value in _leaves(finding.repair, ()):
             if path[0] != "columns":
                 repairs.add(path, value, finding.message)
-    lines += repairs.lines()
+    lines += _reasons_once(repairs.lines())
     if any(line.startswith("# ") for line in lines):
         lines.insert(0, _NOTE)
     return "".join(lines)
@@ -61,8 +64,10 @@ class _Entry:
             self.below.setdefault(path[0], _Entry()).add(path[1:], value, reason)
         elif reason is None:
             self.value = value
-        elif self.value is _NOTHING or _texts(self.value) != _texts(value):
-            self.proposed.append((value, reason))
+        else:
+            value = _joined(self.value, value)
+            if self.value is _NOTHING or _texts(self.value) != _texts(value):
+                self.proposed.append((value, reason))
 
     def is_active(self) -> bool:
         return self.value is not _NOTHING or any(one.is_active() for one in self.below.values())
@@ -73,10 +78,23 @@ class _Entry:
                 yield f"{indent}{_inline({key: entry.value})}\n"
             for value, reason in entry.proposed:
                 yield from _comment(reason)
+                if entry.value is not _NOTHING:
+                    yield _IN_PLACE
                 yield f"# {indent}{_inline({key: value})}\n"
             if entry.below:
                 yield f"{'' if entry.is_active() else '# '}{indent}{_flow(key)}:\n"
                 yield from entry.lines(indent + "  ")
+
+
+def _reasons_once(lines: Iterable[str]) -> Iterator[str]:
+    """Leave out a reason that is the same as the last one: many values may have one reason."""
+    last = None
+    for line in lines:
+        if line.startswith("##"):
+            if line == last:
+                continue
+            last = line
+        yield line
 
 
 def _column_lines(columns: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> list[str]:
@@ -88,14 +106,11 @@ def _column_lines(columns: Sequence[Mapping[str, Any]], findings: Sequence[Findi
             now = known.get(str(entry["name"]), {})
             if any(now.get(key) != value for key, value in entry.items()):
                 proposed.setdefault(str(entry["name"]), []).append((entry, finding.message))
-    lines = ["columns:\n"] if columns else ["# columns:\n"] if proposed else []
-    for name in dict.fromkeys([*known, *proposed]):
-        if name in known:
-            lines.append(f"- {_inline(known[name], braces=True)}\n")
+    lines = ["columns:\n"] if columns else []
+    for name, column in known.items():
+        lines.append(f"- {_inline(column, braces=True)}\n")
         for entry, reason in proposed.get(name, []):
-            lines += [*_comment(reason), f"# - {_inline(entry, braces=True)}\n"]
-            if name in known:
-                lines.append("## (in place of the line above)\n")
+            lines += [*_comment(reason), _IN_PLACE, f"# - {_inline(entry, braces=True)}\n"]
     return lines
 
 
@@ -114,6 +129,13 @@ def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 def _texts(value: Any) -> Any:
     """A value for comparison: the same repair may be written as text or as a number."""
     return [str(one) for one in value] if isinstance(value, (list, tuple)) else str(value)
+
+
+def _joined(active: Any, proposed: Any) -> Any:
+    """A proposed list with what is in the active one, in whose place it is written."""
+    if not isinstance(active, (list, tuple)) or not isinstance(proposed, (list, tuple)):
+        return proposed
+    return list(dict.fromkeys([*map(str, active), *map(str, proposed)]))
 
 
 def _comment(reason: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -152,8 +152,11 @@ def completed(schema: Schema | None, found: Schema) -> Schema:
     }
     if "columns" in said:
         inferred = {column.name: column for column in found.columns}
+        repaired = {
+            name for one in (schema, *schema.sites.values()) for name in (*one.missing, *one.values)
+        }
         said["columns"] = tuple(
-            _filled(_after_values(column, schema.values), inferred.get(column.name))
+            _filled(_after_values(column, schema.values), inferred.get(column.name), repaired)
             for column in schema.columns
         )
     if "classes" in said and schema.label is not None:
@@ -178,8 +181,13 @@ def _mapped(names: tuple[str, ...], values: Mapping[str, str]) -> tuple[str, ...
     return tuple(name for name in dict.fromkeys(new) if name or name in names)
 
 
-def _filled(column: ColumnSchema, found: ColumnSchema | None) -> ColumnSchema:
-    """A column with categories, formats and gaps that were not given as they were found."""
+def _filled(
+    column: ColumnSchema, found: ColumnSchema | None, repaired: Collection[str]
+) -> ColumnSchema:
+    """A column with categories, formats and gaps that were not given as they were found.
+
+    A schema that was saved before `missing` or `values` was added knows nothing of their gaps.
+    """
     if found is None or found.kind != column.kind:
         return column
     update: dict[str, Any] = {}
@@ -187,7 +195,7 @@ def _filled(column: ColumnSchema, found: ColumnSchema | None) -> ColumnSchema:
         update["categories"] = found.categories
     if not column.formats:
         update["formats"] = found.formats
-    if column.gaps is None:
+    if column.gaps is None or (found.gaps and column.name in repaired):
         update["gaps"] = found.gaps
     return column.model_copy(update=update)
 
