@@ -166,6 +166,15 @@ def test_columns_that_a_schema_leaves_out_are_not_questioned(dirty: Path, saved:
     assert any(finding.column == "bp" for finding in report.findings)
 
 
+def test_a_file_that_only_names_sites_is_refused(
+    tmp_path: Path,
+    equipoise: Terminal,  # noqa: F811
+) -> None:
+    (tmp_path / "all.csv").write_text("site\na\nb\n")
+    answer = equipoise("data", "check", tmp_path / "all.csv", "--site", "site")
+    assert answer.code == 2 and "all.csv: expected columns besides 'site'" in answer.err
+
+
 def labels(folder: Path, **cells: list[str]) -> Path:
     folder.mkdir()
     for place, (site, own) in enumerate(cells.items()):

@@ -639,6 +639,11 @@ def split_by_site(sites: Sites, site: str | None, rename: Mapping[str, str]) -> 
         raise ValueError(
             f"{sites.path} is one file: say which column names the site (site: COLUMN), one of {_some(table)}"
         )
+    if len(table) == 1:
+        raise ValueError(
+            f"{sites.path}: expected columns besides {quoted(column)}, which names the site, got none; "
+            "add the label and the columns to learn from"
+        )
     owner = cells_as_text(numbers_if_all(table[column]))  # 01 and 1 are one site
     origin = sites.origins[name]
     empty = [row for row, cell in enumerate(owner) if is_missing(str(cell))]
