@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
-import yaml
 
 from equipoise.callbacks import Callback, CallbackList
 from equipoise.data import Dataset, Federation, federate
@@ -344,7 +343,7 @@ def job_of(wanted: Experiment, run: str) -> Job:
 
 def configuration(wanted: Experiment) -> str:
     """The file of a run; one that could not be read again is refused before anything begins."""
-    text = yaml.safe_dump(wanted.model_dump(mode="json"), sort_keys=False)
+    text = safe_yaml.dumped(wanted.model_dump(mode="json"))
     try:
         safe_yaml.parsed(text, "this experiment, written to a file,")
     except safe_yaml.Unreadable as error:

@@ -12,6 +12,7 @@ import torch
 import yaml
 from torch import nn
 
+from equipoise.experiment import experiment
 from equipoise.validation import arrays, safe_yaml
 from equipoise.validation.imports import (
     OWN,
@@ -31,6 +32,7 @@ from equipoise.validation.names import (
     quoted,
 )
 from equipoise.validation.safe_yaml import Unreadable, parsed, read
+from equipoise.validation.settings import refuse_boolean
 from tests.helpers.packages import write_package
 
 # Arrays.
@@ -334,7 +336,7 @@ def refused(text: str, *words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("a: 1\nb: [x, 2.5, null, yes]", {"a": 1, "b": ["x", 2.5, None, True]}),
+        ("a: 1\nb: [x, 2.5, null, true]", {"a": 1, "b": ["x", 2.5, None, True]}),
         ("1: a\n'2': b", {"1": "a", "2": "b"}),
         ("day: 2020-01-31", {"day": "2020-01-31"}),
         ("a: &x 1\nb: *x", {"a": 1, "b": 1}),
@@ -358,12 +360,12 @@ def test_plain_data_are_read(text: str, expected: Any) -> None:
         ("a: \x00", ("is not YAML",)),
         ("a: *x", ("the alias *x stands for nothing",)),
         ("a: &x [*x]", ("the alias *x stands for nothing",)),
-        ("a: !!bool nonsense", ("does not fit the tag",)),
+        ("a: !!bool nonsense", ("expected true or false, got 'nonsense'", "line 1")),
         ("a: !!python/name:os.system x", ("is not YAML", "line 1")),
         ("a: !!set {b}", ("is not YAML",)),
         ("a: !!binary aGk=", ("is not YAML",)),
         ("a: !!int abc", ("'abc' is not a number", "line 1")),
-        ("yes: 1", ("expected text as a key, got True; write it in quotes, line 1",)),
+        ("true: 1", ("expected text as a key, got True; write it in quotes, line 1",)),
         ("a: 1\nb: {0.1: 2}", ("expected text as a key, got 0.1", "line 2")),
         ("null: 1", ("expected text as a key, got None",)),
         ("n: 9223372036854775808", ("the number 9223372036854775808 is too large",)),
@@ -422,3 +424,47 @@ def test_a_file_is_read_up_to_its_bound(tmp_path: Path, monkeypatch: pytest.Monk
             read(file)
     with pytest.raises(Unreadable, match="b.yaml cannot be read: No such file"):
         read(tmp_path / "b.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1:30", "1:30"), ("1:30.5", "1:30.5"), ("010", 10), ("0o10", 8), ("0x1F", 31), ("1_0", "1_0"), ("0b1", "0b1"),
+        ("yes", "yes"), ("No", "No"), ("on", "on"), ("OFF", "OFF"), ("y", "y"), ("true", True), ("False", False), ("tRUE", "tRUE"),
+        ("1e3", 1000.0), ("1E10", 1e10), ("E10", "E10"), ("-.5", -0.5), ("5.", 5.0), (".inf", float("inf")), ("2024-01-31", "2024-01-31"),
+        ("~", None), ("", None), ("null", None), ("-", [None]), ("+7", 7), ("12:00:00", "12:00:00"),
+    ],
+)  # fmt: skip
+def test_numbers_and_booleans_are_those_of_yaml_1_2(text: str, value: object) -> None:
+    assert parsed(text, "file") == value
+    assert parsed(safe_yaml.dumped({"a": text}), "file") == {"a": text}, "text stays text"
+    assert parsed(safe_yaml.dumped({text: 1}), "file") == {text: 1}
+
+
+def test_a_key_that_appears_twice_is_refused_with_its_line() -> None:
+    refused("a: 1\nb: 2\na: 3", "'a' appears twice", "line 3")
+    refused("x:\n- {b: 1, c: 2, b: 1}", "'b' appears twice", "line 2")
+    refused("1: a\n'1': b", "'1' appears twice", "line 2")
+    merged = "one: {two: &base {p: 1, q: 2}}\nlast: {<<: *base, p: 3}"
+    assert parsed(merged, "file")["last"] == {"p": 3, "q": 2}
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "fits"),
+    [
+        (True, int, False), (False, float | None, False), ([True, 1], tuple[int, ...], False), (True, bool, True), (True, bool | int, True),
+        (1, int, True), (True, str, True),
+    ],
+)  # fmt: skip
+def test_true_is_no_number(value: object, hint: object, fits: bool) -> None:
+    if fits:
+        refuse_boolean(value, hint)
+        return
+    with pytest.raises(ValueError, match="expected a number, got (true|false)"):
+        refuse_boolean(value, hint)
+
+
+def test_settings_that_are_numbers_refuse_true() -> None:
+    for values in ({"rounds": True}, {"training": {"lr": True}}, {"method": {"name": "fedprox", "mu": True}}):  # fmt: skip
+        with pytest.raises(ValueError, match="expected a number, got true"):
+            experiment(values)

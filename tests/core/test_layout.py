@@ -29,7 +29,6 @@ LATE = {
     "equipoise.storage.form": "as above",
     "equipoise.data.config": "partitions come with the first experiment that is dealt",
     "equipoise.data.pipeline": "readers of a format come with the first file of that format",
-    "equipoise.data.preparation": "as above",
     "equipoise.data.sets.files": "as above",
     "equipoise.simulate": "Ray comes with the first run on a cluster",
     "equipoise.transports": "a parent of processes imports what its children need once, when it has some",

@@ -60,6 +60,21 @@ def test_a_table_without_its_identifiers_is_predicted_without_them(
     assert header[:2] == ["sample", "prediction"] and len(rows) == 1
 
 
+def test_an_identifier_that_the_schema_renames_is_shown(run: Run, tmp_path: Path) -> None:
+    """The run matched names that differ in case only, as in the file of another hospital."""
+    sites = tmp_path / "sites"
+    sites.mkdir()
+    for file in (run.folder.parent / "sites").iterdir():
+        (sites / file.name).write_bytes(file.read_bytes())
+    north = sites / "north.csv"
+    north.write_text(north.read_text().replace("patient_id", "PATIENT_ID"))
+    config = {"data": {"name": str(sites), "label": "ill"}, "rounds": 1, "workers": 0}
+    other = eq.run(config, tmp_path / "run")
+    for site, first in (("north", 1000), ("south", 5000)):
+        header, rows = predictions(other, sites / f"{site}.csv", client=site)
+        assert [row[1] for row in rows[:2]] == [str(first), str(first + 1)], header
+
+
 @pytest.mark.parametrize("threshold", [0.0, 0.2, 0.8, 1.0])
 def test_a_threshold_decides_between_two_classes(run: Run, threshold: float) -> None:
     new = run.folder.parent / "new.csv"

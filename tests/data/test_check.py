@@ -12,6 +12,7 @@ from PIL import Image
 
 from equipoise.data import DataConfig
 from equipoise.data.check import DataReport, understood
+from tests.helpers.reports import remarks_on
 
 Rows = list[list[str]]
 HEADER = ["age", "ward", "pressure", "label"]
@@ -47,7 +48,7 @@ def test_clean_data_are_described_without_a_warning(tmp_path: Path) -> None:
     found = look(
         write(tmp_path / "sites", {"north": clean("north"), "south": clean("south")[:150]})
     )
-    assert found.warnings == ()
+    assert remarks_on(found) == []
     assert (found.name, found.task, found.label, found.guessed) == (
         "sites",
         "classification",
@@ -126,7 +127,7 @@ def test_each_warning_says_what_to_do(
     change(sites)
     header = HEADER if len(sites["north"][0]) == len(HEADER) else ["more", *HEADER]
     found = look(write(tmp_path / "sites", sites, header))
-    assert any(re.search(warning, one) for one in found.warnings), found.warnings
+    assert any(re.search(warning, one) for one in remarks_on(found)), remarks_on(found)
 
 
 def test_a_column_that_was_left_out_is_used_when_asked_for(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_a_column_that_was_left_out_is_used_when_asked_for(tmp_path: Path) -> No
     )
     asked = look(folder, categorical=["more"])
     assert asked.columns[0].kind == "category"
-    assert not any("more" in warning for warning in asked.warnings)
+    assert not any("more" in warning for warning in remarks_on(asked))
     given = look(folder, schema={"columns": [{"name": "age", "kind": "number"}]})
     assert [(one.name, one.kind) for one in given.columns][:2] == [
         ("age", "number"),
@@ -159,7 +160,7 @@ def test_decimal_commas_beside_points_are_doubtful(tmp_path: Path) -> None:
         (tmp_path / f"{site}.csv").write_text(f"x;z;label\n{rows}")
     found = look(tmp_path)
     assert found.files["north.csv"] == "semicolons, UTF-8, decimal commas in x"
-    assert [warning for warning in found.warnings if "north.csv" in warning] == [
+    assert [warning for warning in remarks_on(found) if "north.csv" in warning] == [
         "north.csv: numbers of x have decimal commas, those of z points, which were read as decimal points; write them alike"
     ]
 
@@ -170,7 +171,7 @@ def test_numbers_to_predict_are_described_by_site(tmp_path: Path) -> None:
             "x,rate\n" + "".join(f"{(i + shift) % 7},{60 + i / 4}\n" for i in range(160))
         )
     found = look(tmp_path, label="rate")
-    assert (found.task, found.schema.task, found.warnings) == ("regression", "regression", ())
+    assert (found.task, found.schema.task, remarks_on(found)) == ("regression", "regression", [])
     assert found.sites[0].target == {
         "mean": pytest.approx(79.875),
         "lowest": 60.0,
@@ -191,12 +192,12 @@ def test_images_are_counted_by_site_and_class_and_their_sizes_compared(tmp_path:
     ]
     assert any(
         "2 different sizes, such as 5x6, 6x6 (height x width)" in warning
-        for warning in found.warnings
+        for warning in remarks_on(found)
     )
-    assert any("site 'west' has no row of 'dog'" in warning for warning in found.warnings)
+    assert any("site 'west' has no row of 'dog'" in warning for warning in remarks_on(found))
     assert look(tmp_path, image_size=8).schema.shape == (3, 8, 8)
 
 
 def test_a_registered_set_can_be_looked_at_too() -> None:
     found = look(Path("digits"))
-    assert (found.sites[0].rows, found.schema.shape, found.warnings) == (1797, (1, 8, 8), ())
+    assert (found.sites[0].rows, found.schema.shape, remarks_on(found)) == (1797, (1, 8, 8), [])

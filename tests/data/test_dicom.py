@@ -14,6 +14,7 @@ pydicom = pytest.importorskip("pydicom")
 from equipoise.data import DataConfig, federate, from_image_folder, inputs_from  # noqa: E402
 from equipoise.data.arrays.images import read_header, read_image  # noqa: E402
 from equipoise.data.check import understood  # noqa: E402
+from tests.helpers.reports import remarks_on  # noqa: E402
 
 RAMP = np.linspace(0, 4095, 20).reshape(4, 5).astype(np.uint16)
 
@@ -133,7 +134,7 @@ def test_a_folder_of_scans_from_check_to_prediction(tmp_path: Path) -> None:
     write(root / "north" / "ill" / "several.dcm", np.stack([RAMP[:3, :4]] * 2), NumberOfFrames=2)
     found = understood(DataConfig(name=str(root), image_size=6), every_pixel=True)
     assert found.schema.shape == (1, 6, 6)
-    assert any("1 file holds several images" in one for one in found.warnings)
+    assert any("1 file holds several images" in one for one in remarks_on(found))
     federation = federate(DataConfig(name=str(root), image_size=6, window=(-1000, 1000)), 1)
     file = root / "north" / "ill" / "0.dcm"
     assert np.array_equal(inputs_from(file, federation.recipe)[0], federation.x[0])
@@ -141,9 +142,9 @@ def test_a_folder_of_scans_from_check_to_prediction(tmp_path: Path) -> None:
 
 def test_files_with_different_windows_are_told(tmp_path: Path) -> None:
     root = scans(tmp_path / "scans", WindowCenter=2000, WindowWidth=4000)
-    assert not any("window" in one for one in understood(DataConfig(name=str(root))).warnings)
+    assert not any("window" in one for one in remarks_on(understood(DataConfig(name=str(root)))))
     write(root / "north" / "ill" / "0.dcm", RAMP, WindowCenter=100, WindowWidth=50)
-    told = " ".join(understood(DataConfig(name=str(root))).warnings)
+    told = " ".join(remarks_on(understood(DataConfig(name=str(root)))))
     assert "2 different windows" in told and "data.window=[0,4095]" in told
 
 

@@ -13,6 +13,7 @@ import equipoise as eq
 from equipoise.data import DataConfig, Federation, federate, from_image_folder
 from equipoise.data.arrays.image_folders import find_images
 from equipoise.data.check import understood
+from tests.helpers.reports import remarks_on
 from tests.helpers.terminal import QUICK, Terminal
 
 
@@ -47,7 +48,7 @@ def test_folders_of_classes_are_one_pool(root: Path) -> None:
     found = understood(DataConfig(name=str(root), clients=4))
     (layout,) = found.files.values()
     assert "FOLDER/CLASS/*" in layout and "one pool" in layout and "4 clients" in layout
-    assert not found.warnings
+    assert not remarks_on(found)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ def test_files_that_are_not_read_are_counted(root: Path) -> None:
         for name in ("notes.txt", "scan.nii", "IM0001", ".DS_Store", "._0.png", "Thumbs.db"):
             (root / site / "cat" / name).write_text("no image")
     shutil.copy(root / "york" / "cat" / "0.png", root / "example.png")
-    told = " ".join(understood(DataConfig(name=str(root))).warnings)
+    told = " ".join(remarks_on(understood(DataConfig(name=str(root)))))
     assert "6 files of" in told and ".txt (2)" in told and "no ending (2)" in told
     assert "1 image outside the layout is not read, such as example.png" in told
     assert len(from_image_folder(root).x) == 24
@@ -172,7 +173,7 @@ def test_test_images_that_are_trained_on_and_classes_that_are_not_are_told(root:
     put(root, "test/cat")
     put(root, "test/dog")
     shutil.copy(root / "train" / "cat" / "3.png", root / "test" / "cat" / "copy.png")
-    told = " ".join(understood(DataConfig(name=str(root))).warnings)
+    told = " ".join(remarks_on(understood(DataConfig(name=str(root)))))
     assert "1 test image equals a training image, such as test/cat/copy.png and train/cat/3.png" in told  # fmt: skip
     assert "no training image has the class 'dog'" in told
 
@@ -180,7 +181,7 @@ def test_test_images_that_are_trained_on_and_classes_that_are_not_are_told(root:
 def test_folders_that_are_probably_no_sites_are_told(root: Path) -> None:
     for one in ("ill/patient1", "ill/patient2", "well/patient3"):
         put(root, one)
-    told = " ".join(understood(DataConfig(name=str(root))).warnings)
+    told = " ".join(remarks_on(understood(DataConfig(name=str(root)))))
     assert "no class is found at two sites" in told and "FOLDER/CLASS/*" in told
 
 

@@ -13,6 +13,7 @@ from PIL import Image
 from equipoise.data import DataConfig, federate, from_image_folder, inputs_from
 from equipoise.data.arrays.images import read_header, read_image, read_images
 from equipoise.data.check import DataReport, understood
+from tests.helpers.reports import remarks_on
 from tests.helpers.terminal import Terminal
 
 RAMP = np.linspace(0, 1, 20, dtype=np.float32).reshape(4, 5)
@@ -90,9 +91,9 @@ def test_pixels_without_a_known_range_are_refused_by_check_and_run(
 
 def test_pixels_outside_the_window_are_counted(tmp_path: Path) -> None:
     path = folder(tmp_path, (RAMP * 4095).astype(np.uint16))
-    (told,) = [one for one in look(path, window=(0, 4095)).warnings if "window" in one]
+    (told,) = [one for one in remarks_on(look(path, window=(0, 4095))) if "window" in one]
     assert "clipped" not in told
-    (told,) = [one for one in look(path, window=(0, 3000)).warnings if "window" in one]
+    (told,) = [one for one in remarks_on(look(path, window=(0, 3000))) if "window" in one]
     assert "0..3000" in told and "% of them lie outside and are clipped" in told
     notes = federate(DataConfig(name=str(path), window=(0, 3000)), 1).metadata["notes"]
     assert told in notes, "the run keeps it"
@@ -184,7 +185,7 @@ def test_transparent_pixels_are_white_and_counted(tmp_path: Path) -> None:
     assert read_image(save(tmp_path / "d.png", opaque)).max() == 9
     path = folder(tmp_path, hidden)
     save(path / "a" / "x" / "5.png", opaque)
-    assert any(one.startswith("4 images have transparent") for one in look(path).warnings)
+    assert any(one.startswith("4 images have transparent") for one in remarks_on(look(path)))
 
 
 def test_of_several_images_in_a_file_the_first_is_read(tmp_path: Path) -> None:
@@ -194,7 +195,7 @@ def test_of_several_images_in_a_file_the_first_is_read(tmp_path: Path) -> None:
         file = path / "a" / "x" / f"several{ending}"
         save(file, images[0], save_all=True, append_images=images[1:], lossless=True)
         assert abs(int(read_image(file, channels=1).max()) - 10) < 2
-    (told,) = [one for one in look(path).warnings if "several images" in one]
+    (told,) = [one for one in remarks_on(look(path)) if "several images" in one]
     assert told.startswith("4 files hold") and "with 3" in told
 
 
@@ -213,14 +214,14 @@ def test_colours_of_sixteen_bits_are_told(tmp_path: Path) -> None:
     path = folder(tmp_path, Image.new("RGB", (4, 4)))
     (path / "a" / "x" / "deep.png").write_bytes(png(2, 3, 40_000))
     assert read_image(path / "a" / "x" / "deep.png").max() == 40_000 // 256
-    assert any("1 image has colours of 16 bits" in one for one in look(path).warnings)
+    assert any("1 image has colours of 16 bits" in one for one in remarks_on(look(path)))
 
 
 def test_sites_with_different_kinds_of_pixels_are_told(tmp_path: Path) -> None:
     path = folder(tmp_path, (RAMP * 255).astype(np.uint8))
     for file in (path / "b").glob("*/*"):
         save(file, (RAMP * 65535).astype(np.uint16))
-    (told,) = [one for one in look(path).warnings if "different kinds" in one]
+    (told,) = [one for one in remarks_on(look(path)) if "different kinds" in one]
     assert "2 8-bit, 2 16-bit" in told and "a: 8-bit, b: 16-bit" in told
 
 

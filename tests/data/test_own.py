@@ -19,6 +19,7 @@ from equipoise.data import (
     inputs_from,
 )
 from equipoise.data.check import understood
+from tests.helpers.reports import remarks_on
 
 
 def test_labels_decide_the_task() -> None:
@@ -137,7 +138,7 @@ def test_pictures_of_different_sizes_are_read_at_one_and_grey_ones_become_colour
     assert any(
         "2 different sizes, such as 6x6, 7x9 (height x width): they are read at 64x64; data.image_size="
         in w
-        for w in found.warnings
+        for w in remarks_on(found)
     )
     assert federate(DataConfig(name=str(pictures)), 1).task.shape == (3, 64, 64)
 
@@ -148,7 +149,7 @@ def test_large_pictures_are_made_small_unless_told(pictures: Path) -> None:
     assert federate(DataConfig(name=str(pictures)), 1).task.shape == (3, 64, 64)
     assert federate(DataConfig(name=str(pictures), image_size=150), 1).task.shape == (3, 150, 150)
     assert "images are large, 150x200" in " ".join(
-        understood(DataConfig(name=str(pictures))).warnings
+        remarks_on(understood(DataConfig(name=str(pictures))))
     )
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
 
+from equipoise.data import DataConfig
+from equipoise.data.check import understood
 from equipoise.data.tables.csv_files import (
     Dialect,
     _every_second_is_zero,
@@ -193,6 +199,64 @@ def test_a_quotation_mark_that_is_never_closed_is_refused_with_its_row(tmp_path:
     (tmp_path / "a.csv").write_text('a,b\n1,2\n3,"' + "x" * 140_000)
     with pytest.raises(
         ValueError,
-        match=r"a\.csv, after row 2: field larger than field limit .*; is a quotation mark open",
+        match=r"a\.csv, line 3: field larger than field limit .*; is a quotation mark open",
     ):
         read_csv(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (["E10", "E11"], "U"),
+        (["-", "+"], "U"),
+        (["-", "1,5"], "U"),
+        (["E10", "1,5"], "U"),
+        (["1E10", "1,5"], "f"),
+        (["1_0", "2"], "U"),
+        (["٣", "2"], "U"),
+        ([",5", "1,5"], "f"),
+    ],
+)
+def test_codes_are_text_and_need_a_digit_to_be_numbers(
+    tmp_path: Path, cells: list[str], kind: str
+) -> None:
+    rows = "".join(f"{cell};{i},5\n" for i, cell in enumerate(cells))
+    (tmp_path / "a.csv").write_text(f"c;n\n{rows}")
+    table, dialect = read_csv(tmp_path / "a.csv")
+    assert table["c"].dtype.kind == kind and table["n"].tolist() == [0.5, 1.5]
+    assert dialect.decimal_commas == (("c", "n") if kind == "f" else ("n",))
+    if kind == "U":
+        assert table["c"].tolist() == cells
+
+
+def test_errors_name_the_line_of_the_file_and_not_the_row(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('a,b\n"two\nlines",1\n\n2,3,4\n')
+    with pytest.raises(ValueError, match=r"a\.csv, line 5: expected 2 cells, got 3: '2,3,4'"):
+        read_csv(tmp_path / "a.csv")
+
+
+def test_reading_takes_time_in_proportion_to_the_columns(tmp_path: Path) -> None:
+    """Work is counted in lines of Python that run, which does not depend on the machine."""
+    counts = []
+    for columns in (200, 400):
+        names = ";".join(f"c{i}" for i in range(columns))
+        (tmp_path / "a.csv").write_text(f"{names};label\n" + ("1,5;" * columns + "0\n") * 2)
+        counts.append(_lines_run(lambda: understood(DataConfig(name=str(tmp_path)))))
+    assert counts[1] < 2.2 * counts[0]
+
+
+def _lines_run(work: Callable[[], object]) -> int:
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+        nonlocal count
+        count += event == "line"
+        return trace if "equipoise" in frame.f_code.co_filename else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count

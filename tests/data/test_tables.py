@@ -329,7 +329,7 @@ def test_npz_sites_with_pictures(tmp_path: Path) -> None:
     [
         ("a,label\n", "at least one row"),
         ("a,a,label\n1,2,3\n", "appear twice: a"),
-        ("a,label\n1,0\n2\n", "row 3: expected 2 cells, got 1"),
+        ("a,label\n1,0\n2\n", "a.csv, line 3: expected 2 cells, got 1"),
         (
             "a,label\n1,0\n2,\n",
             r"^1 row has no value in the label column .label. \(a\.csv, line 3\)",
@@ -435,7 +435,7 @@ def test_cells_as_numbers(cells: Any, column: dict[str, Any], coded_as: list[flo
 
 
 def test_text_in_a_column_of_numbers_is_shown() -> None:
-    with pytest.raises(ValueError, match="column c must hold numbers, found text such as 'high'"):
+    with pytest.raises(ValueError, match="column 'c': expected a number, got 'high'"):
         coded(np.array(["1", "", "high", "low"]), ColumnSchema(name="c", kind="number"))
 
 
@@ -529,7 +529,7 @@ def test_one_file_is_taken_apart_by_its_site_column(tmp_path: Path) -> None:
         ):
             read_sites(tmp_path / "all.csv", site)
     (tmp_path / "all.csv").write_text("site,x,y\nu,1,0\nNA,2,1\n")
-    with pytest.raises(ValueError, match="some rows name no site; every row needs its site"):
+    with pytest.raises(ValueError, match="some rows name no site, such as all.csv, line 3"):
         read_sites(tmp_path / "all.csv", "site")
     np.savez(tmp_path / "one.npz", x=np.arange(4.0).reshape(2, 2), y=np.arange(2))
     assert read_sites(tmp_path / "one.npz").arrays and dataset_of(

@@ -12,6 +12,7 @@ from PIL import Image
 from equipoise.data import Column, DataConfig, check, from_arrays
 from equipoise.data.check import DataReport, understood
 from equipoise.data.schema import Schema
+from tests.helpers.reports import remarks_on
 
 
 def look(folder: Path, files: dict[str, str], **settings: Any) -> DataReport:
@@ -28,7 +29,7 @@ def column(cells: list[str]) -> str:
 
 
 def said(found: DataReport, of: str) -> list[str]:
-    return [warning for warning in found.warnings if warning.startswith(of)]
+    return [warning for warning in remarks_on(found) if warning.startswith(of)]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_how_many_rows_a_site_would_be_tested_on(
         ("t", rows, tests),
     ]
     few = tests is not None and tests < 30
-    assert [one[:44] for one in found.warnings] == [
+    assert [one[:44] for one in remarks_on(found)] == [
         f"fewer than 30 test rows in s ({tests}), t ({tests}): differences"[:44]
     ] * few
 
@@ -61,13 +62,13 @@ def test_a_data_set_of_python_by_its_columns_and_notes() -> None:
         x, [0, 1, 0, 0], columns=["a", Column("b", ("u", "v"))], class_names=("no", "yes")
     )
     found = understood(DataConfig(normalise="pooled"), data)
-    assert (found.name, found.task, found.label, found.guessed, found.files, found.warnings) == (
+    assert (found.name, found.task, found.label, found.guessed, found.files, remarks_on(found)) == (
         "arrays",
         "classification",
         None,
         False,
         {},
-        (),
+        [],
     )
     assert [(one.name, one.kind, one.gaps, one.becomes) for one in found.columns] == [
         ("a", "number", 1, "1 input, scaled by mean and deviation of all clients; 1 more marks gaps"), ("b", "category", 0, "3 inputs: u, v, other"),
@@ -91,7 +92,7 @@ def test_a_data_set_of_python_by_its_columns_and_notes() -> None:
         DataConfig(), from_arrays(x, [0, 2, 0, 0], columns=["a", "b"], sites=["s", "s", "t", "t"])
     )
     assert [dict(site.classes) for site in unnamed.sites] == [{"0": 1, "2": 1}, {"0": 2}]
-    assert [warning for warning in unnamed.warnings if "fewer" not in warning] == []
+    assert [warning for warning in remarks_on(unnamed) if "fewer" not in warning] == []
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_sites_that_teach_nothing(sites: list[str], y: list[int], expected: list
     found = understood(
         DataConfig(), from_arrays(np.zeros((4, 1)), y, sites=sites, class_names=("no", "yes"))
     )
-    others = [warning for warning in found.warnings if "fewer than" not in warning]
+    others = [warning for warning in remarks_on(found) if "fewer than" not in warning]
     assert len(others) == len(expected) and all(
         one.startswith(start) for one, start in zip(others, expected, strict=True)
     )
@@ -126,8 +127,8 @@ def test_one_class_only_is_told_once_and_not_for_every_site() -> None:
         from_arrays(np.zeros((4, 1)), [0] * 4, sites=["s", "s", "t", "t"], class_names=("no",)),
     )
     assert (
-        len(found.warnings) == 1
-        and "all rows have the label 'no', so there is nothing to learn" in found.warnings[0]
+        len(remarks_on(found)) == 1
+        and "all rows have the label 'no', so there is nothing to learn" in remarks_on(found)[0]
     )
 
 
@@ -142,7 +143,7 @@ def test_of_many_names_five_are_shown(count: int, shown: str) -> None:
             np.zeros((2 * count, 1)), [0, 1] * count, sites=[f"s{k // 2}" for k in range(2 * count)]
         ),
     )
-    assert len(found.warnings) == 1 and shown in found.warnings[0]
+    assert len(remarks_on(found)) == 1 and shown in remarks_on(found)[0]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ def test_a_label_with_nearly_as_many_classes_as_rows(
     lines = [f"{i % 7}.5,k{i % classes}\n" for i in range(rows)]
     files = {"a.csv": "n,label\n" + "".join(lines[5:]), "b.csv": "n,label\n" + "".join(lines[:5])}
     expected = f"the label 'label' has {classes} classes for {rows} rows; choose another column with --label"
-    assert (expected in look(tmp_path, files).warnings) == warned
+    assert (expected in remarks_on(look(tmp_path, files))) == warned
 
 
 def test_columns_without_values_with_infinite_ones_and_with_one_strange_cell(
@@ -346,7 +347,7 @@ def test_sizes_of_images(
 ) -> None:
     found = understood(DataConfig(name=str(images(tmp_path, sizes)), partition="iid", **settings))
     assert found.schema == Schema(task="classification", classes=("k0", "k1"), shape=shape)
-    assert [one[: len(told)] for one in found.warnings] == [told] * bool(told)
+    assert [one[: len(told)] for one in remarks_on(found)] == [told] * bool(told)
     count = len(sizes)
     assert [(s.name, s.rows, s.test, dict(s.classes)) for s in found.sites] == [
         (w, count, None, {"k0": (count + 1) // 2, "k1": count // 2}) for w in "ew"

@@ -114,10 +114,10 @@ def _sentence(error: Exception) -> str | None:
         return f"the folder of a run is damaged ({shown(error)}); restore it from a copy, or run the experiment anew"
     if not _is_ours(error):
         return None
-    # A configuration with several mistakes has a line for each; any other line break came with somebody's name.
+    # A configuration or data with several mistakes have a line for each; any other line break came with somebody's name.
     lines = (
         str(error).split("\n")
-        if type(error).__name__ == "ConfigurationError"
+        if type(error).__name__ in ("ConfigurationError", "DataErrors")
         else [" ".join(str(error).split())]
     )
     return "\n".join(map(shown, lines))

@@ -15,6 +15,7 @@ from equipoise.callbacks import Callback, RunStart
 
 if TYPE_CHECKING:
     from equipoise.data.check import DataReport
+    from equipoise.data.config import DataConfig
     from equipoise.data.sets.download import Progress
     from equipoise.experiment import Experiment
 
@@ -117,6 +118,7 @@ def check(
 
     from equipoise.cli import output
     from equipoise.data.check import understood
+    from equipoise.data.tables.sites import DataErrors
     from equipoise.experiment import ConfigurationError, experiment, with_settings
 
     flags = {"data.name": path, "data.label": label, "data.site": site, "data.schema": schema}
@@ -128,18 +130,37 @@ def check(
         raise ConfigurationError(
             f"--set: expected settings of data such as data.task=regression, got {wrong[0]}"
         )
-    found = understood(experiment(with_settings({}, given)).data, every_pixel=True)
+    config = experiment(with_settings({}, given)).data
+    if save is not None and save.exists():
+        raise ConfigurationError(
+            f"--save: {save} is there already; choose another file or remove it"
+        )
+    found = understood(config, every_pixel=True)
     if as_json:
         typer.echo(json.dumps({**asdict(found), "schema": found.schema.plain()}, indent=2))
     else:
         show_understood(found, sys.stdout)
     if save is not None:
-        if save.exists():
-            raise ConfigurationError(
-                f"--save: {save} is there already; choose another file or remove it"
-            )
-        found.schema.save(save)
-        print(f"schema: {save}; edit it and give it back with --schema {save}", file=sys.stderr)
+        _save_schema(save, config, found)
+    if found.problems:
+        raise DataErrors(found.problems)
+
+
+def _save_schema(file: Path, config: DataConfig, found: DataReport) -> None:
+    """Write the schema with the repairs that are certain, and those that are not as comments."""
+    from equipoise.data.check import repaired_by_findings
+
+    after = repaired_by_findings(config, found)
+    after.schema.save(file, after.findings)
+    guesses = sum(1 for finding in after.findings if finding.repair and not finding.certain)
+    proposed = f" ({guesses} proposed {_plural('repair', guesses)} in it as comments)" * bool(
+        guesses
+    )
+    mended = "; with it these data can be read" * bool(found.problems and not after.problems)
+    print(
+        f"schema: {file}{proposed}{mended}; edit it and give it back with --schema {file}",
+        file=sys.stderr,
+    )
 
 
 @app.command()
@@ -196,6 +217,7 @@ def show_understood(found: DataReport, stream: TextIO, most: int = 60) -> None:
     from rich.table import Table
 
     from equipoise.cli.output import as_text
+    from equipoise.data.summary_text import remarks
 
     console = Console(file=stream, width=None if stream.isatty() else 160, highlight=False)
 
@@ -254,8 +276,10 @@ def show_understood(found: DataReport, stream: TextIO, most: int = 60) -> None:
                 f"read as {how}: {', '.join(file for file, one in found.files.items() if one == how)}"
             )
         )
-    for warning in found.warnings:
-        console.print(as_text(f"warning: {warning}"))
+    for line in remarks(found):
+        console.print(as_text(line))
+    if any(finding.repair for finding in found.findings):
+        console.print("equipoise data check --save schema.yaml writes the proposed repairs")
 
 
 class ShowData(Callback):
@@ -274,12 +298,15 @@ def before_training(wanted: Experiment) -> None:
     from equipoise.data.check import understood
     from equipoise.data.pipeline import is_own
     from equipoise.data.summary_text import model_in_words
+    from equipoise.data.tables.sites import DataErrors
     from equipoise.models.registry import AUTO, chosen
 
     data, shape = wanted.data, None
     if is_own(data):
         found = understood(data)
         show_understood(found, sys.stderr, most=30)
+        if found.problems:
+            raise DataErrors(found.problems)
         shape = found.schema.shape
     elif data.name in sets.JOINED or "+" in data.name:
         shape = (3, 32, 32)  # what domains are brought to

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -97,7 +96,7 @@ def plan(wanted: Experiment) -> None:
     try_precision(wanted)
     bench, _ = prepare(wanted, roster.task, roster.ids)
     check_main(wanted.evaluation, federation)
-    print(yaml.safe_dump(wanted.model_dump(mode="json"), sort_keys=False), end="")
+    print(safe_yaml.dumped(wanted.model_dump(mode="json")), end="")
     sizes = list(roster.sizes["train"].values())
     parameters = {name: bench.initial(name).count() for name in bench.architectures}
     asked = wanted.participation.size(len(roster.ids))

@@ -19,9 +19,26 @@ from equipoise.data.findings import Finding
 from equipoise.data.patients.records import is_patients
 from equipoise.data.pipeline import is_image_folder, is_own, load
 from equipoise.data.schema import INPUTS, ColumnSchema, Schema
-from equipoise.data.tables.csv_files import cells_as_text, column_of, is_missing
-from equipoise.data.tables.schema_inference import is_date, schema_of, with_schema
-from equipoise.data.tables.sites import LARGEST, Sites, dataset_of, read_sites
+from equipoise.data.tables.csv_files import cells_as_text, column_of, is_missing, numbers_if_all
+from equipoise.data.tables.repairs import Table
+from equipoise.data.tables.schema_inference import (
+    decided,
+    is_date,
+    refuse_repairs,
+    schema_of,
+    with_schema,
+)
+from equipoise.data.tables.sites import (
+    LABELS,
+    LARGEST,
+    DataErrors,
+    Sites,
+    as_counted,
+    dataset_of,
+    joined_cells,
+    label_name,
+    read_sites,
+)
 from equipoise.data.tables.table_findings import find_in_tables
 from equipoise.validation.names import quoted
 
@@ -63,6 +80,8 @@ class DataReport:
     files: Mapping[str, str]  # file -> separator, encoding, decimal commas; of images the layout
     warnings: tuple[str, ...]
     schema: Schema
+    findings: tuple[Finding, ...] = ()
+    problems: tuple[str, ...] = ()  # why a run on these data would be refused
 
 
 def understood(
@@ -85,72 +104,154 @@ def understood(
         return _of_dataset(with_schema(load(config).as_task(config.task), config.schema), config)
     if is_image_folder(path):
         return _of_images(path, config, every_pixel)
-    sites = read_sites(path, config.site)
-    findings = _findings(sites, config)
+    names = (*([config.label] if config.label else []), *config.categorical)
+    sites = read_sites(path, config.site, config.schema, names)
     try:
         dataset = dataset_of(sites, config.label, config.categorical, config.task, config.schema)
     except ValueError as error:
-        others = [one.message for one in findings if one.message != str(error)]
-        raise ValueError("\n".join([str(error), *(f"warning: {one}" for one in others)])) from None
+        problems = error.problems if isinstance(error, DataErrors) else (str(error),)
+        return _incomplete(sites, config, problems)
     if sites.arrays:
         return _of_dataset(with_schema(dataset, config.schema), config)
-    assert dataset.schema is not None
-    schema, first = dataset.schema, next(iter(sites.tables.values()))
-    label = config.label or schema.label
-    assert label is not None  # of a table the schema always tells it
+    assert dataset.schema is not None and dataset.schema.label is not None
+    return _of_tables(sites, dataset.schema, _sites(dataset, config), config)
+
+
+def repaired_by_findings(config: DataConfig, report: DataReport) -> DataReport:
+    """Return how the data are read with the certain repairs of their findings.
+
+    Args:
+        config: The data.
+        report: How they are read without.
+    """
+    schema = config.schema or Schema()
+    certain = [finding.repair for finding in report.findings if finding.certain and finding.repair]
+    for fragment in certain:
+        schema = schema.with_repairs(fragment)
+    if not certain:
+        return report
+    return understood(config.model_copy(update={"schema": schema}))
+
+
+def _of_tables(
+    sites: Sites, schema: Schema, described: tuple[Site, ...], config: DataConfig
+) -> DataReport:
+    """Tables that can be read as one."""
+    label = schema.label
+    assert label is not None
     guessed = config.label is None and (config.schema is None or config.schema.label is None)
-    found = _sites(dataset, config)
+    rows = sum(site.rows for site in described)
     warnings = [
-        *(finding.message for finding in findings),
-        *_of_columns(sites, schema, config.schema is None),
-        *_of_labels(label, schema.classes, len(dataset.x)),
-        *_of_sites(found, dataset.task.class_names, config),
-        *(
-            f"{file}: numbers of {_some(one.decimal_commas)} have decimal commas, those of {_some(one.points_beside)} points, which were read as decimal points; write them alike"
-            for file, one in sites.dialects.items()
-            if one.points_beside
-        ),
+        *_of_columns(sites, schema, config.schema is None or not config.schema.columns),
+        *_of_labels(label, schema.classes, rows),
+        *_of_sites(described, schema.classes, config),
+        *_of_dialects(sites),
     ]
-    columns: list[ColumnSchema | str] = [
-        *schema.columns,
-        *(
-            name
-            for name in first
-            if name != label and name not in {column.name for column in schema.columns}
-        ),
-    ]
-    seen = [
-        _seen(
-            column,
-            [table[_name(column)] for table in sites.tables.values() if _name(column) in table],
-            config,
-        )
-        for column in columns
-    ]
-    files = {file: str(one) for file, one in sites.dialects.items()}
     return DataReport(
-        dataset.name,
-        dataset.task.kind,
+        sites.path.stem,
+        "classification" if schema.classes else "regression",
         label,
         guessed,
-        found,
-        tuple(seen),
-        files,
+        described,
+        _columns(sites, schema, config),
+        {file: str(one) for file, one in sites.dialects.items()},
         tuple(warnings),
         schema,
+        _findings(sites, config),
     )
 
 
-def _findings(sites: Sites, config: DataConfig) -> list[Finding]:
-    """What looks wrong in the tables; columns of a given schema were decided by a person."""
+def _incomplete(sites: Sites, config: DataConfig, problems: Sequence[str]) -> DataReport:
+    """Tables that a run would refuse: all that can be told of them, and why."""
+    given = config.schema or Schema()
+    task = config.task or given.predicts
+    names = _common_columns(sites)
+    label = next((n for n in (label_name(sites, config.label, given), *LABELS) if n in names), None)
+    tables = {site: {name: table[name] for name in names} for site, table in sites.tables.items()}
+    tables = as_counted(tables, label, task, given)
+    owners = [site for site, table in sites.tables.items() for _ in range(_rows(table))]
+    kinds = {column.name: column.kind for column in given.columns}
+    joined = {
+        name: joined_cells([table[name] for table in tables.values()])
+        for name in names
+        if not kinds or name in kinds or name == label
+    }
+    found = decided(joined, owners, label, kinds, task)
+    return DataReport(
+        sites.path.stem,
+        task or found.predicts or "unknown task",
+        label,
+        config.label is None and given.label is None,
+        tuple(
+            _site_of_table(site, _rows(table), tables[site].get(label or ""), found, config)
+            for site, table in sites.tables.items()
+        ),
+        _columns(sites, found, config),
+        {file: str(one) for file, one in sites.dialects.items()},
+        tuple(_of_dialects(sites)),
+        # Kinds and classes may change with the repair: they are decided when all can be read.
+        given if given.label or label is None else given.model_copy(update={"label": label}),
+        _findings(sites, config),
+        tuple(problems),
+    )
+
+
+def _common_columns(sites: Sites) -> list[str]:
+    """The columns that all sites have, with one cell per row."""
+    tables = list(sites.tables.values())
+    return [
+        name
+        for name in tables[0]
+        if all(name in table and table[name].ndim == 1 for table in tables)
+    ]
+
+
+def _findings(sites: Sites, config: DataConfig) -> tuple[Finding, ...]:
+    """Everything that looks wrong in the tables; a person decided on columns of a given schema."""
     schema = config.schema or Schema()
     decided = {column.name for column in schema.columns} | set(config.categorical)
-    task = config.task or schema.predicts
-    return find_in_tables(sites, config.label or schema.label, task, decided)
+    label = label_name(sites, config.label, schema)
+    used = {column.name for column in schema.inputs} | ({label} if label else set(LABELS))
+    found = find_in_tables(sites, label, config.task or schema.predicts, decided)
+    if schema.columns:  # of columns that are left out nothing is said
+        found = [one for one in found if one.column is None or one.column in used]
+    return (*sites.findings, *found)
 
 
-def _name(column: ColumnSchema | str) -> str:
-    return column if isinstance(column, str) else column.name
+def _rows(table: Table) -> int:
+    return len(next(iter(table.values()))) if table else 0
+
+
+def _site_of_table(
+    name: str, rows: int, labels: np.ndarray | None, schema: Schema, config: DataConfig
+) -> Site:
+    if labels is None or not schema.classes:
+        return Site(name, rows, _tests(rows, config))
+    counts = Counter(map(str, cells_as_text(labels)))
+    classes = {one: counts[one] for one in schema.classes if counts[one]}
+    return Site(name, rows, _tests(rows, config), classes)
+
+
+def _of_dialects(sites: Sites) -> list[str]:
+    return [
+        f"{file}: numbers of {_some(one.decimal_commas)} have decimal commas, those of {_some(one.points_beside)} points, which were read as decimal points; write them alike"
+        for file, one in sites.dialects.items()
+        if one.points_beside
+    ]
+
+
+def _columns(sites: Sites, schema: Schema, config: DataConfig) -> tuple[ColumnReport, ...]:
+    """The columns of the schema, then those of the files that it does not list."""
+    listed = {column.name for column in schema.columns} | {schema.label}
+    every = dict.fromkeys(name for table in sites.tables.values() for name in table)
+    columns: list[ColumnSchema | str] = [*schema.columns]
+    columns += [name for name in every if name not in listed]
+    found = []
+    for column in columns:
+        name = column if isinstance(column, str) else column.name
+        parts = [table[name] for table in sites.tables.values() if name in table]
+        found.append(_seen(column, parts, config))
+    return tuple(found)
 
 
 def _of_dataset(dataset: Dataset, config: DataConfig) -> DataReport:
@@ -168,24 +269,28 @@ def _of_dataset(dataset: Dataset, config: DataConfig) -> DataReport:
     )
 
 
-def _similar_classes(counts: Mapping[str, int]) -> list[str]:
-    """Warn of folders of classes whose names differ in case, blanks or signs only."""
+def _similar_classes(counts: Mapping[str, int]) -> list[Finding]:
+    """Findings on folders of classes whose names differ in case, blanks or signs only."""
     groups: dict[str, list[str]] = {}
     for name in sorted(counts):
         groups.setdefault(re.sub(r"[\W_]+", "", name.casefold()) or name, []).append(name)
-    warnings = []
+    found = []
     for group in groups.values():
         if len(group) > 1:
             shown = " and ".join(f"{quoted(name)} ({counts[name]:,} images)" for name in group)
-            warnings.append(
-                f"the classes {shown} are nearly equal but count as different; "
-                "give their folders the same name if they are one class"
+            found.append(
+                Finding(
+                    f"the classes {shown} are nearly equal but count as different; "
+                    "give their folders the same name if they are one class"
+                )
             )
-    return warnings
+    return found
 
 
 def _of_images(path: Path, config: DataConfig, every_pixel: bool) -> DataReport:
     """A folder of images, by its names, by its files' headers, and by pixels that are doubtful."""
+    if config.schema is not None:
+        refuse_repairs(config.schema, path.name)
     folder = find_images(path)
     headers = read_headers(folder.files)
     findings = findings_about(folder, headers, config.window, every_pixel)
@@ -195,12 +300,8 @@ def _of_images(path: Path, config: DataConfig, every_pixel: bool) -> DataReport:
     sizes = sorted({header.shape[1:] for header in headers})
     size = common_size(sizes, config.image_size) or sizes[0]
     check_memory((len(headers), channels, *size))
-    counts = Counter(folder.labels)
-    warnings = [
-        *(finding.message for finding in findings),
-        *_similar_classes(counts),
-        *(_of_sites(sites, classes, config) if folder.sites else _of_pool(sites[0], classes)),
-    ]
+    findings = [*findings, *_similar_classes(Counter(folder.labels))]
+    warnings = _of_sites(sites, classes, config) if folder.sites else _of_pool(sites[0], classes)
     if sizes != [size] and config.image_size is None:
         shown = ", ".join(f"{height}x{width}" for height, width in sizes[:_NAMED])
         have = (
@@ -224,6 +325,7 @@ def _of_images(path: Path, config: DataConfig, every_pixel: bool) -> DataReport:
         {path.name: _layout_in_words(folder, config)},
         tuple(warnings),
         schema,
+        tuple(findings),
     )
 
 
@@ -353,7 +455,11 @@ def _of_columns(sites: Sites, schema: Schema, guessed: bool) -> list[str]:
     found = []
     for column in schema.columns:
         name = quoted(column.name)
-        parts = [table[column.name] for table in sites.tables.values() if column.name in table]
+        parts = [
+            numbers_if_all(table[column.name])
+            for table in sites.tables.values()
+            if column.name in table
+        ]
         texts = [
             cell
             for part in parts

@@ -6,7 +6,6 @@ import warnings
 from typing import Any, Literal
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     field_serializer,
@@ -22,6 +21,7 @@ from equipoise.data.sets.synthetic import Synthetic
 from equipoise.validation.imports import permission
 from equipoise.validation.names import did_you_mean, is_unicode, quoted
 from equipoise.validation.registry import plain_function
+from equipoise.validation.settings import Settings
 
 # The name that the key has in a file is one that pydantic once used for something else.
 warnings.filterwarnings(
@@ -29,7 +29,7 @@ warnings.filterwarnings(
 )
 
 
-class DataConfig(BaseModel):
+class DataConfig(Settings):
     """Which data, dealt how, split how, prepared how."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -21,9 +21,11 @@ from equipoise.data.federation import Federation, Parts
 from equipoise.data.patients import histories
 from equipoise.data.patients.codes import PANCREATIC_CANCER, LabelRule, read_rule
 from equipoise.data.patients.records import Records, read_patients
-from equipoise.data.schema import ColumnSchema, Kind
+from equipoise.data.schema import ColumnSchema, Kind, Schema, schema_from
 from equipoise.data.tables import encoding
+from equipoise.data.tables.repairs import Table, repair_cells
 from equipoise.data.tables.schema_inference import schema_of
+from equipoise.data.tables.sites import Origin, coded, origin_of, read_new_rows
 
 
 def prepared(
@@ -192,11 +194,12 @@ def inputs_from(
 ) -> Tensor:
     """New data as model inputs, by the recipe of a run.
 
-    Tables: a CSV, Parquet or NPZ file, or an array with the recipe's columns in order. Images: a file, a folder of files, an
-    NPZ file with `x`, or an array. `client` says whose statistics scale a table.
+    Tables: a CSV, Parquet or NPZ file, or an array with the recipe's columns in order; the repairs of the run's schema are
+    applied to them. Images: a file, a folder of files, an NPZ file with `x`, or an array. `client` says whose statistics scale a
+    table and, where clients are sites, whose repairs it needs.
     """
     if recipe["kind"] == "table":
-        return torch.from_numpy(encoding.apply(_coded(data, recipe), recipe, client))
+        return torch.from_numpy(encoding.apply(_coded(data, recipe, client), recipe, client))
     if recipe["kind"] == "histories":
         return _of_patients(data, recipe)
     values = _values(Path(data) if isinstance(data, str) else data, recipe)
@@ -235,25 +238,47 @@ def _of_patients(data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any])
     return torch.from_numpy(histories.apply(values, recipe))
 
 
-def _coded(data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any]) -> np.ndarray:
-    from equipoise.data.tables.sites import coded, read_table
-
+def _coded(
+    data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any], client: str | None
+) -> np.ndarray:
+    """The columns of a recipe as numbers, repaired as in training."""
+    table, origin = _new_table(data, recipe, client)
     names = [c["name"] for c in recipe["columns"]]
+    missing = [name for name in names if name not in table]
+    if missing:
+        raise ValueError(
+            f"{data} lacks the columns {', '.join(missing)}; the model needs {', '.join(names)}"
+        )
+    columns = [_column(described) for described in recipe["columns"]]
+    return np.stack([coded(table[one.name], one, origin.of_row) for one in columns], axis=1)
+
+
+def _new_table(
+    data: Path | str | np.ndarray | Tensor, recipe: dict[str, Any], client: str | None
+) -> tuple[Table, Origin]:
+    """New rows with the names and repairs of the run's schema, and where they come from."""
+    names = [c["name"] for c in recipe["columns"]]
+    schema = schema_from(recipe.get("schema")) or Schema()  # an older run has none
+    is_site = client in recipe["clients"] and schema.sites.keys() <= recipe["clients"].keys()
+    if schema.sites and client not in schema.sites and not is_site:
+        logging.getLogger("equipoise").warning(
+            "the schema of this run has repairs of its own for %s, and these rows are read without "
+            "them; name the site with --client (in Python client=) if they are from there",
+            ", ".join(schema.sites),
+        )
     if isinstance(data, (str, Path)):
-        table = read_table(Path(data))
-        missing = [name for name in names if name not in table]
-        if missing:
-            raise ValueError(
-                f"{data} lacks the columns {', '.join(missing)}; the model needs {', '.join(names)}"
-            )
-    else:
-        values = np.asarray(data)
-        if values.ndim != 2 or values.shape[1] != len(names):
-            raise ValueError(
-                f"expected {len(names)} columns ({', '.join(names)}), got an array of shape {values.shape}"
-            )
-        table = {name: values[:, j] for j, name in enumerate(names)}
-    return np.stack([coded(table[c["name"]], _column(c)) for c in recipe["columns"]], axis=1)
+        return read_new_rows(Path(data), schema, names, client)
+    values = np.asarray(data)
+    if values.ndim != 2 or values.shape[1] != len(names):
+        raise ValueError(
+            f"expected {len(names)} columns ({', '.join(names)}), got an array of shape {values.shape}"
+        )
+    table = {name: values[:, j] for j, name in enumerate(names)}
+    repairs = schema.repairs_of(client)
+    origin = origin_of("array", table)
+    return repair_cells({"array": table}, {"array": repairs}, {"array": False}, True)[
+        "array"
+    ], origin
 
 
 def _column(described: dict[str, Any]) -> ColumnSchema:

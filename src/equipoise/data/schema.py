@@ -5,17 +5,26 @@ The schema is the only thing that is read from all rows. Everything that is lear
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from equipoise.data.findings import Finding
+from equipoise.data.schema_text import schema_text
 from equipoise.validation import safe_yaml
 from equipoise.validation.names import nearest, quoted
+from equipoise.validation.settings import Settings
 
 Kind = Literal["number", "category", "date", "text", "identifier"]
+REPAIRS = ("rename", "missing", "values", "factors")
 INPUTS = ("number", "category", "date")  # kinds that a network sees
 # Day before month where both fit: whoever shows the schema says so.
 DATES = (
@@ -24,7 +33,7 @@ DATES = (
 )  # fmt: skip
 
 
-class _Section(BaseModel):
+class _Section(Settings):
     # A category or class that looks like a number is a name here all the same.
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True
@@ -32,7 +41,10 @@ class _Section(BaseModel):
 
 
 class ColumnSchema(_Section):
-    """One column of a table. Texts and identifiers are left out; give them another kind to use them."""
+    """One column of a table. Texts and identifiers are left out; give them another kind to use them.
+
+    Categories, formats and gaps that are not given are taken from the cells.
+    """
 
     name: str
     kind: Kind
@@ -40,24 +52,18 @@ class ColumnSchema(_Section):
         (), description="of a category; every other value counts as `other`"
     )
     formats: tuple[str, ...] = Field((), description="of a date, as in %d.%m.%Y")
-    gaps: bool = Field(False, description="whether cells may be empty: a further input marks them")
+    gaps: bool | None = Field(
+        None, description="whether cells may be empty: a further input marks them"
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> ColumnSchema:
-        wrong = [
-            name
-            for name, kind in (("categories", "category"), ("formats", "date"))
-            if bool(getattr(self, name)) != (self.kind == kind)
-        ]
-        if wrong:
-            needs = (
-                f"a {self.kind} with {wrong[0]}"
-                if not getattr(self, wrong[0])
-                else f"no {wrong[0]} for a {self.kind}"
-            )
-            raise ValueError(
-                f"column {quoted(self.name)}: expected {needs}, got {quoted(getattr(self, wrong[0]))}"
-            )
+        for name, kind in (("categories", "category"), ("formats", "date")):
+            value = getattr(self, name)
+            if value and self.kind != kind:
+                raise ValueError(
+                    f"column {quoted(self.name)}: expected no {name} for a {self.kind}, got {quoted(value)}"
+                )
         unknown = [form for form in self.formats if form not in DATES]
         if unknown:
             raise ValueError(
@@ -70,8 +76,48 @@ class ColumnSchema(_Section):
         return self
 
 
-class Schema(_Section):
-    """What all sites agree on before anything is trained."""
+class Repairs(_Section):
+    """Changes to the tables as they are read, in this order: rename, missing, values, factors."""
+
+    rename: dict[str, str] = Field({}, description="column in the files: name in the schema")
+    missing: dict[str, tuple[str, ...]] = Field(
+        {}, description="per column: cells that are gaps, besides empty ones"
+    )
+    values: dict[str, dict[str, str]] = Field({}, description="per column: cell text: value")
+    factors: dict[str, float] = Field({}, description="per column: what numbers are multiplied by")
+
+    @field_validator("values", mode="before")
+    @classmethod
+    def _empty_is_a_gap(cls, values: Any) -> Any:
+        """`unknown: null` and `unknown:` mean that the cell becomes a gap."""
+        if not isinstance(values, Mapping):
+            return values
+        return {
+            column: {cell: "" if value is None else value for cell, value in mapping.items()}
+            if isinstance(mapping, Mapping)
+            else mapping
+            for column, mapping in values.items()
+        }
+
+    @field_validator("factors")
+    @classmethod
+    def _no_zero(cls, factors: dict[str, float]) -> dict[str, float]:
+        for column, factor in factors.items():
+            if factor == 0:
+                raise ValueError(
+                    f"expected factors other than 0, got {quoted(column)}: 0; "
+                    "leave the column out of `columns` if it is not wanted"
+                )
+        return factors
+
+    @property
+    def repairs(self) -> dict[str, Any]:
+        """The repairs that are given, by key."""
+        return {name: value for name in REPAIRS if (value := getattr(self, name))}
+
+
+class Schema(Repairs):
+    """What all sites agree on before anything is trained, and how their files are brought to it."""
 
     label: str | None = Field(None, description="the label column of a table")
     task: Literal["classification", "regression"] | None = None
@@ -88,6 +134,9 @@ class Schema(_Section):
         None,
         gt=0,
         description="of a number that is predicted; none: the deviation of all training rows",
+    )
+    sites: dict[str, Repairs] = Field(
+        {}, description="repairs of one site, by its name; they win over the general ones"
     )
 
     @model_validator(mode="after")
@@ -127,14 +176,58 @@ class Schema(_Section):
         """The columns that a network sees."""
         return tuple(column for column in self.columns if column.kind in INPUTS)
 
-    def plain(self) -> dict[str, Any]:
-        """As plain data, without what says nothing."""
-        return self.model_dump(mode="json", exclude_defaults=True)
+    @property
+    def all_repairs(self) -> dict[str, Any]:
+        """The general repairs and those of single sites, by key."""
+        own = {site: found for site, one in self.sites.items() if (found := one.repairs)}
+        return {**self.repairs, **({"sites": own} if own else {})}
 
-    def save(self, file: Path) -> None:
-        file.write_text(
-            yaml.safe_dump(self.plain(), sort_keys=False, allow_unicode=True), encoding="utf-8"
+    def repairs_of(self, site: str | None) -> Repairs:
+        """Return the repairs of one site.
+
+        Its own entry for a column replaces the general one; of `values`, its own entry for a cell.
+        """
+        own = self.sites.get(site, Repairs()) if site is not None else Repairs()
+        values = {name: dict(cells) for name, cells in self.values.items()}
+        for name, cells in own.values.items():
+            values[name] = {**values.get(name, {}), **cells}
+        return Repairs(
+            rename={**self.rename, **own.rename},
+            missing={**self.missing, **own.missing},
+            values=values,
+            factors={**self.factors, **own.factors},
         )
+
+    def with_repairs(self, fragment: Mapping[str, Any]) -> Schema:
+        """Return this schema with the repairs of a fragment added.
+
+        Args:
+            fragment: A mapping with the keys of a schema; columns are matched by their names.
+
+        Raises:
+            ValueError: The fragment has a key that a schema has not.
+        """
+        plain = self.plain()
+        columns = {column["name"]: column for column in plain.get("columns", [])}
+        for column in fragment.get("columns", []):
+            columns[column["name"]] = {**columns.get(column["name"], {}), **column}
+        rest = {key: value for key, value in fragment.items() if key != "columns"}
+        merged = _merged(plain, rest)
+        if columns:
+            merged["columns"] = list(columns.values())
+        result = schema_from(merged)
+        assert result is not None
+        return result
+
+    def plain(self) -> dict[str, Any]:
+        """Return the schema as plain data, without what says nothing."""
+        found = self.model_dump(mode="json", exclude_defaults=True)
+        last = [key for key in (*REPAIRS, "sites") if key in found]
+        return {key: found[key] for key in [*(k for k in found if k not in last), *last]}
+
+    def save(self, file: Path, findings: Sequence[Finding] = ()) -> None:
+        """Write the schema as YAML, with the repairs that findings propose as comments."""
+        file.write_text(schema_text(self.plain(), findings), encoding="utf-8")
 
 
 def schema_from(given: Any) -> Schema | None:
@@ -159,9 +252,10 @@ def schema_from(given: Any) -> Schema | None:
         wrong = error.errors()[0]
         place = ".".join(map(str, wrong["loc"]))
         if wrong["type"] == "extra_forbidden":
-            section = ColumnSchema if wrong["loc"][0] == "columns" else Schema
+            sections: dict[str, type[_Section]] = {"columns": ColumnSchema, "sites": Repairs}
+            section = sections.get(str(wrong["loc"][0]), Schema)
             raise nearest(
-                f"key of {where}", place.rpartition(".")[2], list(section.model_fields)
+                f"key of {where}", str(wrong["loc"][-1]), list(section.model_fields)
             ) from None
         raise ValueError(
             f"{where}: {place + ': ' if place else ''}{wrong['msg'].removeprefix('Value error, ')}"
@@ -169,6 +263,20 @@ def schema_from(given: Any) -> Schema | None:
         ) from None
     except TypeError:  # a key that is no text
         raise ValueError(f"{where}: expected text as keys, got {quoted(list(given)[:5])}") from None
+
+
+def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested mappings joined; lists are joined, too, and other values of the second win."""
+    result = dict(first)
+    for key, value in second.items():
+        old = result.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            result[key] = _merged(old, value)
+        elif isinstance(old, (list, tuple)) and isinstance(value, (list, tuple)):
+            result[key] = list(dict.fromkeys([*map(str, old), *map(str, value)]))
+        else:
+            result[key] = value
+    return result
 
 
 def _came(wrong: Any) -> str:

@@ -28,7 +28,21 @@ def in_words(found: DataReport) -> list[str]:
         )
     if found.schema.shape is not None:  # of image files, how their folders were understood
         lines += [f"read as {layout}" for layout in found.files.values()]
-    return [*lines, *(f"warning: {warning}" for warning in found.warnings)]
+    return [*lines, *remarks(found)]
+
+
+def remarks(found: DataReport) -> list[str]:
+    """Return the warnings and findings, one line each; a note needs no decision of a person.
+
+    Findings that are among the reasons for a refusal are left to it.
+    """
+    lines = [f"warning: {warning}" for warning in found.warnings]
+    for finding in found.findings:
+        if finding.message in found.problems:
+            continue
+        kind = "note" if finding.certain else "warning"
+        lines.append(f"{kind}: {finding.message}")
+    return lines
 
 
 def model_in_words(model: str, shape: tuple[int, ...]) -> str:

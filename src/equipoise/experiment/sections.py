@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     ValidationInfo,
@@ -17,9 +16,10 @@ from pydantic import (
 from equipoise.metrics.registry import REGISTRY, Metric, name_of, resolve
 from equipoise.validation.imports import permission
 from equipoise.validation.registry import import_name
+from equipoise.validation.settings import Settings
 
 
-class Section(BaseModel):
+class Section(Settings):
     model_config = ConfigDict(
         frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False
     )

@@ -18,6 +18,7 @@ from equipoise.validation.imports import OWN, Imports
 from equipoise.validation.names import UnknownName as UnknownName
 from equipoise.validation.names import nearest, quoted
 from equipoise.validation.registry import Registry
+from equipoise.validation.settings import refuse_boolean
 
 
 class _Files(Mapping[str, type[Method]]):
@@ -76,6 +77,10 @@ def make(name: str, parameters: Mapping[str, Any] | None = None, imports: Import
             raise nearest(f"parameter of {name}", given, fields)
     hints = get_type_hints(kind, include_extras=True)
     for given, value in parameters.items():
+        try:
+            refuse_boolean(value, hints[given])
+        except ValueError as error:
+            raise ValueError(f"method.{given}: {error}") from None
         try:
             parameters[given] = TypeAdapter(
                 hints[given], config=ConfigDict(allow_inf_nan=False)

@@ -14,7 +14,9 @@ from equipoise.data import inputs_from
 from equipoise.data.patients.histories import inputs_of
 from equipoise.data.preparation import new_images, new_patients
 from equipoise.data.samples import EVALUATION_BATCH
+from equipoise.data.schema import Schema, schema_from
 from equipoise.data.tables.csv_files import cells_as_text
+from equipoise.data.tables.repairs import rename_columns
 from equipoise.data.tables.sites import read_table, site_files
 from equipoise.models.mixture import Head
 from equipoise.models.network import Prepared
@@ -197,18 +199,16 @@ def _samples(
         files = new_images(data)
         names = [str(file.relative_to(data)) if data.is_dir() else file.name for file in files]
         return ["file"], [[name] for name in names], x
-    columns = _identifiers(data, recipe) if recipe["kind"] == "table" else {}
+    columns = _identifiers(data, recipe, client) if recipe["kind"] == "table" else {}
     cells = [values.tolist() for values in columns.values()]
     return ["sample", *columns], [list(row) for row in zip(range(len(x)), *cells, strict=True)], x
 
 
-def _identifiers(data: Path, recipe: dict[str, Any]) -> dict[str, np.ndarray]:
+def _identifiers(data: Path, recipe: dict[str, Any], client: str | None) -> dict[str, np.ndarray]:
     """Return the columns of a table that tell its rows apart, as text; those that it has."""
-    schema = recipe.get("schema") or {}  # runs of older versions have none
-    names = [
-        column["name"] for column in schema.get("columns", ()) if column.get("kind") == "identifier"
-    ]
+    schema = schema_from(recipe.get("schema")) or Schema()  # runs of older versions have none
+    names = [column.name for column in schema.columns if column.kind == "identifier"]
     if not names:
         return {}
-    table = read_table(data)
+    table = rename_columns(read_table(data), schema.repairs_of(client).rename, str(data))
     return {name: cells_as_text(table[name]) for name in names if name in table}

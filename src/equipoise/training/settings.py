@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import torch.nn.functional as F
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     field_serializer,
@@ -21,9 +20,10 @@ from equipoise.losses.registry import DEFAULT, LOSSES, REGISTRY, resolve, square
 from equipoise.task import Task
 from equipoise.validation.imports import permission
 from equipoise.validation.registry import import_name, plain_function
+from equipoise.validation.settings import Settings
 
 
-class Training(BaseModel):
+class Training(Settings):
     """Local training of one client in one round."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

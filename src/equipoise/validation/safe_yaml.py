@@ -1,8 +1,14 @@
-"""YAML of plain data, read with bounds: a file from a stranger must neither hang nor fill the memory."""
+"""YAML 1.2 of plain data, read with bounds: a file from a stranger must neither hang nor fill the memory.
+
+PyYAML follows YAML 1.1, in which `no` is false, 1:30 is 90, 010 is 8 and 1e3 is text. Here only
+true and false are booleans and numbers are those of YAML 1.2. Dates are text. A key that appears
+twice in one mapping is an error.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -62,10 +68,6 @@ def parsed(text: str, where: str) -> Any:
         raise Unreadable(f"{where} is not YAML: {error.problem or error.context}{line}") from None
     except yaml.YAMLError as error:
         raise Unreadable(f"{where} is not YAML: {' '.join(str(error).split())}") from None
-    except (KeyError, IndexError):  # a tag such as !!bool on a text that is none
-        raise Unreadable(
-            f"{where} is not YAML: a value does not fit the tag in front of it"
-        ) from None
 
 
 def _check_bounds(text: str, where: str) -> None:
@@ -106,24 +108,50 @@ def _check_bounds(text: str, where: str) -> None:
                 )
 
 
+_NULL = re.compile(r"(?:~|null|Null|NULL|)\Z")
+_BOOLEAN = re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z")
+_WHOLE_NUMBER = re.compile(r"(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)\Z")
+_FRACTION = re.compile(
+    r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z"
+)
+_RESOLVERS = (
+    ("tag:yaml.org,2002:null", _NULL, ["~", "n", "N", ""]),
+    ("tag:yaml.org,2002:bool", _BOOLEAN, list("tTfF")),
+    ("tag:yaml.org,2002:int", _WHOLE_NUMBER, list("-+0123456789")),
+    ("tag:yaml.org,2002:float", _FRACTION, list("-+.0123456789")),
+)
+
+
 class _Loader(_Base):  # type: ignore[misc]
     """Plain data only: no dates, sets or bytes, numbers of a sane size, keys that are text."""
 
     yaml_constructors = {
         tag: made for tag, made in _Base.yaml_constructors.items() if tag in _TAGS or tag is None
     }
-    yaml_implicit_resolvers = {
-        sign: [(tag, pattern) for tag, pattern in found if tag in _TAGS or tag.endswith(":merge")]
-        for sign, found in _Base.yaml_implicit_resolvers.items()
+    yaml_implicit_resolvers: dict[str, list[Any]] = {
+        "<": [(tag, pattern) for tag, pattern in _Base.yaml_implicit_resolvers["<"]]
     }
+
+    def get_single_node(self) -> Any:
+        node = super().get_single_node()
+        if node is not None:
+            _refuse_repeated_keys(node)
+        return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
         found: dict[Hashable, Any] = super().construct_mapping(node, deep)
         for key in found:
-            # A client's id may look like a number; all else that YAML reads as something (yes, null, 0.1) is not a key of ours.
+            # A client's id may look like a number; all else that YAML reads as something
+            # (true, null, 0.1) is not a key of ours.
             if not isinstance(key, str) and type(key) is not int:
                 raise _wrong(node, f"expected text as a key, got {quoted(key)}; write it in quotes")
         return {str(key): value for key, value in found.items()}
+
+    def construct_boolean(self, node: Any) -> bool:
+        if not _BOOLEAN.match(node.value):
+            raise _wrong(node, f"expected true or false, got {quoted(node.value)}")
+        return str(node.value).lower() == "true"
 
     def construct_number(self, node: Any) -> int | float:
         if len(node.value) > _LONGEST_NUMBER:
@@ -131,23 +159,94 @@ class _Loader(_Base):  # type: ignore[misc]
                 node,
                 f"the number {quoted(node.value, 40)} has more than {_LONGEST_NUMBER} characters",
             )
-        whole = node.tag.endswith(":int")
-        try:
-            number: int | float = (
-                self.construct_yaml_int(node) if whole else self.construct_yaml_float(node)
-            )
-        except (ValueError, OverflowError):
-            raise _wrong(node, f"{quoted(node.value)} is not a number") from None
-        if (whole and abs(number) >= _WHOLE) or (
-            not whole and math.isinf(number) and "inf" not in node.value.lower()
-        ):
+        number: int | float
+        if node.tag.endswith(":int"):
+            number = _whole(node)
+            too_large = abs(number) >= _WHOLE
+        else:
+            number = _fraction(node)
+            too_large = math.isinf(number) and "inf" not in node.value.lower()
+        if too_large:
             raise _wrong(node, f"the number {node.value} is too large")
         return number
+
+
+def dumped(value: Any, **options: Any) -> str:
+    """Return a value as YAML text that `parsed` reads to the same value.
+
+    Args:
+        value: Plain data.
+        options: Those of `yaml.dump`, such as `allow_unicode` or `default_flow_style`.
+
+    >>> dumped({"name": "1e3", "answer": "no"})
+    "name: '1e3'\\nanswer: 'no'\\n"
+    """
+    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, **options))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what YAML 1.1 or 1.2 would read as something else than text."""
+
+    yaml_implicit_resolvers = {
+        sign: list(found) for sign, found in yaml.SafeDumper.yaml_implicit_resolvers.items()
+    }
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _whole(node: Any) -> int:
+    if not _WHOLE_NUMBER.match(node.value):
+        raise _wrong(node, f"{quoted(node.value)} is not a number")
+    base = {"0o": 8, "0x": 16}.get(node.value[:2], 10)
+    return int(node.value, base)
+
+
+def _fraction(node: Any) -> float:
+    if not _FRACTION.match(node.value):
+        raise _wrong(node, f"{quoted(node.value)} is not a number")
+    return float(node.value.lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+def _refuse_repeated_keys(root: Any) -> None:
+    """Raise an error if a mapping has a key twice; before merges (<<) add keys of other mappings."""
+    waiting, visited = [root], set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in visited:
+            continue
+        visited.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting += node.value
+        elif isinstance(node, yaml.MappingNode):
+            _refuse_repeated_keys_of(node)
+            waiting += [value for _, value in node.value]
+
+
+def _refuse_repeated_keys_of(mapping: Any) -> None:
+    lines: dict[str, int] = {}
+    for key, _ in mapping.value:
+        if not isinstance(key, yaml.ScalarNode) or key.tag.endswith(":merge"):
+            continue
+        # keys become text, so 1 and "1" are the same key
+        number = key.tag.endswith(":int") and len(key.value) <= _LONGEST_NUMBER
+        name = str(_whole(key)) if number else key.value
+        if name in lines:
+            raise _wrong(
+                key,
+                f"the key {quoted(name)} appears twice in one mapping (first in line {lines[name]}); "
+                "remove one of the two",
+            )
+        lines[name] = key.start_mark.line + 1
 
 
 def _wrong(node: Any, problem: str) -> yaml.MarkedYAMLError:
     return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
+for _tag, _pattern, _first in _RESOLVERS:
+    _Loader.add_implicit_resolver(_tag, _pattern, _first)
+    _Dumper.add_implicit_resolver(_tag, _pattern, _first)
 for _tag in ("int", "float"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader.construct_number)
+_Loader.add_constructor("tag:yaml.org,2002:bool", _Loader.construct_boolean)

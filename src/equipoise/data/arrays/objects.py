@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,14 @@ from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Dataset
 from equipoise.data.schema import schema_from
 from equipoise.data.tables.csv_files import spelled_column
-from equipoise.data.tables.sites import Sites, Table, by_site, dataset_of
+from equipoise.data.tables.repairs import Table
+from equipoise.data.tables.sites import (
+    Sites,
+    dataset_of,
+    origin_of,
+    repaired,
+    split_by_site,
+)
 from equipoise.validation.names import quoted
 
 
@@ -53,7 +61,14 @@ def from_frame(
     ['age', 'ward']
     """
     names = [str(column) for column in frame.columns]
-    _check_columns([label, *([site] if site else [])], names)
+    schema = schema_from(schema)
+    renamed = list(schema.rename.values()) if schema is not None else []
+    _check_columns([label, *([site] if site else [])], [*names, *renamed])
+    repeated = [column for column, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise ValueError(
+            f"the frame has the column {quoted(repeated[0])} twice; rename one of them"
+        )
     table = {
         column: _cells(frame.iloc[:, place].tolist(), frame.iloc[:, place].isna().tolist())
         for place, column in enumerate(names)
@@ -179,17 +194,12 @@ def _from_columns(
     kind: str | None,
     schema: Any,
 ) -> Dataset:
-    tables = by_site(table, site, Path(name)) if site is not None else {name: table}
-    made = replace(
-        dataset_of(
-            Sites(Path(name), tables, {}, False),
-            label,
-            tuple(categorical),
-            kind,
-            schema_from(schema),
-        ),
-        name=name,
-    )
+    schema = schema_from(schema)
+    sites = Sites(Path(name), {name: table}, {}, False, {name: origin_of(name, table)})
+    if site is not None:
+        sites = split_by_site(sites, site, schema.rename if schema is not None else {})
+    sites = repaired(sites, schema, (label, *categorical), (site,) if site else ())
+    made = replace(dataset_of(sites, label, tuple(categorical), kind, schema), name=name)
     made = replace(made, source="given in Python")
     return made if site is not None else replace(made, site=None, site_names=())
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from equipoise.data.dataset import Dataset
 from equipoise.streams import torch_stream
 from equipoise.task import Task
 from equipoise.validation.limits import check_memory
+from equipoise.validation.settings import Settings
 
 NAME = "synthetic"
 APART = 3.0  # standard deviations between two centres on average: classes overlap, so that there is something to learn and to miss
 AT_ONCE = 1 << 16  # samples
 
 
-class Synthetic(BaseModel):
+class Synthetic(Settings):
     """How large it is, and which one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -105,8 +105,10 @@ def find_signs(columns: Columns, name: str, files: Mapping[str, str]) -> list[Fi
     if len(found) > MOST_MAPPED:
         return [Finding(f"{start}; write plain numbers in the file", name)]
     comma = "." if "a decimal comma" in found.values() else ""
-    repair = {"values": {name: {cell: _plain_number(cell, comma) for cell in found}}}
-    shown = {"values": {name: dict(list(repair["values"][name].items())[:3])}}
+    values = {cell: _plain_number(cell, comma) for cell in found}
+    # A saved schema has the kind that the column has without the repair.
+    repair = {"values": {name: values}, **_kind(name, "number")}
+    shown = {"values": {name: dict(list(values.items())[:3])}}
     more = ", ..." if len(found) > 3 else ""
     message = f"{start}; write plain numbers, or map them in the schema: {as_yaml(shown)}{more}"
     return [Finding(message, name, repair=repair)]

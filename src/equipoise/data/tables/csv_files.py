@@ -8,10 +8,12 @@ import io
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+
+from equipoise.validation.names import quoted
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
@@ -20,10 +22,12 @@ CLASS_WORDS = ("none", "na", "null")  # gaps that may be a class where they are 
 MOST_SPELLINGS = 50
 _LOOKED_AT = 200  # rows by which the separator is found
 # `01` and `1.0`, which are no longer told from `1` once they are numbers.
-_OTHER_SPELLING = re.compile(r"[-+]?(?:0\d+|\d+\.0*)")
-_INTEGER = re.compile(r"[-+]?\d+")
+_OTHER_SPELLING = re.compile(r"[-+]?(?:0\d+|\d+\.0*)", re.ASCII)
+_INTEGER = re.compile(r"[-+]?\d+", re.ASCII)
+# A number needs a digit: E10 and - are codes.
 _COMMA = re.compile(
-    r"[-+]?(?:(?:\d+|\d{1,3}(?:\.\d{3})+)?(?:,\d+)?(?:[eE][-+]?\d+)?|inf(?:inity)?)", re.IGNORECASE
+    r"[-+]?(?:(?:(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d+)?|,\d+)(?:e[-+]?\d+)?|inf(?:inity)?)",
+    re.IGNORECASE | re.ASCII,
 )
 
 
@@ -34,9 +38,10 @@ class Dialect:
     separator: str = ","
     encoding: str = "UTF-8"
     decimal_commas: tuple[str, ...] = ()  # columns whose numbers have them
-    points_beside: tuple[
-        str, ...
-    ] = ()  # columns of the same file whose numbers have points: 1.234 may have meant a thousand
+    # columns of the same file whose numbers have points: 1.234 may have meant a thousand
+    points_beside: tuple[str, ...] = ()
+    # the line of the file in which each row begins
+    lines: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def usual(self) -> bool:
@@ -52,42 +57,89 @@ class Dialect:
 
 
 def read_csv(file: Path) -> tuple[dict[str, np.ndarray], Dialect]:
-    """The columns of a file, numbers as floats with NaN for missing cells and all else as text; and how it was written."""
+    """Read a CSV file.
+
+    Returns:
+        The columns, numbers as floats with NaN for missing cells and all else as text; and how
+        the file was written.
+
+    Raises:
+        ValueError: The file is no CSV file, or a row has too many or too few cells.
+    """
     text, encoding = _decoded(file)
     separator = _separator(text)
-    rows: list[list[str]] = []
-    try:
-        rows.extend(
-            row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if row
-        )
-    except csv.Error as error:  # a field of more than 131,072 characters, which a quotation mark that is never closed makes of the rest
-        raise ValueError(
-            f"{file}, after row {len(rows)}: {error}; is a quotation mark open, or is this no CSV file?"
-        ) from None
+    rows, lines = _rows(file, text, separator)
     if len(rows) < 2:
         raise ValueError(f"{file}: expected a line of column names and at least one row")
     header = [name.strip() for name in rows[0]]
     repeated = sorted(name for name, count in Counter(header).items() if count > 1)
     if repeated:
-        raise ValueError(f"{file}: column names appear twice: {', '.join(repeated[:5])}")
-    for number, row in enumerate(rows[1:], start=2):
+        raise ValueError(
+            f"{file}, line {lines[0]}: column names appear twice: {', '.join(repeated[:5])}"
+        )
+    for line, row in zip(lines[1:], rows[1:], strict=True):
         if len(row) != len(header):
-            raise ValueError(f"{file}, row {number}: expected {len(header)} cells, got {len(row)}")
+            raise ValueError(
+                f"{file}, line {line}: expected {len(header)} cells, got {len(row)}: "
+                f"{quoted(separator.join(row))}; correct that line"
+            )
     return _columns(
         {name: [row[j].strip() for row in rows[1:]] for j, name in enumerate(header)},
-        Dialect(separator, encoding),
+        Dialect(separator, encoding, lines=tuple(lines[1:])),
     )
 
 
-def column_of(cells: Sequence[str]) -> np.ndarray:
-    """Numbers, if all cells are numbers or missing; else text."""
+def _rows(file: Path, text: str, separator: str) -> tuple[list[list[str]], list[int]]:
+    """The rows of a file that are not empty, and the line in which each begins."""
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    begins = 1
     try:
-        return np.array([np.nan if is_missing(cell) else float(cell) for cell in cells])
+        for row in reader:
+            if row:
+                rows.append(row)
+                lines.append(begins)
+            begins = reader.line_num + 1
+    except csv.Error as error:
+        # a field of more than 131,072 characters, which an open quotation mark makes of the rest
+        raise ValueError(
+            f"{file}, line {begins}: {error}; is a quotation mark open, or is this no CSV file?"
+        ) from None
+    return rows, lines
+
+
+def column_of(cells: Sequence[str], decimal_commas: bool = False) -> np.ndarray:
+    """Return a column as numbers if all cells are numbers or missing, else as text.
+
+    Args:
+        cells: The cells of the column.
+        decimal_commas: Read 1.234,5 as a number, too, if all cells can be read like that.
+    """
+    try:
+        return np.array([np.nan if is_missing(cell) else number_of(cell) for cell in cells])
     except ValueError:
+        if decimal_commas and all(is_missing(cell) or _COMMA.fullmatch(cell) for cell in cells):
+            return np.array([np.nan if is_missing(cell) else _with_comma(cell) for cell in cells])
         return np.array(cells, dtype=np.str_)
 
 
-def spelled_column(cells: Sequence[str]) -> np.ndarray:
+def number_of(cell: str) -> float:
+    """Return a cell as a number; 1_0 and digits of other scripts are text.
+
+    Raises:
+        ValueError: The cell is not a number.
+    """
+    if "_" in cell or not cell.isascii():
+        raise ValueError(f"expected a number, got {quoted(cell)}")
+    return float(cell)
+
+
+def _with_comma(cell: str) -> float:
+    return float(cell.replace(".", "").replace(",", "."))
+
+
+def spelled_column(cells: Sequence[str], decimal_commas: bool = False) -> np.ndarray:
     """Return a column as `column_of` does, but as text where numbers would merge different cells.
 
     That is so for a column of few distinct values, which may be a label, with `01` or `1.0`,
@@ -97,6 +149,7 @@ def spelled_column(cells: Sequence[str]) -> np.ndarray:
 
     Args:
         cells: The cells of one column, without outer spaces.
+        decimal_commas: Read 1.234,5 as a number, too, if all cells can be read like that.
 
     Returns:
         An array of floats, with NaN for missing cells, or of text.
@@ -104,7 +157,7 @@ def spelled_column(cells: Sequence[str]) -> np.ndarray:
     distinct = set(cells)
     if len(distinct) <= MOST_SPELLINGS and _numbers_lose_spelling(distinct):
         return np.array(cells, dtype=np.str_)
-    return column_of(cells)
+    return column_of(cells, decimal_commas)
 
 
 def numbers_if_all(column: np.ndarray) -> np.ndarray:
@@ -158,48 +211,31 @@ def _number_as_text(value: float) -> str:
     return str(int(value)) if np.isfinite(value) and value == np.floor(value) else str(value)
 
 
-def row_lines(file: Path) -> list[int]:
-    """Return the line on which each row of a CSV file begins, the first after the header first."""
-    text, _ = _decoded(file)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text))
-    lines, last = [], 0
-    for row in reader:
-        if row:
-            lines.append(last + 1)
-        last = reader.line_num
-    return lines[1:]
-
-
 def _columns(
     cells: dict[str, list[str]], dialect: Dialect
 ) -> tuple[dict[str, np.ndarray], Dialect]:
     table = {name: spelled_column(column) for name, column in cells.items()}
     if dialect.separator == ",":
         return table, dialect
+    commas: dict[str, None] = {}
     for name, column in cells.items():
-        if numbers_if_all(table[name]).dtype.kind != "U":
+        if numbers_if_all(table[name]).dtype.kind == "f":
             continue
-        present = [cell for cell in column if not is_missing(cell)]
-        if all(_COMMA.fullmatch(cell) for cell in present):
-            table[name] = np.array(
-                [
-                    np.nan if is_missing(cell) else float(cell.replace(".", "").replace(",", "."))
-                    for cell in column
-                ]
-            )
-            dialect = replace(dialect, decimal_commas=(*dialect.decimal_commas, name))
-    if dialect.decimal_commas:
-        points = tuple(
-            name
-            for name in cells
-            if name not in dialect.decimal_commas and _has_points(cells[name], table[name])
-        )
-        dialect = replace(dialect, points_beside=points)
+        numbers = column_of(column, decimal_commas=True)
+        if numbers.dtype.kind == "f":
+            table[name] = numbers
+            commas[name] = None
+    points = (
+        name for name in cells if name not in commas and _has_points(cells[name], table[name])
+    )
+    dialect = replace(
+        dialect, decimal_commas=tuple(commas), points_beside=tuple(points) if commas else ()
+    )
     return table, dialect
 
 
 def _has_points(cells: list[str], values: np.ndarray) -> bool:
-    return values.dtype.kind == "f" and any("." in cell for cell in cells)
+    return any("." in cell for cell in cells) and numbers_if_all(values).dtype.kind == "f"
 
 
 def _decoded(file: Path) -> tuple[str, str]:

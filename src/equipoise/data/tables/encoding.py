@@ -32,7 +32,7 @@ def fit(
             "categorical": column.kind == "category",
             "categories": list(column.categories),
             "formats": list(column.formats),
-            "gaps": column.gaps,
+            "gaps": bool(column.gaps),
         }
         for column in schema
     ]

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import yaml
 
 from equipoise.data.tables.csv_files import cells_as_text, is_missing
+from equipoise.validation import safe_yaml
 from equipoise.validation.names import quoted
 
 _SHOWN = 5
@@ -23,14 +23,13 @@ Counts = Mapping[str, Counter[str]]  # how many rows of each site have each valu
 def as_yaml(repair: Mapping[str, Any]) -> str:
     """Return a fragment of a schema on one line; `...` is left for a person to fill in.
 
-    >>> as_yaml({"values": {"sex": {"no": "0"}}})
-    "values: {sex: {'no': '0'}}"
+    >>> as_yaml({"values": {"sex": {"no": "1e3"}}})
+    "values: {sex: {'no': '1e3'}}"
     """
-    text = yaml.safe_dump(
+    text = safe_yaml.dumped(
         dict(repair),
         default_flow_style=True,
         width=10**6,
-        sort_keys=False,
         # Names that look alike are written with escapes.
         allow_unicode=unicodedata.is_normalized("NFC", str(repair)),
     )

@@ -311,7 +311,8 @@ def _words(written: Counts, label: str, task: str | None) -> list[Finding]:
         repair = {"missing": {label: [word]}}
         message = (
             f"the label column {in_quotes(label)}: {quoted(word)} ({in_rows(counts[word])}) is read as a class "
-            f"because it is frequent; if it means that the label is unknown: {as_yaml(repair)}"
+            f"because it is frequent; if it means that the label is unknown: {as_yaml(repair)}, "
+            "and these rows are refused until their labels are filled in"
         )
         found.append(Finding(message, label, repair=repair))
     return found

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from hashlib import blake2b
 
 import numpy as np
 
 from equipoise.data.findings import Finding
 from equipoise.data.tables.finding_text import in_rows
+from equipoise.data.tables.sites import Origin
 from equipoise.validation.names import quoted
 
 LEAST = 10  # rows below which two sites are not compared
@@ -47,19 +48,14 @@ def find_copies(tables: Mapping[str, Table], files: Mapping[str, str]) -> list[F
     return found
 
 
-def find_repeated(
-    tables: Mapping[str, Table],
-    files: Mapping[str, str],
-    location: Callable[[str, int], str],
-) -> list[Finding]:
+def find_repeated(tables: Mapping[str, Table], origins: Mapping[str, Origin]) -> list[Finding]:
     """Return sites with rows that equal an earlier row of the same site in all columns.
 
     Columns of few values repeat by chance; only what is far beyond that is named.
 
     Args:
         tables: The columns of each site.
-        files: The file of each site.
-        location: Tells where a row of a site is.
+        origins: Where the rows of each site come from.
 
     Returns:
         One finding for each site.
@@ -75,10 +71,11 @@ def find_repeated(
         if repeated < max(2, REPEATED * len(keys)) or pairs < 10 * _pairs_by_chance(table):
             continue
         row = int(np.flatnonzero(first[inverse] < np.arange(len(keys)))[0])
+        origin = origins[site]
         message = (
-            f"{files[site]}: {in_rows(repeated)} of {len(keys)} at site {quoted(site)} equal an "
-            f"earlier row in all columns, such as {location(site, row)}, and "
-            f"{location(site, int(first[inverse[row]]))}. Is a part of the export there twice? "
+            f"{origin.file}: {in_rows(repeated)} of {len(keys)} at site {quoted(site)} equal an "
+            f"earlier row in all columns, such as {origin.of_row(row)}, and "
+            f"{origin.of_row(int(first[inverse[row]]))}. Is a part of the export there twice? "
             "Equal rows stay on one side of the split (data.duplicates)"
         )
         found.append(Finding(message, sites=(site,)))

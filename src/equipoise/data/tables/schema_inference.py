@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 import torch
 
 from equipoise.data.arrays.user_data import looks_like_classes
 from equipoise.data.dataset import Dataset
-from equipoise.data.schema import DATES, ColumnSchema, Schema
+from equipoise.data.schema import DATES, ColumnSchema, Kind, Schema
 from equipoise.data.tables.csv_files import cells_as_text, is_missing
+from equipoise.data.tables.labels import label_gaps
 from equipoise.task import Task
 from equipoise.validation.names import nearest, quoted
 
@@ -25,18 +27,29 @@ _NAMES_ROWS = re.compile(r"(?:^|[^a-z])(?:id|ids|nr|no|mrn|pid|uuid|guid|index|i
 def decided(
     table: Mapping[str, np.ndarray],
     owners: Sequence[str],
-    label: str,
-    categorical: Sequence[str] = (),
+    label: str | None,
+    kinds: Mapping[str, Kind] | None = None,
     task: str | None = None,
 ) -> Schema:
-    """The schema of a table as its cells tell it; `owners` is the site of every row."""
+    """Return the schema of a table as its cells tell it.
+
+    Args:
+        table: The columns, over all sites; the label as `read_labels` returns it.
+        owners: The site of every row.
+        label: The label column; none: every column is an input.
+        kinds: Kinds of columns that somebody chose.
+        task: The task, if somebody chose it.
+    """
     sites = np.unique(np.asarray(owners), return_inverse=True)[1]
+    kinds = kinds or {}
     columns = tuple(
-        _column(name, cells, sites, name in categorical)
+        _column(name, cells, sites, kinds.get(name))
         for name, cells in table.items()
         if name != label
     )
-    target = table[label]
+    if label is None:
+        return Schema(columns=columns)
+    target = table[label][~label_gaps(table[label])]
     classes: tuple[str, ...] = ()
     if task != "regression" and (task == "classification" or looks_like_classes(target)):
         classes = tuple(map(str, cells_as_text(np.unique(target))))
@@ -74,6 +87,7 @@ def with_schema(dataset: Dataset, schema: Schema | None) -> Dataset:
         dataset.schema is not None and dataset.schema == completed(schema, dataset.schema)
     ):
         return dataset
+    refuse_repairs(schema, dataset.name, dataset.schema)
     if schema.shape is not None and tuple(schema.shape) != dataset.task.shape:
         raise ValueError(
             f"data set {dataset.name}: its schema says samples of shape {tuple(schema.shape)}, got {dataset.task.shape}; set image_size or mend the schema"
@@ -90,7 +104,7 @@ def with_schema(dataset: Dataset, schema: Schema | None) -> Dataset:
         differing = [
             c.name
             for c in schema.inputs
-            if bool(c.categories) != bool(dataset.columns[known.index(c.name)].categories)
+            if (c.kind == "category") != bool(dataset.columns[known.index(c.name)].categories)
         ]
         if differing:
             raise ValueError(
@@ -109,16 +123,81 @@ def with_schema(dataset: Dataset, schema: Schema | None) -> Dataset:
     return replace(dataset, schema=completed(schema, schema_of(dataset)))
 
 
+def refuse_repairs(schema: Schema, name: str, known: Schema | None = None) -> None:
+    """Raise an error if a schema asks for repairs that cannot be made any more.
+
+    Args:
+        schema: The schema.
+        name: The data set, which has no cells: images, arrays, or a table that was read before.
+        known: The schema by which it was read.
+    """
+    made = known.all_repairs if known is not None else {}
+    for key, repairs in schema.all_repairs.items():
+        if any(made.get(key, {}).get(entry) != value for entry, value in repairs.items()):
+            raise ValueError(
+                f"data set {name}: `{key}` of its schema repairs tables as they are read "
+                "from CSV, Parquet or NPZ files with named columns; give a frame its schema as "
+                "from_frame(frame, schema=...), and leave it out for other data"
+            )
+
+
 def completed(schema: Schema | None, found: Schema) -> Schema:
-    """A given schema, with what it does not say as it was found."""
+    """Return a given schema, with what it does not say as it was found."""
     if schema is None:
         return found
     said = {
         name: getattr(schema, name)
         for name in schema.model_fields_set
-        if getattr(schema, name) not in (None, ())
+        if getattr(schema, name) not in (None, (), {})
     }
+    if "columns" in said:
+        inferred = {column.name: column for column in found.columns}
+        repaired = {
+            name for one in (schema, *schema.sites.values()) for name in (*one.missing, *one.values)
+        }
+        said["columns"] = tuple(
+            _filled(_after_values(column, schema.values), inferred.get(column.name), repaired)
+            for column in schema.columns
+        )
+    if "classes" in said and schema.label is not None:
+        said["classes"] = _mapped(schema.classes, schema.values.get(schema.label, {}))
+    if "rename" in said:
+        said["rename"] = {**found.rename, **schema.rename}
     return Schema(**{**dict(found), **said})
+
+
+def _after_values(column: ColumnSchema, values: Mapping[str, Mapping[str, str]]) -> ColumnSchema:
+    categories = _mapped(column.categories, values.get(column.name, {}))
+    return column.model_copy(update={"categories": categories})
+
+
+def _mapped(names: tuple[str, ...], values: Mapping[str, str]) -> tuple[str, ...]:
+    """Categories or classes as they are called after `values` of the schema replaced cells.
+
+    A list that was saved before `values` was added has names that cannot occur any more.
+    """
+    targets = set(values.values())
+    new = [name if name in targets else values.get(name, name) for name in names]
+    return tuple(name for name in dict.fromkeys(new) if name or name in names)
+
+
+def _filled(
+    column: ColumnSchema, found: ColumnSchema | None, repaired: Collection[str]
+) -> ColumnSchema:
+    """A column with categories, formats and gaps that were not given as they were found.
+
+    A schema that was saved before `missing` or `values` was added knows nothing of their gaps.
+    """
+    if found is None or found.kind != column.kind:
+        return column
+    update: dict[str, Any] = {}
+    if not column.categories:
+        update["categories"] = found.categories
+    if not column.formats:
+        update["formats"] = found.formats
+    if column.gaps is None or (found.gaps and column.name in repaired):
+        update["gaps"] = found.gaps
+    return column.model_copy(update=update)
 
 
 def _with_classes(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
@@ -140,20 +219,34 @@ def _with_classes(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
     )
 
 
-def days(cells: np.ndarray, column: ColumnSchema) -> np.ndarray:
-    """Dates as days since 1970, with fractions; NaN for a gap."""
+def days(
+    cells: np.ndarray, column: ColumnSchema, of_row: Callable[[int], str] | None = None
+) -> np.ndarray:
+    """Return dates as days since 1970, with fractions; NaN for a gap.
 
-    def day(cell: str) -> float:
+    Args:
+        cells: The cells as text.
+        column: The column with its formats.
+        of_row: The file and line of a row, for errors.
+
+    Raises:
+        ValueError: A cell is not a date in one of the formats.
+    """
+    result = np.full(len(cells), np.nan)
+    for row, cell in enumerate(map(str, cells)):
         if is_missing(cell):
-            return np.nan
+            continue
         form = next((form for form in column.formats if is_date(cell, form)), None)
         if form is None:
+            where = f"{of_row(row)}, " if of_row is not None else ""
             raise ValueError(
-                f"column {column.name}: expected dates as {' or '.join(column.formats)}, got {quoted(cell)}; mend the cell or the schema"
+                f"{where}column {quoted(column.name)}: expected dates as "
+                f"{' or '.join(column.formats or DATES[:3])}, got {quoted(cell)}; "
+                "correct the cell or the schema"
             )
-        return (datetime.strptime(cell, form) - datetime(1970, 1, 1)).total_seconds() / 86400
-
-    return np.array([day(str(cell)) for cell in cells], np.float64)
+        day = datetime.strptime(cell, form) - datetime(1970, 1, 1)
+        result[row] = day.total_seconds() / 86400
+    return result
 
 
 def date_formats(cells: np.ndarray, sites: np.ndarray) -> tuple[str, ...]:
@@ -193,34 +286,44 @@ def is_date(cell: str, form: str) -> bool:
     return True
 
 
-def _column(name: str, cells: np.ndarray, sites: np.ndarray, asked: bool) -> ColumnSchema:
+def _column(
+    name: str, cells: np.ndarray, sites: np.ndarray, kind: Kind | None = None
+) -> ColumnSchema:
+    """The schema of one column; `kind` is what somebody chose."""
     text = cells_as_text(cells)
     present = np.array([not is_missing(cell) for cell in text], bool)
-    gaps = not present.all()
-    if cells.dtype.kind in "fiu" and not asked:
-        finite = np.isfinite(cells)
-        return ColumnSchema(
-            name=name,
-            kind="identifier" if numbers_rows(name, cells, sites) else "number",
-            gaps=not finite.all(),
-        )
-    values = sorted(set(map(str, text[present])))
-    formats = date_formats(text[present], sites[present]) if values and not asked else ()
-    if formats:
-        return ColumnSchema(name=name, kind="date", formats=formats, gaps=gaps)
-    if (
-        not asked
-        and present.sum() >= ENOUGH
-        and (2 * len(values) > present.sum() or _tells_rows_apart(text[present], sites[present]))
-    ):
-        sentences = sum(" " in value for value in values) * 2 > len(values) and sum(
-            map(len, values)
-        ) > 20 * len(values)
-        return ColumnSchema(name=name, kind="text" if sentences else "identifier", gaps=gaps)
-    # A column with no value at all would look like a number: one category keeps its kind.
-    return ColumnSchema(
-        name=name, kind="category", categories=tuple(values) or ("none",), gaps=gaps
+    numeric = cells.dtype.kind in "fiu"
+    gaps = not (np.isfinite(cells) if numeric and kind != "category" else present).all()
+    values = [] if numeric and kind != "category" else sorted(set(map(str, text[present])))
+    formats = (
+        date_formats(text[present], sites[present]) if values and kind in (None, "date") else ()
     )
+    if kind is None:
+        kind = _kind(name, cells, sites, values, formats)
+    if kind == "category":
+        # A column with no value at all would look like a number: one category keeps its kind.
+        return ColumnSchema(name=name, kind=kind, categories=tuple(values) or ("none",), gaps=gaps)
+    return ColumnSchema(name=name, kind=kind, formats=formats if kind == "date" else (), gaps=gaps)
+
+
+def _kind(
+    name: str, cells: np.ndarray, sites: np.ndarray, values: Sequence[str], formats: Sequence[str]
+) -> Kind:
+    """The kind of a column as its cells tell it."""
+    if cells.dtype.kind in "fiu":
+        return "identifier" if numbers_rows(name, cells, sites) else "number"
+    if formats:
+        return "date"
+    text = cells_as_text(cells)
+    present = np.array([not is_missing(cell) for cell in text], bool)
+    count = int(present.sum())
+    if count < ENOUGH:
+        return "category"
+    if 2 * len(values) <= count and not _tells_rows_apart(text[present], sites[present]):
+        return "category"
+    with_blanks = sum(" " in value for value in values)
+    long = sum(map(len, values)) > 20 * len(values)
+    return "text" if 2 * with_blanks > len(values) and long else "identifier"
 
 
 def _tells_rows_apart(text: np.ndarray, sites: np.ndarray) -> bool:

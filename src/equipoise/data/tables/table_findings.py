@@ -19,8 +19,9 @@ from equipoise.data.tables.csv_files import cells_as_text, numbers_if_all
 from equipoise.data.tables.finding_text import Columns, some
 from equipoise.data.tables.label_findings import find_in_labels
 from equipoise.data.tables.labels import label_gaps, read_labels
+from equipoise.data.tables.repairs import Table
 from equipoise.data.tables.row_findings import find_copies, find_repeated
-from equipoise.data.tables.sites import LABELS, Sites, Table, hidden_files
+from equipoise.data.tables.sites import LABELS, Sites, hidden_files
 from equipoise.data.tables.unit_findings import find_codes, find_units
 
 
@@ -69,7 +70,7 @@ def find_in_tables(
         if target is not None and name not in decided and len(columns) == len(tables):
             found += find_leak(columns, name, target)
     found += find_copies(tables, files)
-    found += find_repeated(tables, files, sites.location)
+    found += find_repeated(tables, sites.origins)
     return found
 
 

@@ -1,0 +1,161 @@
+"""A schema as YAML that people edit: one column per line, and proposed repairs as comments."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from equipoise.data.findings import Finding
+from equipoise.validation import safe_yaml
+
+_NOTE = """\
+# Lines that begin with "# " are proposals. Remove the "# " of those that are right, also in front
+# of the lines above them to which they belong. A line that begins with "##" says why.
+"""
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*", re.ASCII)  # needs no quotation marks, unless it is
+_READ_OTHERWISE = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
+_NEVER_SPLIT = 2**31  # a line of YAML that a comment sign in front must cover as a whole
+_NOTHING = object()
+_IN_PLACE = "## in place of the line above:\n"
+Path = tuple[str, ...]
+
+
+def schema_text(plain: Mapping[str, Any], findings: Sequence[Finding] = ()) -> str:
+    """Return a schema as YAML.
+
+    Args:
+        plain: The schema as plain data.
+        findings: Their repairs become comments, except those that the schema has already.
+            Kinds of columns are proposed beside the columns of the schema only: a schema that lists
+            some columns leaves out all others.
+    """
+    proposals = [finding for finding in findings if finding.repair]
+    columns = list(plain.get("columns", []))
+    lines = [f"{_inline({key: value})}\n" for key, value in plain.items() if _is_short(key)]
+    lines += _column_lines(columns, proposals)
+    repairs = _Entry()
+    for key in plain:
+        if key != "columns" and not _is_short(key):
+            for path, value in _leaves(plain[key], (key,)):
+                repairs.add(path, value)
+    for finding in proposals:
+        for path, value in _leaves(finding.repair, ()):
+            if path[0] != "columns":
+                repairs.add(path, value, finding.message)
+    lines += _reasons_once(repairs.lines())
+    if any(line.startswith("# ") for line in lines):
+        lines.insert(0, _NOTE)
+    return "".join(lines)
+
+
+class _Entry:
+    """A key of nested mappings: its value, the values proposed for it, and the keys below it."""
+
+    def __init__(self) -> None:
+        self.value: Any = _NOTHING
+        self.proposed: list[tuple[Any, str]] = []
+        self.below: dict[str, _Entry] = {}
+
+    def add(self, path: Path, value: Any, reason: str | None = None) -> None:
+        """Add a value at the end of a path; with a reason it is a proposal."""
+        if path:
+            self.below.setdefault(path[0], _Entry()).add(path[1:], value, reason)
+        elif reason is None:
+            self.value = value
+        else:
+            value = _joined(self.value, value)
+            if self.value is _NOTHING or _texts(self.value) != _texts(value):
+                self.proposed.append((value, reason))
+
+    def is_active(self) -> bool:
+        return self.value is not _NOTHING or any(one.is_active() for one in self.below.values())
+
+    def lines(self, indent: str = "") -> Iterator[str]:
+        for key, entry in self.below.items():
+            if entry.value is not _NOTHING:
+                yield f"{indent}{_inline({key: entry.value})}\n"
+            for value, reason in entry.proposed:
+                yield from _comment(reason)
+                if entry.value is not _NOTHING:
+                    yield _IN_PLACE
+                yield f"# {indent}{_inline({key: value})}\n"
+            if entry.below:
+                yield f"{'' if entry.is_active() else '# '}{indent}{_flow(key)}:\n"
+                yield from entry.lines(indent + "  ")
+
+
+def _reasons_once(lines: Iterable[str]) -> Iterator[str]:
+    """Leave out a reason that is the same as the last one: many values may have one reason."""
+    last = None
+    for line in lines:
+        if line.startswith("##"):
+            if line == last:
+                continue
+            last = line
+        yield line
+
+
+def _column_lines(columns: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> list[str]:
+    """The columns, one per line, each followed by the entries that are proposed in its place."""
+    proposed: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
+    known = {str(column["name"]): column for column in columns}
+    for finding in findings:
+        for entry in (finding.repair or {}).get("columns", []):
+            now = known.get(str(entry["name"]), {})
+            if any(now.get(key) != value for key, value in entry.items()):
+                proposed.setdefault(str(entry["name"]), []).append((entry, finding.message))
+    lines = ["columns:\n"] if columns else []
+    for name, column in known.items():
+        lines.append(f"- {_inline(column, braces=True)}\n")
+        for entry, reason in proposed.get(name, []):
+            lines += [*_comment(reason), _IN_PLACE, f"# - {_inline(entry, braces=True)}\n"]
+    return lines
+
+
+def _is_short(key: str) -> bool:
+    return key not in ("columns", "rename", "missing", "values", "factors", "sites")
+
+
+def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    if isinstance(value, Mapping):
+        for key, below in value.items():
+            yield from _leaves(below, (*path, str(key)))
+    else:
+        yield path, value
+
+
+def _texts(value: Any) -> Any:
+    """A value for comparison: the same repair may be written as text or as a number."""
+    return [str(one) for one in value] if isinstance(value, (list, tuple)) else str(value)
+
+
+def _joined(active: Any, proposed: Any) -> Any:
+    """A proposed list with what is in the active one, in whose place it is written."""
+    if not isinstance(active, (list, tuple)) or not isinstance(proposed, (list, tuple)):
+        return proposed
+    return list(dict.fromkeys([*map(str, active), *map(str, proposed)]))
+
+
+def _comment(reason: str) -> list[str]:
+    return [f"## {' '.join(reason.split())}\n"]
+
+
+def _inline(value: Mapping[str, Any], braces: bool = False) -> str:
+    """A mapping on one line."""
+    text = ", ".join(f"{_flow(str(key))}: {_flow(one)}" for key, one in value.items())
+    return f"{{{text}}}" if braces else text
+
+
+def _flow(value: Any) -> str:
+    """A value or a list of values as it stands on one line of YAML."""
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_flow, value))}]"
+    if isinstance(value, str) and not value.isprintable():
+        return json.dumps(value)  # a line break in a name must not end the line
+    if isinstance(value, str) and _WORD.fullmatch(value) and value.lower() not in _READ_OTHERWISE:
+        return value
+    return safe_yaml.dumped(
+        [value], default_flow_style=True, allow_unicode=True, width=_NEVER_SPLIT
+    ).strip()[1:-1]

@@ -1,0 +1,41 @@
+"""Sections of a configuration in which true is not the number 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationInfo, field_validator
+
+
+class Settings(BaseModel):
+    """A section of a configuration; pydantic alone would read true as 1."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_boolean_as_number(cls, value: Any, info: ValidationInfo) -> Any:
+        field = cls.model_fields[info.field_name or ""]
+        refuse_boolean(value, field.annotation)
+        return value
+
+
+def refuse_boolean(value: Any, hint: Any) -> None:
+    """Raise an error if a value is true or false where numbers are expected.
+
+    >>> refuse_boolean(True, int | None)
+    Traceback (most recent call last):
+    ValueError: expected a number, got true; write the number itself
+    """
+    kinds = _kinds(hint)
+    if bool in kinds or not kinds & {int, float}:
+        return
+    values = list(value.values()) if isinstance(value, Mapping) else value
+    for one in values if isinstance(values, (list, tuple)) else [values]:
+        if isinstance(one, bool):
+            raise ValueError(f"expected a number, got {str(one).lower()}; write the number itself")
+
+
+def _kinds(hint: Any) -> set[Any]:
+    """The types of which a type hint is made."""
+    parts = [part for one in get_args(hint) for part in _kinds(one)]
+    return {hint, *parts} if isinstance(hint, type) else set(parts)
