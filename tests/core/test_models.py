@@ -62,8 +62,9 @@ def test_a_module_of_the_users_is_trained_and_comes_back(
     with pytest.raises(
         RunError, match=r"its model is a Python object; call run.model\(..., given=experiment\)"
     ):
-        run.model("global")
-    net = run.model("global", given=eq.Experiment(**config))
+        eq.Run(run.folder).model("global")
+    net = eq.Run(run.folder).model("global", given=eq.Experiment(**config))
+    assert_equal(run.model("global").state_dict(), net.state_dict())  # just returned: it has it
     assert_equal(net.state_dict(), server_state(run).model)
     assert not net.training and net(torch.zeros(2, 1, 8, 8)).shape == (2, 3)
     assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items()), (

@@ -18,6 +18,7 @@ import equipoise as eq
 from equipoise.experiment import ConfigurationError, experiment, load
 from equipoise.simulate import Simulation, job_of
 from equipoise.storage.store import RunError
+from equipoise.transports.base import Monitor
 from equipoise.validation.imports import GROUPS, FromFile, Imports, permitted
 from tests.helpers.callbacks import Calling
 from tests.helpers.packages import write_package
@@ -240,7 +241,7 @@ def test_a_worker_refuses_by_itself_what_its_job_does_not_allow(
             simulation.transport.open(
                 replace(job, experiment={**job.experiment, **named}, allowed=allowed),
                 place / "files",
-                None,
+                Monitor(),
             )
     assert _untouched(place)
 

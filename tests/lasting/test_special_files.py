@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from equipoise.transports.states import FileStates
+from equipoise.runtime.states import FileStates
 
 from equipoise import simulate
 from equipoise.experiment import ConfigurationError, load

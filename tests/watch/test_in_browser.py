@@ -24,14 +24,14 @@ import sys, time
 from pathlib import Path
 import equipoise as eq
 from equipoise.simulate import run
-from equipoise.transports.base import Watcher
+from equipoise.callbacks import Callback
 folder = Path(sys.argv[1])
 def wait(record):
     end = time.monotonic() + 300
     while not (folder / f"go-{{record.round}}").exists() and time.monotonic() < end:
         time.sleep(0.02)
 run(eq.Experiment(data={{"name": "digits", "clients": 4}}, method="fedavg", rounds={ROUNDS}, seed=1, workers=0, training={{"steps": 2}},
-    faults={{"script": [{{"round": 2, "attempt": 0, "exchange": 1, "client": "3", "kind": "drop"}}]}}), folder / "run", Watcher(on_round=wait))
+    faults={{"script": [{{"round": 2, "attempt": 0, "exchange": 1, "client": "3", "kind": "drop"}}]}}), folder / "run", Waiting())
 """
 
 
