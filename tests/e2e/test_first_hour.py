@@ -89,7 +89,7 @@ def test_data_check_shows_how_dirty_files_are_understood(
         "boston  60    12", "patient_id  identifier", "admitted    date", "ward        category", "pressure    number",
         "read as commas, UTF-8: boston.csv", "read as tabs, UTF-16: lyon.csv",
         "read as semicolons, Latin-1, decimal commas in pressure, rate: wien.csv",
-        "the labels 'Well' (1 rows) and 'well'", "column 'patient_id' looks like an identifier", "fewer than 30 test rows",
+        "the classes 'Well' (1 row) and 'well'", "column 'patient_id' looks like an identifier", "fewer than 30 test rows",
     ):  # fmt: skip
         assert said in answer.out, said
     found = json.loads(equipoise("data", "check", "hospitals", "--label", "disease", "--json").out)

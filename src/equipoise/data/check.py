@@ -109,6 +109,8 @@ def understood(
     try:
         dataset = dataset_of(sites, config.label, config.categorical, config.task, config.schema)
     except ValueError as error:
+        if sites.arrays:  # they have no columns that could be told of
+            raise
         problems = error.problems if isinstance(error, DataErrors) else (str(error),)
         return _incomplete(sites, config, problems)
     if sites.arrays:

@@ -341,9 +341,7 @@ def dataset_of(
     if sites.matched:
         schema = schema.model_copy(update={"rename": {**sites.matched, **schema.rename}})
     if schema.classes:
-        counts = count_classes({who: table[label] for who, table in tables.items()})
-        split = split_classes(counts, label, sites.files)
-        problems += [finding.message for finding in split]
+        problems += _class_problems(sites, tables, label, schema.classes)
     if not schema.inputs and not problems:
         left = _some(f"{column.name} ({column.kind})" for column in schema.columns)
         problems.append(
@@ -441,6 +439,19 @@ def _with_labels(
     if not rows:
         return counted, []
     return counted, [missing_labels(places[:_SHOWN], label, rows, words)]
+
+
+def _class_problems(
+    sites: Sites, tables: Mapping[str, Table], label: str, classes: Sequence[str]
+) -> list[str]:
+    """A class whose name cannot be one, or else classes that sites code differently."""
+    try:
+        for name in classes:
+            checked_name(name, f"data set {sites.path.stem}: the label")
+    except ValueError as error:
+        return [str(error)]
+    counts = count_classes({who: table[label] for who, table in tables.items()})
+    return [finding.message for finding in split_classes(counts, label, sites.files)]
 
 
 def as_counted(
