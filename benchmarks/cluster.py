@@ -21,8 +21,8 @@ from pathlib import Path
 
 import equipoise as eq
 from equipoise.simulate import run
-from equipoise.transports.base import Watcher
 from equipoise.transports.ray import nodes
+from hearing import Hearing
 from measure import cpu_seconds, family, memory_mb
 from ours import NETWORKS, dataset
 from workloads import WORKLOADS, Workload, load, partition
@@ -80,7 +80,7 @@ def measured(
 
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        run(wanted, Path(folder) / "run", Watcher(on_start=mark, on_round=mark), cluster=address)
+        run(wanted, Path(folder) / "run", Hearing(on_start=mark, on_round=mark), cluster=address)
     rounds = range(2, len(ends) - 1)
     return {
         "start": ends[0] - began, "seconds": statistics.median(ends[number] - begins[number - 1] for number in rounds),

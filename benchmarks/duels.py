@@ -26,7 +26,7 @@ from equipoise.data import Federation, federate
 from equipoise.models import Generator, build, shape_after
 from equipoise.streams import default_generator, torch_stream
 from equipoise.training.workbench import one_thread, prefers_channels_last
-from equipoise.transports.base import Watcher
+from hearing import Hearing
 from measure import machine_seconds
 from stepping import stepped
 
@@ -82,7 +82,7 @@ CASES = [
 ]
 
 
-def ours(case: Case, rounds: int, folder: Path, watcher: Watcher) -> Iterator[list[Tensor]]:
+def ours(case: Case, rounds: int, folder: Path, watcher: Hearing) -> Iterator[list[Tensor]]:
     """Equipoise in process, store and checkpoint on, one round per step; nothing is evaluated."""
     steps = stepped(case.experiment(rounds + 1), folder, watcher)
     next(steps)  # what precedes round 1
@@ -155,7 +155,7 @@ class Duel:
 
     def __init__(self, case: Case, federation: Federation, rounds: int, folder: Path) -> None:
         self.case, self.task = case, federation.task
-        self.ours = ours(case, rounds, folder, Watcher(on_clients=self._between_clients))
+        self.ours = ours(case, rounds, folder, Hearing(on_clients=self._between_clients))
         self.plain = plain(case, federation, rounds)
         self.laps: list[Watch] = []
         self.apart = 0.0

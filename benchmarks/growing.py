@@ -17,7 +17,7 @@ from typing import Any
 import equipoise as eq
 from equipoise import simulate
 from equipoise.engine.rounds import Loop
-from equipoise.transports.base import Watcher
+from hearing import Hearing
 from measure import Meter, family, memory_mb
 
 
@@ -72,14 +72,14 @@ def play(spec: dict[str, Any]) -> None:
         meter.lap(len(record.cohort))
 
     simulate.run(
-        eq.Experiment(**spec["experiment"]), folder, Watcher(on_start=started, on_round=over)
+        eq.Experiment(**spec["experiment"]), folder, Hearing(on_start=started, on_round=over)
     )
 
 
 def resume(folder: Path) -> None:
     """CPU seconds until the next round begins, printed; then to the end."""
     simulate.resume(
-        folder, Watcher(on_start=lambda first, rounds: print(time.process_time(), flush=True))
+        folder, Hearing(on_start=lambda first, rounds: print(time.process_time(), flush=True))
     )
 
 

@@ -16,7 +16,7 @@ from equipoise.methods.fedavg import FedAvg
 from equipoise.simulate import run
 from equipoise.storage.store import RoundRecord
 from equipoise.task import Task
-from equipoise.transports.base import Watcher
+from hearing import Hearing
 from measure import Meter, arguments
 from networks import network
 from workloads import Workload, cohorts, load, partition
@@ -111,7 +111,7 @@ def simulate(workload: Workload, options: argparse.Namespace) -> None:
         run(
             experiment,
             Path(folder) / "run",
-            Watcher(on_start=lambda first, rounds: meter.start(), on_round=lap),
+            Hearing(on_start=lambda first, rounds: meter.start(), on_round=lap),
         )
 
 

@@ -12,25 +12,21 @@ from equipoise.records import State
 from equipoise.server import ServerData
 from equipoise.simulate import Simulation, configuration, job_of
 from equipoise.storage.store import RoundRecord, Store
-from equipoise.transports.base import Watcher
+from hearing import Hearing
 
 
 def stepped(
-    experiment: Experiment, folder: Path, watcher: Watcher | None = None
+    experiment: Experiment, folder: Path, hearing: Hearing | None = None
 ) -> Iterator[tuple[State, RoundRecord]]:
     """The state and the record of each round as it ends; store and checkpoint are on. What precedes round 1 is done before the first."""
     records: list[RoundRecord] = []
-    told = watcher or Watcher()
-    on_round, told.on_round = (
-        told.on_round,
-        lambda record: (records.append(record), on_round(record))[1],
-    )
-    with Simulation(experiment, told) as simulation:
+    callbacks = [Hearing(on_round=records.append), *([hearing] if hearing is not None else [])]
+    with Simulation(experiment, callbacks) as simulation:
         roster, bench, method = simulation.open(job_of(experiment, "benchmark"), folder)
         federation = simulation.federation
         validation = (
             Samples.of(federation, federation.server_validation)
-            if method.needs_validation
+            if "validation" in method.needs
             else None
         )
         store = Store.create(folder, configuration(experiment), {})
@@ -43,7 +39,7 @@ def stepped(
                 simulation.transport,
                 store,
                 ServerData(validation),
-                told,
+                simulation.monitor,
             )
             state = loop._start()
             yield state, RoundRecord(0, 0, [], [])

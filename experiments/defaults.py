@@ -26,7 +26,6 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
 import equipoise as eq
 from equipoise.storage.store import RunError
-from equipoise.transports.base import Watcher
 
 HERE = Path(__file__).parent
 RATES, EPOCHS, ROUNDS, SEEDS, METHODS = (
@@ -99,7 +98,7 @@ def measure(folder: Path, found: dict[str, Any]) -> None:
         )  # fmt: skip
         began = time.time()
         try:
-            run = eq.run(wanted, folder / f"{name}-{lr}-{epochs}-{method}-{seed}", Watcher())
+            run = eq.run(wanted, folder / f"{name}-{lr}-{epochs}-{method}-{seed}", quiet=True)
             scores = [_score(run, rounds, classes) for rounds in ROUNDS]
         except RunError as error:
             if "not finite" not in str(error):

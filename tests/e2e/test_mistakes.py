@@ -513,7 +513,7 @@ def a_run_with_a_client_that_steers_the_terminal(place: Path) -> Words:
     return ["show", "run"]
 
 
-@case("experiment.yaml is not a file")
+@case("experiment.yaml is a pipe")
 def a_run_whose_configuration_never_ends(place: Path) -> Words:
     (place / "run" / "experiment.yaml").unlink()
     os.mkfifo(place / "run" / "experiment.yaml")

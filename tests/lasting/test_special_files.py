@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from equipoise.runtime.states import FileStates
 
 from equipoise import simulate
 from equipoise.experiment import ConfigurationError, load
 from equipoise.records import read
 from equipoise.runs import Run
+from equipoise.runtime.states import FileStates
 from equipoise.storage.files import check_entries
 from equipoise.storage.lock import is_held
 from equipoise.storage.store import RunError

@@ -26,10 +26,11 @@ import equipoise as eq
 from equipoise.simulate import run
 from equipoise.callbacks import Callback
 folder = Path(sys.argv[1])
-def wait(record):
-    end = time.monotonic() + 300
-    while not (folder / f"go-{{record.round}}").exists() and time.monotonic() < end:
-        time.sleep(0.02)
+class Waiting(Callback):
+    def on_round(self, record):
+        end = time.monotonic() + 300
+        while not (folder / f"go-{{record.round}}").exists() and time.monotonic() < end:
+            time.sleep(0.02)
 run(eq.Experiment(data={{"name": "digits", "clients": 4}}, method="fedavg", rounds={ROUNDS}, seed=1, workers=0, training={{"steps": 2}},
     faults={{"script": [{{"round": 2, "attempt": 0, "exchange": 1, "client": "3", "kind": "drop"}}]}}), folder / "run", Waiting())
 """
