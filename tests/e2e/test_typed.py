@@ -592,7 +592,11 @@ def test_a_model_is_shown_with_its_options(
         "summary": "Layers.",
     }
     other = {**one, "name": "cnn", "parameters": {}, "options": {}}
-    monkeypatch.setattr("equipoise.models.listing.listed", lambda *given: [one, other])
+    both = {"mlp": one, "cnn": other}
+    monkeypatch.setattr(
+        "equipoise.models.listing.listed",
+        lambda names: [both[name] for name in both if name in names],
+    )
     shown = equipoise("models", "mlp").out.splitlines()
     assert shown[1].split() == ["mlp", "anything", "12,345"] and shown[2:] == ["Layers.", "  --set model={name: mlp, hidden: [4, 5]}", "  --set model={name: mlp, bias: True}"]  # fmt: skip
     listed = equipoise("models").out.splitlines()
