@@ -237,9 +237,9 @@ def test_distances_of_features_are_those_of_standardised_images(tmp_path: Path) 
 
 def test_constant_images_stay_finite(tmp_path: Path) -> None:
     data = sites()
-    data["bo"] = (np.full_like(data["bo"][0], 0.5), data["bo"][1])
+    data["bo"] = (np.full_like(data["bo"][0], 5.0), data["bo"][1])
     run = eq.run(setting(data=data, training={"lr": 1e-9}), tmp_path / "run")
-    assert load_server(run.store).own["bo"].tolist() == [[0.5, 0.5], [0.0, 0.0]]
+    assert load_server(run.store).own["bo"].tolist() == [[5.0, 5.0], [0.0, 0.0]]
     assert not run.rejected()
     assert not standardised(
         torch.full((1, 2, 8, 8), 0.5), torch.full((2,), 0.5), torch.zeros(2)
