@@ -325,7 +325,8 @@ def smooth() -> Network:
 
 @pytest.mark.parametrize(
     "model",
-    [smooth, NETWORKS["cnn"], {"name": "resnet10", "width": 2}],
+    # With a width of 2, torch 2.13 corrupts memory in a convolution on some CPUs without AVX-512.
+    [smooth, NETWORKS["cnn"], {"name": "resnet10", "width": 8}],
     ids=["smooth", "cnn", "resnet10"],
 )
 @pytest.mark.parametrize(
