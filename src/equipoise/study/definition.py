@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from equipoise.experiment import ConfigurationError, with_settings
+from equipoise.experiment import ConfigurationError, load, with_settings
 from equipoise.study.claims import Claim, ClaimError, parse_claim
-from equipoise.validation import safe_yaml
+from equipoise.validation.imports import OWN, Imports, permitted
 from equipoise.validation.names import closest, quoted
 
 PAPER = "paper"
@@ -110,6 +110,7 @@ class Study:
         rows: The rows of the table.
         claims: The parsed claims, in the order of the file.
         sayings: Claim text -> the paper's words.
+        imports: What the code that the file names may be imported from.
     """
 
     path: Path
@@ -117,6 +118,7 @@ class Study:
     rows: tuple[Row, ...]
     claims: tuple[Claim, ...]
     sayings: Mapping[str, str] = field(default_factory=dict)
+    imports: Imports = OWN
 
     @property
     def name(self) -> str:
@@ -161,20 +163,22 @@ class Study:
         return isinstance(data, Mapping) and data.get("test") == GLOBAL_TEST
 
 
-def load_study(path: Path | str) -> Study:
+def load_study(path: Path | str, allow_imports: Iterable[str] = ()) -> Study:
     """Read and check a study.
 
     Everything that the file names is checked before anything runs: rows and conditions of printed
     numbers and claims, conditions of scales. Methods, partitions and measures are checked when the
     study is planned (`study.plan`).
 
+    Args:
+        path: The file.
+        allow_imports: Packages that code named in the file may be imported from.
+
     Raises:
         ConfigurationError: Naming the file and every mistake.
     """
     path = Path(path)
-    content = safe_yaml.load(path)
-    if not isinstance(content, dict):
-        raise ConfigurationError(f"{path}: expected a mapping with title, experiment and methods")
+    content = load(path)
     try:
         file = StudyFile(**content)
     except ValidationError as error:
@@ -183,7 +187,7 @@ def load_study(path: Path | str) -> Study:
     _check_printed(path, file, rows)
     _check_scales(path, file)
     claims, sayings = _claims(path, file, rows)
-    return Study(path, file, rows, claims, sayings)
+    return Study(path, file, rows, claims, sayings, permitted(content, allow_imports))
 
 
 def _rows(path: Path, file: StudyFile) -> tuple[Row, ...]:
