@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @option_groups
 def study(
-    cluster_options: ClusterOptions,
-    import_options: ImportOptions,
     file: Annotated[
         Path, typer.Argument(help="the study: a YAML file with methods, conditions and claims")
     ],
+    cluster_options: ClusterOptions,
+    import_options: ImportOptions,
     scale: Annotated[str, typer.Option(help="one of the study's scales")] = "paper",
     only: Annotated[
         list[str] | None,
