@@ -18,7 +18,7 @@ from equipoise.validation.imports import OWN, Imports
 from equipoise.validation.names import UnknownName as UnknownName
 from equipoise.validation.names import nearest, quoted
 from equipoise.validation.registry import Registry
-from equipoise.validation.settings import refuse_boolean
+from equipoise.validation.settings import check_numbers
 
 
 class _Files(Mapping[str, type[Method]]):
@@ -78,7 +78,7 @@ def make(name: str, parameters: Mapping[str, Any] | None = None, imports: Import
     hints = get_type_hints(kind, include_extras=True)
     for given, value in parameters.items():
         try:
-            refuse_boolean(value, hints[given])
+            check_numbers(value, hints[given])
         except ValueError as error:
             raise ValueError(f"method.{given}: {error}") from None
         try:
