@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from equipoise.data.arrays.user_data import looks_like_classes
+from equipoise.data.arrays.array_checks import looks_like_classes
 from equipoise.data.findings import Finding
 from equipoise.data.tables.column_findings import (
     Target,
