@@ -79,7 +79,7 @@ def run(
       equipoise run experiment.yaml --set training.lr=0.01 --dry-run
     """
     processes.allow_fork()
-    from equipoise.cli import output
+    from equipoise.cli import output, run_output
     from equipoise.cli.data import ShowData, before_training, method_advice
     from equipoise.cli.progress import announced_interrupts, progress
     from equipoise.experiment import ConfigurationError, experiment
@@ -128,9 +128,9 @@ def run(
         callbacks.append(tracker(track, wanted))
     with announced_interrupts():
         finished = start(wanted, out, callbacks, quiet=True, **cluster_options.arguments())
-    output.summary(finished)
+    run_output.summary(finished)
     if profile:
-        output.profile(finished)
+        run_output.profile(finished)
 
 
 def _against_alone(
@@ -143,7 +143,7 @@ def _against_alone(
     unfit: list[str],
 ) -> None:
     """`equipoise compare` with one method and one seed: its folder, its table, its page."""
-    from equipoise.cli.compare import compared
+    from equipoise.cli.compare import run_and_print, show_plan
     from equipoise.experiment import ConfigurationError
 
     if unfit:
@@ -156,6 +156,8 @@ def _against_alone(
     rest = config.changed(
         {key: value for key, value in config.items() if key not in ("method", "seed")} | lists
     )
-    compared(
-        rest, {key: [] for key in lists}, out, None, allowed, dry_run, quiet, "terminal", where
-    )
+    typed: dict[str, Any] = {key: [] for key in lists}
+    if dry_run:
+        show_plan(rest, typed, allowed)
+        return
+    run_and_print(rest, typed, {"out": out, "allow_imports": allowed, **where}, quiet)
