@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -29,6 +29,9 @@ from equipoise.storage.store import DATABASE, RunError
 from equipoise.validation import safe_yaml
 from equipoise.validation.names import quoted
 from equipoise.validation.text import shown
+
+if TYPE_CHECKING:
+    from equipoise.data import Federation
 
 console = Console()
 MOST_LISTED, AT_EACH_END = 50, 10  # clients of a run that a terminal shows
@@ -84,14 +87,12 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def plan(wanted: Experiment) -> None:
-    """The resolved experiment and what it would do."""
-    from equipoise.data import federate
+def plan(wanted: Experiment, federation: Federation) -> None:
+    """Print the resolved experiment and what it would do."""
     from equipoise.data.roster import roster_of
     from equipoise.engine.evaluation import check_main
     from equipoise.experiment.build import prepare, try_precision
 
-    federation = federate(wanted.data, wanted.seed, wanted.dataset, wanted.imports)
     roster, wanted = roster_of(federation), wanted.with_model(federation.task.shape)
     try_precision(wanted)
     bench, _ = prepare(wanted, roster.task, roster.ids)
@@ -108,7 +109,7 @@ def plan(wanted: Experiment) -> None:
         f"measured: {', '.join(metrics)}; main metric: {main_of(metrics, wanted.evaluation.main)}",
     )
     if not can_interrupt() and (
-        wanted.workers == 0 or wanted.local is not None or os.name != "posix"
+        wanted.workers == 0 or wanted.why_not_remote is not None or os.name != "posix"
     ):
         say(styled("note", "bold"), f": {UNKEPT}")
 

@@ -82,7 +82,12 @@ def compare(
                 f"jobs: expected 1 run at a time on a cluster, got {jobs}; each run has all of its cores"
             )
         reason = next(
-            (cell.experiment.portable for cell in cells if cell.experiment.portable), None
+            (
+                cell.experiment.why_not_portable
+                for cell in cells
+                if cell.experiment.why_not_portable
+            ),
+            None,
         )
         if reason is not None:
             raise ConfigurationError(
