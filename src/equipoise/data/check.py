@@ -17,7 +17,7 @@ from equipoise.data.config import DataConfig
 from equipoise.data.dataset import TEST, Dataset
 from equipoise.data.findings import Finding
 from equipoise.data.patients.records import is_patients
-from equipoise.data.pipeline import is_image_folder, is_own, load
+from equipoise.data.pipeline import LoadedData, is_image_folder, is_own, load
 from equipoise.data.schema import INPUTS, ColumnSchema, Schema
 from equipoise.data.tables.csv_files import cells_as_text, column_of, is_missing, numbers_if_all
 from equipoise.data.tables.repairs import Table
@@ -115,8 +115,24 @@ def understood(
         return _incomplete(sites, config, problems)
     if sites.arrays:
         return _of_dataset(with_schema(dataset, config.schema), config)
+    return report_on(config, LoadedData(dataset, sites))
+
+
+def report_on(config: DataConfig, loaded: LoadedData) -> DataReport:
+    """Return how data were read, as `understood` does, without reading tables again.
+
+    Args:
+        config: The data section.
+        loaded: The data that it names.
+    """
+    dataset = loaded.dataset
+    if loaded.tables is None:
+        # Of a folder of images the report needs the headers only, which are not kept.
+        path = Path(config.name)
+        is_images = is_own(config) and is_image_folder(path)
+        return understood(config, None if is_images else dataset)
     assert dataset.schema is not None and dataset.schema.label is not None
-    return _of_tables(sites, dataset.schema, _sites(dataset, config), config)
+    return _of_tables(loaded.tables, dataset.schema, _sites(dataset, config), config)
 
 
 def repaired_by_findings(config: DataConfig, report: DataReport) -> DataReport:
