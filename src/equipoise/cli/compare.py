@@ -197,25 +197,25 @@ def run_and_print(
         columns: Measures that LaTeX and Markdown show.
 
     Raises:
-        typer.Exit: A run failed (1), or the comparison was interrupted (130).
+        typer.Exit: A run failed or a method refused its settings (1), or the comparison was interrupted (130).
     """
     comparison = _compare(config, typed, execution, quiet)
     _print(comparison, output_format, columns)
-    if comparison.failures:
+    if comparison.failures or comparison.refusals:
         raise typer.Exit(1)
 
 
 def show_plan(config: FromFile, typed: dict[str, Any], allowed: list[str]) -> None:
     """Print the runs that a comparison would make; `typed` replaces settings of the file."""
     from equipoise.cli import comparison_output
-    from equipoise.comparison.plan import from_file, plan
+    from equipoise.comparison.plan import from_file, plan_comparison
     from equipoise.validation.imports import permitted
 
     base, settings = from_file(config, **typed)
     lists = {name: value for name, value in settings.items() if name in LISTS}
-    cells = plan(base, **lists, imports=permitted(base, allowed))
-    comparison_output.show_plan(cells)
-    comparison_output.show_data_report(cells)
+    planned = plan_comparison(base, **lists, imports=permitted(base, allowed))
+    comparison_output.show_plan(planned.cells, planned.refusals)
+    comparison_output.show_data_report(planned.cells)
 
 
 def _compare(

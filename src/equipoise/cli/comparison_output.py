@@ -17,7 +17,7 @@ from equipoise.cli.data import before_training, method_advice
 from equipoise.comparison import formats
 from equipoise.comparison.executor import Progress as ComparisonProgress
 from equipoise.comparison.measures import measures
-from equipoise.comparison.plan import Cell
+from equipoise.comparison.plan import Cell, Refusal
 from equipoise.comparison.table import Comparison
 from equipoise.experiment import ConfigurationError
 from equipoise.metrics.registry import find
@@ -141,16 +141,18 @@ def parse_grid(options: Sequence[str]) -> dict[str, list[Any]]:
     return grid
 
 
-def show_plan(cells: Sequence[Cell]) -> None:
-    """Print the runs of a comparison."""
+def show_plan(cells: Sequence[Cell], refusals: Sequence[Refusal] = ()) -> None:
+    """Print the runs of a comparison, and the methods that refuse their settings."""
     rows = []
     for cell in cells:
-        setting = ", ".join(f"{key}={value}" for key, value in cell.setting)
+        setting = ", ".join(f"{key}={value}" for key, value in (*cell.setting, *cell.overrides))
         rows.append([cell.label, cell.partition, cell.seed, setting, cell.name])
     output.table(["method", "partition", "seed", "setting", "folder"], rows)
     output.say(
         output.styled("plan", "bold"), f": {len(cells)} runs of {cells[0].experiment.rounds} rounds"
     )
+    for refusal in refusals:
+        output.say(output.styled("refused", "red"), f" {refusal.method}: {refusal.reason}")
 
 
 @contextmanager

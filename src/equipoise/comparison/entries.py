@@ -35,12 +35,14 @@ class Entry:
         run: The result of the run, with its baseline if that is known.
         setting: The grid point that was chosen for it.
         target: A mean over clients, for the rounds to it.
+        overrides: Settings of its method that differ from those of the comparison.
     """
 
     label: str
     run: RunResult
     setting: Setting = ()
     target: float | None = None
+    overrides: Setting = ()
 
     @property
     def metric(self) -> Metric:
@@ -185,7 +187,7 @@ def open_comparison(folder: Path, details: bool = False) -> tuple[list[Entry], d
     entries = []
     for row in rows:
         run = runs[row.run].against(runs.get(row.alone))
-        entries.append(Entry(row.method, run, row.setting))
+        entries.append(Entry(row.method, run, row.setting, overrides=row.overrides))
     return aligned(entries), saved
 
 
@@ -214,11 +216,17 @@ class _SavedEntry:
     run: str
     alone: str  # empty without a baseline
     setting: Setting
+    overrides: Setting
 
     @classmethod
     def of(cls, row: Any) -> _SavedEntry:
-        setting = tuple(row["setting"].items())
-        return cls(str(row["method"]), str(row["run"]), str(row["alone"] or ""), setting)
+        return cls(
+            method=str(row["method"]),
+            run=str(row["run"]),
+            alone=str(row["alone"] or ""),
+            setting=tuple(row["setting"].items()),
+            overrides=tuple(row.get("overrides", {}).items()),
+        )
 
 
 def damaged(folder: Path) -> RunError:

@@ -1,7 +1,8 @@
-"""What a comparison has to run: every method, partition, seed and grid point on the same data, initial model and cohorts."""
+"""Runs of a comparison: methods, partitions, seeds and grid points on identical data and models."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -12,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from equipoise import methods as known_methods
 from equipoise.comparison.labels import labels
 from equipoise.composition import compose, parts
 from equipoise.experiment import ConfigurationError, Experiment, experiment, flat, with_settings
@@ -21,21 +23,79 @@ from equipoise.runs.baseline import ALONE
 from equipoise.validation.imports import OWN, FromFile, Imports
 from equipoise.validation.names import nearest, quoted
 
-OPERATIONAL = ("workers", "keep", "memory")  # change how a run is carried out, never what comes out
+OPERATIONAL = ("workers", "keep", "memory")  # settings that do not change results
+OVERRIDES = ("training", "model", "models", "rounds", "participation")
+"""Keys of a method in a comparison that replace shared settings for its rows."""
 Setting = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a comparison; its name follows from its content, so a rerun finds it again."""
+    """One run of a comparison; its name follows from its content, so a rerun finds it again.
+
+    Attributes:
+        label: The name of the method in the table.
+        partition: The partition of the data.
+        seed: The seed.
+        experiment: The experiment to run.
+        name: The name of its folder.
+        alone: The name of the run of training alone that it is compared with.
+        setting: The grid point.
+        overrides: Settings of this method that differ from the shared ones.
+    """
 
     label: str
     partition: str
     seed: int
     experiment: Experiment = field(repr=False)
     name: str
-    alone: str  # the name of the Standalone run that shares everything but the method
-    setting: Setting = ()  # the grid point
+    alone: str
+    setting: Setting = ()
+    overrides: Setting = ()
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A method that cannot run with its settings.
+
+    Attributes:
+        method: Its name in the table.
+        reason: Why it refuses.
+    """
+
+    method: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All runs of a comparison, training alone first, and the methods that refuse their settings."""
+
+    cells: list[Cell]
+    refusals: list[Refusal]
+
+
+@dataclass(frozen=True)
+class ListedMethod:
+    """A method in the list of a comparison.
+
+    Attributes:
+        method: Its checked mapping, or the object if other processes cannot import its class.
+        overrides: Dotted settings that replace the shared ones for its rows.
+    """
+
+    method: Any
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The method as plain data."""
+        return spec_of(self.method) if isinstance(self.method, Method) else self.method
+
+    @property
+    def is_standalone(self) -> bool:
+        """True if clients train alone."""
+        return bool(self.spec["name"] == ALONE)
 
 
 def plan(
@@ -46,170 +106,376 @@ def plan(
     grid: Mapping[str, Sequence[Any]] | None = None,
     imports: Imports = OWN,
 ) -> list[Cell]:
-    """All runs of a comparison, Standalone first; it is added where it is not among the methods. `imports`: what their code may be taken from.
+    """Return the runs of a comparison none of whose methods refuses its settings.
 
-    >>> cells = plan({"rounds": 2}, ["fedavg", "fedprox"], seeds=[1, 2], grid={"method.mu": [0.01, 0.1]})
-    >>> [(cell.label, cell.seed, dict(cell.setting)) for cell in cells if cell.seed == 1]
-    [('standalone', 1, {}), ('fedavg', 1, {}), ('fedprox', 1, {'method.mu': 0.01}), ('fedprox', 1, {'method.mu': 0.1})]
+    The arguments are those of `plan_comparison`.
+
+    Raises:
+        ConfigurationError: A setting is wrong, or a method refuses its settings.
+
+    >>> cells = plan({"rounds": 2}, ["fedavg", "fedprox"], [1, 2], grid={"method.mu": [0.01, 0.1]})
+    >>> for cell in cells:
+    ...     if cell.seed == 1:
+    ...         print(cell.label, dict(cell.setting))
+    standalone {}
+    fedavg {}
+    fedprox {'method.mu': 0.01}
+    fedprox {'method.mu': 0.1}
+    """
+    result = plan_comparison(base, methods, seeds, partitions, grid, imports)
+    for refusal in result.refusals:
+        raise ConfigurationError(f"{refusal.method}: {refusal.reason}")
+    return result.cells
+
+
+def plan_comparison(
+    base: Experiment | Mapping[str, Any],
+    methods: Sequence[Any],
+    seeds: Sequence[int] = (),
+    partitions: Sequence[str] = (),
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    imports: Imports = OWN,
+) -> Plan:
+    """Return the runs of a comparison, training alone first, and the methods that refuse.
+
+    Args:
+        base: The settings that all runs share.
+        methods: Names of methods, mappings with hyper-parameters and settings of their own, or
+            Method objects. Training alone is added where it is not among them.
+        seeds: The seeds; by default that of `base`.
+        partitions: The partitions; by default that of `base`.
+        grid: Settings to choose on validation data.
+        imports: The packages from which code that they name may be imported.
+
+    Raises:
+        ConfigurationError: A setting is wrong, or all methods refuse theirs.
     """
     config = as_config(base)
-    _check_lists(seeds, partitions, grid or {})
+    grid = grid or {}
+    _check_lists(seeds, partitions, grid)
     if not methods:
         raise ConfigurationError(
             "methods: expected at least one, got none; `equipoise methods` lists them"
         )
-    listed = _distinct(
-        [as_method(alone_for(config) if method == ALONE else method, imports) for method in methods]
-    )
-    reference = next((method for method in listed if _name(method) == ALONE), None) or as_method(
-        alone_for(config)
-    )
-    listed = _distinct([reference, *listed])
-    _check_grid(grid or {}, listed)
+    listed = _with_standalone([_listed(method, config, imports) for method in methods], config)
+    _check_grid(grid, listed)
     shared = experiment(config, imports)
-    seeds, dealt = (
-        list(dict.fromkeys(seeds)) or [shared.seed],
-        list(dict.fromkeys(partitions)) or [shared.data.partition],
+    planner = _Planner(
+        config=config,
+        imports=imports,
+        shared=shared,
+        standalone=listed[0].method,
+        partitions=list(dict.fromkeys(partitions)) or [shared.data.partition],
+        seeds=list(dict.fromkeys(seeds)) or [shared.seed],
+        grid=grid,
     )
-    names = labels([{"method": _spec(method)} for method in listed])
-    cells = []
-    for partition, seed, (label, method) in itertools.product(
-        dealt, seeds, zip(names, listed, strict=True)
-    ):
-        for setting in _settings(grid or {}, method):
-            fixed = {"data.partition": partition, "seed": seed, "workers": 0} | {
-                k: v for k, v in setting if not _of_method(k)
-            }
-            tuned = _tuned(
-                method,
-                {key.removeprefix("method."): value for key, value in setting if _of_method(key)},
-            )
-            wanted = experiment({**with_settings(config, fixed), "method": tuned}, imports)
-            alone = folder_name(experiment({**dict(wanted), "method": reference}, imports))
-            cells.append(
-                Cell(
-                    label,
-                    wanted.data.partition_name,
-                    seed,
-                    wanted,
-                    folder_name(wanted),
-                    alone,
-                    setting,
-                )
-            )
+    return planner.plan(listed)
+
+
+@dataclass(frozen=True)
+class _Planner:
+    """The settings that all methods of a comparison share."""
+
+    config: Mapping[str, Any]
+    imports: Imports
+    shared: Experiment
+    standalone: Any
+    partitions: Sequence[Any]
+    seeds: Sequence[int]
+    grid: Mapping[str, Sequence[Any]]
+
+    def plan(self, listed: Sequence[ListedMethod]) -> Plan:
+        cells: list[Cell] = []
+        refusals = []
+        errors = []
+        for label, method in zip(_labels(listed), listed, strict=True):
+            try:
+                cells += self._cells(label, method)
+            except ConfigurationError as error:
+                if method is listed[0]:
+                    raise  # Training alone has the shared settings only: they are wrong.
+                refusals.append(Refusal(label, str(error)))
+                errors.append(error)
+        if errors and len(errors) == len(listed) - 1:
+            raise errors[0]
+        ordered = _by_condition(cells)
+        _check_memory(ordered)
+        return Plan(ordered, refusals)
+
+    def _cells(self, label: str, listed: ListedMethod) -> list[Cell]:
+        cells = []
+        for partition, seed in itertools.product(self.partitions, self.seeds):
+            for setting in _settings(self.grid, listed):
+                cells.append(self._cell(label, listed, partition, seed, setting))
+        return cells
+
+    def _cell(
+        self, label: str, listed: ListedMethod, partition: Any, seed: int, setting: Setting
+    ) -> Cell:
+        fixed = {"data.partition": partition, "seed": seed, "workers": 0}
+        fixed |= {key: value for key, value in setting if not _of_method(key)}
+        parameters = {
+            key.removeprefix("method."): value for key, value in setting if _of_method(key)
+        }
+        config = with_settings(self.config, fixed)
+        own = with_overrides(config, listed.overrides)
+        method = _tuned(listed.method, parameters)
+        built = experiment({**own, "method": method}, self.imports)
+        alone = experiment({**config, "method": self.standalone}, self.imports)
+        return Cell(
+            label,
+            built.data.partition_name,
+            seed,
+            built,
+            folder_name(built),
+            folder_name(alone),
+            setting,
+            self._differences(built, listed),
+        )
+
+    def _differences(self, built: Experiment, listed: ListedMethod) -> Setting:
+        """Return the settings of a method that differ from the shared ones."""
+        if not listed.overrides:
+            return ()
+        shared = flat(self.shared.model_dump(mode="json", include=set(OVERRIDES)))
+        own = flat(built.model_dump(mode="json", include=set(OVERRIDES)))
+        tuned = {key for key in self.grid if not _of_method(key)}
+        return tuple(
+            (key, value)
+            for key, value in own.items()
+            if shared.get(key) != value and key not in tuned
+        )
+
+
+def _by_condition(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells by partition and seed, without repetitions."""
+    groups: dict[tuple[str, int], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.partition, cell.seed), []).append(cell)
+    distinct = {cell.name: cell for group in groups.values() for cell in group}
+    return list(distinct.values())
+
+
+def _check_memory(cells: Sequence[Cell]) -> None:
     if len({cell.experiment.training.keep_optimiser for cell in cells}) > 1:
         raise ConfigurationError(
-            "grid: training.keep_optimiser must be the same in all runs of a comparison, else a change against training alone would be the "
-            "optimiser's memory and not the method; set it once for all: training.keep_optimiser=true, or compare twice"
+            "training.keep_optimiser must be the same in all runs of a comparison, else a change "
+            "against training alone would be the optimiser's memory and not the method; set it "
+            "once for all: training.keep_optimiser=true, or compare twice"
         )
-    return list({cell.name: cell for cell in cells}.values())
+
+
+def _listed(value: Any, config: Mapping[str, Any], imports: Imports) -> ListedMethod:
+    """Check one item of a list of methods."""
+    if value == ALONE:
+        value = alone_for(config)
+    method, overrides = split_overrides(value, OVERRIDES, imports)
+    if isinstance(method, Mapping) and "evaluation" in method:
+        raise ConfigurationError(
+            f"methods: {quoted(method.get('name'))} has settings of evaluation, but all runs of a "
+            "comparison are measured alike; set evaluation for all"
+        )
+    return ListedMethod(as_method(method, imports), overrides)
+
+
+def split_overrides(
+    method: Any, keys: Sequence[str] = OVERRIDES, imports: Imports = OWN
+) -> tuple[Any, dict[str, Any]]:
+    """Return a method without settings of its own, and these settings.
+
+    Args:
+        method: A name, a mapping or a Method.
+        keys: The keys that are settings. A hyper-parameter of the method with such a name, as
+            `model` of training alone, is one only if its value is a mapping.
+        imports: The packages from which the method may be imported.
+
+    >>> split_overrides({"name": "feddc", "alpha": 1, "training": {"optimiser": "sgd", "lr": 0.1}})
+    ({'name': 'feddc', 'alpha': 1}, {'training': {'optimiser': 'sgd', 'lr': 0.1}})
+    """
+    if not isinstance(method, Mapping):
+        return method, {}
+    parameters = _parameters(method, imports)
+    own = dict(method)
+    overrides = {}
+    for key in keys:
+        is_parameter = key in parameters and not isinstance(own.get(key), Mapping)
+        if key in own and not is_parameter:
+            overrides[key] = own.pop(key)
+    return own, overrides
+
+
+def _parameters(method: Mapping[str, Any], imports: Imports) -> set[str]:
+    """Return the names of a method's hyper-parameters; none if there is no such method."""
+    try:
+        kind = known_methods.find(str(method.get("name")), imports)
+    except ValueError:
+        return set()  # The name is refused where the method is made.
+    return {parameter.name for parameter in dataclasses.fields(kind)}
+
+
+def with_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the settings of one method.
+
+    A section such as `training` is changed key by key. A model is replaced as a whole, and so are
+    all models of an experiment that has several.
+    """
+    settings = {}
+    for key, value in overrides.items():
+        if isinstance(value, Mapping) and key not in ("model", "models"):
+            settings |= {f"{key}.{name}": inner for name, inner in value.items()}
+        else:
+            settings[key] = value
+    return with_settings(dict(config), settings)
+
+
+def _with_standalone(
+    listed: Sequence[ListedMethod], config: Mapping[str, Any]
+) -> list[ListedMethod]:
+    """Return distinct methods; the first one is training alone with the shared settings."""
+    for method in listed:
+        if method.is_standalone and not method.overrides:
+            return _distinct([method, *listed])
+    return _distinct([ListedMethod(as_method(alone_for(config))), *listed])
+
+
+def _distinct(listed: Sequence[ListedMethod]) -> list[ListedMethod]:
+    """Return the methods without repetitions, in their order."""
+    keys = []
+    for method in listed:
+        keys.append(json.dumps([method.spec, method.overrides], sort_keys=True, default=str))
+    return list(dict(zip(keys, listed, strict=True)).values())
+
+
+def _labels(listed: Sequence[ListedMethod]) -> list[str]:
+    """Return the names of methods in the table.
+
+    Settings are named only where the same method is listed several times; else a note below the
+    table names them.
+    """
+    names = labels([{"method": method.spec} for method in listed])
+    if len(set(names)) == len(names):
+        return names
+    detailed = labels([{"method": method.spec, **method.overrides} for method in listed])
+    return [
+        detail if names.count(name) > 1 else name
+        for name, detail in zip(names, detailed, strict=True)
+    ]
 
 
 def default_baseline(labels: Sequence[str]) -> str:
-    """The method that others are tested against unless told: fedavg, else the first that is not training alone."""
-    return (
-        "fedavg"
-        if "fedavg" in labels
-        else next((label for label in labels if label != ALONE), ALONE)
-    )
+    """Return the method that others are tested against by default.
+
+    It is fedavg, else the first that is not training alone.
+    """
+    if "fedavg" in labels:
+        return "fedavg"
+    return next((label for label in labels if label != ALONE), ALONE)
 
 
-def from_file(config: FromFile, **given: Any) -> tuple[FromFile, dict[str, Any]]:
-    """A comparison's file without its lists, and the lists: what was given stands in place of what the file says."""
-    found = {name: value or config.get(name) or value for name, value in given.items()}
-    kinds: dict[str, tuple[Any, str]] = {
-        "grid": (Mapping, "mapping"), "baseline": (str, "name"), "measure": (str, "name"), "level": ((int, float), "number"),
-        "target": ((int, float), "number"),
-    }  # fmt: skip
-    for name, value in found.items():
-        kind, word = kinds.get(name, ((list, tuple), "list"))
+_KINDS: dict[str, tuple[Any, str]] = {
+    "grid": (Mapping, "mapping"),
+    "baseline": (str, "name"),
+    "measure": (str, "name"),
+    "level": ((int, float), "number"),
+    "target": ((int, float), "number"),
+}  # of settings in the file of a comparison; the others are lists
+
+
+def from_file(config: FromFile, **arguments: Any) -> tuple[FromFile, dict[str, Any]]:
+    """Separate the file of a comparison into the experiment and the settings of the comparison.
+
+    Args:
+        config: The content of the file.
+        arguments: Settings of the comparison; one that is not empty replaces that of the file.
+
+    Raises:
+        ConfigurationError: A setting has the wrong type.
+    """
+    settings = {}
+    for name, value in arguments.items():
+        settings[name] = value or config.get(name) or value
+    for name, value in settings.items():
+        kind, word = _KINDS.get(name, ((list, tuple), "list"))
         if value and not isinstance(value, kind):
             raise ConfigurationError(f"{name}: expected a {word}, got {quoted(value)}")
-    return config.changed(
-        {key: value for key, value in config.items() if key not in given}, given.values()
-    ), found
+    shared = {key: value for key, value in config.items() if key not in arguments}
+    return config.changed(shared, arguments.values()), settings
 
 
 def as_config(base: Experiment | Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration as a mapping whose sections are mappings; Python objects in it stay what they are."""
-    return {
-        key: as_config(value) if isinstance(value, BaseModel) else value  # type: ignore[arg-type]
-        for key, value in dict(base).items()
-    }
+    """Return a configuration whose sections are mappings; Python objects in it stay as they are."""
+    config = {}
+    for key, value in dict(base).items():
+        config[key] = as_config(value) if isinstance(value, BaseModel) else value  # type: ignore[arg-type]
+    return config
 
 
 def alone_for(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Standalone as the reference of a configuration: of several models it trains the one that clients keep."""
-    several = list(config.get("models") or {})
-    if not several:
+    """Return training alone as the baseline of a configuration.
+
+    Of several models it trains the one that clients keep.
+    """
+    models = list(config.get("models") or {})
+    if not models:
         return {"name": ALONE}
-    return {
-        "name": ALONE,
-        "model": next((name for name in ("private", "model") if name in several), several[0]),
-    }
+    for name in ("private", "model"):
+        if name in models:
+            return {"name": ALONE, "model": name}
+    return {"name": ALONE, "model": models[0]}
 
 
-def as_method(given: Any, imports: Imports = OWN) -> Any:
-    """A method as given, checked: as plain data with all its parameters, or as it is where another process could not import it."""
-    method = (
-        given if isinstance(given, Method) else method_from(method_spec(given, imports), imports)
-    )
+def as_method(value: Any, imports: Imports = OWN) -> Any:
+    """Return a checked method.
+
+    Args:
+        value: A name, a mapping or a Method.
+        imports: The packages from which it may be imported.
+
+    Returns:
+        Plain data with all its parameters, or the object where another process could not import
+        its class.
+    """
+    method = value
+    if not isinstance(value, Method):
+        method = method_from(method_spec(value, imports), imports)
     return method if name_is_local(method) else spec_of(method)
 
 
-def content(wanted: Experiment) -> dict[str, Any]:
-    """All that the result of a run depends on, as plain data."""
-    found: dict[str, Any] = json.loads(
-        json.dumps(
-            {key: value for key, value in wanted.to_spec().items() if key not in OPERATIONAL},
-            default=str,
-        )
-    )
-    if wanted.dataset is not None:
+def content(built: Experiment) -> dict[str, Any]:
+    """Return all that the result of a run depends on, as plain data."""
+    spec = {key: value for key, value in built.to_spec().items() if key not in OPERATIONAL}
+    plain: dict[str, Any] = json.loads(json.dumps(spec, default=str))
+    if built.dataset is not None:
         digest = hashlib.blake2b(digest_size=8)
-        for tensor in (wanted.dataset.x, wanted.dataset.y):
+        for tensor in (built.dataset.x, built.dataset.y):
             digest.update(tensor.contiguous().numpy().data)
-        found["dataset"] = digest.hexdigest()
-    objects = {
-        name: spec
-        for name, spec in wanted.architectures().items()
-        if not isinstance(spec, (str, dict))
-    }
+        plain["dataset"] = digest.hexdigest()
+    objects = {}
+    for name, model in built.architectures().items():
+        if not isinstance(model, (str, dict)):
+            objects[name] = getattr(model, "__qualname__", repr(model))
     if objects:
-        found["objects"] = {
-            name: getattr(spec, "__qualname__", repr(spec)) for name, spec in objects.items()
-        }
-    return found
+        plain["objects"] = objects
+    return plain
 
 
-def folder_name(wanted: Experiment) -> str:
-    """A readable name that two experiments share exactly when their content is the same."""
-    text = json.dumps(content(wanted), sort_keys=True)
-    method = spec_of(wanted.build_method())["name"].rpartition(":")[2].lower()
-    return f"{method}-s{wanted.seed}-{hashlib.blake2b(text.encode(), digest_size=5).hexdigest()}"
+def folder_name(built: Experiment) -> str:
+    """Return a readable name that two experiments share exactly if their content is the same."""
+    text = json.dumps(content(built), sort_keys=True)
+    method = spec_of(built.build_method())["name"].rpartition(":")[2].lower()
+    return f"{method}-s{built.seed}-{hashlib.blake2b(text.encode(), digest_size=5).hexdigest()}"
 
 
 def default_folder(base: Experiment | Mapping[str, Any], imports: Imports = OWN) -> Path:
-    """Where a comparison goes unless told: the same settings lead to the same folder, so that a rerun completes it."""
-    wanted = experiment(as_config(base), imports)
-    shared = {key: value for key, value in content(wanted).items() if key not in ("method", "seed")}
+    """Return the default folder of a comparison.
+
+    The same shared settings lead to the same folder, so that a rerun completes it.
+    """
+    built = experiment(as_config(base), imports)
+    shared = {key: value for key, value in content(built).items() if key not in ("method", "seed")}
     shared["data"].pop("partition")
     digest = hashlib.blake2b(json.dumps(shared, sort_keys=True).encode(), digest_size=4).hexdigest()
-    return Path("comparisons") / f"{Path(wanted.data.name).name}-{digest}"
-
-
-def _spec(method: Any) -> dict[str, Any]:
-    return spec_of(method) if isinstance(method, Method) else method
-
-
-def _name(method: Any) -> str:
-    return str(_spec(method)["name"])
-
-
-def _distinct(given: Sequence[Any]) -> list[Any]:
-    """The methods without repetitions, in their order."""
-    keys = [json.dumps(_spec(method), sort_keys=True, default=str) for method in given]
-    return list(dict(zip(keys, given, strict=True)).values())
+    return Path("comparisons") / f"{Path(built.data.name).name}-{digest}"
 
 
 def _of_method(key: str) -> bool:
@@ -217,52 +483,57 @@ def _of_method(key: str) -> bool:
 
 
 def _tuned(method: Any, parameters: Mapping[str, Any]) -> Any:
+    """Return a method with other hyper-parameters."""
     if not parameters:
         return method
     if not isinstance(method, Method):
         return with_settings(method, parameters)
     base, guests = parts(method)
-    of_base = {key: value for key, value in parameters.items() if "." not in key}
-    of_guests = {
-        slot: {
-            key.removeprefix(f"{slot}."): value
+    own = {key: value for key, value in parameters.items() if "." not in key}
+    tuned_guests = {}
+    for slot, guest in guests.items():
+        prefix = f"{slot}."
+        changes = {
+            key.removeprefix(prefix): value
             for key, value in parameters.items()
-            if key.startswith(f"{slot}.")
+            if key.startswith(prefix)
         }
-        for slot in guests
-    }
-    return compose(
-        replace(base, **of_base),
-        **{slot: replace(guest, **of_guests[slot]) for slot, guest in guests.items()},
-    )
+        tuned_guests[slot] = replace(guest, **changes)
+    return compose(replace(base, **own), **tuned_guests)
 
 
-def _applies(key: str, method: Any) -> bool:
-    """Whether a grid key concerns a method: `method.mu` does where the method has a mu, `training.lr` always."""
-    return not _of_method(key) or key.removeprefix("method.") in flat(_spec(method))
+def _applies(key: str, listed: ListedMethod) -> bool:
+    """Return True if a grid key concerns a method.
+
+    `method.mu` concerns the methods that have a mu, `training.lr` all that do not set it
+    themselves.
+    """
+    if _of_method(key):
+        return key.removeprefix("method.") in flat(listed.spec)
+    return key not in flat(listed.overrides)
 
 
 def _check_lists(seeds: Sequence[Any], partitions: Sequence[Any], grid: Mapping[str, Any]) -> None:
-    for name, values, kind, what in (
+    for name, values, kind, expected in (
         ("seeds", seeds, int, "whole numbers"),
         ("partitions", partitions, str, "texts"),
     ):
         wrong = [value for value in values if not isinstance(value, kind)]
         if wrong:
-            raise ConfigurationError(f"{name}: expected {what}, got {quoted(wrong[0])}")
+            raise ConfigurationError(f"{name}: expected {expected}, got {quoted(wrong[0])}")
     for key, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence):
             raise ConfigurationError(
                 f"grid: expected a list of values for {key}, got {quoted(values)}"
             )
-        several = [value for value in values if isinstance(value, (list, Mapping))]
-        if several:
+        nested = [value for value in values if isinstance(value, (list, Mapping))]
+        if nested:
             raise ConfigurationError(
-                f"grid: expected numbers or texts for {key}, got {quoted(several[0])}"
+                f"grid: expected numbers or texts for {key}, got {quoted(nested[0])}"
             )
 
 
-def _check_grid(grid: Mapping[str, Sequence[Any]], listed: Sequence[Any]) -> None:
+def _check_grid(grid: Mapping[str, Sequence[Any]], listed: Sequence[ListedMethod]) -> None:
     for key, values in grid.items():
         if not values:
             raise ConfigurationError(
@@ -270,20 +541,20 @@ def _check_grid(grid: Mapping[str, Sequence[Any]], listed: Sequence[Any]) -> Non
             )
         if key in ("seed", "data.partition", "method", "method.name"):
             raise ConfigurationError(
-                f"grid: {key} is not a setting to tune; use the seeds, partitions and methods of the comparison"
+                f"grid: {key} is not a setting to tune; use the seeds, partitions and methods of "
+                "the comparison"
             )
         if key == "evaluation" or key.startswith("evaluation."):
             raise ConfigurationError(
-                f"grid: {key} is not a setting to tune: all runs of a comparison are measured alike; set it for all"
+                f"grid: {key} is not a setting to tune: all runs of a comparison are measured "
+                "alike; set it for all"
             )
         if not any(_applies(key, method) for method in listed):
-            known = sorted({f"method.{name}" for method in listed for name in flat(_spec(method))})
-            raise nearest("grid key", key, [name for name in known if name != "method.name"])
+            known = {f"method.{name}" for method in listed for name in flat(method.spec)}
+            raise nearest("grid key", key, sorted(known - {"method.name"}))
 
 
-def _settings(grid: Mapping[str, Sequence[Any]], method: Any) -> list[Setting]:
-    concerned = {key: values for key, values in grid.items() if _applies(key, method)}
-    return [
-        tuple(zip(concerned, values, strict=True))
-        for values in itertools.product(*concerned.values())
-    ]
+def _settings(grid: Mapping[str, Sequence[Any]], listed: ListedMethod) -> list[Setting]:
+    """Return the grid points of a method."""
+    own = {key: values for key, values in grid.items() if _applies(key, listed)}
+    return [tuple(zip(own, values, strict=True)) for values in itertools.product(*own.values())]

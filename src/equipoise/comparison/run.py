@@ -20,7 +20,7 @@ from equipoise.comparison.plan import (
     default_baseline,
     default_folder,
     from_file,
-    plan,
+    plan_comparison,
 )
 from equipoise.comparison.table import Comparison, Failure
 from equipoise.experiment import ConfigurationError, Experiment, load, with_settings
@@ -56,13 +56,15 @@ def compare(
 ) -> Comparison:
     """Run several methods, seeds and partitions on identical data, initial model and cohorts.
 
-    Calling it again completes what is missing, and only that. A run that fails is reported and does
-    not stop the others.
+    Calling it again completes what is missing, and only that. A run that fails, or a method that
+    refuses its settings, is reported and does not stop the others.
 
     Args:
         base: The settings that all runs share, or the path of a YAML file that holds them, with
             lists `methods`, `seeds`, `partitions` and a mapping `grid`.
-        methods: Names of methods, mappings with parameters, or Method objects.
+        methods: Names of methods, mappings with parameters, or Method objects. A mapping may also
+            hold settings for this method only: `training`, `model`, `models`, `rounds`,
+            `participation`; the table marks its rows.
         seeds: The seeds; by default that of `base`.
         partitions: The partitions; by default that of `base`.
         grid: Settings to choose on validation data, such as {"method.mu": [0.01, 0.1]}.
@@ -117,7 +119,8 @@ def compare(
     if set(table.measures) & set(DISTANCES):
         base = with_settings(as_config(base), {"evaluation.distances": True})
     lists = {name: settings[name] for name in ("methods", "seeds", "partitions", "grid")}
-    cells = plan(base, **lists, imports=imports)
+    planned = plan_comparison(base, **lists, imports=imports)
+    cells = planned.cells
     jobs = _checked_jobs(jobs, cells, cluster)
     tested_against = table.checked(cells)
     folder = Path(out) if out is not None else default_folder(base, imports)
@@ -129,6 +132,7 @@ def compare(
         tested_against,
         _failures(cells, reasons),
         folder,
+        refusals=planned.refusals,
         level=table.level,
         measure=table.measure,
         optional=table.measures,
@@ -217,7 +221,7 @@ def _entries(
     for cell in _chosen(cells, results):
         if cell.name in results:
             run = results[cell.name].against(results.get(cell.alone))
-            entries.append(Entry(cell.label, run, cell.setting, target))
+            entries.append(Entry(cell.label, run, cell.setting, target, cell.overrides))
     return aligned(entries)
 
 

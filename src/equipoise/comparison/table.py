@@ -13,7 +13,7 @@ from typing import Any
 
 from equipoise.comparison.entries import FORMAT, RESULT, Entry, damaged, open_comparison, open_runs
 from equipoise.comparison.measures import COST, DISTANCES, EXTREMES, OPTIONAL, Measure, measures
-from equipoise.comparison.plan import default_baseline
+from equipoise.comparison.plan import Refusal, default_baseline
 from equipoise.metrics import (
     Interval,
     Metric,
@@ -54,6 +54,7 @@ class Comparison:
         measure: The measure that methods are ranked by.
         optional: Further columns of the table.
         target: A mean over clients, for the rounds to it.
+        refusals: The methods that refuse their settings.
     """
 
     entries: Sequence[Entry]
@@ -64,6 +65,7 @@ class Comparison:
     measure: str = field(default="average", kw_only=True)
     optional: tuple[str, ...] = field(default=(), kw_only=True)
     target: float | None = field(default=None, kw_only=True)
+    refusals: Sequence[Refusal] = field(default=(), kw_only=True)
 
     @property
     def metric(self) -> Metric:
@@ -262,6 +264,10 @@ class Comparison:
                 found[entry.label, entry.run.condition[0]] = dict(entry.setting)
         return found
 
+    def overrides(self) -> dict[str, Mapping[str, Any]]:
+        """Return method -> its settings that differ from those of the comparison."""
+        return {entry.label: dict(entry.overrides) for entry in self.entries if entry.overrides}
+
     def as_plain(self) -> dict[str, Any]:
         """Return all of it as plain data; numbers that do not exist are None."""
         folder = self.folder or Path()
@@ -286,6 +292,7 @@ class Comparison:
             "entries": [_plain_entry(entry, folder) for entry in self.entries],
             "table": [_plain_numbers(row) for row in self.rows],
             "failures": [asdict(failure) for failure in self.failures],
+            "refusals": [asdict(refusal) for refusal in self.refusals],
         }
 
 
@@ -338,6 +345,7 @@ def _restored(folder: Path, entries: Sequence[Entry], saved: Mapping[str, Any]) 
             measure=str(saved.get("measure", "average")),
             optional=tuple(map(str, saved.get("columns", ()))),
             target=target,
+            refusals=[Refusal(**row) for row in saved.get("refusals", ())],
         )
     except (KeyError, TypeError, ValueError):
         raise damaged(folder) from None
@@ -376,6 +384,7 @@ def _plain_entry(entry: Entry, folder: Path) -> dict[str, Any]:
         "partition": run.condition[0],
         "seed": run.condition[1],
         "setting": dict(entry.setting),
+        "overrides": dict(entry.overrides),
         "run": _relative(run.folder, folder),
         "alone": None if alone is None else _relative(alone.folder, folder),
         "measures": _plain_numbers(entry.aggregates.values),
