@@ -407,7 +407,7 @@ def test_nobody_may_be_missing_when_models_are_measured() -> None:
         lost = clients(lambda request, failure=failure: Reply(request.client, failure=failure))  # type: ignore[misc]
         with pytest.raises(
             RunError,
-            match=f"^client 'a' was to measure models in round 1: {failure or 'no reply'}; see to it, or raise",
+            match=f"^client 'a' .* round 1: {failure or 'no reply'}; .*participation.deadline",
         ):
             lost.measure([("a", CheckState())], cohort(lost))
 
@@ -648,9 +648,6 @@ def test_the_time_of_a_round_is_divided(
         "aggregation": 3.0,
     }
     assert round.record.joined == list("abc") and round.record.joined is not round.joined
-    round.busy, round.waited = 999.0, 50.0
-    round.close()
-    assert round.record.seconds["transport"] == round.record.seconds["aggregation"] == 0.0
 
 
 # The end of a round that failed.

@@ -17,7 +17,7 @@ ROOT = SOURCE / "equipoise"
 # Packages and modules of the root, lowest first: each may import what stands before it, and nothing behind.
 ORDER = [
     "version", "streams", "task", "tree", "validation", "records", "models", "metrics", "losses", "weighting", "data", "training", "client", "server",
-    "method", "composition", "methods", "extensions", "experiment", "storage", "callbacks", "runtime", "transports", "engine", "runs", "simulate", "comparison", "report", "watch", "auditing", "testing",
+    "method", "composition", "methods", "extensions", "experiment", "storage", "callbacks", "runtime", "transports", "engine", "runs", "simulate", "comparison", "study", "report", "watch", "auditing", "testing",
     "cli", "__main__", "",
 ]  # fmt: skip
 

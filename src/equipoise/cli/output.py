@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -20,6 +20,9 @@ from equipoise.storage.store import DATABASE, RunError, Store
 from equipoise.validation import safe_yaml
 from equipoise.validation.names import quoted
 from equipoise.validation.text import shown
+
+if TYPE_CHECKING:
+    from equipoise.data import Federation
 
 console = Console()
 
@@ -95,14 +98,12 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     return parsed
 
 
-def plan(experiment: Experiment) -> None:
+def plan(experiment: Experiment, federation: Federation) -> None:
     """Print the resolved experiment and a summary of what it would do."""
-    from equipoise.data import federate
     from equipoise.data.roster import roster_of
     from equipoise.engine.evaluation import check_main
     from equipoise.experiment.build import prepare, try_precision
 
-    federation = federate(experiment.data, experiment.seed, experiment.dataset, experiment.imports)
     roster = roster_of(federation)
     experiment = experiment.with_model(federation.task.shape)
     try_precision(experiment)
@@ -122,7 +123,9 @@ def plan(experiment: Experiment) -> None:
         f"{experiment.rounds} rounds; {networks}; measured: {', '.join(metrics)}; main metric: "
         f"{main_of(metrics, evaluation.main)}",
     )
-    in_process = experiment.workers == 0 or experiment.local is not None or os.name != "posix"
+    in_process = (
+        experiment.workers == 0 or experiment.why_not_remote is not None or os.name != "posix"
+    )
     if in_process and not can_interrupt():
         say(styled("note", "bold"), f": {UNKEPT}")
 

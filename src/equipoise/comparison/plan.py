@@ -217,6 +217,8 @@ def _of_method(key: str) -> bool:
 
 
 def _tuned(method: Any, parameters: Mapping[str, Any]) -> Any:
+    if not parameters:
+        return method
     if not isinstance(method, Method):
         return with_settings(method, parameters)
     base, guests = parts(method)

@@ -184,10 +184,10 @@ def _checked_jobs(jobs: int | None, cells: Sequence[Cell], cluster: str | None) 
             f"jobs: expected 1 run at a time on a cluster, got {jobs}; each run has all of its cores"
         )
     for cell in cells:
-        if cell.experiment.portable is not None:
+        if cell.experiment.why_not_portable is not None:
             raise ConfigurationError(
                 "--cluster: expected an experiment that other machines can rebuild, but "
-                f"{cell.experiment.portable}"
+                f"{cell.experiment.why_not_portable}"
             )
     return 1
 

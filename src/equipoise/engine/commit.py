@@ -59,7 +59,7 @@ def commit(store: Store, state: State, cohort: RoundCohort, keep: int, last: boo
 
 
 def check_finite(state: State, training: Training, number: int) -> None:
-    """Refuse a server's state that holds values that are not finite: the run cannot go on with it."""
+    """Refuse a server's state with values that are not finite."""
     broken = not_finite(state)
     if broken is not None:
         raise RunError(

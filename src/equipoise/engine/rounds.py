@@ -94,6 +94,7 @@ class Loop:
         banned: set[str] = set()
         for attempt in settings.attempts(number):
             self.server.attempt = attempt
+            self.server.contributions.clear()
             chosen = [client for client in self._choose(number, attempt) if client not in banned]
             cohort = RoundCohort(
                 self.clients, chosen, RoundRecord(number, attempt, chosen, [], rejected=rejected)
@@ -151,7 +152,16 @@ class Loop:
             self.data.shared,
         )
         measuring.record(state, cohort, self.finishes)
+        self._record_contributions(cohort.record)
         return self._commit(state, cohort)
+
+    def _record_contributions(self, record: RoundRecord) -> None:
+        for name, values in self.server.contributions.items():
+            for client, value in values.items():
+                record.measurements.append(
+                    (client, record.main or "", "contribution", "server", name, value)
+                )
+        self.server.contributions.clear()
 
     def _commit(self, state: State, cohort: RoundCohort) -> State:
         record = cohort.record

@@ -51,7 +51,7 @@ def dirichlet_balanced(
 def dirichlet_bins(
     pool: Pool, clients: int, seed: int, *, alpha: float, bins: int = 5, min_size: int = 10
 ) -> Partition:
-    """Dirichlet over k-means clusters of the inputs, for regression (FedeKD, Section 5.1)."""
+    """Dirichlet over k-means clusters of the inputs, for regression (FedeKD, section 4.1 and Appendices G and H)."""
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 

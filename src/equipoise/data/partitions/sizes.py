@@ -26,7 +26,7 @@ def equal_sizes(total: int, clients: int) -> np.ndarray:
 
 
 def power_sizes(total: int, clients: int) -> np.ndarray:
-    """Sizes proportional to 1/k, rounded down, the rest one by one to the first clients (FedAKD, Section 5.1).
+    """Sizes proportional to 1/k, rounded down, the rest one by one to the first clients (FedAKD, section 4.2).
 
     >>> power_sizes(30_000, 10).tolist()
     [10243, 5122, 3415, 2560, 2048, 1707, 1463, 1280, 1138, 1024]
@@ -52,7 +52,10 @@ def iid(pool: Pool, clients: int, seed: int) -> Partition:
 
 
 def pow(pool: Pool, clients: int, seed: int, *, fraction: float = 0.5) -> Partition:
-    """Power-law sizes, random samples, of a fraction of the data (FedAKD's POW; half by default)."""
+    """Power-law sizes, random samples, of a fraction of the data, half by default.
+
+    FedAKD's POW deals all of the data: `pow:1` (section 4.2).
+    """
     return _random_deal(
         len(pool), fraction_sizes(pool, fraction, clients, power_sizes, "pow"), seed, "pow"
     )
