@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from equipoise.report.curves import _matrix, read_weights
 
 from equipoise.comparison.entries import Entry, RunResult, open_runs
 from equipoise.comparison.table import Comparison
 from equipoise.metrics.gains import Gain
 from equipoise.metrics.registry import find
 from equipoise.report.cards import Card, _weights, cards, headline, significance_sentence
-from equipoise.report.curves import _matrix, read_weights
 from equipoise.report.parts import environment, marked, metadata, metrics_of_one
 from equipoise.report.tracks import Track, scale_of, span_of
 from equipoise.runs import Run

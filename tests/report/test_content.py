@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from equipoise.report.curves import read_curves, read_weights
 
 from equipoise.comparison.entries import open_runs
 from equipoise.metrics.registry import find
 from equipoise.report import report
 from equipoise.report.cards import Card, cards, headline
-from equipoise.report.curves import read_curves, read_weights
 from equipoise.runs import Run
 from equipoise.storage.files import LOCK
 from equipoise.storage.store import RunError, Store

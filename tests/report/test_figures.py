@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from equipoise.report.curves import Curves
 from matplotlib import rc_context
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from equipoise.metrics.registry import find
 from equipoise.report import figures
-from equipoise.report.curves import Curves
 from equipoise.report.drawing import (
     ALONE,
     COLOURS,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from equipoise.report.curves import Curves
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
@@ -19,7 +20,6 @@ from PIL import Image
 
 from equipoise.metrics.registry import find
 from equipoise.report import drawing, figures, report
-from equipoise.report.curves import Curves
 from equipoise.report.drawing import STYLE, THEME
 from equipoise.runs import Run
 from tests.helpers.browser import Browser

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from equipoise.report.curves import read_curves
 
 from equipoise.comparison import Comparison, formats, opened
 from equipoise.comparison.entries import Entry, RunResult
@@ -20,7 +21,6 @@ from equipoise.metrics.registry import find
 from equipoise.report import figures, report
 from equipoise.report.cards import cards, points, written
 from equipoise.report.clinical import calibration
-from equipoise.report.curves import read_curves
 from equipoise.report.parts import metrics_of_several
 from equipoise.report.verdict import _apart, best_in_words
 from equipoise.runs import Run

@@ -97,8 +97,9 @@ def _list(found: list[dict[str, Any]]) -> None:
 def _show(found: dict[str, Any]) -> None:
     from equipoise.cli import output
     from equipoise.method import FAMILIES, NEEDS, PASSES
+    from equipoise.methods import shown
 
-    print(f"{found['name']}: {found['doc']}\n")
+    print(f"{shown(found['name'])}: {found['doc']}\n")
     if found["paper"]:
         print(f"Paper: {found['paper']}\n")
     family = found["family"]

@@ -41,7 +41,7 @@ def resume(
 ) -> None:
     """Continue a run that was stopped or killed; the result is bit-for-bit the same."""
     processes.allow_fork()
-    from equipoise.cli import output
+    from equipoise.cli import run_output
     from equipoise.cli.progress import announced_interrupts, progress
     from equipoise.runs import Run
     from equipoise.simulate import resume as continue_run
@@ -55,4 +55,4 @@ def resume(
             cluster=cluster,
             trust_network=trust_network,
         )
-    output.summary(finished)
+    run_output.summary(finished)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -78,7 +78,7 @@ def run(
       equipoise run experiment.yaml --set training.lr=0.01 --dry-run
     """
     processes.allow_fork()
-    from equipoise.cli import output
+    from equipoise.cli import output, run_output
     from equipoise.cli.data import describe_data, method_advice
     from equipoise.cli.progress import announced_interrupts, progress
     from equipoise.experiment import ConfigurationError
@@ -127,9 +127,9 @@ def run(
     describe = None if quiet else describe_data
     with announced_interrupts():
         finished = start(experiment, out, callbacks, connect, describe)
-    output.summary(finished)
+    run_output.summary(finished)
     if profile:
-        output.profile(finished)
+        run_output.profile(finished)
 
 
 def _refuse_with_against_alone(options: dict[str, bool]) -> None:
@@ -152,7 +152,7 @@ def _against_alone(
     quiet: bool,
 ) -> None:
     """Compare one method and one seed with training alone, as `equipoise compare` does."""
-    from equipoise.cli.compare import compared
+    from equipoise.cli.compare import run_and_print, show_plan
 
     # The lists belong to the file, not to the command line: code that they name may be imported
     # only if that was allowed.
@@ -161,14 +161,14 @@ def _against_alone(
         "seeds": [config.get("seed", 0)],
     }
     shared = {key: value for key, value in config.items() if key not in ("method", "seed")}
-    compared(
-        config.changed(shared | lists),
-        {key: [] for key in lists},
-        out,
-        None,
-        import_options.packages,
-        dry_run,
-        quiet,
-        "terminal",
-        cluster_options.arguments(),
-    )
+    changed = config.changed(shared | lists)
+    typed: dict[str, Any] = {key: [] for key in lists}
+    if dry_run:
+        show_plan(changed, typed, import_options.packages)
+        return
+    execution = {
+        "out": out,
+        "allow_imports": import_options.packages,
+        **cluster_options.arguments(),
+    }
+    run_and_print(changed, typed, execution, quiet)

@@ -107,9 +107,9 @@ class Composed(Method):
         copies = {slot: copy(self.guests[slot]) for slot in SLOTS if slot in self.guests}
         object.__setattr__(self, "guests", copies)
         if "finish" in copies:
-            # It ends with the base's models in place of its own: `given` is shadowed in the
+            # It ends with the base's models in place of its own: `base_models` is shadowed in the
             # instance, as slots are in `flow`.
-            vars(copies["finish"])["given"] = self._served_by_base
+            vars(copies["finish"])["base_models"] = self._served_by_base
 
     @property
     def title(self) -> str:

@@ -469,6 +469,15 @@ def _gaps(cells: np.ndarray) -> np.ndarray:
     return np.array([is_missing(cell) for cell in cells_as_text(cells)], bool)
 
 
+def _place_of(cell: str, column: str, sites: Sites) -> str:
+    """Return file and line of the first row with this cell."""
+    for site, table in sites.tables.items():
+        rows = np.flatnonzero(cells_as_text(table[column]) == cell) if column in table else []
+        if len(rows):
+            return sites.origins[site].of_row(int(rows[0]))
+    return _some(list(sites.files.values()))
+
+
 def _of_columns(sites: Sites, schema: Schema, guessed: bool) -> list[str]:
     found = []
     for column in schema.columns:
@@ -514,8 +523,10 @@ def _of_columns(sites: Sites, schema: Schema, guessed: bool) -> list[str]:
                 - sum(int(_gaps(part).sum()) for part in parts)
             )
             if strange and numbers > 4 * len(strange):
+                count = "1 cell," if len(strange) == 1 else f"{len(strange)} cells such as"
                 found.append(
-                    f"column {name} is not read as numbers because of {len(strange)} cells such as {quoted(strange[0])}; "
+                    f"column {name} is not read as numbers because of {count} {quoted(strange[0])} "
+                    f"({_place_of(strange[0], column.name, sites)}); "
                     "leave such cells empty if they mean that nothing is known"
                 )
         if column.kind == "date":
