@@ -1,4 +1,4 @@
-"""Who is worse off for having joined."""
+"""Negative transfer: clients that are worse off by joining."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ from equipoise.validation.arrays import vectors
 def negative_transfer(
     alone: ArrayLike, together: ArrayLike, lower_is_better: bool = False
 ) -> dict[str, float]:
-    """Change against local training, together minus alone, over clients: average, worst, p10, p90, share harmed (FedeKD, section 4.2).
+    """Return the change against local training over clients (FedeKD, section 4.2).
 
-    The sign is the paper's: for accuracy a harmed client has a negative change and the worst is the minimum; for an
-    error such as RMSE (`lower_is_better`) a harmed client has a positive change and the worst is the maximum.
-    Percentiles interpolate linearly. `harmed` is in [0, 1]; a client that neither gains nor loses is not harmed.
+    The result has average, worst, p10, p90 and the share of harmed clients. The sign is the
+    paper's: for accuracy a harmed client has a negative change and the worst is the minimum; for an
+    error such as RMSE a harmed client has a positive change and the worst is the maximum.
+    Percentiles interpolate linearly. `harmed` is in [0, 1]; a client that neither gains nor loses
+    is not harmed.
+
+    Args:
+        alone: The value of each client alone.
+        together: The value of each client in the federation.
+        lower_is_better: True for errors.
 
     >>> change = negative_transfer(alone=[0.8, 0.7, 0.9, 0.6], together=[0.9, 0.7, 0.8, 0.8])
     >>> {name: round(value, 3) for name, value in change.items()}
