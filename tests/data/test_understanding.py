@@ -202,7 +202,8 @@ def test_a_few_words_among_numbers(
         [str(i % 3) for i in range(numbers)] + [f"w{i % 2}" for i in range(strange)] + [""] * gaps
     )
     found = look(tmp_path, {"a.csv": column(cells[1:]), "b.csv": column(cells[:1])})
-    expected = f"column 'c' is not read as numbers because of {strange} cells such as 'w0'"
+    count = "1 cell," if strange == 1 else f"{strange} cells such as"
+    expected = f"column 'c' is not read as numbers because of {count} 'w0' (a.csv, line "
     assert [one.startswith(expected) for one in said(found, "column 'c' is not")] == [True] * warned
 
 
@@ -214,7 +215,7 @@ def test_numbers_with_decimal_commas_are_no_words(tmp_path: Path) -> None:
     assert (
         len(
             said(
-                found, "column 'c' is not read as numbers because of 1 cells such as 'n.d.'; leave"
+                found, "column 'c' is not read as numbers because of 1 cell, 'n.d.' (b.csv, line 6)"
             )
         )
         == 1

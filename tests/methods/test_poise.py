@@ -187,7 +187,7 @@ def given(network: str) -> eq.Experiment:
 
 def data_of(run: Run, client: str, network: str) -> tuple[Tensor, Tensor]:
     wanted = given(network)
-    federation = simulate.federate(wanted.data, wanted.seed, wanted.dataset)
+    federation = eq.data.federate(wanted.data, wanted.seed, wanted.dataset)
     places = torch.from_numpy(
         np.array(federation.train[list(federation.ids).index(client)], dtype=np.int64)
     )
@@ -213,7 +213,7 @@ def test_prior_and_weights_follow_from_the_models_served(
     )
     wanted = eq.Experiment(**config, dataset=eq.from_sites(skewed()))
     run = simulate.run(wanted, tmp_path / "run")
-    federation = simulate.federate(wanted.data, wanted.seed, wanted.dataset)
+    federation = eq.data.federate(wanted.data, wanted.seed, wanted.dataset)
     grid, q = simplex_grid(4), {}
     for place, client in enumerate(run.clients):
         places = torch.from_numpy(np.array(federation.validation[place], dtype=np.int64))
@@ -448,7 +448,7 @@ def test_who_missed_the_end_serves_what_it_learnt_alone_and_makes_up_for_it(tmp_
         and "tuned" in ends(run)["bo"]
         and "tuned" not in ends(run)["cy"]
     )
-    late = simulate.resume(tmp_path / "run", given=wanted)
+    late = simulate.resume(tmp_path / "run", experiment=wanted)
     np.testing.assert_array_equal(prior_of(late), prior)
     assert all("weights" in own for own in ends(late).values())
     after = values(late, "personal", "loss")

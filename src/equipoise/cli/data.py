@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from equipoise.callbacks import Callback, RunStart
-
 if TYPE_CHECKING:
     from equipoise.data.check import DataReport
     from equipoise.data.config import DataConfig
@@ -282,41 +280,52 @@ def show_understood(found: DataReport, stream: TextIO, most: int = 60) -> None:
         console.print("equipoise data check --save schema.yaml writes the proposed repairs")
 
 
-class ShowData(Callback):
-    """Shows how the user's data were read, once all settings have been checked."""
+def describe_data(
+    experiment: Experiment, report: DataReport | None, shape: tuple[int, ...] | None
+) -> None:
+    """Print on standard error what a run learns from, and a model that was chosen for images.
 
-    def __init__(self, experiment: Experiment) -> None:
-        self.experiment = experiment
+    Args:
+        experiment: The experiment as it was given.
+        report: How the user's own data are read; None for registered data sets.
+        shape: The shape of one input, if it is known.
 
-    def on_start(self, start: RunStart) -> None:
-        before_training(self.experiment)
-
-
-def before_training(wanted: Experiment) -> None:
-    """What a run is about to learn from, on standard error; data sets that are not the user's need no words. And a model that was chosen for images."""
-    from equipoise.data import sets
-    from equipoise.data.check import understood
-    from equipoise.data.pipeline import is_own
+    Raises:
+        DataErrors: If the data have problems that a run would refuse.
+    """
     from equipoise.data.summary_text import model_in_words
     from equipoise.data.tables.sites import DataErrors
     from equipoise.models.registry import AUTO, chosen
 
-    data, shape = wanted.data, None
+    if report is not None:
+        show_understood(report, sys.stderr, most=30)
+        if report.problems:
+            raise DataErrors(report.problems)
+    is_automatic = experiment.model == AUTO and not experiment.models
+    if is_automatic and shape is not None and chosen(shape) == "cnn":
+        print(model_in_words("cnn", shape), file=sys.stderr)
+
+
+def before_training(experiment: Experiment) -> None:
+    """Read the user's own data and print what a run would learn from; see `describe_data`."""
+    from equipoise.data import sets
+    from equipoise.data.check import understood
+    from equipoise.data.pipeline import is_own
+
+    data = experiment.data
+    report = None
+    shape: tuple[int, ...] | None = None
     if is_own(data):
-        found = understood(data)
-        show_understood(found, sys.stderr, most=30)
-        if found.problems:
-            raise DataErrors(found.problems)
-        shape = found.schema.shape
+        report = understood(data)
+        shape = report.schema.shape
     elif data.name in sets.JOINED or "+" in data.name:
         shape = (3, 32, 32)  # what domains are brought to
     elif data.name in sets.names():
         entry = sets.find(data.name)
         shape = entry.shape if isinstance(entry, sets.RegisteredSet) else None
-    if wanted.model == AUTO and not wanted.models and shape is not None and len(shape) == 3:
+    if shape is not None and len(shape) == 3:
         shape = (shape[0], *(data.image_size or side for side in shape[1:]))
-        if chosen(shape) == "cnn":
-            print(model_in_words("cnn", shape), file=sys.stderr)
+    describe_data(experiment, report, shape)
 
 
 def method_advice(experiments: Iterable[Experiment]) -> None:

@@ -17,7 +17,7 @@ from equipoise.data.config import DataConfig
 from equipoise.data.dataset import TEST, Dataset
 from equipoise.data.findings import Finding
 from equipoise.data.patients.records import is_patients
-from equipoise.data.pipeline import is_image_folder, is_own, load
+from equipoise.data.pipeline import LoadedData, is_image_folder, is_own, load
 from equipoise.data.schema import INPUTS, ColumnSchema, Schema
 from equipoise.data.tables.csv_files import cells_as_text, column_of, is_missing, numbers_if_all
 from equipoise.data.tables.repairs import Table
@@ -115,8 +115,24 @@ def understood(
         return _incomplete(sites, config, problems)
     if sites.arrays:
         return _of_dataset(with_schema(dataset, config.schema), config)
+    return report_on(config, LoadedData(dataset, sites))
+
+
+def report_on(config: DataConfig, loaded: LoadedData) -> DataReport:
+    """Return how data were read, as `understood` does, without reading tables again.
+
+    Args:
+        config: The data section.
+        loaded: The data that it names.
+    """
+    dataset = loaded.dataset
+    if loaded.tables is None:
+        # Of a folder of images the report needs the headers only, which are not kept.
+        path = Path(config.name)
+        is_images = is_own(config) and is_image_folder(path)
+        return understood(config, None if is_images else dataset)
     assert dataset.schema is not None and dataset.schema.label is not None
-    return _of_tables(sites, dataset.schema, _sites(dataset, config), config)
+    return _of_tables(loaded.tables, dataset.schema, _sites(dataset, config), config)
 
 
 def repaired_by_findings(config: DataConfig, report: DataReport) -> DataReport:
@@ -453,6 +469,15 @@ def _gaps(cells: np.ndarray) -> np.ndarray:
     return np.array([is_missing(cell) for cell in cells_as_text(cells)], bool)
 
 
+def _place_of(cell: str, column: str, sites: Sites) -> str:
+    """Return file and line of the first row with this cell."""
+    for site, table in sites.tables.items():
+        rows = np.flatnonzero(cells_as_text(table[column]) == cell) if column in table else []
+        if len(rows):
+            return sites.origins[site].of_row(int(rows[0]))
+    return _some(list(sites.files.values()))
+
+
 def _of_columns(sites: Sites, schema: Schema, guessed: bool) -> list[str]:
     found = []
     for column in schema.columns:
@@ -498,8 +523,10 @@ def _of_columns(sites: Sites, schema: Schema, guessed: bool) -> list[str]:
                 - sum(int(_gaps(part).sum()) for part in parts)
             )
             if strange and numbers > 4 * len(strange):
+                count = "1 cell," if len(strange) == 1 else f"{len(strange)} cells such as"
                 found.append(
-                    f"column {name} is not read as numbers because of {len(strange)} cells such as {quoted(strange[0])}; "
+                    f"column {name} is not read as numbers because of {count} {quoted(strange[0])} "
+                    f"({_place_of(strange[0], column.name, sites)}); "
                     "leave such cells empty if they mean that nothing is known"
                 )
         if column.kind == "date":

@@ -205,8 +205,8 @@ class DataConfig(Settings):
         return plain_function(self.partition)
 
     @property
-    def local(self) -> str | None:
-        """Return why another process cannot make these data; None if it can."""
+    def why_not_remote(self) -> str | None:
+        """The reason why another process cannot make these data; None if it can."""
         from equipoise.data import partitions, sets
 
         if partitions.is_local(self.partition):

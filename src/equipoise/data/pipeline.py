@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,18 +21,32 @@ from equipoise.streams import stream
 from equipoise.validation.imports import OWN, Imports
 from equipoise.validation.regular_files import check_regular
 
+if TYPE_CHECKING:
+    from equipoise.data.tables.sites import Sites
+
 Split = tuple[Parts, Parts, Parts, np.ndarray]  # training, validation, test, shared test
 
 
 def federate(
     config: DataConfig, seed: int, dataset: Dataset | None = None, imports: Imports = OWN
 ) -> Federation:
-    """Everything the clients of an experiment hold; `dataset` is a user's own in place of config.name, `imports` what config.name may name."""
-    if dataset is not None:
-        _refuse_window(config)
-    dataset = (load(config, imports) if dataset is None else dataset).as_task(
-        config.task or (config.schema.predicts if config.schema else None)
-    )
+    """Return the clients of an experiment with their data.
+
+    Args:
+        config: The data section of the experiment.
+        seed: The seed of the experiment.
+        dataset: A data set that was made in Python, in place of the one that `config` names.
+        imports: The packages from which code that `config` names may be imported.
+
+    Raises:
+        ValueError: If the data cannot be read, or not be divided as `config` says.
+    """
+    return federate_loaded(config, seed, load_with_tables(config, imports, dataset).dataset)
+
+
+def federate_loaded(config: DataConfig, seed: int, dataset: Dataset) -> Federation:
+    """Divide a data set that has been loaded among clients, split it and prepare it."""
+    dataset = dataset.as_task(config.task or (config.schema.predicts if config.schema else None))
     config = with_own_split(config, dataset)
     dataset = with_schema(
         _shortened(_resized(dataset, config.image_size), config.events), config.schema
@@ -66,41 +81,85 @@ def federate(
     return prepared(dataset, config, dealt.ids, parts, metadata)
 
 
+@dataclass(frozen=True)
+class LoadedData:
+    """A data set, with the tables of a user from which it was made.
+
+    Attributes:
+        dataset: The data set, before it is divided among clients.
+        tables: The tables of the sites; None if the data are no tables with columns.
+    """
+
+    dataset: Dataset
+    tables: Sites | None = None
+
+
 def load(config: DataConfig, imports: Imports = OWN) -> Dataset:
-    """The data set that a `data:` section names: a registered one, a path to a user's files, or package.module:function that makes one."""
+    """Return the data set that a `data:` section names.
+
+    It is a registered one, the files of a user, or made by a function ``package.module:name``.
+    """
+    return load_with_tables(config, imports).dataset
+
+
+def load_with_tables(
+    config: DataConfig, imports: Imports = OWN, dataset: Dataset | None = None
+) -> LoadedData:
+    """Read the files of an experiment's data once, for training and for the report on them.
+
+    Args:
+        config: The data section of the experiment.
+        imports: The packages from which code that `config` names may be imported.
+        dataset: A data set that was made in Python; then nothing is read.
+
+    Raises:
+        ValueError: If the data cannot be read.
+    """
     from equipoise.data import sets
-    from equipoise.data.arrays import image_folders
-    from equipoise.data.patients import codes, histories
-    from equipoise.data.patients import records as patients
-    from equipoise.data.tables import sites as tables
+    from equipoise.data.patients.records import is_patients
 
     path = Path(config.name)
-    if config.synthetic is None and is_own(config) and is_image_folder(path):
-        shape = config.schema.shape if config.schema is not None else None
-        square = shape[-1] if shape is not None and shape[-1] == shape[-2] else None
-        return image_folders.from_image_folder(path, config.image_size or square, config.window)
+    if dataset is None and config.synthetic is None and is_own(config) and is_image_folder(path):
+        return LoadedData(_load_images(config))
     _refuse_window(config)
+    if dataset is not None:
+        return LoadedData(dataset)
     if config.synthetic is not None:
-        return sets.synthetic.load(config.synthetic)
+        return LoadedData(sets.synthetic.load(config.synthetic))
     if is_code(config) or not is_own(config):
-        return sets.load(config.name, imports)
+        return LoadedData(sets.load(config.name, imports))
     check_regular(path)
-    if patients.is_patients(path):
-        rule = codes.read_rule(config.codes) if config.codes else codes.PANCREATIC_CANCER
-        return histories.dataset_of(
-            patients.read_patients(path, config.site, rule),
-            path.name,
-            config.events,
-            source="own files",
-        )
-    return tables.from_tables(
-        path,
-        label=config.label,
-        site=config.site,
-        categorical=config.categorical,
-        kind=config.task,
-        schema=config.schema,
-    )
+    if is_patients(path):
+        return LoadedData(_load_patients(config))
+    return _load_tables(config)
+
+
+def _load_images(config: DataConfig) -> Dataset:
+    from equipoise.data.arrays.image_folders import from_image_folder
+
+    size = config.image_size
+    shape = config.schema.shape if config.schema is not None else None
+    if size is None and shape is not None and shape[-1] == shape[-2]:
+        size = shape[-1]
+    return from_image_folder(Path(config.name), size, config.window)
+
+
+def _load_patients(config: DataConfig) -> Dataset:
+    from equipoise.data.patients import codes, histories, records
+
+    path = Path(config.name)
+    rule = codes.read_rule(config.codes) if config.codes else codes.PANCREATIC_CANCER
+    patients = records.read_patients(path, config.site, rule)
+    return histories.dataset_of(patients, path.name, config.events, source="own files")
+
+
+def _load_tables(config: DataConfig) -> LoadedData:
+    from equipoise.data.tables.sites import dataset_of, read_sites
+
+    names = (*([config.label] if config.label else []), *config.categorical)
+    sites = read_sites(Path(config.name), config.site, config.schema, names)
+    dataset = dataset_of(sites, config.label, config.categorical, config.task, config.schema)
+    return LoadedData(dataset, None if sites.arrays else sites)
 
 
 def is_image_folder(path: Path) -> bool:

@@ -21,7 +21,7 @@ from equipoise.validation.imports import OWN, Imports
 from equipoise.validation.names import UnknownName as UnknownName
 from equipoise.validation.names import nearest, quoted
 from equipoise.validation.registry import Registry
-from equipoise.validation.settings import refuse_boolean
+from equipoise.validation.settings import check_numbers
 
 
 class _Files(Mapping[str, type[Method]]):
@@ -111,7 +111,7 @@ def make(name: str, parameters: Mapping[str, Any] | None = None, imports: Import
 def _checked(name: str, parameter: str, value: Any, hint: Any) -> Any:
     """Return the value of a parameter, converted to its type."""
     try:
-        refuse_boolean(value, hint)
+        check_numbers(value, hint)
     except ValueError as error:
         raise ValueError(f"method.{parameter}: {error}") from None
     adapter = TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False))

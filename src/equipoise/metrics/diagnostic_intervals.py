@@ -11,7 +11,8 @@ does, none is given, and `reason` says why.
     - Balanced accuracy: Wilson intervals of each class's recall, combined as by Zou and Donner
       (Stat. Med. 2008).
     - Sensitivity at 90 % specificity: the same of the Wilson interval and the sensitivities at the
-      lowest and the highest threshold that could have the specificity.
+      lowest and the highest threshold that could have the specificity; with
+      many equal scores, from the lower to the upper limit of these two.
     - Calibration error: none. It is above 0 for a perfectly calibrated model, too, so no interval
       around it covers the truth.
 """
@@ -221,10 +222,14 @@ def sensitivity_limits(positives: Array, negatives: Array, value: float) -> Limi
     low, high = (float(end) for end in wilson(value, m))
     below = _variation(value - sensitivity(max(0, fewest)), m)
     above = _variation(sensitivity(most) - value, m)
-    return Limits(
-        max(0.0, value - float(np.sqrt((value - low) ** 2 + below))),
-        min(1.0, value + float(np.sqrt((high - value) ** 2 + above))),
-    )
+    lowest = value - float(np.sqrt((value - low) ** 2 + below))
+    highest = value + float(np.sqrt((high - value) ** 2 + above))
+    near = (false > fewest) & (false - n <= most)
+    if n[near].max(initial=0.0) > (most - fewest) / 2:
+        # Many equal scores: the threshold of another test set lies above or below all of them.
+        lowest = min(lowest, float(wilson(sensitivity(max(0, fewest)), m)[0]))
+        highest = max(highest, float(wilson(sensitivity(most), m)[1]))
+    return Limits(max(0.0, lowest), min(1.0, highest))
 
 
 def _variation(change: float, count: float) -> float:

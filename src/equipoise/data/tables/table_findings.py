@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from equipoise.data.arrays.user_data import looks_like_classes
+from equipoise.data.arrays.array_checks import looks_like_classes
 from equipoise.data.findings import Finding
 from equipoise.data.tables.column_findings import (
     Target,
@@ -64,7 +64,7 @@ def find_in_tables(
     for name in names:
         columns = {site: table[name] for site, table in tables.items() if name in table}
         if name == label:
-            found += _find_in_target(columns, name, files) if task == "regression" else []
+            found += _find_in_target(columns, name, files, task)
             continue
         found += _find_in_column(columns, name, files, name in decided)
         if target is not None and name not in decided and len(columns) == len(tables):
@@ -88,11 +88,14 @@ def _find_in_column(
     return found + find_units(numbers, name, files)
 
 
-def _find_in_target(columns: Columns, name: str, files: dict[str, str]) -> list[Finding]:
+def _find_in_target(
+    columns: Columns, name: str, files: dict[str, str], task: str | None
+) -> list[Finding]:
     numbers = {site: cells for site, cells in columns.items() if cells.dtype.kind in "fiu"}
     if not numbers:
         return []
-    return [*find_codes(numbers, name, files), *find_units(numbers, name, files)]
+    codes = find_codes(numbers, name, files)
+    return codes if task == "classification" else [*codes, *find_units(numbers, name, files)]
 
 
 def _find_hidden(sites: Sites) -> list[Finding]:
