@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from equipoise.runs.reference import check_comparable, is_baseline_for, reference_of, runs_in
 
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.metrics import accuracy_variance, between_client_variance, score_histograms
@@ -19,7 +20,6 @@ from equipoise.metrics.registry import find
 from equipoise.runs import Run, clinical, summary
 from equipoise.runs.convergence import Curve, best_of, in_words, mean_curve, rounds_to, still_rising
 from equipoise.runs.export import _card, _evidence
-from equipoise.runs.reference import check_comparable, is_baseline_for, reference_of, runs_in
 from equipoise.runs.summary import (
     best_round,
     metrics_of,
