@@ -20,11 +20,11 @@ import torch
 
 from equipoise.callbacks import Callback, CallbackList
 from equipoise.data import Dataset, Federation, federate
-from equipoise.data.check import understood
-from equipoise.data.pipeline import is_own
+from equipoise.data.check import check_data
+from equipoise.data.pipeline import is_user_path
 from equipoise.data.roster import Roster, old_fingerprint
 from equipoise.data.samples import Samples
-from equipoise.data.summary_text import in_words, model_in_words
+from equipoise.data.summary_text import default_model_text, summary_lines
 from equipoise.engine.evaluation import check_main
 from equipoise.engine.rounds import Loop
 from equipoise.engine.signals import interruptible
@@ -328,10 +328,10 @@ class Simulation:
 def tell(wanted: Experiment, shape: tuple[int, ...], asked: Any) -> None:
     """How the user's own data were understood, and a model that was chosen for images: printed before training where nobody watches."""
     lines = []
-    if wanted.dataset is not None or is_own(wanted.data):
-        lines = in_words(understood(wanted.data, wanted.dataset))
+    if wanted.dataset is not None or is_user_path(wanted.data):
+        lines = summary_lines(check_data(wanted.data, wanted.dataset))
     if asked == AUTO and wanted.model == "cnn" and not wanted.models:
-        lines.append(model_in_words(wanted.model, shape))
+        lines.append(default_model_text(wanted.model, shape))
     for line in lines:
         print(line, file=sys.stderr)
 

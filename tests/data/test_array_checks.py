@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from equipoise.data import DataConfig, federate, from_arrays, from_sites, from_tables
-from equipoise.data.check import understood
+from equipoise.data.check import check_data
 
 RNG = np.random.default_rng(0)
 BYTES = RNG.integers(0, 256, (6, 8, 8), dtype=np.uint8)
@@ -33,7 +33,7 @@ def test_sites_with_different_types_or_ranges_are_refused(
     other: np.ndarray, said: str, tmp_path: Path
 ) -> None:
     config = sites(tmp_path, north=BYTES, south=other)
-    for read in (understood, lambda config: federate(config, 1)):
+    for read in (check_data, lambda config: federate(config, 1)):
         with pytest.raises(ValueError, match=said):
             read(config)
 
@@ -70,7 +70,7 @@ def test_many_channels_that_may_be_last_are_told() -> None:
 def test_images_of_sixteen_bits_are_refused(tmp_path: Path) -> None:
     deep = RNG.integers(0, 4000, (6, 8, 8)).astype(np.uint16)
     config = sites(tmp_path, north=deep, south=deep)
-    for read in (understood, lambda config: federate(config, 1)):
+    for read in (check_data, lambda config: federate(config, 1)):
         with pytest.raises(ValueError, match=r"uint16 .*\(x / 4095\)\.astype"):
             read(config)
     assert from_arrays(deep[:, 0], Y, scaled=True).task.shape == (8,), "rows are no images"
@@ -78,7 +78,7 @@ def test_images_of_sixteen_bits_are_refused(tmp_path: Path) -> None:
 
 def test_images_that_are_not_scaled_are_told_before_training(tmp_path: Path) -> None:
     config = sites(tmp_path, north=BYTES.astype(np.float32), south=BYTES.astype(np.float32))
-    assert any("taken as they are" in one and "uint8" in one for one in understood(config).warnings)
+    assert any("taken as they are" in one and "uint8" in one for one in check_data(config).warnings)
     assert federate(config, 1).metadata["notes"]
     assert from_arrays(BYTES, Y).notes == () == from_arrays(BYTES / 255, Y).notes
 

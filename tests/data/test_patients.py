@@ -11,7 +11,7 @@ import torch
 
 import equipoise as eq
 from equipoise.data import DataConfig, Parts, federate, inputs_from, load
-from equipoise.data.check import understood
+from equipoise.data.check import check_data
 from equipoise.data.patients import histories
 from equipoise.data.patients.codes import PANCREATIC_CANCER, STATES, read_rule, state_of, system_of
 from equipoise.data.patients.histories import dataset_of
@@ -172,7 +172,7 @@ def test_what_is_wrong_is_told_with_file_row_and_count(
     assert len(found.code) == kept and len(found) == 4
     data = load(DataConfig(name=str(tmp_path)))
     assert any(sentence in note for note in data.notes)
-    assert any(sentence in note for note in understood(DataConfig(name=str(tmp_path))).warnings)
+    assert any(sentence in note for note in check_data(DataConfig(name=str(tmp_path))).warnings)
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_a_schema_is_saved_edited_and_given_back(hospitals: Path, equipoise: Ter
     answer = equipoise("data", "check", "hospitals", "--label", "disease", "--save", "schema.yaml")
     assert answer.code == 0 and "give it back with --schema schema.yaml" in answer.err
     assert (
-        "is there already"
+        "exists; choose another file"
         in equipoise(
             "data", "check", "hospitals", "--label", "disease", "--save", "schema.yaml"
         ).err

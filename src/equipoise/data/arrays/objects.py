@@ -17,13 +17,8 @@ from equipoise.data.dataset import Dataset
 from equipoise.data.schema import schema_from
 from equipoise.data.tables.csv_files import spelled_column
 from equipoise.data.tables.repairs import Table
-from equipoise.data.tables.sites import (
-    Sites,
-    dataset_of,
-    origin_of,
-    repaired,
-    split_by_site,
-)
+from equipoise.data.tables.sites import Sites, origin_of, split_by_site, with_repairs
+from equipoise.data.tables.table_dataset import dataset_from_sites
 from equipoise.validation.names import quoted
 
 
@@ -198,10 +193,13 @@ def _from_columns(
     sites = Sites(Path(name), {name: table}, {}, False, {name: origin_of(name, table)})
     if site is not None:
         sites = split_by_site(sites, site, schema.rename if schema is not None else {})
-    sites = repaired(sites, schema, (label, *categorical), (site,) if site else ())
-    made = replace(dataset_of(sites, label, tuple(categorical), kind, schema), name=name)
-    made = replace(made, source="given in Python")
-    return made if site is not None else replace(made, site=None, site_names=())
+    former_columns = (site,) if site else ()
+    sites = with_repairs(sites, schema, (label, *categorical), former_columns)
+    dataset = dataset_from_sites(sites, label, tuple(categorical), kind, schema)
+    dataset = replace(dataset, name=name, source="given in Python")
+    if site is None:
+        dataset = replace(dataset, site=None, site_names=())
+    return dataset
 
 
 def _cells(values: Sequence[Any], missing: Sequence[bool]) -> np.ndarray:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from equipoise.data.findings import Finding
+from equipoise.data.tables.cell_numbers import is_date, is_number
 from equipoise.data.tables.csv_files import cells_as_text, is_missing
 from equipoise.data.tables.finding_text import (
     Columns,
@@ -22,14 +23,13 @@ from equipoise.data.tables.finding_text import (
     total_of,
 )
 from equipoise.data.tables.label_findings import (
-    is_number,
     is_truth,
     nearly_equal,
     same_text,
     truth,
 )
 from equipoise.data.tables.row_findings import cell_keys
-from equipoise.data.tables.schema_inference import ENOUGH, is_date, numbers_rows
+from equipoise.data.tables.schema_inference import ENOUGH, numbers_rows
 from equipoise.validation.names import quoted
 
 FEW = 10  # values of a category up to which codings are compared

@@ -39,7 +39,7 @@ class Dialect:
     encoding: str = "UTF-8"
     decimal_commas: tuple[str, ...] = ()  # columns whose numbers have them
     # columns of the same file whose numbers have points: 1.234 may have meant a thousand
-    points_beside: tuple[str, ...] = ()
+    point_columns: tuple[str, ...] = ()
     # the line of the file in which each row begins
     lines: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
@@ -229,7 +229,7 @@ def _columns(
         name for name in cells if name not in commas and _has_points(cells[name], table[name])
     )
     dialect = replace(
-        dialect, decimal_commas=tuple(commas), points_beside=tuple(points) if commas else ()
+        dialect, decimal_commas=tuple(commas), point_columns=tuple(points) if commas else ()
     )
     return table, dialect
 

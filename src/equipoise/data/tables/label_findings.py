@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from equipoise.data.findings import Finding
+from equipoise.data.tables.cell_numbers import is_number
 from equipoise.data.tables.csv_files import cells_as_text, column_of, is_missing
 from equipoise.data.tables.finding_text import (
     Columns,
@@ -164,11 +165,6 @@ def missing_labels(gaps: Sequence[str], label: str, rows: int, words: Iterable[s
         example = as_yaml({"values": {label: {named[0]: "name of the class"}}})
         message += f"; if {quoted(named[0])} is a class, name it in the schema: {example}"
     return message
-
-
-def is_number(text: str) -> bool:
-    """Tell if a value that is no gap reads as a number."""
-    return not is_missing(text) and column_of([text]).dtype.kind == "f"
 
 
 def same_text(name: str) -> str:

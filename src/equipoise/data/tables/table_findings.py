@@ -21,7 +21,8 @@ from equipoise.data.tables.label_findings import find_in_labels
 from equipoise.data.tables.labels import label_gaps, read_labels
 from equipoise.data.tables.repairs import Table
 from equipoise.data.tables.row_findings import find_copies, find_repeated
-from equipoise.data.tables.sites import LABELS, Sites, hidden_files
+from equipoise.data.tables.sites import Sites, hidden_files
+from equipoise.data.tables.table_dataset import LABELS
 from equipoise.data.tables.unit_findings import find_codes, find_units
 
 
