@@ -166,7 +166,7 @@ def numbers_if_all(column: np.ndarray) -> np.ndarray:
 
 
 def is_inexact_integer(cell: str) -> bool:
-    """Tell if a cell is an integer that a float cannot hold, such as 9007199254740993.
+    """Return True if a cell is an integer that a float cannot hold, such as 9007199254740993.
 
     >>> is_inexact_integer("9007199254740993"), is_inexact_integer("9007199254740992")
     (True, False)

@@ -115,7 +115,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def _has_large_integers(column: Any) -> bool:
-    """Tell if there are integers that a float may not hold."""
+    """Return True if there are integers that a float may not hold."""
     from pyarrow import compute, types
 
     if not types.is_integer(column.type):
