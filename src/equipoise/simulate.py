@@ -1,4 +1,4 @@
-"""From an experiment to a run: build what a loop needs, let it go, and keep what it leaves."""
+"""Entry to a run: `run` begins one, `resume` continues one."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from typing import Any, Literal, Protocol
 import torch
 
 from equipoise.callbacks import Callback, CallbackList
-from equipoise.data import Dataset, Federation, federate
-from equipoise.data.check import check_data
-from equipoise.data.pipeline import is_user_path
+from equipoise.data import Dataset, Federation
+from equipoise.data.check import DataReport, check_data, check_loaded
+from equipoise.data.pipeline import LoadedData, federate_loaded, is_user_path, load_with_tables
 from equipoise.data.roster import Roster, old_fingerprint
 from equipoise.data.samples import Samples
 from equipoise.data.summary_text import default_model_text, summary_lines
 from equipoise.engine.evaluation import check_main
 from equipoise.engine.rounds import Loop
 from equipoise.engine.signals import interruptible
-from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, experiment, load
+from equipoise.experiment import OWN_DATA, ConfigurationError, Experiment, load
+from equipoise.experiment import experiment as experiment_from
 from equipoise.experiment.build import check_loss, prepare
 from equipoise.method import Method
 from equipoise.metrics import registry
@@ -49,6 +50,7 @@ from equipoise.transports.inprocess import InProcess, Loopback
 from equipoise.transports.workers.pool import Workers
 from equipoise.transports.workers.processes import Pool
 from equipoise.validation import safe_yaml
+from equipoise.validation.deprecation import renamed_argument
 from equipoise.validation.imports import Imports, permitted
 from equipoise.version import __version__
 
@@ -60,10 +62,13 @@ class Simulated(Transport, Protocol):
 
 
 Connect = Callable[[Federation, Experiment], Simulated]
+# Called with the experiment, the report on the user's own data, and the shape of one input.
+Describe = Callable[[Experiment, DataReport | None, tuple[int, ...]], None]
 
 
+@renamed_argument("given", "experiment")
 def run(
-    given: Experiment | Mapping[str, Any] | str | Path,
+    experiment: Experiment | Mapping[str, Any] | str | Path,
     out: str | Path | None = None,
     callbacks: Callback | Iterable[Callback] | None = None,
     transport: Connect | Literal["loopback"] | None = None,
@@ -75,7 +80,7 @@ def run(
     """Run an experiment to its end and return its record.
 
     Args:
-        given: An experiment, a mapping with the same keys, or the path of a YAML file.
+        experiment: An experiment, a mapping with the same keys, or the path of a YAML file.
         out: The folder of the run; a new one under ``runs/`` by default.
         callbacks: One or several `equipoise.Callback` objects that hear of the run's progress
             and may stop it early.
@@ -94,36 +99,53 @@ def run(
         ConfigurationError: If the experiment cannot be run as it is.
         RunError: If the folder cannot be written, or training cannot continue.
     """
-    if isinstance(given, (str, Path)):
-        given = load(given)
-    wanted = (
-        given
-        if isinstance(given, Experiment)
-        else experiment(given, permitted(given, allow_imports))
-    )
-    configuration(wanted)
-    folder = Path(out) if out is not None else fresh_folder(wanted)
-    with Simulation(
-        wanted, callbacks, transport or on_cluster(cluster, trust_network)
-    ) as simulation:
-        job = job_of(simulation.wanted, uuid.uuid4().hex)
+    if isinstance(experiment, (str, Path)):
+        experiment = load(experiment)
+    if not isinstance(experiment, Experiment):
+        experiment = experiment_from(experiment, permitted(experiment, allow_imports))
+    connect = transport or on_cluster(cluster, trust_network)
+    return start(experiment, out, callbacks, connect, None if quiet else print_description)
+
+
+def start(
+    experiment: Experiment,
+    out: str | Path | None,
+    callbacks: Callback | Iterable[Callback] | None,
+    transport: Connect | Literal["loopback"] | None,
+    describe: Describe | None,
+) -> Run:
+    """Run an experiment to its end.
+
+    Args:
+        experiment: The experiment.
+        out: As for `run`.
+        callbacks: As for `run`.
+        transport: As for `run`.
+        describe: Shows what the run learns from, once all settings have been checked.
+
+    Returns:
+        The finished run.
+    """
+    configuration(experiment)
+    folder = Path(out) if out is not None else fresh_folder(experiment)
+    with Simulation(experiment, callbacks, transport, report=describe is not None) as simulation:
+        job = job_of(simulation.experiment, uuid.uuid4().hex)
         roster, bench, method = simulation.open(job, folder)
-        check_loss(simulation.wanted, roster.task)
-        if not quiet:
-            tell(simulation.wanted, roster.task.shape, wanted.model)
+        check_loss(simulation.experiment, roster.task)
+        if describe is not None:
+            describe(experiment, simulation.report, roster.task.shape)
         store = Store.create(
-            folder,
-            configuration(simulation.wanted),
-            _metadata(simulation.wanted, job, roster, simulation),
+            folder, configuration(simulation.experiment), _metadata(simulation, job, roster)
         )
-        return simulation.go(store, roster, bench, method)
+        return simulation.train(store, roster, bench, method)
 
 
+@renamed_argument("given", "experiment")
 def resume(
     folder: str | Path,
     callbacks: Callback | Iterable[Callback] | None = None,
     dataset: Dataset | None = None,
-    given: Experiment | None = None,
+    experiment: Experiment | None = None,
     from_round: int | None = None,
     transport: Connect | Literal["loopback"] | None = None,
     allow_imports: Iterable[str] = (),
@@ -139,7 +161,8 @@ def resume(
         folder: The folder of the run.
         callbacks: As for `run`. Callbacks are not stored: pass them again.
         dataset: The data, if the run was started with a data set object.
-        given: The experiment, if the run was started with models or methods as Python objects.
+        experiment: The experiment, if the run was started with models or methods as Python
+            objects.
         from_round: Go back to the checkpoint of this round, for example if the newest one is
             damaged. Later rounds are computed again.
         transport: As for `run`.
@@ -153,65 +176,96 @@ def resume(
     Raises:
         RunError: If the run is finished, damaged, or cannot be continued by this version.
     """
+    connect = transport or on_cluster(cluster, trust_network)
     with ExitStack() as on_failure:
         store = Store(Path(folder), writing=True)
         on_failure.callback(store.close)
         check_metadata(store.folder, store.meta)
-        saved = with_its_defaults(read_configuration(Path(folder)), store.meta("defaults"))
-        # Of a finished run nothing is given up, unless its last checkpoint is damaged; clients that missed its end are asked again.
-        done = (
-            not store.missed(saved["rounds"])
-            if from_round is None
-            else store.flaw(store.last_round()) is None
-        )
-        if store.meta("status") == "finished" and done:
-            raise RunError(
-                f"{folder} is finished: all {saved['rounds']} rounds are there; `equipoise show {folder}` prints its result"
-            )
-        reason = store.meta("not portable")
-        if given is None and reason not in (None, OWN_DATA if dataset is not None else None):
-            raise RunError(
-                f"{folder} cannot be resumed from its file alone: {reason}; call equipoise.resume(folder, given=experiment)"
-            )
-        reason = outdated(saved, store.meta("version"), store.meta("task"))
-        if reason is not None:
-            raise RunError(
-                f"{folder} was {reason}; this version would go on with other numbers than it began with: run it anew"
-            )
-        more = {"dataset": dataset} if dataset is not None else {}
-        wanted = given or experiment({**saved, **more}, permitted(saved, allow_imports))
+        saved = with_its_defaults(read_configuration(store.folder), store.meta("defaults"))
+        _check_unfinished(store, saved, from_round)
+        _check_resumable(store, saved, dataset, experiment)
+        if experiment is None:
+            objects = {} if dataset is None else {"dataset": dataset}
+            experiment = experiment_from({**saved, **objects}, permitted(saved, allow_imports))
         if from_round is None:
             store.check_files()
-        with Simulation(
-            wanted, callbacks, transport or on_cluster(cluster, trust_network)
-        ) as simulation:
-            # begun by a version whose fingerprint was one of the whole federation
-            old = store.meta("fingerprint of") is None
-            roster, bench, method = simulation.open(
-                job_of(simulation.wanted, store.meta("run") or ""), Path(folder)
-            )
-            if store.meta("fingerprint") != (
-                old_fingerprint(simulation.federation) if old else roster.fingerprint
-            ):
-                recipe = store.meta("recipe")
-                raise RunError(
-                    f"{folder} was begun by a version ({store.meta('version')}) that read tables in another way (it had no schema), so this one "
-                    "cannot go on with it; run the experiment anew"
-                    if recipe.get("kind") == "table" and "schema" not in recipe
-                    else f"the data of {folder} have changed since it began; bring back the original data, or run the experiment anew"
-                )
+        with Simulation(experiment, callbacks, connect) as simulation:
+            job = job_of(simulation.experiment, store.meta("run") or "")
+            roster, bench, method = simulation.open(job, store.folder)
+            _check_data_unchanged(store, roster, simulation)
             if from_round is not None:
-                _check_states(store, simulation.transport, from_round, wanted)
+                _check_states(store, simulation.transport, from_round, experiment)
                 store.go_back(from_round)
             store.sweep()
             on_failure.pop_all()
             try:
-                return simulation.go(store, roster, bench, method)
+                return simulation.train(store, roster, bench, method)
             except ClientError as error:
                 wrong = _foreign_tensor(store.folder, bench)
                 if wrong is None:
                     raise
                 raise damaged(store.folder, wrong) from error
+
+
+def _check_unfinished(store: Store, saved: Mapping[str, Any], from_round: int | None) -> None:
+    """Refuse to resume a finished run.
+
+    Two kinds of finished runs can be resumed: one whose last checkpoint is damaged, from an
+    earlier round, and one whose personal models some clients have not made yet.
+    """
+    if store.meta("status") != "finished":
+        return
+    if from_round is None:
+        is_complete = not store.missed(saved["rounds"])
+    else:
+        is_complete = store.flaw(store.last_round()) is None
+    if is_complete:
+        raise RunError(
+            f"{store.folder} is finished: all {saved['rounds']} rounds are there; "
+            f"`equipoise show {store.folder}` prints its result"
+        )
+
+
+def _check_resumable(
+    store: Store,
+    saved: Mapping[str, Any],
+    dataset: Dataset | None,
+    experiment: Experiment | None,
+) -> None:
+    """Refuse a run that cannot be rebuilt, or that this version would compute differently."""
+    reason = store.meta("not portable")
+    if dataset is not None and reason == OWN_DATA:
+        reason = None
+    if experiment is None and reason is not None:
+        raise RunError(
+            f"{store.folder} cannot be resumed from its file alone: {reason}; "
+            "call equipoise.resume(folder, experiment=experiment)"
+        )
+    reason = outdated(saved, store.meta("version"), store.meta("task"))
+    if reason is not None:
+        raise RunError(
+            f"{store.folder} was {reason}; this version would compute other numbers than it "
+            "began with: run it anew"
+        )
+
+
+def _check_data_unchanged(store: Store, roster: Roster, simulation: Simulation) -> None:
+    if store.meta("fingerprint of") is None:  # versions whose fingerprint was one of all clients
+        fingerprint = old_fingerprint(simulation.federation)
+    else:
+        fingerprint = roster.fingerprint
+    if store.meta("fingerprint") == fingerprint:
+        return
+    recipe = store.meta("recipe")
+    if recipe.get("kind") == "table" and "schema" not in recipe:
+        raise RunError(
+            f"{store.folder} was begun by a version ({store.meta('version')}) that read tables in "
+            "another way (it had no schema), so it cannot be resumed; run the experiment anew"
+        )
+    raise RunError(
+        f"the data of {store.folder} have changed since it began; bring back the original data, "
+        "or run the experiment anew"
+    )
 
 
 def _foreign_tensor(folder: Path, bench: Workbench) -> str | None:
@@ -224,7 +278,10 @@ def _foreign_tensor(folder: Path, bench: Workbench) -> str | None:
 
 
 def on_cluster(address: str | None, trust_network: bool) -> Connect | None:
-    """Where clients do their work if a cluster is named; nothing of Ray is imported before it is needed."""
+    """Return the transport to a Ray cluster, or None without an address.
+
+    Ray is imported only if an address is given.
+    """
     if address is None:
         return None
     from equipoise.transports.ray.cluster import Cluster
@@ -233,33 +290,54 @@ def on_cluster(address: str | None, trust_network: bool) -> Connect | None:
 
 
 class Simulation:
-    """An experiment whose data are on this machine: its transport, and what a loop needs beside it."""
+    """An experiment whose data are on this machine, with its transport.
+
+    Attributes:
+        experiment: The experiment, with the name of the model that ``auto`` stands for.
+        transport: The transport to the clients.
+        monitor: Passes progress on to the callbacks.
+        report: How the user's own data were read, if it was asked for.
+    """
 
     def __init__(
         self,
-        wanted: Experiment,
+        experiment: Experiment,
         callbacks: Callback | Iterable[Callback] | None = None,
         transport: Connect | Literal["loopback"] | None = None,
+        report: bool = False,
     ) -> None:
+        """Load the data and connect to the client runtimes.
+
+        Args:
+            experiment: The experiment.
+            callbacks: As for `run`.
+            transport: As for `run`.
+            report: True to keep a report on the user's own data.
+        """
         self.monitor = Monitor(CallbackList(callbacks))
         connect: Connect | None = Loopback if transport == "loopback" else transport
         with ExitStack() as on_failure:
-            # processes import torch while the data are prepared here
-            pool = _pool(wanted) if connect is None else None
+            # The processes import torch while the data are prepared here.
+            pool = _pool(experiment) if connect is None else None
             if pool is not None:
                 on_failure.callback(pool.close)
-            federation = federate(wanted.data, wanted.seed, wanted.dataset, wanted.imports)
-            self.wanted = wanted = wanted.with_model(federation.task.shape)
+            federation, self.report = load_data(experiment, report)
+            self.experiment = experiment.with_model(federation.task.shape)
             on_failure.pop_all()
-        self.transport: Simulated = (
-            Workers(pool, federation)
-            if pool is not None
-            else (connect or InProcess)(federation, wanted)
-        )
+        self.transport: Simulated
+        if pool is not None:
+            self.transport = Workers(pool, federation)
+        elif connect is not None:
+            self.transport = connect(federation, self.experiment)
+        else:
+            self.transport = InProcess(federation, self.experiment)
 
     @property
     def federation(self) -> Federation:
-        """As the transport holds it: workers put it into memory that all share, and a second copy must not stay here."""
+        """The data of the clients, as the transport holds them.
+
+        Workers move them into shared memory, and a second copy must not stay in this process.
+        """
         return self.transport.federation
 
     def __enter__(self) -> Simulation:
@@ -272,26 +350,22 @@ class Simulation:
         """Connect, and check that method, networks and data fit, before anything is written."""
         with one_thread():
             roster = self.transport.open(job, folder / FILES, self.monitor)
-            bench, method = prepare(self.wanted, roster.task, roster.ids)
-        check_main(self.wanted.evaluation, self.federation)
+            bench, method = prepare(self.experiment, roster.task, roster.ids)
+        check_main(self.experiment.evaluation, self.federation)
         if "validation" in method.needs and not len(self.federation.server_validation):
             raise ConfigurationError(
-                f"{method.title} measures models on validation data at the server, and there are none; "
-                "give the clients validation parts: data.split=[0.7, 0.15, 0.15], say"
+                f"{method.title} measures models on validation data at the server, and there are "
+                "none; give the clients validation parts: data.split=[0.7, 0.15, 0.15], say"
             )
         return roster, bench, method
 
-    def go(self, store: Store, roster: Roster, bench: Workbench, method: Method) -> Run:
-        """The loop, to its end."""
-        validation = (
-            Samples.of(self.federation, self.federation.server_validation)
-            if "validation" in method.needs
-            else None
+    def train(self, store: Store, roster: Roster, bench: Workbench, method: Method) -> Run:
+        """Compute all rounds that are missing, and close transport and store."""
+        data = self._server_data(roster, method)
+        loop = Loop(
+            self.experiment, method, bench, roster, self.transport, store, data, self.monitor
         )
-        shared = Samples.of(self.federation, self.federation.shared_test) if roster.shared else None
         began = time.time()
-        data = ServerData(validation, shared)
-        loop = Loop(self.wanted, method, bench, roster, self.transport, store, data, self.monitor)
         failure: BaseException | None = None
         try:
             with one_thread(), interruptible() as requested:
@@ -310,92 +384,157 @@ class Simulation:
                 raise RunError(lost) from error
             raise
         finally:
-            with suppress(sqlite3.Error, RunError):  # a full disk has its own error on its way
-                store.set_meta(
-                    "wall seconds", (store.meta("wall seconds") or 0.0) + time.time() - began
-                )
+            with suppress(sqlite3.Error, RunError):  # the error of a full disk is raised already
+                before = store.meta("wall seconds") or 0.0
+                store.set_meta("wall seconds", before + time.time() - began)
             self.transport.close()
             store.close()
             self.monitor.callbacks.on_end(store.folder, failure)
-        return Run(
-            store.folder,
-            Imports(self.wanted.imports.packages).with_names(self.wanted.model_dump(mode="json")),
-            # without the data: a run that is kept must not keep them in memory
-            self.wanted.model_copy(update={"dataset": None}) if self.wanted.local else None,
-        )
+        return self._finished(store.folder)
+
+    def _server_data(self, roster: Roster, method: Method) -> ServerData:
+        federation = self.federation
+        validation = shared = None
+        if "validation" in method.needs:
+            validation = Samples.of(federation, federation.server_validation)
+        if roster.shared:
+            shared = Samples.of(federation, federation.shared_test)
+        return ServerData(validation, shared)
+
+    def _finished(self, folder: Path) -> Run:
+        imports = Imports(self.experiment.imports.packages)
+        imports = imports.with_names(self.experiment.model_dump(mode="json"))
+        experiment = None
+        if self.experiment.why_not_remote is not None:
+            # A run object must not keep the data in memory.
+            experiment = self.experiment.model_copy(update={"dataset": None})
+        return Run(folder, imports, experiment)
 
 
-def tell(wanted: Experiment, shape: tuple[int, ...], asked: Any) -> None:
-    """How the user's own data were understood, and a model that was chosen for images: printed before training where nobody watches."""
-    lines = []
-    if wanted.dataset is not None or is_user_path(wanted.data):
-        lines = summary_lines(check_data(wanted.data, wanted.dataset))
-    if asked == AUTO and wanted.model == "cnn" and not wanted.models:
-        lines.append(default_model_text(wanted.model, shape))
+def load_data(experiment: Experiment, report: bool) -> tuple[Federation, DataReport | None]:
+    """Read the data of an experiment once, and divide them among clients.
+
+    Args:
+        experiment: The experiment.
+        report: True to report on the data, if they are the user's own.
+
+    Returns:
+        The clients with their data; the report, or None.
+
+    Raises:
+        ValueError: If the data cannot be read, or not be divided as the experiment says.
+    """
+    loaded = load_with_tables(experiment.data, experiment.imports, experiment.dataset)
+    summary = _report(experiment, loaded) if report else None
+    return federate_loaded(experiment.data, experiment.seed, loaded.dataset), summary
+
+
+def _report(experiment: Experiment, loaded: LoadedData) -> DataReport | None:
+    if experiment.dataset is not None:
+        return check_data(experiment.data, experiment.dataset)
+    if is_user_path(experiment.data):
+        return check_loaded(experiment.data, loaded)
+    return None
+
+
+def print_description(
+    experiment: Experiment, report: DataReport | None, shape: tuple[int, ...]
+) -> None:
+    """Print on standard error how the user's data were read, and a model chosen for images.
+
+    Args:
+        experiment: The experiment as it was given.
+        report: The report on the data; None for registered data sets.
+        shape: The shape of one input.
+    """
+    lines = summary_lines(report) if report is not None else []
+    model = experiment.with_model(shape).model
+    if experiment.model == AUTO and model == "cnn" and not experiment.models:
+        lines.append(default_model_text(model, shape))
     for line in lines:
         print(line, file=sys.stderr)
 
 
-def job_of(wanted: Experiment, run: str) -> Job:
-    """What client runtimes are told: the experiment as names, and what they may import."""
-    return Job(run, wanted.to_spec(), wanted.imports.plain(), version=__version__)
+def job_of(experiment: Experiment, run: str) -> Job:
+    """Return the message that opens client runtimes: the experiment and its permissions.
+
+    Args:
+        experiment: The experiment.
+        run: The identifier of the run.
+    """
+    return Job(run, experiment.to_spec(), experiment.imports.plain(), version=__version__)
 
 
-def configuration(wanted: Experiment) -> str:
-    """The file of a run; one that could not be read again is refused before anything begins."""
-    text = safe_yaml.dumped(wanted.model_dump(mode="json"))
+def configuration(experiment: Experiment) -> str:
+    """Return the text of the experiment's file.
+
+    Raises:
+        ConfigurationError: If the file could not be read again.
+    """
+    text = safe_yaml.dumped(experiment.model_dump(mode="json"))
     try:
         safe_yaml.parsed(text, "this experiment, written to a file,")
     except safe_yaml.Unreadable as error:
         raise ConfigurationError(str(error)) from None
     if len(text.encode()) > safe_yaml.MOST_BYTES:
         raise ConfigurationError(
-            f"expected an experiment of at most 1 MB, got one of {len(text) / 1e6:.1f} MB; shorten its lists"
+            f"expected an experiment of at most 1 MB, got one of {len(text) / 1e6:.1f} MB; "
+            "shorten its lists"
         )
     return text
 
 
-def _check_states(store: Store, transport: Transport, number: int, wanted: Experiment) -> None:
-    """Refuse to go back to a round where a client does not have the state of then any more; what is committed stays, whatever it says."""
-    then, now = store.current("client", at=number), store.current("client")
-    requests = [
-        Request(
-            client, CheckState.step, CheckState().record(), number, wanted.rounds,
-            state=(state_of(file.path.name), file.digest), committed=state_of(now[client].path.name),
-        )
-        for client, file in then.items() if file.kept_at == "client"
-    ]  # fmt: skip
-    missing = [
-        reply
-        for reply in transport.exchange(requests, wanted.participation.deadline)
-        if reply.up is None
-    ]
+def _check_states(store: Store, transport: Transport, number: int, experiment: Experiment) -> None:
+    """Refuse to go back to a round whose client states are no longer on the clients' disks."""
+    then = store.current("client", at=number)
+    now = store.current("client")
+    requests = []
+    for client, file in then.items():
+        if file.kept_at == "client":
+            request = Request(
+                client,
+                CheckState.step,
+                CheckState().record(),
+                number,
+                experiment.rounds,
+                state=(state_of(file.path.name), file.digest),
+                committed=state_of(now[client].path.name),
+            )
+            requests.append(request)
+    replies = transport.exchange(requests, experiment.participation.deadline)
+    missing = [reply for reply in replies if reply.up is None]
     if missing:
+        first = missing[0]
         raise RunError(
-            f"{store.folder} cannot go back to round {number}: {len(missing)} of {len(then)} clients cannot; the first, {missing[0].client!r}: "
-            f"{missing[0].failure or missing[0].error or missing[0].stop}; restore the states there, or run the experiment anew"
+            f"{store.folder} cannot go back to round {number}: {len(missing)} of {len(then)} "
+            f"clients cannot; the first, {first.client!r}: "
+            f"{first.failure or first.error or first.stop}; "
+            "restore the states there, or run the experiment anew"
         )
 
 
-def _pool(wanted: Experiment) -> Pool | None:
-    """Worker processes, if the experiment asks for some and they can do its work; None: in process."""
-    count = wanted.workers if wanted.workers is not None else (os.cpu_count() or 1)
-    reason = (
-        wanted.local if os.name == "posix" else "this system cannot hand sockets to child processes"
-    )
-    if count == 0 or (wanted.workers is None and reason is not None):
+def _pool(experiment: Experiment) -> Pool | None:
+    """Return worker processes, or None if clients are executed in this process."""
+    count = experiment.workers
+    if count is None:
+        count = os.cpu_count() or 1
+    if os.name == "posix":
+        reason = experiment.why_not_remote
+    else:
+        reason = "this system cannot hand sockets to child processes"
+    if count == 0 or (experiment.workers is None and reason is not None):
         return None
     if reason is not None:
         raise ConfigurationError(
-            f"workers: expected 0 because {reason} and cannot be rebuilt in a worker process, got {count}; "
-            "use workers=0, or move it to a module that can be imported and name it as package.module:name"
+            f"workers: expected 0 because {reason} and cannot be rebuilt in a worker process, "
+            f"got {count}; use workers=0, or move it to a module that can be imported and name it "
+            "as package.module:name"
         )
     return Pool(count)
 
 
-def _metadata(
-    wanted: Experiment, job: Job, roster: Roster, simulation: Simulation
-) -> dict[str, Any]:
+def _metadata(simulation: Simulation, job: Job, roster: Roster) -> dict[str, Any]:
+    experiment = simulation.experiment
     federation = simulation.federation
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -415,28 +554,28 @@ def _metadata(
         "recipe": federation.recipe,
         "fingerprint": roster.fingerprint,
         "fingerprint of": "clients",  # runs of formats 1 and 2 have one of the whole federation
-        "method": wanted.model_dump(mode="json")["method"],
+        "method": experiment.model_dump(mode="json")["method"],
         "defaults": DEFAULTS,
-        "not portable": wanted.portable,
-        "metrics": _facts_of_metrics(wanted, roster.task),
+        "not portable": experiment.why_not_portable,
+        "metrics": _facts_of_metrics(experiment, roster.task),
     }
 
 
-def _facts_of_metrics(wanted: Experiment, task: Task) -> dict[str, Any]:
-    """Direction and unit of metrics that are not built in: whoever reads the run may not have their package."""
-    found = registry.check(task, wanted.evaluation.metrics, wanted.evaluation.main)
-    return {
-        name: metric.facts
-        for name, metric in found.items()
-        if name not in registry.REGISTRY.built_in
-    }
+def _facts_of_metrics(experiment: Experiment, task: Task) -> dict[str, Any]:
+    """Return direction and unit of metrics that a reader's installation may not have."""
+    metrics = registry.check(task, experiment.evaluation.metrics, experiment.evaluation.main)
+    built_in = registry.REGISTRY.built_in
+    return {name: metric.facts for name, metric in metrics.items() if name not in built_in}
 
 
-def fresh_folder(wanted: Experiment) -> Path:
-    """A new folder under runs/, named by time, method, data and seed."""
-    method = wanted.model_dump(mode="json")["method"]["name"].rpartition(":")[2]
-    stem = f"{datetime.now().strftime('%Y%m%d-%H%M%S')}-{method}-{Path(wanted.data.name).name}-s{wanted.seed}"
-    folder, count = Path("runs") / stem, 1
+def fresh_folder(experiment: Experiment) -> Path:
+    """Return the path of a new folder under runs/, named by time, method, data and seed."""
+    method = experiment.model_dump(mode="json")["method"]["name"].rpartition(":")[2]
+    data = Path(experiment.data.name).name
+    began = datetime.now().strftime("%Y%m%d-%H%M%S")
+    stem = f"{began}-{method}-{data}-s{experiment.seed}"
+    folder = Path("runs") / stem
+    count = 1
     while folder.exists():
         count += 1
         folder = Path("runs") / f"{stem}-{count}"

@@ -474,11 +474,11 @@ class dealt:
         self.federation = federation
 
     def __enter__(self) -> None:
-        self.before = simulate.federate
-        simulate.federate = lambda *_: self.federation  # type: ignore[assignment]
+        self.before = simulate.load_data
+        simulate.load_data = lambda *_: (self.federation, None)
 
     def __exit__(self, *error: object) -> None:
-        simulate.federate = self.before  # type: ignore[assignment]
+        simulate.load_data = self.before
 
 
 def parts_of(words: list[str]) -> Iterator[str]:

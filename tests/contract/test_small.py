@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,14 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.data import DataConfig, Federation, federate, from_sites
+from equipoise.data import federate, from_sites
 from equipoise.experiment import Experiment
 from equipoise.method import Method, Ups
 from equipoise.records import Record, State, Up, write
 from equipoise.task import Task
-from equipoise.testing import ContractBroken, Result, check_method, checks, reaching, small
-from equipoise.testing.checks import CHECKS, Case
-from equipoise.testing.reaching import holds, probing, reachable
+from equipoise.testing import ContractBroken, Result, check_method, reachability, small
+from equipoise.testing.checks import Case
+from equipoise.testing.reachability import Rows, probing, reachable
 from equipoise.testing.small import Broken, assert_same, finite, flat, settings, sites
 from equipoise.tree import Tree
 
@@ -196,220 +195,6 @@ def test_a_run_is_finite_if_all_that_it_learnt_is(
             finite(SimpleNamespace(status=status))  # type: ignore[arg-type]
 
 
-# What each check asks for, and what it makes of the answer.
-
-
-class Told:
-    """Stands in for a run: it notes what was asked for, and gives what the test says."""
-
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, joined: Any = (), rejected: Any = ()
-    ) -> None:
-        self.asked: list[tuple[dict[str, Any], Any, Any]] = []
-        self.status, self.joined, self.refused = "finished", joined, rejected
-        self.learnt: Iterator[dict[str, Any]] | None = None
-        monkeypatch.setattr(checks, "played", self.played)
-        monkeypatch.setattr(checks, "finite", lambda run: None)
-        monkeypatch.setattr(
-            checks, "everything", lambda run: next(self.learnt) if self.learnt else {"a": 1}
-        )
-
-    def played(self, config: dict[str, Any], out: Path, data: Any, transport: Any) -> Told:
-        self.asked.append((config, data, transport))
-        return self
-
-    def rounds(self) -> list[dict[str, Any]]:
-        return [{"joined": one} for one in self.joined]
-
-    def rejected(self) -> list[dict[str, Any]]:
-        return list(self.refused)
-
-
-def check(name: str) -> None:
-    CHECKS[name](Case(Trained(), "mlp", Path()))
-
-
-@pytest.mark.parametrize(
-    ("name", "sizes", "bo"),
-    [
-        ("one_client", {"ada": 20}, None),
-        ("one_class", {"ada": 24, "bo": 13, "cy": 18, "di": 9}, {1}),
-        ("one_sample", {"ada": 24, "bo": 1, "cy": 18}, None),
-    ],
-)
-def test_small_clients_have_to_be_counted(
-    name: str, sizes: dict[str, int], bo: set[int] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = Told(monkeypatch)
-    check(name)
-    [(config, data, _)] = told.asked
-    assert config["rounds"] == 2 and {client: len(y) for client, (_, y) in data.items()} == sizes
-    assert bo is None or (
-        set(data["bo"][1].tolist()) == bo and len(set(data["ada"][1].tolist())) == 3
-    )
-    Told(monkeypatch, rejected=[{"reason": "first"}, {"reason": "second"}])
-    with pytest.raises(Broken, match="^first$"):
-        check(name)
-
-
-def test_a_missing_client_is_missing_in_its_round_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    good = [["ada", "cy", "di"], ["bo", "cy", "di"], ["ada", "bo", "cy", "di"]]
-    told = Told(monkeypatch, joined=good)
-    check("missing_reply")
-    script = told.asked[0][0]["faults"]["script"]
-    assert [(one["round"], one["client"], one["kind"]) for one in script] == [
-        (1, "bo", "drop"),
-        (2, "ada", "drop"),
-    ]
-    for joined in (good[1:], [good[0], good[0]], good[:1]):
-        Told(monkeypatch, joined=joined)
-        with pytest.raises(
-            Broken, match="expected that all but the missing client joined in rounds 1 and 2"
-        ):
-            check("missing_reply")
-
-
-def test_a_reply_that_is_not_finite_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Told(monkeypatch, rejected=[{"round": 2, "client": "cy"}])
-    check("nan_reply")
-    assert [config["faults"]["script"] for config, _, _ in told.asked] == [
-        [{"round": 2, "client": "cy", "kind": kind}] for kind in ("nan", "drop")
-    ]
-    told.learnt = iter([{"a": 1}, {"a": 2}])
-    with pytest.raises(Broken, match="a is 1 in one run and 2 in another"):
-        check("nan_reply")
-    for refused in ([], [{"round": 1, "client": "cy"}], [{"round": 2, "client": "cy"}] * 2):
-        Told(monkeypatch, rejected=refused)
-        with pytest.raises(
-            Broken, match="expected that the reply of cy in round 2 alone did not count"
-        ):
-            check("nan_reply")
-
-
-@pytest.mark.parametrize(
-    ("name", "rounds", "transports"),
-    [("payload_travels", 3, [None, "loopback"]), ("repeats", 2, [None, None]), ("order_of_clients", 2, [None, "changed"]), ("unseen_test_data", 3, [None, "changed"])],
-)  # fmt: skip
-def test_two_runs_are_compared(
-    name: str, rounds: int, transports: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = Told(monkeypatch)
-    check(name)
-    assert [config["rounds"] for config, _, _ in told.asked] == [rounds] * 2
-    assert [
-        "changed" if callable(transport) else transport for _, _, transport in told.asked
-    ] == transports
-    told.learnt = iter([{"a": 1.0}, {"a": 2.0}])
-    with pytest.raises(Broken, match="a is 1.0 in one run and 2.0 in another"):
-        check(name)
-    told.learnt = iter([{"a": 1.0}, {"a": 1.00015}])
-    if name == "order_of_clients":
-        check(name)  # last bits may differ, by the tolerance
-        told.learnt = iter([{"a": 1.0}, {"a": 1.0003}])
-        with pytest.raises(Broken):
-            check(name)
-    else:
-        with pytest.raises(Broken):
-            check(name)
-
-
-def test_the_order_in_which_two_runs_name_things_does_not_matter_where_clients_are_turned_round(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    Told(monkeypatch).learnt = iter([{"a": 1, "b": 2}, {"b": 2, "a": 1}])
-    check("order_of_clients")
-
-
-def federation() -> Federation:
-    return federate(
-        DataConfig(split=(0.6, 0.15, 0.25), partition="natural"), 7, from_sites(sites())
-    )
-
-
-def changed_by(name: str, monkeypatch: pytest.MonkeyPatch, given: Federation) -> Federation:
-    """What a check makes of a federation before it runs on it."""
-    told = Told(monkeypatch)
-    monkeypatch.setattr(checks, "InProcess", lambda federation, wanted: federation)
-    check(name)
-    return told.asked[1][2](given, None)  # type: ignore[no-any-return]
-
-
-def test_clients_turned_round_keep_their_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = federation()
-    after = changed_by("order_of_clients", monkeypatch, before)
-    assert list(after.ids) == ["di", "cy", "bo", "ada"]
-    for part in ("train", "validation", "test"):
-        assert [one.tolist() for one in getattr(after, part)] == [
-            one.tolist() for one in getattr(before, part)
-        ][::-1]
-
-
-def test_every_test_sample_is_corrupted_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, after = federation(), changed_by("unseen_test_data", monkeypatch, federation())
-    tested = np.isin(np.arange(len(before.x)), before.test.index)
-    assert (
-        tested.any()
-        and (after.x[tested] > 1e5).all()
-        and after.y[tested].tolist() == [2 - y for y in before.y[tested].tolist()]
-    )
-    assert torch.equal(after.x[~tested], before.x[~tested]) and torch.equal(
-        after.y[~tested], before.y[~tested]
-    )
-    none = federate(DataConfig(split=(0.8, 0.2, 0.0), partition="natural"), 7, from_sites(sites()))
-    with pytest.raises(Broken, match="has no test data"):
-        changed_by("unseen_test_data", monkeypatch, none)
-
-
-class Served:
-    """Stands in for a run whose model names class 0 always, on one test set for all."""
-
-    clients, main_model = ("ada", "bo"), "global"
-
-    def __init__(self, rows: dict[str, float], models: tuple[str, ...] = ("global",)) -> None:
-        self.rows, self.served = rows, models
-
-    def models(self) -> tuple[str, ...]:
-        return self.served
-
-    def table(self, **wanted: Any) -> list[dict[str, Any]]:
-        assert wanted == {
-            "phase": "final",
-            "split": "shared",
-            "metric": "accuracy",
-            "model": self.served[0],
-        }
-        return [{"client": client, "value": value} for client, value in self.rows.items()]
-
-    def model(self, name: str, client: str, given: Any) -> Any:
-        return lambda x: torch.eye(3)[torch.zeros(len(x), dtype=torch.int64)]
-
-
-def test_what_was_recorded_on_a_shared_test_set_is_what_the_models_give(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    data = {"split": (0.6, 0.15, 0.25), "partition": "natural", "test": "global"}
-    shared = federate(DataConfig(**data), 7, from_sites(sites()))
-    truth = float(np.mean(shared.y.numpy()[np.array(shared.shared_test)] == 0))
-    for rows, reason in (
-        ({"all": truth}, None),
-        ({"ada": truth, "bo": truth}, None),
-        ({"ada": truth}, r"global: expected one accuracy for all or one per client, got \['ada'\]"),
-        ({"all": truth + 1e-6}, "global of ada: .* was recorded, and the model that is served has"),
-        ({"ada": truth, "bo": truth - 1e-6}, "global of bo"),
-    ):
-        monkeypatch.setattr(checks, "without_notes", lambda wanted, out, rows=rows: Served(rows))
-        if reason is None:
-            check("shared_test_set")
-        else:
-            with pytest.raises(Broken, match=reason):
-                check("shared_test_set")
-    monkeypatch.setattr(
-        checks, "without_notes", lambda wanted, out: Served({"all": truth}, ("personal",))
-    )
-    with pytest.raises(Broken, match="'global', is not among those served: personal"):
-        check("shared_test_set")
-
-
 # What came of the checks.
 
 
@@ -469,7 +254,7 @@ ROWS = np.array([[1.0, 2.0, 3.0], [1.0, 5.0, 6.0]], np.float32)
     ],
 )
 def test_a_row_is_found_anywhere_in_the_memory_of_a_tensor(found: Any, held: bool) -> None:
-    assert holds(found, ROWS) is held
+    assert Rows(ROWS).are_in(found) is held
 
 
 class Slotted:
@@ -539,8 +324,8 @@ class Following(dict[str, Any]):
 
 
 def test_a_way_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reaching, "FARTHEST", 20)
-    with pytest.raises(RuntimeError, match=r"^x(\.next)+ leads on without an end$"):
+    monkeypatch.setattr(reachability, "MAX_OBJECTS", 20)
+    with pytest.raises(RuntimeError, match=r"^x(\.next)+ leads to an endless"):
         list(reachable({"x": Endless()}))
 
 

@@ -32,7 +32,7 @@ from equipoise.validation.names import (
     quoted,
 )
 from equipoise.validation.safe_yaml import Unreadable, parsed, read
-from equipoise.validation.settings import refuse_boolean
+from equipoise.validation.settings import check_numbers
 from tests.helpers.packages import write_package
 
 # Arrays.
@@ -458,10 +458,17 @@ def test_a_key_that_appears_twice_is_refused_with_its_line() -> None:
 )  # fmt: skip
 def test_true_is_no_number(value: object, hint: object, fits: bool) -> None:
     if fits:
-        refuse_boolean(value, hint)
+        check_numbers(value, hint)
         return
     with pytest.raises(ValueError, match="expected a number, got (true|false)"):
-        refuse_boolean(value, hint)
+        check_numbers(value, hint)
+
+
+def test_settings_that_are_numbers_refuse_underscores() -> None:
+    for values in ({"rounds": "1_0"}, {"training": {"lr": "1_0.5"}}, {"method": {"name": "fedprox", "mu": "1_0"}}):  # fmt: skip
+        with pytest.raises(ValueError, match="expected a number, got '1_0"):
+            experiment(values)
+    assert experiment({"rounds": "10"}).rounds == 10
 
 
 def test_settings_that_are_numbers_refuse_true() -> None:

@@ -131,7 +131,7 @@ def test_a_dump_is_enough_to_repeat() -> None:
     )
     text = yaml.safe_dump(first.model_dump(mode="json"))
     second = experiment(yaml.safe_load(text))
-    assert second.model_dump() == first.model_dump() and second.portable is None
+    assert second.model_dump() == first.model_dump() and second.why_not_portable is None
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,9 @@ def test_why_an_experiment_cannot_be_rebuilt_from_its_file(
     config: dict[str, Any], reasons: list[str]
 ) -> None:
     wanted = eq.Experiment(**config)
-    assert wanted.portable is not None and all(reason in wanted.portable for reason in reasons)
+    assert wanted.why_not_portable is not None and all(
+        reason in wanted.why_not_portable for reason in reasons
+    )
     yaml.safe_dump(wanted.model_dump(mode="json"))
 
 
@@ -160,7 +162,9 @@ def test_a_method_of_a_function_or_a_script_cannot_be_rebuilt_elsewhere() -> Non
     class Local(eq.Method):
         pass
 
-    assert "Local is defined in a notebook or script" in str(eq.Experiment(method=Local()).portable)
+    assert "Local is defined in a notebook or script" in str(
+        eq.Experiment(method=Local()).why_not_portable
+    )
 
 
 def test_dotted_settings_reach_inside_and_leave_the_original_alone() -> None:
@@ -358,17 +362,17 @@ def test_an_empty_slot_is_none_and_a_filled_one_is_checked() -> None:
         "weights": {"name": "feddisco"},
     }
     assert (
-        eq.Experiment(model=nn.Linear(1, 1)).portable
+        eq.Experiment(model=nn.Linear(1, 1)).why_not_portable
         == "its model is a Python object"
-        == eq.Experiment(model=nn.Linear(1, 1)).local
+        == eq.Experiment(model=nn.Linear(1, 1)).why_not_remote
     )
     assert (
-        eq.Experiment(dataset=eq.from_arrays([[0.0]], [0])).portable
+        eq.Experiment(dataset=eq.from_arrays([[0.0]], [0])).why_not_portable
         == "its data set is a Python object"
     )
     assert (
-        eq.Experiment().portable is None
-        and eq.Experiment(dataset=eq.from_arrays([[0.0]], [0])).local is None
+        eq.Experiment().why_not_portable is None
+        and eq.Experiment(dataset=eq.from_arrays([[0.0]], [0])).why_not_remote is None
     )
 
 

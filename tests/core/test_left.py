@@ -311,8 +311,8 @@ def test_a_simulation_names_its_model_and_closes_its_transport() -> None:
     with Simulation(wanted, None, connect) as simulation:
         assert (
             wanted.model == "auto"
-            and simulation.wanted.model == "mlp"
-            and simulation.transport.wanted is simulation.wanted
+            and simulation.experiment.model == "mlp"
+            and simulation.transport.wanted is simulation.experiment
         )  # type: ignore[attr-defined]
         expected = federate(wanted.data, 4, wanted.dataset)
         assert (

@@ -104,7 +104,7 @@ def test_values_by_client_survive_a_resume_and_only_changed_ones_are_written(
     with pytest.raises(KeyboardInterrupt):
         simulate.run(wanted, tmp_path / "cut", stopped_after(2))
     assert eq.Run(tmp_path / "cut").last_round == 2
-    resumed = eq.resume(tmp_path / "cut", given=wanted)
+    resumed = eq.resume(tmp_path / "cut", experiment=wanted)
     assert_same(everything(whole), everything(resumed))
     state, rounds = load_server(resumed.store), resumed.rounds()
     joined = [client for row in rounds for client in row["joined"]]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from equipoise.runs.reference import check_comparable, is_baseline_for, reference_of, runs_in
 
 from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.metrics import accuracy_variance, between_client_variance, score_histograms
@@ -19,7 +20,6 @@ from equipoise.metrics.registry import find
 from equipoise.runs import Run, clinical, summary
 from equipoise.runs.convergence import Curve, best_of, in_words, mean_curve, rounds_to, still_rising
 from equipoise.runs.export import _card, _evidence
-from equipoise.runs.reference import check_comparable, is_baseline_for, reference_of, runs_in
 from equipoise.runs.summary import (
     best_round,
     metrics_of,
@@ -32,7 +32,7 @@ from equipoise.runs.summary import (
     unmeasured,
 )
 from equipoise.runs.track import numbers
-from equipoise.simulate import configuration, fresh_folder, on_cluster, tell
+from equipoise.simulate import configuration, fresh_folder, on_cluster, print_description
 from equipoise.storage.store import RoundRecord, RunError, Store
 from equipoise.task import Task
 from equipoise.validation import safe_yaml
@@ -651,16 +651,21 @@ def test_an_experiment_that_is_no_plain_yaml_is_refused(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("wanted", "asked", "said"),
+    ("wanted", "shape", "said"),
     [
-        ({"model": "cnn"}, "auto", "model: cnn, the default for images of 1x28x28"), ({"model": "cnn"}, "cnn", ""), ({"model": "mlp"}, "auto", ""),
-        ({"model": "cnn", "models": {"model": "mlp"}}, "auto", ""),
+        ({"model": "auto"}, (1, 28, 28), "model: cnn, the default for images of 1x28x28"),
+        ({"model": "cnn"}, (1, 28, 28), ""),
+        ({"model": "auto"}, (13,), ""),
+        ({"models": {"model": "mlp"}}, (1, 28, 28), ""),
     ],
 )  # fmt: skip
 def test_a_chosen_model_is_told_where_nobody_watches(
-    wanted: dict[str, Any], asked: str, said: str, capsys: pytest.CaptureFixture[str]
+    wanted: dict[str, Any],
+    shape: tuple[int, ...],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    tell(Experiment(**wanted), (1, 28, 28), asked)
+    print_description(Experiment(**wanted), None, shape)
     out, err = capsys.readouterr()
     assert out == "" and err.startswith(said) and bool(err) == bool(said)
 

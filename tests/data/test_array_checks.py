@@ -45,6 +45,38 @@ def test_fractions_of_different_ranges_are_refused_and_of_different_precision_ar
     assert len(made.x) == 12
 
 
+def test_images_around_0_beside_images_from_0_to_1_are_told(tmp_path: Path) -> None:
+    config = sites(tmp_path, north=BYTES / 255.0, south=BYTES / 127.5 - 1)
+    assert any("south" in note and "-1" in note for note in check_data(config).warnings)
+    alike = from_sites({"a": (BYTES / 127.5 - 1, Y), "b": (BYTES / 127.5 - 1, Y)})
+    assert not alike.notes
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (np.array(["no", "yes"] * 3), "'no', 'yes' in south.*'yes' as '1'"),
+        (np.array(["ill", "well"] * 3), "'ill', 'well' in south"),
+    ],
+)
+def test_labels_of_arrays_that_are_coded_differently_are_refused(
+    other: np.ndarray, said: str, tmp_path: Path
+) -> None:
+    rows = RNG.normal(size=(6, 3))
+    with pytest.raises(ValueError, match=said):
+        from_sites({"north": (rows, Y), "south": (rows, other)})
+    np.savez(tmp_path / "north.npz", x=rows, y=Y)
+    np.savez(tmp_path / "south.npz", x=rows, y=other)
+    with pytest.raises(ValueError, match=said):
+        federate(DataConfig(name=str(tmp_path)), 1)
+
+
+def test_labels_of_arrays_are_one_class_whether_numbers_or_text() -> None:
+    rows = RNG.normal(size=(6, 3))
+    made = from_sites({"north": (rows, Y * 1.0), "south": (rows, Y.astype(str))})
+    assert made.task.class_names == ("0", "1")
+
+
 def test_numbers_of_rows_may_be_whole_at_one_site_only() -> None:
     rows = RNG.normal(size=(6, 3))
     assert len(from_sites({"a": (rows, Y), "b": (np.arange(18).reshape(6, 3), Y)}).x) == 12

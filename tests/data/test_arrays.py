@@ -15,9 +15,10 @@ from PIL import Image
 
 from equipoise.data import Column, Dataset, from_arrays, from_image_folder, from_sites
 from equipoise.data.arrays import images
+from equipoise.data.arrays.array_checks import looks_like_classes
 from equipoise.data.arrays.image_folders import find_images
 from equipoise.data.arrays.images import common_size, opened_image, read_header, read_image
-from equipoise.data.arrays.user_data import images_first, looks_like_classes
+from equipoise.data.arrays.user_data import images_first
 from equipoise.task import Task
 
 CLASSES = Task("classification", (2,), 2, ("no", "yes"))

@@ -225,6 +225,17 @@ def test_sites_with_different_kinds_of_pixels_are_told(tmp_path: Path) -> None:
     assert "2 8-bit, 2 16-bit" in told and "a: 8-bit, b: 16-bit" in told
 
 
+def test_sites_with_fewer_bits_than_others_are_told(tmp_path: Path) -> None:
+    ramp = np.linspace(0, 1, 64).reshape(8, 8)
+    for site, highest in (("bright", 65535), ("dark", 4095)):
+        for label in ("ill", "well"):
+            for number in range(6):
+                image = (highest * np.roll(ramp, number)).astype(np.uint16)
+                save(tmp_path / site / label / f"{number}.png", image)
+    for found in (remarks_on(look(tmp_path)), from_image_folder(tmp_path).notes):
+        assert [note for note in found if "'dark'" in note and "6.2%" in note]
+
+
 def test_all_files_that_cannot_be_read_are_named_together(
     tmp_path: Path, equipoise: Terminal
 ) -> None:

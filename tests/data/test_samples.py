@@ -120,7 +120,7 @@ def roster(*ids: str, sizes: object = 1, mark: object = "f" * 32) -> Roster:
 def test_sizes_are_whole_numbers_from_zero_and_fingerprints_texts(
     broken: dict[str, object],
 ) -> None:
-    with pytest.raises(ValueError, match="client 'a' told no sizes or no fingerprint of its data"):
+    with pytest.raises(ValueError, match="client 'a' sent no sizes or no fingerprint of its data"):
         roster("a", **broken).checked()
 
 

@@ -252,3 +252,37 @@ def test_ordinary_sets_give_no_finding(tmp_path: Path, name: str, order: str) ->
         }
         sites[f"s{place}"] = {**columns, "y": data.target[own].tolist()}
     assert find_in_tables(read_sites(write(tmp_path / "data", sites)), "y") == []
+
+
+@pytest.mark.parametrize(
+    ("column", "plain", "code"),
+    [
+        ("sex", [0, 1], 9),
+        ("sex", [1, 2], -9),
+        ("grade", [1, 2, 3, 4], 99),
+        ("disease", [0, 1], -9),
+        ("disease", [0, 1, 2, 3, 4], 99),
+    ],
+)
+def test_codes_among_few_numbers_and_labels_are_named(
+    column: str, plain: list[int], code: int, tmp_path: Path
+) -> None:
+    def change(sites: dict[str, Site]) -> None:
+        for name, site in sites.items():
+            site[column] = (plain * ROWS)[:ROWS]
+            if name == "b":
+                site[column][::9] = [code] * len(site[column][::9])
+
+    (finding,) = [one for one in look(tmp_path, change) if one.repair and "missing" in one.repair]
+    assert finding.repair == {"missing": {column: [str(code)]}}
+    assert "b.csv" in finding.message
+
+
+def test_minus_one_is_named_beside_positive_numbers_only(tmp_path: Path) -> None:
+    def change(sites: dict[str, Site]) -> None:
+        sites["b"]["age"][3] = -1
+        for site in sites.values():
+            site["change"] = [number % 7 - 1 for number in range(ROWS)]
+
+    found = [one for one in look(tmp_path, change) if one.repair and "missing" in one.repair]
+    assert [one.repair for one in found] == [{"missing": {"age": ["-1"]}}]

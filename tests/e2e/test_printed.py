@@ -17,7 +17,6 @@ from rich.console import Console
 from equipoise import cli
 from equipoise.callbacks import ClientProgress, RunStart
 from equipoise.cli import comparison_output, output, progress
-from equipoise.cli.run import _against_alone
 from equipoise.comparison.entries import Entry
 from equipoise.comparison.plan import Cell, plan
 from equipoise.comparison.table import Comparison
@@ -25,7 +24,6 @@ from equipoise.experiment import ConfigurationError, Experiment
 from equipoise.runs import Run
 from equipoise.runtime.evaluation_messages import PredictShared
 from equipoise.storage.store import RoundRecord, RunError, Store
-from equipoise.validation.imports import FromFile
 from tests.helpers.stores import made_up_result, made_up_run
 
 Printed = Callable[[], list[str]]
@@ -603,31 +601,6 @@ def test_the_console_entry_ends_with_a_code(
     assert "expected words and names of files in UTF-8; rename the file" in capsys.readouterr().err
     with pytest.raises(ZeroDivisionError):
         ended(ZeroDivisionError())
-
-
-def test_a_run_against_alone_is_one_method_and_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr("equipoise.cli.compare.compared", lambda *words: asked.append(words))
-    where = {"cluster": None, "trust_network": False}
-    _against_alone(
-        FromFile({"method": "fedprox", "seed": 3, "rounds": 2}),
-        Path("o"),
-        ["p"],
-        True,
-        False,
-        where,
-        [],
-    )
-    assert asked[0] == (
-        {"rounds": 2, "methods": ["fedprox"], "seeds": [3]}, {"methods": [], "seeds": []}, Path("o"), None, ["p"], True, False, "terminal", where,
-    )  # fmt: skip
-    _against_alone(FromFile(), None, [], False, True, where, [])
-    assert asked[1][0] == {"methods": ["fedavg"], "seeds": [0]} and asked[1][5:7] == (False, True)
-    with pytest.raises(
-        ConfigurationError,
-        match="--track is for one run, and --against-alone makes two; leave out one of them",
-    ):
-        _against_alone(FromFile(), None, [], False, False, where, ["--track", "--profile"])
 
 
 def test_data_are_looked_at_once_before_the_missing_runs(monkeypatch: pytest.MonkeyPatch) -> None:

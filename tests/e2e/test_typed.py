@@ -13,7 +13,6 @@ import typer
 
 import equipoise as eq
 from equipoise import methods
-from equipoise.callbacks import RunStart
 from equipoise.cli import compare, comparison_output, data, data_output, output, watch
 from equipoise.cli.methods import _cell, _check
 from equipoise.data import sets
@@ -49,7 +48,7 @@ def calls(answer: Any = None) -> Calls:
 def started(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """Runs that are asked for and not run; what they would print is not printed."""
     made = calls("finished")
-    monkeypatch.setattr("equipoise.simulate.run", made)
+    monkeypatch.setattr("equipoise.simulate.start", made)
     monkeypatch.setattr("equipoise.simulate.resume", made)
     monkeypatch.setattr("equipoise.transports.workers.processes.allow_fork", lambda: print("plain"))
     for name in ("summary", "profile"):
@@ -68,12 +67,9 @@ def test_flags_of_run_are_settings(started: Calls, equipoise: Terminal) -> None:
         "o",
         "--quiet",
     )
-    ((wanted, out, callbacks), where), *_ = started
-    assert (answer.code, answer.out, where) == (
-        0,
-        "plain\nsummary finished\n",
-        {"cluster": None, "trust_network": False, "quiet": True},
-    )
+    ((wanted, out, callbacks, connect, describe), _), *_ = started
+    assert (answer.code, answer.out) == (0, "plain\nsummary finished\n")
+    assert connect is None and describe is None
     assert (
         wanted.model,
         wanted.rounds,
@@ -103,28 +99,24 @@ def test_flags_of_run_are_settings(started: Calls, equipoise: Terminal) -> None:
 
 
 def test_run_says_what_it_learns_from_when_it_begins_unless_quiet(
-    started: Calls, equipoise: Terminal, monkeypatch: pytest.MonkeyPatch
+    started: Calls, equipoise: Terminal
 ) -> None:
-    looked = calls()
-    monkeypatch.setattr(data, "before_training", looked)
     for quiet in (["--quiet"], []):
         equipoise("run", "--data", "digits", "--out", "o", "--profile", *quiet)
-        assert looked == [], "not before all is checked"
-        (_, _, callbacks), _ = started[-1]
-        if callbacks:
-            callbacks[0].on_start(RunStart(Path("o"), 1, 2))
-        assert len(looked) == (not quiet)
+        (*_, describe), _ = started[-1]
+        assert (describe is None) == bool(quiet)
     assert equipoise("run", "--profile").out == "plain\nsummary finished\nprofile finished\n"
 
 
 def test_run_on_a_cluster_takes_no_workers(started: Calls, equipoise: Terminal) -> None:
     assert (
-        "expected no --workers beside it, got 0"
+        "expected no --workers together with it, got 0"
         in equipoise("run", "--cluster", "auto", "--workers", "0").err
         and not started
     )
     equipoise("run", "--cluster", "h:1", "--trust-network", "--quiet")
-    assert started[0][1] == {"cluster": "h:1", "trust_network": True, "quiet": True}
+    (_, _, _, connect, _), _ = started[0]
+    assert connect.keywords == {"address": "h:1", "trust_network": True}
 
 
 def test_overwrite_removes_only_what_out_names(

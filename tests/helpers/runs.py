@@ -14,7 +14,8 @@ import pytest
 import equipoise as eq
 from equipoise import simulate
 from equipoise.data import Federation
-from equipoise.experiment import experiment
+from equipoise.data.check import DataReport
+from equipoise.experiment import Experiment, experiment
 from equipoise.runs import Run
 from equipoise.testing import small
 from equipoise.testing.small import CLASSES, SIZES, assert_same, everything, finite, played, sites
@@ -108,12 +109,17 @@ def environment() -> dict[str, str]:
 @contextlib.contextmanager
 def federation_changed(change: Callable[[Federation], Federation]) -> Iterator[None]:
     """Within it runs see a changed federation."""
-    original = simulate.federate
-    simulate.federate = lambda *arguments: change(original(*arguments))
+    original = simulate.load_data
+
+    def load_data(experiment: Experiment, report: bool) -> tuple[Federation, DataReport | None]:
+        federation, summary = original(experiment, report)
+        return change(federation), summary
+
+    simulate.load_data = load_data
     try:
         yield
     finally:
-        simulate.federate = original
+        simulate.load_data = original
 
 
 def stopped(tmp: Path, method: Any = "scaffold", rounds: int = 3, **more: Any) -> Path:

@@ -61,6 +61,6 @@ def stop_after(rounds: int, config: dict[str, Any], out: Path, transport: Connec
     with pytest.MonkeyPatch.context() as patch, pytest.raises(RunError, match="stopped"):
         patch.setattr(Clients, "ask", limited)
         if (out / DATABASE).exists():
-            simulate.resume(out, given=sites_given(config), transport=transport)
+            simulate.resume(out, experiment=sites_given(config), transport=transport)
         else:
             played(config, out, transport=transport)

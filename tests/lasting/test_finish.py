@@ -112,7 +112,7 @@ def test_it_is_a_record_of_its_own_with_its_own_names_and_the_last_rounds_rate(
         "bytes_up"
     ] == 4 * 8
     with pytest.raises(RunError, match="is finished: all 2 rounds are there"):
-        simulate.resume(tmp_path / "run", given=wanted)
+        simulate.resume(tmp_path / "run", experiment=wanted)
 
 
 def test_setup_and_finish_are_records_before_and_after_the_rounds_each_at_its_first_attempt(
@@ -310,7 +310,7 @@ def test_a_client_lost_between_its_exchanges_has_missed_it(tmp_path: Path) -> No
         and "total" not in states(run)["cy"]
         and "drawn" in states(run)["cy"]
     )
-    run = simulate.resume(tmp_path / "run", given=wanted)
+    run = simulate.resume(tmp_path / "run", experiment=wanted)
     assert (
         load_server(run.store).asked == [run.clients, ["cy"]]
         and states(run)["cy"]["at"] == ROUNDS + 2

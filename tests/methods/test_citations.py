@@ -1,4 +1,4 @@
-"""Every method's file begins with its full citation: title, authors, venue, year, address."""
+"""Every method's file begins with its full citation: authors, title, venue, year, address."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import pytest
 from equipoise import methods
 
 UNCITED = {  # why there is no citation, as the file itself says it
-    "standalone": "No paper: it is what every paper compares with.",
+    "standalone": "No paper: it is the baseline that shows which clients gain by joining.",
     "poise": "A method of this project, 2026.",
-    "fedequilibria": "Manuscript under double-blind review; undated, its latest references are of 2025. No address is known.",
+    "fedequilibria": "Manuscript under double-blind review; undated, its latest references are from 2025. No address is known.",
 }
 CITED = re.compile(
-    r"(?P<title>[^.]+(?: \(.+\))?)\.\n\n"
+    r"(?P<name>[^.]+ \((?P<first>[^,]+), (?P<cited>\d{4})\))\.\n\n"
     r"(?P<authors>\w.+?\w{2,})\. "
+    r"(?P<title>[^.]+)\. "
     r"(?P<venue>[A-Z].*?)(?:, | )?(?P<year>(?:19|20)\d\d)(?P<pages>, pages [\d-]+|, PMLR, pages [\d-]+)?\. "
     r"(?P<addresses>https://\S+(?:, https://\S+)*)"
 )
@@ -34,12 +35,13 @@ def test_every_method_is_cited_in_full(name: str) -> None:
     found = CITED.fullmatch(text)
     assert found is not None, text
     kind = methods.find(name)
-    assert int(found["year"]) == kind.year
+    assert int(found["year"]) == int(found["cited"]) == kind.year
+    assert found["first"].split()[0] in found["authors"]
     assert (
-        len(found["title"].split()) >= 4
+        len(found["title"].split()) >= 3
         and len(found["venue"]) > 5
         and found["authors"][0].isupper()
     )
     # `paper`, which is shown to users, is the same paper: its title is in it, whole or up to a colon, or behind one.
-    title = re.sub(r" \(.+\)$", "", found["title"])
+    title = found["title"]
     assert any(part in kind.paper for part in (title, *title.split(": "))), (title, kind.paper)

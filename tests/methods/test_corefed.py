@@ -19,7 +19,7 @@ from equipoise.composition import IncompatibleComposition, compose
 from equipoise.data import federate
 from equipoise.data.federation import Parts
 from equipoise.method import Method, Ups, Weights
-from equipoise.methods.corefed import CoReFed, _gap, _rate
+from equipoise.methods.corefed import CoReFed, embedding_gap, gradient_rate
 from equipoise.methods.fedequilibria import FedEquilibria
 from equipoise.methods.fedprox import FedProx
 from equipoise.records import Down, State
@@ -402,7 +402,7 @@ def test_slope_of_embedding_distillation() -> None:
         torch.tensor([0.6, 0.2], dtype=torch.float64, requires_grad=True),
         torch.tensor([0.5, 0.5], dtype=torch.float64),
     )
-    _gap(z, common, 0.3).backward()  # type: ignore[no-untyped-call]
+    embedding_gap(z, common, 0.3).backward()  # type: ignore[no-untyped-call]
     aligned = cosine(z.detach().numpy(), common.numpy())
     torch.testing.assert_close(z.grad, 2 * 0.3 * (z.detach() - aligned * common))
 
@@ -468,4 +468,4 @@ def test_everything_it_sends_can_travel(tmp_path: Path, method: CoReFed) -> None
 def test_a_step_is_divided_by_the_rate_of_plain_sgd_only(optimiser: str, rate: float) -> None:
     """Adam's steps are no multiple of a gradient."""
     server: Any = SimpleNamespace(lr=0.25, training=SimpleNamespace(optimiser=optimiser))
-    assert _rate(server) == rate
+    assert gradient_rate(server) == rate

@@ -294,7 +294,7 @@ def test_a_teacher_is_never_changed() -> None:
     bench, method = bench_for(), FedAKD()
     client, down = Client(bench, "2", 1, 2, {}), Down(model=bench.initial("model"))
     shared = client.load(down.model)
-    local = method._personal(client, down, shared)
+    local = method.personal_model(client, down, shared)
     assert same(shared.tree(), down.model)
     assert not same(local.tree(), down.model)
     whole = Client(bench, "2", 1, 2, {})

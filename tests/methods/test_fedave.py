@@ -245,7 +245,7 @@ def test_losses_too_few_to_compare_give_the_median_value() -> None:
         "d": likely[:1],
         "e": [],
     }
-    found = method._likeness(
+    found = method.likeness(
         server,
         replies(server, dict.fromkeys(IDS, drawn(server, 1)), "update", losses=losses),
         dict.fromkeys(IDS, server.initial()),
@@ -253,7 +253,7 @@ def test_losses_too_few_to_compare_give_the_median_value() -> None:
     assert found[0] == 1 > found[1] > found[2] > 0
     assert found[3] == found[4] == found[1]
     few = dict.fromkeys(IDS, likely[:1])
-    alike = method._likeness(
+    alike = method.likeness(
         server,
         replies(server, dict.fromkeys(IDS, drawn(server, 1)), "update", losses=few),
         dict.fromkeys(IDS, server.initial()),
@@ -444,14 +444,14 @@ def test_only_updates_statistics_and_losses_are_uploaded() -> None:
 def test_a_reputation_never_falls_below_a_thousandth_of_a_whole_value() -> None:
     server: Any = SimpleNamespace(ids=["a", "b", "c", "d"])
     ups: Any = SimpleNamespace(ids=["a", "b"])
-    shares, held = FedAVE()._reputation(
+    shares, held = FedAVE().reputation(
         server, State(reputation=PerClient()), ups, np.array([0.0, 0.999])
     )
     np.testing.assert_allclose(shares, [0.001, 0.999], rtol=1e-12)
     # of the half that belongs to two of four clients
     assert held == pytest.approx({"a": 0.0005, "b": 0.4995})
     known = State(reputation=PerClient().put({"a": 0.4, "b": 0.1}))
-    shares, held = FedAVE(alpha=0.75)._reputation(server, known, ups, np.array([0.2, 1.0]))
+    shares, held = FedAVE(alpha=0.75).reputation(server, known, ups, np.array([0.2, 1.0]))
     # 3/4 of 0.8 and 0.2, the shares of what both hold, and 1/4 of the values
     np.testing.assert_allclose(shares, np.array([0.65, 0.4]) / 1.05)
     assert held == pytest.approx({"a": 0.5 * 0.65 / 1.05, "b": 0.5 * 0.4 / 1.05})

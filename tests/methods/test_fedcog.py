@@ -104,7 +104,7 @@ def made(
 ) -> tuple[Client, Tensor, Tensor, Tensor]:
     client = at(workbench, "ada", state={} if previous is None else {"previous": previous})
     labels = allocated(torch.bincount(client.train.y, minlength=3), method.images)
-    return client, labels, *method._made(client, Down(model=workbench.initial("model")), labels)
+    return client, labels, *method.generated(client, Down(model=workbench.initial("model")), labels)
 
 
 @pytest.mark.parametrize("network", NETWORKS)

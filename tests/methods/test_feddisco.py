@@ -13,7 +13,7 @@ import equipoise as eq
 from equipoise.composition import compose
 from equipoise.data import federate
 from equipoise.methods.fedavg import FedAvg
-from equipoise.methods.feddisco import FedDisco, _discrepancy
+from equipoise.methods.feddisco import FedDisco, discrepancy
 from equipoise.methods.fedprox import FedProx
 from equipoise.records import State
 from tests.helpers.counting import counted
@@ -96,7 +96,7 @@ def test_with_uniform_labels_and_no_b_it_is_fedavg(
 @pytest.mark.parametrize("classes", [2, 7, 49, 100])
 def test_uniform_labels_are_at_exactly_no_distance(classes: int) -> None:
     """1 / 49 * 49 is not 1 in floating point, and a cohort's sum of such errors would turn them into whole shares."""
-    assert all(_discrepancy(np.full(classes, each), "kl") == 0 for each in (1.0, 3.0, 7.0))
+    assert all(discrepancy(np.full(classes, each), "kl") == 0 for each in (1.0, 3.0, 7.0))
 
 
 @pytest.mark.parametrize("network", ["mlp", "cnn"])

@@ -312,7 +312,7 @@ def test_gradient_of_the_distillation_alone() -> None:
     bench = bench_of(experiment(FedeKD()))
     client = Client(bench, "0", 1, 2, {})
     private, proxy = client.load(None, model="private"), client.load(None, model="proxy")
-    loss = FedeKD()._gated(client, private, proxy)
+    loss = FedeKD().gated_distillation(client, private, proxy)
     places = torch.arange(6)
     x, y = client.train.at(places)
     logits = (3 * private(x).logits).detach().requires_grad_()
@@ -337,7 +337,7 @@ def test_a_single_sample_is_trusted_by_one_half() -> None:
     x, y = client.train.at(torch.tensor([3]))
     batch = Batch(x, y, torch.tensor([3]), bench.supervise)
     gated, full = (
-        FedeKD(energy=kind)._gated(client, private, proxy)(private(x), batch)
+        FedeKD(energy=kind).gated_distillation(client, private, proxy)(private(x), batch)
         for kind in ("kl", "none")
     )
     torch.testing.assert_close(2 * gated, full)

@@ -158,7 +158,7 @@ def test_a_client_without_a_gradient_is_left_out_and_opposite_gradients_lead_now
 def searches() -> Iterator[list[dict[str, Any]]]:
     """Every line search of the runs within, with the losses of every trial."""
     seen: list[dict[str, Any]] = []
-    original = FedMDFG._searched
+    original = FedMDFG.search_rate
 
     def searched(
         self: FedMDFG, lr: float, same: bool, found: Direction, before: Any, slopes: Any, tried: Any
@@ -184,7 +184,7 @@ def searches() -> Iterator[list[dict[str, Any]]]:
         )
         return rate
 
-    with patch.object(FedMDFG, "_searched", searched):
+    with patch.object(FedMDFG, "search_rate", searched):
         yield seen
 
 
@@ -422,15 +422,16 @@ def test_a_search_that_no_rate_satisfies_takes_all_and_then_the_best() -> None:
         return np.array([1.5, 1.0 + abs(rate - 0.5)])
 
     # every total is worse: the least of them
-    assert FedMDFG(s=2)._searched(1.0, True, found, before, slopes, worse) == 0.5
+    assert FedMDFG(s=2).search_rate(1.0, True, found, before, slopes, worse) == 0.5
     assert asked == [4.0, 2.0, 1.0, 0.5, 0.25, 0.125, 0.0625]  # down to 2^-2 / 5
     asked.clear()
     assert (
-        FedMDFG(s=2)._searched(1.0, False, found, before, slopes, worse) == 0.5 and asked[0] == 1.0
+        FedMDFG(s=2).search_rate(1.0, False, found, before, slopes, worse) == 0.5
+        and asked[0] == 1.0
     )
     mixed = lambda rate, first: np.array([1.1, 0.8 if rate <= 1 else 2.0])  # noqa: E731
     # the largest with a smaller total
-    assert FedMDFG(s=2)._searched(1.0, True, found, before, slopes, mixed) == 1.0
+    assert FedMDFG(s=2).search_rate(1.0, True, found, before, slopes, mixed) == 1.0
 
 
 @pytest.mark.parametrize(("fall", "trials"), [(1.2e-4, 1), (1e-4, 1), (0.8e-4, 3), (-1.0, 3)])
@@ -443,7 +444,7 @@ def test_a_step_has_to_reach_a_ten_thousandth_of_what_its_slope_promises(
         asked.append((rate, first))
         return np.array([0.0 - fall * rate * 2.0])
 
-    FedMDFG(s=1)._searched(1.0, True, found, np.zeros(1), np.array([2.0]), tried)
+    FedMDFG(s=1).search_rate(1.0, True, found, np.zeros(1), np.array([2.0]), tried)
     assert asked == [(2.0, True), (1.0, False), (0.5, False)][:trials]
 
 
@@ -451,7 +452,7 @@ def test_trials_that_are_all_infinite_leave_the_model_where_it_is() -> None:
     found = Direction(np.eye(1), np.ones(1), scale=1.0, guided=False)
     for worst, rate in ((HUGE, 0.0), (1e20, 0.5)):
         losses = {1.0: HUGE, 0.5: worst}
-        search = FedMDFG(s=1)._searched(
+        search = FedMDFG(s=1).search_rate(
             1.0,
             False,
             found,
@@ -467,7 +468,7 @@ def test_the_released_tests_let_losses_grow_a_little() -> None:
     before = np.array([1.0, 2.0])
     grown = lambda rate, first: np.array([1.00001, 2.00001]) if rate == 1 else np.array([3.0, 9.0])  # noqa: E731
     assert (
-        FedMDFG(s=0, armijo="released")._searched(
+        FedMDFG(s=0, armijo="released").search_rate(
             1.0, False, guided, before, np.array([-0.5, -0.5]), grown
         )
         == 1.0
@@ -475,7 +476,7 @@ def test_the_released_tests_let_losses_grow_a_little() -> None:
     rate_of = {}
     for armijo in ("correct", "released"):
         less_even = lambda rate, first: np.array([0.5, 1.9]) if rate == 2 else np.array([0.9, 1.5])  # noqa: E731
-        rate_of[armijo] = FedMDFG(s=1, armijo=armijo)._searched(
+        rate_of[armijo] = FedMDFG(s=1, armijo=armijo).search_rate(
             1.0, True, guided, before, np.zeros(2), less_even
         )
     assert rate_of == {
@@ -520,7 +521,7 @@ def test_the_memory_of_losses() -> None:
     state = State(expected=PerClient())
     forced = []
     for losses in ([2.0, 2.0], [1.0, 4.0], [1.0, 1.0], [9.0, 9.0]):
-        state, force = method._expected(state, replies(None, loss=losses))
+        state, force = method.with_usual_losses(state, replies(None, loss=losses))
         forced.append(force)
     assert forced == [False, True, False, False]  # one of two is worse off; in the end all are
     assert state.expected["0"] == [(1.5 * 2 + 1.0) / 3, 4] and state.expected["1"] == [

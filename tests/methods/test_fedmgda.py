@@ -264,5 +264,5 @@ def test_the_rate_falls_to_its_share_in_the_last_round(
     round: int, rounds: int, rate: float
 ) -> None:
     server: Any = SimpleNamespace(round=round, rounds=rounds, lr=0.07)
-    assert FedMGDA(server_rate=2.0, decay=0.09)._rate(server) == pytest.approx(rate)
-    assert FedMGDA(server_rate=2.0, preset="corefed")._rate(server) == 0.07
+    assert FedMGDA(server_rate=2.0, decay=0.09).rate(server) == pytest.approx(rate)
+    assert FedMGDA(server_rate=2.0, preset="corefed").rate(server) == 0.07

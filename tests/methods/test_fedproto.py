@@ -15,7 +15,7 @@ from equipoise.client import Client
 from equipoise.losses.terms import Batch
 from equipoise.method import Ups
 from equipoise.methods.fedavg import FedAvg
-from equipoise.methods.fedproto import FedProto, _distance
+from equipoise.methods.fedproto import FedProto, prototype_distance
 from equipoise.models import Outputs
 from equipoise.records import Down, State, Up
 from equipoise.server import Server
@@ -148,7 +148,7 @@ def test_the_distance_is_a_mean_over_samples_and_dimensions() -> None:
     )
     batch = Batch(torch.zeros(4), labels, torch.arange(4), lambda a, b: a)
     outputs = Outputs(None, features, features)  # type: ignore[arg-type]
-    value = _distance(prototypes, torch.tensor([True, True, False]))(outputs, batch)
+    value = prototype_distance(prototypes, torch.tensor([True, True, False]))(outputs, batch)
     wanted = (
         sum(
             float(((features[i].detach().flatten() - prototypes[labels[i]]) ** 2).sum())
@@ -160,7 +160,7 @@ def test_the_distance_is_a_mean_over_samples_and_dimensions() -> None:
     value.backward()
     assert features.grad is not None and not features.grad[2].any() and features.grad[3].any()
     exact = Outputs(None, prototypes[labels].view(4, 2, 3), features)  # type: ignore[arg-type]
-    assert float(_distance(prototypes, torch.ones(3, dtype=torch.bool))(exact, batch)) == 0
+    assert float(prototype_distance(prototypes, torch.ones(3, dtype=torch.bool))(exact, batch)) == 0
 
 
 def test_features_move_towards_their_prototypes() -> None:

@@ -251,7 +251,7 @@ def test_submodels_are_nested_and_the_best_client_has_the_whole_model(
             for place, value in enumerate([0.0, *sorted(draw.uniform(0, 100, 6)), 100.0])
         }
         state = state.with_(reputation=PerClient().put(budgets))
-        kept = [method._kept(server, state, client) for client in budgets]
+        kept = [method.bought_units(server, state, client) for client in budgets]
         assert all(bool((small <= large).all()) for small, large in itertools.pairwise(kept))
         assert kept[-1].all(), "rounding of the sum takes nothing from the best"
         assert_equal(method.deliver(server, state, "7").model, state.model)
@@ -272,7 +272,7 @@ def test_the_least_important_units_are_bought_first_and_a_layer_keeps_the_first_
     ):
         method = FedSAC(order=order)  # type: ignore[arg-type]
         server, state = prepared(method, "mlp", importance, a=budget)
-        assert method._kept(server, state, "a").tolist() == expected
+        assert method.bought_units(server, state, "a").tolist() == expected
     counts = [2, 1, 2]
     state = State(
         importance=torch.tensor([1.0, 2, 3, 50, 44]),
@@ -282,7 +282,13 @@ def test_the_least_important_units_are_bought_first_and_a_layer_keeps_the_first_
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("equipoise.methods.fedsac.unit_counts", lambda units, tree: counts)
-        assert FedSAC()._kept(server, state, "a").tolist() == [True, False, True, False, True]
+        assert FedSAC().bought_units(server, state, "a").tolist() == [
+            True,
+            False,
+            True,
+            False,
+            True,
+        ]
 
 
 def test_a_unit_that_nobody_has_stays_and_one_of_one_holder_is_copied() -> None:
@@ -292,7 +298,7 @@ def test_a_unit_that_nobody_has_stays_and_one_of_one_holder_is_copied() -> None:
     importance = torch.rand(len(state.importance), generator=draw, dtype=torch.float64)
     state = state.with_(importance=100 * importance / importance.sum())
     for asked in (["a", "b", "c"], ["b", "c"]):
-        uploads, kept = {}, {client: method._kept(server, state, client) for client in asked}
+        uploads, kept = {}, {client: method.bought_units(server, state, client) for client in asked}
         for client in asked:
             moved = Tree(
                 {
@@ -352,7 +358,7 @@ def test_what_is_dropped_stays_zero_whatever_the_optimiser(
         for name, entry in state.model.items()
     }
     state = state.with_(model=Tree(moved, "model", state.model.untrained))
-    counts, kept = unit_counts(state.units, state.model), method._kept(server, state, "ada")
+    counts, kept = unit_counts(state.units, state.model), method.bought_units(server, state, "ada")
     assert 0 < kept.sum() < len(kept)
     up = method.client(at(workbench, "ada"), method.deliver(server, state, "ada"))
     for names, rows in zip(state.units.values(), torch.split(kept, counts), strict=True):
@@ -374,7 +380,7 @@ def test_importance_is_uniform_if_no_unit_matters_and_harmful_units_are_free(
     server, state = prepared(method, "mlp", a=100.0)
     given = iter([1.0, 0.5, 2.0, 1.0, float("nan"), 4.0, float("inf")])
     server.loss = lambda model: next(given)  # type: ignore[method-assign]
-    assert method._importance(server, state).tolist() == [0.0, 25.0, 0.0, 0.0, 75.0, 0.0]
+    assert method.importance(server, state).tolist() == [0.0, 25.0, 0.0, 0.0, 75.0, 0.0]
 
 
 def test_what_it_costs(tmp_path: Path) -> None:

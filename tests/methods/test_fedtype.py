@@ -177,7 +177,7 @@ def test_ranking_reaches_the_private_model_and_not_the_proxy() -> None:
     for rank_loss in ("intended", "released"):
         outputs: Outputs = private(x)
         outputs.logits.retain_grad()
-        value = FedType(rank_loss=rank_loss)._ranked(proxy, Conformal(), narrow)(outputs, batch)
+        value = FedType(rank_loss=rank_loss).ranking(proxy, Conformal(), narrow)(outputs, batch)
         if rank_loss == "intended":
             value.backward()
             assert outputs.logits.grad is not None and outputs.logits.grad.abs().sum() > 0
@@ -244,7 +244,7 @@ def test_the_sets_that_are_calibrated() -> None:
         (FedType(alpha=0.2, rank_loss="released"), "released"),
     ):
         found, expected = (
-            method._calibrated(client, model, 0.5),
+            method.calibrated_sets(client, model, 0.5),
             calibrated(logits, seen.y, 0.2, 2, 0.5, rule),
         )
         assert found.k_reg == 2  # of three classes

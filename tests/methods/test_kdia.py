@@ -250,7 +250,7 @@ def test_distillation_has_no_factor_and_the_direction_asked_for_and_is_nothing_f
     )
     batch = batch_of(client, 6)
     method = KDIA(kd_direction=direction, temperature=2.0)
-    value = method._distilled(client.teacher(teacher))(student(batch.x), batch)
+    value = method.distilled(client.teacher(teacher))(student(batch.x), batch)
     expected = 0.0
     for row in batch.x:
         p, q = (
@@ -263,12 +263,12 @@ def test_distillation_has_no_factor_and_the_direction_asked_for_and_is_nothing_f
             batch.x
         )
     assert value.item() == pytest.approx(expected, rel=1e-4)
-    squared = KDIA(kd_direction=direction, tau_squared=True)._distilled(client.teacher(teacher))(
+    squared = KDIA(kd_direction=direction, tau_squared=True).distilled(client.teacher(teacher))(
         student(batch.x), batch
     )
     assert squared.item() == pytest.approx(4 * expected, rel=1e-4)
     outputs = student(batch.x)
-    same_logits = method._distilled(outputs.logits.detach())(outputs, batch)
+    same_logits = method.distilled(outputs.logits.detach())(outputs, batch)
     (gradient,) = torch.autograd.grad(same_logits, outputs.logits)
     assert same_logits.item() == 0 and not gradient.any()
 

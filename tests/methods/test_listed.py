@@ -313,10 +313,7 @@ def test_a_class_that_changes_a_default_explains_it_itself() -> None:
         entry["name"]: (entry["default"], entry["range"], entry["help"])
         for entry in found["parameters"]
     }
-    assert (
-        told["beta"] == (3.0, "float", "mine")
-        and told["lambda_kd"][2] == "weight of what the global proxy teaches; 0 is local training"
-    )
+    assert told["beta"] == (3.0, "float", "mine") and "0 is local training" in told["lambda_kd"][2]
     assert (found["summary"], found["needs"], found["exchanges"]) == (
         "Trusts less.",
         [],

@@ -258,7 +258,7 @@ def test_regression_learns_from_squared_differences(tmp_path: Path) -> None:
         scalar("pfedck", tmp_path / "run", (1.0, 3.0), (-2.0, 2.0), rounds=2).status == "finished"
     )
     own_, other = torch.tensor([[1.0], [3.0]]), torch.tensor([[0.0], [1.0]])
-    assert float(PFedCK()._gap(own_, other)) == 2.5
+    assert float(PFedCK().prediction_gap(own_, other)) == 2.5
 
 
 def test_what_it_cannot_do_is_refused() -> None:

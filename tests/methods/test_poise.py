@@ -187,7 +187,7 @@ def given(network: str) -> eq.Experiment:
 
 def data_of(run: Run, client: str, network: str) -> tuple[Tensor, Tensor]:
     wanted = given(network)
-    federation = simulate.federate(wanted.data, wanted.seed, wanted.dataset)
+    federation = eq.data.federate(wanted.data, wanted.seed, wanted.dataset)
     places = torch.from_numpy(
         np.array(federation.train[list(federation.ids).index(client)], dtype=np.int64)
     )
@@ -213,7 +213,7 @@ def test_prior_and_weights_follow_from_the_models_served(
     )
     wanted = eq.Experiment(**config, dataset=eq.from_sites(skewed()))
     run = simulate.run(wanted, tmp_path / "run")
-    federation = simulate.federate(wanted.data, wanted.seed, wanted.dataset)
+    federation = eq.data.federate(wanted.data, wanted.seed, wanted.dataset)
     grid, q = simplex_grid(4), {}
     for place, client in enumerate(run.clients):
         places = torch.from_numpy(np.array(federation.validation[place], dtype=np.int64))
@@ -272,13 +272,15 @@ def evidence(rows: Mapping[str, Any], **more: Any) -> Ups:
 def test_one_client_moves_the_mean_by_its_share_at_most_and_nonsense_does_not_count() -> None:
     draw, method = np.random.default_rng(0), Poise()
     honest = {str(k): draw.dirichlet(np.ones(4)).tolist() for k in range(5)}
-    before = method._agreed(evidence(honest))
+    before = method.agreed_prior(evidence(honest))
     for lie in np.eye(4):
         assert (
-            float((method._agreed(evidence({**honest, "3": lie.tolist()})) - before).abs().max())
+            float(
+                (method.agreed_prior(evidence({**honest, "3": lie.tolist()})) - before).abs().max()
+            )
             <= 1 / 5
         )
-    without = method._agreed(
+    without = method.agreed_prior(
         evidence({client: row for client, row in honest.items() if client != "3"})
     )
     for nonsense in (
@@ -288,11 +290,15 @@ def test_one_client_moves_the_mean_by_its_share_at_most_and_nonsense_does_not_co
         [1.0],
         [0.25] * 4 + [0.0],
     ):
-        torch.testing.assert_close(method._agreed(evidence({**honest, "3": nonsense})), without)
-    torch.testing.assert_close(method._agreed(evidence({**honest, "3": None})), without)
-    torch.testing.assert_close(method._agreed(evidence(dict(reversed(honest.items())))), before)
+        torch.testing.assert_close(
+            method.agreed_prior(evidence({**honest, "3": nonsense})), without
+        )
+    torch.testing.assert_close(method.agreed_prior(evidence({**honest, "3": None})), without)
     torch.testing.assert_close(
-        method._agreed(evidence({"a": [0.0] * 4})), torch.full((4,), 0.25, dtype=torch.float64)
+        method.agreed_prior(evidence(dict(reversed(honest.items())))), before
+    )
+    torch.testing.assert_close(
+        method.agreed_prior(evidence({"a": [0.0] * 4})), torch.full((4,), 0.25, dtype=torch.float64)
     )
 
 
@@ -303,18 +309,18 @@ def test_pooled_tables_add_in_any_order_and_grouping() -> None:
     wanted = torch.from_numpy(
         posterior_mean(log_likelihoods(np.vstack(list(q.values())), grid), grid)
     )
-    torch.testing.assert_close(method._agreed(evidence(tables, experts=4)), wanted)
+    torch.testing.assert_close(method.agreed_prior(evidence(tables, experts=4)), wanted)
     grouped = {
         "0": log_likelihoods(np.vstack([q["0"], q["1"]]), grid),
         "2": tables["2"],
         "3": tables["3"],
     }
-    torch.testing.assert_close(method._agreed(evidence(grouped, experts=4)), wanted)
+    torch.testing.assert_close(method.agreed_prior(evidence(grouped, experts=4)), wanted)
     torch.testing.assert_close(
-        method._agreed(evidence({**tables, "4": [0.0] * 455}, experts=4)), wanted
+        method.agreed_prior(evidence({**tables, "4": [0.0] * 455}, experts=4)), wanted
     )
     torch.testing.assert_close(
-        method._agreed(evidence({"0": [0.0] * 455}, experts=4)),
+        method.agreed_prior(evidence({"0": [0.0] * 455}, experts=4)),
         torch.full((4,), 0.25, dtype=torch.float64),
     )
 
@@ -324,14 +330,14 @@ def test_few_validation_samples_say_nothing_about_the_prior_and_none_take_it(
 ) -> None:
     data = {**skewed(), **sites({"di": 20}, seed=3)}  # three validation samples
     said: dict[str, Tensor] = {}
-    original = Poise._agreed
+    original = Poise.agreed_prior
 
     def agreed(self: Poise, ups: Ups) -> Tensor:
         said.update(ups.table("evidence"))
         return original(self, ups)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Poise, "_agreed", agreed)
+        patch.setattr(Poise, "agreed_prior", agreed)
         run = play(Poise(), tmp_path / "run", on=data)
     assert not said["di"].any() and all(on_simplex(said[client]) for client in ("ada", "bo", "cy"))
     np.testing.assert_allclose(
@@ -442,7 +448,7 @@ def test_who_missed_the_end_serves_what_it_learnt_alone_and_makes_up_for_it(tmp_
         and "tuned" in ends(run)["bo"]
         and "tuned" not in ends(run)["cy"]
     )
-    late = simulate.resume(tmp_path / "run", given=wanted)
+    late = simulate.resume(tmp_path / "run", experiment=wanted)
     np.testing.assert_array_equal(prior_of(late), prior)
     assert all("weights" in own for own in ends(late).values())
     after = values(late, "personal", "loss")

@@ -49,7 +49,7 @@ def test_what_is_served_was_trained_on_validation_data_too_and_the_weights_were_
     wanted = eq.Experiment(
         **settings(Poise(), models={"model": NETWORKS[network]}), dataset=eq.from_sites(skewed())
     )
-    federation = together(simulate.federate(wanted.data, wanted.seed, wanted.dataset))
+    federation = together(eq.data.federate(wanted.data, wanted.seed, wanted.dataset))
     bench, _ = simulate.prepare(wanted, federation.task, federation.ids, federation)
     shared = server_state(run, END).model
     for client, own in client_states(run, END).items():
@@ -91,7 +91,7 @@ def test_what_folding_costs(tmp_path: Path) -> None:
 
 def test_validation_data_come_back_as_they_were() -> None:
     wanted = eq.Experiment(**settings(Poise()), dataset=eq.from_sites(skewed()))
-    federation = simulate.federate(wanted.data, wanted.seed, wanted.dataset)
+    federation = eq.data.federate(wanted.data, wanted.seed, wanted.dataset)
     client = Client(
         simulate.prepare(wanted, federation.task, federation.ids, federation)[0], "bo", 1, 1, {}
     )
@@ -130,7 +130,7 @@ def test_of_numbers_the_experts_are_weighed_by_gaussians_and_their_mean_is_serve
 ) -> None:
     wanted, _ = numbers(method=Poise(fold=False), keep=100)
     run = simulate.run(wanted, tmp_path / "run")
-    federation = simulate.federate(wanted.data, wanted.seed, wanted.dataset)
+    federation = eq.data.federate(wanted.data, wanted.seed, wanted.dataset)
     q, grid = {}, simplex_grid(4)
     for place, client in enumerate(run.clients):
         own, inner = client_states(run, END)[client], run.model("personal", client, given=wanted)

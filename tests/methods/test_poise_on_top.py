@@ -115,7 +115,7 @@ def test_its_experts_are_what_the_base_serves(tmp_path: Path) -> None:
     config = settings(compose(base, finish=Poise(fold=False)), rounds=2, keep=100)
     wanted = eq.Experiment(**config, dataset=eq.from_sites(skewed()))
     run = simulate.run(wanted, tmp_path / "run")
-    federation = simulate.federate(wanted.data, wanted.seed, wanted.dataset)
+    federation = eq.data.federate(wanted.data, wanted.seed, wanted.dataset)
     prior = server_state(run, END)["@poise"]["prior"]
     for place, client in enumerate(run.clients):
         net = run.model("personal", client, given=wanted)
@@ -181,7 +181,7 @@ def test_clients_that_miss_its_end_make_up_for_it(tmp_path: Path) -> None:
     before = client_states(run, END)
     assert "weights" not in before["bo"]["@poise"] and "weights" not in before["cy"]["@poise"]
     assert run.final("loss")["cy"] == run.final("loss", "alone")["cy"] != run.final("loss")["ada"]
-    late = simulate.resume(tmp_path / "run", given=wanted)
+    late = simulate.resume(tmp_path / "run", experiment=wanted)
     after = client_states(late, END + 5)
     assert all(
         "weights" in own["@poise"] and "_chances" not in own["@poise"] for own in after.values()
@@ -203,7 +203,7 @@ def test_stopped_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
 
         with pytest.raises(RuntimeError, match="stopped"):
             simulate.run(wanted, tmp_path / f"cut{last}", Calling(on_round=stop))
-        again = simulate.resume(tmp_path / f"cut{last}", given=wanted)
+        again = simulate.resume(tmp_path / f"cut{last}", experiment=wanted)
         assert_same(everything(whole), everything(again))
         assert whole.final("loss") == again.final("loss")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.special import logsumexp
 from sklearn import metrics as reference
 
 from equipoise.metrics import (
@@ -23,7 +24,8 @@ from equipoise.metrics import (
     sensitivity_at_specificity,
     softmax,
 )
-from equipoise.metrics.performance import hits, squared_error
+from equipoise.metrics.performance import hits, log_odds, squared_error
+from equipoise.metrics.registry import find
 from equipoise.streams import stream
 
 CLINICAL = [auroc, auprc, sensitivity_at_specificity, balanced_accuracy, f1, calibration_error]
@@ -73,6 +75,29 @@ def test_ranking_measures_take_any_score() -> None:
         margin = np.log(p[:, 1] / p[:, 0])
     for measure in (auroc, auprc, sensitivity_at_specificity):
         assert measure(margin, y) == pytest.approx(measure(p, y))
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_samples_whose_probability_rounds_to_1_are_still_ranked(classes: int) -> None:
+    draw = np.random.default_rng(3)
+    y = draw.integers(0, classes, 400)
+    z = 300 * (draw.normal(size=(400, classes)) + 0.7 * np.eye(classes)[y])
+    assert (softmax(z).max(1) == 1).mean() > 0.5
+    chosen = [1] if classes == 2 else range(classes)
+    odds = {c: z[:, c] - logsumexp(np.delete(z, c, 1), axis=1) for c in chosen}
+    for name, measure in (
+        ("auroc", reference.roc_auc_score),
+        ("auprc", reference.average_precision_score),
+    ):
+        expected = np.mean([measure(y == c, odds[c]) for c in chosen])
+        assert find(name)(z, y) == pytest.approx(expected)
+
+
+def test_log_odds_of_masked_and_diverged_rows() -> None:
+    found = log_odds([[0.0, -np.inf], [np.nan, 0.0], [np.inf, 0.0], [-np.inf, -np.inf]])
+    assert found[0, 0] > 1e300
+    assert found[0, 1] < -1e300
+    assert np.isnan(found[1:]).all()
 
 
 def test_constant_scores_are_a_coin() -> None:

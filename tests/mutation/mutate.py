@@ -1,10 +1,13 @@
-"""How much the tests see: single changes of the source, sampled at random with a seed, each tried against the tests that run the changed line.
+"""Mutation testing: the share of changes of the source that some test catches.
 
     make mutate N=200 SEED=1
 
-Nothing is changed in place: each lane works on a copy of the tree. First the suite is run to learn which test runs which line; this is kept under
-.mutation/, and afterwards only files of tests that have changed are learnt anew. A change is caught when a test fails or does not end that passes
-without the change. Changes that survive are listed; those that change nothing are excepted by name, with the reason, in exceptions.yaml.
+Changes are sampled at random with a seed, and each is tried against the tests that run the changed
+line. Nothing is changed in place: each lane works on a copy of the tree. First the suite is run to
+record which test runs which line. The record is stored under .mutation/; later only changed files
+of tests are run again. A change is caught if a test fails or hangs that passes without the change.
+The changes that survive are listed. A change that nobody can notice is left out by the rules of
+`changes.py` or by a marker in the source.
 """
 
 from __future__ import annotations
@@ -32,7 +35,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from changes import Change, changes
 from plugins import Choose, Record
 
@@ -48,57 +50,49 @@ LEFT_OUT = (
     "dist",
     "build",
 )  # at the top of the tree
-ENOUGH = 95.0  # per cent of the changes that should be caught
+ENOUGH = 90.0  # Per cent of the changes that should be caught.
 NO_TESTS = 5  # what pytest ends with
 OUTPUT, LAST_TEST = "mutation-output.txt", "mutation-last.txt"  # of the last tests in a lane
 
 
 def main() -> int:
-    asked = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    asked.add_argument("-n", type=int, default=200, help="how many changes")
-    asked.add_argument("--seed", type=int, default=1)
-    asked.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="changes tried at a time"
-    )
-    asked.add_argument("--limit", type=float, default=180.0, help="seconds of tests for one change")
-    asked.add_argument(
-        "--tests",
-        nargs="+",
-        default=["tests", "src"],
-        help="tests to use; fewer make a quick trial",
-    )
-    asked.add_argument("--only", default="", help="change only files whose path contains this")
-    asked.add_argument("--root", type=Path, default=HERE.parents[1], help="the tree")
-    given = asked.parse_args()
-    root = given.root.resolve()
-    chosen, possible = sample(root, given.only, given.n, given.seed)
+    """Try a sample of changes and print those that survive."""
+    options = _options()
+    root = options.root.resolve()
+    chosen, possible = sample(root, options.only, options.n, options.seed)
     print(
-        f"{possible} changes are possible; {len(chosen)} are tried, seed {given.seed}", flush=True
+        f"{possible} changes are possible; {len(chosen)} are tried, seed {options.seed}", flush=True
     )
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     with tempfile.TemporaryDirectory(prefix="mutation-") as scratch:
-        lanes = [Path(scratch).resolve() / str(number) for number in range(given.jobs)]
+        lanes = [Path(scratch).resolve() / str(number) for number in range(options.jobs)]
         for lane in lanes:
             _copy(root, lane)
         _warm()
-        known = learnt(root, lanes, given.tests)
-        survivors = tried(chosen, lanes, known, given.limit)
-    listed = root / "tests/mutation/exceptions.yaml"
-    excepted = {
-        entry["change"]: entry["reason"]
-        for entry in (yaml.safe_load(listed.read_text()) if listed.exists() else ()) or ()
-    }
-    left = {change: how for change, how in survivors.items() if change.name not in excepted}
-    caught, counted = len(chosen) - len(survivors), len(chosen) - len(survivors) + len(left)
-    share = 100 * caught / max(1, counted)
-    print(
-        f"\ncaught {caught} of {counted}: {share:.1f} %; {len(survivors) - len(left)} more change nothing and are excepted"
-    )
-    for change, how in sorted(left.items(), key=lambda pair: (pair[0].file, pair[0].start)):
+        known = learnt(root, lanes, options.tests)
+        survivors = tried(chosen, lanes, known, options.limit)
+    caught = len(chosen) - len(survivors)
+    share = 100 * caught / max(1, len(chosen))
+    print(f"\ncaught {caught} of {len(chosen)}: {share:.1f} %")
+    for change, how in sorted(survivors.items(), key=lambda pair: (pair[0].file, pair[0].start)):
         print(f"line {change.line}, {how}\n  {change.name}")
     return 0 if share >= ENOUGH else 1
+
+
+def _options() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    jobs = os.cpu_count() or 1
+    parser.add_argument("-n", type=int, default=200, help="number of changes")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the sample")
+    parser.add_argument("--jobs", type=int, default=jobs, help="changes tried at a time")
+    parser.add_argument("--limit", type=float, default=180.0, help="seconds of tests per change")
+    parser.add_argument("--tests", nargs="+", default=["tests", "src"], help="tests to use")
+    parser.add_argument("--only", default="", help="change only files whose path contains this")
+    parser.add_argument("--root", type=Path, default=HERE.parents[1], help="the tree")
+    return parser.parse_args()
 
 
 def _copy(root: Path, lane: Path) -> None:
@@ -109,8 +103,11 @@ def _copy(root: Path, lane: Path) -> None:
 
 
 def sample(root: Path, only: str, n: int, seed: int) -> tuple[list[Change], int]:
-    """Some changes at random, and how many there are. Each has a number that follows from its name and the seed, and the lowest are taken:
-    so other changes of the source hardly change the sample, and what survived can be tried again."""
+    """Return some changes at random, and the number of all.
+
+    Each has a number that follows from its name and the seed, and the lowest are taken: so other
+    changes of the source hardly change the sample, and survivors can be tried again.
+    """
     files = {
         str(path.relative_to(root)): path.read_text()
         for path in sorted((root / SOURCE).rglob("*.py"))
@@ -163,7 +160,7 @@ class Map:
 
     def of(self, change: Change) -> list[str]:
         """The tests that can see a change: first those that run it, then the others of their files, which may share what they made."""
-        places = [(change.file, line) for line in range(change.line, change.last + 1)]
+        places = [(change.file, line) for line in range(change.line, change.last_line + 1)]
         first = (
             self.files.get(change.file, set())
             if change.runs_at_import
@@ -392,7 +389,7 @@ def tried(
         tests = [trial.doubted] if trial.doubted else some(change)
         began[lane], whole[lane] = time.monotonic(), (place.read_bytes(), place.stat().st_mtime_ns)
         if not trial.doubted:
-            place.write_bytes(change.of(whole[lane][0]))
+            place.write_bytes(change.applied_to(whole[lane][0]))
         (lane / LAST_TEST).write_text("")
         files = list(dict.fromkeys(map(_file, tests)))
         # Four times slower than measured is still no hang: other work may be going on.

@@ -34,6 +34,10 @@ def shared() -> list[int]:
 
 def unseen(a: int) -> int:
     return a - 1
+
+
+def marked(a: int) -> int:
+    return a - 2  # equivalent: nobody needs it
 '''
 
 TESTS = """
@@ -99,6 +103,13 @@ def test_in_another_process():
         ("x = 'text' + b", []),
         ("if TYPE_CHECKING:\n    f(1)", []),
         ("'''A docstring.'''", []),
+        ("x = zip(a, b, strict=True)", ["zip(b, a, strict=True)"]),
+        ("x = a <= b + 1e-9", ["(b - 1e-09)"]),
+        ("x = 4096", []),
+        ("CHUNK_SIZE = 16", []),
+        ("assert a is not None and b", []),
+        ("time.sleep(0.5)", []),
+        ("x = 3  # equivalent: never read", []),
     ],
 )
 def test_the_changes_of_a_line(source: str, expected: list[str]) -> None:
@@ -110,11 +121,11 @@ def test_the_changes_of_a_line(source: str, expected: list[str]) -> None:
 def test_a_change_is_one_place_of_the_file_and_stays_code() -> None:
     source = "def größe(x):\n    return 'ü', x > 1  # a comment\n"
     (first, second) = changes("a.py", source)
-    assert first.of(source.encode()).decode() == source.replace("x > 1", "x >= 1")
-    assert second.of(source.encode()).decode() == source.replace("1", "2") and second.is_code(
-        source.encode()
-    )
-    assert (first.line, first.within, first.runs_at_import) == (2, "größe", False)
+    assert first.applied_to(source.encode()).decode() == source.replace("x > 1", "x >= 1")
+    assert second.applied_to(source.encode()).decode() == source.replace(
+        "1", "2"
+    ) and second.is_code(source.encode())
+    assert (first.line, first.scope, first.runs_at_import) == (2, "größe", False)
     assert (
         changes("a.py", "x = 1")[0].runs_at_import
         and changes("a.py", "def f(x=1): ...")[0].runs_at_import
@@ -127,7 +138,6 @@ def test_gaps_of_a_small_tree_are_found_and_nothing_else(tmp_path: Path) -> None
         "src/equipoise/__init__.py": "",
         "src/equipoise/sums.py": SUMS,
         "tests/test_sums.py": TESTS,
-        "tests/mutation/exceptions.yaml": "- change: 'src/equipoise/sums.py unseen: 1 -> 2'\n  reason: nobody needs it\n",
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -165,11 +175,11 @@ def test_gaps_of_a_small_tree_are_found_and_nothing_else(tmp_path: Path) -> None
         "a + b -> (a - b)",
     } <= tries.keys()
     n = len(tries)
-    assert (
-        f"caught {n - 2} of {n - 1}: {100 * (n - 2) / (n - 1):.1f} %; 1 more change nothing and are excepted"
-        in lines
-    )
-    assert lines[-1].strip() == "src/equipoise/sums.py unseen: a - 1 -> (a + 1)"
+    assert f"caught {n - 2} of {n}: {100 * (n - 2) / n:.1f} %" in lines
+    assert {line.strip() for line in lines[-4:] if line.startswith("  ")} == {
+        "src/equipoise/sums.py unseen: a - 1 -> (a + 1)",
+        "src/equipoise/sums.py unseen: 1 -> 2",
+    }
     assert (tmp_path / "src/equipoise/sums.py").read_text() == SUMS, "nothing is changed in place"
 
 

@@ -297,7 +297,7 @@ def test_a_run_of_format_3_goes_on_and_going_back_takes_counts_along(tmp_path: P
         method="fedakd",
         keep=5,
     )
-    assert counted(simulate.resume(tmp_path / "run", given=wanted).store) == whole
+    assert counted(simulate.resume(tmp_path / "run", experiment=wanted).store) == whole
 
 
 def test_the_best_round_is_that_of_the_model_asked_for(tmp_path: Path) -> None:

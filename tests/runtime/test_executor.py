@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from equipoise.data import Federation, federate
 from equipoise.experiment import experiment
 from equipoise.methods.fedavg import FedAvg
 from equipoise.records import CannotSave, Down, Record, Up, read, size
-from equipoise.runtime.executor import ClientExecutor, _lasting, _merged, _replied, _step
+from equipoise.runtime.executor import ClientExecutor
 from equipoise.runtime.isolation import Late
 from equipoise.runtime.messages import (
     Job,
@@ -33,7 +32,6 @@ from equipoise.runtime.messages import (
 )
 from equipoise.runtime.states import CarriedStates, FileStates
 from equipoise.simulate import job_of
-from equipoise.storage.tables import RoundRecord
 from equipoise.transports import inprocess, wire
 from equipoise.transports.base import (
     ClientError,
@@ -205,7 +203,9 @@ def test_a_job_names_the_experiment_where_none_is_given(federation: Federation) 
     wanted = experiment(settings("scaffold", seed=11))
     found = ClientExecutor(Job.of(job_of(wanted, "run").text()), federation, CarriedStates())
     assert (
-        found.wanted.seed == 11 and type(found.method).__name__ == "Scaffold" and found.disk is None
+        found.experiment.seed == 11
+        and type(found.method).__name__ == "Scaffold"
+        and found.disk is None
     )
     assert found.roster().ids == federation.ids
 
@@ -213,117 +213,93 @@ def test_a_job_names_the_experiment_where_none_is_given(federation: Federation) 
 # Steps.
 
 
-def test_what_ends_with_a_round_ends_in_the_branches_of_guests_too() -> None:
-    state = {"a": 1, "_b": 2, "@guest": {"c": 3, "_d": 4, "@inner": {"_e": 5}}, "x": {"_kept": 1}}
-    assert _lasting(state) == {"a": 1, "@guest": {"c": 3, "@inner": {}}, "x": {"_kept": 1}}
+@dataclass(frozen=True)
+class Ordered(FedAvg):
+    """Says which of its functions were called, in their order."""
+
+    def before(self, client: Client, received: Tree | None) -> Up:
+        return Up(before=received is not None)
+
+    def client(self, client: Client, down: Down) -> Any:
+        if down.get("as_dict"):
+            return {"x": 1}
+        return Up(trained=True) if down.get("no_model") else Up(model=client.load(None))
+
+    def after(self, client: Client, received: Tree | None, uploaded: Tree | None) -> Up:
+        return Up(after=uploaded is not None)
 
 
-def test_a_step_returns_an_up_or_nothing() -> None:
-    assert _replied(None, "count") == Up() and _replied(Up(x=1), "count").x == 1
-    with pytest.raises(
-        TypeError, match="^count: expected an Up, got dict; end the step with `return Up"
-    ):
-        _replied({"x": 1}, "count")
+@dataclass(frozen=True)
+class WithoutModel(Ordered):
+    uploads_model = False
 
 
-def test_replies_of_guests_are_put_together_by_branch() -> None:
-    first, second = (
-        Up({"x": 1, "@a": {"p": 1, "q": 1}, "y": {"p": 1}}),
-        Up({"x": 2, "@a": {"q": 2}, "@b": {"r": 3}, "y": {"q": 2}}),
-    )
-    assert dict(_merged(first, second)) == {
-        "x": 2,
-        "@a": {"p": 1, "q": 2},
-        "y": {"q": 2},
-        "@b": {"r": 3},
-    }
-    assert (
-        _merged(first, Up()) is first
-        and _merged(Up(), second) is second
-        and _merged(Up(), Up()) == Up()
-    )
+@dataclass(frozen=True)
+class Guest(FedAvg):
+    """Has client state of its own, and a step of its own."""
+
+    composable_weights = True
+
+    def weights(self, server: Any, state: Any, ups: Any) -> Any:
+        return super().weights(server, state, ups)
+
+    def before(self, client: Client, received: Tree | None) -> Up:
+        seen = sorted(client.state)
+        client.state["n"] = 1
+        client.state["_within"] = True
+        return Up(seen=seen)
+
+    def statistics(self, client: Client, down: Down) -> Up:
+        client.state["n"] = 7
+        return Up(seen=sorted(client.state))
 
 
-class Noted(FedAvg):
-    """Says what was called, in which order."""
-
-    said: list[Any]
-
-    def inputs(self, client: Any, down: Down) -> Any:
-        self.said.append("inputs")
-        return "changed"
-
-    def before(self, client: Any, received: Any) -> Up:
-        self.said.append(("before", received))
-        return Up(b=1)
-
-    def client(self, client: Any, down: Down) -> Any:
-        self.said.append(("client", client.inputs))
-        return Up(model=MODEL, c=2) if down.get("whole", True) else Up(c=2)
-
-    def after(self, client: Any, received: Any, uploaded: Any) -> Up:
-        self.said.append(("after", received, uploaded))
-        return Up(a=3)
-
-    def other(self, client: Any, down: Down) -> Up:
-        return Up(word=down.word)
+def executor_of(method: FedAvg, federation: Federation) -> ClientExecutor:
+    states = CarriedStates()
+    return ClientExecutor(Job("run", {}), federation, states, experiment(settings(method)))
 
 
-MODEL = Tree({"w": torch.ones(1)}, "net")
+def test_a_clients_step_has_a_before_and_an_after(federation: Federation) -> None:
+    up = executor_of(Ordered(), federation).execute(ask()).up
+    assert up is not None and list(up) == ["before", "model", "after"]
+    assert (up.before, up.after) == (False, True)
+    up = executor_of(WithoutModel(), federation).execute(ask(no_model=True)).up
+    assert dict(up or {}) == {"before": False, "trained": True, "after": False}
 
 
-def noted() -> Any:
-    method = Noted()
-    object.__setattr__(method, "said", [])
-    return method
-
-
-def test_a_clients_step_has_a_before_and_an_after() -> None:
-    method, client = noted(), SimpleNamespace(inputs=None, round=1)
-    up = _step(method, client, Request("ada", "client", Down(model=MODEL), 1, 3))  # type: ignore[arg-type]
-    assert list(up) == ["b", "model", "c", "a"]
-    assert method.said == [
-        "inputs",
-        ("before", MODEL),
-        ("client", "changed"),
-        ("after", MODEL, MODEL),
-    ]
-    with pytest.raises(
-        TypeError, match=r"^Noted\.client sent \['b', 'c'\], but no `model`; end it with `return Up"
-    ):
-        _step(method, client, Request("ada", "client", Down(whole=False), 1, 3))  # type: ignore[arg-type]
-    type(method).uploads_model = False
-    try:
-        assert list(_step(method, client, Request("ada", "client", Down(whole=False), 1, 3))) == [
-            "b",
-            "c",
-            "a",
-        ]  # type: ignore[arg-type]
-        assert method.said[-1] == ("after", None, None)
-    finally:
-        del type(method).uploads_model
-    method.said.clear()
-    bare = Request("ada", "other", Record(word="x"), 1, 3)
-    assert _step(method, client, bare).word == "x" and method.said == ["inputs"]  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("round", "inputs"), [(0, None), (1, "changed")])
-def test_a_guests_step_works_on_its_own_branch(
-    round: int, inputs: Any, executor: ClientExecutor
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"no_model": True}, r"Ordered\.client sent \['before', 'trained'\], but no `model`"),
+        ({"as_dict": True}, "client: expected an Up, got dict"),
+    ],
+)
+def test_a_step_that_returns_something_else_is_an_error(
+    told: dict[str, bool], message: str, federation: Federation
 ) -> None:
-    class Guest(Noted):
-        def statistics(self, client: Any, down: Down) -> Up:
-            client.state["n"] = 1
-            return Up(seen=client.inputs, kept=dict(client.state))
+    with pytest.raises(TypeError, match=message):
+        executor_of(Ordered(), federation).execute(ask(**told))
 
-    guest = Guest()
-    object.__setattr__(guest, "said", [])
-    base: Any = compose(Remembering(), inputs=guest)
-    client = Client(executor.bench, "ada", round, 3, {"own": 1})
-    client.inputs = None
-    up = _step(base, client, Request("ada", "@guest.statistics", Down({"@guest": {}}), round, 3))
-    assert up.kept == {"n": 1} and dict(client.state) == {"own": 1, "@guest": {"n": 1}}
-    assert (up.seen is not None) == (inputs is not None)
+
+def test_a_composed_method_keeps_state_of_its_own_without_what_ends_with_a_round(
+    federation: Federation,
+) -> None:
+    executor = executor_of(compose(Remembering(), weights=Guest()), federation)  # type: ignore[arg-type]
+    first = executor.execute(ask(remember=True))
+    assert first.up is not None and first.up["@guest"] == {"seen": []}
+    assert first.state is not None
+    told = {"state": (first.state.name, first.state.digest)}
+    same_round = executor.execute(ask(exchange=2, more=told))
+    later = executor.execute(ask(round=2, more=told))
+    assert same_round.up["@guest"] == {"seen": ["_within", "n"]}  # type: ignore[index]
+    assert later.up["@guest"] == {"seen": ["n"]} and later.up.seen == ["@guest", "rounds"]  # type: ignore[index, union-attr]
+
+
+def test_a_step_of_a_composed_method_works_on_its_own_state(federation: Federation) -> None:
+    executor = executor_of(compose(Remembering(), weights=Guest()), federation)  # type: ignore[arg-type]
+    reply = executor.execute(ask(step="@guest.statistics"))
+    assert reply.up is not None and reply.up.seen == ["n"] and reply.state is not None
+    assert dict(executor.states.read(*reply.state[::2])) == {"@guest": {"n": 7}}
 
 
 # Names and files.
@@ -393,18 +369,6 @@ def test_a_job_travels_as_text_and_another_protocol_is_refused() -> None:
         Job.of(json.dumps({**json.loads(job.text()), "protocol": 2}))
 
 
-def test_what_is_not_said_is_nothing() -> None:
-    """Of a request, a reply and the record of a round: no attempt before, no state, no time, no bytes, no fault."""
-    assert Request("ada", "client", Down(), 1, 3) == Request(
-        "ada", "client", Down(), 1, 3, 0, 0, None, None, False, None, False
-    )
-    assert Reply("ada") == Reply("ada", None, None, None, None, None, 0.0, 0, 0, 0, [], None)
-    assert RoundRecord(1, 0, [], []) == RoundRecord(
-        1, 0, [], [], 0, 0, 0, 0, None, [], [], {}, {}, [], [], [], False, ""
-    )
-    assert Job("run", {}) == Job("run", {}, {}, 1, "")
-
-
 def test_a_monitor_that_nobody_listens_to_says_nothing_and_stops_nothing() -> None:
     monitor = Monitor()
     assert monitor.interrupted() is False and not monitor.by_place
@@ -462,7 +426,7 @@ def test_only_what_differs_from_its_default_is_told() -> None:
 
 
 class Performing:
-    """In place of a executor: does what a test says."""
+    """In place of an executor: does what a test says."""
 
     def __init__(self, does: Any) -> None:
         self.does, self.asked, self.disk = does, list[Any](), Path("somewhere")

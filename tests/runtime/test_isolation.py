@@ -237,6 +237,7 @@ def test_in_another_thread_it_cannot_be_kept_and_that_is_said(
     from equipoise.cli import output
 
     wanted = eq.Experiment(**settings("fedavg", rounds=1), dataset=eq.from_sites(sites()))
+    federation = eq.data.federate(wanted.data, wanted.seed, wanted.dataset)
     said: list[bool] = []
 
     def work() -> None:
@@ -245,7 +246,7 @@ def test_in_another_thread_it_cannot_be_kept_and_that_is_said(
             time.sleep(0.1)
         with caplog.at_level(logging.WARNING, "equipoise"):
             simulate.run(wanted, tmp_path / "run")
-        output.plan(wanted)
+        output.plan(wanted, federation)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -256,7 +257,7 @@ def test_in_another_thread_it_cannot_be_kept_and_that_is_said(
     ) == 1
     plan = " ".join(capsys.readouterr().out.split())
     assert "participation.deadline is kept in the main thread only" in plan
-    output.plan(wanted)
+    output.plan(wanted, federation)
     assert "main thread only" not in " ".join(capsys.readouterr().out.split())
 
 

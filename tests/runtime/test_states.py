@@ -60,7 +60,7 @@ def test_a_state_that_cannot_be_written_is_one_sentence(
     (tmp_path / name[:2]).write_text("a file where the folder should be")
     with pytest.raises(
         CannotSave,
-        match=r"cannot write .*; make room or permit writing there, then go on with `equipoise resume`",
+        match="cannot write .*`equipoise resume`",
     ):
         kind(tmp_path).write(name, RECORD)
 
@@ -233,7 +233,7 @@ def test_going_back_is_refused_unless_every_client_still_has_its_state(tmp_path:
             match=r"cannot go back to round 1: 4 of 4 clients cannot; the first, 'ada': state .*-r1a0x1 is not here; restore",
         ):
             simulate.resume(
-                tmp_path / "run", given=sites_given(wanted), from_round=1, transport=apart
+                tmp_path / "run", experiment=sites_given(wanted), from_round=1, transport=apart
             )
         assert named(disk) >= before and Run(tmp_path / "run").last_round == 3
     shutil.copytree(copy, disk, dirs_exist_ok=True)
@@ -241,11 +241,13 @@ def test_going_back_is_refused_unless_every_client_still_has_its_state(tmp_path:
     with pytest.raises(
         RunError, match="1 of 4 clients cannot; the first, 'cy': state .* is damaged"
     ):
-        simulate.resume(tmp_path / "run", given=sites_given(wanted), from_round=1, transport=apart)
+        simulate.resume(
+            tmp_path / "run", experiment=sites_given(wanted), from_round=1, transport=apart
+        )
     assert named(disk) >= before, "nobody lost its newest state by being asked"
     shutil.copytree(copy, disk, dirs_exist_ok=True)
     resumed = simulate.resume(
-        tmp_path / "run", given=sites_given(wanted), from_round=1, transport=apart
+        tmp_path / "run", experiment=sites_given(wanted), from_round=1, transport=apart
     )
     same_run(played(wanted, tmp_path / "whole"), resumed, disk)
 
@@ -257,7 +259,7 @@ def test_a_run_that_was_stopped_goes_back_one_round_since_clients_keep_that_stat
     stop_after(2, wanted, tmp_path / "run", apart)
     damage_server(tmp_path / "run", 2)
     resumed = simulate.resume(
-        tmp_path / "run", given=sites_given(wanted), from_round=1, transport=apart
+        tmp_path / "run", experiment=sites_given(wanted), from_round=1, transport=apart
     )
     same_run(played(wanted, tmp_path / "whole"), resumed, tmp_path / "disk")
 
@@ -271,7 +273,7 @@ def test_a_run_without_client_states_goes_back_on_any_transport(tmp_path: Path) 
     stop_after(2, wanted, tmp_path / "run", apart)
     damage_server(tmp_path / "run", 2)
     resumed = simulate.resume(
-        tmp_path / "run", given=sites_given(wanted), from_round=1, transport=apart
+        tmp_path / "run", experiment=sites_given(wanted), from_round=1, transport=apart
     )
     same_run(played(wanted, tmp_path / "whole"), resumed)
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+import equipoise as eq
 from equipoise import simulate
 from equipoise.callbacks import Callback, ClientProgress
 from equipoise.engine.cohort import Clients
@@ -212,7 +213,7 @@ def test_a_client_that_ends_its_actor_three_times_ends_the_run(
         simulate.run(wanted, tmp_path / "there", cluster=cluster.address)
     assert gone(cluster.nodes)
     flag.unlink()
-    resumed = simulate.resume(tmp_path / "there", given=simulate.experiment(wanted))
+    resumed = simulate.resume(tmp_path / "there", experiment=eq.Experiment(**wanted))
     same_run(simulate.run(wanted, tmp_path / "here"), resumed)
 
 

@@ -75,7 +75,9 @@ def test_a_worker_that_is_killed_is_replaced_twice_and_then_the_run_stops(
     ):
         played(config, tmp_path / "workers", transport=over(pool))
     # the pool begins anew by itself
-    resumed = simulate.resume(tmp_path / "workers", given=sites_given(config), transport=over(pool))
+    resumed = simulate.resume(
+        tmp_path / "workers", experiment=sites_given(config), transport=over(pool)
+    )
     same_run(played(config, tmp_path / "here"), resumed)
 
 
@@ -279,10 +281,10 @@ def test_a_run_is_resumed_over_the_kind_of_transport_that_it_was_begun_with(tmp_
             match=r"lie at the (server|client), and this transport keeps them at the (client|server); resume",
         ):
             simulate.resume(
-                tmp_path / name, given=sites_given(settings("scaffold")), transport=other
+                tmp_path / name, experiment=sites_given(settings("scaffold")), transport=other
             )
         resumed = simulate.resume(
-            tmp_path / name, given=sites_given(settings("scaffold")), transport=begun
+            tmp_path / name, experiment=sites_given(settings("scaffold")), transport=begun
         )
         same_run(whole, resumed, tmp_path / "a-disk" if begun else None)
 
@@ -313,7 +315,7 @@ def test_a_disk_that_is_full_ends_the_run_with_a_sentence(
     assert not list((disk or tmp_path / "run" / "files").rglob("*.part"))
     resumed = simulate.resume(
         tmp_path / "run",
-        given=sites_given(settings("scaffold")),
+        experiment=sites_given(settings("scaffold")),
         transport=transports(tmp_path)[kind],
     )
     same_run(whole, resumed, disk)
@@ -399,10 +401,10 @@ def test_a_resume_that_is_refused_gives_the_lock_back(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="have changed since it began"):
         simulate.resume(
             tmp_path / "run",
-            given=eq.Experiment(**settings("fedavg"), dataset=eq.from_sites(other)),
+            experiment=eq.Experiment(**settings("fedavg"), dataset=eq.from_sites(other)),
         )
     assert (
-        simulate.resume(tmp_path / "run", given=sites_given(settings("fedavg"))).status
+        simulate.resume(tmp_path / "run", experiment=sites_given(settings("fedavg"))).status
         == "finished"
     )
 
@@ -467,7 +469,7 @@ def test_a_setup_without_every_client_does_not_begin_round_1_and_can_be_resumed(
     with pytest.raises(RunError, match=sentence + r"when all are there, `equipoise resume"):
         played(settings(SetUp()), tmp_path / "run", transport=Shy)
     assert Run(tmp_path / "run").store.last_round() == -1
-    resumed = simulate.resume(tmp_path / "run", given=sites_given(settings(SetUp())))
+    resumed = simulate.resume(tmp_path / "run", experiment=sites_given(settings(SetUp())))
     same_run(played(settings(SetUp()), tmp_path / "here"), resumed)
 
 

@@ -162,7 +162,7 @@ def test_a_run_that_is_interrupted_can_be_resumed_elsewhere(
     assert not ray.living
     asked.clear()
     resumed = simulate.resume(
-        tmp_path / "there", given=sites_given(settings("scaffold")), cluster=ADDRESS
+        tmp_path / "there", experiment=sites_given(settings("scaffold")), cluster=ADDRESS
     )
     same_run(simulate.run(sites_given(settings("scaffold")), tmp_path / "here"), resumed)
 

@@ -1,4 +1,4 @@
-"""equipoise compare"""
+"""The command equipoise compare."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from equipoise.comparison.table import Comparison
     from equipoise.validation.imports import FromFile
 
-SHOWN_CLIENTS = 20
+
+LISTS = ("methods", "seeds", "partitions", "grid")
 
 
 @dataclass(frozen=True)
@@ -125,12 +126,13 @@ def compare(
     jobs: Annotated[int | None, typer.Option(help="runs at a time; default: one per core")] = None,
     output_format: Annotated[
         Literal["terminal", "markdown", "latex", "csv", "json"],
-        typer.Option("--format", help="what is printed; files of all formats are saved"),
+        typer.Option("--format", help="format to print; files of all formats are saved"),
     ] = "terminal",
     columns: Annotated[
         str | None,
         typer.Option(
-            help="measures that --format latex or markdown prints, in this order: average,worst,change, say; default: those of the terminal"
+            help="measures that --format latex or markdown prints, in this order, for example "
+            "average,worst,change; default: those of the terminal"
         ),
     ] = None,
     dry_run: Annotated[
@@ -163,67 +165,88 @@ def compare(
     if finish is not None:
         base = typed["methods"] or config.get("methods") or [config["method"]]
         typed["methods"] = comparison_output.also_finished(base, finish)
-    allowed, where = import_options.packages, cluster_options.arguments()
     chosen = comparison_output.parse_columns(columns, output_format)
-    compared(config, typed, out, jobs, allowed, dry_run, quiet, output_format, where, chosen)
+    if dry_run:
+        show_plan(config, typed, import_options.packages)
+        return
+    execution = {
+        "out": out,
+        "jobs": jobs,
+        "allow_imports": import_options.packages,
+        **cluster_options.arguments(),
+    }
+    run_and_print(config, typed, execution, quiet, output_format, chosen)
 
 
-def compared(
-    given: FromFile,
+def run_and_print(
+    config: FromFile,
     typed: dict[str, Any],
-    out: Path | None,
-    jobs: int | None,
-    allowed: list[str],
-    dry_run: bool,
+    execution: dict[str, Any],
     quiet: bool,
-    output_format: str,
-    where: dict[str, Any],
+    output_format: str = "terminal",
     columns: Sequence[str] = (),
 ) -> None:
-    """Carry out a comparison, or show its plan; `typed` stands in place of what the file says."""
+    """Run a comparison and print its table.
+
+    Args:
+        config: The settings of a file.
+        typed: Lists and settings of the table that replace those of the file.
+        execution: Further arguments of `equipoise.compare`.
+        quiet: Show no progress.
+        output_format: The format to print.
+        columns: Measures that LaTeX and Markdown show.
+
+    Raises:
+        typer.Exit: A run failed (1), or the comparison was interrupted (130).
+    """
+    comparison = _compare(config, typed, execution, quiet)
+    _print(comparison, output_format, columns)
+    if comparison.failures:
+        raise typer.Exit(1)
+
+
+def show_plan(config: FromFile, typed: dict[str, Any], allowed: list[str]) -> None:
+    """Print the runs that a comparison would make; `typed` replaces settings of the file."""
     from equipoise.cli import comparison_output
-    from equipoise.comparison import compare as start
-    from equipoise.comparison import formats
     from equipoise.comparison.plan import from_file, plan
     from equipoise.validation.imports import permitted
 
-    if dry_run:
-        base, wanted = from_file(given, **typed)
-        wanted = {
-            key: value
-            for key, value in wanted.items()
-            if key not in ("baseline", "level", "measure", "measures", "target")
-        }
-        cells = plan(base, **wanted, imports=permitted(base, allowed))
-        comparison_output.show_plan(cells)
-        comparison_output.understood(cells)
-        return
+    base, settings = from_file(config, **typed)
+    lists = {name: value for name, value in settings.items() if name in LISTS}
+    cells = plan(base, **lists, imports=permitted(base, allowed))
+    comparison_output.show_plan(cells)
+    comparison_output.show_data_report(cells)
+
+
+def _compare(
+    config: FromFile, typed: dict[str, Any], execution: dict[str, Any], quiet: bool
+) -> Comparison:
+    """Run a comparison with a display of its progress."""
+    from equipoise.cli import comparison_output
+    from equipoise.comparison import compare as run_comparison
+
     try:
-        with comparison_output.progress(quiet) as watching:
-            result = start(
-                given,
-                **typed,
-                out=out,
-                jobs=jobs,
-                progress=watching,
-                allow_imports=allowed,
-                **where,
-            )
+        with comparison_output.progress(quiet) as progress:
+            return run_comparison(config, **typed, **execution, progress=progress)
     except KeyboardInterrupt:
         print(
-            "stopped; finished rounds are kept, and the same command goes on from there",
+            "stopped; finished rounds are saved, and the same command continues from there",
             file=sys.stderr,
         )
         raise typer.Exit(130) from None
+
+
+def _print(comparison: Comparison, output_format: str, columns: Sequence[str]) -> None:
+    from equipoise.cli import comparison_output
+    from equipoise.comparison import formats
+
     if output_format == "terminal":
-        comparison_output.show(result, SHOWN_CLIENTS)
-    else:
-        texts: dict[str, Callable[[Comparison], str]] = {
-            "markdown": partial(formats.markdown, columns=columns),
-            "latex": partial(formats.latex, columns=columns),
-            "csv": formats.csv_text,
-            "json": formats.json_text,
-        }
-        print(texts[output_format](result), end="")
-    if result.failures:
-        raise typer.Exit(1)
+        comparison_output.show(comparison)
+        return
+    texts: dict[str, Callable[[Comparison], str]] = {
+        "markdown": partial(formats.markdown, columns=columns),
+        "latex": partial(formats.latex, columns=columns),
+        "csv": formats.csv_text,
+        "json": formats.json_text,
+    }
+    print(texts[output_format](comparison), end="")

@@ -1,4 +1,4 @@
-"""What `equipoise compare` reads and prints: seeds and grids, progress, the tables."""
+"""Reading the options of `equipoise compare`, and printing its plan, progress and tables."""
 
 from __future__ import annotations
 
@@ -15,52 +15,60 @@ from rich.text import Text
 from equipoise.cli import output
 from equipoise.cli.data import before_training, method_advice
 from equipoise.comparison import formats
-from equipoise.comparison.executor import Progress as Watching
+from equipoise.comparison.executor import Progress as ComparisonProgress
 from equipoise.comparison.measures import measures
 from equipoise.comparison.plan import Cell
 from equipoise.comparison.table import Comparison
 from equipoise.experiment import ConfigurationError
 from equipoise.metrics.registry import find
-from equipoise.runs.reference import ALONE
+from equipoise.runs.baseline import ALONE
 from equipoise.validation import safe_yaml
 from equipoise.validation.names import nearest, quoted
 from equipoise.validation.text import shown
 
 MOST_SEEDS = 1000
+SHOWN_CLIENTS = 20
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Seeds as numbers and ranges.
+    """Return seeds given as numbers and ranges.
+
+    Raises:
+        ConfigurationError: A word is neither a number nor a range of at most 1,000 seeds.
 
     >>> parse_seeds("1-3,7")
     [1, 2, 3, 7]
     """
-    found: list[int] = []
+    seeds: list[int] = []
     for word in text.split(","):
         first, dash, last = word.strip().partition("-")
-        if (
-            not first.isdigit()
-            or (dash and not last.isdigit())
-            or (dash and not int(first) <= int(last) < int(first) + MOST_SEEDS)
-        ):
+        if not dash:
+            last = first
+        valid = first.isdigit() and last.isdigit()
+        if not valid or not int(first) <= int(last) < int(first) + MOST_SEEDS:
             raise ConfigurationError(
                 f"--seeds: expected numbers and ranges such as 1,2,3 or 1-5, got {text!r}"
             )
-        found += range(int(first), int(last or first) + 1)
-    return found
+        seeds += range(int(first), int(last) + 1)
+    return seeds
 
 
 def words(text: str | None) -> list[str]:
-    """Names separated by commas.
+    """Return names that are separated by commas.
 
     >>> words("fedavg, fedprox,")
     ['fedavg', 'fedprox']
     """
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
+    names = [name.strip() for name in (text or "").split(",")]
+    return [name for name in names if name]
 
 
 def parse_columns(text: str | None, output_format: str) -> list[str]:
-    """Names of measures for a printed table, checked before any run starts.
+    """Return the names of the measures of a printed table, checked before any run starts.
+
+    Raises:
+        ConfigurationError: The format takes no columns.
+        ValueError: A name is no measure.
 
     >>> parse_columns("average, worst", "latex")
     ['average', 'worst']
@@ -68,7 +76,8 @@ def parse_columns(text: str | None, output_format: str) -> list[str]:
     columns = words(text)
     if columns and output_format not in ("latex", "markdown"):
         raise ConfigurationError(
-            f"--columns: chooses what --format latex or markdown prints, got --format {output_format}; leave out one of them"
+            "--columns: chooses what --format latex or markdown prints, got --format "
+            f"{output_format}; leave out one of them"
         )
     known = measures(find("accuracy"))
     for name in columns:
@@ -78,59 +87,66 @@ def parse_columns(text: str | None, output_format: str) -> list[str]:
 
 
 def ask_about_seeds(text: str) -> None:
-    """One number may have been meant as how many."""
+    """Print a question if a single number may have been meant as the number of seeds."""
     word = text.strip()
     if word.isdigit() and 1 < int(word) <= MOST_SEEDS:
         print(f"seed {word} only; did you mean 1-{word}?", file=sys.stderr)
 
 
 def also_finished(methods: Sequence[Any], finish: str) -> list[Any]:
-    """The methods, and each once more with another one's end; training alone has nothing to end with.
+    """Return the methods, and each once more with the final phase of another one.
+
+    Training alone has no final phase.
 
     >>> also_finished(["standalone", "fedavg", {"name": "kdia", "lambda_kd": 0.1}], "poise")[3:]
     [{'name': 'fedavg', 'finish': 'poise'}, {'name': 'kdia', 'lambda_kd': 0.1, 'finish': 'poise'}]
     """
-    specs = [{"name": method} if isinstance(method, str) else dict(method) for method in methods]
-    return [*methods, *({**spec, "finish": finish} for spec in specs if spec.get("name") != ALONE)]
+    finished = []
+    for method in methods:
+        spec = {"name": method} if isinstance(method, str) else dict(method)
+        if spec.get("name") != ALONE:
+            finished.append({**spec, "finish": finish})
+    return [*methods, *finished]
 
 
-def understood(missing: Sequence[Cell]) -> None:
-    """How the user's own data are understood, once for all runs; data that cannot be read are a failure of each run."""
+def show_data_report(missing: Sequence[Cell]) -> None:
+    """Print how the data are understood, and advice about methods, once for all runs.
+
+    Data that cannot be read are a failure of each run, which is reported there.
+    """
     if missing and missing[0].experiment.dataset is None:
         with suppress(ValueError, OSError):
             before_training(missing[0].experiment)
-    # the runs themselves are other processes, whose warnings are not shown
+    # Runs are other processes, whose warnings are not shown.
     method_advice(cell.experiment for cell in missing)
 
 
-def parse_grid(words: Sequence[str]) -> dict[str, list[Any]]:
-    """KEY=VALUE,VALUE words as a mapping; values are read as YAML.
+def parse_grid(options: Sequence[str]) -> dict[str, list[Any]]:
+    """Return KEY=VALUE,VALUE words as a mapping; values are read as YAML.
+
+    Raises:
+        ConfigurationError: A word has no key or no value.
 
     >>> parse_grid(["method.mu=0.01,0.1"])
     {'method.mu': [0.01, 0.1]}
     """
-    found = {}
-    for word in words:
-        key, equals, values = word.partition("=")
+    grid = {}
+    for option in options:
+        key, equals, values = option.partition("=")
         if not equals or not key.strip() or not values.strip():
             raise ConfigurationError(
-                f"--grid: expected KEY=VALUE,VALUE such as method.mu=0.01,0.1, got {word!r}"
+                f"--grid: expected KEY=VALUE,VALUE such as method.mu=0.01,0.1, got {option!r}"
             )
-        found[key.strip()] = safe_yaml.parsed(f"[{values}]", f"--grid {key}: {quoted(values)}")
-    return found
+        grid[key.strip()] = safe_yaml.parsed(f"[{values}]", f"--grid {key}: {quoted(values)}")
+    return grid
 
 
 def show_plan(cells: Sequence[Cell]) -> None:
-    rows = [
-        [
-            cell.label,
-            cell.partition,
-            cell.seed,
-            ", ".join(f"{k}={v}" for k, v in cell.setting),
-            cell.name,
-        ]
-        for cell in cells
-    ]
+    """Print the runs of a comparison."""
+    rows = []
+    for cell in cells:
+        setting = ", ".join(f"{key}={value}" for key, value in cell.setting)
+        rows.append([cell.label, cell.partition, cell.seed, setting, cell.name])
     output.table(["method", "partition", "seed", "setting", "folder"], rows)
     output.say(
         output.styled("plan", "bold"), f": {len(cells)} runs of {cells[0].experiment.rounds} rounds"
@@ -138,61 +154,73 @@ def show_plan(cells: Sequence[Cell]) -> None:
 
 
 @contextmanager
-def progress(quiet: bool) -> Iterator[Watching]:
-    """Rounds done of all runs, and the runs at work; plain lines where there is no terminal."""
+def progress(quiet: bool) -> Iterator[ComparisonProgress]:
+    """Show the progress of a comparison: bars in a terminal, else one line per run."""
     screen = Console(stderr=True)
     if quiet:
-        yield Watching()
-        return
-    if not screen.is_terminal:
-        yield _lines()
-        return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
-               TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, console=screen) as bars:
-        whole = bars.add_task("all runs", total=0)
-        going: dict[str, Any] = {}
+        yield ComparisonProgress()
+    elif screen.is_terminal:
+        with _Bars(screen) as bars:
+            yield ComparisonProgress(bars.on_plan, bars.on_round, bars.on_end)
+    else:
+        yield ComparisonProgress(on_plan=_print_plan, on_end=_print_end)
 
-        def on_plan(missing: Sequence[Cell], finished: int) -> None:
-            understood(missing)
-            bars.update(whole, total=sum(cell.experiment.rounds for cell in missing))
-            if finished:
-                screen.print(
-                    f"{finished} runs are finished already, {len(missing)} to do", highlight=False
-                )
 
-        def on_round(cell: Cell, number: int) -> None:
-            if cell.name not in going:
-                going[cell.name] = bars.add_task(_title(cell), total=cell.experiment.rounds)
-            bars.update(going[cell.name], completed=number)
-            bars.update(
-                whole, completed=sum(task.completed for task in bars.tasks if task.id != whole)
+class _Bars:
+    """One bar for all rounds, and one for every run in progress."""
+
+    def __init__(self, screen: Console) -> None:
+        self.screen = screen
+        self.bars = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=screen,
+        )
+        self.total = self.bars.add_task("all runs", total=0)
+        self.tasks: dict[str, Any] = {}  # name of a run -> its bar
+
+    def __enter__(self) -> _Bars:
+        self.bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bars.stop()
+
+    def on_plan(self, missing: Sequence[Cell], finished: int) -> None:
+        show_data_report(missing)
+        self.bars.update(self.total, total=sum(cell.experiment.rounds for cell in missing))
+        if finished:
+            self.screen.print(
+                f"{finished} runs are finished already, {len(missing)} to do", highlight=False
             )
 
-        def on_end(cell: Cell, failure: str | None) -> None:
-            if cell.name in going:
-                bars.update(going[cell.name], visible=False)
-            if failure is not None:
-                screen.print(
-                    Text.assemble(("failed", "red"), f" {shown(_title(cell))}: {shown(failure)}"),
-                    highlight=False,
-                )
+    def on_round(self, cell: Cell, number: int) -> None:
+        if cell.name not in self.tasks:
+            rounds = cell.experiment.rounds
+            self.tasks[cell.name] = self.bars.add_task(_title(cell), total=rounds)
+        self.bars.update(self.tasks[cell.name], completed=number)
+        completed = sum(task.completed for task in self.bars.tasks if task.id != self.total)
+        self.bars.update(self.total, completed=completed)
 
-        yield Watching(on_plan, on_round, on_end)
+    def on_end(self, cell: Cell, failure: str | None) -> None:
+        if cell.name in self.tasks:
+            self.bars.update(self.tasks[cell.name], visible=False)
+        if failure is not None:
+            line = Text.assemble(("failed", "red"), f" {shown(_title(cell))}: {shown(failure)}")
+            self.screen.print(line, highlight=False)
 
 
-def _lines() -> Watching:
-    def on_plan(missing: Sequence[Cell], finished: int) -> None:
-        understood(missing)
-        print(f"{len(missing)} runs to do, {finished} finished already", file=sys.stderr)
+def _print_plan(missing: Sequence[Cell], finished: int) -> None:
+    show_data_report(missing)
+    print(f"{len(missing)} runs to do, {finished} finished already", file=sys.stderr)
 
-    def on_end(cell: Cell, failure: str | None) -> None:
-        print(
-            shown(f"{_title(cell)}: {'done' if failure is None else f'failed: {failure}'}"),
-            file=sys.stderr,
-        )
 
-    return Watching(on_plan=on_plan, on_end=on_end)
+def _print_end(cell: Cell, failure: str | None) -> None:
+    outcome = "done" if failure is None else f"failed: {failure}"
+    print(shown(f"{_title(cell)}: {outcome}"), file=sys.stderr)
 
 
 def _title(cell: Cell) -> str:
@@ -200,24 +228,30 @@ def _title(cell: Cell) -> str:
     return f"{cell.label}{setting}, {cell.partition}, seed {cell.seed}"
 
 
-def show(result: Comparison, shown_clients: int) -> None:
-    """The tables, what they mean, who gained and who lost, and where it is saved."""
-    for partition in result.partitions:
-        header, rows = formats.grid_of(result, partition, _mark)
+def show(comparison: Comparison) -> None:
+    """Print the tables of a comparison, which clients gain and lose, and where it is saved."""
+    for partition in comparison.partitions:
+        header, rows = formats.grid_of(comparison, partition, _mark)
         output.say(output.styled(partition, "bold"))
         _wide_table(header, rows)
     output.say(output.styled("best", "bold"), ", ", output.styled("second best", "underline"))
-    for line in formats.explanation(result):
+    for line in formats.explanation(comparison):
         output.say(line)
-    if result.entries:
-        _show_clients(result, shown_clients)
-    end = f": table.md, table.tex, table.csv, comparison.json; equipoise report {result.folder} makes a page of it"
-    output.say("saved in ", output.styled(str(result.folder), "bold"), end, wrap=False)
+    if comparison.entries:
+        _show_clients(comparison)
+    output.say(
+        "saved in ",
+        output.styled(str(comparison.folder), "bold"),
+        ": table.md, table.tex, table.csv, comparison.json; equipoise report "
+        f"{comparison.folder} makes a page of it",
+        wrap=False,
+    )
 
 
-def _show_clients(result: Comparison, limit: int) -> None:
-    partition, seed = result.partitions[0], result.seeds[0]
-    header, rows = formats.clients_grid(result, partition, seed)
+def _show_clients(comparison: Comparison) -> None:
+    partition = comparison.partitions[0]
+    seed = comparison.seeds[0]
+    header, rows = formats.clients_grid(comparison, partition, seed)
     if not rows:
         return
     output.console.print()
@@ -226,44 +260,51 @@ def _show_clients(result: Comparison, limit: int) -> None:
         f" against training alone ({partition}, seed {seed}; most harmed first)",
     )
     *clients, losers = rows
-    _wide_table(
-        header, [*([*row[:2], *map(_coloured, row[2:])] for row in clients[:limit]), losers]
-    )
-    output.say(formats.about_changes(result))
-    if len(clients) > limit:
-        output.say(f"... and {len(clients) - limit} more clients in comparison.json")
+    coloured = [[*row[:2], *map(_coloured, row[2:])] for row in clients[:SHOWN_CLIENTS]]
+    _wide_table(header, [*coloured, losers])
+    output.say(formats.about_changes(comparison))
+    if len(clients) > SHOWN_CLIENTS:
+        hidden = len(clients) - SHOWN_CLIENTS
+        output.say(f"... and {hidden} more clients in comparison.json")
 
 
 def _coloured(change: str) -> str:
-    return output.styled(
-        change, "red" if change.startswith("-") else "green" if change.startswith("+") else ""
-    )
+    colours = {"-": "red", "+": "green"}
+    return output.styled(change, colours.get(change[:1], ""))
 
 
 def _mark(text: str, position: int | None) -> str:
-    return output.styled(text, "bold" if position == 1 else "underline" if position == 2 else "")
+    styles = {1: "bold", 2: "underline"}
+    return output.styled(text, styles.get(position or 0, ""))
 
 
 def _wide_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table, broken into several under each other where the terminal is too narrow; the first column is repeated."""
-    widths = [
-        max(output.as_text(line[position]).cell_len for line in [header, *rows]) + 2
-        for position in range(len(header))
-    ]
-    blocks: list[list[int]] = [[]]
-    for position in range(1, len(header)):
-        if (
-            blocks[-1]
-            and widths[0] + sum(widths[p] for p in blocks[-1]) + widths[position]
-            > output.console.width
-        ):
-            blocks.append([])
-        blocks[-1].append(position)
-    for block in blocks:
+    """Print a table; a terminal that is too narrow shows it in several parts.
+
+    Every part repeats the first column.
+    """
+    for columns in _parts(header, rows, output.console.width):
         grid = Table(box=None, pad_edge=False, header_style="bold")
         grid.add_column(output.as_text(header[0]))
-        for position in block:
-            grid.add_column(output.as_text(header[position]), justify="right", no_wrap=True)
+        for column in columns:
+            grid.add_column(output.as_text(header[column]), justify="right", no_wrap=True)
         for row in rows:
-            grid.add_row(*(output.as_text(row[position]) for position in (0, *block)))
+            grid.add_row(*(output.as_text(row[column]) for column in (0, *columns)))
         output.console.print(grid)
+
+
+def _parts(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[list[int]]:
+    """Return the columns of each part of a table, the first column left out."""
+    widths = []
+    for column in range(len(header)):
+        cells = [output.as_text(line[column]).cell_len for line in [header, *rows]]
+        widths.append(max(cells) + 2)
+    parts: list[list[int]] = [[]]
+    used = widths[0]
+    for column in range(1, len(header)):
+        if parts[-1] and used + widths[column] > width:
+            parts.append([])
+            used = widths[0]
+        parts[-1].append(column)
+        used += widths[column]
+    return parts

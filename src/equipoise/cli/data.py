@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from equipoise.callbacks import Callback, RunStart
-
 if TYPE_CHECKING:
     from equipoise.data.check import DataReport
     from equipoise.data.config import DataConfig
@@ -225,51 +223,55 @@ def _partition_parameters(name: str) -> list[str]:
     return texts
 
 
-class ShowData(Callback):
-    """A callback that shows how the user's data were read, once all settings are validated."""
-
-    def __init__(self, experiment: Experiment) -> None:
-        self.experiment = experiment
-
-    def on_start(self, start: RunStart) -> None:
-        """Print the report on the data."""
-        before_training(self.experiment)
-
-
-def before_training(experiment: Experiment) -> None:
+def describe_data(
+    experiment: Experiment, report: DataReport | None, shape: tuple[int, ...] | None
+) -> None:
     """Print the report on a user's data and the default model for images, on standard error.
 
+    Args:
+        experiment: The experiment as it was given.
+        report: The report on the user's data; None for registered data sets.
+        shape: The shape of one input, if it is known.
+
     Raises:
-        DataErrors: If the data cannot be used.
+        DataErrors: If the data have problems that a run would refuse.
     """
+    from equipoise.cli.data_output import show_report
+    from equipoise.data.findings import DataErrors
     from equipoise.data.summary_text import default_model_text
     from equipoise.models.registry import AUTO, chosen
 
-    shape = _check_and_show(experiment.data)
-    uses_default_model = experiment.model == AUTO and not experiment.models
-    if not uses_default_model or shape is None or len(shape) != 3:
-        return
-    size = experiment.data.image_size
-    channels, height, width = shape
-    shape = (channels, size or height, size or width)
-    if chosen(shape) == "cnn":
-        print(default_model_text("cnn", shape), file=sys.stderr)
-
-
-def _check_and_show(config: DataConfig) -> tuple[int, ...] | None:
-    """Print the report on a user's files, and return the shape of images where it is known."""
-    from equipoise.cli.data_output import show_report
-    from equipoise.data import sets
-    from equipoise.data.check import check_data
-    from equipoise.data.findings import DataErrors
-    from equipoise.data.pipeline import is_user_path
-
-    if is_user_path(config):
-        report = check_data(config)
+    if report is not None:
         show_report(report, sys.stderr, most=MOST_ROWS_BEFORE_TRAINING)
         if report.problems:
             raise DataErrors(report.problems)
-        return report.schema.shape
+    uses_default_model = experiment.model == AUTO and not experiment.models
+    if uses_default_model and shape is not None and chosen(shape) == "cnn":
+        print(default_model_text("cnn", shape), file=sys.stderr)
+
+
+def before_training(experiment: Experiment) -> None:
+    """Read the user's data and print the report on them; see `describe_data`."""
+    from equipoise.data.check import check_data
+    from equipoise.data.pipeline import is_user_path
+
+    if is_user_path(experiment.data):
+        report = check_data(experiment.data)
+        shape = report.schema.shape
+    else:
+        report = None
+        shape = _registered_shape(experiment.data)
+    if shape is not None and len(shape) == 3:
+        channels, height, width = shape
+        size = experiment.data.image_size
+        shape = (channels, size or height, size or width)
+    describe_data(experiment, report, shape)
+
+
+def _registered_shape(config: DataConfig) -> tuple[int, ...] | None:
+    """Return the shape of the inputs of a registered data set, where it is known."""
+    from equipoise.data import sets
+
     if config.name in sets.JOINED or "+" in config.name:
         return DOMAIN_SHAPE
     if config.name in sets.names():

@@ -18,7 +18,7 @@ from rich.progress import (
 )
 
 from equipoise.callbacks import Callback, ClientProgress, RunStart
-from equipoise.runs.summary import of_main
+from equipoise.runs.round_summary import summarise_round
 from equipoise.runtime.evaluation_messages import EvaluateModels, PredictShared
 from equipoise.storage.tables import RoundRecord
 
@@ -107,10 +107,9 @@ def announced_interrupts() -> Iterator[None]:
 
 
 def _headline(record: RoundRecord, main: str | None) -> str:
-    metric, values = of_main(record, main)
-    if metric is None or not values:
+    summary = summarise_round(record, main)
+    if summary is None:
         return f"{len(record.joined)} replies"
-    worst, word = (min(values), "lowest")
-    if metric.lower_is_better:
-        worst, word = (max(values), "highest")
-    return f"{record.main} {metric.name} {sum(values) / len(values):.3f}, {word} {worst:.3f}"
+    metric = summary.metric
+    extreme = "highest" if metric.lower_is_better else "lowest"
+    return f"{record.main} {metric.name} {summary.average:.3f}, {extreme} {summary.worst:.3f}"

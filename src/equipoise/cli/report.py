@@ -1,4 +1,4 @@
-"""equipoise report"""
+"""The command equipoise report."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ def report(
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option(help="the Standalone run to judge by; default: one among or beside the runs"),
+        typer.Option(
+            help="the Standalone run that gains are counted against; default: one among the runs, "
+            "or next to them"
+        ),
     ] = None,
     png: Annotated[
-        bool, typer.Option("--png", help="also write each figure as PNG, beside the page")
+        bool, typer.Option("--png", help="also write each figure as PNG, next to the page")
     ] = False,
     pdf: Annotated[
         bool, typer.Option("--pdf", help="also write each figure as PDF, ready for a paper")
@@ -35,22 +38,26 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """One HTML page that opens offline: who gains and who loses, in words, cards and figures, and how to repeat it.
+    """Write one HTML page that opens offline: which clients gain and lose, figures, settings.
 
     equipoise report runs/demo-fedavg --out report.html --pdf --figure plane
     """
     from equipoise.cli import output
     from equipoise.report import report as make
 
-    kinds = [kind for kind, wanted in (("png", png), ("pdf", pdf)) if wanted]
-    audited = runs[0] / "audit.json"  # `equipoise audit` looked at the run
-    more = _looked_at(audited) if len(runs) == 1 and audited.is_file() else {}
+    kinds = []
+    if png:
+        kinds.append("png")
+    if pdf:
+        kinds.append("pdf")
+    audit = runs[0] / "audit.json"  # written by `equipoise audit`
+    more = _audit_figures(audit) if len(runs) == 1 and audit.is_file() else {}
     files = make(runs, out or runs[0] / "report.html", against, kinds, figure or [], more)
     output.say("written: " + ", ".join(map(str, files)), wrap=False)
 
 
-def _looked_at(audited: Path) -> dict[str, Any]:
+def _audit_figures(path: Path) -> dict[str, Any]:
     from equipoise.auditing import Findings
     from equipoise.auditing.pictures import shown
 
-    return shown(Findings.read(audited))
+    return shown(Findings.read(path))

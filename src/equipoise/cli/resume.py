@@ -1,4 +1,4 @@
-"""equipoise resume"""
+"""The command `equipoise resume`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def resume(
         int | None,
         typer.Option(
             min=0,
-            help="go back to the checkpoint of this round, where the newest one is damaged; later rounds are computed again",
+            help="go back to the checkpoint of this round, for example if the newest one is "
+            "damaged; later rounds are computed again",
         ),
     ] = None,
     allow_import: Annotated[
@@ -30,23 +31,23 @@ def resume(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="go on on a Ray cluster: HOST:PORT of its head, or auto for the one of this machine",
+            help="continue on a Ray cluster: HOST:PORT of its head, or auto for this machine",
         ),
     ] = None,
     trust_network: Annotated[
-        bool, typer.Option("--trust-network", help="take a cluster that asks for no token")
+        bool, typer.Option("--trust-network", help="accept a cluster that asks for no token")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
 ) -> None:
     """Continue a run that was stopped or killed; the result is bit-for-bit the same."""
     processes.allow_fork()
-    from equipoise.cli import output
+    from equipoise.cli import run_output
     from equipoise.cli.progress import announced_interrupts, progress
     from equipoise.runs import Run
-    from equipoise.simulate import resume as go_on
+    from equipoise.simulate import resume as continue_run
 
     with announced_interrupts():
-        finished = go_on(
+        finished = continue_run(
             run,
             progress(quiet, Run(run).main_metric),
             from_round=from_round,
@@ -54,4 +55,4 @@ def resume(
             cluster=cluster,
             trust_network=trust_network,
         )
-    output.summary(finished)
+    run_output.summary(finished)

@@ -1,4 +1,4 @@
-"""equipoise run"""
+"""The command `equipoise run`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from equipoise.cli.options import (
 from equipoise.transports.workers import processes
 
 if TYPE_CHECKING:
-    from equipoise.callbacks import Callback
     from equipoise.validation.imports import FromFile
 
 
@@ -79,16 +78,17 @@ def run(
       equipoise run experiment.yaml --set training.lr=0.01 --dry-run
     """
     processes.allow_fork()
-    from equipoise.cli import output
-    from equipoise.cli.data import ShowData, before_training, method_advice
+    from equipoise.cli import output, run_output
+    from equipoise.cli.data import describe_data, method_advice
     from equipoise.cli.progress import announced_interrupts, progress
-    from equipoise.experiment import ConfigurationError, experiment
-    from equipoise.simulate import run as start
+    from equipoise.experiment import ConfigurationError
+    from equipoise.experiment import experiment as experiment_from
+    from equipoise.simulate import load_data, on_cluster, start
     from equipoise.validation.imports import permitted
 
     if cluster_options.cluster is not None and workers is not None:
         raise ConfigurationError(
-            f"--cluster: expected no --workers beside it, got {workers}; "
+            f"--cluster: expected no --workers together with it, got {workers}; "
             "the nodes of a cluster offer their cores themselves"
         )
     settings = {
@@ -105,57 +105,70 @@ def run(
         settings["method"] = settings.pop("method.name")
     config = configured(file, settings, training_options.set_)
     if against_alone:
-        single = {"--overwrite": overwrite, "--profile": profile, "--track": track is not None}
-        unfit = [name for name, given in single.items() if given]
-        where = cluster_options.arguments()
-        _against_alone(config, out, import_options.packages, dry_run, quiet, where, unfit)
+        for_one_run = {"--overwrite": overwrite, "--profile": profile, "--track": track is not None}
+        _refuse_with_against_alone(for_one_run)
+        _against_alone(config, out, import_options, cluster_options, dry_run, quiet)
         return
-    wanted = experiment(config, permitted(config, import_options.packages))
+    experiment = experiment_from(config, permitted(config, import_options.packages))
     if dry_run:
-        output.plan(wanted)
-        before_training(wanted)
-        method_advice([wanted])
+        federation, report = load_data(experiment, report=True)
+        output.plan(experiment, federation)
+        describe_data(experiment, report, federation.task.shape)
+        method_advice([experiment])
         return
     if overwrite and out is not None:
         output.remove_run(out)
-    callbacks: list[Callback] = []
-    if not quiet:
-        callbacks.append(ShowData(wanted))
-    callbacks += progress(quiet, wanted.evaluation.main)
+    callbacks = progress(quiet, experiment.evaluation.main)
     if track is not None:
         from equipoise.runs.track import tracker
 
-        callbacks.append(tracker(track, wanted))
+        callbacks.append(tracker(track, experiment))
+    connect = on_cluster(cluster_options.cluster, cluster_options.trust_network)
+    describe = None if quiet else describe_data
     with announced_interrupts():
-        finished = start(wanted, out, callbacks, quiet=True, **cluster_options.arguments())
-    output.summary(finished)
+        finished = start(experiment, out, callbacks, connect, describe)
+    run_output.summary(finished)
     if profile:
-        output.profile(finished)
+        run_output.profile(finished)
+
+
+def _refuse_with_against_alone(options: dict[str, bool]) -> None:
+    """Refuse options that are for one run, since --against-alone makes two."""
+    from equipoise.experiment import ConfigurationError
+
+    for name, is_set in options.items():
+        if is_set:
+            raise ConfigurationError(
+                f"{name} is for one run, and --against-alone makes two; leave out one of them"
+            )
 
 
 def _against_alone(
     config: FromFile,
     out: Path | None,
-    allowed: list[str],
+    import_options: ImportOptions,
+    cluster_options: ClusterOptions,
     dry_run: bool,
     quiet: bool,
-    where: dict[str, Any],
-    unfit: list[str],
 ) -> None:
-    """`equipoise compare` with one method and one seed: its folder, its table, its page."""
-    from equipoise.cli.compare import compared
-    from equipoise.experiment import ConfigurationError
+    """Compare one method and one seed with training alone, as `equipoise compare` does."""
+    from equipoise.cli.compare import run_and_print, show_plan
 
-    if unfit:
-        raise ConfigurationError(
-            f"{unfit[0]} is for one run, and --against-alone makes two; leave out one of them"
-        )
-    method, seed = config.get("method", "fedavg"), config.get("seed", 0)
-    # As lists of the file, not as typed: what of it came from a file may be imported only if that was allowed.
-    lists = {"methods": [method], "seeds": [seed]}
-    rest = config.changed(
-        {key: value for key, value in config.items() if key not in ("method", "seed")} | lists
-    )
-    compared(
-        rest, {key: [] for key in lists}, out, None, allowed, dry_run, quiet, "terminal", where
-    )
+    # The lists belong to the file, not to the command line: code that they name may be imported
+    # only if that was allowed.
+    lists = {
+        "methods": [config.get("method", "fedavg")],
+        "seeds": [config.get("seed", 0)],
+    }
+    shared = {key: value for key, value in config.items() if key not in ("method", "seed")}
+    changed = config.changed(shared | lists)
+    typed: dict[str, Any] = {key: [] for key in lists}
+    if dry_run:
+        show_plan(changed, typed, import_options.packages)
+        return
+    execution = {
+        "out": out,
+        "allow_imports": import_options.packages,
+        **cluster_options.arguments(),
+    }
+    run_and_print(changed, typed, execution, quiet)

@@ -1,4 +1,4 @@
-"""equipoise show"""
+"""The command equipoise show."""
 
 from __future__ import annotations
 
@@ -13,56 +13,53 @@ def show(
     against: Annotated[
         Path | None,
         typer.Option(
-            help="a run to compare each client with; default: a Standalone run of the same data beside it"
+            help="a run to compare each client with; default: a Standalone run of the same data "
+            "next to it"
         ),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="which of the served models; default: what clients end up using"),
+        typer.Option(help="one of the served models; default: the one that clients end up using"),
     ] = None,
     metric: Annotated[
         str | None,
-        typer.Option(help="which of the metrics measured; default: the main one (evaluation.main)"),
+        typer.Option(help="one of the metrics measured; default: the main one (evaluation.main)"),
     ] = None,
     profile: Annotated[
-        bool, typer.Option("--profile", help="print where the time of a round went")
+        bool, typer.Option("--profile", help="print the time of each phase of a round")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
 ) -> None:
-    """What a run is and how it ended: average, worst and best client, and who gained against training alone."""
-    import json
-
-    from equipoise.cli import output
+    """Show the result of a run: average, worst and best client, gains against training alone."""
+    from equipoise.cli import run_output
     from equipoise.comparison.entries import RESULT
     from equipoise.runs import Run
-    from equipoise.runs.reference import reference_of
-    from equipoise.runs.summary import summarise
 
     if (run / RESULT).exists():
         _show_comparison(run, against, metric, as_json)
         return
     opened = Run(run)
-    alone = Run(against) if against is not None else reference_of(opened)
-    found = summarise(opened, alone, model, metric)
+    baseline = None if against is None else Run(against)
+    result = run_output.read_with_baseline(opened, baseline)
     if as_json:
-        print(json.dumps(output.plain(found), indent=2, allow_nan=False))
+        run_output.show_json(result, model, metric)
         return
-    output.show(found)
+    run_output.show(result, model, metric)
     if profile:
-        output.profile(opened)
+        run_output.profile(opened)
 
 
 def _show_comparison(folder: Path, against: Path | None, metric: str | None, as_json: bool) -> None:
     from equipoise.cli import comparison_output
-    from equipoise.cli.compare import SHOWN_CLIENTS
     from equipoise.comparison import formats, opened
     from equipoise.validation.names import nearest
 
-    found = opened([folder], against)
-    if metric is not None and metric not in found.metrics:
-        raise nearest("metric of this comparison", metric, found.metrics)
-    found = found.seen_by(metric or found.metric.name)
+    comparison = opened([folder], against)
+    if metric is not None:
+        if metric not in comparison.metrics:
+            raise nearest("metric of this comparison", metric, comparison.metrics)
+        comparison = comparison.with_metric(metric)
     if as_json:
-        print(formats.json_text(found), end="")
+        print(formats.json_text(comparison), end="")
     else:
-        comparison_output.show(found, SHOWN_CLIENTS)
+        comparison_output.show(comparison)

@@ -1,4 +1,4 @@
-"""equipoise table"""
+"""The command equipoise table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def table(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON in place of CSV")] = False,
 ) -> None:
-    """The long table of a run as CSV: round, client, model, phase, split, metric, value."""
+    """Print the long table of a run as CSV: round, client, model, phase, split, metric, value."""
     import csv
     import json
     import sys
@@ -23,11 +23,13 @@ def table(
     from equipoise.runs import Run
     from equipoise.validation.text import shown
 
-    rows = Run(run).table(**({"phase": phase} if phase is not None else {}))
-    rows = [
-        {key: shown(value) if isinstance(value, str) else value for key, value in row.items()}
-        for row in rows
-    ]
+    selection = {} if phase is None else {"phase": phase}
+    rows = []
+    for row in Run(run).table(**selection):
+        for key, value in row.items():
+            if isinstance(value, str):
+                row[key] = shown(value)
+        rows.append(row)
     if as_json:
         print(json.dumps(rows, indent=2))
         return

@@ -1,4 +1,4 @@
-"""equipoise watch"""
+"""The command equipoise watch."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ def watch(
         int, typer.Option(min=0, max=65535, help="the port at 127.0.0.1; 0: any that is free")
     ] = 0,
 ) -> None:
-    """Look at a run in the browser while it goes on, or at all runs of a folder; Ctrl-C ends it, and the runs go on.
+    """Show a run in the browser while it is in progress, or all runs of a folder.
+
+    Ctrl-C stops the viewer; the runs continue.
 
     equipoise watch runs/demo-fedavg
     """
     from equipoise.cli import output
     from equipoise.storage.store import RunError
-    from equipoise.watch.serving import Watcher
+    from equipoise.watch.serving import WatchServer
 
     if not folder.is_dir():
         raise RunError(f"no folder {folder}; give that of a run, or one that holds runs")
     try:
-        with Watcher(folder, port) as server:
+        with WatchServer(folder, port) as server:
             output.say(
                 "open ",
                 output.styled(server.address, "bold"),
@@ -36,4 +38,4 @@ def watch(
             )
             server.serve_forever(poll_interval=0.25)
     except KeyboardInterrupt:
-        output.say("no longer watched; what is going on goes on")
+        output.say("viewer stopped; the runs continue")

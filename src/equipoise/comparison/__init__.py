@@ -1,4 +1,4 @@
-"""Comparisons: several methods, seeds and partitions on identical data, initial model and cohorts, and one table of what came out."""
+"""Comparisons: several methods, seeds and partitions on identical data, and one table of them."""
 
 from equipoise.comparison.entries import open_runs
 from equipoise.comparison.run import compare

@@ -1,155 +1,92 @@
-"""Finished runs that belong in one table, each with the run of training alone that it is judged against."""
+"""Runs that belong in one table, each with its baseline."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from equipoise.comparison.labels import labels
-from equipoise.comparison.measures import (
-    DISTANCES,
-    NAN,
-    NO_TARGET,
-    cost_of,
-    distances_of,
-    for_each,
-    measure_run,
-)
+from equipoise.comparison.measures import DISTANCES, NO_TARGET
 from equipoise.experiment import flat
-from equipoise.metrics.gains import Gain, gain_in
-from equipoise.metrics.registry import Metric, find
-from equipoise.runs import Run
-from equipoise.runs.clinical import derived
-from equipoise.runs.convergence import Curve, best_of, mean_curve, rounds_to
-from equipoise.runs.reference import (
-    ALONE,
-    is_baseline_for,
-    is_old,
-    reference_of,
-    runs_in,
-    unmatched,
-)
-from equipoise.runs.summary import metrics_of, one_class, undefined
+from equipoise.metrics.registry import Metric
+from equipoise.runs import MetricResult, Run, RunResult, read_result
+from equipoise.runs.aggregates import NAN, Aggregates
+from equipoise.runs.baseline import ALONE, find_baseline, is_baseline_for, runs_in, unmatched
+from equipoise.runs.notes import one_class
 from equipoise.storage.store import DATABASE, RunError
-from equipoise.task import Task
 from equipoise.validation.names import closest, quoted
 from equipoise.validation.regular_files import check_regular
 
-RESULT, FORMAT = "comparison.json", 1
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a table needs to know of a run, read once: hundreds of runs need not be open at a time."""
-
-    folder: Path
-    config: dict[str, Any]
-    data: str
-    task: Task
-    fingerprint: str
-    metric: str  # the one that is looked at: the main one unless told
-    # metric -> client -> its value for the model that the client ends up using
-    by_metric: dict[str, dict[str, float]]
-    cost: dict[str, float]
-    curves: dict[str, Curve] = field(default_factory=dict)  # metric -> mean over clients by round
-    # client -> accuracy of always naming its most frequent class
-    majority: dict[str, float] = field(default_factory=dict)
-    # clinical measures that clients sent once, at the end -> how far they may be from the exact value
-    counted: dict[str, float] = field(default_factory=dict)
-    # metric -> clients for whose samples it does not exist
-    undefined: dict[str, list[str]] = field(default_factory=dict)
-    old: bool = False  # whether the fingerprint is of the kind that older versions wrote
-    # client -> number of test samples
-    test_sizes: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def values(self) -> dict[str, float]:
-        return self.by_metric[self.metric]
-
-    @property
-    def is_alone(self) -> bool:
-        return bool(self.config["method"]["name"] == ALONE)
-
-    @property
-    def condition(self) -> tuple[str, int]:
-        """Partition and seed: within them runs are compared."""
-        return str(self.config["data"]["partition"]), int(self.config["seed"])
+RESULT = "comparison.json"
+FORMAT = 1
+Setting = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One run in a table, with the run of training alone that it is judged against."""
+    """One run in a table.
+
+    Attributes:
+        label: The name of its method.
+        run: The result of the run, with its baseline if that is known.
+        setting: The grid point that was chosen for it.
+        target: A mean over clients, for the rounds to it.
+    """
 
     label: str
     run: RunResult
-    alone: RunResult | None
-    setting: tuple[tuple[str, Any], ...] = ()
-    target: float | None = None  # of the mean over clients
+    setting: Setting = ()
+    target: float | None = None
 
     @property
     def metric(self) -> Metric:
-        return find(self.run.metric)
+        """The metric of the table."""
+        return self.run.main.metric
 
     @property
-    def lower(self) -> bool:
-        return self.metric.lower_is_better
-
-    @property
-    def reference(self) -> dict[str, float] | None:
-        """What each client reaches alone; None for Standalone itself, which has nothing to be compared with."""
-        return None if self.alone is None or self.run.is_alone else self.alone.values
+    def reference(self) -> Mapping[str, float] | None:
+        """Client -> value of training alone; None if it is not known, and for training alone."""
+        return self.run.main.baseline
 
     @cached_property
-    def measured(self) -> tuple[dict[str, float], dict[str, str]]:
-        found, reasons = measure_run(self.run.values, self.reference, self.metric)
-        curve = self.run.curves.get(self.run.metric, Curve((), ()))
-        found["best_round"] = best_of(curve, self.metric)
-        found["rounds_to_target"] = (
-            NAN if self.target is None else rounds_to(curve, self.target, self.metric)
-        )
+    def aggregates(self) -> Aggregates:
+        """Numbers over clients, cost, and rounds to the target."""
+        scores = self.run.main
+        values = {**dict.fromkeys(DISTANCES, NAN), **scores.aggregates.values, **self.run.cost}
+        reasons = dict(scores.aggregates.reasons)
         if self.target is None:
-            reasons = {**reasons, "rounds_to_target": NO_TARGET}
-        if self.run.metric == "accuracy":
-            shares = [
-                self.run.majority[client]
-                for client in self.run.values
-                if client in self.run.majority
-            ]
-            found["majority"] = sum(shares) / len(shares) if shares else NAN
-        return dict.fromkeys(DISTANCES, NAN) | found | self.run.cost, reasons
+            values["rounds_to_target"] = NAN
+            reasons["rounds_to_target"] = NO_TARGET
+        else:
+            values["rounds_to_target"] = scores.curve.first_round_at(self.target, scores.metric)
+        return Aggregates(values, reasons)
 
-    def seen_by(self, metric: str) -> Entry:
-        """The same run looked at through another of its metrics."""
-        alone = self.alone and replace(self.alone, metric=metric)
-        return replace(self, run=replace(self.run, metric=metric), alone=alone)
+    def with_metric(self, metric: str) -> Entry:
+        """Return the same run in a table about another of its metrics."""
+        return replace(self, run=self.run.with_main_metric(metric))
 
     def gains(self) -> dict[str, float]:
-        """Client -> how much better than alone, in the unit of the metric; positive is better also for errors."""
-        alone = self.reference or {}
-        known = {client: value for client, value in self.run.values.items() if client in alone}
-        return {
-            client: alone[client] - value if self.lower else value - alone[client]
-            for client, value in known.items()
-        }
-
-    def tested_gains(self) -> dict[str, Gain]:
-        """Client -> its gain with an exact test and an interval; empty for metrics without a test."""
-        alone, values, sizes = self.reference or {}, self.run.values, self.run.test_sizes
-        found = {
-            client: gain_in(self.run.metric, alone[client], values[client], sizes.get(client, 0))
-            for client in self.gains()
-        }
-        return {client: gain for client, gain in found.items() if gain is not None}
+        """Return client -> how much better it is than alone; positive is better."""
+        return self.run.main.gains
 
 
-def open_runs(paths: Sequence[Path | str], against: Path | str | None = None) -> list[Entry]:
-    """The runs in these folders as entries of one table; a single folder may also be a comparison.
+def open_runs(
+    paths: Sequence[Path | str], against: Path | str | None = None, details: bool = False
+) -> list[Entry]:
+    """Read the runs in some folders as entries of one table.
 
-    Each run is judged against `against`, or a Standalone run among or beside the others.
+    Args:
+        paths: Folders of runs, or the folder of one comparison.
+        against: The run of training alone that is the baseline; by default one among the runs, or
+            next to them.
+        details: Read what only reports show, too.
+
+    Raises:
+        RunError: A folder holds no finished run, or runs do not belong in one table.
     """
     if not paths:
         raise RunError(
@@ -157,262 +94,385 @@ def open_runs(paths: Sequence[Path | str], against: Path | str | None = None) ->
         )
     folders = list(dict.fromkeys(map(Path, paths)))
     if len(folders) == 1 and (folders[0] / RESULT).exists():
-        return open_comparison(folders[0])[0]
-    runs = [read_result(folder, whole=len(folders) > 1) for folder in folders]
+        return open_comparison(folders[0], details)[0]
+    if len(folders) == 1 and against is None:
+        return [_single_run(folders[0], details)]
+    runs = read_runs(folders, details, finished=len(folders) > 1)
     check_same_data(runs)
-    standalone = [
-        run
-        for run in ([read_result(Path(against))] if against is not None else runs)
-        if run.is_alone
-    ]
-    if against is not None and not standalone:
-        raise RunError(
-            f"{against} is not a run of {ALONE}; gains are counted against what clients reach alone"
-        )
+    standalone = [run for run in runs if run.is_standalone]
+    if against is not None:
+        standalone = [_read_baseline(Path(against), details, runs[0].main_metric)]
     names = labels([run.config for run in runs])
-    entries = [
-        Entry(label, run, _alone_of(run, standalone, against is not None))
-        for label, run in zip(names, runs, strict=True)
-    ]
+    entries = []
+    for label, run in zip(names, runs, strict=True):
+        baseline = _choose_baseline(run, standalone, against is not None, details)
+        entries.append(Entry(label, run.against(baseline)))
     check_distinct(entries)
     return aligned(entries)
 
 
-def open_comparison(folder: Path) -> tuple[list[Entry], dict[str, Any]]:
-    """The entries of a comparison on disk, and all that was saved of it."""
-    check_regular(folder / RESULT)
-    try:
-        saved = json.loads((folder / RESULT).read_text())
-        number = saved["format"]
-        if type(number) is not int:
-            raise ValueError(number)
-        rows = [] if number > FORMAT else [_saved(row) for row in saved["entries"]]
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RecursionError,
-    ):  # whatever a damaged file makes of it
-        raise damaged(folder) from None
-    if number > FORMAT:
-        raise RunError(
-            f"{folder} was written by a newer version (format {quoted(number, 20)}, this one reads up to {FORMAT}); upgrade equipoise to open it"
-        )
-    if not rows:
-        raise RunError(
-            f"{folder} holds no finished run: every run of the comparison failed; {RESULT} says why"
-        )
-    known = {
-        name: read_result(folder / name)
-        for _, run, alone, _ in rows
-        for name in (run, alone)
-        if name
-    }
-    check_same_data(list(known.values()))
-    return aligned(
-        [
-            Entry(method, known[run], known.get(alone), setting)
-            for method, run, alone, setting in rows
-        ]
-    ), saved
-
-
-def damaged(folder: Path) -> RunError:
-    return RunError(
-        f"{folder / RESULT} cannot be read: it is damaged; run the comparison again, what is finished stays"
-    )
-
-
-def _saved(row: Any) -> tuple[str, str, str, tuple[tuple[str, Any], ...]]:
-    """Method, run, run of training alone (or nothing) and grid point of a saved entry."""
-    return (
-        str(row["method"]),
-        str(row["run"]),
-        str(row["alone"] or ""),
-        tuple(row["setting"].items()),
-    )
-
-
-def aligned(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries with the metrics that all runs have and, within one partition and seed, the clients that all its runs have a value for.
-
-    Averages over different clients could not be compared: F1, say, may exist for a client under one method and not under another.
-    """
-    runs = {
-        run.folder: run for entry in entries for run in (entry.run, entry.alone) if run is not None
-    }
-    first = next(iter(runs.values()))
-    for run in runs.values():
-        if first.metric not in run.by_metric:
-            raise RunError(
-                f"{run.folder} did not measure {first.metric}, which {first.folder} is judged by; it has {', '.join(run.by_metric)}: run it anew with evaluation.main={first.metric}"
-            )
-    shared = [
-        metric
-        for metric in first.by_metric
-        if all(metric in run.by_metric for run in runs.values())
-    ]
-    same: dict[Path, RunResult] = {}
-    for condition in {run.condition for run in runs.values()}:
-        here = [run for run in runs.values() if run.condition == condition]
-        values: dict[str, list[dict[str, float]]] = {
-            metric: [run.by_metric[metric] for run in here] for metric in shared
-        }
-        common = {
-            metric: [client for client in found[0] if all(client in other for other in found)]
-            for metric, found in values.items()
-        }
-        measured = {
-            metric: [
-                c for run in here for c in (*run.undefined.get(metric, ()), *run.by_metric[metric])
-            ]
-            for metric in shared
-        }
-        known = {metric: set(clients) for metric, clients in common.items()}
-        missing = {
-            metric: [c for c in dict.fromkeys(measured[metric]) if c not in known[metric]]
-            for metric in shared
-        }
-        for run in here:
-            kept = {
-                metric: {client: run.by_metric[metric][client] for client in clients}
-                for metric, clients in common.items()
-            }
-            same[run.folder] = replace(run, metric=first.metric, by_metric=kept, undefined=missing)
-    return [
-        replace(entry, run=same[entry.run.folder], alone=entry.alone and same[entry.alone.folder])
-        for entry in entries
-    ]
-
-
-def read_result(folder: Path, whole: bool = True) -> RunResult:
-    """What a table needs of a run; `whole` refuses one that is not finished, and one without any measurement always is."""
+def _single_run(folder: Path, details: bool) -> Entry:
     run = open_run(folder)
     try:
-        if run.status != "finished" and (whole or not run.models()):
-            at = f"round {run.last_round} of {run.config['rounds']}"
-            raise RunError(
-                f"{folder} is still going ({at}); wait for it to end"
-                if run.status == "running"
-                else f"{folder} was stopped after {at}; complete it with `equipoise resume {folder}`"
-            )
-        main = run.main_metric
-        finals = {metric: run.final(metric) for metric in dict.fromkeys((main, *metrics_of(run)))}
-        by_metric = {metric: for_each(run, values) for metric, values in finals.items()}
-        missing = {
-            metric: undefined(run, metric, run.main_model, values)
-            for metric, values in finals.items()
-        }
-        clinical = derived(run)
-        sent = {
-            metric: for_each(run, {client: one.value for client, one in values.items()})
-            for metric, values in clinical.items()
-        }
-        by_metric |= sent
-        missing |= {
-            metric: [c for c in for_each(run, run.counts()) if c not in values]
-            for metric, values in sent.items()
-        }
-        counted = {
-            metric: max((one.resolution for one in values.values()), default=0.0)
-            for metric, values in clinical.items()
-        }
-        if not by_metric[main]:
-            on_its_own = (
-                run.main_split == "shared" or run.main_split in run.config["evaluation"]["splits"]
-            )
-            raise RunError(
-                f"{folder} has no result: {one_class(main, missing[main], 0)}"
-                if on_its_own and missing[main]
-                else f"{folder} has no {main} on {run.main_split} data; measure it: evaluation.splits must name {run.main_split}"
-            )
-        return RunResult(
-            folder, run.config, run.store.meta("data"), run.task, run.store.meta("fingerprint"), main, by_metric,
-            cost_of(run) | distances_of(run), {metric: mean_curve(run, metric) for metric in metrics_of(run)}, for_each(run, run.majority()),
-            counted, missing, is_old(run), run.test_sizes,
-        )  # fmt: skip
+        return entry_of(run, details)
     finally:
         run.store.close()
 
 
-def open_run(folder: Path) -> Run:
-    """A run, or a sentence that says what is there instead."""
-    if not folder.exists():
-        beside = [path.name for path in folder.parent.iterdir()] if folder.parent.is_dir() else []
-        near = closest(folder.name, beside, 0.6)
-        hint = (
-            f"did you mean {folder.parent / near}?"
-            if near
-            else "`equipoise run` names the folder of a run at its end"
+def entry_of(run: Run, details: bool = False) -> Entry:
+    """Read an open run and the baseline next to it as the only entry of a table.
+
+    Args:
+        run: An open run, which may be in progress.
+        details: Read what only reports show, too.
+
+    Raises:
+        RunError: Nothing is measured yet, or there is no value on test data.
+    """
+    with run.one_moment():
+        _check_status(run, finished=False)
+        result = read_result(run, details=details)
+    _check_measured(result)
+    baseline = _baseline_next_to(run, result.main_metric, details)
+    (label,) = labels([result.config])
+    (entry,) = aligned([Entry(label, result.against(baseline))])
+    return entry
+
+
+def _baseline_next_to(run: Run, metric: str, details: bool) -> RunResult | None:
+    """Read the baseline in the folder of a run; None if there is none that measured the metric."""
+    candidate = find_baseline(run)
+    if candidate is None:
+        return None
+    try:
+        baseline = read_result(candidate, details=details, main_metric=metric)
+    finally:
+        candidate.store.close()
+    return baseline if baseline.main.values else None
+
+
+def _read_baseline(folder: Path, details: bool, metric: str) -> RunResult:
+    baseline = read_folder(folder, details, main_metric=metric)
+    if not baseline.is_standalone:
+        raise RunError(
+            f"{folder} is not a run of {ALONE}; gains are counted against what clients reach alone"
         )
-        raise RunError(f"no folder {folder}; {hint}")
+    return baseline
+
+
+def open_comparison(folder: Path, details: bool = False) -> tuple[list[Entry], dict[str, Any]]:
+    """Read a comparison on disk.
+
+    Returns:
+        Its entries, and the content of its file.
+
+    Raises:
+        RunError: The file is damaged or of a newer version, or no run of it finished.
+    """
+    saved = _load(folder)
+    try:
+        rows = [_SavedEntry.of(row) for row in saved["entries"]]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise damaged(folder) from None
+    if not rows:
+        raise RunError(
+            f"{folder} holds no finished run: every run of the comparison failed; {RESULT} says why"
+        )
+    names = dict.fromkeys(name for row in rows for name in (row.run, row.alone) if name)
+    results = read_runs([folder / name for name in names], details)
+    runs = dict(zip(names, results, strict=True))
+    check_same_data(results)
+    entries = []
+    for row in rows:
+        run = runs[row.run].against(runs.get(row.alone))
+        entries.append(Entry(row.method, run, row.setting))
+    return aligned(entries), saved
+
+
+def _load(folder: Path) -> dict[str, Any]:
+    check_regular(folder / RESULT)
+    try:
+        saved: dict[str, Any] = json.loads((folder / RESULT).read_text())
+        number = saved["format"]
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        raise damaged(folder) from None
+    if type(number) is not int:
+        raise damaged(folder)
+    if number > FORMAT:
+        raise RunError(
+            f"{folder} was written by a newer version (format {quoted(number, 20)}, this one reads "
+            f"up to {FORMAT}); upgrade equipoise to open it"
+        )
+    return saved
+
+
+@dataclass(frozen=True)
+class _SavedEntry:
+    """An entry as a comparison saves it."""
+
+    method: str
+    run: str
+    alone: str  # empty without a baseline
+    setting: Setting
+
+    @classmethod
+    def of(cls, row: Any) -> _SavedEntry:
+        setting = tuple(row["setting"].items())
+        return cls(str(row["method"]), str(row["run"]), str(row["alone"] or ""), setting)
+
+
+def damaged(folder: Path) -> RunError:
+    """Return the error about a comparison whose file cannot be read."""
+    return RunError(
+        f"{folder / RESULT} cannot be read: it is damaged; run the comparison again, what is "
+        "finished stays"
+    )
+
+
+def aligned(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries with the metrics and clients that all of them have.
+
+    Averages over different clients could not be compared: F1, say, may exist for a client under
+    one method and not under another. Clients are matched within one partition and seed, since
+    others have other clients.
+
+    Raises:
+        RunError: A run did not measure the metric of the first one.
+    """
+    runs = _with_baselines(entry.run for entry in entries)
+    first = next(iter(runs.values()))
+    metrics = _common_metrics(first, list(runs.values()))
+    restricted: dict[Path, RunResult] = {}
+    for condition in {run.condition for run in runs.values()}:
+        group = [run for run in runs.values() if run.condition == condition]
+        by_metric = {name: _common_clients(name, group) for name in metrics}
+        for run in group:
+            own = {name: by_metric[name][run.folder] for name in metrics}
+            restricted[run.folder] = run.with_metrics(own, first.main_metric)
+    result = []
+    for entry in entries:
+        run = restricted[entry.run.folder]
+        if entry.run.baseline is not None:
+            run = run.against(restricted[entry.run.baseline.folder])
+        result.append(replace(entry, run=run))
+    return result
+
+
+def _with_baselines(results: Iterable[RunResult]) -> dict[Path, RunResult]:
+    """Return folder -> result, of runs and their baselines."""
+    found = {}
+    for result in results:
+        found[result.folder] = result
+        if result.baseline is not None:
+            found.setdefault(result.baseline.folder, result.baseline)
+    return found
+
+
+def _common_metrics(first: RunResult, runs: Sequence[RunResult]) -> list[str]:
+    for run in runs:
+        if first.main_metric not in run.metrics:
+            raise RunError(
+                f"{run.folder} did not measure {first.main_metric}, the main metric of "
+                f"{first.folder}; it has {', '.join(run.metrics)}: run it anew with "
+                f"evaluation.main={first.main_metric}"
+            )
+    return [name for name in first.metrics if all(name in run.metrics for run in runs)]
+
+
+def _common_clients(metric: str, runs: Sequence[RunResult]) -> dict[Path, MetricResult]:
+    """Return folder -> result of a metric for the clients that have a value in all runs."""
+    scores = [run.metrics[metric] for run in runs]
+    common = [client for client in scores[0].values if all(client in one.values for one in scores)]
+    known = set(common)
+    measured = dict.fromkeys(client for one in scores for client in (*one.undefined, *one.values))
+    undefined = [client for client in measured if client not in known]
+    return {run.folder: one.only(common, undefined) for run, one in zip(runs, scores, strict=True)}
+
+
+def read_runs(
+    folders: Sequence[Path], details: bool = False, finished: bool = True
+) -> list[RunResult]:
+    """Read the results of runs, all about the main metric of the first one."""
+    results: list[RunResult] = []
+    for folder in folders:
+        metric = results[0].main_metric if results else None
+        results.append(read_folder(folder, details, finished, metric))
+    return results
+
+
+def read_folder(
+    folder: Path,
+    details: bool = False,
+    finished: bool = True,
+    main_metric: str | None = None,
+) -> RunResult:
+    """Read the result of a run for a table.
+
+    Args:
+        folder: The folder of the run.
+        details: Read what only reports show, too.
+        finished: Refuse a run that is not finished.
+        main_metric: The metric of the table; by default that of the run.
+
+    Raises:
+        RunError: There is no run, it is not finished, or it has no value on test data.
+    """
+    run = open_run(folder)
+    try:
+        _check_status(run, finished)
+        result = read_result(run, details=details, main_metric=main_metric)
+    finally:
+        run.store.close()
+    _check_measured(result)
+    return result
+
+
+def _check_status(run: Run, finished: bool) -> None:
+    status = run.status
+    if status == "finished" or (not finished and run.models()):
+        return
+    progress = f"round {run.last_round} of {run.config['rounds']}"
+    if status == "running":
+        raise RunError(f"{run.folder} is still in progress ({progress}); wait for it to end")
+    raise RunError(
+        f"{run.folder} was stopped after {progress}; complete it with "
+        f"`equipoise resume {run.folder}`"
+    )
+
+
+def _check_measured(result: RunResult) -> None:
+    """Refuse a run without a value on test data.
+
+    A run that measured other metrics only is refused later, with the names of those it has.
+    """
+    scores = result.main
+    if scores.values or (result.metrics and result.main_metric not in result.metrics):
+        return
+    if scores.undefined:
+        raise RunError(f"{result.folder} has no result: {one_class(scores)}")
+    split = result.main_split
+    raise RunError(
+        f"{result.folder} has no {result.main_metric} on {split} data; measure it: "
+        f"evaluation.splits must name {split}"
+    )
+
+
+def open_run(folder: Path) -> Run:
+    """Open a run.
+
+    Raises:
+        RunError: There is no run in the folder; the message says what is there instead.
+    """
+    if not folder.exists():
+        raise RunError(f"no folder {folder}; {_similar_folder(folder)}")
     if folder.is_dir() and not (folder / DATABASE).exists():
         inside = [path.name for path in runs_in(folder)]
         if inside:
-            shown = ", ".join(inside[:5])
             raise RunError(
-                f"{folder} is not a run but holds {len(inside)}: {shown}; name those you want, such as {folder / inside[0]}"
+                f"{folder} is not a run but holds {len(inside)}: {', '.join(inside[:5])}; name "
+                f"those you want, such as {folder / inside[0]}"
             )
         if not any(folder.iterdir()):
             raise RunError(
-                f"{folder} is empty: there is no run in it; start one with `equipoise run --out {folder}`"
+                f"{folder} is empty: there is no run in it; start one with "
+                f"`equipoise run --out {folder}`"
             )
     return Run(folder)
 
 
+def _similar_folder(folder: Path) -> str:
+    names = []
+    if folder.parent.is_dir():
+        names = [path.name for path in folder.parent.iterdir()]
+    near = closest(folder.name, names, 0.6)
+    if near:
+        return f"did you mean {folder.parent / near}?"
+    return "`equipoise run` names the folder of a run at its end"
+
+
 def check_same_data(runs: Sequence[RunResult]) -> None:
-    """Refuse runs whose numbers do not belong in one table."""
-    first, known = runs[0], {first.condition: first for first in reversed(runs)}
+    """Refuse runs whose numbers do not belong in one table.
+
+    Raises:
+        RunError: Data, task or fingerprints differ.
+    """
+    first = runs[0]
+    by_condition: dict[tuple[str, int], RunResult] = {}
     for run in runs:
-        ours, theirs = flat({"data": first.config["data"]}), flat({"data": run.config["data"]})
-        differing = [
-            key for key in ours if key != "data.partition" and ours[key] != theirs.get(key)
-        ]
-        if differing or (run.data, run.task) != (first.data, first.task):
-            key = differing[0] if differing else ""
-            what = (
-                f"{key} is {ours[key]!r} in one and {theirs.get(key)!r} in the other"
-                if differing
-                else "their data sets differ"
-            )
+        difference = _difference(first, run)
+        if difference:
             raise RunError(
-                f"{first.folder} and {run.folder} cannot be compared: {what}; compare runs of the same data"
+                f"{first.folder} and {run.folder} cannot be compared: {difference}; compare runs "
+                "of the same data"
             )
-        twin = known[run.condition]
+        twin = by_condition.setdefault(run.condition, run)
         _check_age(twin, run)
         if twin.fingerprint != run.fingerprint:
             raise RunError(
-                f"{twin.folder} and {run.folder} cannot be compared: same settings, other data; the data changed in between, so run the older one anew"
+                f"{twin.folder} and {run.folder} cannot be compared: same settings, other data; "
+                "the data changed in between, so run the older one anew"
             )
 
 
-def _check_age(one: RunResult, other: RunResult) -> None:
-    if one.old != other.old:
-        raise unmatched((one if one.old else other).folder)
+def _difference(first: RunResult, second: RunResult) -> str:
+    """Return how the data of two runs differ; empty if they do not."""
+    settings = flat({"data": first.config["data"]})
+    others = flat({"data": second.config["data"]})
+    for key, value in settings.items():
+        if key != "data.partition" and value != others.get(key):
+            return f"{key} is {value!r} in one and {others.get(key)!r} in the other"
+    if (first.data, first.task) != (second.data, second.task):
+        return "their data sets differ"
+    return ""
+
+
+def _check_age(first: RunResult, second: RunResult) -> None:
+    if first.old_fingerprint != second.old_fingerprint:
+        raise unmatched((first if first.old_fingerprint else second).folder)
 
 
 def check_distinct(entries: Sequence[Entry]) -> None:
+    """Refuse two runs of the same experiment.
+
+    Raises:
+        RunError: Two entries have the same label, partition and seed.
+    """
     seen: dict[tuple[str, tuple[str, int]], Entry] = {}
     for entry in entries:
         twin = seen.setdefault((entry.label, entry.run.condition), entry)
         if twin is not entry:
             raise RunError(
-                f"{twin.run.folder} and {entry.run.folder} are the same experiment; name one of them"
+                f"{twin.run.folder} and {entry.run.folder} are the same experiment; name one of "
+                "them"
             )
 
 
-def _alone_of(run: RunResult, standalone: Sequence[RunResult], insist: bool) -> RunResult | None:
-    """The run of training alone with the same data and schedule."""
-    for other in standalone:
-        if is_baseline_for(other.config, other.fingerprint, run.config, run.fingerprint):
-            return other if run.metric in other.by_metric or insist else None
-    if insist:
+def _choose_baseline(
+    run: RunResult, standalone: Sequence[RunResult], required: bool, details: bool
+) -> RunResult | None:
+    """Return the run of training alone with the same data and schedule; None if there is none.
+
+    Args:
+        run: The run that needs a baseline.
+        standalone: Runs of training alone to choose from.
+        required: Refuse to do without one.
+        details: Read what only reports show, too, of a run that is not among them.
+    """
+    for candidate in standalone:
+        matches = is_baseline_for(
+            candidate.config, candidate.fingerprint, run.config, run.fingerprint
+        )
+        if matches:
+            measured = run.main_metric in candidate.metrics
+            return candidate if measured or required else None
+    if required:
         _check_age(run, standalone[0])
         raise RunError(
-            f"{run.folder} cannot be judged against {standalone[0].folder}: their data, seed, rounds, training or model differ; "
-            f"run {ALONE} with the settings of the run"
+            f"{run.folder} cannot be compared with {standalone[0].folder}: their data, seed, "
+            f"rounds, training or model differ; run {ALONE} with the settings of the run"
         )
-    beside = reference_of(Run(run.folder))
-    found = None if beside is None else read_result(beside.folder)
-    return found if found is not None and run.metric in found.by_metric else None
+    opened = Run(run.folder)
+    try:
+        return _baseline_next_to(opened, run.main_metric, details)
+    finally:
+        opened.store.close()

@@ -56,7 +56,7 @@ def execute(
         progress.on_end(cell, failure)
 
     _side_by_side(
-        [cell for cell in missing if cell.experiment.portable is None],
+        [cell for cell in missing if cell.experiment.why_not_portable is None],
         folder,
         jobs,
         progress,
@@ -65,7 +65,7 @@ def execute(
     )
     for cell in missing:
         # its data, model or method live in this process only
-        if cell.experiment.portable is not None:
+        if cell.experiment.why_not_portable is not None:
             ended(cell, _here(cell, folder, progress))
     return failures
 

@@ -1,4 +1,7 @@
-"""A comparison as text: Markdown, LaTeX, CSV and the cells of a terminal table. Best is bold, second best underlined."""
+"""A comparison as text: Markdown, LaTeX, CSV, JSON and the cells of a terminal table.
+
+The best value is bold, the second best underlined.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from equipoise.comparison.entries import RESULT
+from equipoise.comparison.entries import RESULT, Entry
 from equipoise.comparison.measures import COST, Measure
 from equipoise.comparison.table import Comparison
 from equipoise.metrics.comparison import FEWEST_SEEDS, TOO_FEW
 from equipoise.metrics.gains import SIGNIFICANT, Gain
 from equipoise.metrics.registry import find, measured, why_main
-from equipoise.runs.convergence import in_words
-from equipoise.runs.summary import no_test, one_class
+from equipoise.runs import RunResult
+from equipoise.runs.notes import no_test, one_class
 from equipoise.storage.files import save_output
 from equipoise.validation import text as words
 from equipoise.validation.names import nearest
@@ -23,29 +26,42 @@ from equipoise.validation.names import nearest
 NOTHING = "–"
 RISING = "‡"
 CLEAR = "*"
+DIFFERENT = "†"
 Mark = Callable[[str, int | None], str]
+Grid = tuple[list[str], list[list[str]]]  # header and rows
 
 
 def figure(value: float | None, measure: Measure, signed: bool = False) -> str:
-    """One number as it is printed.
+    """Return a number as it is printed.
 
-    >>> figure(0.8534, Measure("average", scale=100.0)), figure(0.8534, Measure("average", digits=4)), figure(float("nan"), Measure("CF"))
-    ('85.3', '0.8534', '–')
+    >>> figure(0.8534, Measure("average", scale=100.0))
+    '85.3'
+    >>> figure(0.8534, Measure("average", digits=4))
+    '0.8534'
+    >>> figure(float("nan"), Measure("CF"))
+    '–'
     """
     if value is None or math.isnan(value):
         return NOTHING
-    return f"{measure.scale * value:{'+' if signed and value else ''}.{measure.digits}f}"
+    sign = "+" if signed and value else ""
+    return f"{measure.scale * value:{sign}.{measure.digits}f}"
 
 
 def cell(comparison: Comparison, partition: str, method: str, name: str) -> str:
-    """Mean ± half of the interval over seeds; † where it differs from the baseline after Holm's correction."""
-    row, measure = comparison.row(partition, method, name), comparison.measures[name]
+    """Return a cell of the table: the mean ± half of the interval over seeds.
+
+    A † marks a difference from the baseline that is significant after Holm's correction.
+    """
+    row = comparison.row(partition, method, name)
+    measure = comparison.measures[name]
     if row is None:
         return NOTHING
     text = figure(row["value"], measure, measure.signed)
     if row["low"] is not None and text != NOTHING:
         text += f" ± {figure((row['high'] - row['low']) / 2, measure)}"
-    return text + ("†" if row["p"] is not None and row["p"] < SIGNIFICANT else "")
+    if row["p"] is not None and row["p"] < SIGNIFICANT:
+        text += DIFFERENT
+    return text
 
 
 def grid_of(
@@ -54,39 +70,51 @@ def grid_of(
     mark: Mark,
     with_cost: bool = True,
     columns: Sequence[str] = (),
-) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of one partition's table, every cell marked by its position.
+) -> Grid:
+    """Return header and rows of the table of one partition.
 
-    `columns` names the measures to show, in that order; without any they are the table's own.
+    Args:
+        comparison: The comparison.
+        partition: The partition.
+        mark: Marks a cell by its position, 1 for the best and 2 for the second best.
+        with_cost: Show megabytes and seconds.
+        columns: The measures to show, in this order; by default those of the table.
+
+    Raises:
+        ValueError: A column is no measure of the comparison.
     """
-    shown = {
-        name: measure
-        for name, measure in comparison.columns.items()
-        if with_cost or name not in COST
-    }
+    shown = {}
+    for name, measure in comparison.columns.items():
+        if with_cost or name not in COST:
+            shown[name] = measure
     if columns:
         shown = {name: comparison.measures[name] for name in checked_columns(comparison, columns)}
-    rising = comparison.rising(partition)
     header = ["method", "rank", *(measure.title for measure in shown.values())]
+    rising = comparison.not_converged(partition)
     rows = []
     for method in comparison.methods:
-        first = comparison.row(partition, method, comparison.measure)
-        if first is None:
+        ranked = comparison.row(partition, method, comparison.measure)
+        if ranked is None:
             continue
-        cells = []
+        rank = ranked["rank"]
+        cells = [
+            f"{method} {RISING}" if method in rising else method,
+            NOTHING if rank is None or math.isnan(rank) else f"{rank:.1f}",
+        ]
         for name in shown:
             row = comparison.row(partition, method, name)
-            cells.append(
-                mark(cell(comparison, partition, method, name), row["position"] if row else None)
-            )
-        rank = first["rank"]
-        named = f"{method} {RISING}" if method in rising else method
-        rows.append([named, NOTHING if rank is None or math.isnan(rank) else f"{rank:.1f}", *cells])
+            position = row["position"] if row else None
+            cells.append(mark(cell(comparison, partition, method, name), position))
+        rows.append(cells)
     return header, rows
 
 
 def checked_columns(comparison: Comparison, columns: Sequence[str]) -> list[str]:
-    """Return the names of measures without repetition; refuse one that the comparison does not have."""
+    """Return the names of measures without repetition.
+
+    Raises:
+        ValueError: A name is no measure of the comparison.
+    """
     for name in columns:
         if name not in comparison.measures:
             raise nearest("column", name, list(comparison.measures))
@@ -94,171 +122,181 @@ def checked_columns(comparison: Comparison, columns: Sequence[str]) -> list[str]
 
 
 def explanation(comparison: Comparison) -> list[str]:
-    """What a reader has to know to read the table."""
-    count, metric = len(comparison.seeds), comparison.metric
-    lines = [f"{metric.title} on test data, {'lower' if metric.lower_is_better else 'higher'} is better; change: against training alone, in "
-             f"{'points' if metric.unit == '%' else 'the same unit'}; rank: by {comparison.measures[comparison.measure].title}; "
-             "CF: collaborative fairness in [-100, 100]; seconds: without measuring"]  # fmt: skip
+    """Return the lines below a table: units, tests, and runs that need a remark."""
+    lines = [_units(comparison)]
     if len(comparison.metrics) > 1:
-        lines.append(
-            f"also measured, in table.csv and comparison.json: {', '.join(comparison.metrics[1:])}"
-        )
+        others = ", ".join(comparison.metrics[1:])
+        lines.append(f"also measured, in table.csv and comparison.json: {others}")
     if comparison.entries and comparison.entries[0].run.data.startswith("synthetic"):
         lines.append(f"the data, {comparison.entries[0].run.data}, are synthetic")
-    if count == 1:
-        lines.append("one seed: no interval")
-    else:
-        lines.append(f"mean ± half of the {comparison.level:.0%} interval over {count} seeds")
+    lines += _about_seeds(comparison)
+    if "majority" in comparison.columns:
+        lines.append(
+            "majority class: the accuracy of always predicting the most frequent class of a "
+            "client's test data"
+        )
+    for partition in comparison.partitions:
+        for method, sentence in comparison.not_converged(partition).items():
+            lines.append(f"{RISING} {method} on {partition}: {sentence}")
+    lines += _about_metrics(comparison)
+    lines += _about_settings(comparison)
+    lines += _about_gaps(comparison)
+    for failure in comparison.failures:
+        lines.append(
+            f"failed: {failure.method}, partition {failure.partition}, seed {failure.seed}: "
+            f"{failure.reason}"
+        )
+    return lines
+
+
+def _units(comparison: Comparison) -> str:
+    metric = comparison.metric
+    direction = "lower" if metric.lower_is_better else "higher"
+    unit = "points" if metric.unit == "%" else "the same unit"
+    ranked_by = comparison.measures[comparison.measure].title
+    return (
+        f"{metric.title} on test data, {direction} is better; change: improvement over training "
+        f"alone, in {unit}; rank: by {ranked_by}; CF: collaborative fairness in [-100, 100]; "
+        "seconds: training time (evaluation excluded)"
+    )
+
+
+def _about_seeds(comparison: Comparison) -> list[str]:
+    count = len(comparison.seeds)
+    lines = ["one seed: no interval"]
+    if count != 1:
+        lines = [f"mean ± half of the {comparison.level:.0%} interval over {count} seeds"]
     if comparison.entries and comparison.baseline not in comparison.methods:
         lines.append(f"no p-values: no run of the baseline {comparison.baseline} finished")
     elif count < FEWEST_SEEDS:
         lines.append(
-            f"no p-values against {comparison.baseline}: {TOO_FEW} ({count}; {FEWEST_SEEDS} are needed)"
+            f"no p-values against {comparison.baseline}: {TOO_FEW} ({count}; {FEWEST_SEEDS} are "
+            "needed)"
         )
     else:
         lines.append(
-            f"†: differs from {comparison.baseline}, p < {SIGNIFICANT} (paired t test over seeds, Holm's correction)"
+            f"{DIFFERENT}: differs from {comparison.baseline}, p < {SIGNIFICANT} (paired t test "
+            "over seeds, Holm's correction)"
         )
-    if "majority" in comparison.columns:
-        lines.append(
-            "majority class: the accuracy of always naming the most frequent class of a client's test data"
-        )
-    for partition in comparison.partitions:
-        for method, rise in comparison.rising(partition).items():
-            rounds = next(
-                entry.run.curves[metric.name].rounds
-                for entry in comparison.entries
-                if entry.label == method
-            )
-            lines.append(f"{RISING} {method} on {partition}: {in_words(rise, rounds[-1], metric)}")
-    lines += _about_metrics(comparison)
+    return lines
+
+
+def _about_settings(comparison: Comparison) -> list[str]:
+    lines = []
     for (method, partition), setting in comparison.settings().items():
         chosen = ", ".join(
             f"{key.removeprefix('method.')}={value}" for key, value in setting.items()
         )
         lines.append(f"{method} on {partition}: {chosen}, chosen on validation data")
-    reasons = {
-        row["note"]: row["method"]
-        for row in comparison.own_rows
-        if row["note"] and row["measure"] in comparison.columns and math.isnan(row["value"])
-    }
-    lines += [f"{method}: {reason}" for reason, method in reasons.items()]
-    lines += [
-        f"failed: {failure.method}, partition {failure.partition}, seed {failure.seed}: {failure.reason}"
-        for failure in comparison.failures
-    ]
     return lines
 
 
-def _coarse_runs(comparison: Comparison) -> list[str]:
-    """Return a sentence if runs of older versions are among these: their clinical measures are not exact."""
-    runs = {
-        run.folder: run.counted
-        for entry in comparison.entries
-        for run in (entry.run, entry.alone)
-        if run is not None and any(run.counted.values())
-    }
-    if not runs:
-        return []
-    furthest = {
-        name: max(counted.get(name, 0.0) for counted in runs.values())
-        for name in next(iter(runs.values()))
-    }
-    off = ", ".join(f"{name} ± {100 * by:.1f}" for name, by in furthest.items() if by)
-    which = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
-    return [f"not exact: an older version counted scores of {which} in whole per cent; {off}"]
+def _about_gaps(comparison: Comparison) -> list[str]:
+    """Return why numbers of the table do not exist, each reason once."""
+    methods = {}
+    for row in comparison.own_rows:
+        missing = row["measure"] in comparison.columns and math.isnan(row["value"])
+        if missing and row["note"]:
+            methods[row["note"]] = row["method"]
+    return [f"{method}: {reason}" for reason, method in methods.items()]
 
 
 def _about_metrics(comparison: Comparison) -> list[str]:
-    """Why the table is about this metric, and which clients have no value of one of them."""
+    """Return why the table is about this metric, and which clients have no value of some metric."""
     if not comparison.entries:
         return []
     first = comparison.entries[0].run
-    asked = first.config.get("evaluation", {})
-    lines = [
-        why_main(
-            measured(first.task, asked.get("metrics", ()), asked.get("main")), asked.get("main")
-        )
-    ]
-    if first.counted:
+    evaluation = first.config.get("evaluation", {})
+    main = evaluation.get("main")
+    lines = [why_main(measured(first.task, evaluation.get("metrics", ()), main), main)]
+    once = [name for name, scores in first.metrics.items() if scores.once]
+    if once:
         lines.append(
-            f"measured at the end, at clients with at least 30 test samples: {', '.join(first.counted)}"
+            f"measured at the end, at clients with at least 30 test samples: {', '.join(once)}"
         )
-    lines += _coarse_runs(comparison)
-    for metric in comparison.metrics:
-        by_condition = {
-            entry.run.condition: (
-                entry.run.undefined.get(metric, []),
-                len(entry.run.by_metric[metric]),
-            )
-            for entry in comparison.entries
-        }
-        for (partition, seed), (missing, others) in by_condition.items():
-            if missing:
-                lines.append(f"{partition}, seed {seed}: {one_class(metric, missing, others)}")
-        if find(metric).needs == "two classes" and first.task.outputs > 2:
+    lines.append(_about_old_histograms(comparison))
+    for name in comparison.metrics:
+        lines += _undefined_clients(comparison, name)
+        if find(name).needs == "two classes" and first.task.outputs > 2:
             lines.append(
-                f"{metric}: the plain mean over the classes that occur in a client's test data, each against the rest"
+                f"{name}: the plain mean over the classes that occur in a client's test data, each "
+                "against the rest"
             )
     return [line for line in lines if line]
 
 
+def _undefined_clients(comparison: Comparison, metric: str) -> list[str]:
+    # All runs of one partition and seed have the same clients.
+    by_condition = {entry.run.condition: entry.run for entry in comparison.entries}
+    lines = []
+    for (partition, seed), run in by_condition.items():
+        sentence = one_class(run.metrics[metric])
+        if sentence:
+            lines.append(f"{partition}, seed {seed}: {sentence}")
+    return lines
+
+
+def _about_old_histograms(comparison: Comparison) -> str:
+    """Return a sentence if clinical measures of some runs are not exact."""
+    coarse: set[str] = set()  # folders of runs
+    furthest: dict[str, float] = {}
+    for run in _runs_and_baselines(comparison.entries):
+        for name, scores in run.metrics.items():
+            if scores.resolution:
+                coarse.add(str(run.folder))
+                furthest[name] = max(furthest.get(name, 0.0), scores.resolution)
+    if not coarse:
+        return ""
+    off = ", ".join(f"{name} ± {100 * by:.1f}" for name, by in furthest.items())
+    runs = "1 run" if len(coarse) == 1 else f"{len(coarse)} runs"
+    return f"not exact: an older version counted scores of {runs} in whole per cent; {off}"
+
+
+def _runs_and_baselines(entries: Sequence[Entry]) -> list[RunResult]:
+    runs = []
+    for entry in entries:
+        runs.append(entry.run)
+        if entry.run.baseline is not None:
+            runs.append(entry.run.baseline)
+    return runs
+
+
 def markdown(comparison: Comparison, columns: Sequence[str] = ()) -> str:
     """Return tables for a README or an issue; `columns` as in `latex`."""
-
-    def mark(text: str, position: int | None) -> str:
-        return f"**{text}**" if position == 1 else f"<u>{text}</u>" if position == 2 else text
-
     parts = []
     for partition in comparison.partitions:
-        header, rows = grid_of(comparison, partition, mark, columns=columns)
-        lines = [
-            header,
-            ["---", *["---:"] * (len(header) - 1)],
-            *([words.markdown(row[0]), *row[1:]] for row in rows),
-        ]
-        parts.append(
-            f"### {words.markdown(partition)}\n\n"
-            + "\n".join("| " + " | ".join(line) + " |" for line in lines)
-        )
-    notes = "\n".join(
-        f"- {line}"
-        for line in ["**best**, <u>second best</u>", *map(words.markdown, explanation(comparison))]
-    )
-    return "\n\n".join([*parts, notes]) + "\n"
+        header, rows = grid_of(comparison, partition, _mark_markdown, columns=columns)
+        lines = [header, ["---", *["---:"] * (len(header) - 1)]]
+        lines += [[words.markdown(row[0]), *row[1:]] for row in rows]
+        table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        parts.append(f"### {words.markdown(partition)}\n\n{table}")
+    notes = ["**best**, <u>second best</u>", *map(words.markdown, explanation(comparison))]
+    parts.append("\n".join(f"- {line}" for line in notes))
+    return "\n\n".join(parts) + "\n"
+
+
+def _mark_markdown(text: str, position: int | None) -> str:
+    if position == 1:
+        return f"**{text}**"
+    if position == 2:
+        return f"<u>{text}</u>"
+    return text
 
 
 def latex(comparison: Comparison, columns: Sequence[str] = ()) -> str:
     """Return tables for a paper; they need the LaTeX packages amsmath and booktabs.
 
     Args:
-        comparison: What to show.
+        comparison: The comparison.
         columns: Names of measures such as "average" and "worst", in the order of the columns;
             without any, those that the terminal shows.
 
     Raises:
         ValueError: A column is no measure of the comparison.
     """
-
-    def mark(text: str, position: int | None) -> str:
-        number = (
-            words.latex(text)
-            .replace("±", r"\pm")
-            .replace("†", r"^{\dagger}")
-            .replace("–", r"\text{--}")
-        )
-        bare = f"${number}$"
-        return (
-            rf"\textbf{{\boldmath {bare}}}"
-            if position == 1
-            else rf"\underline{{{bare}}}"
-            if position == 2
-            else bare
-        )
-
     parts = [r"% \usepackage{amsmath,booktabs}; bold: best, underlined: second best"]
     for partition in comparison.partitions:
-        header, rows = grid_of(comparison, partition, mark, columns=columns)
+        header, rows = grid_of(comparison, partition, _mark_latex, columns=columns)
         body = [" & ".join(map(words.latex, header)) + r" \\", r"\midrule"]
         body += [" & ".join([words.latex(row[0]), *row[1:]]) + r" \\" for row in rows]
         parts += [
@@ -273,85 +311,108 @@ def latex(comparison: Comparison, columns: Sequence[str] = ()) -> str:
     return "\n".join(parts) + "\n"
 
 
+def _mark_latex(text: str, position: int | None) -> str:
+    number = words.latex(text)
+    for sign, command in (("±", r"\pm"), (DIFFERENT, r"^{\dagger}"), (NOTHING, r"\text{--}")):
+        number = number.replace(sign, command)
+    if position == 1:
+        return rf"\textbf{{\boldmath ${number}$}}"
+    if position == 2:
+        return rf"\underline{{${number}$}}"
+    return f"${number}$"
+
+
 def csv_text(comparison: Comparison) -> str:
-    """The long table, numbers in full precision; a number that does not exist is empty."""
+    """Return the long table in full precision; a number that does not exist is empty."""
     if not comparison.rows:
         return ""
     out = io.StringIO()
     writer = csv.DictWriter(out, list(comparison.rows[0]), lineterminator="\n")
     writer.writeheader()
     for row in comparison.rows:
-        writer.writerow(
-            {
-                key: "" if isinstance(value, float) and math.isnan(value) else value
-                for key, value in row.items()
-            }
-        )
+        written = {}
+        for key, value in row.items():
+            missing = isinstance(value, float) and math.isnan(value)
+            written[key] = "" if missing else value
+        writer.writerow(written)
     return out.getvalue()
 
 
 def json_text(comparison: Comparison) -> str:
+    """Return all of a comparison as JSON."""
     return json.dumps(comparison.as_plain(), indent=1, allow_nan=False) + "\n"
 
 
 def save(comparison: Comparison) -> None:
-    """Write the result into the comparison's folder: JSON, Markdown, LaTeX and CSV."""
+    """Write a comparison into its folder as JSON, Markdown, LaTeX and CSV."""
     assert comparison.folder is not None
-    written = {
+    texts = {
         RESULT: json_text(comparison),
         "table.md": markdown(comparison),
         "table.tex": latex(comparison),
         "table.csv": csv_text(comparison),
     }
-    for name, text in written.items():
+    for name, text in texts.items():
         save_output(comparison.folder / name, text)
 
 
-def clients_grid(
-    comparison: Comparison, partition: str, seed: int
-) -> tuple[list[str], list[list[str]]]:
-    """Who gained and who lost: per client what it reaches alone and the change with every method, most harmed first; the last row counts losers."""
-    found = {method: comparison.entry(method, partition, seed) for method in comparison.methods}
-    entries = {
-        method: entry for method, entry in found.items() if entry is not None and entry.reference
-    }
+def clients_grid(comparison: Comparison, partition: str, seed: int) -> Grid:
+    """Return header and rows of the table of gains by client.
+
+    A row has the value of training alone and the change with every method; the client that is
+    harmed most comes first. The last row counts the clients that lose. Without a baseline there is
+    no table.
+    """
+    entries = {}
+    for method in comparison.methods:
+        entry = comparison.entry(method, partition, seed)
+        if entry is not None and entry.reference:
+            entries[method] = entry
     if not entries:
         return [], []
     measure = comparison.measures["average"]
-    gains = {method: entry.gains() for method, entry in entries.items()}
-    # With a tuned learning rate every method may have a reference of its own; then no single column can show it.
     references = [entry.reference or {} for entry in entries.values()]
-    alone = references[0] if all(reference == references[0] for reference in references) else {}
-    clients = sorted(
-        references[0], key=lambda client: sorted(gain.get(client, 0.0) for gain in gains.values())
-    )
-    tested = {method: entry.tested_gains() for method, entry in entries.items()}
+    # With a tuned learning rate methods may have different baselines; then no column can show them.
+    same = all(reference == references[0] for reference in references)
+    alone: Mapping[str, float] = references[0] if same else {}
+
+    def changes_of(client: str) -> list[float]:
+        return sorted(entry.gains().get(client, 0.0) for entry in entries.values())
+
     rows = []
-    for client in clients:
-        changes = [
-            _change(gain.get(client), tested[method].get(client), measure)
-            for method, gain in gains.items()
-        ]
-        rows.append([client, figure(alone.get(client), measure), *changes])
-    losers = [_losers(gain, tested[method]) for method, gain in gains.items()]
-    return ["client", "alone", *entries], [*rows, ["clients that lose", "", *losers]]
+    for client in sorted(references[0], key=changes_of):
+        row = [client, figure(alone.get(client), measure)]
+        for entry in entries.values():
+            test = entry.run.main.gain_tests.get(client)
+            row.append(_change(entry.gains().get(client), test, measure))
+        rows.append(row)
+    losers = [_losers(entry) for entry in entries.values()]
+    rows.append(["clients that lose", "", *losers])
+    return ["client", "alone", *entries], rows
 
 
 def _change(gain: float | None, test: Gain | None, measure: Measure) -> str:
-    """A client's change, marked where it is beyond the luck of a finite test set."""
-    return figure(gain, measure, signed=True) + (CLEAR if test and test.clear else "")
+    """Return the change of a client, marked if it is significant."""
+    text = figure(gain, measure, signed=True)
+    return text + CLEAR if test is not None and test.clear else text
 
 
-def _losers(gains: Mapping[str, float], tested: Mapping[str, Gain]) -> str:
-    """How many lose, and of how many of them that is beyond luck."""
-    text = f"{sum(value < 0 for value in gains.values())} of {len(gains)}"
-    if not tested:
+def _losers(entry: Entry) -> str:
+    """Return how many clients lose, and how many of them significantly."""
+    gains = entry.gains()
+    tests = entry.run.main.gain_tests
+    text = f"{sum(gain < 0 for gain in gains.values())} of {len(gains)}"
+    if not tests:
         return text
-    return f"{text} ({sum(one.clear and one.value < 0 for one in tested.values())}{CLEAR})"
+    clear = sum(test.clear and test.value < 0 for test in tests.values())
+    return f"{text} ({clear}{CLEAR})"
 
 
 def about_changes(comparison: Comparison) -> str:
-    """Say what the mark behind a client's change means, or that the metric has no test."""
-    if any(entry.tested_gains() for entry in comparison.entries):
-        return f"{CLEAR}: beyond the luck of a finite test set, p < {SIGNIFICANT} (exact McNemar test for each client, for the least favourable pairs)"
+    """Return what the mark behind the change of a client means, or that the metric has no test."""
+    if any(entry.run.main.gain_tests for entry in comparison.entries):
+        return (
+            f"{CLEAR}: beyond the luck of a finite test set, p < {SIGNIFICANT} (exact McNemar test "
+            "for each client, for the least favourable pairs)"
+        )
     return no_test(comparison.metric.name)

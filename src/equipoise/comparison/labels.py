@@ -1,4 +1,4 @@
-"""Short names for runs that differ in something: the method, and whatever else is not the same."""
+"""Short names for runs: the method, and the settings in which runs differ."""
 
 from __future__ import annotations
 
@@ -9,46 +9,51 @@ from equipoise import methods
 from equipoise.composition import SLOTS
 from equipoise.experiment import flat
 
+# settings that never appear in a name
 NOT_A_NAME = ("seed", "data.partition", "workers", "keep", "memory", "method.name")
 
 
 def labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One label per configuration: its method's name, and in brackets the settings that tell it from the others.
+    """Return one label per configuration.
 
-    >>> labels([{"method": {"name": "fedavg"}}, {"method": {"name": "fedprox", "mu": 0.1}}, {"method": {"name": "fedprox", "mu": 1}}])
+    It is the name of the method and, in brackets, the settings that differ from the others.
+    Parameters of a method are compared with runs of the same method only.
+
+    >>> labels([
+    ...     {"method": {"name": "fedavg"}},
+    ...     {"method": {"name": "fedprox", "mu": 0.1}},
+    ...     {"method": {"name": "fedprox", "mu": 1}},
+    ... ])
     ['fedavg', 'fedprox (mu=0.1)', 'fedprox (mu=1)']
     """
     rows = [flat(config) for config in configs]
     names = [_method_name(row) for row in rows]
-    found = []
+    result = []
     for name, row in zip(names, rows, strict=True):
-        kin = [other for other, its in zip(rows, names, strict=True) if its == name]
-        differing = [
-            key
-            for key in row
-            if key not in NOT_A_NAME
-            and any(
-                other.get(key) != row[key] for other in (kin if key.startswith("method.") else rows)
-            )
-        ]
-        details = ", ".join(f"{key.removeprefix('method.')}={row[key]}" for key in differing)
-        found.append(f"{name} ({details})" if details else name)
-    return found
+        same_method = [other for other, label in zip(rows, names, strict=True) if label == name]
+        details = []
+        for key, value in row.items():
+            others = same_method if key.startswith("method.") else rows
+            differs = any(other.get(key) != value for other in others)
+            if differs and key not in NOT_A_NAME:
+                details.append(f"{key.removeprefix('method.')}={value}")
+        result.append(f"{name} ({', '.join(details)})" if details else name)
+    return result
 
 
 def _method_name(row: Mapping[str, Any]) -> str:
+    parts = [_short(row["method.name"])]
     # Runs of version 0.2 call the companion `beside`.
-    names = {slot: row.get(f"method.{slot}.name") for slot in (*SLOTS, "beside")}
-    guests = [
-        f"{'companion' if slot == 'beside' else slot}={_short(name)}"
-        for slot, name in names.items()
-        if name is not None
-    ]
-    return " + ".join([_short(row["method.name"]), *guests])
+    for slot in (*SLOTS, "beside"):
+        guest = row.get(f"method.{slot}.name")
+        if guest is not None:
+            title = "companion" if slot == "beside" else slot
+            parts.append(f"{title}={_short(guest)}")
+    return " + ".join(parts)
 
 
 def _short(name: str) -> str:
-    # Of a class inside a function, its own name.
-    return (
-        name.rpartition(":")[2].rpartition(".")[2].lower() if ":" in name else methods.shown(name)
-    )
+    if ":" not in name:
+        return methods.shown(name)
+    # A class inside a function is named by its own name.
+    return name.rpartition(":")[2].rpartition(".")[2].lower()

@@ -17,7 +17,7 @@ from equipoise.composition import compose, parts
 from equipoise.experiment import ConfigurationError, Experiment, experiment, flat, with_settings
 from equipoise.experiment.specifications import method_from, method_spec, name_is_local, spec_of
 from equipoise.method import Method
-from equipoise.runs.reference import ALONE
+from equipoise.runs.baseline import ALONE
 from equipoise.validation.imports import OWN, FromFile, Imports
 from equipoise.validation.names import nearest, quoted
 
@@ -217,6 +217,8 @@ def _of_method(key: str) -> bool:
 
 
 def _tuned(method: Any, parameters: Mapping[str, Any]) -> Any:
+    if not parameters:
+        return method
     if not isinstance(method, Method):
         return with_settings(method, parameters)
     base, guests = parts(method)

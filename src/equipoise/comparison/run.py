@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from equipoise.comparison import formats
-from equipoise.comparison.entries import Entry, RunResult, aligned, check_same_data, read_result
+from equipoise.comparison.entries import Entry, aligned, check_same_data, read_runs
 from equipoise.comparison.executor import Progress, cores, execute
-from equipoise.comparison.measures import ASKED, DISTANCES, RANKED, values_by_client
+from equipoise.comparison.measures import DISTANCES, OPTIONAL, RANKED
 from equipoise.comparison.plan import (
     Cell,
     Setting,
@@ -23,13 +24,16 @@ from equipoise.comparison.plan import (
 )
 from equipoise.comparison.table import Comparison, Failure
 from equipoise.experiment import ConfigurationError, Experiment, load, with_settings
-from equipoise.metrics.registry import find
-from equipoise.runs import Run
+from equipoise.runs import Run, RunResult
+from equipoise.runs.result import for_each_client
 from equipoise.storage.store import RunError
 from equipoise.validation.imports import FromFile, permitted
 from equipoise.validation.names import nearest
 
 VALIDATION = "validation"
+LEVEL = 0.95
+MEASURE = "average"
+_Values = dict[str, float]  # client -> value
 
 
 def compare(
@@ -50,101 +54,142 @@ def compare(
     cluster: str | None = None,
     trust_network: bool = False,
 ) -> Comparison:
-    """Run several methods, seeds and partitions on identical data, initial model and cohorts, and compare them.
+    """Run several methods, seeds and partitions on identical data, initial model and cohorts.
 
-    `base` is what all runs share, or the path of a YAML file that holds it, with lists `methods`, `seeds`, `partitions` and a mapping `grid`;
-    code that a file names is imported from the packages in `allow_imports` only. Grid points, such as {"method.mu": [0.01, 0.1]}, are chosen by validation data. `baseline` is the method that
-    the others are tested against (default: fedavg if it is there, else the first), `level` that of the intervals over seeds (0.95), `measure` what
-    methods are ranked by (average). `measures` are further columns of the table (best, p10_change, p90_change, best_round, rounds_to_target, d_cos,
-    d_man), `target` is that of the rounds to it. Runs go to `out`, named by their content: calling again completes what is missing, and
-    only that. `jobs` runs at a time, by default one per core; on a `cluster` (see `run`) one, which has all of it. A run that fails is reported and does not stop the others.
+    Calling it again completes what is missing, and only that. A run that fails is reported and does
+    not stop the others.
+
+    Args:
+        base: The settings that all runs share, or the path of a YAML file that holds them, with
+            lists `methods`, `seeds`, `partitions` and a mapping `grid`.
+        methods: Names of methods, mappings with parameters, or Method objects.
+        seeds: The seeds; by default that of `base`.
+        partitions: The partitions; by default that of `base`.
+        grid: Settings to choose on validation data, such as {"method.mu": [0.01, 0.1]}.
+        baseline: The method that the others are tested against; by default fedavg if it is there,
+            else the first.
+        level: The level of the intervals over seeds; 0.95 by default.
+        measure: The measure that methods are ranked by; the average by default.
+        measures: Further columns of the table: best, p10_change, p90_change, best_round,
+            rounds_to_target, d_cos, d_man.
+        target: The mean over clients to reach, for rounds_to_target.
+        out: The folder of the comparison, in which runs are named by their content.
+        jobs: Runs at a time; by default one per core, and one on a cluster.
+        progress: Receives events.
+        allow_imports: Packages whose code a file may name.
+        cluster: The address of a Ray cluster, as for `equipoise.run`.
+        trust_network: Whether the network of the cluster is trusted.
+
+    Returns:
+        The comparison, which is also saved in its folder.
+
+    Raises:
+        ConfigurationError: A setting is wrong; nothing was run.
+        ValueError: A method, measure or baseline is unknown.
+        RunError: The folder cannot be written, or it holds runs of other data.
     """
-    base = load(base) if isinstance(base, (str, Path)) else {} if base is None else base
+    if base is None:
+        base = {}
+    elif isinstance(base, (str, Path)):
+        base = load(base)
+    settings: dict[str, Any] = {
+        "methods": methods,
+        "seeds": seeds,
+        "partitions": partitions,
+        "grid": grid,
+        "baseline": baseline,
+        "level": level,
+        "measure": measure,
+        "measures": measures,
+        "target": target,
+    }
     if isinstance(base, FromFile):
-        base, found = from_file(
-            base, methods=methods, seeds=seeds, partitions=partitions, grid=grid, baseline=baseline, level=level, measure=measure,
-            measures=measures, target=target,
-        )  # fmt: skip
-        methods, seeds, partitions, grid, baseline, level, measure, measures, target = (
-            found.values()
-        )
-    level, measure = 0.95 if level is None else level, measure or "average"
+        base, settings = from_file(base, **settings)
+    table = _TableSettings(
+        baseline=settings["baseline"],
+        level=LEVEL if settings["level"] is None else settings["level"],
+        measure=settings["measure"] or MEASURE,
+        measures=tuple(settings["measures"] or ()),
+        target=settings["target"],
+    )
     imports = base.imports if isinstance(base, Experiment) else permitted(base, allow_imports)
-    for name in measures:
-        if name not in ASKED:
-            raise nearest("further measure", name, list(ASKED))
-    if set(measures) & set(DISTANCES):
+    table.check_columns()
+    if set(table.measures) & set(DISTANCES):
         base = with_settings(as_config(base), {"evaluation.distances": True})
-    cells = plan(base, methods, seeds, partitions, grid, imports)
-    if cluster is not None:
-        if jobs not in (None, 1):
-            raise ConfigurationError(
-                f"jobs: expected 1 run at a time on a cluster, got {jobs}; each run has all of its cores"
-            )
-        reason = next(
-            (cell.experiment.portable for cell in cells if cell.experiment.portable), None
-        )
-        if reason is not None:
-            raise ConfigurationError(
-                f"--cluster: expected an experiment that other machines can rebuild, but {reason}"
-            )
-        jobs = 1
-    if jobs is not None and jobs < 1:
-        raise ConfigurationError(f"jobs: expected at least 1 run at a time, got {jobs}")
-    labels = list(dict.fromkeys(cell.label for cell in cells))
-    if baseline is None:
-        baseline = default_baseline(labels)
-    elif baseline not in labels:
-        raise nearest("baseline", baseline, labels)
-    if measure not in RANKED:
-        raise nearest("measure", measure, list(RANKED))
-    if not 0 < level < 1:
-        raise ConfigurationError(
-            f"level: expected a share between 0 and 1 such as 0.95, got {level:g}"
-        )
-    if (
-        len({cell.setting for cell in cells}) > 1
-        and VALIDATION not in cells[0].experiment.evaluation.splits
-    ):
-        raise ConfigurationError(
-            "grid: settings are chosen on validation data; put `validation` into evaluation.splits"
-        )
+    lists = {name: settings[name] for name in ("methods", "seeds", "partitions", "grid")}
+    cells = plan(base, **lists, imports=imports)
+    jobs = _checked_jobs(jobs, cells, cluster)
+    tested_against = table.checked(cells)
     folder = Path(out) if out is not None else default_folder(base, imports)
     runs = _writable(folder) / "runs"
-    reasons = execute(
-        cells,
-        runs,
-        jobs or cores(),
-        progress or Progress(),
-        {"cluster": cluster, "trust_network": trust_network},
-    )
-    results = {
-        cell.name: read_result(runs / cell.name) for cell in cells if cell.name not in reasons
-    }
-    if results:
-        check_same_data(list(results.values()))
-    entries = [
-        Entry(cell.label, results[cell.name], results.get(cell.alone), cell.setting, target)
-        for cell in _chosen(cells, results)
-        if cell.name in results
-    ]
-    failures = [
-        Failure(cell.label, cell.partition, cell.seed, reasons[cell.name])
-        for cell in cells
-        if cell.name in reasons
-    ]
+    where = {"cluster": cluster, "trust_network": trust_network}
+    reasons = execute(cells, runs, jobs, progress or Progress(), where)
     result = Comparison(
-        aligned(entries) if entries else [],
-        baseline,
-        failures,
+        _entries(cells, runs, reasons, table.target),
+        tested_against,
+        _failures(cells, reasons),
         folder,
-        level=level,
-        measure=measure,
-        asked=tuple(measures),
-        target=target,
+        level=table.level,
+        measure=table.measure,
+        optional=table.measures,
+        target=table.target,
     )
     formats.save(result)
     return result
+
+
+@dataclass(frozen=True)
+class _TableSettings:
+    """The settings of the table, as in `compare`."""
+
+    baseline: str | None
+    level: float
+    measure: str
+    measures: tuple[str, ...]
+    target: float | None
+
+    def check_columns(self) -> None:
+        for name in self.measures:
+            if name not in OPTIONAL:
+                raise nearest("further measure", name, list(OPTIONAL))
+
+    def checked(self, cells: Sequence[Cell]) -> str:
+        """Check the settings against the plan; return the method that others are tested against."""
+        labels = list(dict.fromkeys(cell.label for cell in cells))
+        if self.baseline is not None and self.baseline not in labels:
+            raise nearest("baseline", self.baseline, labels)
+        if self.measure not in RANKED:
+            raise nearest("measure", self.measure, list(RANKED))
+        if not 0 < self.level < 1:
+            raise ConfigurationError(
+                f"level: expected a share between 0 and 1 such as 0.95, got {self.level:g}"
+            )
+        tuned = len({cell.setting for cell in cells}) > 1
+        if tuned and VALIDATION not in cells[0].experiment.evaluation.splits:
+            raise ConfigurationError(
+                "grid: settings are chosen on validation data; put `validation` into "
+                "evaluation.splits"
+            )
+        return self.baseline or default_baseline(labels)
+
+
+def _checked_jobs(jobs: int | None, cells: Sequence[Cell], cluster: str | None) -> int:
+    """Return the number of runs at a time."""
+    if jobs is not None and jobs < 1:
+        raise ConfigurationError(f"jobs: expected at least 1 run at a time, got {jobs}")
+    if cluster is None:
+        return jobs or cores()
+    if jobs not in (None, 1):
+        raise ConfigurationError(
+            f"jobs: expected 1 run at a time on a cluster, got {jobs}; each run has all of its cores"
+        )
+    for cell in cells:
+        if cell.experiment.why_not_portable is not None:
+            raise ConfigurationError(
+                "--cluster: expected an experiment that other machines can rebuild, but "
+                f"{cell.experiment.why_not_portable}"
+            )
+    return 1
 
 
 def _writable(folder: Path) -> Path:
@@ -152,73 +197,112 @@ def _writable(folder: Path) -> Path:
         (folder / "runs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(
-            f"cannot write a comparison to {folder}: {error.strerror or error}; choose a folder that can be written"
+            f"cannot write a comparison to {folder}: {error.strerror or error}; choose a folder "
+            "that can be written"
         ) from error
     return folder
 
 
+def _entries(
+    cells: Sequence[Cell], runs: Path, failed: Mapping[str, str], target: float | None
+) -> list[Entry]:
+    """Return the entries of the table, of the runs that finished."""
+    finished = [cell.name for cell in cells if cell.name not in failed]
+    if not finished:
+        return []
+    read = read_runs([runs / name for name in finished])
+    check_same_data(read)
+    results = dict(zip(finished, read, strict=True))
+    entries = []
+    for cell in _chosen(cells, results):
+        if cell.name in results:
+            run = results[cell.name].against(results.get(cell.alone))
+            entries.append(Entry(cell.label, run, cell.setting, target))
+    return aligned(entries)
+
+
+def _failures(cells: Sequence[Cell], reasons: Mapping[str, str]) -> list[Failure]:
+    return [
+        Failure(cell.label, cell.partition, cell.seed, reasons[cell.name])
+        for cell in cells
+        if cell.name in reasons
+    ]
+
+
 def _chosen(cells: Sequence[Cell], results: Mapping[str, RunResult]) -> list[Cell]:
-    """For every method and partition the cells of the grid point that is best on validation data, over all seeds."""
+    """Return the cells of the grid point that is best on validation data.
+
+    It is chosen for every method and partition, over all seeds.
+    """
     groups: dict[tuple[str, str], dict[Setting, list[Cell]]] = {}
     for cell in cells:
-        groups.setdefault((cell.label, cell.partition), {}).setdefault(cell.setting, []).append(
-            cell
-        )
-    return [cell for settings in groups.values() for cell in _best(settings, results)]
+        settings = groups.setdefault((cell.label, cell.partition), {})
+        settings.setdefault(cell.setting, []).append(cell)
+    chosen = []
+    for settings in groups.values():
+        chosen += _best(settings, results)
+    return chosen
 
 
 def _best(settings: Mapping[Setting, list[Cell]], results: Mapping[str, RunResult]) -> list[Cell]:
     if len(settings) == 1:
         return next(iter(settings.values()))
-    # Settings are judged by the same seeds: one that failed in some seed gives way to one that did not.
-    done = {
-        setting: [cell for cell in cells if cell.name in results]
-        for setting, cells in settings.items()
-    }
-    most = max(map(len, done.values()))
-    scores = _on_validation(
-        {setting: cells for setting, cells in done.items() if len(cells) == most}, results
-    )
+    finished = {}
+    for setting, cells in settings.items():
+        finished[setting] = [cell for cell in cells if cell.name in results]
+    # Settings are compared over the same seeds: one that failed in some seed gives way to one that
+    # did not.
+    most = max(map(len, finished.values()))
+    complete = {setting: cells for setting, cells in finished.items() if len(cells) == most}
+    scores = _on_validation(complete, results)
     return settings[max(scores, key=lambda setting: scores[setting])]
 
 
 def _on_validation(
     settings: Mapping[Setting, list[Cell]], results: Mapping[str, RunResult]
 ) -> dict[Setting, float]:
-    """The mean over seeds and clients on validation data, higher being better; a diverged run counts as worst."""
-    values = {
-        cell.name: _validation(results[cell.name]) for cells in settings.values() for cell in cells
-    }
+    """Return the mean over seeds and clients on validation data, higher being better.
+
+    A diverged run counts as worst.
+    """
+    values: dict[str, _Values] = {}
+    by_seed: dict[int, list[_Values]] = {}
+    for cells in settings.values():
+        for cell in cells:
+            values[cell.name] = _validation_values(results[cell.name])
+            by_seed.setdefault(cell.seed, []).append(values[cell.name])
     scores = {}
     for setting, cells in settings.items():
-        means = []
-        for cell in cells:  # over the clients for which all settings have a value: F1, say, may exist under one and not under another
-            rivals = [
-                values[other.name]
-                for others in settings.values()
-                for other in others
-                if other.seed == cell.seed
-            ]
-            common = [
-                client for client in values[cell.name] if all(client in rival for rival in rivals)
-            ]
-            means.append(
-                float(np.mean([values[cell.name][client] for client in common]))
-                if common
-                else np.nan
-            )
+        means = [_common_mean(values[cell.name], by_seed[cell.seed]) for cell in cells]
         score = float(np.mean(means)) if means else np.nan
-        better = -score if cells and find(results[cells[0].name].metric).lower_is_better else score
-        scores[setting] = -np.inf if np.isnan(score) else better
+        if np.isnan(score):
+            score = -np.inf
+        elif results[cells[0].name].main.metric.lower_is_better:
+            score = -score
+        scores[setting] = score
     return scores
 
 
-def _validation(result: RunResult) -> dict[str, float]:
+def _common_mean(values: _Values, rivals: Sequence[_Values]) -> float:
+    """Return the mean over the clients that have a value under all settings.
+
+    F1, say, may exist for a client under one setting and not under another.
+    """
+    common = [client for client in values if all(client in rival for rival in rivals)]
+    if not common:
+        return float("nan")
+    return float(np.mean([values[client] for client in common]))
+
+
+def _validation_values(result: RunResult) -> _Values:
     run = Run(result.folder)
-    found = values_by_client(run, split=VALIDATION)
-    run.store.close()
-    if not found:
+    try:
+        values = for_each_client(run, run.final(result.main_metric, split=VALIDATION))
+    finally:
+        run.store.close()
+    if not values:
         raise RunError(
-            f"{run.folder} has no {result.metric} on validation data to choose a setting by; give them a share with data.split, such as [0.7, 0.1, 0.2]"
+            f"{run.folder} has no {result.main_metric} on validation data to choose a setting by; "
+            "give them a share with data.split, such as [0.7, 0.1, 0.2]"
         )
-    return found
+    return values

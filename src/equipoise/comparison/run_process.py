@@ -83,7 +83,7 @@ def run_cell(
     """Run an experiment, or resume the run of an earlier process, and report its events."""
     events = ReportEvents(tell)
     if (folder / DATABASE).exists():
-        resume(folder, events, given=wanted, **where)
+        resume(folder, events, experiment=wanted, **where)
     else:
         run(wanted, folder, events, quiet=True, **where)
 

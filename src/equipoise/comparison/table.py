@@ -1,4 +1,4 @@
-"""The table of a comparison: means with intervals over seeds, tests against a baseline, ranks, best and second best."""
+"""The table of a comparison: means with intervals over seeds, tests, ranks, best and second best."""
 
 from __future__ import annotations
 
@@ -12,18 +12,12 @@ from statistics import median
 from typing import Any
 
 from equipoise.comparison.entries import FORMAT, RESULT, Entry, damaged, open_comparison, open_runs
-from equipoise.comparison.measures import (
-    ASKED,
-    COST,
-    DISTANCES,
-    EXTREMES,
-    NAN,
-    Measure,
-    measures,
-)
+from equipoise.comparison.measures import COST, DISTANCES, EXTREMES, OPTIONAL, Measure, measures
 from equipoise.comparison.plan import default_baseline
 from equipoise.metrics import (
+    Interval,
     Metric,
+    PairedTest,
     PartialMetric,
     UndefinedMetric,
     against_baseline,
@@ -31,13 +25,15 @@ from equipoise.metrics import (
     over_seeds,
 )
 from equipoise.metrics.registry import find
-from equipoise.runs.convergence import average, still_rising
+from equipoise.runs.aggregates import NAN
+from equipoise.runs.convergence import not_converged
+from equipoise.runs.curves import average
 from equipoise.storage.files import RunError
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that has no result, and why."""
+    """A run without a result, and the reason."""
 
     method: str
     partition: str
@@ -47,77 +43,82 @@ class Failure:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came out of several runs on identical data."""
+    """Several runs on identical data.
+
+    Attributes:
+        entries: The runs.
+        baseline: The method that the others are tested against.
+        failures: The runs that have no result.
+        folder: The folder of the comparison; None if it was put together from runs.
+        level: The level of the intervals over seeds.
+        measure: The measure that methods are ranked by.
+        optional: Further columns of the table.
+        target: A mean over clients, for the rounds to it.
+    """
 
     entries: Sequence[Entry]
     baseline: str
     failures: Sequence[Failure] = ()
     folder: Path | None = None
-    level: float = field(default=0.95, kw_only=True)  # of the intervals over seeds
-    measure: str = field(default="average", kw_only=True)  # what methods are ranked by
-    asked: tuple[str, ...] = field(default=(), kw_only=True)  # further columns of the table
-    # of the mean over clients, for the rounds to it
+    level: float = field(default=0.95, kw_only=True)
+    measure: str = field(default="average", kw_only=True)
+    optional: tuple[str, ...] = field(default=(), kw_only=True)
     target: float | None = field(default=None, kw_only=True)
 
     @property
     def metric(self) -> Metric:
-        return find(self.entries[0].run.metric if self.entries else "accuracy")
+        """The metric of the table."""
+        return self.entries[0].metric if self.entries else find("accuracy")
 
     @property
     def metrics(self) -> list[str]:
-        """What all runs measured, the metric of the table first."""
-        known = self.entries[0].run.by_metric if self.entries else {}
-        return sorted(known, key=lambda name: name != self.metric.name)
+        """The metrics that all runs measured, that of the table first."""
+        names = self.entries[0].run.metrics if self.entries else {}
+        return sorted(names, key=lambda name: name != self.metric.name)
 
-    def seen_by(self, metric: str) -> Comparison:
-        """The same runs in a table about another of their metrics."""
-        return (
-            self
-            if metric == self.metric.name
-            else replace(self, entries=[entry.seen_by(metric) for entry in self.entries])
-        )
+    def with_metric(self, metric: str) -> Comparison:
+        """Return the same runs in a table about another of their metrics."""
+        if metric == self.metric.name:
+            return self
+        return replace(self, entries=[entry.with_metric(metric) for entry in self.entries])
 
     @property
     def measures(self) -> dict[str, Measure]:
+        """Name -> measure, of all that there are."""
         return measures(self.metric)
 
     @property
     def columns(self) -> dict[str, Measure]:
-        """The measures that the table shows; all others are in CSV and JSON."""
-        left_out = {*ASKED} - {*self.asked} | (
-            {"majority"} if not any(entry.run.majority for entry in self.entries) else set()
-        )
-        return {name: measure for name, measure in self.measures.items() if name not in left_out}
+        """Name -> measure, of those that the table shows; CSV and JSON have all."""
+        hidden = set(OPTIONAL) - set(self.optional)
+        if not any(entry.run.main.majority for entry in self.entries):
+            hidden.add("majority")
+        return {name: measure for name, measure in self.measures.items() if name not in hidden}
 
-    def rising(self, partition: str) -> dict[str, tuple[int, float]]:
-        """Methods whose mean over clients and seeds still got better at the end: from which round on, and by how much."""
+    def not_converged(self, partition: str) -> dict[str, str]:
+        """Return method -> sentence, of methods whose mean still improved at the end."""
         found = {}
         for method in self.methods:
-            entries = [
-                entry
-                for seed in self.seeds
-                if (entry := self.entry(method, partition, seed)) is not None
-            ]
-            curves = [
-                entry.run.curves[self.metric.name]
-                for entry in entries
-                if self.metric.name in entry.run.curves
-            ]
-            rise = still_rising(average(curves), self.metric.lower_is_better) if curves else None
-            if rise is not None:
-                found[method] = rise
+            curves = [entry.run.main.curve for entry in self.of_method(method, partition)]
+            curves = [curve for curve in curves if curve.rounds]
+            sentence = not_converged(average(curves), self.metric) if curves else ""
+            if sentence:
+                found[method] = sentence
         return found
 
     @property
     def partitions(self) -> list[str]:
+        """The partitions, in the order of the runs."""
         return list(dict.fromkeys(entry.run.condition[0] for entry in self.entries))
 
     @property
     def methods(self) -> list[str]:
+        """The labels of the methods, in the order of the runs."""
         return list(dict.fromkeys(entry.label for entry in self.entries))
 
     @property
     def seeds(self) -> list[int]:
+        """The seeds, rising."""
         return sorted({entry.run.condition[1] for entry in self.entries})
 
     @cached_property
@@ -125,99 +126,128 @@ class Comparison:
         return {(entry.label, *entry.run.condition): entry for entry in self.entries}
 
     def entry(self, method: str, partition: str, seed: int) -> Entry | None:
+        """Return a run; None if it has no result."""
         return self._by_condition.get((method, partition, seed))
 
+    def of_method(self, method: str, partition: str) -> list[Entry]:
+        """Return the runs of a method on a partition, one for each seed that has a result."""
+        entries = (self.entry(method, partition, seed) for seed in self.seeds)
+        return [entry for entry in entries if entry is not None]
+
     def per_seed(self, partition: str, measure: str) -> dict[str, list[float]]:
-        """Method -> one value per seed, NaN where a run is missing or the number does not exist."""
+        """Return method -> one value per seed.
+
+        NaN stands for a run without a result and for a number that does not exist.
+        """
         found = {}
         for method in self.methods:
-            entries = [self.entry(method, partition, seed) for seed in self.seeds]
-            if any(entries):
-                found[method] = [
-                    NAN if entry is None else entry.measured[0][measure] for entry in entries
-                ]
+            if not self.of_method(method, partition):
+                continue
+            values = []
+            for seed in self.seeds:
+                entry = self.entry(method, partition, seed)
+                values.append(NAN if entry is None else entry.aggregates[measure])
+            found[method] = values
         return found
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """One record per metric, partition, measure and method; `pandas.DataFrame(comparison.rows)` takes it as it is.
+        """One record per metric, partition, measure and method, as `pandas.DataFrame` takes it.
 
-        The table's own metric comes first, and only it has rows of cost, which is the same for all. `position` is 1 for the best method and 2 for
-        the second best; `p` is adjusted by Holm's method over all methods compared.
+        The metric of the table comes first, and only it has rows of cost, which is the same for
+        all. `position` is 1 for the best method and 2 for the second best; `p` is adjusted by
+        Holm's method over all methods compared.
         """
-        others = (
-            row
-            for metric in self.metrics[1:]
-            for row in self.seen_by(metric).own_rows
-            if row["measure"] not in (*COST, *DISTANCES)
-        )
-        return [*self.own_rows, *others]
+        rows = list(self.own_rows)
+        for metric in self.metrics[1:]:
+            for row in self.with_metric(metric).own_rows:
+                if row["measure"] not in (*COST, *DISTANCES):
+                    rows.append(row)
+        return rows
 
     @cached_property
     def own_rows(self) -> list[dict[str, Any]]:
-        """The rows of the table's own metric."""
-        return [
-            row
-            for partition in self.partitions
-            for name in self.measures
-            for row in self._rows(partition, name)
-        ]
+        """The rows of the metric of the table."""
+        rows = []
+        for partition in self.partitions:
+            for name in self.measures:
+                rows += self._rows(partition, name)
+        return rows
 
     def _rows(self, partition: str, name: str) -> list[dict[str, Any]]:
-        measure, values = self.measures[name], self.per_seed(partition, name)
+        statistics = self._statistics(partition, name)
+        rows = []
+        for method, mean in statistics.means.items():
+            test = statistics.tests.get(method)
+            note = test.note if test else ""
+            rows.append(
+                {
+                    "metric": self.metric.name,
+                    "partition": partition,
+                    "method": method,
+                    "measure": name,
+                    "value": mean.value,
+                    "low": mean.low,
+                    "high": mean.high,
+                    "std": mean.std,
+                    "seeds": mean.count,
+                    "undefined": mean.undefined,
+                    "position": statistics.positions.get(method),
+                    "rank": statistics.ranks.get(method),
+                    "difference": test.difference if test else None,
+                    "p": test.adjusted if test else None,
+                    "note": note or self._reason(method, partition, name) or mean.note,
+                }
+            )
+        return rows
+
+    def _statistics(self, partition: str, name: str) -> _Statistics:
+        lower = self.measures[name].lower
+        values = self.per_seed(partition, name)
         known = {
             method: numbers
             for method, numbers in values.items()
             if not all(map(math.isnan, numbers))
         }
-        with warnings.catch_warnings():  # gaps are told in the rows: `seeds`, `undefined`, `note`
+        step = self._step(name)
+        means: dict[str, Interval] = {}
+        tests: dict[str, PairedTest] = {}
+        ranks: dict[str, float] = {}
+        with warnings.catch_warnings():
+            # The rows report gaps themselves, as `seeds`, `undefined` and `note`.
             warnings.simplefilter("ignore", UndefinedMetric)
             warnings.simplefilter("ignore", PartialMetric)
-            step = self._step(name)
-            means = {
-                method: over_seeds(numbers, self.level, extreme_step=step)
-                for method, numbers in values.items()
-            }
-            tests = (
-                against_baseline(known, self.baseline)
-                if self.baseline in known and measure.lower is not None
-                else {}
-            )
-            ranks = average_ranks(known, measure.lower) if measure.lower is not None else {}
-        positions = _positions({method: means[method].value for method in known}, measure.lower)
-        rows = []
-        for method, mean in means.items():
-            test = tests.get(method)
-            rows.append({
-                "metric": self.metric.name, "partition": partition, "method": method, "measure": name, "value": mean.value, "low": mean.low, "high": mean.high, "std": mean.std,
-                "seeds": mean.count, "undefined": mean.undefined, "position": positions.get(method), "rank": ranks.get(method),
-                "difference": test.difference if test else None, "p": test.adjusted if test else None,
-                "note": (test.note if test else "") or self._reason(method, partition, name) or mean.note,
-            })  # fmt: skip
-        return rows
+            for method, numbers in values.items():
+                means[method] = over_seeds(numbers, self.level, extreme_step=step)
+            if lower is not None:
+                ranks = average_ranks(known, lower)
+                if self.baseline in known:
+                    tests = against_baseline(known, self.baseline)
+        positions = _positions({method: means[method].value for method in known}, lower)
+        return _Statistics(means, tests, ranks, positions)
 
     def _step(self, measure: str) -> float | None:
-        """The smallest step of an extreme or a share over clients; None for other measures."""
-        run = self.entries[0].run
+        """Return the smallest step of an extreme or a share over clients; None for others."""
+        scores = self.entries[0].run.main
         if measure == "harmed":
-            return 1 / max(1, len(run.values))
+            return 1 / max(1, len(scores.values))
         if measure not in EXTREMES:
             return None
-        sizes = [run.test_sizes[client] for client in run.values if client in run.test_sizes]
-        return 1 / max(1.0, median(sizes)) if self.metric.name == "accuracy" and sizes else 0.0
+        sizes = [
+            scores.test_sizes[client] for client in scores.values if client in scores.test_sizes
+        ]
+        if self.metric.name != "accuracy" or not sizes:
+            return 0.0
+        return 1 / max(1.0, median(sizes))
 
     def _reason(self, method: str, partition: str, measure: str) -> str:
-        found = (self.entry(method, partition, seed) for seed in self.seeds)
-        return next(
-            (
-                entry.measured[1][measure]
-                for entry in found
-                if entry and measure in entry.measured[1]
-            ),
-            "",
-        )
+        for entry in self.of_method(method, partition):
+            if measure in entry.aggregates.reasons:
+                return entry.aggregates.reasons[measure]
+        return ""
 
     def row(self, partition: str, method: str, measure: str) -> dict[str, Any] | None:
+        """Return one record of the table; None if the method has no run on the partition."""
         return self._rows_by_key.get((partition, method, measure))
 
     @cached_property
@@ -225,119 +255,144 @@ class Comparison:
         return {(row["partition"], row["method"], row["measure"]): row for row in self.own_rows}
 
     def settings(self) -> dict[tuple[str, str], Mapping[str, Any]]:
-        """(method, partition) -> the grid point that was chosen on validation data."""
-        return {
-            (entry.label, entry.run.condition[0]): dict(entry.setting)
-            for entry in self.entries
-            if entry.setting
-        }
+        """Return method and partition -> the grid point that was chosen on validation data."""
+        found = {}
+        for entry in self.entries:
+            if entry.setting:
+                found[entry.label, entry.run.condition[0]] = dict(entry.setting)
+        return found
 
     def as_plain(self) -> dict[str, Any]:
-        """All of it as plain data; numbers that do not exist are null."""
-        here = self.folder or Path()
+        """Return all of it as plain data; numbers that do not exist are None."""
+        folder = self.folder or Path()
+        metrics = {}
+        for name in self.metrics:
+            metric = find(name)
+            metrics[name] = {"unit": metric.unit, "lower_is_better": metric.lower_is_better}
         return {
             "format": FORMAT,
             "metric": self.metric.name,
             "lower_is_better": self.metric.lower_is_better,
-            "metrics": {
-                name: {"unit": find(name).unit, "lower_is_better": find(name).lower_is_better}
-                for name in self.metrics
-            },
+            "metrics": metrics,
             "baseline": self.baseline,
             "level": self.level,
             "measure": self.measure,
-            "columns": list(self.asked),
+            "columns": list(self.optional),
             "target": self.target,
             "not converged": {
-                partition: list(self.rising(partition)) for partition in self.partitions
+                partition: list(self.not_converged(partition)) for partition in self.partitions
             },
             "seeds": self.seeds,
-            "entries": [
-                {
-                    "method": entry.label,
-                    "partition": entry.run.condition[0],
-                    "seed": entry.run.condition[1],
-                    "setting": dict(entry.setting),
-                    "run": _inside(entry.run.folder, here),
-                    "alone": _inside(entry.alone.folder, here) if entry.alone is not None else None,
-                    "measures": {name: _number(value) for name, value in entry.measured[0].items()},
-                    "clients": {
-                        client: _number(value) for client, value in entry.run.values.items()
-                    },
-                    "clients by metric": {
-                        name: {client: _number(value) for client, value in values.items()}
-                        for name, values in entry.run.by_metric.items()
-                    },
-                    "undefined": {
-                        name: clients for name, clients in entry.run.undefined.items() if clients
-                    },
-                }
-                for entry in self.entries
-            ],
-            "table": [{key: _number(value) for key, value in row.items()} for row in self.rows],
+            "entries": [_plain_entry(entry, folder) for entry in self.entries],
+            "table": [_plain_numbers(row) for row in self.rows],
             "failures": [asdict(failure) for failure in self.failures],
         }
 
 
-def opened(paths: Sequence[Path | str], against: Path | str | None = None) -> Comparison:
-    """The runs in these folders as one table; of a comparison on disk with all that it was asked."""
+@dataclass(frozen=True)
+class _Statistics:
+    """One measure over seeds, by method."""
+
+    means: dict[str, Interval]
+    tests: dict[str, PairedTest]
+    ranks: dict[str, float]
+    positions: dict[str, int]
+
+
+def opened(
+    paths: Sequence[Path | str], against: Path | str | None = None, details: bool = False
+) -> Comparison:
+    """Read the runs in some folders as one table.
+
+    Args:
+        paths: Folders of runs, or the folder of one comparison.
+        against: The run of training alone that gains are counted against.
+        details: Read what only reports show, too.
+
+    Raises:
+        RunError: A folder cannot be read, or runs do not belong in one table.
+    """
     folder = Path(paths[0]) if len(paths) == 1 else None
     if folder is None or not (folder / RESULT).exists():
-        entries = open_runs(paths, against)
+        entries = open_runs(paths, against, details)
         return Comparison(entries, default_baseline([entry.label for entry in entries]))
-    entries, saved = open_comparison(folder)
+    entries, saved = open_comparison(folder, details)
     if against is not None:
         raise RunError(
-            f"{folder} is a comparison, whose runs are judged against its own runs of training alone; leave out --against"
+            f"{folder} is a comparison, which has its own runs of training alone; leave out "
+            "--against"
         )
+    return _restored(folder, entries, saved)
+
+
+def _restored(folder: Path, entries: Sequence[Entry], saved: Mapping[str, Any]) -> Comparison:
+    """Return a saved comparison with its settings; a file of version 0.1 lacks some."""
     try:
-        failures = [Failure(**row) for row in saved["failures"]]
-        baseline, level = str(saved["baseline"]), float(saved["level"])
-        measure = str(saved.get("measure", "average"))  # a comparison of version 0.1 has none
-        asked, target = (
-            tuple(map(str, saved.get("columns", ()))),
-            saved.get("target"),
-        )  # nor has one of version 0.1 these
-        entries = [
-            replace(entry, target=None if target is None else float(target)) for entry in entries
-        ]
-        found = Comparison(
-            entries,
-            baseline,
-            failures,
+        target = saved.get("target")
+        comparison = Comparison(
+            [replace(entry, target=None if target is None else float(target)) for entry in entries],
+            str(saved["baseline"]),
+            [Failure(**row) for row in saved["failures"]],
             folder,
-            level=level,
-            measure=measure,
-            asked=asked,
+            level=float(saved["level"]),
+            measure=str(saved.get("measure", "average")),
+            optional=tuple(map(str, saved.get("columns", ()))),
             target=target,
         )
-        fits = 0 < level < 1 and measure in found.measures and set(asked) <= set(ASKED)
     except (KeyError, TypeError, ValueError):
-        fits = False
-    if not fits:
+        raise damaged(folder) from None
+    known = comparison.measure in comparison.measures and set(comparison.optional) <= set(OPTIONAL)
+    if not known or not 0 < comparison.level < 1:
         raise damaged(folder)
-    return found
+    return comparison
 
 
 def _positions(values: Mapping[str, float], lower: bool | None) -> dict[str, int]:
-    """1 for the best and 2 for the second best, equal values sharing; nothing where there is nothing to choose from.
+    """Return 1 for the best and 2 for the second best method; equal values share.
 
     >>> _positions({"a": 0.7, "b": 0.9, "c": 0.9, "d": 0.8}, lower=False)
     {'b': 1, 'c': 1, 'd': 2}
     """
     if lower is None or len(values) < 2:
         return {}
-    levels = sorted(set(values.values()), reverse=not lower)[:2]
+    best_two = sorted(set(values.values()), reverse=not lower)[:2]
+    positions = {}
+    for method, value in sorted(values.items()):
+        if value in best_two:
+            positions[method] = 1 + best_two.index(value)
+    return positions
+
+
+def _plain_entry(entry: Entry, folder: Path) -> dict[str, Any]:
+    run = entry.run
+    # Training alone is its own baseline.
+    alone = run if run.is_standalone else run.baseline
+    by_metric = {name: _plain_numbers(scores.values) for name, scores in run.metrics.items()}
+    undefined = {
+        name: list(scores.undefined) for name, scores in run.metrics.items() if scores.undefined
+    }
     return {
-        method: 1 + levels.index(value)
-        for method, value in sorted(values.items())
-        if value in levels
+        "method": entry.label,
+        "partition": run.condition[0],
+        "seed": run.condition[1],
+        "setting": dict(entry.setting),
+        "run": _relative(run.folder, folder),
+        "alone": None if alone is None else _relative(alone.folder, folder),
+        "measures": _plain_numbers(entry.aggregates.values),
+        "clients": _plain_numbers(run.main.values),
+        "clients by metric": by_metric,
+        "undefined": undefined,
     }
 
 
-def _number(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _plain_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with None in place of numbers that JSON cannot hold."""
+    plain = {}
+    for key, value in values.items():
+        unwritable = isinstance(value, float) and not math.isfinite(value)
+        plain[key] = None if unwritable else value
+    return plain
 
 
-def _inside(path: Path, folder: Path) -> str:
+def _relative(path: Path, folder: Path) -> str:
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)

@@ -96,7 +96,7 @@ class Composed(Method):
         # what it is given to end with, in place of a model of its own: shadowed in the instance, as
         # in `flow`
         if "finish" in self.guests:
-            vars(self.guests["finish"])["given"] = self._given
+            vars(self.guests["finish"])["base_models"] = self._given
 
     @property
     def title(self) -> str:

@@ -217,7 +217,7 @@ class DataConfig(Settings):
         return plain_function(self.partition)
 
     @property
-    def local(self) -> str | None:
+    def why_not_remote(self) -> str | None:
         """The reason why another process cannot make these data; None if it can."""
         from equipoise.data import partitions, sets
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from equipoise.data.tables.schema_inference import with_schema
 from equipoise.streams import stream
 from equipoise.validation.imports import OWN, Imports
 from equipoise.validation.regular_files import check_regular
+
+if TYPE_CHECKING:
+    from equipoise.data.tables.sites import Sites
 
 DEFAULT_CLIENTS = 10
 _LARGE_IMAGE = 64  # pixels per side above which partitions see a smaller copy
@@ -43,7 +46,21 @@ def federate(
     Raises:
         ValueError: If the data cannot be read, partitioned or split as configured.
     """
-    dataset = _load_for(config, dataset, imports)
+    return federate_loaded(config, seed, load_with_tables(config, imports, dataset).dataset)
+
+
+def federate_loaded(config: DataConfig, seed: int, dataset: Dataset) -> Federation:
+    """Partition, split and prepare a data set that has been loaded.
+
+    Args:
+        config: The data section.
+        seed: The seed of the experiment.
+        dataset: The data set.
+
+    Raises:
+        ValueError: If the data cannot be partitioned or split as configured.
+    """
+    dataset = dataset.as_task(_task(config))
     config = with_own_split(config, dataset)
     dataset = _resized(dataset, config.image_size)
     dataset = _with_latest_events(dataset, config.events)
@@ -61,16 +78,11 @@ def federate(
     return prepare(dataset, config, partition.ids, data_split, metadata)
 
 
-def _load_for(config: DataConfig, dataset: Dataset | None, imports: Imports) -> Dataset:
-    """Return the data set of a configuration, with the task that it asks for."""
-    if dataset is None:
-        dataset = load(config, imports)
-    else:
-        _refuse_window(config)
-    task = config.task
-    if task is None and config.schema is not None:
-        task = config.schema.predicts
-    return dataset.as_task(task)
+def _task(config: DataConfig) -> str | None:
+    """Return the task that the configuration or its schema names."""
+    if config.task is None and config.schema is not None:
+        return config.schema.predicts
+    return config.task
 
 
 def _metadata(
@@ -101,6 +113,19 @@ def _metadata(
     return metadata
 
 
+@dataclass(frozen=True)
+class LoadedData:
+    """A data set, with the user's tables from which it was made.
+
+    Attributes:
+        dataset: The data set, before it is partitioned.
+        tables: The tables of the sites; None if the data are no tables with columns.
+    """
+
+    dataset: Dataset
+    tables: Sites | None = None
+
+
 def load(config: DataConfig, imports: Imports = OWN) -> Dataset:
     """Return the data set that a `data:` section names.
 
@@ -112,29 +137,40 @@ def load(config: DataConfig, imports: Imports = OWN) -> Dataset:
     Raises:
         ValueError: If the data cannot be read.
     """
+    return load_with_tables(config, imports).dataset
+
+
+def load_with_tables(
+    config: DataConfig, imports: Imports = OWN, dataset: Dataset | None = None
+) -> LoadedData:
+    """Read the files of an experiment's data once, for training and for the report on them.
+
+    Args:
+        config: The data section.
+        imports: The packages from which a function may be imported.
+        dataset: A data set that was made in Python; then nothing is read.
+
+    Raises:
+        ValueError: If the data cannot be read.
+    """
     from equipoise.data import sets
     from equipoise.data.patients.records import is_patients
-    from equipoise.data.tables.table_dataset import from_tables
 
     path = Path(config.name)
+    if dataset is not None:
+        _refuse_window(config)
+        return LoadedData(dataset)
     if config.synthetic is None and is_user_path(config) and is_image_folder(path):
-        return _load_images(config)
+        return LoadedData(_load_images(config))
     _refuse_window(config)
     if config.synthetic is not None:
-        return sets.synthetic.load(config.synthetic)
+        return LoadedData(sets.synthetic.load(config.synthetic))
     if is_code(config) or not is_user_path(config):
-        return sets.load(config.name, imports)
+        return LoadedData(sets.load(config.name, imports))
     check_regular(path)
     if is_patients(path):
-        return _load_patients(config)
-    return from_tables(
-        path,
-        label=config.label,
-        site=config.site,
-        categorical=config.categorical,
-        kind=config.task,
-        schema=config.schema,
-    )
+        return LoadedData(_load_patients(config))
+    return _load_tables(config)
 
 
 def _load_images(config: DataConfig) -> Dataset:
@@ -155,6 +191,18 @@ def _load_patients(config: DataConfig) -> Dataset:
     rule = codes.read_rule(config.codes) if config.codes else codes.PANCREATIC_CANCER
     records = read_patients(path, config.site, rule)
     return histories.dataset_of(records, path.name, config.events, source="own files")
+
+
+def _load_tables(config: DataConfig) -> LoadedData:
+    from equipoise.data.tables.sites import read_sites
+    from equipoise.data.tables.table_dataset import dataset_from_sites
+
+    names = (*([config.label] if config.label else []), *config.categorical)
+    sites = read_sites(Path(config.name), config.site, config.schema, names)
+    dataset = dataset_from_sites(
+        sites, config.label, config.categorical, config.task, config.schema
+    )
+    return LoadedData(dataset, None if sites.arrays else sites)
 
 
 def is_image_folder(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Replies are checked before they count: a wrong or non-finite one never reaches the model."""
+"""Validation of replies: a wrong or non-finite one never reaches the model."""
 
 from __future__ import annotations
 
@@ -15,11 +15,21 @@ from equipoise.runtime.messages import Reply, Request, state_name
 from equipoise.server import Server
 from equipoise.tree import Tree
 
+_ROW_TYPES = {"model": str, "split": str, "metric": str, "value": float}  # of a measurement
+
 
 def validate_upload(
     up: Up | None, majority: frozenset[str], server: Server, method: Method, step: str
 ) -> str | None:
-    """Why a reply does not count; None if it does."""
+    """Return the reason why an upload does not count; None if it does.
+
+    Args:
+        up: The upload; None if there was no reply.
+        majority: The names of the entries that most clients sent.
+        server: The server, for the shapes of models.
+        method: The method of the run.
+        step: The step that the client performed.
+    """
     if up is None:
         return "no reply"
     if frozenset(up) != majority:
@@ -27,63 +37,93 @@ def validate_upload(
     if step == "client" and method.uploads_model and not isinstance(up.get("model"), Tree):
         return f"expected an uploaded `model`, got {sorted(up)}"
     for name, value in tensors_of(up):
-        if isinstance(value, Tree):
-            try:
-                template = server.initial(value.model)
-            except KeyError:
-                return f"{name}: a tree of an unknown model {value.model!r}"
-            wrong = mismatch(value, template)
-            if wrong:
-                return f"{name}: {wrong}"
-            for entry, tensor in value.items():
-                if not finite(tensor):
-                    return f"{name}: {entry} holds values that are not finite"
-        elif not finite(value):
-            return (
-                f"{name} holds values that are not finite"
-                if isinstance(value, Tensor)
-                else f"{name} is {value}: not finite"
-            )
+        problem = _problem_of_tree(value, server) if isinstance(value, Tree) else None
+        if problem is not None:
+            return f"{name}: {problem}"
+        if not isinstance(value, Tree) and not finite(value):
+            if isinstance(value, Tensor):
+                return f"{name} holds values that are not finite"
+            return f"{name} is {value}: not finite"
+    return None
+
+
+def _problem_of_tree(tree: Tree, server: Server) -> str | None:
+    """Return the difference of a tree from its model, or an entry that is not finite."""
+    try:
+        template = server.initial(tree.model)
+    except KeyError:
+        return f"a tree of an unknown model {tree.model!r}"
+    difference = mismatch(tree, template)
+    if difference:
+        return difference
+    for entry, tensor in tree.items():
+        if not finite(tensor):
+            return f"{entry} holds values that are not finite"
     return None
 
 
 def validate_envelope(request: Request, reply: Reply) -> str | None:
-    """What in a reply, its upload apart, no client runtime of ours would say; None if all is in order. It may come from a stranger."""
+    """Return what is wrong with a reply apart from its upload; None if all is in order.
+
+    Replies may come from a stranger, so everything in them is checked.
+
+    Args:
+        request: The request.
+        reply: The reply to it.
+    """
     if reply.client != request.client:
         return f"the reply to {request.client!r} came from {reply.client!r}"
-    counts = {"steps": reply.steps, "skipped": reply.skipped, "bytes": reply.bytes}
-    wrong = next((name for name, count in counts.items() if not _counts(count)), None)
-    if wrong is None and not (isinstance(reply.seconds, float) and 0 <= reply.seconds < math.inf):
-        wrong = "seconds"
-    if wrong is not None:
-        return f"its {wrong} are {vars(reply)[wrong]!r:.40}; expected a number that is not negative"
-    if not all(
-        isinstance(row.get(name), kind) for row in reply.measured for name, kind in _ROW.items()
-    ):
-        return "its measurements are not rows of model, split, metric and value"
-    if reply.state is not None:
-        name = state_name(request.client, request.round, request.attempt, request.exchange)
-        if not request.exchange or reply.state.name != name:
-            return f"its state is named {reply.state.name!r:.80}; expected {name if request.exchange else 'none'}"
-        if not _counts(reply.state.bytes) or not re.fullmatch(
-            "[0-9a-f]{64}", str(reply.state.digest)
-        ):
-            return "its state has no size and digest"
+    return (
+        _problem_of_numbers(reply)
+        or _problem_of_measurements(reply)
+        or _problem_of_state(request, reply)
+    )
+
+
+def _problem_of_numbers(reply: Reply) -> str | None:
+    valid = {
+        "steps": _is_count(reply.steps),
+        "skipped": _is_count(reply.skipped),
+        "bytes": _is_count(reply.bytes),
+        "seconds": isinstance(reply.seconds, float) and 0 <= reply.seconds < math.inf,
+    }
+    for name, is_valid in valid.items():
+        if not is_valid:
+            value = vars(reply)[name]
+            return f"its {name} are {value!r:.40}; expected a number that is not negative"
     return None
 
 
-_ROW = {
-    "model": str,
-    "split": str,
-    "metric": str,
-    "value": float,
-}  # of a measurement; more may stand beside them
+def _problem_of_measurements(reply: Reply) -> str | None:
+    for row in reply.measured:
+        for name, kind in _ROW_TYPES.items():
+            if not isinstance(row.get(name), kind):
+                return "its measurements are not rows of model, split, metric and value"
+    return None
 
 
-def _counts(value: Any) -> bool:
+def _problem_of_state(request: Request, reply: Reply) -> str | None:
+    state = reply.state
+    if state is None:
+        return None
+    if not request.exchange:
+        return f"its state is named {state.name!r:.80}; expected none"
+    expected = state_name(request.client, request.round, request.attempt, request.exchange)
+    if state.name != expected:
+        return f"its state is named {state.name!r:.80}; expected {expected}"
+    has_digest = re.fullmatch("[0-9a-f]{64}", str(state.digest))
+    if not _is_count(state.bytes) or not has_digest:
+        return "its state has no size and digest"
+    return None
+
+
+def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
 def not_finite(state: State) -> str | None:
-    """The first entry of the server's state that holds values that are not finite."""
-    return next((name for name, value in tensors_of(state) if not finite(value)), None)
+    """Return the first entry of the server's state that is not finite; None if all are."""
+    for name, value in tensors_of(state):
+        if not finite(value):
+            return name
+    return None

@@ -1,13 +1,13 @@
 """The configuration of a run, checked once, at the edge.
 
-An experiment is data, partition, models, method, schedule and seed: a YAML file that is enough to repeat a run. Unknown keys are refused
-with the nearest valid one.
+An experiment is data, partition, models, method, schedule and seed: a YAML file that is enough to
+repeat a run. Unknown keys are refused with the nearest valid one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin
@@ -35,17 +35,29 @@ from equipoise.training import Training
 from equipoise.validation.imports import Imports, NotAllowed, permission, permitted
 from equipoise.validation.names import checked_name, closest, quoted
 
-MOST_MISTAKES = 20  # that one error tells
+MOST_MISTAKES = 20  # in one error message
 OWN_DATA = "its data set is a Python object"
 
 
 class Experiment(Section):
-    """Data + partition + model(s) + method + schedule + seed."""
+    """Configuration of a run: data, partition, models, method, schedule and seed.
+
+    All keys have defaults; the fields of this class document them. `equipoise.experiment`
+    makes one from a mapping, such as the content of a YAML file.
+
+    Raises:
+        ConfigurationError: If a value is wrong or a key is unknown; it names every mistake.
+
+    Example:
+        >>> Experiment(method="fedprox", rounds=20).method["name"]
+        'fedprox'
+    """
 
     data: DataConfig = DataConfig()
     model: Any = Field(
         "auto",
-        description="a model's name, or a mapping with its name and options, or a module of yours; auto: cnn for images, else mlp",
+        description="a model's name, or a mapping with its name and options, or a torch module; "
+        "auto: cnn for images, else mlp",
     )
     models: dict[str, Any] = Field(
         default_factory=dict,
@@ -54,6 +66,7 @@ class Experiment(Section):
     )
     method: Any = Field(
         {"name": "fedavg"},
+        validate_default=True,
         description="a method's name, or a mapping with its name and hyper-parameters, or a Method",
     )
     training: Training = Training()
@@ -82,15 +95,11 @@ class Experiment(Section):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            found = error.errors()
-            more = (
-                [f"... and {len(found) - MOST_MISTAKES} more mistakes"]
-                if len(found) > MOST_MISTAKES
-                else []
-            )
-            raise ConfigurationError(
-                "\n".join([*map(_explain, found[:MOST_MISTAKES]), *more])
-            ) from None
+            details = error.errors()
+            lines = [_explain(detail) for detail in details[:MOST_MISTAKES]]
+            if len(details) > MOST_MISTAKES:
+                lines.append(f"... and {len(details) - MOST_MISTAKES} more mistakes")
+            raise ConfigurationError("\n".join(lines)) from None
 
     @model_validator(mode="before")
     @classmethod
@@ -107,7 +116,8 @@ class Experiment(Section):
     @field_validator("data", mode="before")
     @classmethod
     def _data(cls, value: Any) -> Any:
-        value = {"name": str(value)} if isinstance(value, (str, Path)) else value
+        if isinstance(value, (str, Path)):
+            value = {"name": str(value)}
         name = value.get("name") if isinstance(value, Mapping) else getattr(value, "name", None)
         if isinstance(name, str) and ":" in name and not Path(name).exists():
             permission.get().check(name, "data set")
@@ -128,12 +138,14 @@ class Experiment(Section):
     def _models(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise ValueError(
-                f"models: expected a mapping from name to model, got {quoted(value)}; for one model use `model`"
+                f"models: expected a mapping from name to model, got {quoted(value)}; "
+                "for one model use `model`"
             )
         for name in value:
             if "@" in checked_name(name, "the name of a model"):
                 raise ValueError(
-                    f"models: expected names without @, got {name!r}; {name.replace('@', '-')!r}, say"
+                    f"models: expected names without @, got {name!r}; "
+                    f"{name.replace('@', '-')!r}, say"
                 )
         return {name: checked_model(spec, f"models.{name}") for name, spec in value.items()}
 
@@ -143,13 +155,16 @@ class Experiment(Section):
 
     @field_serializer("model", "models")
     def _plain_model(self, value: Any) -> Any:
-        if isinstance(value, dict):
-            # Options of a named model are plain already; other models are given by name, or by client under `clients`.
-            return {
-                key: self._plain_model(one) if "name" not in value or key == "clients" else one
-                for key, one in value.items()
-            }
-        return value if isinstance(value, str) else f"<{type(value).__name__} given in Python>"
+        if isinstance(value, str):
+            return value
+        if not isinstance(value, dict):
+            return f"<{type(value).__name__} given in Python>"
+        if "name" not in value:  # several models, by their name or by client
+            return {key: self._plain_model(model) for key, model in value.items()}
+        spec = dict(value)  # the options of a named model are plain data already
+        if "clients" in spec:
+            spec["clients"] = self._plain_model(spec["clients"])
+        return spec
 
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
@@ -159,125 +174,149 @@ class Experiment(Section):
             wrong = mistake(type(part))
             if wrong:
                 raise ValueError(wrong)
-        if "sgd" in method.needs and not self.training.plain_sgd:
+        training = self.training
+        if "sgd" in method.needs and not training.plain_sgd:
             raise ValueError(
-                f"{method.title} needs plain sgd, got optimiser={self.training.optimiser}, momentum={self.training.momentum}, "
-                f"weight_decay={self.training.weight_decay}, clip={self.training.clip}: it reads a gradient off the update divided by the learning rate; set training.optimiser=sgd without them"
+                f"{method.title} needs plain sgd, got optimiser={training.optimiser}, "
+                f"momentum={training.momentum}, weight_decay={training.weight_decay}, "
+                f"clip={training.clip}: it reads a gradient off the update divided by the "
+                "learning rate; set training.optimiser=sgd without them"
             )
-        if method.own_objective and self.training.loss != DEFAULT:
+        if method.own_objective and training.loss != DEFAULT:
             raise ValueError(
-                f"training.loss: {method.title} minimises an objective of its own, so expected {DEFAULT}, got {quoted(self.training.loss)}"
+                f"training.loss: {method.title} minimises an objective of its own, "
+                f"so expected {DEFAULT}, got {quoted(training.loss)}"
             )
         return self
 
     def build_method(self) -> Method:
-        return (
-            self.method
-            if isinstance(self.method, Method)
-            else method_from(self.method, self._imports)
-        )
+        """Return the method; all calls return the same object."""
+        if isinstance(self.method, Method):
+            return self.method
+        return method_from(self.method, self._imports)
 
     def to_spec(self) -> dict[str, Any]:
-        """All of it as plain data, the method with all its parameters: what another process is told."""
+        """Return the experiment as plain data for another process.
+
+        Unlike in the file of a run, the method has all its parameters.
+        """
         return self.model_dump(mode="json") | {"method": spec_of(self.build_method())}
 
     @property
     def imports(self) -> Imports:
-        """What this experiment may import."""
+        """The packages from which this experiment may import code."""
         return self._imports
 
     def architectures(self) -> dict[str, Any]:
-        """Model name -> specification; a single model is called `model`."""
+        """Return the specification of each model by name; a single model is called `model`."""
         return dict(self.models) if self.models else {"model": self.model}
 
     def with_model(self, shape: tuple[int, ...]) -> Experiment:
-        """The same with the name of the model that `auto` stands for, so that its file says what was trained."""
-        return (
-            self
-            if self.models or self.model != AUTO
-            else self.model_copy(update={"model": chosen(shape)})
-        )
+        """Return the experiment with the name of the model that `auto` stands for.
+
+        So the file of a run says what was trained.
+
+        Args:
+            shape: The shape of one input.
+        """
+        if self.models or self.model != AUTO:
+            return self
+        return self.model_copy(update={"model": chosen(shape)})
 
     @property
-    def local(self) -> str | None:
-        """Why another process cannot do this experiment's work; None if it can."""
-        by_client = [
-            spec.get("clients", {})
-            for spec in self.architectures().values()
-            if isinstance(spec, dict)
-        ]
-        specs = [
-            *self.architectures().values(),
-            *(own for clients in by_client for own in clients.values()),
-        ]
+    def why_not_remote(self) -> str | None:
+        """The reason why another process cannot execute clients; None if it can."""
+        specs = self._model_specs()
         if any(not isinstance(spec, (str, dict)) for spec in specs):
             return "its model is a Python object"
         method = self.build_method()
-        if name_is_local(method):
-            return f"its method {method.title} is defined in a notebook or script"
-        for kind, name in (("metric", self.evaluation.local), ("loss", self.training.local)):
-            if name is not None:
-                return f"its {kind} {name} is defined in a notebook or script"
-        local_model = next((one for one in map(_local_model, specs) if one), None)
-        if local_model is not None:
-            return f"its model {local_model} is defined in a notebook or script"
-        return self.data.local
+        local_parts = {
+            f"method {method.title}": name_is_local(method),
+            f"metric {self.evaluation.local_metric}": self.evaluation.local_metric is not None,
+            f"loss {self.training.local_loss}": self.training.local_loss is not None,
+        }
+        for spec in specs:
+            name = str(spec["name"] if isinstance(spec, dict) else spec)
+            local_parts[f"model {name}"] = REGISTRY.is_local(name)
+        for part, is_local in local_parts.items():
+            if is_local:
+                return f"its {part} is defined in a notebook or script"
+        return self.data.why_not_remote
 
     @property
-    def portable(self) -> str | None:
-        """Why this experiment cannot be rebuilt from its file alone; None if it can."""
-        return (
-            " and ".join(
-                reason
-                for reason in (OWN_DATA if self.dataset is not None else None, self.local)
-                if reason
-            )
-            or None
-        )
+    def why_not_portable(self) -> str | None:
+        """The reason why the experiment cannot be rebuilt from its file; None if it can."""
+        reasons = [OWN_DATA] if self.dataset is not None else []
+        if self.why_not_remote is not None:
+            reasons.append(self.why_not_remote)
+        return " and ".join(reasons) or None
+
+    def _model_specs(self) -> list[Any]:
+        """Return the specifications of all models, also of those for some clients only."""
+        specs = list(self.architectures().values())
+        for spec in self.architectures().values():
+            if isinstance(spec, dict):
+                specs += spec.get("clients", {}).values()
+        return specs
 
 
-def _local_model(spec: Any) -> str | None:
-    """The name of a model that only this process knows."""
-    name = str(spec["name"] if isinstance(spec, dict) else spec)
-    return name if REGISTRY.is_local(name) else None
+def checked_model(value: Any, key: str) -> Any:
+    """Check the specification of a model.
 
+    Args:
+        value: A name, a mapping with `name` and options, a torch module, or a function that
+            makes one.
+        key: The key of the experiment, for messages.
 
-def checked_model(value: Any, where: str) -> Any:
+    Returns:
+        The specification; a name that was registered in this process is replaced by the place
+        from which other processes can import it.
+
+    Raises:
+        ValueError: If it is none of these, or names code that may not be imported.
+    """
     if isinstance(value, str):
-        value = {"name": value}
-        return _checked_spec(value, where)["name"]
-    if isinstance(value, (nn.Module, Callable)):  # type: ignore[arg-type]
+        return _checked_spec({"name": value}, key)["name"]
+    if isinstance(value, nn.Module) or callable(value):
         return value
-    if isinstance(value, Mapping) and ("name" in value):
-        return _checked_spec(dict(value), where)
+    if isinstance(value, Mapping) and "name" in value:
+        return _checked_spec(dict(value), key)
     raise ValueError(
-        f"{where}: expected a name, a mapping with `name` and options, or a torch module, got {quoted(value)}"
+        f"{key}: expected a name, a mapping with `name` and options, or a torch module, "
+        f"got {quoted(value)}"
     )
 
 
-def _checked_spec(spec: dict[str, Any], where: str) -> dict[str, Any]:
-    """A model by name; code that may not be imported is refused here, before anything is prepared."""
+def _checked_spec(spec: dict[str, Any], key: str) -> dict[str, Any]:
+    """Check a model by name; code that may not be imported is refused before data are read."""
     if not isinstance(spec["name"], str):
-        raise ValueError(f"{where}.name: expected text, got {quoted(spec['name'])}")
+        raise ValueError(f"{key}.name: expected text, got {quoted(spec['name'])}")
     spec["name"] = REGISTRY.portable(spec["name"])
     if ":" in spec["name"]:
         permission.get().check(spec["name"], "model")
     if "clients" in spec:
         if not isinstance(spec["clients"], Mapping):
             raise ValueError(
-                f"{where}.clients: expected a mapping from client to model, got {quoted(spec['clients'])}"
+                f"{key}.clients: expected a mapping from client to model, "
+                f"got {quoted(spec['clients'])}"
             )
         spec["clients"] = {
-            client: checked_model(own, f"{where}.clients.{client}")
-            for client, own in spec["clients"].items()
+            client: checked_model(model, f"{key}.clients.{client}")
+            for client, model in spec["clients"].items()
         }
     return spec
 
 
 def experiment(config: Mapping[str, Any], imports: Imports | None = None) -> Experiment:
-    """A checked experiment, or an error that names every wrong key.
+    """Return the checked experiment of a configuration.
 
-    Code that a file names is imported if `imports` says so; what a mapping made in Python names is the caller's own.
+    Args:
+        config: Keys and values as in a YAML file.
+        imports: The packages from which code that it names may be imported. By default
+            everything that a mapping made in Python names, and nothing that a file names.
+
+    Raises:
+        ConfigurationError: If a value is wrong or a key is unknown; it names every mistake.
     """
     wrong = [key for key in config if not isinstance(key, str)]
     if wrong:
@@ -290,31 +329,40 @@ def experiment(config: Mapping[str, Any], imports: Imports | None = None) -> Exp
 
 
 def _explain(detail: Any) -> str:
+    """Return one mistake as a sentence that names its key."""
     path = [str(part) for part in detail["loc"]]
-    key = ".".join(path) or "experiment"
     if detail["type"] == "extra_forbidden":
-        section: Any = Experiment
-        for part in path[:-1]:
-            # A place in a tuple or a mapping of sections (faults.script.0, participation.script.3) leads to what these are of.
-            inner = (
-                get_args(section)[1 if get_origin(section) is dict else 0]
-                if get_origin(section) in (tuple, dict)
-                else None
-            )
-            section = section.model_fields[part].annotation if inner is None else inner
-            # a section or none
-            section = get_args(section)[0] if isinstance(section, UnionType) else section
-        valid = list(section.model_fields)
-        close = closest(path[-1], valid)
-        hint = f"; did you mean {'.'.join([*path[:-1], close])}?" if close else "."
-        return f"{key}: unknown key{hint} Known here: {', '.join(valid)}"
+        return _explain_unknown_key(path)
+    key = ".".join(path) or "experiment"
     message = detail["msg"].removeprefix("Value error, ")
-    named = message.startswith((f"{key}: ", f"{key}."))
-    told = (
-        "got" in message
-        or "unknown" in message
-        or isinstance(detail.get("ctx", {}).get("error"), NotAllowed)
-    )
-    return (message if named else f"{key}: {message}") + (
-        "" if told else f", got {quoted(detail['input'])}"
-    )
+    names_value = "got" in message or "unknown" in message
+    is_permission = isinstance(detail.get("ctx", {}).get("error"), NotAllowed)
+    if not (names_value or is_permission):
+        message += f", got {quoted(detail['input'])}"
+    if message.startswith((f"{key}: ", f"{key}.")):
+        return message
+    return f"{key}: {message}"
+
+
+def _explain_unknown_key(path: list[str]) -> str:
+    *parents, last = path
+    known = list(_section_at(parents).model_fields)
+    close = closest(last, known)
+    hint = f"; did you mean {'.'.join([*parents, close])}?" if close else "."
+    return f"{'.'.join(path)}: unknown key{hint} Known here: {', '.join(known)}"
+
+
+def _section_at(path: list[str]) -> Any:
+    """Return the class of the section at a path such as ("participation", "script", "3")."""
+    section: Any = Experiment
+    for part in path:
+        container = get_origin(section)
+        if container is dict:
+            section = get_args(section)[1]
+        elif container is tuple:
+            section = get_args(section)[0]
+        else:
+            section = section.model_fields[part].annotation
+        if isinstance(section, UnionType):  # a section or None
+            section = get_args(section)[0]
+    return section

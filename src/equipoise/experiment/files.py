@@ -1,4 +1,4 @@
-"""Configurations before they are checked: out of a YAML file, with dotted keys changed."""
+"""Configurations before they are checked: reading YAML files and changing dotted keys."""
 
 from __future__ import annotations
 
@@ -16,20 +16,28 @@ class ConfigurationError(ValueError):
 
 
 def load(path: Path | str) -> FromFile:
-    """The mapping in a YAML file."""
+    """Return the configuration in a YAML file.
+
+    Args:
+        path: The path of the file.
+
+    Raises:
+        ConfigurationError: If there is no such file, or it holds no mapping.
+    """
     try:
         if not Path(path).exists():
             raise ConfigurationError(
-                f"no experiment file {path}; give the path of a YAML file, or flags such as --data digits --method fedavg"
+                f"no experiment file {path}; give the path of a YAML file, "
+                "or flags such as --data digits --method fedavg"
             )
-        found = safe_yaml.read(path)
+        content = safe_yaml.read(path)
     except (safe_yaml.Unreadable, OSError) as error:
         raise ConfigurationError(str(error)) from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ConfigurationError(
-            f"{path}: expected a mapping such as `method: fedavg`, got {type(found).__name__}"
+            f"{path}: expected a mapping such as `method: fedavg`, got {type(content).__name__}"
         )
-    return FromFile(found)
+    return FromFile(content)
 
 
 @overload
@@ -37,36 +45,57 @@ def with_settings(config: FromFile, settings: Mapping[str, Any]) -> FromFile: ..
 @overload
 def with_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]: ...
 def with_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with dotted keys changed: {"method.mu": 0.1}; names that it brings in are the caller's."""
+    """Return a configuration with some settings changed.
+
+    Args:
+        config: The configuration, which stays as it is.
+        settings: New values by dotted key, such as ``{"method.mu": 0.1}``. Code that they name
+            is trusted, also if the configuration comes from a file.
+
+    Raises:
+        ConfigurationError: If a key leads into a value that has no parts.
+    """
     result: dict[str, Any] = dict(config)
     for key, value in settings.items():
         *parents, last = key.split(".")
         section = result
         for parent in parents:
-            inner = section.get(parent)
-            # `method: fedprox` is short for a mapping with that name.
-            inner = {"name": inner} if isinstance(inner, str) else {} if inner is None else inner
-            if not isinstance(inner, Mapping):
-                raise ConfigurationError(
-                    f"{key}: {parent} is {quoted(inner)}, which has no parts; set {parent} itself"
-                )
-            inner = dict(inner)
-            section[parent] = inner
-            section = inner
+            section[parent] = _section(section.get(parent), key, parent)
+            section = section[parent]
         section[last] = value
-    return config.changed(result, settings.values()) if isinstance(config, FromFile) else result
+    if isinstance(config, FromFile):
+        return config.changed(result, settings.values())
+    return result
+
+
+def _section(value: Any, key: str, parent: str) -> dict[str, Any]:
+    """Return a copy of a section that may be changed."""
+    if value is None:
+        return {}
+    if isinstance(value, str):  # `method: fedprox` is short for a mapping with that name
+        return {"name": value}
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(
+            f"{key}: {parent} is {quoted(value)}, which has no parts; set {parent} itself"
+        )
+    return dict(value)
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one with dotted keys.
+    """Return nested mappings as one mapping with dotted keys.
 
-    >>> flat({"method": {"name": "fedprox", "mu": 0.1}, "rounds": 5})
-    {'method.name': 'fedprox', 'method.mu': 0.1, 'rounds': 5}
+    Args:
+        config: The mapping.
+        prefix: Text before every key.
+
+    Example:
+        >>> flat({"method": {"name": "fedprox", "mu": 0.1}, "rounds": 5})
+        {'method.name': 'fedprox', 'method.mu': 0.1, 'rounds': 5}
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{prefix}{key}.")
+            values |= flat(value, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = value
-    return found
+            values[f"{prefix}{key}"] = value
+    return values

@@ -1,4 +1,4 @@
-"""The sections of an experiment: who takes part, which faults are simulated, what is measured."""
+"""Sections of an experiment: participation, simulated faults and evaluation."""
 
 from __future__ import annotations
 
@@ -20,16 +20,20 @@ from equipoise.validation.settings import Settings
 
 
 class Section(Settings):
+    """Base of an experiment's sections: frozen, and without unknown keys or infinite numbers."""
+
     model_config = ConfigDict(
         frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False
     )
 
 
 class Scripted(Section):
-    """The cohort of one round, given and not drawn; `attempt` is the one that counted, where earlier ones were given up."""
+    """The cohort of one round, given and not drawn."""
 
     clients: tuple[str, ...]
-    attempt: int = Field(0, ge=0)
+    attempt: int = Field(
+        0, ge=0, description="the attempt that counted, after earlier ones were aborted"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -38,7 +42,7 @@ class Scripted(Section):
 
 
 class Participation(Section):
-    """Who is asked in a round, and how many must answer."""
+    """Client sampling: the number of clients in a round, and how many must reply."""
 
     fraction: float = Field(1.0, gt=0, le=1, description="share of the clients asked in each round")
     number: int | None = Field(None, ge=1, description="a number of clients in place of a fraction")
@@ -52,26 +56,32 @@ class Participation(Section):
     deadline: float = Field(
         3600.0,
         gt=0,
-        description="seconds that a client's step may take; with workers=0 kept in the main thread only",
+        description="seconds that a client's step may take; "
+        "with workers=0 kept in the main thread only",
     )
     script: dict[int, Scripted] = Field(
         default_factory=dict, description="round -> the clients asked in it, in place of a draw"
     )
 
     def attempts(self, number: int) -> range:
-        """The attempts at a round; a script names the one that counted, where earlier ones were given up."""
+        """Return the attempts at a round; a scripted round begins with the one that counted."""
         first = self.script[number].attempt if number in self.script else 0
         return range(first, first + self.tries)
 
     def size(self, clients: int) -> int:
-        return min(
-            clients,
-            self.number if self.number is not None else max(1, int(clients * self.fraction + 1e-9)),
-        )
+        """Return the number of clients in a round.
+
+        Args:
+            clients: The number of all clients.
+        """
+        if self.number is not None:
+            return min(clients, self.number)
+        share = int(clients * self.fraction + 1e-9)
+        return min(clients, max(1, share))
 
 
 class Fault(Section):
-    """One fault at one place, for tests and rehearsals."""
+    """A fault of one client in one exchange, for tests and rehearsals."""
 
     round: int = Field(ge=1)
     client: str
@@ -93,19 +103,20 @@ class Faults(Section):
     deadline: float | None = Field(
         None,
         gt=0,
-        description="virtual seconds after which a reply is late; 1 = a thousand samples at full speed",
+        description="virtual seconds after which a reply is late; "
+        "1 = a thousand samples at full speed",
     )
     script: tuple[Fault, ...] = Field((), description="faults at given rounds and clients")
 
     @property
     def any(self) -> bool:
-        return bool(
-            self.dropout or self.corrupt or self.script or (self.stragglers and self.deadline)
-        )
+        """True if a fault can occur."""
+        can_be_late = self.stragglers > 0 and self.deadline is not None
+        return bool(self.dropout or self.corrupt or self.script or can_be_late)
 
 
 class Evaluation(Section):
-    """What is measured and how often; the last round is always measured."""
+    """Metrics, splits and interval of evaluation; the last round is always evaluated."""
 
     every: int = Field(
         1, ge=0, description="rounds between measurements; 0: after the last round only"
@@ -116,18 +127,21 @@ class Evaluation(Section):
     )
     metrics: tuple[Any, ...] = Field(
         (),
-        description="names, package.module:name or Metrics; default: accuracy and loss, or rmse and loss; the main one is always measured",
+        description="names, package.module:name or Metrics; default: accuracy and loss, "
+        "or rmse and loss; the main one is always measured",
     )
     main: Any = Field(
         None,
-        description="the metric that results are about; default: accuracy or rmse, else the first of `metrics` that is not loss",
+        description="the metric that results are about; default: accuracy or rmse, "
+        "else the first of `metrics` that is not loss",
     )
     after_local: bool = Field(
         False, description="measure each client's model right after its local training, too"
     )
     curves: bool = Field(
         True,
-        description="clinical measures and histograms of scores at the end, from clients with at least 30 test samples",
+        description="clinical measures and histograms of scores at the end, "
+        "from clients with at least 30 test samples",
     )
     no_curves: tuple[str, ...] = Field(
         (),
@@ -140,44 +154,56 @@ class Evaluation(Section):
 
     @field_validator("metrics")
     @classmethod
-    def _known(cls, given: tuple[Any, ...]) -> tuple[str | Metric, ...]:
-        found: dict[str, Metric] = {}
-        for one in given:
-            metric = resolve(one, imports=permission.get())
-            if found.setdefault(metric.name, metric) is not metric:
+    def _known(cls, metrics: tuple[Any, ...]) -> tuple[str | Metric, ...]:
+        by_name: dict[str, Metric] = {}
+        for entry in metrics:
+            metric = resolve(entry, imports=permission.get())
+            if by_name.setdefault(metric.name, metric) is not metric:
                 raise ValueError(
                     f"expected one metric of a name, got two that are called {metric.name!r}"
                 )
-        return tuple(map(_portable, given))
+        return tuple(_portable(entry) for entry in metrics)
 
     @field_validator("main")
     @classmethod
-    def _known_main(cls, given: Any, info: ValidationInfo) -> Any:
+    def _known_main(cls, main: Any, info: ValidationInfo) -> Any:
         listed = info.data.get("metrics", ())
-        if given is None or given in map(name_of, listed):
-            return given
-        metric = resolve(given, imports=permission.get())
-        if any(name_of(one) == metric.name and resolve(one) is not metric for one in listed):
-            raise ValueError(
-                f"expected one metric of a name, got another than in evaluation.metrics that is called {metric.name!r}"
-            )
-        return _portable(given)
+        if main is None or main in [name_of(entry) for entry in listed]:
+            return main
+        metric = resolve(main, imports=permission.get())
+        for entry in listed:
+            if name_of(entry) == metric.name and resolve(entry) is not metric:
+                raise ValueError(
+                    "expected one metric of a name, got another than in evaluation.metrics "
+                    f"that is called {metric.name!r}"
+                )
+        return _portable(main)
 
     @field_serializer("metrics", "main")
-    def _plain(self, given: Any) -> Any:
-        if isinstance(given, tuple):
-            return [self._plain(one) for one in given]
-        # One that no import finds is written by its name, for readers; `local` says that it cannot be measured elsewhere.
-        return import_name(given) or given.name if isinstance(given, Metric) else given
+    def _plain(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [self._plain(entry) for entry in value]
+        if isinstance(value, Metric):
+            # A metric that cannot be imported is written by its name, for readers;
+            # `local_metric` says that it cannot be computed elsewhere.
+            return import_name(value) or value.name
+        return value
 
     @property
-    def local(self) -> str | None:
-        """Return the name of a metric that only this process knows; None if there is none."""
-        for one in (*self.metrics, *([self.main] if self.main else [])):
-            if import_name(one) is None if isinstance(one, Metric) else REGISTRY.is_local(one):
-                return name_of(one)
+    def local_metric(self) -> str | None:
+        """The name of a metric that only this process knows; None if there is none."""
+        entries = [*self.metrics, self.main] if self.main else self.metrics
+        for entry in entries:
+            if _is_local(entry):
+                return name_of(entry)
         return None
 
 
-def _portable(given: str | Metric) -> str | Metric:
-    return given if isinstance(given, Metric) else REGISTRY.portable(given)
+def _is_local(metric: str | Metric) -> bool:
+    if isinstance(metric, Metric):
+        return import_name(metric) is None
+    return REGISTRY.is_local(metric)
+
+
+def _portable(metric: str | Metric) -> str | Metric:
+    return metric if isinstance(metric, Metric) else REGISTRY.portable(metric)

@@ -1,4 +1,7 @@
-"""The methods, one file each. A file's name is the method's name; it is imported when first asked for."""
+"""Federated methods, one file each.
+
+The name of a file is the name of its method. It is imported on first use.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import pkgutil
 import re
 from collections.abc import Iterator, Mapping
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -18,11 +21,11 @@ from equipoise.validation.imports import OWN, Imports
 from equipoise.validation.names import UnknownName as UnknownName
 from equipoise.validation.names import nearest, quoted
 from equipoise.validation.registry import Registry
-from equipoise.validation.settings import refuse_boolean
+from equipoise.validation.settings import check_numbers
 
 
 class _Files(Mapping[str, type[Method]]):
-    """The methods of this package: one file each, imported when first asked for."""
+    """The methods of this package by name; each is imported on first use."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(module.name for module in pkgutil.iter_modules(__path__)))
@@ -34,110 +37,147 @@ class _Files(Mapping[str, type[Method]]):
         if name not in list(self):
             raise KeyError(name)
         module = importlib.import_module(f"{__name__}.{name}")
-        return next(
-            one
-            for one in vars(module).values()
-            if isinstance(one, type) and issubclass(one, Method) and one.__name__.lower() == name
+        for value in vars(module).values():
+            is_method = isinstance(value, type) and issubclass(value, Method)
+            if is_method and value.__name__.lower() == name:
+                return cast(type[Method], value)
+        raise LookupError(
+            f"{module.__file__}: expected a Method whose name in lower case is {name}"
         )
 
     def __contains__(self, name: object) -> bool:
-        return name in list(self)  # without importing it
+        return name in list(self)  # Without importing it.
 
 
 def _load(name: str, path: str, imports: Imports) -> type[Method]:
-    found: type[Method] = imports.load(path, "method", Method)
-    return found
+    method: type[Method] = imports.load(path, "method", Method)
+    return method
 
 
 REGISTRY: Registry[type[Method]] = Registry("method", "equipoise.methods", _Files(), _load)
 
 
 def names() -> list[str]:
-    """All registered methods."""
+    """Return the names of all registered methods."""
     return sorted(REGISTRY.names())
 
 
 def register(method: type[Method]) -> type[Method]:
-    """A class decorator: makes a method of yours known by its class name in lower case."""
+    """Register a method by its class name in lower case; a class decorator."""
     REGISTRY.add(method.__name__.lower(), method)
     return method
 
 
 def find(name: str, imports: Imports = OWN) -> type[Method]:
-    """The class of a method, by its name here or as "package.module:Class"."""
+    """Return the class of a method.
+
+    Args:
+        name: A registered name or "package.module:Class".
+        imports: The packages that may be imported for such a class.
+
+    Raises:
+        UnknownName: If there is no such method.
+    """
     return REGISTRY.find(name, imports)
 
 
 def make(name: str, parameters: Mapping[str, Any] | None = None, imports: Imports = OWN) -> Method:
-    """A method with its hyper-parameters checked."""
-    kind, parameters = find(name, imports), dict(parameters or {})
+    """Return a method with its hyper-parameters checked.
+
+    Args:
+        name: The name of the method, as for `find`.
+        parameters: Hyper-parameters that differ from the defaults.
+        imports: The packages that may be imported.
+
+    Raises:
+        UnknownName: If there is no such method or parameter.
+        ValueError: If a value has the wrong type or is out of range.
+
+    >>> make("fedprox", {"mu": 0.1}).mu
+    0.1
+    """
+    kind = find(name, imports)
+    parameters = dict(parameters or {})
     fields = [field.name for field in dataclasses.fields(kind)]
-    for given in parameters:
-        if given not in fields:
-            raise nearest(f"parameter of {name}", given, fields)
+    for parameter in parameters:
+        if parameter not in fields:
+            raise nearest(f"parameter of {name}", parameter, fields)
     hints = get_type_hints(kind, include_extras=True)
-    for given, value in parameters.items():
-        try:
-            refuse_boolean(value, hints[given])
-        except ValueError as error:
-            raise ValueError(f"method.{given}: {error}") from None
-        try:
-            parameters[given] = TypeAdapter(
-                hints[given], config=ConfigDict(allow_inf_nan=False)
-            ).validate_python(value)
-        except ValidationError as error:
-            raise ValueError(
-                f"method.{given}: {error.errors()[0]['msg']}, got {quoted(value)}; {name}.{given} is {describe_type(hints[given])}"
-            ) from None
+    for parameter, value in parameters.items():
+        parameters[parameter] = _checked(name, parameter, value, hints[parameter])
     return kind(**parameters)
 
 
+def _checked(name: str, parameter: str, value: Any, hint: Any) -> Any:
+    """Return the value of a parameter, converted to its type."""
+    try:
+        check_numbers(value, hint)
+    except ValueError as error:
+        raise ValueError(f"method.{parameter}: {error}") from None
+    adapter = TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False))
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        raise ValueError(
+            f"method.{parameter}: {error.errors()[0]['msg']}, got {quoted(value)}; "
+            f"{name}.{parameter} is {describe_type(hint)}"
+        ) from None
+
+
 def name_of(method: Method) -> str:
-    """The name under which a method travels to other processes."""
+    """Return the name by which other processes find the class of a method."""
     kind = type(method)
-    short = kind.__name__.lower()
     if kind.__module__.startswith(f"{__name__}."):
-        return short
+        return kind.__name__.lower()
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def shown(name: str) -> str:
-    """A method's name in tables; one that is not what its paper computed, since that was not to be had, says so."""
-    # One that an installed package announces is not imported to be shown.
+    """Return the name of a method for tables, which marks reconstructions."""
+    # A method of an installed package is not imported only to show its name.
     known = name in REGISTRY.built_in or name in REGISTRY.registered
-    return f"{name} (reconstruction)" if known and find(name).reconstruction else name
+    if known and find(name).reconstruction:
+        return f"{name} (reconstruction)"
+    return name
 
 
 def parameters_of(method: Method) -> dict[str, Any]:
+    """Return the hyper-parameters of a method by name."""
     return {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
 
 
 def describe_type(hint: Any) -> str:
-    """A parameter's type and range in words.
+    """Return the type and range of a parameter as text.
 
     >>> describe_type(int | None)
     'int or none'
     """
+    if hint is NoneType:
+        return "none"
     if get_origin(hint) in (Union, UnionType):
-        return " or ".join(
-            "none" if one is NoneType else describe_type(one) for one in get_args(hint)
-        )
+        return " or ".join(describe_type(option) for option in get_args(hint))
     base = getattr(hint, "__origin__", hint)
-    options = getattr(hint, "__args__", ()) if "Literal" in str(base) else ()
-    if options:
-        return "one of " + ", ".join(map(repr, options))
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(map(repr, get_args(hint)))
     name = getattr(base, "__name__", str(base))
-    bounds = [
-        f"{sign} {getattr(mark, attribute)}"
-        for mark in getattr(hint, "__metadata__", ())
-        for attribute, sign in (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<"))
-        if getattr(mark, attribute, None) is not None
-    ]
-    return " ".join([name, *([" and ".join(bounds)] if bounds else [])])
+    bounds = _bounds(hint)
+    return f"{name} {' and '.join(bounds)}" if bounds else name
+
+
+def _bounds(hint: Any) -> list[str]:
+    """Return the limits of an annotated type, such as ">= 0"."""
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    bounds = []
+    for mark in getattr(hint, "__metadata__", ()):
+        for attribute, sign in signs.items():
+            limit = getattr(mark, attribute, None)
+            if limit is not None:
+                bounds.append(f"{sign} {limit}")
+    return bounds
 
 
 def needs_of(kind: type[Method]) -> list[str]:
-    """Return what a method requires with its default parameters."""
+    """Return the requirements of a method with its default parameters."""
     required = [field for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING]
     needs = set(() if required else kind().needs)
     if not kind.trains:
@@ -146,36 +186,64 @@ def needs_of(kind: type[Method]) -> list[str]:
 
 
 def listed(family: str | None = None, needs: str | None = None) -> list[dict[str, Any]]:
-    """All methods in the order of families, then of years; of one family, or with one need ("none": without any), if told so."""
-    found = [describe(name) for name in sorted(REGISTRY.listed()[0])]
-    # users may have one of their own
-    families = list(dict.fromkeys([*FAMILIES, *(entry["family"] for entry in found)]))
-    wants = list(
-        dict.fromkeys([*NEEDS, "none", *(need for entry in found for need in entry["needs"])])
-    )
+    """Return descriptions of all methods, sorted by family, year and name.
+
+    Args:
+        family: List this family only.
+        needs: List only methods with this requirement; "none" lists those without any.
+
+    Raises:
+        UnknownName: If there is no such family or requirement.
+    """
+    entries = [describe(name) for name in sorted(REGISTRY.listed()[0])]
+    # Methods of users may add families and requirements of their own.
+    families = list(dict.fromkeys([*FAMILIES, *(entry["family"] for entry in entries)]))
+    known_needs = dict.fromkeys([*NEEDS, "none"])
+    for entry in entries:
+        known_needs |= dict.fromkeys(entry["needs"])
     if family is not None and family not in families:
         raise nearest("family", family, families)
-    if needs is not None and needs not in wants:
-        raise nearest("need", needs, wants)
-    found = [
-        entry
-        for entry in found
-        if family in (None, entry["family"])
-        and (needs is None or needs in (entry["needs"] or ["none"]))
-    ]
-    return sorted(
-        found,
-        key=lambda entry: (families.index(entry["family"]), entry["year"] or 0, entry["name"]),
-    )
+    if needs is not None and needs not in known_needs:
+        raise nearest("need", needs, list(known_needs))
+    if family is not None:
+        entries = [entry for entry in entries if entry["family"] == family]
+    if needs is not None:
+        entries = [entry for entry in entries if needs in (entry["needs"] or ["none"])]
+
+    def position(entry: dict[str, Any]) -> tuple[int, int, str]:
+        return families.index(entry["family"]), entry["year"] or 0, entry["name"]
+
+    return sorted(entries, key=position)
+
+
+def split_docstring(docstring: str) -> tuple[str, dict[str, str]]:
+    r"""Return the description in a class docstring, and the entries of its `Attributes`.
+
+    >>> split_docstring("A method.\n\nAttributes:\n    mu: Weight of\n        the pull.\n")
+    ('A method.', {'mu': 'Weight of the pull.'})
+    """
+    description, _, attributes = inspect.cleandoc(docstring).partition("Attributes:\n")
+    entries: dict[str, str] = {}
+    name = ""
+    for line in attributes.splitlines():
+        if match := re.match(r"    (\w+): (.*)$", line):
+            name = match[1]
+            entries[name] = match[2]
+        elif name and line.startswith("        "):
+            entries[name] += " " + line.strip()
+        else:
+            name = ""
+    return description.strip(), entries
 
 
 def field_comments(source: str) -> dict[str, str]:
-    """Return the comment of each annotated field in the source of a class.
+    r"""Return the comment of each annotated field in the source of a class.
 
-    A comment stands behind its field or in the lines directly above it.
+    A comment stands behind its field or in the lines directly above it. Methods that document no
+    `Attributes` may explain their parameters this way.
 
-    >>> field_comments("class A:\\n    # step size\\n    # of the server\\n    lr: float = 1.0\\n    mu: int = 2  # weight\\n")
-    {'lr': 'step size of the server', 'mu': 'weight'}
+    >>> field_comments("class A:\n    # step size\n    lr: float = 1.0\n    q: int = 2  # power\n")
+    {'lr': 'step size', 'q': 'power'}
     """
     comments: dict[str, str] = {}
     above: list[str] = []
@@ -192,33 +260,48 @@ def field_comments(source: str) -> dict[str, str]:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Return what is known of a method and its parameters, with ranges and help texts."""
+    """Return the description of a method: summary, needs, cost, paper and parameters.
+
+    Each parameter has a name, a default, a range and a help text: its entry in the `Attributes` of
+    the class docstring, or else the comment at the field.
+    """
     kind = find(name)
-    own = vars(kind)  # what a class says of its cost and aim is not true of classes that change it
+    description, _ = split_docstring(kind.__doc__ or "")
+    own = vars(kind)  # Cost and aim are not inherited: a subclass changes them.
+    return {
+        "name": name,
+        "summary": description.split("\n\n")[0].replace("\n", " "),
+        "family": own.get("family", Method.family),
+        "year": own.get("year"),
+        "needs": needs_of(kind),
+        "exchanges": own.get("exchanges") or _default_exchanges(kind),
+        "fairness": own.get("fairness") or "not stated",
+        "passes": own.get("passes") or "not stated",
+        "paper": kind.paper,
+        "doc": description,
+        "parameters": _described_parameters(kind),
+    }
+
+
+def _default_exchanges(kind: type[Method]) -> str:
+    exchanges_once = kind.round is Method.round and kind.setup is Method.setup
+    return "1" if exchanges_once else "not stated"
+
+
+def _described_parameters(kind: type[Method]) -> list[dict[str, Any]]:
+    """Return name, default, range and help text of each parameter."""
     hints = get_type_hints(kind, include_extras=True)
     help_texts: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if issubclass(base, Method) and base is not Method:
             help_texts |= field_comments(inspect.getsource(base))
-    return {
-        "name": name,
-        "summary": inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].replace("\n", " "),
-        "family": own.get("family", Method.family),
-        "year": own.get("year"),
-        "needs": needs_of(kind),
-        "exchanges": own.get("exchanges")
-        or ("1" if kind.round is Method.round and kind.setup is Method.setup else "not stated"),
-        "fairness": own.get("fairness") or "not stated",
-        "passes": own.get("passes") or "not stated",
-        "paper": kind.paper,
-        "doc": inspect.cleandoc(kind.__doc__ or ""),
-        "parameters": [
-            {
-                "name": field.name,
-                "default": field.default,
-                "range": describe_type(hints[field.name]),
-                "help": help_texts.get(field.name, ""),
-            }
-            for field in dataclasses.fields(kind)
-        ],
-    }
+            help_texts |= split_docstring(vars(base).get("__doc__") or "")[1]
+    return [
+        {
+            "name": field.name,
+            "default": field.default,
+            "range": describe_type(hints[field.name]),
+            "help": help_texts.get(field.name, ""),
+        }
+        for field in dataclasses.fields(kind)
+    ]

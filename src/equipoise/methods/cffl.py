@@ -1,7 +1,8 @@
-"""Collaborative Fairness in Federated Learning (CFFL).
+"""CFFL (Lyu et al., 2020).
 
-Lingjuan Lyu, Xinyi Xu, Qian Wang and Han Yu. In: Federated Learning: Privacy and Incentive, Lecture Notes in Computer Science 12500,
-Springer, pages 189-204, 2020. https://arxiv.org/abs/2008.12161
+Lingjuan Lyu, Xinyi Xu, Qian Wang and Han Yu. Collaborative Fairness in Federated Learning. In:
+Federated Learning: Privacy and Incentive, Lecture Notes in Computer Science 12500, Springer, pages
+189-204, 2020. https://arxiv.org/abs/2008.12161
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
+from numpy.typing import NDArray
 
 from equipoise.client import Client
 from equipoise.method import Fraction, Method, Positive, Served, Ups, Weights
@@ -20,113 +22,129 @@ from equipoise.server import Server
 from equipoise.tree import Tree
 from equipoise.weighting import largest
 
-LEAST = 1e-9  # of a reputation: exactly 0 is that of a client that was expelled
+MIN_REPUTATION = 1e-9  # A reputation of exactly 0 marks a client that was expelled.
 
 
 @dataclass(frozen=True)
 class CFFL(Method):
-    """Each client keeps its own model and downloads as much of the common update as the accuracy of its uploads has earned.
+    """Reward each client with as much of the common update as its uploads have earned.
 
-    The server measures every upload on its validation data. Clients whose reputation falls too low are expelled and train alone from then on.
+    Each client keeps its own model. The server measures every upload on its validation data.
+    Clients whose reputation falls too low are expelled and train alone from then on.
+
+    Attributes:
+        upload: Share of its update that a client uploads, the entries of largest magnitude;
+            theta_u in the paper (the authors: 0.1 or 1).
+        clip: Largest norm of an update; a huge value such as 1e9 disables it (the authors clamp
+            every entry to 0.01 instead).
+        alpha: Slope alpha of the reward: reputations are sinh(alpha c). Near 0 they are
+            proportional to accuracy (the authors: 5, growing with the rounds).
+        memory: Share of a reputation that remains from round to round.
+        threshold: Clients whose reputation is below this share of the mean are expelled, c_th in
+            the paper; 0 expels nobody (the authors: 1/3, with few classes per client 1/6).
     """
 
-    paper = "Lyu et al., Collaborative Fairness in Federated Learning, Federated Learning: Privacy and Incentive, 2020, Algorithm 1"
-    family, year, fairness, passes = "rewards", 2020, "collaborative", "E·T + K·V"
+    paper = (
+        "Lyu et al., Collaborative Fairness in Federated Learning, Federated Learning: Privacy "
+        "and Incentive, 2020, Algorithm 1"
+    )
+    family = "rewards"
+    year = 2020
+    fairness = "collaborative"
+    passes = "E·T + K·V"
     uploads_model = False
     needs = ("classes", "validation")
 
-    # share of its update that a client uploads: the numbers of largest magnitude (theta_u)
     upload: Fraction = 0.5
-    clip: Positive = 5.0  # largest norm of an update; a huge one such as 1e9: any
-    # how much more the accurate earn: reputations are sinh(alpha c); near 0: in proportion
+    clip: Positive = 5.0
     alpha: Annotated[float, Gt(0), Le(100)] = 1.0
-    # how much of a reputation stays from round to round
     memory: Annotated[float, Ge(0), Lt(1)] = 0.8
-    # reputations below this share of the mean expel; 0: nobody is expelled
     threshold: Annotated[float, Ge(0), Lt(1)] = 0.5
 
     def start(self, server: Server) -> State:
+        """Return the initial model without reputations and rewards."""
         return super().start(server).with_(reputation=PerClient(), rewards=PerClient())
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
-        # of the client's last round; nothing before it, and once it is expelled
+        """Send the reward of the client's last round; nothing before it or once expelled."""
         return Down(state.rewards.get(client_id, {}))
 
     def client(self, client: Client, down: Down) -> Up:
+        """Train on the client's own model, clip the update and upload its largest entries."""
         model = _rewarded(client, down)
         before = model.tree()
         client.fit(model)
         after = model.tree()
-        update = after - before
+        update = after - before  # Delta_j
         update = min(1.0, self.clip / max(update.norm(), 1e-12)) * update
-        uploaded = largest(update, self.upload)
-        client.state["model"], client.state["uploaded"] = (
-            (before + update).with_rest(after.rest),
-            uploaded,
-        )
+        uploaded = largest(update, self.upload)  # Delta_j^u
+        client.state["model"] = (before + update).with_rest(after.rest)
+        client.state["uploaded"] = uploaded
         return Up(update=uploaded, rest=after.rest)
 
     def observe(self, server: Server, state: State, ups: Ups) -> State:
-        """The reputations of those that answered, from the accuracy of the global model with the update of each alone."""
+        """Renew the reputations c_j of the clients that replied and are not expelled."""
         ids = _trusted(state, ups)
-        model, accuracies = server.load(None), []
-        for up in ups.of(ids):
-            accuracies.append(
-                server.accuracy(model.put((state.model + up.update).with_rest(up.rest)))
-            )
-        earned = np.array(accuracies)
-        held = np.array([state.reputation.get(client, 1 / len(server.ids)) for client in ids])
-        if earned.any():  # else nobody can be told from another: all keep what they have
-            total = held.sum()  # of all reputations, which sum to 1: those of absent clients stay
+        accuracies = self._accuracies(server, state, ups.of(ids))  # v_j
+        initial = 1 / len(server.ids)
+        reputation = np.array([state.reputation.get(client, initial) for client in ids])
+        if accuracies.any():  # Otherwise nothing tells the clients apart: reputations stay.
+            # All reputations sum to 1. These clients share what they held together, so that
+            # those of absent clients stay.
+            total = reputation.sum()
             before = np.array([state.reputation.get(client, 0.0) for client in ids]) / total
-            merged = np.sinh(
-                self.alpha * (self.memory * before + (1 - self.memory) * earned / earned.sum())
-            )
-            merged = np.maximum(merged / merged.sum(), LEAST)
+            earned = (1 - self.memory) * accuracies / accuracies.sum()
+            merged = np.sinh(self.alpha * (self.memory * before + earned))
+            merged = np.maximum(merged / merged.sum(), MIN_REPUTATION)
             merged[merged < self.threshold / len(ids)] = 0  # expelled: below c_th
-            held = total * merged / merged.sum()
-        return state.with_(
-            reputation=state.reputation.put(dict(zip(ids, held.tolist(), strict=True)))
-        )
+            reputation = total * merged / merged.sum()
+        renewed = dict(zip(ids, reputation.tolist(), strict=True))
+        return state.with_(reputation=state.reputation.put(renewed))
+
+    def _accuracies(self, server: Server, state: State, ups: Ups) -> NDArray[np.float64]:
+        """Return the validation accuracy of the global model with each update alone, v_j."""
+        model = server.load(None)
+        accuracies = []
+        for up in ups:
+            model.put((state.model + up.update).with_rest(up.rest))
+            accuracies.append(server.accuracy(model))
+        return np.array(accuracies)
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
+        """Return the sizes n_j of trusted clients, and 0 for expelled ones."""
         trusted = _trusted(state, ups)
-        return Weights(
-            np.array([server.sizes[client] if client in trusted else 0.0 for client in ups.ids])
-        )
+        sizes = [server.sizes[client] if client in trusted else 0.0 for client in ups.ids]
+        return Weights(np.array(sizes))
 
     def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
-        nothing: dict[str, dict[str, Tree | float]] = {client: {} for client in ups.ids}
+        """Move the global model and compute the reward of each client."""
+        rewards: dict[str, dict[str, Tree | float]] = {client: {} for client in ups.ids}
+        if not weights.shares.any():  # All clients that replied were expelled or have no data.
+            return state.with_(rewards=state.rewards.put(rewards))
         trusted = _trusted(state, ups)
-        if not weights.shares.any():  # all that answered were expelled, or have no data
-            return state.with_(rewards=state.rewards.put(nothing))
         common = ups.mean("update", weights.shares)  # Delta_g
-        sizes = {client: server.sizes[client] / weights.shares.max() for client in trusted}
         best = max(state.reputation[client] for client in trusted)
-        rewards = {
-            client: {
-                "reward": largest(common, sizes[client] * (state.reputation[client] / best)),
-                "own": sizes[client],
-            }
-            for client in trusted
-        }
+        for client in trusted:
+            size = server.sizes[client] / weights.shares.max()  # n_j / max n
+            reward = largest(common, size * (state.reputation[client] / best))
+            rewards[client] = {"reward": reward, "own": size}
         model = (state.model + common).with_rest(ups.mean("rest", weights.shares))
-        return state.with_(model=model, rewards=state.rewards.put({**nothing, **rewards}))
+        return state.with_(model=model, rewards=state.rewards.put(rewards))
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
+        """Return the client's own model with its last reward."""
         return {"personal": Served(_rewarded(client, down), main=True)}
 
 
 def _trusted(state: State, ups: Ups) -> list[str]:
-    """Those that answered and have not been expelled."""
+    """Return the clients that replied and have not been expelled."""
     return [client for client in ups.ids if state.reputation.get(client) != 0]
 
 
 def _rewarded(client: Client, down: Down) -> Model:
-    """w_j: the client's model with the reward of its last round, and without what it contributed to that itself."""
+    """Return w_j with the reward of the last round, without the client's own part of it."""
     model = client.load(client.state.get("model"))
-    return (
-        model.put(model.tree() + (down.reward - down.own * client.state["uploaded"]))
-        if "reward" in down
-        else model
-    )
+    if "reward" not in down:
+        return model
+    reward = down.reward - down.own * client.state["uploaded"]
+    return model.put(model.tree() + reward)

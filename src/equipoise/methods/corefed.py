@@ -1,16 +1,20 @@
-"""CoRe-Fed: Bridging Collaborative and Representation Fairness via Federated Embedding Distillation.
+"""CoRe-Fed (Mukhtiar et al., 2026).
 
-Noorain Mukhtiar, Adnan Mahmood and Quan Z. Sheng. AAAI Conference on Artificial Intelligence 2026. https://arxiv.org/abs/2602.00647,
-https://github.com/Noorain1/CoRe-Fed
+Noorain Mukhtiar, Adnan Mahmood and Quan Z. Sheng. CoRe-Fed: Bridging Collaborative and
+Representation Fairness via Federated Embedding Distillation. AAAI Conference on Artificial
+Intelligence 2026. https://arxiv.org/abs/2602.00647, https://github.com/Noorain1/CoRe-Fed
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from equipoise.client import Client
 from equipoise.losses import (
@@ -20,9 +24,9 @@ from equipoise.losses import (
     mean_direction,
     refined_alignment,
 )
-from equipoise.losses.terms import supervised, term
+from equipoise.losses.terms import Batch, Loss, supervised, term
 from equipoise.method import Fraction, Method, NonNegative, Positive, Ups, Weights
-from equipoise.models import shape_after
+from equipoise.models import Outputs, shape_after
 from equipoise.records import Down, PerClient, State, Up
 from equipoise.server import Server
 from equipoise.tree import Tree, combine
@@ -35,33 +39,51 @@ from equipoise.weighting import (
 
 @dataclass(frozen=True)
 class CoReFed(Method):
-    """Clients that were rarely asked of late, and whose mean feature agrees with the cohort's, count more.
+    """Weigh clients more that took part rarely and whose mean feature agrees with the cohort's.
 
-    As the paper's text says, local training also pulls features towards the cohort's mean and away from other clients'. In its equations
-    these losses and the reused gradients reach no model: rep="literal" follows them, and reuse="window" makes gradients of absent clients count.
+    As the paper's text says, local training also pulls features towards the cohort's mean and
+    away from other clients'. In its equations these losses and the reused gradients reach no
+    model: rep="literal" follows them, and reuse="window" lets gradients of absent clients count.
+
+    Attributes:
+        gamma: Exponent gamma of the reward for rare participation (the paper: 0.5 or 2).
+        k: Slope k of the sigmoid on alignment (the paper: 0.5 or 2).
+        beta: Share beta by which embeddings are drawn towards the cohort's mean.
+        temperature: Temperature tau of the contrastive loss.
+        include_positive: Include the positive pair in the denominator of the contrast, which the
+            paper leaves out.
+        rep: Representation losses as part of local training ("client", the paper's text) or only
+            computed at the server ("literal", its equations).
+        lambda_con: Weight of the contrast in local training with rep="client"; not in the paper.
+        lambda_kd: Weight of the embedding distillation with rep="client"; not in the paper.
+        reuse: Updates that are summed: those of this cohort ("active"), or also the last ones of
+            recently absent clients ("window").
+        ablation: "co_fed" weighs by participation alone, "re_fed" by size as FedAvg.
+        preset: "released" computes what the authors' code does, to reproduce it.
     """
 
-    paper = "Mukhtiar, Mahmood and Sheng, CoRe-Fed: Bridging Collaborative and Representation Fairness, AAAI 2026, Algorithm 1"
-    family, year, fairness, passes = "aggregation", 2026, "participation, representation", "E·T + F"
+    paper = (
+        "Mukhtiar, Mahmood and Sheng, CoRe-Fed: Bridging Collaborative and Representation "
+        "Fairness, AAAI 2026, Algorithm 1"
+    )
+    family = "aggregation"
+    year = 2026
+    fairness = "participation, representation"
+    passes = "E·T + F"
 
-    gamma: NonNegative = 0.5  # how much rare participation is rewarded
-    k: NonNegative = 2.0  # slope of the sigmoid on alignment
-    beta: Fraction = 0.5  # how far embeddings are drawn towards the cohort's mean
-    temperature: Positive = 0.07  # of the contrastive loss
-    include_positive: bool = False  # whether the positive pair stands in the contrast's denominator too; the paper leaves it out
-    # representation losses: part of local training (the paper's text), or a diagnostic at the server (its equations)
+    gamma: NonNegative = 0.5
+    k: NonNegative = 2.0
+    beta: Fraction = 0.5
+    temperature: Positive = 0.07
+    include_positive: bool = False
     rep: Literal["client", "literal"] = "client"
-    lambda_con: NonNegative = 0.1  # weight of the contrast in local training (rep = client)
-    # weight of embedding distillation in local training (rep = client)
+    lambda_con: NonNegative = 0.1
     lambda_kd: NonNegative = 1.0
-    # whose updates are summed: this cohort's, or also those of clients lately absent
     reuse: Literal["active", "window"] = "active"
-    # co_fed: weights by participation alone; re_fed: weights by size, as FedAvg
     ablation: Literal["none", "co_fed", "re_fed"] = "none"
-    # released: what the authors' code computes, for reproduction only
     preset: Literal["paper", "released"] = "paper"
 
-    # else the two rest on each other
+    # With reuse="window", weights and update depend on each other.
     composable_weights = composable_update = property(lambda self: self.reuse == "active")
 
     def __post_init__(self) -> None:
@@ -72,116 +94,137 @@ class CoReFed(Method):
             )
         if self.ablation == "re_fed" and self.rep == "literal":
             raise ValueError(
-                "corefed: ablation='re_fed' with rep='literal' equals FedAvg, since the representation losses then reach no model; "
-                "use rep='client', or the method fedavg"
+                "corefed: ablation='re_fed' with rep='literal' equals FedAvg, since the "
+                "representation losses then reach no model; use rep='client', or the method fedavg"
             )
 
     def start(self, server: Server) -> State:
-        return (
-            super()
-            .start(server)
-            .with_(cohort={}, contrast={}, gradients=PerClient(), embeddings=PerClient())
-        )
+        """Return the initial model without embeddings and gradients."""
+        state = super().start(server)
+        return state.with_(cohort={}, contrast={}, gradients=PerClient(), embeddings=PerClient())
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
-        return Down(model=state.model, **({"cohort": state.cohort} if self.rep == "client" else {}))
+        """Send the model and the embeddings of the previous cohort."""
+        down = Down(model=state.model)
+        if self.rep == "literal":
+            return down
+        return down.with_(cohort=state.cohort)
 
     def client(self, client: Client, down: Down) -> Up:
-        model, loss = client.load(down.model), supervised
-        if down.get("cohort"):  # embeddings of the previous round: none in the first
-            embeddings, options = (
-                torch.stack(list(down.cohort.values())),
-                (self.temperature, self.include_positive),
-            )
-            common, others = (
-                embeddings.mean(0),
-                embeddings[[name != client.id for name in down.cohort]],
-            )
-            contrast = term(
-                lambda outputs, batch: embedding_contrast(
-                    mean_direction(outputs.features), common, others, *options
-                )
-            )
-            distilled = term(
-                lambda outputs, batch: _gap(mean_direction(outputs.features), common, self.beta)
-            )
-            # Eq. 6 and 8-9 on a batch
-            loss = supervised + self.lambda_con * contrast + self.lambda_kd * distilled
+        """Train the model, from round 2 on with the representation losses of Eq. 6 and 8-9."""
+        model = client.load(down.model)
+        loss = supervised
+        if down.get("cohort"):
+            loss = loss + self._representation_loss(client.id, down.cohort)
         client.fit(model, loss)
         return Up(model=model)
 
+    def _representation_loss(self, client_id: str, cohort: Mapping[str, Tensor]) -> Loss:
+        """Return the weighted sum of contrast and embedding distillation on a batch."""
+        embeddings = torch.stack(list(cohort.values()))
+        common = embeddings.mean(0)
+        others = embeddings[[name != client_id for name in cohort]]
+
+        def contrast(outputs: Outputs, batch: Batch) -> Tensor:
+            embedding = mean_direction(outputs.features)
+            return embedding_contrast(
+                embedding, common, others, self.temperature, self.include_positive
+            )
+
+        def distilled(outputs: Outputs, batch: Batch) -> Tensor:
+            return embedding_gap(mean_direction(outputs.features), common, self.beta)
+
+        return self.lambda_con * term(contrast) + self.lambda_kd * term(distilled)
+
     def after(self, client: Client, received: Tree | None, uploaded: Tree | None) -> Up:
+        """Report the client's embedding, the mean direction of its features (Eq. 4)."""
         if self.ablation == "co_fed":
             return Up()
         model = client.load(received if self.preset == "released" else uploaded)
         if not len(client.train):
             shape = shape_after(model.net.features, client.task.shape)  # type: ignore[arg-type]
             return Up(embedding=torch.zeros(int(np.prod(shape))))
-        if self.preset == "released":  # the first batch alone, lengths as they are
-            return Up(embedding=client.features(model)[: client.training.batch].flatten(1).mean(0))
-        return Up(embedding=mean_direction(client.features(model)))  # Eq. 4
+        features = client.features(model)
+        if self.preset == "released":  # the first batch alone, without normalisation
+            return Up(embedding=features[: client.training.batch].flatten(1).mean(0))
+        return Up(embedding=mean_direction(features))
 
     def observe(self, server: Server, state: State, ups: Ups) -> State:
+        """Store the embeddings and their contrast (Eq. 6, line 13), and gradients to reuse."""
         if self.ablation == "co_fed" or self.preset == "released":
             return state
-        # Eq. 6, line 13
         losses = cohort_contrast(ups.stack("embedding"), self.temperature, self.include_positive)
-        state = state.with_(
-            cohort=ups.table("embedding"), contrast=dict(zip(ups.ids, losses.tolist(), strict=True))
-        )
+        contrast = dict(zip(ups.ids, losses.tolist(), strict=True))
+        state = state.with_(cohort=ups.table("embedding"), contrast=contrast)
         if self.reuse == "active":
             return state
+        rate = gradient_rate(server)
         gradients = {
-            client: (state.model - up.model) / _rate(server)
-            for client, up in zip(ups.ids, ups, strict=True)
+            client: (state.model - model) / rate for client, model in ups.table("model").items()
         }
         return state.with_(
             gradients=state.gradients.put(gradients), embeddings=state.embeddings.put(state.cohort)
         )
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
+        """Return the weights of the cohort and of absent clients whose gradients count again."""
         if self.ablation == "re_fed":
             return super().weights(server, state, ups)
-        absent, shares = self._shares(server, state, ups)
-        return Weights(
-            shares[: len(ups)], absent=dict(zip(absent, shares[len(ups) :].tolist(), strict=True))
-        )
+        absent = self._recently_absent(server, ups)
+        shares = self._shares(server, state, ups, absent)
+        present = len(ups)
+        reused = dict(zip(absent, shares[present:].tolist(), strict=True))
+        return Weights(shares[:present], absent=reused)
 
     def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
+        """Take the step of Eq. 12-13; without reuse it ends at the weighted mean of the models."""
         if not weights.absent:
-            # Eq. 13 with sum w = 1: the mean of the models
             return super().update(server, state, ups, weights)
         gradients = [state.gradients[client] for client in weights.absent]
-        # Eq. 12
-        reused = combine(gradients, [share * _rate(server) for share in weights.absent.values()])
+        rate = gradient_rate(server)
+        reused = combine(gradients, [share * rate for share in weights.absent.values()])  # Eq. 12
         moved = super().update(server, state, ups, weights.times(float(weights.shares.sum())))
         return moved.with_(model=moved.model + -reused)
 
-    def _shares(self, server: Server, state: State, ups: Ups) -> tuple[list[str], np.ndarray]:
-        """Absent clients whose last gradient is at most a window old, and the weights of the cohort, then of these (Eq. 10-11)."""
-        joined, released = [*server.joined, ups.ids], self.preset == "released"
+    def _recently_absent(self, server: Server, ups: Ups) -> list[str]:
+        """Return the absent clients whose last gradient is at most a window old."""
+        if self.reuse == "active":
+            return []
+        joined = [*server.joined, ups.ids]
         window = participation_window(joined)
         recent = dict.fromkeys(client for ids in joined[-1 - window :] for client in ids)
-        absent = [client for client in recent if self.reuse == "window" and client not in ups.ids]
+        return [client for client in recent if client not in ups.ids]
+
+    def _shares(
+        self, server: Server, state: State, ups: Ups, absent: list[str]
+    ) -> NDArray[np.float64]:
+        """Return the weights of the cohort, then of the absent clients (Eq. 10-11)."""
+        joined = [*server.joined, ups.ids]
+        window = participation_window(joined)
         frequency = participation_frequency(joined, [*ups.ids, *absent]).clip(min=1 / window)
         rho = torch.zeros(len(frequency))
         if self.ablation != "co_fed":
-            own = ups.stack("embedding")
-            everyone = torch.stack(
-                [*own, *(state.embeddings[client].double() for client in absent)]
-            )
-            rho = refined_alignment(
-                everyone, own[0] if released else own.mean(0), 0.0 if released else self.beta
-            )  # Eq. 5, 8-9
-        return absent, participation_alignment(
-            frequency, rho, 0.0 if released else self.gamma, self.k
-        )  # released: frequencies are 1
+            rho = self._alignment(state, ups, absent)
+        # In the released code all frequencies are 1, which an exponent of 0 reproduces.
+        gamma = 0.0 if self.preset == "released" else self.gamma
+        return participation_alignment(frequency, rho, gamma, self.k)
+
+    def _alignment(self, state: State, ups: Ups, absent: list[str]) -> Tensor:
+        """Return the alignment rho of each embedding with the mean of the cohort (Eq. 5, 8-9)."""
+        present = ups.stack("embedding")
+        stored = [state.embeddings[client].double() for client in absent]
+        embeddings = torch.stack([*present, *stored])
+        if self.preset == "released":
+            return refined_alignment(embeddings, present[0], 0.0)
+        return refined_alignment(embeddings, present.mean(0), self.beta)
 
 
-def _rate(server: Server) -> float:
-    # what turns a step into a gradient
+def gradient_rate(server: Server) -> float:
+    """Return the number by which a step is divided to obtain a gradient."""
     return server.lr if server.training.optimiser == "sgd" else 1.0
 
 
-def _gap(own: torch.Tensor, common: torch.Tensor, beta: float) -> torch.Tensor:
-    return (own - embedding_target(own, common, beta).detach()).square().sum()
+def embedding_gap(embedding: Tensor, common: Tensor, beta: float) -> Tensor:
+    """Return the squared distance between an embedding and its frozen target (Eq. 8-9)."""
+    target = embedding_target(embedding, common, beta).detach()
+    return (embedding - target).square().sum()

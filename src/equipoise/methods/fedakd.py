@@ -1,7 +1,9 @@
-"""Towards Collaborative Fairness in Federated Learning Under Imbalanced Covariate Shift (FedAKD).
+"""FedAKD (Yu et al., 2025).
 
-Tianrun Yu, Jiaqi Wang, Haoyu Wang, Mingquan Lin, Han Liu, Nelson S. Yee and Fenglong Ma. Proceedings of the 31st ACM SIGKDD Conference on
-Knowledge Discovery and Data Mining (KDD), 2025. https://doi.org/10.1145/3711896.3737161, https://github.com/Tianrun-Yu/FedAKD
+Tianrun Yu, Jiaqi Wang, Haoyu Wang, Mingquan Lin, Han Liu, Nelson S. Yee and Fenglong Ma. Towards
+Collaborative Fairness in Federated Learning Under Imbalanced Covariate Shift. Proceedings of the
+31st ACM SIGKDD Conference on Knowledge Discovery and Data Mining (KDD), 2025.
+https://doi.org/10.1145/3711896.3737161, https://github.com/Tianrun-Yu/FedAKD
 """
 
 from __future__ import annotations
@@ -23,26 +25,42 @@ from equipoise.task import Task
 
 @dataclass(frozen=True)
 class FedAKD(Method):
-    """Asynchronous distillation: the global model teaches a personal one, which teaches it back on the samples it gets right.
+    """Asynchronous distillation between the global model and a personal model of each client.
 
-    Each client keeps a personal model and never sends it. What it uploads is the copy of the global model that its personal model has
-    taught. A client whose personal model gets nothing right sends the global model back as it came.
+    The global model teaches the personal one, which teaches it back on the samples that it
+    classifies correctly. The personal model is never sent: a client uploads the copy of the global
+    model that its personal model has taught. A client whose personal model classifies no sample
+    correctly returns the global model unchanged.
+
+    Attributes:
+        alpha: Weight alpha of the distillation from the global to the personal model (Eq. 3).
+        beta: Weight beta of the distillation from the personal to the global model (Eq. 6).
+        temperature: Temperature of both distillations.
+        personal: "copy" takes the received model as the personal one (ablation Single-Dist);
+            "copy_train" trains it then.
+        teach_on: Samples on which the personal model teaches; "all" is the ablation All-Data.
+        order: "code" teaches first and then learns from the new global model, as the released
+            code does.
+        average: Aggregation weights: training samples, or correctly classified ones (ablation
+            Correct-Agg).
     """
 
-    paper = "Yu et al., Towards Collaborative Fairness in Federated Learning Under Imbalanced Covariate Shift, KDD 2025, Algorithm 1"
-    family, year, fairness, passes = "distillation", 2025, "collaborative", "E·T + up to E·T + 2F"
+    paper = (
+        "Yu et al., Towards Collaborative Fairness in Federated Learning Under Imbalanced "
+        "Covariate Shift, KDD 2025, Algorithm 1"
+    )
+    family = "distillation"
+    year = 2025
+    fairness = "collaborative"
+    passes = "E·T + up to E·T + 2F"
     exchanges = "1"
 
-    alpha: NonNegative = 1.0  # weight of the distillation from the global to the personal model
-    beta: NonNegative = 1.0  # weight of the distillation from the personal to the global model
-    temperature: Positive = 1.0  # of both distillations
-    # copy: the received model (Single-Dist); copy_train: then trained
+    alpha: NonNegative = 1.0
+    beta: NonNegative = 1.0
+    temperature: Positive = 1.0
     personal: Literal["distil", "copy", "copy_train"] = "distil"
-    # samples on which the personal model teaches; all: All-Data
     teach_on: Literal["correct", "all"] = "correct"
-    # code: a round teaches first and learns from the new global model then, as the released code
     order: Literal["paper", "code"] = "paper"
-    # replies are weighed by samples, or by those the personal model gets right (Correct-Agg)
     average: Literal["size", "correct"] = "size"
 
     @property
@@ -51,72 +69,78 @@ class FedAKD(Method):
         return ("classes",) if "correct" in (self.teach_on, self.average) else ()
 
     def check(self, task: Task) -> None:
+        """Refuse regression if samples are selected by their class."""
         if not task.classifies and "correct" in (self.teach_on, self.average):
             raise ValueError(
-                'FedAKD selects correctly classified samples, got a regression task; set teach_on="all" and average="size"'
+                "FedAKD selects correctly classified samples, got a regression task; set "
+                'teach_on="all" and average="size"'
             )
 
     def client(self, client: Client, down: Down) -> Up:
+        """Let the personal model learn (step 1) and teach the global model (step 2)."""
         shared = client.load(down.model)  # line 10
-        # what the last round left; at first the initial model and all samples
         if self.order == "code":
-            local = client.load(client.state.get("local"))
-            logits, correct = (
-                client.predict(local),
-                client.state.get("correct", torch.ones(len(client.train), dtype=torch.bool)),
-            )
+            # The last round has trained the personal model; at first it is the initial one.
+            personal = client.load(client.state.get("local"))
+            logits = client.predict(personal)
+            all_samples = torch.ones(len(client.train), dtype=torch.bool)
+            correct = client.state.get("correct", all_samples)
         else:
-            local = self._personal(client, down, shared)
-            logits = client.predict(local)
+            personal = self.personal_model(client, down, shared)
+            logits = client.predict(personal)
             correct = logits.argmax(1) == client.train.y  # Eq. 4
-        # the pass that selects the samples also gives the teacher's answers
-        teacher = local if client.random_inputs else logits
-        on = correct if self.teach_on == "correct" else None
-        # Eq. 5-6
-        client.fit(shared, supervised + self.beta * distillation(teacher, self.temperature), on=on)
+        # The pass that selects the samples also gives the teacher's outputs.
+        teacher = personal if client.random_inputs else logits
+        loss = supervised + self.beta * distillation(teacher, self.temperature)
+        client.fit(shared, loss, on=correct if self.teach_on == "correct" else None)  # Eq. 5-6
         up = Up(model=shared)
-        return up.with_(correct=int(correct.sum())) if self.average == "correct" else up
+        if self.average == "correct":
+            up = up.with_(correct=int(correct.sum()))
+        return up
 
     def round(self, server: Server, state: State, cohort: Cohort) -> State:
+        """Do one round; in the order of the code, with a second exchange after aggregation."""
         state = super().round(server, state, cohort)
         if self.order == "code":
             cohort.run(self.learn, each=lambda client: self.deliver(server, state, client))
         return state
 
     def learn(self, client: Client, down: Down) -> None:
-        """The second half of a round in the order of the code: the personal model learns, and selects the samples of the next round."""
-        local = self._personal(client, down, client.load(down.model))
-        client.state["local"], client.state["correct"] = (
-            local,
-            client.predict(local).argmax(1) == client.train.y,
-        )
+        """Train the personal model and select the samples of the next round (order="code")."""
+        personal = self.personal_model(client, down, client.load(down.model))
+        client.state["local"] = personal
+        client.state["correct"] = client.predict(personal).argmax(1) == client.train.y
 
-    def _personal(self, client: Client, down: Down, shared: Model) -> Model:
-        """Step 1: the personal model of this round."""
+    def personal_model(self, client: Client, down: Down, shared: Model) -> Model:
+        """Return the personal model of this round (step 1, Eq. 2-3)."""
         if self.personal == "copy":
             return client.load(down.model)
         if self.personal == "copy_train":
-            local, loss = client.load(down.model), supervised
+            personal = client.load(down.model)
+            loss = supervised
         else:
-            local = client.load(client.state.get("local"))  # line 3: at first the initial model
+            personal = client.load(client.state.get("local"))  # line 3: at first the initial model
             loss = supervised + self.alpha * distillation(client.teacher(shared), self.temperature)
-        client.fit(local, loss)  # Eq. 2-3
-        client.state["local"] = local
-        return local
+        client.fit(personal, loss)
+        client.state["local"] = personal
+        return personal
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
+        """Return the sizes (line 25), or the numbers of correctly classified samples."""
         if self.average == "size":
-            return super().weights(server, state, ups)  # line 25
-        # it fills the slot `weights` of a method that counts no correct samples
-        if "correct" not in ups[0]:
+            return super().weights(server, state, ups)
+        if "correct" not in ups[0]:  # The clients run another method, composed with this rule.
             raise ValueError(
-                'average="correct" weighs by counts that only clients of FedAKD(average="correct") send; set average="size"'
+                'average="correct" weighs by counts that only clients of '
+                'FedAKD(average="correct") send; set average="size"'
             )
         correct = ups.numbers("correct")
-        # nobody is right: the global model stays
-        return Weights(correct) if correct.any() else Weights(np.ones(len(ups)), step=0.0)
+        if not correct.any():  # The global model stays.
+            return Weights(np.ones(len(ups)), step=0.0)
+        return Weights(correct)
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
+        """Return the personal model and the global one."""
         personal = client.load(client.state.get("local", down.model))
         return {
             "personal": Served(personal, main=True),

@@ -1,11 +1,14 @@
-"""FedAS: Bridging Inconsistency in Personalized Federated Learning.
+"""FedAS (Yang et al., 2024).
 
-Xiyuan Yang, Wenke Huang and Mang Ye. IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR), pages 11986-11995, 2024.
+Xiyuan Yang, Wenke Huang and Mang Ye. FedAS: Bridging Inconsistency in Personalized Federated
+Learning. IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR), pages 11986-11995,
+2024.
 https://openaccess.thecvf.com/content/CVPR2024/html/Yang_FedAS_Bridging_Inconsistency_in_Personalized_Federated_Learning_CVPR_2024_paper.html
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -21,7 +24,7 @@ from equipoise.records import Down, State, Up
 from equipoise.server import Server
 from equipoise.tree import Tree
 
-PLAIN: dict[str, Any] = {
+PLAIN_SGD: dict[str, Any] = {
     "optimiser": "sgd",
     "momentum": 0.0,
     "nesterov": False,
@@ -32,76 +35,81 @@ PLAIN: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class FedAS(Method):
-    """Clients share the base of a network and keep its head; a received base is first aligned with what the client's own base knew.
+    """Clients share the base of a network and keep its head; a received base is aligned first.
 
-    Replies are weighed by the trace of their Fisher information: a client that fits its data well counts little. In the slot `weights`
-    of another method this rule stands alone.
+    The alignment trains the received base to give the features that the client's previous base
+    gave on average for each class. Replies are weighed by the trace of their Fisher information:
+    a client that fits its data well counts little. The weight rule can be used by other methods.
+
+    Attributes:
+        align_lr: Learning rate of the alignment, which is plain SGD; 0 disables it, as in FedPer.
+        fim: Trace summed over batches (the paper), or its mean, so that clients with more batches
+            do not count more.
     """
 
-    paper = "Yang et al., FedAS: Bridging Inconsistency in Personalized Federated Learning, CVPR 2024, Algorithm 1"
-    family, year, fairness, passes = "personal", 2024, "none", "E·T + 2T + F"
+    paper = (
+        "Yang et al., FedAS: Bridging Inconsistency in Personalized Federated Learning, "
+        "CVPR 2024, Algorithm 1"
+    )
+    family = "personal"
+    year = 2024
+    fairness = "none"
+    passes = "E·T + 2T + F"
     needs = ("classes",)
     composable_weights: ClassVar[bool] = True
 
-    # learning rate of the alignment, which is plain SGD; 0: none, as in FedPer
     align_lr: NonNegative = 0.01
-    # the trace over batches; mean: clients with more batches do not count more
     fim: Literal["sum", "mean"] = "sum"
 
     def client(self, client: Client, down: Down) -> Up:
-        old, model = (
-            client.load(client.state.get("personal")),
-            client.load(down.model),
-        )  # the old one is at first the initial model
-        own = old.tree()
-        if self.align_lr and any(name.startswith("features.") for name in model.trained):
+        """Align the received base, join it with the client's own head, and train both."""
+        previous = client.load(client.state.get("personal"))  # at first the initial model
+        model = client.load(down.model)
+        own = previous.tree()
+        has_base = any(name.startswith("features.") for name in model.trained)
+        if self.align_lr and has_base:
             client.fit(
                 model,
-                _alignment(self._prototypes(client, old)),
+                _alignment(_prototypes(client, previous)),
                 purpose="alignment",
                 lr=self.align_lr,
                 batch=16,
                 epochs=1,
-                **PLAIN,
+                **PLAIN_SGD,
             )
         model.put(_with_head(model.tree(), own))
         client.fit(model)
         client.state["personal"] = model
         return Up(model=model)
 
-    def _prototypes(self, client: Client, old: Model) -> Tensor:
-        """The mean feature of each class under the client's previous base; zeros for a class it lacks, which no batch asks for."""
-        features, y = client.features(old).flatten(1).double(), client.train.y
-        sums = torch.zeros(client.task.outputs, features.shape[1], dtype=torch.float64).index_add(
-            0, y, features
-        )
-        return (
-            (sums / torch.bincount(y, minlength=client.task.outputs).clamp(min=1)[:, None])
-            .float()
-            .to(client.device)
-        )
-
     def after(self, client: Client, received: Tree | None, uploaded: Tree | None) -> Up:
-        """The trace of the Fisher information: the squared gradients of the batches' mean losses, added up over batches and parameters."""
-        model, trace, batches = client.load(uploaded), 0.0, 0
+        """Report the trace of the Fisher information of the uploaded model.
+
+        It sums the squared gradients of the mean losses of batches over batches and parameters.
+        """
+        model = client.load(uploaded)
         model.net.eval()
+        parameters = list(model.trained.values())
+        trace = 0.0
+        batches = 0
         for batch in client.batches():
             loss = summed_loss(model(batch.x).logits, batch.y) / len(batch.y)
-            gradients = torch.autograd.grad(loss, list(model.trained.values()), allow_unused=True)
-            trace += sum(
-                float(gradient.double().square().sum())
-                for gradient in gradients
-                if gradient is not None
-            )
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+            trace += _squared_norm(gradients)
             batches += 1
-        return Up(trace=trace if self.fim == "sum" else trace / max(1, batches))
+        if self.fim == "mean":
+            trace = trace / max(1, batches)
+        return Up(trace=trace)
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
+        """Return the traces, or the sizes if every client fits its data."""
         traces = ups.numbers("trace")
-        # all fit their data: by size
-        return Weights(traces) if traces.any() else super().weights(server, state, ups)
+        if not traces.any():
+            return super().weights(server, state, ups)
+        return Weights(traces)
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
+        """Return the personal model and the global one."""
         personal = client.load(client.state.get("personal", down.model))
         return {
             "personal": Served(personal, main=True),
@@ -109,8 +117,21 @@ class FedAS(Method):
         }
 
 
+def _prototypes(client: Client, previous: Model) -> Tensor:
+    """Return the mean feature of each class under the client's previous base.
+
+    The row of a class that the client lacks is 0; no batch uses it.
+    """
+    features = client.features(previous).flatten(1).double()
+    classes = client.task.outputs
+    y = client.train.y
+    sums = torch.zeros(classes, features.shape[1], dtype=torch.float64).index_add(0, y, features)
+    counts = torch.bincount(y, minlength=classes).clamp(min=1)
+    return (sums / counts[:, None]).float().to(client.device)
+
+
 def _alignment(prototypes: Tensor) -> Loss:
-    """For each class of a batch the mean squared difference between its samples' features and its prototype, added up over classes."""
+    """Return the mean squared difference to the prototype per class of a batch, summed."""
 
     def value(outputs: Outputs, batch: Batch) -> Tensor:
         gaps = (outputs.features.flatten(1) - prototypes[batch.y]).square().mean(1)
@@ -119,10 +140,11 @@ def _alignment(prototypes: Tensor) -> Loss:
     return term(value)
 
 
-def _with_head(tree: Tree, own: Tree) -> Tree:
-    """The base of one model, its buffers included, with the head of another."""
-    return Tree(
-        {name: own[name] if name.startswith("head.") else tree[name] for name in tree},
-        tree.model,
-        tree.untrained,
-    )
+def _squared_norm(gradients: Sequence[Tensor | None]) -> float:
+    return sum(float(g.double().square().sum()) for g in gradients if g is not None)
+
+
+def _with_head(base: Tree, head: Tree) -> Tree:
+    """Return the base of one model, its buffers included, with the head of another."""
+    entries = {name: head[name] if name.startswith("head.") else base[name] for name in base}
+    return Tree(entries, base.model, base.untrained)

@@ -1,6 +1,7 @@
-"""Federated Optimization in Heterogeneous Networks (FedProx).
+"""FedProx (Li et al., 2020).
 
-Tian Li, Anit Kumar Sahu, Manzil Zaheer, Maziar Sanjabi, Ameet Talwalkar and Virginia Smith. Proceedings of Machine Learning and Systems 2
+Tian Li, Anit Kumar Sahu, Manzil Zaheer, Maziar Sanjabi, Ameet Talwalkar and Virginia Smith.
+Federated Optimization in Heterogeneous Networks. Proceedings of Machine Learning and Systems 2
 (MLSys), pages 429-450, 2020. https://arxiv.org/abs/1812.06127
 """
 
@@ -17,14 +18,22 @@ from equipoise.records import Down, Up
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    """FedAvg with a pull of every client towards the model it received."""
+    """FedAvg with a proximal term that keeps every client near the model it received.
+
+    Attributes:
+        mu: Weight mu of the proximal term; 0 is FedAvg. The paper tries 0.001, 0.01, 0.1 and 1.
+    """
 
     paper = "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, Eq. 2"
-    family, year, fairness, passes = "drift", 2020, "none", "E·T"
+    family = "drift"
+    year = 2020
+    fairness = "none"
+    passes = "E·T"
 
-    mu: NonNegative = 0.01  # strength of the pull
+    mu: NonNegative = 0.01
 
     def client(self, client: Client, down: Down) -> Up:
+        """Minimise h_k(w; w^t) = F_k(w) + mu / 2 |w - w^t|^2 (Eq. 2)."""
         model = client.load(down.model)
         client.fit(model, supervised + self.mu * proximity(down.model))
         return Up(model=model)

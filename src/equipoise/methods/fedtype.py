@@ -1,7 +1,9 @@
-"""FedType: Bridging Model Heterogeneity in Federated Learning via Uncertainty-based Asymmetrical Reciprocity Learning.
+"""FedType (Wang et al., 2024).
 
-Jiaqi Wang, Chenxu Zhao, Lingjuan Lyu, Quanzeng You, Mengdi Huai and Fenglong Ma. Proceedings of the 41st International Conference on
-Machine Learning (ICML), PMLR 235, 2024. https://arxiv.org/abs/2407.03247
+Jiaqi Wang, Chenxu Zhao, Lingjuan Lyu, Quanzeng You, Mengdi Huai and Fenglong Ma. FedType: Bridging
+Model Heterogeneity in Federated Learning via Uncertainty-based Asymmetrical Reciprocity Learning.
+Proceedings of the 41st International Conference on Machine Learning (ICML), PMLR 235, 2024.
+https://arxiv.org/abs/2407.03247
 """
 
 from __future__ import annotations
@@ -34,79 +36,96 @@ from equipoise.task import Task
 
 @dataclass(frozen=True)
 class FedType(Method):
-    """A private model stays at each client and teaches a small proxy, which is averaged; back it learns which classes the proxy deems possible.
+    """A private model teaches a small proxy, which is averaged and returns sets of likely classes.
 
-    The experiment names two models, `private` and `proxy`; with a single `model` both have its architecture. Only the proxy is uploaded.
+    The experiment names two models, `private` and `proxy`; with a single `model` both have its
+    architecture. Only the proxy is uploaded.
+
+    Attributes:
+        alpha: Share alpha of calibration samples whose label may lie outside of their set.
+        k_reg: Number k_reg of classes of a set without a penalty; at most one less than there are
+            classes.
+        penalty_private: Penalty lambda of every further class in a private model's sets.
+        penalty_proxy: Penalty lambda of every further class in the proxy's sets.
+        mu: Weight mu of the pull of the proxy towards the global one, as in FedProx; above 0 it is
+            the paper's "FedProx+FedType".
+        rank_loss: "released" is the loss of the authors' code, a constant without gradient.
+        calibration: Samples on which sets are calibrated; "train" as in the authors' code.
     """
 
-    paper = "Wang et al., Bridging Model Heterogeneity in Federated Learning via Uncertainty-based Asymmetrical Reciprocity Learning, ICML 2024"
-    family, year, fairness, passes = (
-        "distillation",
-        2024,
-        "none",
-        "2E·T + 2E·F, and 2 passes over the client's validation data",
+    paper = (
+        "Wang et al., Bridging Model Heterogeneity in Federated Learning via Uncertainty-based "
+        "Asymmetrical Reciprocity Learning, ICML 2024"
     )
+    family = "distillation"
+    year = 2024
+    fairness = "none"
+    passes = "2E·T + 2E·F, and 2 passes over the client's validation data"
     needs = ("classes",)
 
-    # share of calibration samples whose label may lie outside of the sets
     alpha: Annotated[float, Gt(0), Lt(1)] = 0.1
-    k_reg: Count = 5  # classes of a set without a penalty; at most one less than there are
-    penalty_private: NonNegative = 1.0  # of every further class in a private model's sets
-    penalty_proxy: NonNegative = 0.5  # the same for the proxy
-    mu: NonNegative = 0.0  # pull of the proxy towards the global one, as in FedProx
-    # released: as the authors' code has it, a constant that teaches nothing
+    k_reg: Count = 5
+    penalty_private: NonNegative = 1.0
+    penalty_proxy: NonNegative = 0.5
+    mu: NonNegative = 0.0
     rank_loss: Literal["intended", "released"] = "intended"
-    # samples that sets are calibrated on; train: as the authors' code does
     calibration: Literal["validation", "train"] = "validation"
 
     def models(
         self, task: Task, others: Mapping[str, Callable[[], nn.Module]]
     ) -> Mapping[str, Callable[[], nn.Module]]:
-        return {
-            name: others["model"]
-            for name in ("private", "proxy")
-            if name not in others and "model" in others
-        }
+        """Return the experiment's `model` for `private` and `proxy` where they are not named."""
+        if "model" not in others:
+            return {}
+        return {name: others["model"] for name in ("private", "proxy") if name not in others}
 
     def start(self, server: Server) -> State:
+        """Return the initial proxy."""
         return State(model=server.load(None, model="proxy").tree())
 
     def client(self, client: Client, down: Down) -> Up:
-        private, proxy = self._private(client), client.load(down.model)
-        own, common = (
-            self._calibrated(client, private, self.penalty_private),
-            self._calibrated(client, proxy, self.penalty_proxy),
-        )
-        memory: Mapping[str, Any] | None = client.state.get("optimiser")
+        """Train private model and proxy in turns, one epoch each.
+
+        The sets of both models are calibrated at the start of the round.
+        """
+        private = _private(client)
+        proxy = client.load(down.model)
+        private_sets = self.calibrated_sets(client, private, self.penalty_private)
+        proxy_sets = self.calibrated_sets(client, proxy, self.penalty_proxy)
+        private_memory: Mapping[str, Any] | None = client.state.get("optimiser")
         proxy_memory: Mapping[str, Any] | None = None
-        steps = client.training.steps  # of one stage, where training says so
-        for epoch in range(1 if steps else client.training.epochs):
-            once: dict[str, Any] = {} if steps else {"epochs": 1}
-            ranked = supervised + self._ranked(client.teacher(proxy), own, common)
-            memory = client.fit(
+        # With a number of steps in the settings there is one turn of so many steps.
+        steps = client.training.steps
+        turns = 1 if steps else client.training.epochs
+        length: dict[str, Any] = {} if steps else {"epochs": 1}
+        for turn in range(turns):
+            ranked = self.ranking(client.teacher(proxy), private_sets, proxy_sets)
+            private_memory = client.fit(
                 private,
-                ranked,
-                memory=memory,
-                purpose=f"batches {epoch}" if epoch else "batches",
-                **once,
+                supervised + ranked,
+                memory=private_memory,
+                purpose=f"batches {turn}" if turn else "batches",
+                **length,
             ).memory
-            taught = (
-                supervised + distillation(client.teacher(private)) + self.mu * proximity(down.model)
-            )
+            distilled = distillation(client.teacher(private))
             proxy_memory = client.fit(
-                proxy, taught, memory=proxy_memory, purpose=f"proxy {epoch}", **once
+                proxy,
+                supervised + distilled + self.mu * proximity(down.model),
+                memory=proxy_memory,
+                purpose=f"proxy {turn}",
+                **length,
             ).memory
         client.state["private"] = private
         if client.training.keep_optimiser:  # as Standalone does
-            client.state["optimiser"] = memory
+            client.state["optimiser"] = private_memory
         return Up(model=proxy)
 
-    def _calibrated(self, client: Client, model: Model, penalty: float) -> Conformal:
-        """A model's sets of this round: temperature and threshold stay while the model trains."""
+    def calibrated_sets(self, client: Client, model: Model, penalty: float) -> Conformal:
+        """Return the conformal sets of a model; they stay fixed while the model trains."""
         samples = client.validation if self.calibration == "validation" else client.train
-        rule: Literal["released", "converged"] = (
-            "released" if self.rank_loss == "released" else "converged"
-        )
+        rule: Literal["released", "converged"] = "converged"
+        if self.rank_loss == "released":
+            rule = "released"
         return calibrated(
             client.predict(model, samples),
             samples.y,
@@ -116,29 +135,38 @@ class FedType(Method):
             rule,
         )
 
-    def _ranked(self, teacher: Tensor | Model, own: Conformal, common: Conformal) -> Loss:
-        """kappa * L_rank: the private model's classes in the proxy's set before all others, as far as the two models' sets agree."""
+    def ranking(
+        self, teacher: Tensor | Model, private_sets: Conformal, proxy_sets: Conformal
+    ) -> Loss:
+        """Return kappa L_rank.
+
+        It ranks the classes in the proxy's set before all others, weighed by the agreement kappa
+        of the two models' sets.
+        """
 
         def value(outputs: Outputs, batch: Batch) -> Tensor:
             target = frozen_logits(teacher, batch)
-            sets = common.sets(target)
-            agreed = consensus(own.sets(outputs.logits.detach()), sets).to(outputs.logits)
+            sets = proxy_sets.sets(target)
+            own_sets = private_sets.sets(outputs.logits.detach())
+            kappa = consensus(own_sets, sets).to(outputs.logits)
             # The authors' code ranks the frozen proxy's own logits, with the sign reversed.
-            ranked: Tensor = ranking_loss(
-                outputs.logits if self.rank_loss == "intended" else -target, sets
-            )
-            return agreed * ranked
+            scores = outputs.logits if self.rank_loss == "intended" else -target
+            ranked: Tensor = ranking_loss(scores, sets)
+            return kappa * ranked
 
         return term(value)
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
-        return Weights(np.ones(len(ups)))  # not by size
-
-    def _private(self, client: Client) -> Model:
-        return client.load(client.state.get("private"), model="private")
+        """Return equal weights."""
+        return Weights(np.ones(len(ups)))
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
+        """Return the global proxy and the private model."""
         return {
             "proxy": Served(client.load(down.model), same_for_all=True),
-            "personal": Served(self._private(client), main=True),
+            "personal": Served(_private(client), main=True),
         }
+
+
+def _private(client: Client) -> Model:
+    return client.load(client.state.get("private"), model="private")

@@ -1,6 +1,7 @@
-"""Salvaging Federated Learning by Local Adaptation: FedAvg with fine-tuning, the simplest personal model, and a strong one.
+"""FedAvg with fine-tuning (Yu et al., 2020).
 
-Tao Yu, Eugene Bagdasaryan and Vitaly Shmatikov. Preprint, 2020. https://arxiv.org/abs/2002.04758
+Tao Yu, Eugene Bagdasaryan and Vitaly Shmatikov. Salvaging Federated Learning by Local Adaptation.
+Preprint, 2020. https://arxiv.org/abs/2002.04758
 """
 
 from __future__ import annotations
@@ -18,28 +19,38 @@ from equipoise.server import Server
 
 @dataclass(frozen=True)
 class Finetune(FedAvg):
-    """FedAvg; after the last round each client trains a copy of the global model on its own data, and serves that.
+    """FedAvg; after the last round each client fine-tunes the global model on its own data.
 
-    A client that was away then serves the global model until it returns.
+    Each client serves its fine-tuned model. A client that is absent after the last round serves
+    the global model until it returns.
+
+    Attributes:
+        tune_epochs: Epochs of fine-tuning, with the optimiser and the learning rate of the last
+            round.
     """
 
     paper = "Yu, Bagdasaryan and Shmatikov, Salvaging Federated Learning by Local Adaptation, 2020"
-    family, year, fairness, passes = "personal", 2020, "none", "E·T, and at the end e·T"
+    family = "personal"
+    year = 2020
+    fairness = "none"
+    passes = "E·T, and at the end e·T"
     exchanges = "1; at the end 1"
     composable_finish: ClassVar[bool] = True
 
-    # of fine-tuning, with the optimiser and the learning rate of the last round
     tune_epochs: Count = 5
 
     def finish(self, server: Server, state: State, everyone: Cohort) -> State:
+        """Let every client fine-tune the final global model."""
         everyone.run(self.tune, each=lambda client: self.deliver(server, state, client))
         return state
 
     def tune(self, client: Client, down: Down) -> Up:
+        """Fine-tune the received model and store it at the client."""
         client.state["tuned"] = tuned(client, client.load(down.model), self.tune_epochs)
         return Up()
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
+        """Return the fine-tuned model and the global one."""
         personal = client.load(client.state.get("tuned", down.model))
         return {
             "personal": Served(personal, main=True),
@@ -48,7 +59,14 @@ class Finetune(FedAvg):
 
 
 def tuned(client: Client, model: Model, epochs: int, purpose: str = "tune") -> Model:
-    """A copy of a model, trained on the client's own data."""
-    own = client.load(model.tree())
-    client.fit(own, epochs=epochs, purpose=purpose)
-    return own
+    """Return a copy of a model, trained on the client's own data.
+
+    Args:
+        client: The client.
+        model: The model to copy.
+        epochs: Epochs of training.
+        purpose: The name of the random stream of the batch order.
+    """
+    copy = client.load(model.tree())
+    client.fit(copy, epochs=epochs, purpose=purpose)
+    return copy

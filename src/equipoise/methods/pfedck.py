@@ -1,8 +1,11 @@
-"""A Personalized Federated Learning Method Based on Clustering and Knowledge Distillation (pFedCK).
+"""pFedCK (Zhang and Shi, 2024).
 
-Jianfei Zhang and Yongqiang Shi. Electronics, volume 13, number 5, article 857, 2024. https://doi.org/10.3390/electronics13050857
+Jianfei Zhang and Yongqiang Shi. A Personalized Federated Learning Method Based on Clustering and
+Knowledge Distillation. Electronics, volume 13, number 5, article 857, 2024.
+https://doi.org/10.3390/electronics13050857
 
-A reconstruction: its full text was not at hand, so what is here follows its abstract and a port by others.
+A reconstruction: its full text was not available, so this follows its abstract and a port by
+others.
 """
 
 from __future__ import annotations
@@ -15,9 +18,9 @@ from torch import Tensor
 
 from equipoise.client import Client
 from equipoise.losses import distillation_loss
-from equipoise.losses.terms import Loss, supervised, term
+from equipoise.losses.terms import Batch, Loss, supervised, term
 from equipoise.method import Count, Method, NonNegative, Positive, Served, Ups, Weights
-from equipoise.models import Model
+from equipoise.models import Model, Outputs
 from equipoise.records import Down, PerClient, State, Up
 from equipoise.server import Server
 from equipoise.tree import Tree, combine, gram
@@ -26,79 +29,99 @@ from equipoise.weighting import clusters, cosines
 
 @dataclass(frozen=True)
 class PFedCK(Method):
-    """A personal and an interactive model teach each other at every client; the server averages interactive models within clusters.
+    """A personal and an interactive model teach each other; clusters average interactive models.
 
-    Clients whose interactive models moved in like directions are in one cluster, found anew in every round. Each member takes the
-    cluster's mean step from where it stood.
+    Clients whose interactive models moved in similar directions form a cluster, computed anew in
+    every round. Each member adds the cluster's mean step to its own model.
+
+    Attributes:
+        lambda_p: Weight lambda_p of the distillation between the two models' predictions.
+        lambda_f: Weight lambda_f of the distillation between their features.
+        temperature: Temperature of the predictions.
+        clusters: Largest number of clusters; 1 is FedAvg of the interactive models.
+        cluster_mean: Average steps, or models, so that every member gets the same model.
     """
 
-    paper = "Zhang and Shi, A Personalized Federated Learning Method Based on Clustering and Knowledge Distillation, Electronics 2024"
-    family, year, fairness, passes = "personal", 2024, "none", "2E·T"
+    paper = (
+        "Zhang and Shi, A Personalized Federated Learning Method Based on Clustering and "
+        "Knowledge Distillation, Electronics 2024"
+    )
+    family = "personal"
+    year = 2024
+    fairness = "none"
+    passes = "2E·T"
     reconstruction: ClassVar[bool] = True
 
-    lambda_p: NonNegative = 1.0  # weight of what one model learns from the other's predictions
-    lambda_f: NonNegative = 1.0  # weight of what one model learns from the other's features
-    temperature: Positive = 1.0  # of the predictions
-    clusters: Count = 3  # at most so many; 1 is FedAvg of the interactive models
-    # what a cluster averages; models: every member gets the same model
+    lambda_p: NonNegative = 1.0
+    lambda_f: NonNegative = 1.0
+    temperature: Positive = 1.0
+    clusters: Count = 3
     cluster_mean: Literal["steps", "models"] = "steps"
 
     def start(self, server: Server) -> State:
+        """Return the state without interactive models."""
         return State(models=PerClient(), clusters={})
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
+        """Send the client's interactive model."""
         return Down(model=_model(server, state, client_id))
 
     def client(self, client: Client, down: Down) -> Up:
-        interactive, personal = (
-            client.load(down.model),
-            client.load(client.state.get("personal")),
-        )  # at first both the initial model
-        client.fit(
-            [interactive, personal],
-            [supervised + self._taught_by(1), supervised + self._taught_by(0)],
-        )
+        """Train both models on the same batches, each with the other as its teacher."""
+        interactive = client.load(down.model)
+        personal = client.load(client.state.get("personal"))  # at first the initial model
+        losses = [supervised + self._taught_by(1), supervised + self._taught_by(0)]
+        client.fit([interactive, personal], losses)
         client.state["personal"] = personal
         return Up(model=interactive)
 
     def _taught_by(self, peer: int) -> Loss:
-        """What a model learns from another as it stood before this step: lambda_p KL(its predictions || own) + lambda_f MSE(features)."""
-        predictions = term(
-            lambda own, batch: self._gap(own.logits, own.peers[peer].logits.detach())
-        )
-        features = term(
-            lambda own, batch: (own.features - own.peers[peer].features.detach()).square().mean()
-        )
-        return self.lambda_p * predictions + self.lambda_f * features
+        """Return lambda_p KL(peer's predictions || own) + lambda_f MSE(features).
 
-    def _gap(self, own: Tensor, other: Tensor) -> Tensor:
-        return (
-            (own - other).square().mean()
-            if own.shape[1] == 1
-            else distillation_loss(own, other, self.temperature)
-        )  # 1: regression
+        The peer is taken as it was before this step.
+        """
+
+        def predictions(own: Outputs, batch: Batch) -> Tensor:
+            return self.prediction_gap(own.logits, own.peers[peer].logits.detach())
+
+        def features(own: Outputs, batch: Batch) -> Tensor:
+            return (own.features - own.peers[peer].features.detach()).square().mean()
+
+        return self.lambda_p * term(predictions) + self.lambda_f * term(features)
+
+    def prediction_gap(self, own: Tensor, other: Tensor) -> Tensor:
+        """Return the distillation loss, or the squared error for a single output (regression)."""
+        if own.shape[1] == 1:
+            return (own - other).square().mean()
+        return distillation_loss(own, other, self.temperature)
 
     def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
+        """Average the interactive models within each cluster."""
         before = {client: _model(server, state, client) for client in ups.ids}
         share = dict(zip(ups.ids, weights.shares.tolist(), strict=True))
-        models, names = {}, {}
-        for name, members in enumerate(self._groups(server, ups, before)):
-            shares = [share[client] for client in ups.ids if client in members]
+        models = {}
+        numbers = {}
+        for number, members in enumerate(self._members(server, ups, before)):
+            in_order = [client for client in ups.ids if client in members]
+            shares = [share[client] for client in in_order]
             mean = ups.of(members).mean("model", shares)
-            began = combine(
-                [before[client] for client in ups.ids if client in members], shares, sum(shares)
-            )
+            start = combine([before[client] for client in in_order], shares, sum(shares))
             for client in members:
-                # The mean step from where the member stood, written so that members that stood together get the mean itself, bit for bit.
-                models[client] = (
-                    mean + (before[client] - began) if self.cluster_mean == "steps" else mean
-                )
-                names[client] = name
-        return state.with_(models=state.models.put(models), clusters=names)
+                numbers[client] = number
+                models[client] = mean
+                if self.cluster_mean == "steps":
+                    # The mean step from the member's own model, written so that members that
+                    # started from one model get the mean itself, bit for bit.
+                    models[client] = mean + (before[client] - start)
+        return state.with_(models=state.models.put(models), clusters=numbers)
 
-    def _groups(self, server: Server, ups: Ups, before: dict[str, Tree]) -> list[list[str]]:
-        """The clients of each cluster. One that did not move has no direction: among several clusters it is in none, and keeps its model."""
-        ids = sorted(ups.ids)  # by name, so that no random choice depends on a place in the cohort
+    def _members(self, server: Server, ups: Ups, before: dict[str, Tree]) -> list[list[str]]:
+        """Return the clients of each cluster.
+
+        A client that did not move has no direction: unless there is only one cluster, it is in
+        none and keeps its model.
+        """
+        ids = sorted(ups.ids)  # A random choice must not depend on the order of the cohort.
         if self.clusters == 1:
             return [ids]
         end = ups.table("model")
@@ -106,23 +129,23 @@ class PFedCK(Method):
         moved = np.flatnonzero(np.diag(products))
         if not len(moved):
             return []
-        found = clusters(
-            cosines(products[np.ix_(moved, moved)]), self.clusters, server.seed("clusters")
-        )
-        return [
-            [ids[place] for place, group in zip(moved, found, strict=True) if group == one]
-            for one in range(max(found) + 1)
-        ]
+        similarity = cosines(products[np.ix_(moved, moved)])
+        labels = clusters(similarity, self.clusters, server.seed("clusters"))
+        members: list[list[str]] = [[] for _ in range(max(labels) + 1)]
+        for position, label in zip(moved, labels, strict=True):
+            members[label].append(ids[position])
+        return members
 
     def serves(self, client: Client, down: Down) -> dict[str, Model | Served]:
-        interactive = Served(client.load(down.model), same_for_all=True)
+        """Return the personal model and the interactive one."""
+        personal = client.load(client.state.get("personal", down.model))
         return {
-            "personal": Served(client.load(client.state.get("personal", down.model)), main=True),
-            "interactive": interactive,
+            "personal": Served(personal, main=True),
+            "interactive": Served(client.load(down.model), same_for_all=True),
         }
 
 
 def _model(server: Server, state: State, client: str) -> Tree:
-    """The interactive model that a client receives."""
+    """Return the interactive model that a client receives."""
     model: Tree = state.models[client] if client in state.models else server.initial()
     return model

@@ -1,7 +1,9 @@
-"""SCAFFOLD: Stochastic Controlled Averaging for Federated Learning.
+"""SCAFFOLD (Karimireddy et al., 2020).
 
-Sai Praneeth Karimireddy, Satyen Kale, Mehryar Mohri, Sashank J. Reddi, Sebastian U. Stich and Ananda Theertha Suresh. Proceedings of the 37th
-International Conference on Machine Learning (ICML), PMLR 119, pages 5132-5143, 2020. https://arxiv.org/abs/1910.06378
+Sai Praneeth Karimireddy, Satyen Kale, Mehryar Mohri, Sashank J. Reddi, Sebastian U. Stich and
+Ananda Theertha Suresh. SCAFFOLD: Stochastic Controlled Averaging for Federated Learning.
+Proceedings of the 37th International Conference on Machine Learning (ICML), PMLR 119, pages
+5132-5143, 2020. https://arxiv.org/abs/1910.06378
 """
 
 from __future__ import annotations
@@ -18,41 +20,58 @@ from equipoise.server import Server
 
 @dataclass(frozen=True)
 class Scaffold(Method):
-    """Control variates remove the drift of clients; option II of Algorithm 1.
+    """Correct client drift by control variates (Algorithm 1, option II).
 
-    The server's control c is the mean of all clients' controls c_i after every round, whoever took part: replies of a cohort move it by
-    their sum divided by the number of all clients.
+    The control of the server, c, is the mean of the controls c_i of all clients after every
+    round, also of clients that did not take part: the replies of a cohort move it by their sum
+    divided by the number of all clients.
+
+    Attributes:
+        server_rate: Global step size eta_g; 1 in the paper's experiments.
     """
 
-    paper = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020, Algorithm 1"
-    family, year, fairness, passes = "drift", 2020, "none", "E·T"
+    paper = (
+        "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, "
+        "ICML 2020, Algorithm 1"
+    )
+    family = "drift"
+    year = 2020
+    fairness = "none"
+    passes = "E·T"
     needs = ("sgd",)
 
-    server_rate: Positive = 1.0  # global step size
+    server_rate: Positive = 1.0
 
     def start(self, server: Server) -> State:
+        """Return the initial model with control c = 0 (line 1)."""
         state = super().start(server)
         return state.with_(control=0 * state.model)
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
+        """Send (x, c) to the client (line 4)."""
         return Down(model=state.model, control=state.control)
 
     def client(self, client: Client, down: Down) -> Up:
-        c, own = down.control, client.state.get("control", 0 * down.control)
+        """Train with corrected gradients and renew the client's control (lines 7 to 14)."""
+        c = down.control
+        c_i = client.state.get("control", 0 * down.control)
         model = client.load(down.model)
-        done = client.fit(model, gradient=lambda name, g: g - own[name] + c[name])  # line 10
-        if not done.steps:
-            return Up(model=model, control=0 * own)
-        # line 12, option II
-        new = own - c + (down.model - model.tree()) * (1 / (done.steps * client.lr))
+        # line 10: y_i <- y_i - eta_l (g_i(y_i) - c_i + c)
+        fit = client.fit(model, gradient=lambda name, g: g - c_i[name] + c[name])
+        if not fit.steps:
+            return Up(model=model, control=0 * c_i)
+        # line 12, option II: c_i+ <- c_i - c + (x - y_i) / (K eta_l)
+        new = c_i - c + (down.model - model.tree()) * (1 / (fit.steps * client.lr))
         client.state["control"] = new
-        return Up(model=model, control=new - own)
+        return Up(model=model, control=new - c_i)  # line 13
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
+        """Return equal weights (line 16)."""
         return Weights(np.ones(len(ups)))
 
     def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
-        control = state.control + ups.sum("control", np.ones(len(ups)) / len(server.ids))  # line 17
-        return super().update(
-            server, state.with_(control=control), ups, weights.times(self.server_rate)
-        )
+        """Move model and control by the mean changes (lines 16 and 17)."""
+        all_clients = len(server.ids)
+        control = state.control + ups.sum("control", np.ones(len(ups)) / all_clients)
+        step = weights.times(self.server_rate)
+        return super().update(server, state.with_(control=control), ups, step)

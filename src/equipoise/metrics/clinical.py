@@ -1,7 +1,8 @@
 """Measures clinical readers ask for, from probabilities and labels.
 
 `probabilities` is (samples,), the probability of class 1 (for the ranking measures AUROC, AUPRC and sensitivity, any
-score of it), or (samples, classes). With two classes the measure is that
+score of it), or (samples, classes). With `logits=True` the ranking measures take the outputs of a network, (samples,
+classes), which tell confident samples apart that have a probability of 1 after rounding. With two classes the measure is that
 of class 1, the positive one; with more it is the plain mean over classes of "this class against the rest" (macro).
 A class that does not occur among the labels has no such value: it is left out of the mean with a `PartialMetric`
 warning, and where nothing is left the result is NaN with an `UndefinedMetric` warning. Both are common under label skew:
@@ -16,14 +17,14 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from equipoise.metrics.performance import classified, hits
+from equipoise.metrics.performance import classified, hits, log_odds
 from equipoise.metrics.undefined import PartialMetric, undefined
 from equipoise.validation.arrays import Array, float64, vector
 
 Labels = NDArray[np.int64]
 
 
-def auroc(probabilities: ArrayLike, labels: ArrayLike) -> float:
+def auroc(probabilities: ArrayLike, labels: ArrayLike, *, logits: bool = False) -> float:
     """Area under the ROC curve: the chance that a positive is scored above a negative, ties counting half.
 
     >>> auroc([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
@@ -34,10 +35,10 @@ def auroc(probabilities: ArrayLike, labels: ArrayLike) -> float:
         true, false = _counts_by_threshold(scores, positive)
         return float((true[1:] + true[:-1]) @ np.diff(false) / (2 * true[-1] * false[-1]))
 
-    return _against_the_rest("AUROC", area, probabilities, labels)
+    return _against_the_rest("AUROC", area, probabilities, labels, logits)
 
 
-def auprc(probabilities: ArrayLike, labels: ArrayLike) -> float:
+def auprc(probabilities: ArrayLike, labels: ArrayLike, *, logits: bool = False) -> float:
     """Area under the precision-recall curve as average precision, without interpolation; a coin scores the share of positives.
 
     >>> round(auprc([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]), 4)
@@ -49,11 +50,15 @@ def auprc(probabilities: ArrayLike, labels: ArrayLike) -> float:
         precision = true[1:] / (true[1:] + false[1:])
         return float(precision @ np.diff(true) / true[-1])
 
-    return _against_the_rest("AUPRC", area, probabilities, labels)
+    return _against_the_rest("AUPRC", area, probabilities, labels, logits)
 
 
 def sensitivity_at_specificity(
-    probabilities: ArrayLike, labels: ArrayLike, specificity: float = 0.9
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    specificity: float = 0.9,
+    *,
+    logits: bool = False,
 ) -> float:
     """The largest share of positives found by a threshold that clears at least `specificity` of the negatives.
 
@@ -71,7 +76,7 @@ def sensitivity_at_specificity(
         allowed = (1 - specificity + 1e-9) * false[-1]
         return float(true[false <= allowed].max() / true[-1])
 
-    return _against_the_rest("sensitivity at a specificity", found, probabilities, labels)
+    return _against_the_rest("sensitivity at a specificity", found, probabilities, labels, logits)
 
 
 def balanced_accuracy(probabilities: ArrayLike, labels: ArrayLike) -> float:
@@ -152,9 +157,12 @@ def _against_the_rest(
     measure: Callable[[Array, NDArray[np.bool_]], float],
     probabilities: ArrayLike,
     labels: ArrayLike,
+    logits: bool,
 ) -> float:
     ranking = float64(probabilities)
-    if ranking.ndim == 1:  # only the order counts, so any score of class 1 will do
+    if logits:
+        p, y = classified(log_odds(ranking), labels, "logits")
+    elif ranking.ndim == 1:  # only the order counts, so any score of class 1 will do
         p, y = classified(np.stack([-ranking, ranking], axis=1), labels, "probabilities")
     else:
         p, y = _by_class(ranking, labels)

@@ -60,6 +60,32 @@ def softmax(logits: ArrayLike) -> Array:
     return np.asarray(e / e.sum(-1, keepdims=True), dtype=np.float64)
 
 
+def log_odds(logits: ArrayLike) -> Array:
+    """Return the log odds of each class against all others, one row per sample.
+
+    They order samples as probabilities do, but keep apart what rounding makes 1: double precision
+    has no probabilities between 1 - 1e-16 and 1. NaN stands for rows without a finite largest logit.
+
+    >>> log_odds([[0, 0], [0, 50], [0, 60]]).tolist()
+    [[0.0, 0.0], [-50.0, 50.0], [-60.0, 60.0]]
+    """
+    z = float64(logits)
+    largest = z.max(-1, keepdims=True, initial=-np.inf)
+    z = np.where(np.isfinite(largest), z, np.nan)
+    rows, top = np.arange(len(z)), z.argmax(-1)
+    exponentials = np.exp(z - largest)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = z - largest - np.log(exponentials.sum(-1, keepdims=True) - exponentials)
+        # For the largest logit that difference loses all digits.
+        others = z.copy()
+        others[rows, top] = -np.inf
+        second = others.max(-1, keepdims=True)
+        rest = np.where(np.isfinite(second), np.exp(others - second), 0.0).sum(-1)
+        found[rows, top] = z[rows, top] - second[:, 0] - np.log(rest)
+    found[rows[np.isneginf(second[:, 0])], top[np.isneginf(second[:, 0])]] = np.inf
+    return np.where(np.isnan(z), np.nan, np.clip(found, -1e308, 1e308))
+
+
 def squared_error(outputs: ArrayLike, targets: ArrayLike) -> float:
     """Mean squared error.
 

@@ -89,14 +89,18 @@ def _of_probabilities(function: Function) -> Function:
     return lambda logits, y: function(performance.softmax(logits), y)
 
 
+def _of_ranks(function: Callable[..., float]) -> Function:
+    return lambda logits, y: function(logits, y, logits=True)
+
+
 METRICS = (
     Metric("accuracy", performance.accuracy, True, "%", "classes", statistics.Hits),
     Metric("loss", performance.log_loss, False, "", "classes", statistics.LogLoss),
     Metric("loss", performance.squared_error, False, "", "values", statistics.SquaredError),
     Metric("rmse", performance.rmse, False, "", "values", statistics.RootSquaredError),
     Metric("mae", performance.mae, False, "", "values", statistics.AbsoluteError),
-    Metric("auroc", _of_probabilities(clinical.auroc), True, "%", "two classes"),
-    Metric("auprc", _of_probabilities(clinical.auprc), True, "%", "two classes"),
+    Metric("auroc", _of_ranks(clinical.auroc), True, "%", "two classes"),
+    Metric("auprc", _of_ranks(clinical.auprc), True, "%", "two classes"),
     Metric(
         "balanced_accuracy",
         _of_probabilities(clinical.balanced_accuracy),
@@ -108,7 +112,7 @@ METRICS = (
     Metric("f1", _of_probabilities(clinical.f1), True, "%", "classes"),
     Metric(
         "sensitivity_at_specificity",
-        _of_probabilities(clinical.sensitivity_at_specificity),
+        _of_ranks(clinical.sensitivity_at_specificity),
         True,
         "%",
         "two classes",

@@ -1,4 +1,4 @@
-"""A record as plain JSON with its tensors beside it, and back: what packing and files have in common."""
+"""Records as JSON and a list of tensors, the form that messages and files share."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ _ENVELOPES = 2  # records that the engine puts around what travels
 
 
 def encode(value: Any, tensors: list[Tensor]) -> Any:
+    """Return a value of a record as JSON.
+
+    Args:
+        value: The record, or a value inside it.
+        tensors: Receives the tensors; the JSON refers to them by position.
+
+    Raises:
+        TypeError: If the value holds a `PerClient`.
+    """
     if isinstance(value, Tensor):
         tensors.append(value)
         return {"$tensor": len(tensors) - 1}
@@ -40,7 +49,13 @@ def encode(value: Any, tensors: list[Tensor]) -> Any:
     return value
 
 
-_FORMS: dict[str, set[str]] = {"$tensor": {"$tensor"}, "$tree": {"$tree", "entries", "untrained"}, "$record": {"$record", "values"}, "$number": {"$number"}}  # fmt: skip
+# The keys of a mapping that stands for something else, by the key that marks it.
+_FORMS: dict[str, set[str]] = {
+    "$tensor": {"$tensor"},
+    "$tree": {"$tree", "entries", "untrained"},
+    "$record": {"$record", "values"},
+    "$number": {"$number"},
+}
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -50,7 +65,18 @@ def decode(
     take_all: Callable[[dict[str, int]], Mapping[str, Tensor]],
     level: int = 0,
 ) -> Any:
-    """The inverse of `encode`, in place; ValueError or KeyError for whatever that cannot have written. Each tensor is taken once."""
+    """Return the value that `encode` turned into JSON; lists and mappings are changed in place.
+
+    Args:
+        value: The JSON, which may come from a stranger.
+        take: Returns the tensor at a position, each once.
+        take_all: Returns the tensors of a tree by name.
+        level: The number of containers around the value.
+
+    Raises:
+        ValueError: If `encode` cannot have written the JSON.
+        KeyError: If a tensor, a kind of record or a number is unknown.
+    """
     if not isinstance(value, (list, dict)):
         return value
     if level >= LEVELS + _ENVELOPES:
@@ -59,44 +85,56 @@ def decode(
         for position, item in enumerate(value):
             value[position] = decode(item, take, take_all, level + 1)
         return value
-    mark = None
     for name in value:
         if name[:1] == "$":
-            mark = name
-            break
-    if mark is None:
-        for name, item in value.items():
-            value[name] = decode(item, take, take_all, level + 1)
-        return value
+            return _decode_marked(name, value, take, take_all, level)
+    for name, item in value.items():
+        value[name] = decode(item, take, take_all, level + 1)
+    return value
+
+
+def _decode_marked(
+    mark: str,
+    value: dict[str, Any],
+    take: Callable[[int], Tensor],
+    take_all: Callable[[dict[str, int]], Mapping[str, Tensor]],
+    level: int,
+) -> Any:
+    """Return the tensor, tree, record or number that a mapping stands for."""
     if _FORMS.get(mark) != value.keys():
         raise ValueError(f"a mapping with the keys {sorted(value)[:3]}")
     if mark == "$tensor":
-        return take(_places(value)[mark])
+        return take(_checked_positions(value)[mark])
     if mark == "$number":
         return _NUMBERS[value[mark]]
-    if mark == "$record":
-        kind, values = KINDS[value[mark]], value["values"]
-        if type(values) is not dict:
-            raise ValueError("a record without values")
-        for name, item in values.items():
-            values[name] = decode(item, take, take_all, level + 1)
-        return kind._trusted(values)
-    model, entries, untrained = value["$tree"], value["entries"], value["untrained"]
-    if (
-        type(model) is not str
-        or type(entries) is not dict
-        or type(untrained) is not list
-        or set(map(type, untrained)) - {str}
-    ):
+    if mark == "$tree":
+        return _decode_tree(value, take_all)
+    kind = KINDS[value[mark]]
+    values = value["values"]
+    if type(values) is not dict:
+        raise ValueError("a record without values")
+    for name, item in values.items():
+        values[name] = decode(item, take, take_all, level + 1)
+    return kind._trusted(values)
+
+
+def _decode_tree(
+    value: dict[str, Any], take_all: Callable[[dict[str, int]], Mapping[str, Tensor]]
+) -> Tree:
+    model = value["$tree"]
+    entries = value["entries"]
+    untrained = value["untrained"]
+    has_types = type(model) is str and type(entries) is dict and type(untrained) is list
+    if not has_types or set(map(type, untrained)) - {str}:
         raise ValueError(
             "a tree without a model, entries and the names of those that are not trained"
         )
-    tree = Tree(take_all(_places(entries)), model, untrained)
+    tree = Tree(take_all(_checked_positions(entries)), model, untrained)
     tree.plain = True
     return tree
 
 
-def _places(entries: dict[str, Any]) -> dict[str, int]:
+def _checked_positions(entries: dict[str, Any]) -> dict[str, int]:
     for position in entries.values():
         if type(position) is not int:
             raise ValueError("a tensor whose position is no integer")

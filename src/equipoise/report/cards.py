@@ -1,192 +1,220 @@
-"""What a report says about the clients of one run, in numbers and in words."""
+"""Report cards: the numbers of each client of one run, and sentences about them."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from equipoise.comparison.entries import Entry
 from equipoise.comparison.formats import NOTHING, figure
 from equipoise.comparison.measures import in_unit_of
-from equipoise.metrics import SIGNIFICANT, Metric, participation, weights_received
-from equipoise.runs import Run
-from equipoise.runs.summary import no_test
+from equipoise.metrics import SIGNIFICANT, Metric
+from equipoise.runs import RunResult
+from equipoise.runs.notes import no_test
 
-MOST_LISTED, AT_EACH_END = 1_000, 100
+MOST_LISTED = 1_000  # clients; of more the page lists those at both ends
+AT_EACH_END = 100
+QUANTILES = (1, 10, 50, 90, 99)  # in per cent
 
 
 @dataclass(frozen=True)
 class Card:
-    """The report card of one client; None where a number is not known."""
+    """The report card of one client; None stands for a number that is not known.
+
+    Attributes:
+        client: The client.
+        samples: Its training samples.
+        value: Its value of the main metric.
+        alone: Its value if it trains alone.
+        gain: How much better it is than alone; positive is better, also for errors.
+        low: Lower end of the interval of the gain, over other test samples of the same client.
+        high: Upper end.
+        weight: Its mean share of the aggregate over all rounds.
+        rounds: Rounds in which its reply counted.
+        rejected: Its rejected replies.
+        p: The p-value of no gain and no loss; None if there is no test.
+    """
 
     client: str
     samples: int | None
     value: float
     alone: float | None = None
-    gain: float | None = None  # positive is better, also for errors
-    low: float | None = None  # of the gain, over other test samples of the same client
+    gain: float | None = None
+    low: float | None = None
     high: float | None = None
-    weight: float | None = None  # mean share of the aggregate over all rounds
-    rounds: int = 0  # in which its reply counted
+    weight: float | None = None
+    rounds: int = 0
     rejected: int = 0
-    p: float | None = None  # of no gain and no loss; None where no test exists
+    p: float | None = None
 
     @property
     def verdict(self) -> str:
-        return (
-            ""
-            if self.gain is None
-            else "gains"
-            if self.gain > 0
-            else "loses"
-            if self.gain < 0
-            else "equal"
-        )
+        """Return "gains", "loses" or "equal"; empty if the gain is not known."""
+        if self.gain is None:
+            return ""
+        if self.gain == 0:
+            return "equal"
+        return "gains" if self.gain > 0 else "loses"
 
     @property
     def clear(self) -> bool:
-        """Whether the gain or loss is beyond the luck of a finite test set."""
+        """Return True if the gain or loss is beyond the luck of a finite test set."""
         return self.p is not None and self.p < SIGNIFICANT
 
 
-def cards(entry: Entry, run: Run) -> list[Card]:
-    """One card per client, most harmed first; without a reference, lowest value first."""
-    gains, alone = entry.gains(), entry.reference or {}
-    samples = dict(zip(run.clients, run.store.meta("sizes")["train"], strict=True))
-    rounds = run.rounds()
-    counted = participation([row["joined"] for row in rounds], run.clients)
-    weights = _weights(run)
-    rejected = Counter(row["client"] for row in run.rejected())
-    tested = entry.tested_gains()
-    # of a diverged model there is none
-    gains = {client: gain for client, gain in gains.items() if not math.isnan(gain)}
+def cards(result: RunResult) -> list[Card]:
+    """Return one card per client, the most harmed first.
+
+    Without a baseline, the client with the worst value comes first.
+
+    Args:
+        result: The result of a run, read with its details.
+    """
+    assert result.details is not None
+    details = result.details
+    scores = result.main
+    samples = result.training_sizes()
+    baseline = scores.baseline or {}
     found = []
-    for client, value in entry.run.values.items():
-        test = tested.get(client)
+    for client, value in scores.values.items():
+        gain = scores.gains.get(client)
+        if gain is not None and math.isnan(gain):
+            gain = None  # the model has diverged
+        test = scores.gain_tests.get(client)
         found.append(
             Card(
                 client,
                 samples.get(client),
                 value,
-                alone.get(client),
-                gains.get(client),
-                low=test.low if test else None,
-                high=test.high if test else None,
-                weight=weights.get(client),
-                rounds=counted.get(client, 0),
-                rejected=rejected[client],
-                p=test.p if test else None,
+                baseline.get(client),
+                gain,
+                low=None if test is None else test.low,
+                high=None if test is None else test.high,
+                weight=details.mean_weights.get(client),
+                rounds=details.rounds_counted.get(client, 0),
+                rejected=details.rejected.get(client, 0),
+                p=None if test is None else test.p,
             )
         )
-    badness = -1 if entry.lower else 1
-    known = any(card.gain is not None for card in found)
-    return sorted(found, key=lambda card: _order(card.gain if known else badness * card.value))
-
-
-def extremes(found: Sequence[Card]) -> list[Card]:
-    """The cards that a page lists: all, or of very many the first and the last."""
-    return (
-        list(found) if len(found) <= MOST_LISTED else [*found[:AT_EACH_END], *found[-AT_EACH_END:]]
-    )
-
-
-def in_quantiles(found: Sequence[Card], metric: Metric) -> str:
-    """What is said of the clients between the extremes; nothing where all are listed."""
-    values = np.array([card.value for card in found])
-    if len(found) <= MOST_LISTED or np.isnan(values).any():
-        return ""
-    shares = [
-        f"{share} % have at most {written(float(np.quantile(values, share / 100)), metric)}"
-        for share in (1, 10, 50, 90, 99)
-    ]
-    return f"Of {len(found):,} clients the first and the last {AT_EACH_END} are listed. {metric.name}: {', '.join(shares)}."
+    if any(card.gain is not None for card in found):
+        return sorted(found, key=lambda card: _order(card.gain))
+    sign = -1 if scores.metric.lower_is_better else 1
+    return sorted(found, key=lambda card: _order(sign * card.value))
 
 
 def _order(value: float | None) -> float:
     return -math.inf if value is None or math.isnan(value) else value
 
 
-def _weights(run: Run) -> dict[str, float]:
-    """Client -> mean share of the aggregate; empty for a method that weighs nobody."""
-    by_round: dict[int, dict[str, float]] = {}
-    for row in run.weights():
-        by_round.setdefault(row["round"], {})[row["client"]] = row["share"]
+def extremes(found: Sequence[Card]) -> list[Card]:
+    """Return the cards that a page lists: all, or of very many the first and the last."""
+    if len(found) <= MOST_LISTED:
+        return list(found)
+    return [*found[:AT_EACH_END], *found[-AT_EACH_END:]]
+
+
+def quantile_sentence(found: Sequence[Card], metric: Metric) -> str:
+    """Return a sentence about the clients that are not listed; empty if all are."""
+    values = np.array([card.value for card in found])
+    if len(found) <= MOST_LISTED or np.isnan(values).any():
+        return ""
+    parts = []
+    for share in QUANTILES:
+        value = float(np.quantile(values, share / 100))
+        parts.append(f"{share} % have at most {written(value, metric)}")
     return (
-        weights_received([row for row in by_round.values() if sum(row.values()) > 0], run.clients)
-        if by_round
-        else {}
+        f"Of {len(found):,} clients the first and the last {AT_EACH_END} are listed. "
+        f"{metric.name}: {', '.join(parts)}."
     )
 
 
 def headline(found: Sequence[Card], metric: Metric) -> str:
-    """Who gains and who loses, in a sentence that says no more than one run can tell.
+    """Return a sentence about the clients that gain and lose, which claims no more than one run can.
 
     >>> from equipoise.metrics.registry import find
-    >>> headline([Card("3", 50, 0.70, 0.72, -0.02), Card("1", 80, 0.9, 0.8, 0.1)], find("accuracy"))
+    >>> accuracy = find("accuracy")
+    >>> headline([Card("3", 50, 0.70, 0.72, -0.02), Card("1", 80, 0.9, 0.8, 0.1)], accuracy)
     'In this one run 1 of 2 clients gains; client 3 loses 2.0 points.'
-    >>> headline([Card("3", 50, 0.70, 0.72, -0.02, p=0.8), Card("1", 80, 0.9, 0.8, 0.1, p=0.06)], find("accuracy"))
-    'In this one run 1 of 2 clients gains; client 3 loses 2.0 points; for none of them can it be told from the luck of a finite test set.'
-    >>> headline([Card("3", 50, 0.70)], find("accuracy"))
-    'No run of training alone is known, so it cannot be said who gains; in this one run the lowest accuracy is 70.0 %, at client 3.'
+    >>> headline([Card("3", 50, 0.70)], accuracy)
+    ... # doctest: +NORMALIZE_WHITESPACE
+    'No run of training alone is known, so it cannot be said who gains; in this one run the lowest
+    accuracy is 70.0 %, at client 3.'
     """
     known = [card for card in found if card.gain is not None]
     if not known:
-        extreme = f"the {'highest' if metric.lower_is_better else 'lowest'} {metric.name} is {written(found[0].value, metric)}"
-        return f"No run of training alone is known, so it cannot be said who gains; in this one run {extreme}, at client {found[0].client}."
-    gain, lose = (sum(card.verdict == verdict for card in known) for verdict in ("gains", "loses"))
-    text = (
-        f"In this one run all {len(known):,} clients gain"
-        if gain == len(known) > 1
-        else f"In this one run {gain:,} of {len(known):,} clients {'gains' if gain == 1 else 'gain'}"
-    )
-    worst = min(known, key=lambda card: card.gain or 0.0)
-    amount = points(abs(worst.gain or 0.0), metric)
-    if lose:
-        text += (
-            f"; client {worst.client} loses {amount}"
-            if lose == 1
-            else f"; {lose:,} lose, client {worst.client} most: {amount}"
+        extreme = "highest" if metric.lower_is_better else "lowest"
+        return (
+            "No run of training alone is known, so it cannot be said who gains; in this one run "
+            f"the {extreme} {metric.name} is {written(found[0].value, metric)}, at client "
+            f"{found[0].client}."
         )
-    elif gain < len(known):
-        text += "; nobody loses"
-    judged = [card for card in known if card.p is not None and card.gain]
-    if judged and not any(card.clear for card in judged):
-        text += "; for none of them can it be told from the luck of a finite test set"
-    elif lose and worst.p is not None and not worst.clear:
-        text += ", which cannot be told from the luck of its finite test set"
-    return f"{text}."
+    winners = [card for card in known if card.verdict == "gains"]
+    losers = [card for card in known if card.verdict == "loses"]
+    if len(winners) == len(known) > 1:
+        text = f"In this one run all {len(known):,} clients gain"
+    else:
+        verb = "gains" if len(winners) == 1 else "gain"
+        text = f"In this one run {len(winners):,} of {len(known):,} clients {verb}"
+        text += _losses(losers, len(winners) == len(known), metric)
+    return f"{text}{_luck(known, losers)}."
+
+
+def _losses(losers: Sequence[Card], all_gain: bool, metric: Metric) -> str:
+    """Return the part of the headline about clients that lose."""
+    if not losers:
+        return "" if all_gain else "; nobody loses"
+    worst = min(losers, key=lambda card: card.gain or 0.0)
+    amount = points(abs(worst.gain or 0.0), metric)
+    if len(losers) == 1:
+        return f"; client {worst.client} loses {amount}"
+    return f"; {len(losers):,} lose, client {worst.client} most: {amount}"
+
+
+def _luck(known: Sequence[Card], losers: Sequence[Card]) -> str:
+    """Return the part of the headline about changes that are not significant."""
+    tested = [card for card in known if card.p is not None and card.gain]
+    if tested and not any(card.clear for card in tested):
+        return "; for none of them can it be told from the luck of a finite test set"
+    if not losers:
+        return ""
+    worst = min(losers, key=lambda card: card.gain or 0.0)
+    if worst.p is None or worst.clear:
+        return ""
+    return ", which cannot be told from the luck of its finite test set"
 
 
 def significance_sentence(found: Sequence[Card], metric: Metric) -> str:
-    """Say how many gains and losses stand beyond the luck of finite test sets, or why that is open."""
+    """Return how many gains and losses are significant, or why there is no test."""
     changed = [card for card in found if card.gain]
-    judged = [card for card in changed if card.p is not None]
-    if changed and not judged:
+    tested = [card for card in changed if card.p is not None]
+    if changed and not tested:
         text = no_test(metric.name)
         return f"{text[0].upper()}{text[1:]}."
     parts = []
     for verdict, noun in (("gains", "gains"), ("loses", "losses")):
-        of = [card for card in judged if card.verdict == verdict]
-        if of:
-            parts.append(f"{sum(card.clear for card in of):,} of the {len(of):,} {noun}")
+        group = [card for card in tested if card.verdict == verdict]
+        if group:
+            clear = sum(card.clear for card in group)
+            parts.append(f"{clear:,} of the {len(group):,} {noun}")
     if not parts:
         return ""
     return (
-        f"Beyond the luck of finite test sets (exact McNemar test at 5 % for each client) are "
+        "Beyond the luck of finite test sets (exact McNemar test at 5 % for each client) are "
         f"{' and '.join(parts)}."
     )
 
 
 def written(value: float | None, metric: Metric) -> str:
-    """A value with its unit."""
+    """Return a value with its unit."""
     text = figure(value, in_unit_of(metric))
-    return text if not metric.unit or text == NOTHING else f"{text} {metric.unit}"
+    if not metric.unit or text == NOTHING:
+        return text
+    return f"{text} {metric.unit}"
 
 
 def points(value: float, metric: Metric) -> str:
-    """A difference of two values with its unit."""
-    return f"{figure(value, in_unit_of(metric))}{' points' if metric.unit == '%' else ''}"
+    """Return a difference of two values with its unit."""
+    text = figure(value, in_unit_of(metric))
+    return f"{text} points" if metric.unit == "%" else text

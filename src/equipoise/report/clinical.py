@@ -1,195 +1,225 @@
-"""For clinical readers: ROC and calibration curves of each site, and what a threshold would give; all from counts of scores."""
+"""Clinical figures and tables: ROC and calibration curves of each site, and thresholds.
+
+All of them come from histograms of scores; no single score leaves a client.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from equipoise.metrics import score_histograms
+from equipoise.metrics.score_histograms import NEGATIVES, POSITIVES, Counts
 from equipoise.report import drawing
-from equipoise.runs import Run
+from equipoise.runs import RunResult
 from equipoise.runs.clinical import (
     TITLES,
     ClinicalValue,
-    classes_of,
-    clinical,
-    notes,
-    of_clients,
-    silent,
+    classes_with_curves,
+    interval_notes,
+    missing_histograms,
     thresholds,
     unequal,
 )
 
-MOST_CLASSES = 5  # that have curves of their own on a page
-MOST_SITES = 12  # lines that can be told apart; of more the page shows all together
-Drawn = tuple[str, str, Any]  # title, text, what draws it
+MOST_CLASSES = 5  # with curves of their own on a page
+MOST_SITES = 12  # lines that can be distinguished; of more sites the page shows all together
+STYLES = ("-", "--", "-.", ":")
+Histograms = Mapping[str, Counts]
 
 
-def curves_of(run: Run) -> dict[str, Drawn]:
-    """Name -> title, text and figure: ROC and calibration curve of every served model and class, site by site."""
-    found: dict[str, Drawn] = {}
-    for model in run.models():
-        tables = run.counts(model)
-        if (
-            not tables
-            or (run.task.outputs > 2 and not unequal(tables))
-            or run.task.outputs > MOST_CLASSES
-        ):
+class ClinicalFigure(NamedTuple):
+    """A figure with its title and its description."""
+
+    title: str
+    text: str
+    draw: Callable[[], Figure]
+
+
+def curves_of(result: RunResult) -> dict[str, ClinicalFigure]:
+    """Return name -> ROC or calibration curve of every served model and class.
+
+    Args:
+        result: The result of a run, read with its details.
+    """
+    assert result.details is not None
+    figures: dict[str, ClinicalFigure] = {}
+    for model, histograms in result.details.histograms.items():
+        several = result.task.outputs > 2
+        if not histograms or result.task.outputs > MOST_CLASSES:
             continue
-        lines = (
-            tables
-            if len(tables) <= MOST_SITES
-            else {"all clients together": score_histograms.pooled(list(tables.values()))}
-        )
-        for of, name in classes_of(run):
-            parts = [
-                *([] if model == run.main_model else [model]),
-                *([] if run.task.outputs == 2 else [str(of)]),
-            ]
-            # what follows a - in a figure's name is its method
-            end = "".join(f"_{part.replace('-', '_')}" for part in parts)
-            what = f"{name} against {'the other class' if run.task.outputs == 2 else 'the rest'}, {model} model"
-            exact = of_clients(run, model) if run.task.outputs == 2 else {}
-            areas = ", ".join(
-                f"{site} {_area(table, of, exact.get(site))}" for site, table in lines.items()
-            )
-            found[f"roc{end}"] = (
-                f"ROC: {what}",
-                f"AUROC in %: {areas}. {_who(run, tables)}",
-                partial(roc, lines, of),
-            )
-            text = f"On the line, of all samples with a score of 30 %, say, 30 % are {name}. Sizes of points show how many samples they are of."
-            found[f"calibration{end}"] = (
-                f"Calibration: {what}",
-                text,
-                partial(calibration, lines, of),
-            )
-    return found
+        if several and not unequal(histograms):
+            continue
+        for index, name in classes_with_curves(result.task):
+            suffix = _suffix(result, model, index)
+            figures |= _curves_of_class(result, model, index, name, suffix)
+    return figures
 
 
-def tables_of(run: Run) -> list[dict[str, Any]]:
-    """Tables for the page: measures with intervals where classes are unequal, and thresholds."""
-    found = []
-    measured = clinical(run)
-    if measured:
-        rows = [
-            [client, *(one.in_percent() for one in own.values())]
-            for client, own in measured.items()
-        ]
-        few = silent(run.clients, measured) if run.main_split == "test" else ""
-        title = "; ".join(
-            [
-                "Beside accuracy: in %, with 95 % intervals over other test sets like it",
-                *notes(measured),
-                *([few] if few else []),
-            ]
-        )
-        found.append(_table(title, ["client", *TITLES.values()], rows))
-    tables = run.counts()
-    if tables and run.task.outputs == 2:
-        (of, name), *_ = classes_of(run)
-        whole = score_histograms.pooled(list(tables.values()))
-        rows = [
-            [
-                f"{one['threshold']} %",
-                *(_percent(one[key]) for key in ("sensitivity", "specificity", "ppv", "npv")),
-            ]
-            for one in thresholds(whole, of)
-        ]
-        title = f"Thresholds: calling a sample {name} from a score on; all clients that sent counts together, {score_histograms.total(whole):,} test samples"
-        found.append(
-            _table(
-                title,
-                ["threshold", "sensitivity in %", "specificity in %", "PPV in %", "NPV in %"],
-                rows,
-            )
-        )
-    return found
+def _suffix(result: RunResult, model: str, index: int) -> str:
+    """Return the end of the name of a figure; a - in it would separate the name of a method."""
+    parts = []
+    if model != result.main_model:
+        parts.append(model)
+    if result.task.outputs != 2:
+        parts.append(str(index))
+    return "".join(f"_{part.replace('-', '_')}" for part in parts)
 
 
-def roc(lines: Mapping[str, score_histograms.Counts], of: int) -> Figure:
+def _curves_of_class(
+    result: RunResult, model: str, index: int, name: str, suffix: str
+) -> dict[str, ClinicalFigure]:
+    assert result.details is not None
+    histograms = result.details.histograms[model]
+    lines = histograms
+    if len(histograms) > MOST_SITES:
+        lines = {"all clients together": score_histograms.pooled(list(histograms.values()))}
+    binary = result.task.outputs == 2
+    others = "the other class" if binary else "the rest"
+    subject = f"{name} against {others}, {model} model"
+    exact = result.details.clinical[model] if binary else {}
+    areas = ", ".join(
+        f"{site} {_area(table, index, exact.get(site))}" for site, table in lines.items()
+    )
+    roc_text = (
+        f"AUROC in %: {areas}. Curves come from counts of scores; no single score left a client."
+    )
+    missing = _missing(result, histograms)
+    if missing:
+        roc_text += f" {missing}."
+    calibration_text = (
+        f"On the line, of all samples with a score of 30 %, say, 30 % are {name}. Sizes of points "
+        "show how many samples they are of."
+    )
+    return {
+        f"roc{suffix}": ClinicalFigure(f"ROC: {subject}", roc_text, partial(roc, lines, index)),
+        f"calibration{suffix}": ClinicalFigure(
+            f"Calibration: {subject}", calibration_text, partial(calibration, lines, index)
+        ),
+    }
+
+
+def _missing(result: RunResult, counted: Mapping[str, Any]) -> str:
+    if result.main_split != "test":
+        return ""
+    return missing_histograms(result.clients, counted)
+
+
+def tables_of(result: RunResult) -> list[dict[str, Any]]:
+    """Return the tables of the page: measures with intervals where classes are unequal, thresholds.
+
+    Args:
+        result: The result of a run, read with its details.
+    """
+    assert result.details is not None
+    tables = []
+    values = result.models[result.main_model].clinical
+    if values:
+        rows = []
+        for client, own in values.items():
+            rows.append([client, *(value.in_percent() for value in own.values())])
+        parts = ["Clinical measures: in %, with 95 % intervals over other test sets like it"]
+        parts += interval_notes(values)
+        missing = _missing(result, values)
+        if missing:
+            parts.append(missing)
+        tables.append(_table("; ".join(parts), ["client", *TITLES.values()], rows))
+    histograms = result.details.histograms.get(result.main_model, {})
+    if histograms and result.task.outputs == 2:
+        tables.append(_threshold_table(result, histograms))
+    return tables
+
+
+def _threshold_table(result: RunResult, histograms: Histograms) -> dict[str, Any]:
+    (index, name), *_ = classes_with_curves(result.task)
+    whole = score_histograms.pooled(list(histograms.values()))
+    rows = []
+    for measures in thresholds(whole, index):
+        row = [f"{measures['threshold']} %"]
+        for key in ("sensitivity", "specificity", "ppv", "npv"):
+            row.append(_percent(measures[key]))
+        rows.append(row)
+    title = (
+        f"Thresholds: calling a sample {name} from a score on; all clients that sent counts "
+        f"together, {score_histograms.total(whole):,} test samples"
+    )
+    header = ["threshold", "sensitivity in %", "specificity in %", "PPV in %", "NPV in %"]
+    return _table(title, header, rows)
+
+
+def roc(lines: Histograms, index: int) -> Figure:
+    """Draw the ROC curve of a class for every site.
+
+    Args:
+        lines: Site -> histogram of scores.
+        index: The class.
+    """
     figure, axes = drawing.new()
-    for place, (site, table) in enumerate(lines.items()):
-        x, y = score_histograms.roc(
-            table[of, score_histograms.POSITIVES], table[of, score_histograms.NEGATIVES]
-        )
-        style = ("-", "--", "-.", ":")[place % 4]
+    for position, (site, table) in enumerate(lines.items()):
+        x, y = score_histograms.roc(table[index, POSITIVES], table[index, NEGATIVES])
         axes.plot(
             100 * x,
             100 * y,
-            style,
-            color=drawing.COLOURS[place % len(drawing.COLOURS)],
+            STYLES[position % len(STYLES)],
+            color=drawing.COLOURS[position % len(drawing.COLOURS)],
             linewidth=1.6,
             label=drawing.in_legend(drawing.short(site)),
         )
-    axes.plot([0, 100], [0, 100], color=drawing.ALONE, linewidth=0.8)
-    axes.set(
-        xlabel="100 - specificity in %", ylabel="sensitivity in %", xlim=(-1, 101), ylim=(-1, 101)
-    )
+    _diagonal(axes, "100 - specificity in %", "sensitivity in %")
     axes.legend(loc="lower right")
     return figure
 
 
-def calibration(lines: Mapping[str, score_histograms.Counts], of: int) -> Figure:
+def calibration(lines: Histograms, index: int) -> Figure:
+    """Draw the calibration curve of a class for every site; arguments as in `roc`."""
     figure, axes = drawing.new()
-    most = max(
-        n
-        for table in lines.values()
-        for _, _, n in score_histograms.calibration(table[of, 0], table[of, 1])
-    )
-    for place, (site, table) in enumerate(lines.items()):
-        score, share, sizes = np.array(
-            score_histograms.calibration(
-                table[of, score_histograms.POSITIVES], table[of, score_histograms.NEGATIVES]
-            )
-        ).T
-        colour, marker = (
-            drawing.COLOURS[place % len(drawing.COLOURS)],
-            drawing.MARKERS[place % len(drawing.MARKERS)],
-        )
+    points = {}
+    for site, table in lines.items():
+        bins = score_histograms.calibration(table[index, POSITIVES], table[index, NEGATIVES])
+        points[site] = np.array(bins).T
+    largest = max(sizes.max() for _, _, sizes in points.values())
+    for position, (site, (score, share, sizes)) in enumerate(points.items()):
+        colour = drawing.COLOURS[position % len(drawing.COLOURS)]
         axes.plot(100 * score, 100 * share, color=colour, linewidth=1, alpha=0.8)
         axes.scatter(
             100 * score,
             100 * share,
-            s=6 + 60 * sizes / most,
+            s=6 + 60 * sizes / largest,
             color=colour,
-            marker=marker,
+            marker=drawing.MARKERS[position % len(drawing.MARKERS)],
             linewidths=0,
             label=drawing.in_legend(drawing.short(site)),
         )
-    axes.plot([0, 100], [0, 100], color=drawing.ALONE, linewidth=0.8)
-    axes.set(
-        xlabel="score in %", ylabel="share that has the class in %", xlim=(-1, 101), ylim=(-1, 101)
-    )
+    _diagonal(axes, "score in %", "share that has the class in %")
     axes.legend(loc="upper left")
     return figure
 
 
-def _who(run: Run, tables: Mapping[str, score_histograms.Counts]) -> str:
-    few = silent(run.clients, tables) if run.main_split == "test" else ""
-    return "Curves come from counts of scores; no single score left a client." + (
-        f" {few}." if few else ""
-    )
+def _diagonal(axes: Axes, x: str, y: str) -> None:
+    axes.plot([0, 100], [0, 100], color=drawing.ALONE, linewidth=0.8)
+    axes.set(xlabel=x, ylabel=y, xlim=(-1, 101), ylim=(-1, 101))
 
 
 def _table(title: str, header: list[str], rows: list[list[str]]) -> dict[str, Any]:
     return {"title": title, "header": header, "rows": rows, "clients_header": [], "clients": []}
 
 
-def _area(
-    table: score_histograms.Counts, of: int, known: Mapping[str, ClinicalValue] | None
-) -> str:
-    """Return the AUROC in %, exact if the client sent it, else that of the histogram with its resolution."""
+def _area(table: Counts, index: int, known: Mapping[str, ClinicalValue] | None) -> str:
+    """Return the AUROC in %: exact if the client sent it, else that of the histogram."""
     if known is not None:
-        one = known["auroc"]
-        return ClinicalValue(one.value, resolution=one.resolution).in_percent()
-    pair = table[[1 - of, of]] if len(table) == 2 else np.stack([table[of], table[of]])
+        exact = known["auroc"]
+        return ClinicalValue(exact.value, resolution=exact.resolution).in_percent()
+    # The measures of two classes are those of the second one.
+    other = 1 - index if len(table) == 2 else index
+    pair = np.stack([table[other], table[index]])
     value = score_histograms.measures(pair)["auroc"]
-    return ClinicalValue(value, resolution=score_histograms.resolution(pair)["auroc"]).in_percent()
+    resolution = score_histograms.resolution(pair)["auroc"]
+    return ClinicalValue(value, resolution=resolution).in_percent()
 
 
 def _percent(value: float) -> str:

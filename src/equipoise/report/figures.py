@@ -1,15 +1,16 @@
-"""The figures of a report, for the page (SVG) and for a paper (PNG, PDF): one way of drawing for both."""
+"""The drawing of each figure, the same for the page (SVG) and for a paper (PNG, PDF)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from equipoise.metrics import Metric
-from equipoise.report.curves import Curves
 from equipoise.report.drawing import (
     ALONE,
     COLOURS,
@@ -30,81 +31,121 @@ from equipoise.report.drawing import (
     new,
     short,
 )
+from equipoise.runs.curves import History
 
 SINGLE_LINES = 20  # up to this many clients each has a line of its own; above, percentiles
 NAMED_ROWS = 30  # up to this many clients each has a row with its name
 NAMED_POINTS = 10  # up to this many methods each point carries its name; above, a legend
 MANY_POINTS = 300  # above, points are drawn as an image inside the picture
+MOST_STACKED = len(COLOURS) + 4  # up to this many clients weights are stacked
+Point = tuple[float, float]  # average and standard deviation
+End = tuple[str, float, float, str]  # name, x, y and colour of the end of a line
+
+# verdict -> colour and marker
+VERDICTS = {"gains": (GAIN, "o"), "loses": (LOSS, "v"), "equal": (ALONE, "s")}
 
 
-def learning(curves: Curves, alone: Curves | None, metric: Metric) -> Figure:
-    """Mean over clients by round; every client by name where they are few, else the span of the middle 80 % and the two who ended last and first."""
+def learning(history: History, alone: History | None, metric: Metric) -> Figure:
+    """Draw the mean over clients by round.
+
+    Few clients have a line each, with their names. Of many, a band spans the middle 80 %, and the
+    two that ended lowest and highest have a line.
+
+    Args:
+        history: The values of the run.
+        alone: The values of training alone, if they are known.
+        metric: The metric of the values.
+    """
     figure, axes = new()
-    values, mean = curves.values * metric.scale, curves.mean * metric.scale
-    rounds, last = curves.rounds, len(curves.rounds) - 1
-    ends = []
-    if len(curves.clients) <= SINGLE_LINES:
-        for place, (client, row) in enumerate(zip(curves.clients, values, strict=True)):
-            axes.plot(
-                rounds,
-                row,
-                **apart(place, len(rounds)) | {"linewidth": 0.9, "markersize": 3, "alpha": 0.85},
-            )
-            ends.append((client, rounds[-1], float(row[-1]), COLOURS[place % len(COLOURS)]))
+    if len(history.clients) <= SINGLE_LINES:
+        ends = _client_lines(axes, history, metric)
     else:
-        low, high = np.nanpercentile(values, [10, 90], axis=0)
-        axes.fill_between(
-            rounds,
-            low,
-            high,
-            color=FAINT,
-            alpha=0.3,
-            linewidth=0,
-            label="middle 80 % of the clients",
-        )
-        ended = np.nan_to_num(values[:, last], nan=float(np.nanmean(values[:, last])))
-        for word, place in (("lowest", int(ended.argmin())), ("highest", int(ended.argmax()))):
-            axes.plot(rounds, values[place], color=FAINT, linewidth=1, linestyle="--")
-            ends.append(
-                (
-                    f"{word}: {short(curves.clients[place])}",
-                    rounds[-1],
-                    float(values[place, last]),
-                    FAINT,
-                )
-            )
-    single = "o" if len(rounds) == 1 else None
-    axes.plot(rounds, mean, color=DARK, linewidth=2.4, label="mean", marker=single)
+        ends = _client_band(axes, history, metric)
+    single = "o" if len(history.rounds) == 1 else None
+    mean = history.mean * metric.scale
+    axes.plot(history.rounds, mean, color=DARK, linewidth=2.4, label="mean", marker=single)
     if alone is not None:
         axes.plot(
-            alone.rounds, alone.mean * metric.scale, color=ALONE, linewidth=2, linestyle=(0, (4, 2)), label="mean of training alone", marker=single
-        )  # fmt: skip
-    label(axes, "round", metric.title)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            alone.rounds,
+            alone.mean * metric.scale,
+            color=ALONE,
+            linewidth=2,
+            linestyle=(0, (4, 2)),
+            label="mean of training alone",
+            marker=single,
+        )
+    _label_rounds(axes, history, metric.title)
     name_ends(axes, ends)
     legend_below(figure, 3)
     return figure
 
 
-def learning_by_method(curves: Mapping[str, Sequence[Curves]], metric: Metric) -> Figure:
-    """Mean over clients by round for every method, named at its end; the band spans the seeds."""
-    figure, axes = new(max(3.3, 1.0 + 0.17 * len(curves)))
+def _client_lines(axes: Axes, history: History, metric: Metric) -> list[End]:
+    """Draw a line for every client; return the ends of the lines."""
+    rounds = history.rounds
+    values = history.values * metric.scale
     ends = []
-    for place, (method, seeds) in enumerate(curves.items()):
+    for position, (client, row) in enumerate(zip(history.clients, values, strict=True)):
+        style = apart(position, len(rounds)) | {"linewidth": 0.9, "markersize": 3, "alpha": 0.85}
+        axes.plot(rounds, row, **style)
+        ends.append((client, rounds[-1], float(row[-1]), COLOURS[position % len(COLOURS)]))
+    return ends
+
+
+def _client_band(axes: Axes, history: History, metric: Metric) -> list[End]:
+    """Draw a band and the extreme clients; return the ends of the lines."""
+    rounds = history.rounds
+    values = history.values * metric.scale
+    low, high = np.nanpercentile(values, [10, 90], axis=0)
+    title = "middle 80 % of the clients"
+    axes.fill_between(rounds, low, high, color=FAINT, alpha=0.3, linewidth=0, label=title)
+    last = values[:, -1]
+    ended = np.nan_to_num(last, nan=float(np.nanmean(last)))
+    ends = []
+    for word, row in (("lowest", int(ended.argmin())), ("highest", int(ended.argmax()))):
+        axes.plot(rounds, values[row], color=FAINT, linewidth=1, linestyle="--")
+        name = f"{word}: {short(history.clients[row])}"
+        ends.append((name, rounds[-1], float(last[row]), FAINT))
+    return ends
+
+
+def _label_rounds(axes: Axes, history: History, title: str) -> None:
+    x = "round; the last point is the final phase" if history.final_phase else "round"
+    label(axes, x, title)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def learning_by_method(histories: Mapping[str, Sequence[History]], metric: Metric) -> Figure:
+    """Draw the mean over clients by round for every method; a band spans the seeds.
+
+    Args:
+        histories: Method -> values of each seed.
+        metric: The metric of the values.
+    """
+    figure, axes = new(max(3.3, 1.0 + 0.17 * len(histories)))
+    ends = []
+    for position, (method, seeds) in enumerate(histories.items()):
         rounds = seeds[0].rounds
-        means = np.stack([one.mean for one in seeds if one.rounds == rounds]) * metric.scale
-        look = apart(place, len(rounds))
-        # The first is the widest, so that a later line on top of it leaves its rims.
-        axes.plot(rounds, means.mean(0), **look, linewidth=max(1.2, 3.2 - 0.5 * place))
+        means = np.stack([seed.mean for seed in seeds if seed.rounds == rounds]) * metric.scale
+        style = apart(position, len(rounds))
+        # The first line is the widest, so that its rims show below a later line.
+        axes.plot(rounds, means.mean(0), **style, linewidth=max(1.2, 3.2 - 0.5 * position))
         if len(means) > 1:
-            axes.fill_between(
-                rounds, means.min(0), means.max(0), color=look["color"], alpha=0.1, linewidth=0
-            )
-        ends.append((method, rounds[-1], float(means.mean(0)[-1]), look["color"]))
+            low = means.min(0)
+            high = means.max(0)
+            axes.fill_between(rounds, low, high, color=style["color"], alpha=0.1, linewidth=0)
+        ends.append((method, rounds[-1], float(means.mean(0)[-1]), style["color"]))
     label(axes, "round", f"mean {metric.title}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     name_ends(axes, ends)
     return figure
+
+
+def _verdicts(alone: np.ndarray, together: np.ndarray, metric: Metric) -> list[str]:
+    better = together < alone if metric.lower_is_better else together > alone
+    verdicts = np.where(better, "gains", "loses")
+    verdicts[alone == together] = "equal"
+    return verdicts.tolist()
 
 
 def alone_to_together(
@@ -114,96 +155,89 @@ def alone_to_together(
     metric: Metric,
     spans: Mapping[str, tuple[float, float]] | None = None,
 ) -> Figure:
-    """From what a client reaches alone to what it has together, a row each, in the given order; `spans`: client -> where together may be."""
+    """Draw a row for every client, from its value alone to its value together.
+
+    Very many clients are points in a plane instead.
+
+    Args:
+        clients: The names, in the order of the rows.
+        alone: The values of training alone.
+        together: The values of the run.
+        metric: The metric of the values.
+        spans: Client -> interval of its value together.
+    """
     if len(clients) > NAMED_ROWS:
         return alone_against_together(alone, together, metric)
     figure, axes = new(max(1.6, 1.1 + 0.2 * len(clients)))
-    a, t = alone * metric.scale, together * metric.scale
-    better = t < a if metric.lower_is_better else t > a
-    for place, client in enumerate(clients):
-        colour = ALONE if a[place] == t[place] else GAIN if better[place] else LOSS
-        if spans and client in spans:
-            low, high = (metric.scale * end for end in spans[client])
-            axes.plot(
-                [low, high],
-                [place, place],
-                color=colour,
-                linewidth=0.8,
-                marker="|",
-                markersize=5,
-                alpha=0.7,
-            )
-        axes.plot(
-            [a[place], t[place]],
-            [place, place],
-            color=colour,
-            linewidth=2.6,
-            alpha=0.45,
-            solid_capstyle="butt",
-        )
-        axes.scatter(
-            [t[place]],
-            [place],
-            s=30,
-            color=colour,
-            marker="o" if better[place] else "v" if a[place] != t[place] else "s",
-            zorder=3,
-        )
-        axes.scatter(
-            [a[place]],
-            [place],
-            s=24,
-            facecolors=PAPER,
-            edgecolors=ALONE,
-            zorder=4 if a[place] != t[place] else 2,
-        )
-    axes.scatter([], [], s=24, facecolors=PAPER, edgecolors=ALONE, label="alone")
-    for colour, marker, word, chosen in (
-        (GAIN, "o", "gains", better),
-        (LOSS, "v", "loses", ~better & (a != t)),
-        (ALONE, "s", "equal", a == t),
-    ):
-        if chosen.any():
-            axes.scatter(
-                [], [], s=30, color=colour, marker=marker, label=f"{word} ({chosen.sum()})"
-            )
-    if spans:
-        axes.plot(
-            [], [], color=EDGE, linewidth=0.8, marker="|", markersize=5, label="95 % interval"
-        )
+    verdicts = _verdicts(alone, together, metric)
+    spans = spans or {}
+    for row, client in enumerate(clients):
+        colour, marker = VERDICTS[verdicts[row]]
+        if client in spans:
+            ends = [metric.scale * end for end in spans[client]]
+            axes.plot(ends, [row, row], color=colour, alpha=0.7, **_INTERVAL)
+        before = alone[row] * metric.scale
+        after = together[row] * metric.scale
+        way: dict[str, Any] = {"linewidth": 2.6, "alpha": 0.45, "solid_capstyle": "butt"}
+        axes.plot([before, after], [row, row], color=colour, **way)
+        axes.scatter([after], [row], s=30, color=colour, marker=marker, zorder=3)
+        on_top = 2 if before == after else 4
+        axes.scatter([before], [row], zorder=on_top, **_RING)
+    _row_legend(figure, axes, verdicts, bool(spans))
     axes.set_yticks(range(len(clients)), list(map(short, clients)), fontsize=7.5)
     axes.set_ylim(len(clients) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
-    label(axes, f"{metric.title}{', lower is better' if metric.lower_is_better else ''}", "")
-    figure.legend(loc="outside lower center", ncols=4, handletextpad=0.4, columnspacing=1.2)
+    direction = ", lower is better" if metric.lower_is_better else ""
+    label(axes, f"{metric.title}{direction}", "")
     return figure
 
 
+_RING: dict[str, Any] = {"s": 24, "facecolors": PAPER, "edgecolors": ALONE}
+_INTERVAL: dict[str, Any] = {"linewidth": 0.8, "marker": "|", "markersize": 5}
+
+
+def _row_legend(figure: Figure, axes: Axes, verdicts: Sequence[str], spans: bool) -> None:
+    axes.scatter([], [], label="alone", **_RING)
+    for word, (colour, marker) in VERDICTS.items():
+        count = verdicts.count(word)
+        if count:
+            axes.scatter([], [], s=30, color=colour, marker=marker, label=f"{word} ({count})")
+    if spans:
+        axes.plot([], [], color=EDGE, label="95 % interval", **_INTERVAL)
+    figure.legend(loc="outside lower center", ncols=4, handletextpad=0.4, columnspacing=1.2)
+
+
 def alone_against_together(alone: np.ndarray, together: np.ndarray, metric: Metric) -> Figure:
-    """One point per client: above the diagonal it gains (below it, for errors)."""
+    """Draw a point for every client: above the diagonal it gains (below it, for errors).
+
+    Args:
+        alone: The values of training alone.
+        together: The values of the run.
+        metric: The metric of the values.
+    """
     figure, axes = new()
     finite = np.isfinite(alone) & np.isfinite(together)
-    a, t = alone[finite] * metric.scale, together[finite] * metric.scale
-    gains = t < a if metric.lower_is_better else t > a
-    for chosen, colour, marker, word in (
-        (gains, GAIN, "o", "gains"),
-        (~gains & (a != t), LOSS, "v", "loses"),
-        (a == t, ALONE, "s", "equal"),
-    ):
-        if chosen.any():
-            colour = IN_IMAGES[colour] if len(a) > MANY_POINTS else colour
-            points = axes.scatter(
-                a[chosen],
-                t[chosen],
-                s=26,
-                color=colour,
-                marker=marker,
-                label=f"{word} ({chosen.sum()})",
-                alpha=0.8,
-                linewidths=0,
-            )
-            points.set_rasterized(len(a) > MANY_POINTS)
-    low, high = float(min(a.min(), t.min())), float(max(a.max(), t.max()))
+    x = alone[finite] * metric.scale
+    y = together[finite] * metric.scale
+    verdicts = np.array(_verdicts(x, y, metric))
+    many = len(x) > MANY_POINTS
+    for word, (colour, marker) in VERDICTS.items():
+        chosen = verdicts == word
+        if not chosen.any():
+            continue
+        points = axes.scatter(
+            x[chosen],
+            y[chosen],
+            s=26,
+            color=IN_IMAGES[colour] if many else colour,
+            marker=marker,
+            label=f"{word} ({chosen.sum()})",
+            alpha=0.8,
+            linewidths=0,
+        )
+        points.set_rasterized(many)
+    low = float(min(x.min(), y.min()))
+    high = float(max(x.max(), y.max()))
     axes.axline((low, low), slope=1, color=ALONE, linewidth=1)
     margin = 0.05 * (high - low) or 1.0
     axes.set(xlim=(low - margin, high + margin), ylim=(low - margin, high + margin))
@@ -213,32 +247,20 @@ def alone_against_together(alone: np.ndarray, together: np.ndarray, metric: Metr
 
 
 def gains_by_method(gains: Mapping[str, np.ndarray], metric: Metric) -> Figure:
-    """Every client's gain or loss, a row per method, with the number of those who lose at its end."""
+    """Draw the gain or loss of every client, a row per method, with the number of those who lose.
+
+    Args:
+        gains: Method -> gains of its clients.
+        metric: The metric of the gains.
+    """
     figure, axes = new(max(2.0, 0.9 + 0.36 * len(gains)))
-    for place, values in enumerate(gains.values()):
-        scaled = values * metric.scale
-        rows = 0.26 * np.linspace(-1, 1, len(scaled)) if len(scaled) > 1 else np.zeros(1)
-        for chosen, colour, marker in (
-            (scaled < 0, LOSS, "v"),
-            (scaled > 0, GAIN, "o"),
-            (scaled == 0, ALONE, "s"),
-        ):
-            colour = IN_IMAGES[colour] if len(scaled) > MANY_POINTS else colour
-            points = axes.scatter(
-                scaled[chosen],
-                (place + rows)[chosen],
-                s=13,
-                color=colour,
-                marker=marker,
-                alpha=0.7,
-                linewidths=0,
-            )
-            points.set_rasterized(len(scaled) > MANY_POINTS)
-        axes.plot([scaled.mean()] * 2, [place - 0.38, place + 0.38], color=DARK, linewidth=2)
-        count = f"{(values < 0).sum():,} of {len(values):,} lose"
+    for row, values in enumerate(gains.values()):
+        _gain_points(axes, row, values * metric.scale)
+        mean = values.mean() * metric.scale
+        axes.plot([mean, mean], [row - 0.38, row + 0.38], color=DARK, linewidth=2)
         axes.annotate(
-            count,
-            (1.02, place),
+            f"{(values < 0).sum():,} of {len(values):,} lose",
+            (1.02, row),
             xycoords=axes.get_yaxis_transform(),
             va="center",
             fontsize=7.5,
@@ -252,55 +274,58 @@ def gains_by_method(gains: Mapping[str, np.ndarray], metric: Metric) -> Figure:
     return figure
 
 
-def plane(
-    points: Mapping[str, Sequence[tuple[float, float]]], metric: Metric, path: Curves | None = None
-) -> Figure:
-    """Average against standard deviation over clients: a method is a mark, its seeds are faint, `path` is the way there over rounds."""
-    figure, axes = new()
-    if path is not None and len(path.rounds) > 1:
-        x, y = np.nanstd(path.values, axis=0) * metric.scale, path.mean * metric.scale
-        axes.plot(x, y, color=FAINT, linewidth=1.2, marker=".", markersize=4)
-        for start in {0, len(x) // 2} - {len(x) - 1}:  # which way it went
-            axes.annotate(
-                "",
-                (x[start + 1], y[start + 1]),
-                (x[start], y[start]),
-                arrowprops={"arrowstyle": "-|>", "color": FAINT, "linewidth": 1.2},
-            )
-    named = []
-    for place, (method, found) in enumerate(points.items()):
-        average, std = np.array(found).T * metric.scale
-        colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
-        if len(found) > 1:
-            axes.scatter(std, average, s=14, color=colour, marker=marker, alpha=0.35, linewidths=0)
-        # The first is the largest, so that a later one on top of it leaves its rim.
-        size = max(30, 120 - 22 * place)
-        axes.scatter(
-            [std.mean()],
-            [average.mean()],
-            s=size,
-            color=colour,
+def _gain_points(axes: Axes, row: int, gains: np.ndarray) -> None:
+    """Draw the gains of a method as points that are spread over the height of a row."""
+    offsets = 0.26 * np.linspace(-1, 1, len(gains)) if len(gains) > 1 else np.zeros(1)
+    many = len(gains) > MANY_POINTS
+    groups = {"loses": gains < 0, "gains": gains > 0, "equal": gains == 0}
+    for word, chosen in groups.items():
+        colour, marker = VERDICTS[word]
+        points = axes.scatter(
+            gains[chosen],
+            (row + offsets)[chosen],
+            s=13,
+            color=IN_IMAGES[colour] if many else colour,
             marker=marker,
-            label=in_legend(method),
-            zorder=3,
+            alpha=0.7,
+            linewidths=0,
         )
-        named.append((method, float(std.mean()), float(average.mean())))
-    axes.margins(0.12)
+        points.set_rasterized(many)
+
+
+def plane(
+    points: Mapping[str, Sequence[Point]], metric: Metric, path: History | None = None
+) -> Figure:
+    """Draw average against standard deviation over clients.
+
+    Args:
+        points: Method -> a point for each seed; the mean is a mark, the seeds are faint.
+        metric: The metric of the values.
+        path: The values by round, for a line from the first round to the end.
+    """
+    figure, axes = new()
+    names = []
     if path is not None and len(path.rounds) > 1:
-        named.append((f"round {path.rounds[0]}", float(x[0]), float(y[0])))
-    up = "←" if metric.lower_is_better else "→"  # the text is turned to the left: its right is up
-    label(
-        axes,
-        f"more even ← standard deviation over clients{' (points)' if metric.unit == '%' else ''}",
-        f"average {metric.title} {up} better",
-    )
-    at = (
-        (0.02, 0.03, "better ↙", "bottom")
-        if metric.lower_is_better
-        else (0.02, 0.97, "↖ better", "top")
-    )
-    axes.text(*at[:3], transform=axes.transAxes, va=at[3], fontsize=8, color=GAIN, weight="bold")
-    named = [point for point in named if np.isfinite(point[1:]).all()]
+        start = _draw_path(axes, path, metric)
+        names.append((f"round {path.rounds[0]}", *start))
+    marks = []
+    for position, (method, seeds) in enumerate(points.items()):
+        average, std = np.array(seeds).T * metric.scale
+        style: dict[str, Any] = {
+            "color": COLOURS[position % len(COLOURS)],
+            "marker": MARKERS[position % len(MARKERS)],
+        }
+        if len(seeds) > 1:
+            axes.scatter(std, average, s=14, alpha=0.35, linewidths=0, **style)
+        # The first mark is the largest, so that its rim shows below a later one.
+        size = max(30, 120 - 22 * position)
+        x = float(std.mean())
+        y = float(average.mean())
+        axes.scatter([x], [y], s=size, label=in_legend(method), zorder=3, **style)
+        marks.append((method, x, y))
+    axes.margins(0.12)
+    _label_plane(axes, metric)
+    named = [point for point in (*marks, *names) if np.isfinite(point[1:]).all()]
     if len(named) <= NAMED_POINTS:
         name_points(axes, named)
     else:
@@ -308,33 +333,67 @@ def plane(
     return figure
 
 
-def heat_map(curves: Curves, metric: Metric) -> Figure:
-    """Every client in every measured round, clients sorted by where they ended, the best on top and bright."""
-    ended = curves.values[:, -1] * (-1 if metric.lower_is_better else 1)
-    order = np.argsort(np.nan_to_num(ended, nan=-np.inf), kind="stable")[::-1]
-    return _image(
-        curves,
-        order,
-        metric.scale,
-        metric.title,
-        "viridis_r" if metric.lower_is_better else "viridis",
+def _draw_path(axes: Axes, path: History, metric: Metric) -> tuple[float, float]:
+    """Draw the way over rounds with arrows; return its first point."""
+    x = np.nanstd(path.values, axis=0) * metric.scale
+    y = path.mean * metric.scale
+    axes.plot(x, y, color=FAINT, linewidth=1.2, marker=".", markersize=4)
+    for start in {0, len(x) // 2} - {len(x) - 1}:
+        axes.annotate(
+            "",
+            (x[start + 1], y[start + 1]),
+            (x[start], y[start]),
+            arrowprops={"arrowstyle": "-|>", "color": FAINT, "linewidth": 1.2},
+        )
+    return float(x[0]), float(y[0])
+
+
+def _label_plane(axes: Axes, metric: Metric) -> None:
+    # The label of the y axis is turned, so that its right end is up.
+    up = "←" if metric.lower_is_better else "→"
+    unit = " (points)" if metric.unit == "%" else ""
+    label(
+        axes,
+        f"more even ← standard deviation over clients{unit}",
+        f"average {metric.title} {up} better",
     )
+    height, text, side = (0.97, "↖ better", "top")
+    if metric.lower_is_better:
+        height, text, side = (0.03, "better ↙", "bottom")
+    style: dict[str, Any] = {"fontsize": 8, "color": GAIN, "weight": "bold"}
+    axes.text(0.02, height, text, transform=axes.transAxes, va=side, **style)
 
 
-def weights(curves: Curves) -> Figure:
-    """The share of the aggregate given to each client: stacked where clients are few, else a heat map."""
-    if len(curves.clients) > len(COLOURS) + 4:
-        order = np.argsort(curves.values.mean(1), kind="stable")[::-1]
-        return _image(curves, order, 100.0, "weight in %", "cividis", lowest=0.0)
+def heat_map(history: History, metric: Metric) -> Figure:
+    """Draw every client in every measured round; the client that ended best is on top.
+
+    Args:
+        history: The values of the run.
+        metric: The metric of the values; better values are brighter.
+    """
+    ended = history.values[:, -1] * (-1 if metric.lower_is_better else 1)
+    order = np.argsort(np.nan_to_num(ended, nan=-np.inf), kind="stable")[::-1]
+    colours = "viridis_r" if metric.lower_is_better else "viridis"
+    return _image(history, order, metric.scale, metric.title, colours)
+
+
+def weights(history: History) -> Figure:
+    """Draw the share of the aggregate of each client: stacked if they are few, else a heat map."""
+    if len(history.clients) > MOST_STACKED:
+        order = np.argsort(history.values.mean(1), kind="stable")[::-1]
+        return _image(history, order, 100.0, "weight in %", "cividis", lowest=0.0)
     figure, axes = new()
-    shades = [*COLOURS, *(f"{0.35 + 0.15 * place:.2f}" for place in range(4))]
-    rounds = curves.rounds if len(curves.rounds) > 1 else [curves.rounds[0], curves.rounds[0] + 1]
-    shares = np.repeat(curves.values, 2, axis=1) if len(curves.rounds) == 1 else curves.values
+    rounds = history.rounds
+    shares = history.values
+    if len(rounds) == 1:  # a single round is drawn as wide as one
+        rounds = [rounds[0], rounds[0] + 1]
+        shares = np.repeat(shares, 2, axis=1)
+    greys = [f"{0.35 + 0.15 * position:.2f}" for position in range(4)]
     axes.stackplot(
         rounds,
         shares * 100,
-        labels=list(map(in_legend, curves.clients)),
-        colors=shades,
+        labels=list(map(in_legend, history.clients)),
+        colors=[*COLOURS, *greys],
         linewidth=0.3,
         edgecolor=PAPER,
     )
@@ -354,18 +413,29 @@ def weights(curves: Curves) -> Figure:
 
 
 def _image(
-    curves: Curves,
+    history: History,
     order: np.ndarray,
-    factor: float,
-    name: str,
+    scale: float,
+    title: str,
     colours: str,
     lowest: float | None = None,
 ) -> Figure:
+    """Draw the values of all clients as an image.
+
+    Args:
+        history: The values.
+        order: The rows, from top to bottom.
+        scale: Factor from a value to what is shown.
+        title: The title of the colour bar.
+        colours: The name of the colour map.
+        lowest: The value at the lower end of the colours; by default the smallest one.
+    """
     count = len(order)
     figure, axes = new(float(np.clip(1.2 + 0.14 * count, 2.2, 4.6)))
-    first, last = curves.rounds[0] - 0.5, curves.rounds[-1] + 0.5
+    first = history.rounds[0] - 0.5
+    last = history.rounds[-1] + 0.5
     picture = axes.imshow(
-        curves.values[order] * factor,
+        history.values[order] * scale,
         aspect="auto",
         cmap=colours,
         interpolation="nearest",
@@ -373,9 +443,11 @@ def _image(
         vmin=lowest,
     )
     axes.grid(visible=False)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    y = f"{count:,} clients, sorted"
     if count <= NAMED_ROWS:
-        axes.set_yticks(range(count), [short(curves.clients[place]) for place in order], fontsize=7)
-    label(axes, "round", "client" if count <= NAMED_ROWS else f"{count:,} clients, sorted")
-    figure.colorbar(picture, ax=axes, label=name, fraction=0.06)
+        y = "client"
+        axes.set_yticks(range(count), [short(history.clients[row]) for row in order], fontsize=7)
+    label(axes, "round", y)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.colorbar(picture, ax=axes, label=title, fraction=0.06)
     return figure

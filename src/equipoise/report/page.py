@@ -1,11 +1,13 @@
-"""The page: everything in one file, so that it opens offline and can be sent by mail."""
+"""The page of a run or of several: one file that opens offline and can be sent by mail."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -20,22 +22,31 @@ from equipoise.report.cards import (
     cards,
     extremes,
     headline,
-    in_quantiles,
     points,
+    quantile_sentence,
     significance_sentence,
     written,
 )
-from equipoise.report.parts import environment, marked, metadata, metrics_of_one, metrics_of_several
+from equipoise.report.parts import (
+    environment,
+    marked,
+    metadata_of_one,
+    metadata_of_several,
+    metrics_of_one,
+    metrics_of_several,
+)
 from equipoise.report.pictures import Picture
 from equipoise.report.render import Live, render
 from equipoise.report.tracks import scale_of
-from equipoise.report.verdict import best_in_words
-from equipoise.runs import Run
-from equipoise.runs.reference import ALONE
-from equipoise.runs.summary import best_round, notes
+from equipoise.report.verdict import best_methods
+from equipoise.runs import RunResult
+from equipoise.runs.baseline import ALONE
+from equipoise.runs.notes import notes
 from equipoise.storage.files import save_output
 from equipoise.storage.store import RunError
 from equipoise.validation.names import nearest
+
+Tile = tuple[str, str, str]  # name, value, remark
 
 
 def report(
@@ -46,308 +57,324 @@ def report(
     names: Sequence[str] = (),
     more: Mapping[str, Picture] | None = None,
 ) -> list[Path]:
-    """Write the report of a run, of several, or of a comparison; returns the files written, the page first.
+    """Write the report of a run, of several, or of a comparison.
 
-    `kinds` ("png", "pdf") also writes the figures as files beside the page, or those in `names` only. `more`: further figures, shown behind a run's own.
+    Args:
+        runs: Folders of runs, or the folder of one comparison.
+        out: The HTML file.
+        against: The run of training alone that gains are counted against.
+        kinds: Formats ("png", "pdf") in which figures are also written next to the page.
+        names: The figures to write; by default all.
+        more: Further figures, shown behind those of a run.
+
+    Returns:
+        The files written, the page first.
+
+    Raises:
+        RunError: A run cannot be read, or a file cannot be written.
+        ValueError: A figure is unknown.
     """
-    comparison = opened(runs, against)
-    with _without_warnings(), _opened(comparison) as run:
-        return _written(comparison, run, Path(out), kinds, names, more or {})
+    comparison = opened(runs, against, details=True)
+    with _without_warnings():
+        content = _content(comparison, more or {})
+        for name in names:
+            if name not in content.drawn:
+                raise nearest("figure", name, list(content.drawn))
+        page = _rendered(content)
+        try:
+            return _write(page, content.drawn, Path(out), kinds, names)
+        except OSError as error:
+            raise RunError(
+                f"cannot write the report to {out}: {error.strerror or error}; choose a file that "
+                "can be written with --out"
+            ) from error
 
 
 def page_of(comparison: Comparison, live: Live | None = None) -> str:
-    """The page of a run or of several; `live` where it is watched while the run goes on."""
-    with _without_warnings(), _opened(comparison) as run:
-        return _rendered(comparison, run, *_drawn(comparison, run), live)
+    """Return the page of a run or of several.
+
+    Args:
+        comparison: Entries that were read with their details.
+        live: The progress, if the page is watched while the run is in progress.
+    """
+    with _without_warnings():
+        return _rendered(_content(comparison), live)
 
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """numpy warns of means over clients of which none has a value; the page says so in words."""
+    """Suppress numpy's warnings of means over no value; the page has a sentence about that."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
 
 
-@contextmanager
-def _opened(comparison: Comparison) -> Iterator[Run]:
-    """The run that a page is about, or the first of several: opened once, since of very many clients that takes a while."""
-    run = Run(comparison.entries[0].run.folder)
-    with closing(run.store):
-        run.store.db.execute("begin")  # one moment of a run that goes on: no two rounds in one text
-        yield run
+@dataclass(frozen=True)
+class _Content:
+    """The runs of a page, the figures by name, and the cards of a single run."""
+
+    comparison: Comparison
+    drawn: Mapping[str, Picture]
+    cards: Sequence[Card] = field(default_factory=list)
 
 
-def _written(
-    comparison: Comparison,
-    run: Run,
+def _content(comparison: Comparison, more: Mapping[str, Picture] | None = None) -> _Content:
+    further = dict(more or {})
+    if len(comparison.entries) > 1:
+        return _Content(comparison, _figures_of_several(comparison) | further)
+    entry = comparison.entries[0]
+    found = cards(entry.run)
+    return _Content(comparison, pictures.of_run(entry.label, entry.run, found) | further, found)
+
+
+def _rendered(content: _Content, live: Live | None = None) -> str:
+    if len(content.comparison.entries) > 1:
+        return render("page.html", live=live, **_page_of_several(content))
+    return render("page.html", live=live, **_page_of_one(content))
+
+
+def _write(
+    page: str,
+    drawn: Mapping[str, Picture],
     path: Path,
     kinds: Sequence[str],
     names: Sequence[str],
-    more: Mapping[str, Picture],
 ) -> list[Path]:
-    found, drawn = _drawn(comparison, run)
-    drawn |= more
-    for name in names:
-        if name not in drawn:
-            raise nearest("figure", name, list(drawn))
-    page = _rendered(comparison, run, found, drawn)
-    written_files = [path]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_output(path, page)
-        for kind in kinds:
-            for name in names or drawn:
-                file = path.with_name(f"{path.stem}-{name}.{kind}")
-                save_output(file, drawing.encoded(drawn[name].draw, kind))
-                written_files.append(file)
-    except OSError as error:
-        raise RunError(
-            f"cannot write the report to {path}: {error.strerror or error}; choose a file that can be written with --out"
-        ) from error
-    return written_files
-
-
-def _drawn(comparison: Comparison, run: Run) -> tuple[list[Card], dict[str, Picture]]:
-    """The cards of a single run, and the figures."""
-    if len(comparison.entries) > 1:
-        return [], _figures_of_several(comparison)
-    entry = comparison.entries[0]
-    found = cards(entry, run)
-    return found, pictures.of_run(entry, run, found)
-
-
-def _rendered(
-    comparison: Comparison,
-    run: Run,
-    found: list[Card],
-    drawn: dict[str, Picture],
-    live: Live | None = None,
-) -> str:
-    if len(comparison.entries) > 1:
-        return _page_of_several(comparison, run, drawn, live)
-    return _page_of_one(comparison, run, found, drawn, live)
+    files = [path]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_output(path, page)
+    for kind in kinds:
+        for name in names or drawn:
+            file = path.with_name(f"{path.stem}-{name}.{kind}")
+            save_output(file, drawing.encoded(drawn[name].draw, kind))
+            files.append(file)
+    return files
 
 
 def _figures_of_several(comparison: Comparison) -> dict[str, Picture]:
     drawn: dict[str, Picture] = {}
-    for place, partition in enumerate(comparison.partitions):
-        suffix = f"-{place + 1}" if len(comparison.partitions) > 1 else ""
-        drawn |= {
-            f"{name}{suffix}": picture
-            for name, picture in pictures.of_comparison(comparison, partition).items()
-        }
+    for number, partition in enumerate(comparison.partitions, start=1):
+        suffix = f"-{number}" if len(comparison.partitions) > 1 else ""
+        for name, picture in pictures.of_comparison(comparison, partition).items():
+            drawn[f"{name}{suffix}"] = picture
         for method in comparison.methods:
-            entry = _first(comparison, method, partition)
-            if entry is not None:
-                drawn |= {
-                    f"{name}-{_file_part(method)}{suffix}": picture
-                    for name, picture in pictures.of_method(entry).items()
-                }
+            for entry in comparison.of_method(method, partition)[:1]:
+                for name, picture in pictures.of_method(entry.run).items():
+                    drawn[f"{name}-{_file_part(method)}{suffix}"] = picture
     return drawn
 
 
-def _page_of_one(
-    comparison: Comparison,
-    run: Run,
-    found: list[Card],
-    drawn: dict[str, Picture],
-    live: Live | None,
-) -> str:
-    entry = comparison.entries[0]
-    metric, measured = entry.metric, entry.measured[0]
-    worst = "highest" if entry.lower else "lowest"
-    tiles = [(f"average {metric.name}", written(measured["average"], metric), _was(entry, "average")),
-             (f"{worst} client", written(measured["worst"], metric), _was(entry, "worst")),
-             ("standard deviation over clients", points(measured["std"], metric), _was(entry, "std", points))]  # fmt: skip
-    if entry.run.majority and metric.name == "accuracy":
-        tiles.insert(
-            1,
-            (
-                "majority class",
-                written(measured["majority"], metric),
-                "what always naming it would reach",
-            ),
-        )
-    if entry.reference:
-        average = measured["change"] * (-1 if entry.lower else 1)
-        tiles += [("average gain", f"{'+' if average > 0 else ''}{points(average, metric)}", f"{100 * measured['harmed']:.0f} % of the clients lose"),
-                  ("collaborative fairness", formats.figure(measured["cf"], Measure("CF")), "CF, from -100 to 100")]  # fmt: skip
-    return render(
-        "page.html",
-        live=live,
-        title=f"{entry.label} on {entry.run.data}",
-        headline=headline(found, metric),
-        remarks=[
-            in_quantiles(found, metric),
-            significance_sentence(found, metric),
-            *_remarks(entry, run),
-            _unfinished(run),
-            _no_reference(entry),
-            _failed(comparison),
+def _page_of_one(content: _Content) -> dict[str, Any]:
+    """Return the variables of the template for a single run."""
+    entry = content.comparison.entries[0]
+    result = entry.run
+    metric = result.main.metric
+    listed = extremes(content.cards)
+    tables = clinical.tables_of(result)
+    if len(result.metrics) > 1:
+        tables.insert(0, metrics_of_one(result, [card.client for card in listed]))
+    return {
+        "title": f"{entry.label} on {result.data}",
+        "headline": headline(content.cards, metric),
+        "remarks": [
+            quantile_sentence(content.cards, metric),
+            significance_sentence(content.cards, metric),
+            *(f"{note[0].upper()}{note[1:]}." for note in notes(result)),
+            _best_round(result),
+            _unfinished(result),
+            _no_baseline(result),
+            _failed(content.comparison),
         ],
-        tiles=tiles,
-        cards=extremes(found),
-        scale=scale_of(found, metric),
-        total_rounds=run.last_round,
-        tables=[],
-        metrics=[
-            *(
-                [metrics_of_one(entry, [card.client for card in extremes(found)])]
-                if len(entry.run.by_metric) > 1
-                else []
-            ),
-            *clinical.tables_of(run),
-        ],
-        pictures=_group(drawn, list(drawn)),
-        more=[],
-        notes=[],
-        unit=metric.title,
-        metric=metric,
-        metadata=metadata(run),
-        configuration=[(str(entry.run.folder), yaml.safe_dump(run.config, sort_keys=False))],
-        environment=environment(run),
-    )
+        "tiles": _tiles(result),
+        "cards": listed,
+        "scale": scale_of(content.cards, metric),
+        "total_rounds": result.last_round,
+        "tables": [],
+        "metrics": tables,
+        "pictures": _figures(content.drawn, list(content.drawn)),
+        "more": [],
+        "notes": [],
+        "unit": metric.title,
+        "metric": metric,
+        "metadata": metadata_of_one(result),
+        "configuration": [(str(result.folder), _yaml(result))],
+        "environment": environment(result),
+    }
 
 
-def _page_of_several(
-    comparison: Comparison, run: Run, drawn: dict[str, Picture], live: Live | None
-) -> str:
-    entries, metric = comparison.entries, comparison.metric
-    tables, more = [], []
-    for partition in comparison.partitions:
-        header, rows = formats.grid_of(comparison, partition, marked)
-        clients_header, clients = formats.clients_grid(comparison, partition, comparison.seeds[0])
-        caption = f"Change against training alone by client ({metric.of_changes}; seed {comparison.seeds[0]}), most harmed first; {formats.about_changes(comparison)}"
-        tables.append({"partition": partition, "header": header, "rows": rows, "clients_header": clients_header, "clients": clients[:-1],
-                       "losers": clients[-1] if clients else [], "caption": caption})  # fmt: skip
+def _tiles(result: RunResult) -> list[Tile]:
+    scores = result.main
+    metric = scores.metric
+    numbers = scores.aggregates
+    worst = "highest" if metric.lower_is_better else "lowest"
+    tiles = [
+        (f"average {metric.name}", written(numbers["average"], metric), _alone(result, "average")),
+        (f"{worst} client", written(numbers["worst"], metric), _alone(result, "worst")),
+        (
+            "standard deviation over clients",
+            points(numbers["std"], metric),
+            _alone(result, "std", points),
+        ),
+    ]
+    if metric.name == "accuracy" and scores.majority:
+        share = written(numbers["majority"], metric)
+        tiles.insert(1, ("majority class", share, "accuracy of always predicting it"))
+    if scores.baseline:
+        change = numbers["change"]
+        sign = "+" if change > 0 else ""
+        harmed = f"{100 * numbers['harmed']:.0f} % of the clients lose"
+        fairness = formats.figure(numbers["cf"], Measure("CF"))
+        tiles.append(("average gain", f"{sign}{points(change, metric)}", harmed))
+        tiles.append(("collaborative fairness", fairness, "CF, from -100 to 100"))
+    return tiles
+
+
+def _alone(result: RunResult, measure: str, write: Callable[[float, Metric], str] = written) -> str:
+    """Return what the baseline has of a measure; empty if there is no baseline."""
+    if result.baseline is None:
+        return ""
+    scores = result.baseline.main
+    return f"alone: {write(scores.aggregates[measure], scores.metric)}"
+
+
+def _page_of_several(content: _Content) -> dict[str, Any]:
+    """Return the variables of the template for several runs."""
+    comparison = content.comparison
+    metric = comparison.metric
+    first = comparison.entries[0].run
+    metrics = []
+    if len(comparison.metrics) > 1:
+        metrics = [metrics_of_several(comparison, partition) for partition in comparison.partitions]
+    more = []
     for method in comparison.methods:
-        own = [
-            name for name in drawn if _of_one(name) and _owner(name, comparison.methods) == method
-        ]
-        more.append({"title": method, "pictures": _group(drawn, own)})
-    shared = [name for name in drawn if not _of_one(name)]
-    return render(
-        "page.html",
-        live=live,
-        title=f"{len(comparison.methods)} methods on {entries[0].run.data}",
-        headline=best_in_words(comparison),
-        remarks=[_failed(comparison)],
-        tiles=[],
-        cards=[],
-        scale=None,
-        total_rounds=0,
-        tables=tables,
-        metrics=[
-            metrics_of_several(comparison, partition)
-            for partition in comparison.partitions
-            if len(comparison.metrics) > 1
+        names = [name for name in content.drawn if _belongs_to(name, method, comparison.methods)]
+        more.append({"title": method, "pictures": _figures(content.drawn, names)})
+    shared = [name for name in content.drawn if not _is_of_one_method(name)]
+    return {
+        "title": f"{len(comparison.methods)} methods on {first.data}",
+        "headline": best_methods(comparison),
+        "remarks": [_failed(comparison)],
+        "tiles": [],
+        "cards": [],
+        "scale": None,
+        "total_rounds": 0,
+        "tables": [_table(comparison, partition) for partition in comparison.partitions],
+        "metrics": metrics,
+        "pictures": _figures(content.drawn, shared),
+        "more": more,
+        "notes": formats.explanation(comparison),
+        "unit": metric.title,
+        "metric": metric,
+        "metadata": metadata_of_several(comparison),
+        "configuration": [
+            (_run_name(entry), _yaml(entry.run)) for entry in _one_of_each(comparison)
         ],
-        pictures=_group(drawn, shared),
-        more=more,
-        notes=formats.explanation(comparison),
-        unit=metric.title,
-        metric=metric,
-        metadata=metadata(run, comparison),
-        configuration=[
-            (
-                f"{e.label}, {e.run.condition[0]}, seed {e.run.condition[1]}: {e.run.folder}",
-                yaml.safe_dump(e.run.config, sort_keys=False),
-            )
-            for e in _one_each(comparison)
-        ],
-        environment=environment(run),
+        "environment": environment(first),
+    }
+
+
+def _table(comparison: Comparison, partition: str) -> dict[str, Any]:
+    seed = comparison.seeds[0]
+    header, rows = formats.grid_of(comparison, partition, marked)
+    clients_header, clients = formats.clients_grid(comparison, partition, seed)
+    caption = (
+        f"Change against training alone by client ({comparison.metric.of_changes}; seed {seed}), "
+        f"most harmed first; {formats.about_changes(comparison)}"
     )
+    return {
+        "partition": partition,
+        "header": header,
+        "rows": rows,
+        "clients_header": clients_header,
+        "clients": clients[:-1],
+        "losers": clients[-1] if clients else [],
+        "caption": caption,
+    }
 
 
-def _group(drawn: dict[str, Picture], names: Sequence[str]) -> list[dict[str, str]]:
-    return [
-        {
-            "name": name,
-            "title": drawn[name].title,
-            "text": drawn[name].text,
-            "uri": drawing.data_uri(drawn[name].draw),
-        }
-        for name in names
-    ]
-
-
-def _was(entry: Entry, measure: str, write: Callable[[float, Metric], str] = written) -> str:
-    if not entry.reference or entry.alone is None:
-        return ""
-    return f"alone: {write(Entry('', entry.alone, None).measured[0][measure], entry.metric)}"
-
-
-def _unfinished(run: Run) -> str:
-    if run.status == "finished":
-        return ""
-    doing = (
-        "is still going"
-        if run.status == "running"
-        else f"was stopped; `equipoise resume {run.folder}` completes it"
-    )
-    return f"These numbers are not final: the run {doing} (round {run.last_round} of {run.config['rounds']})."
-
-
-def _no_reference(entry: Entry) -> str:
-    if entry.reference or entry.run.is_alone:
-        return ""
-    return f"To learn who gains, run the method {ALONE} with the same settings into a folder beside this one, and make the report again."
-
-
-def _remarks(entry: Entry, run: Run) -> list[str]:
-    """Why this metric, for which clients it has no value, and its best round."""
-    found = [
-        f"{note[0].upper()}{note[1:]}." for note in notes(run, entry.run.metric, run.main_model)
-    ]
-    best = best_round(run, entry.run.metric, run.main_model)
-    if best and best["best round"] != run.last_round:
-        then = written(best["average then"], entry.metric)
-        found.append(
-            f"The best average, {then}, was that of round {best['best round']:.0f}; it is known only by looking at test data."
-        )
+def _figures(drawn: Mapping[str, Picture], names: Sequence[str]) -> list[dict[str, str]]:
+    found = []
+    for name in names:
+        picture = drawn[name]
+        uri = drawing.data_uri(picture.draw)
+        found.append({"name": name, "title": picture.title, "text": picture.text, "uri": uri})
     return found
 
 
+def _yaml(result: RunResult) -> str:
+    return yaml.safe_dump(result.config, sort_keys=False)
+
+
+def _run_name(entry: Entry) -> str:
+    partition, seed = entry.run.condition
+    return f"{entry.label}, {partition}, seed {seed}: {entry.run.folder}"
+
+
+def _best_round(result: RunResult) -> str:
+    """Return a sentence about a round that was better than the end; empty if none was."""
+    scores = result.main
+    best = scores.curve.best(scores.metric)
+    if best is None or best[0] == scores.curve.rounds[-1]:
+        return ""
+    return (
+        f"The best average, {written(best[1], scores.metric)}, was that of round {best[0]}; it is "
+        "known only by looking at test data."
+    )
+
+
+def _unfinished(result: RunResult) -> str:
+    if result.status == "finished":
+        return ""
+    progress = f"round {result.last_round} of {result.config['rounds']}"
+    if result.status == "running":
+        return f"These numbers are not final: the run is in progress ({progress})."
+    return (
+        "These numbers are not final: the run was stopped; "
+        f"`equipoise resume {result.folder}` completes it ({progress})."
+    )
+
+
+def _no_baseline(result: RunResult) -> str:
+    if result.main.baseline or result.is_standalone:
+        return ""
+    return (
+        f"To learn who gains, run the method {ALONE} with the same settings into a folder next to "
+        "this one, and make the report again."
+    )
+
+
 def _failed(comparison: Comparison) -> str:
-    count, whole = len(comparison.failures), len(comparison.failures) + len(comparison.entries)
+    count = len(comparison.failures)
     if not count:
         return ""
     first = comparison.failures[0]
     reason = f"{first.method}, partition {first.partition}, seed {first.seed}: {first.reason}"
-    return f"{count:,} of {whole:,} runs failed{f': {reason}' if count == 1 else f', the first: {reason}'}"
+    order = "" if count == 1 else ", the first"
+    return f"{count:,} of {count + len(comparison.entries):,} runs failed{order}: {reason}"
 
 
-def _first(comparison: Comparison, method: str, partition: str) -> Entry | None:
-    return next(
-        (
-            entry
-            for seed in comparison.seeds
-            if (entry := comparison.entry(method, partition, seed))
-        ),
-        None,
-    )
-
-
-def _one_each(comparison: Comparison) -> list[Entry]:
-    found = (
-        _first(comparison, method, partition)
-        for partition in comparison.partitions
-        for method in comparison.methods
-    )
-    return [entry for entry in found if entry is not None]
+def _one_of_each(comparison: Comparison) -> list[Entry]:
+    """Return one run of every partition and method."""
+    found = []
+    for partition in comparison.partitions:
+        for method in comparison.methods:
+            found += comparison.of_method(method, partition)[:1]
+    return found
 
 
 def _file_part(label: str) -> str:
-    return "".join(sign if sign.isalnum() or sign in "._=" else "-" for sign in label).strip("-")
+    signs = [sign if sign.isalnum() or sign in "._=" else "-" for sign in label]
+    return "".join(signs).strip("-")
 
 
-def _of_one(name: str) -> bool:
-    """Whether a figure is about one method of several."""
+def _is_of_one_method(name: str) -> bool:
     return name.startswith(("heatmap-", "weights-", "roc", "calibration"))
 
 
-def _owner(name: str, methods: Sequence[str]) -> str:
-    """Of several methods whose names begin alike, the one that a figure belongs to."""
-    fitting = [method for method in methods if name.split("-", 1)[1].startswith(_file_part(method))]
-    return max(fitting, key=len)
+def _belongs_to(name: str, method: str, methods: Sequence[str]) -> bool:
+    """Return True if a figure is about a method; the names of several may begin alike."""
+    if not _is_of_one_method(name):
+        return False
+    rest = name.split("-", 1)[1]
+    matches = [other for other in methods if rest.startswith(_file_part(other))]
+    return max(matches, key=len) == method

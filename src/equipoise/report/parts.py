@@ -1,86 +1,91 @@
-"""Tables and metadata of a page: all metrics side by side, what was run, and where."""
+"""Tables and metadata of a page: all metrics together, the settings and the environment."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from equipoise import methods
 from equipoise.comparison import formats
-from equipoise.comparison.entries import Entry
 from equipoise.comparison.measures import in_unit_of, measures
 from equipoise.comparison.table import Comparison
 from equipoise.report.cards import MOST_LISTED
-from equipoise.runs import Run
+from equipoise.runs import MetricResult, RunResult
+
+Pairs = list[tuple[str, str]]  # name and value
 
 
 def marked(text: str, position: int | None) -> str:
+    """Return a cell as HTML: the best in bold, the second best underlined."""
     escaped = Markup.escape(text)
-    return (
-        Markup(f"<strong>{escaped}</strong>")
-        if position == 1
-        else Markup(f"<u>{escaped}</u>")
-        if position == 2
-        else escaped
+    if position == 1:
+        return Markup(f"<strong>{escaped}</strong>")
+    if position == 2:
+        return Markup(f"<u>{escaped}</u>")
+    return escaped
+
+
+def metrics_of_one(result: RunResult, listed: Sequence[str]) -> dict[str, Any]:
+    """Return the table of all metrics of a run.
+
+    Args:
+        result: The result of the run.
+        listed: The clients to list if there are very many.
+    """
+    shown = ["average", "worst", "std"]
+    if result.main.baseline:
+        shown += ["change", "worst_change", "harmed", "cf"]
+    titles = measures(result.main.metric)
+    rows = [_metric_row(scores, shown) for scores in result.metrics.values()]
+    clients = list(
+        dict.fromkeys(client for scores in result.metrics.values() for client in scores.values)
     )
+    if len(clients) > MOST_LISTED:
+        clients = list(listed)
+    by_client = []
+    for client in clients:
+        row = [client]
+        for scores in result.metrics.values():
+            row.append(formats.figure(scores.values.get(client), in_unit_of(scores.metric)))
+        by_client.append(row)
+    return {
+        "title": "All metrics",
+        "header": ["metric", *(titles[name].title for name in shown)],
+        "rows": rows,
+        "clients_header": [
+            "client",
+            *(scores.metric.title for scores in result.metrics.values()),
+        ],
+        "clients": by_client,
+    }
 
 
-def metrics_of_one(entry: Entry, listed: list[str]) -> dict[str, Any]:
-    """All metrics side by side: over clients, and client by client; of very many only those that are listed anyhow."""
-    seen = {name: entry.seen_by(name) for name in entry.run.by_metric}
-    shown = [
-        "average",
-        "worst",
-        "std",
-        *(["change", "worst_change", "harmed", "cf"] if entry.reference else []),
-    ]
-    header = ["metric", *(measures(entry.metric)[name].title for name in shown)]
-    rows = []
-    for one in seen.values():
-        columns = measures(one.metric)
-        cells = [
-            formats.figure(one.measured[0][name], columns[name], columns[name].signed)
-            for name in shown
-        ]
-        rows.append([one.metric.title, *cells])
-    clients = list(dict.fromkeys(client for one in seen.values() for client in one.run.values))
-    clients = clients if len(clients) <= MOST_LISTED else listed
-    each = [
-        [
-            c,
-            *(
-                formats.figure(one.run.values.get(c), in_unit_of(one.metric))
-                for one in seen.values()
-            ),
-        ]
-        for c in clients
-    ]
-    return {"title": "All metrics", "header": header, "rows": rows, "clients_header": ["client", *(o.metric.title for o in seen.values())], "clients": each}  # fmt: skip
+def _metric_row(scores: MetricResult, shown: Sequence[str]) -> list[str]:
+    columns = measures(scores.metric)
+    row = [scores.metric.title]
+    for name in shown:
+        value = scores.aggregates[name]
+        row.append(formats.figure(value, columns[name], columns[name].signed))
+    return row
 
 
 def metrics_of_several(comparison: Comparison, partition: str) -> dict[str, Any]:
-    """All metrics side by side: average, worst client and harm of every method."""
+    """Return the table of all metrics: average, worst client and harm of every method."""
     shown = ("average", "worst", "harmed")
-    seen = [comparison.seen_by(name) for name in comparison.metrics]
-    header = [
-        "method",
-        *(f"{one.metric.title}: {one.measures[name].title}" for one in seen for name in shown),
-    ]
+    views = [comparison.with_metric(name) for name in comparison.metrics]
+    header = ["method"]
+    for view in views:
+        header += [f"{view.metric.title}: {view.measures[name].title}" for name in shown]
     rows = []
     for method in comparison.methods:
         if comparison.row(partition, method, "average") is None:
             continue
-        cells: list[str] = []
-        for one in seen:
-            for name in shown:
-                row = one.row(partition, method, name)
-                cells.append(
-                    marked(
-                        formats.cell(one, partition, method, name), row["position"] if row else None
-                    )
-                )
-        rows.append([method, *cells])
+        cells = [method]
+        for view in views:
+            cells += [_marked_cell(view, partition, method, name) for name in shown]
+        rows.append(cells)
     return {
         "title": f"All metrics on {partition}",
         "header": header,
@@ -90,28 +95,58 @@ def metrics_of_several(comparison: Comparison, partition: str) -> dict[str, Any]
     }
 
 
-def metadata(run: Run, comparison: Comparison | None = None) -> list[tuple[str, str]]:
-    sizes = run.store.meta("sizes")["train"]
-    method = {key: value for key, value in run.config["method"].items() if key != "name"}
-    same = [("method", methods.shown(run.config["method"]["name"]) + (f" ({', '.join(f'{k}={v}' for k, v in method.items())})" if method else "")),
-            ("partition", run.config["data"]["partition"]), ("seed", str(run.config["seed"]))]  # fmt: skip
-    if comparison is not None:
-        same = [
-            ("methods", ", ".join(comparison.methods)),
-            ("partitions", ", ".join(comparison.partitions)),
-            ("seeds", ", ".join(map(str, comparison.seeds))),
-            ("baseline of the tests", comparison.baseline),
-            (
-                "ranked by",
-                f"{comparison.measures[comparison.measure].title} of {comparison.metric.name}",
-            ),
-        ]
-    samples = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
-    return [*same, ("clients", f"{len(run.clients):,}, with {samples} training samples"),
-            ("rounds", f"{run.last_round} of {run.config['rounds']}"), ("test data", "one set for all" if run.main_split == "shared" else "each client's own part")]  # fmt: skip
+def _marked_cell(comparison: Comparison, partition: str, method: str, name: str) -> str:
+    row = comparison.row(partition, method, name)
+    position = row["position"] if row else None
+    return marked(formats.cell(comparison, partition, method, name), position)
 
 
-def environment(run: Run) -> list[tuple[str, str]]:
-    known = run.store.meta("environment")
-    return [("equipoise", run.store.meta("version")), *((key, str(value)) for key, value in known.items()),
-            ("created", run.store.meta("created")), ("fingerprint of data and partition", run.store.meta("fingerprint"))]  # fmt: skip
+def metadata_of_one(result: RunResult) -> Pairs:
+    """Return the settings of a run that the head of a page names."""
+    config = result.config
+    parameters = [f"{key}={value}" for key, value in config["method"].items() if key != "name"]
+    method = methods.shown(config["method"]["name"])
+    if parameters:
+        method += f" ({', '.join(parameters)})"
+    return [
+        ("method", method),
+        ("partition", config["data"]["partition"]),
+        ("seed", str(config["seed"])),
+        *_size(result),
+    ]
+
+
+def metadata_of_several(comparison: Comparison) -> Pairs:
+    """Return the settings of a comparison that the head of a page names."""
+    ranked_by = comparison.measures[comparison.measure].title
+    return [
+        ("methods", ", ".join(comparison.methods)),
+        ("partitions", ", ".join(comparison.partitions)),
+        ("seeds", ", ".join(map(str, comparison.seeds))),
+        ("baseline of the tests", comparison.baseline),
+        ("ranked by", f"{ranked_by} of {comparison.metric.name}"),
+        *_size(comparison.entries[0].run),
+    ]
+
+
+def _size(result: RunResult) -> Pairs:
+    sizes = result.sizes["train"]
+    samples = f"{min(sizes):,}"
+    if min(sizes) != max(sizes):
+        samples += f" to {max(sizes):,}"
+    tests = "one set for all" if result.main_split == "shared" else "each client's own part"
+    return [
+        ("clients", f"{len(result.clients):,}, with {samples} training samples"),
+        ("rounds", f"{result.last_round} of {result.config['rounds']}"),
+        ("test data", tests),
+    ]
+
+
+def environment(result: RunResult) -> Pairs:
+    """Return the versions that a run was made with, and the fingerprint of its data."""
+    return [
+        ("equipoise", result.version),
+        *((key, str(value)) for key, value in result.environment.items()),
+        ("created", result.created),
+        ("fingerprint of data and partition", result.fingerprint),
+    ]

@@ -1,4 +1,4 @@
-"""From numbers and words to HTML: everything of a page in one text, and every name in it escaped."""
+"""HTML pages: one text with everything in it, in which every name is escaped."""
 
 from __future__ import annotations
 
@@ -14,23 +14,41 @@ from markupsafe import Markup
 from equipoise.comparison import formats
 from equipoise.comparison.measures import in_unit_of
 
-SHOWN_CLIENTS = 50  # rows of the client table that are shown at first; a button shows the rest
+SHOWN_CLIENTS = 50  # rows of the table of clients that are shown at first
+TEMPLATES = Path(__file__).parent / "template"
 
 
 @dataclass(frozen=True)
 class Live:
-    """How far a run is, for a page that is watched while it goes on."""
+    """The progress of a run, for a page that is watched.
 
-    version: str  # of the page; a newer one is worth fetching
+    Attributes:
+        version: Of the page; a browser fetches a newer one.
+        words: The progress as a sentence.
+        round: The last round.
+        rounds: The number of rounds; 0 if there is no progress bar.
+        failed: Sentences about clients that failed.
+        up: The address of the gallery that the page belongs to.
+        status: "running", "finished", "stopped" or "damaged".
+    """
+
+    version: str
     words: str
     round: int = 0
-    rounds: int = 0  # 0: nothing to count
+    rounds: int = 0
     failed: Sequence[str] = ()
-    up: str = ""  # the address of the gallery that a page belongs to
+    up: str = ""
     status: str = "finished"
 
 
 def render(template: str, *, live: Live | None = None, **content: Any) -> str:
+    """Return a page.
+
+    Args:
+        template: The name of the template.
+        live: The progress, if the page is watched while the run is in progress.
+        content: The variables of the template.
+    """
     environment = Environment(
         loader=PackageLoader("equipoise.report", "template"),
         autoescape=True,
@@ -38,20 +56,31 @@ def render(template: str, *, live: Live | None = None, **content: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "written": lambda value: formats.figure(value, in_unit_of(content["metric"])),
-        "change": lambda value: formats.figure(value, in_unit_of(content["metric"]), signed=True),
-        "exact": lambda value: (
-            "" if value is None or (isinstance(value, float) and math.isnan(value)) else repr(value)
-        ),
-    }
-    # the first looks at the page before the second changes it
-    scripts = ["live.js", "page.js"] if live is not None else ["page.js"]
-    style, *inlined = (
-        Markup((Path(__file__).parent / "template" / name).read_text(encoding="utf-8"))
-        for name in ("page.css", *scripts)
-    )
-    script = Markup("\n").join(inlined)
+
+    def written(value: float | None) -> str:
+        return formats.figure(value, in_unit_of(content["metric"]))
+
+    def change(value: float | None) -> str:
+        return formats.figure(value, in_unit_of(content["metric"]), signed=True)
+
+    environment.filters |= {"written": written, "change": change, "exact": _exact}
+    # The first script reads the page before the second one changes it.
+    scripts = ["page.js"] if live is None else ["live.js", "page.js"]
     return environment.get_template(template).render(
-        style=style, script=script, shown=SHOWN_CLIENTS, live=live, **content
+        style=_inlined("page.css"),
+        script=Markup("\n").join(map(_inlined, scripts)),
+        shown=SHOWN_CLIENTS,
+        live=live,
+        **content,
     )
+
+
+def _inlined(name: str) -> Markup:
+    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))
+
+
+def _exact(value: Any) -> str:
+    """Return a number in full precision, for sorting; empty if there is none."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return repr(value)

@@ -1,5 +1,6 @@
-"""Runs on disk: one folder each, with the configuration, every measurement and the checkpoints."""
+"""Runs on disk, read: their tables and models, and their results."""
 
+from equipoise.runs.result import MetricResult, ModelResult, RunResult, read_result
 from equipoise.runs.run import Run
 
-__all__ = ["Run"]
+__all__ = ["MetricResult", "ModelResult", "Run", "RunResult", "read_result"]

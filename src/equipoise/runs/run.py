@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,6 +120,19 @@ class Run:
         except (TypeError, ValueError) as error:
             raise RunError(f"{self.folder} was not written by Equipoise: {error}") from None
 
+    @contextmanager
+    def one_moment(self) -> Iterator[None]:
+        """Within it all reads see the run at one moment, also while it is in progress."""
+        database = self.store.db
+        if database.in_transaction:
+            yield
+            return
+        database.execute("begin")
+        try:
+            yield
+        finally:
+            database.execute("rollback")
+
     def table(self, **where: Any) -> list[dict[str, Any]]:
         """The long table: one record per (round, client, model, phase, split, metric), which pandas.DataFrame takes as it is.
 
@@ -219,11 +233,13 @@ class Run:
         """
         metric, model = metric or self.main_metric, model or self.main_model
         split = split or self.main_split
-        what = {"metric": metric, "model": model, "split": split}
-        rows = self.columns("client", "value", phase="final", **what) if self.finish() else []
+        selection = {"metric": metric, "model": model, "split": split}
+        rows = []
+        if self.store.last_round() > self.config["rounds"]:
+            rows = self.columns("client", "value", phase="final", **selection)
         if not rows:
             last = self.columns("max(round)", phase="received", metric=metric, model=model)[0][0]
-            rows = self.columns("client", "value", round=last, phase="received", **what)
+            rows = self.columns("client", "value", round=last, phase="received", **selection)
         return {client: float("nan") if value is None else value for client, value in rows}
 
     def majority(self) -> dict[str, float]:

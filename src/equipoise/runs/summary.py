@@ -1,299 +1,157 @@
-"""How a run ended, in numbers: average, worst, best, and gains against training alone where that is known."""
+"""The summary of a run as plain data: what `equipoise show --json` prints."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from equipoise.metrics import accuracy_variance, best_and_last, between_client_variance
-from equipoise.metrics.gains import SIGNIFICANT, gain_in
-from equipoise.metrics.registry import Metric, find, is_known, main_of, measured, why_main
-from equipoise.runs.clinical import clinical
-from equipoise.runs.convergence import in_words, mean_curve, still_rising
-from equipoise.runs.reference import check_comparable
-from equipoise.runs.run import Run
-from equipoise.storage.store import RoundRecord, RunError
+from equipoise.metrics import accuracy_variance, between_client_variance
+from equipoise.metrics.gains import SIGNIFICANT
+from equipoise.runs.notes import no_test, notes
+from equipoise.runs.result import MetricResult, RunResult
 
-NAMED = 12  # clients that a sentence names
+LEVEL = ("average", "worst", "best", "std")
 
 
 def summarise(
-    run: Run, alone: Run | None = None, model: str | None = None, metric: str | None = None
+    result: RunResult, model: str | None = None, metric: str | None = None
 ) -> dict[str, Any]:
-    """What `equipoise show` prints."""
-    name, known = model or run.main_model, metrics_of(run)
-    if metric is not None and metric not in known:
-        raise RunError(
-            f"{run.folder} did not measure {metric!r}; it has {', '.join(known) or 'nothing yet'}"
-        )
-    metric = metric or run.main_metric
-    values = run.final(metric, name)
-    sizes = dict(zip(run.clients, run.store.meta("sizes")["train"], strict=True))
-    lower = find(metric).lower_is_better
-    found: dict[str, Any] = {
-        "run": str(run.folder),
-        "status": run.status,
-        "round": run.last_round,
-        "rounds": run.config["rounds"],
-        "data": run.store.meta("data"),
-        "partition": run.config["data"]["partition"],
-        "method": run.config["method"],
-        "seed": run.config["seed"],
-        "created": run.store.meta("created"),
-        "clients": len(run.clients),
-        "model": name,
-        "models": run.models(),
-        "metric": metric,
-        "metrics": {other: over_clients(run.final(other, name), other) for other in known},
-        "split": run.main_split,
-        "rejected replies": len(run.rejected()),
-        "outdated": run.outdated,
-        "notes": notes(run, metric, name, chosen=metric == run.main_metric),
-    }
-    if values:
-        found |= (
-            over_clients(values, metric)
-            | best_round(run, metric, name)
-            | _without_noise(run, metric, values)
-        )
-    rows: dict[str, dict[str, Any]] = {
-        client: {"samples": sizes.get(client), "value": value} for client, value in values.items()
-    }
-    if metric == "accuracy":
-        majority = run.majority()
-        rows = {
-            client: row | ({"majority": majority[client]} if client in majority else {})
-            for client, row in rows.items()
-        }
-    found["clinical"] = {
-        client: {measure: one.as_dict() for measure, one in own.items()}
-        for client, own in clinical(run, name).items()
-    }
-    if alone is not None:
-        check_comparable(run, alone)
-        reference, sizes_of_tests = alone.final(metric), run.test_sizes
-        for client, row in rows.items():
-            if client in reference:
-                row |= {
-                    "alone": reference[client],
-                    "gain": (reference[client] - row["value"]) * (1 if lower else -1) + 0.0,
-                }
-                test = gain_in(
-                    metric, reference[client], row["value"], sizes_of_tests.get(client, 0)
-                )
-                if test is not None:
-                    row |= {"gain low": test.low, "gain high": test.high, "p": test.p}
-        gains = [row["gain"] for row in rows.values() if "gain" in row]
-        if gains:
-            found |= {
-                "against": str(alone.folder),
-                "gained": sum(g > 0 for g in gains),
-                "lost": sum(g < 0 for g in gains),
-                "average gain": float(np.mean(gains)),
-            }
-            tested = [row for row in rows.values() if "p" in row]
-            if tested:
-                clear = [row["gain"] for row in tested if row["p"] < SIGNIFICANT]
-                found |= {
-                    "clearly gained": sum(g > 0 for g in clear),
-                    "clearly lost": sum(g < 0 for g in clear),
-                }
-            else:
-                found["notes"].append(no_test(metric))
-        elif values:
-            found["notes"].append(
-                f"{alone.folder} has no {metric} of these clients, so gains over training alone are not known"
-            )
-    return found | {"per client": rows}
+    """Return the summary of a run.
 
+    Args:
+        result: The result of the run, with its baseline if gains are to be shown.
+        model: The served model; by default the main one.
+        metric: The metric; by default the main one.
 
-def no_test(metric: str) -> str:
+    Raises:
+        ValueError: There is no such model.
+        RunError: The metric was not measured.
     """
-    >>> no_test("auroc")
-    'gains and losses in auroc have no test: runs keep none of its values by test sample; for accuracy there is a test'
-    """
-    if metric == "accuracy":
-        return "gains and losses have no test: the accuracies are not those of the known test sets"
-    return f"gains and losses in {metric} have no test: runs keep none of its values by test sample; for accuracy there is a test"
-
-
-def metrics_of(run: Run) -> list[str]:
-    """What was measured, the main metric first."""
-    rows = run.store.rows("select distinct metric from measurements where phase = 'received'")
-    known = [row["metric"] for row in rows if is_known(row["metric"])]
-    return sorted(known, key=lambda name: name != run.main_metric)
-
-
-def of_main(record: RoundRecord, main: str | None = None) -> tuple[Metric | None, list[float]]:
-    """The main metric of a round and its values by client, of the main model, on the shared test set where there is one; `main` if asked for."""
-    phase = "final" if record.finish else "received"
-    rows = [
-        row
-        for row in record.measurements
-        if row[1] == record.main and row[2] == phase and row[3] in ("test", "shared")
-    ]
-    if not rows:
-        return None, []
-    metric = find(main_of([row[4] for row in rows], main))
-    split = "shared" if any(row[3] == "shared" for row in rows) else "test"
-    return metric, [row[5] for row in rows if row[3:5] == (split, metric.name)]
-
-
-def over_clients(values: Mapping[str, float], metric: str) -> dict[str, float]:
-    """Average, extremes and spread; empty without values."""
-    if not values:
-        return {}
-    numbers = np.array(list(values.values()))
-    low, high = float(numbers.min()), float(numbers.max())
-    worst, best = (high, low) if find(metric).lower_is_better else (low, high)
-    return {
-        "average": float(numbers.mean()),
-        "worst": worst,
-        "best": best,
-        "std": float(numbers.std()),
+    scores = result.metric(metric, model)
+    model = model or result.main_model
+    served = result.models[model]
+    summary: dict[str, Any] = {
+        "run": str(result.folder),
+        "status": result.status,
+        "round": result.last_round,
+        "rounds": result.config["rounds"],
+        "data": result.data,
+        "partition": result.config["data"]["partition"],
+        "method": result.config["method"],
+        "seed": result.config["seed"],
+        "created": result.created,
+        "clients": len(result.clients),
+        "model": model,
+        "models": [name for name, other in result.models.items() if other.metrics],
+        "metric": scores.metric.name,
+        "metrics": {
+            name: _level(other) for name, other in served.metrics.items() if not other.once
+        },
+        "split": result.main_split,
+        "rejected replies": result.rejected,
+        "outdated": result.outdated,
+        "notes": [*notes(result, metric, model), *gain_notes(result, scores)],
+        **_level(scores),
+        **_best_round(scores),
+        **std_without_noise(result, scores),
+        "clinical": _clinical(served.clinical),
+        **gain_counts(result, scores),
+        "per client": _rows(result, scores),
     }
+    return summary
 
 
-def best_round(run: Run, metric: str, model: str) -> dict[str, float]:
-    """The measured round with the best average over clients, and that average; chosen with the test data in view, so no result."""
-    curve = mean_curve(run, metric, model)
-    if np.isnan(curve.means).all():
+def _level(scores: MetricResult) -> dict[str, float]:
+    if not scores.values:
         return {}
-    best = best_and_last(curve.means, find(metric).lower_is_better)
-    return {"best round": curve.rounds[int(best["best_round"]) - 1], "average then": best["best"]}
+    return {name: scores.aggregates[name] for name in LEVEL}
 
 
-def undefined(
-    run: Run, metric: str, model: str, values: Mapping[str, float] | None = None
-) -> list[str]:
-    """Clients that were measured last, but for whose samples the metric does not exist; `values`: what the others had, if that was read already."""
-    split, values = run.main_split, run.final(metric, model) if values is None else values
-    rounds = run.store.rows(
-        "select max(round) as last from measurements where phase = 'received' and model = ?",
-        (model,),
-    )
-    unasked = split != "shared" and split not in run.config["evaluation"]["splits"]
-    if rounds[0]["last"] is None or "all" in values or unasked:
+def _best_round(scores: MetricResult) -> dict[str, float]:
+    """Return the round with the best average; it was chosen by test data, so it is no result."""
+    best = scores.curve.best(scores.metric)
+    if not scores.values or best is None:
+        return {}
+    return {"best round": best[0], "average then": best[1]}
+
+
+def std_without_noise(result: RunResult, scores: MetricResult) -> dict[str, float]:
+    """Return the spread of accuracy over clients that finite test sets do not explain.
+
+    It is empty where it cannot be computed: for other metrics, for a shared test set, and for
+    clients with fewer than two test samples.
+    """
+    if scores.metric.name != "accuracy" or result.main_split != "test" or not scores.values:
+        return {}
+    totals = [scores.test_sizes.get(client, 0) for client in scores.values]
+    accuracies = list(scores.values.values())
+    if min(totals) < 2 or not np.isfinite(accuracies).all():
+        return {}
+    noise = accuracy_variance(accuracies, totals)
+    variance = between_client_variance(accuracies, noise)["debiased"]
+    return {"std without test noise": math.sqrt(variance)}
+
+
+def gain_counts(result: RunResult, scores: MetricResult) -> dict[str, Any]:
+    """Return how many clients gain and lose against the baseline; empty if that is not known."""
+    gains = list(scores.gains.values())
+    if result.baseline is None or not gains:
+        return {}
+    counts = {
+        "against": str(result.baseline.folder),
+        "gained": sum(gain > 0 for gain in gains),
+        "lost": sum(gain < 0 for gain in gains),
+        "average gain": float(np.mean(gains)),
+    }
+    if scores.gain_tests:
+        clear = [test.value for test in scores.gain_tests.values() if _is_clear(test.p)]
+        counts["clearly gained"] = sum(gain > 0 for gain in clear)
+        counts["clearly lost"] = sum(gain < 0 for gain in clear)
+    return counts
+
+
+def _is_clear(p: float | None) -> bool:
+    return p is not None and p < SIGNIFICANT
+
+
+def gain_notes(result: RunResult, scores: MetricResult) -> list[str]:
+    """Return why gains are not known, or why they have no test."""
+    if result.baseline is None or not scores.values:
         return []
-    sizes = run.store.meta("sizes").get(split, [1] * len(run.clients))
-    asked = set(run.clients)
-    if run.config["evaluation"]["clients"] == "cohort":
-        last = run.finish() or [row for row in run.rounds() if row["round"] == rounds[0]["last"]]
-        asked = {client for row in last for client in row["joined"]}
-    return [
-        client
-        for client, size in zip(run.clients, sizes, strict=True)
-        if size and client in asked and client not in values
-    ]
+    if not scores.gains:
+        return [
+            f"{result.baseline.folder} has no {scores.metric.name} of these clients, so gains over "
+            "training alone are not known"
+        ]
+    if not scores.gain_tests:
+        return [no_test(scores.metric.name)]
+    return []
 
 
-def notes(run: Run, metric: str, model: str, chosen: bool = True) -> list[str]:
-    """Sentences that a reader needs beside the numbers: what to know of the data, why this metric, and for which clients it has no value."""
-    asked = run.config["evaluation"]
-    why = (
-        why_main(measured(run.task, asked["metrics"], asked.get("main")), asked.get("main"))
-        if chosen
-        else ""
-    )
-    values = run.final(metric, model)
-    missing = undefined(run, metric, model, values)
-    nothing = unmeasured(run) if not values and not missing else ""
-    rising = _rising(run, metric) if model == run.main_model else ""
-    sentences = (
-        why,
-        rising,
-        one_class(metric, missing, len(values), run.main_split),
-        diverged(metric, values),
-        nothing,
-    )
-    # runs of older versions have none
-    about_data = (run.store.meta("facts") or {}).get("notes", [])
-    return [*about_data, *(sentence for sentence in sentences if sentence)]
+def _clinical(by_client: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    found = {}
+    for client, values in by_client.items():
+        found[client] = {name: value.as_dict() for name, value in values.items()}
+    return found
 
 
-def _rising(run: Run, metric: str) -> str:
-    """That training was not over, if it was not; of a run that goes on nobody would think so."""
-    if run.status != "finished":
-        return ""
-    curve = mean_curve(run, metric)
-    rise = still_rising(curve, find(metric).lower_is_better)
-    return in_words(rise, curve.rounds[-1], find(metric)) if rise is not None else ""
-
-
-def unmeasured(run: Run) -> str:
-    """Why a finished run has no value on test data."""
-    if run.status != "finished":
-        return ""
-    asked = run.config["evaluation"]["splits"]
-    if run.main_split == "test" and "test" not in asked:
-        return f"nothing was measured on test data: evaluation.splits names {', '.join(asked) or 'nothing'}; put test into it"
-    sizes, share = run.store.meta("sizes"), run.config["data"].get("split", [0.7, 0.1, 0.2])[2]
-    if run.main_split == "test" and not any(sizes["test"]):
-        rows = max((sum(parts) for parts in zip(*sizes.values(), strict=True)), default=0)
-        return (
-            "nothing was measured: data.split gives tests no share; set data.split=[0.7, 0.1, 0.2], say"
-            if not share
-            else f"nothing was measured: no client has a test sample, since the largest has {rows} and {share:.0%} of that is less than one; "
-            "use more data, fewer clients or a larger share for tests (data.split)"
-        )
-    return "nothing was measured: no client that was asked at the last measurement has test data and answered; `equipoise table` lists what there is"
-
-
-def one_class(metric: str, missing: Sequence[str], others: int, split: str = "test") -> str:
-    """
-    >>> one_class("auroc", ["3", "7"], 8)
-    'auroc is undefined for clients 3 and 7: their test data have one class; averages are over the other 8'
-    """
-    if not missing:
-        return ""
-    left = f"averages are over the other {others}" if others else "choose another metric"
-    whose = "the shared" if split == "shared" else "its" if len(missing) == 1 else "their"
-    return f"{metric} is undefined for {clients_in_words(missing)}: {whose} test data have one class; {left}"
-
-
-def diverged(metric: str, values: Mapping[str, float]) -> str:
-    broken = [client for client, value in values.items() if np.isnan(value)]
-    return (
-        f"{metric} of {clients_in_words(broken)} is not a number: the outputs of the model are not finite"
-        if broken
-        else ""
-    )
-
-
-def clients_in_words(clients: Sequence[str]) -> str:
-    """
-    >>> clients_in_words(["a"]), clients_in_words(["a", "b", "c"])
-    ('client a', 'clients a, b and c')
-    """
-    shown = (
-        list(clients)
-        if len(clients) <= NAMED
-        else [*clients[:NAMED], f"{len(clients) - NAMED:,} more"]
-    )
-    return (
-        f"client {shown[0]}"
-        if len(shown) == 1
-        else f"clients {', '.join(shown[:-1])} and {shown[-1]}"
-    )
-
-
-def _without_noise(run: Run, metric: str, values: dict[str, float]) -> dict[str, float]:
-    """The spread of accuracy over clients that finite test sets do not explain; nothing where it cannot be said."""
-    totals = dict(zip(run.clients, run.store.meta("sizes")["test"], strict=True))
-    if (
-        metric != "accuracy"
-        or run.main_split != "test"
-        or any(totals.get(client, 0) < 2 for client in values)
-    ):
-        return {}
-    numbers = list(values.values())
-    if not np.isfinite(numbers).all():
-        return {}
-    noise = accuracy_variance(numbers, [totals[client] for client in values])
-    return {
-        "std without test noise": float(
-            np.sqrt(between_client_variance(numbers, noise)["debiased"])
-        )
-    }
+def _rows(result: RunResult, scores: MetricResult) -> dict[str, dict[str, Any]]:
+    sizes = result.training_sizes()
+    majority = scores.majority if scores.metric.name == "accuracy" else {}
+    baseline = scores.baseline or {}
+    rows = {}
+    for client, value in scores.values.items():
+        row: dict[str, Any] = {"samples": sizes.get(client), "value": value}
+        if client in majority:
+            row["majority"] = majority[client]
+        if client in baseline:
+            row["alone"] = baseline[client]
+            row["gain"] = scores.gains[client]
+        test = scores.gain_tests.get(client)
+        if test is not None:
+            row |= {"gain low": test.low, "gain high": test.high, "p": test.p}
+        rows[client] = row
+    return rows

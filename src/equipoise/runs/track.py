@@ -1,7 +1,7 @@
 """Experiment trackers: callbacks that send the numbers of a run to MLflow or TensorBoard.
 
 Every measurement is sent under model/split/metric/client at the step of its round, with the mean
-over clients beside it; aggregation weights under weight/client. The main metric of the main model
+over clients; aggregation weights under weight/client. The main metric of the main model
 is also sent under main/mean and main/worst, so that runs of any method can be compared.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from equipoise.callbacks import Callback, RunStart
 from equipoise.experiment import ConfigurationError, Experiment, flat
-from equipoise.runs.summary import of_main
+from equipoise.runs.round_summary import summarise_round
 from equipoise.storage.tables import RoundRecord
 from equipoise.validation.names import nearest
 
@@ -131,47 +131,62 @@ class MLflow(_Tracker):
 
 
 def numbers(record: RoundRecord, main: str | None = None) -> dict[str, float]:
-    """What a round adds, by name; values that are not finite are left out, as trackers cannot plot them. `main` is the main metric asked for.
+    """Return the numbers of a round by name.
 
-    >>> rows = [("a", "global", "received", "test", "accuracy", 0.5), ("b", "global", "received", "test", "accuracy", 1.0)]
-    >>> numbers(RoundRecord(1, 0, [], [], measurements=rows))
-    {'global/test/accuracy/a': 0.5, 'global/test/accuracy/b': 1.0, 'global/test/accuracy/mean': 0.75, 'bytes/down': 0.0, 'bytes/up': 0.0}
-    >>> numbers(RoundRecord(1, 0, [], [], measurements=rows, main="global"))["main/worst"]
-    0.5
+    Values that are not finite are left out, as trackers cannot plot them.
+
+    Args:
+        record: The round.
+        main: The main metric, if the experiment names one.
+
+    >>> rows = [
+    ...     ("a", "global", "received", "test", "accuracy", 0.5),
+    ...     ("b", "global", "received", "test", "accuracy", 1.0),
+    ... ]
+    >>> found = numbers(RoundRecord(1, 0, [], [], measurements=rows, main="global"))
+    >>> found["global/test/accuracy/mean"], found["main/worst"]
+    (0.75, 0.5)
     """
-    found: dict[str, float] = {}
-    groups: dict[str, list[float]] = {}
-    for client, model, phase, split, metric, value in record.measurements:
-        if phase == "final" and not record.finish:  # the last round's values once more
-            continue
-        name = (
-            f"{model}/{split}/{metric}"
-            if phase in ("received", "final")
-            else f"{model}/{phase}/{split}/{metric}"
-        )
-        found[f"{name}/{client}"] = value
-        groups.setdefault(name, []).append(value)
-    found |= {f"{name}/mean": sum(values) / len(values) for name, values in groups.items()}
-    judged, shown = of_main(record, main)
-    if judged is not None and shown:
-        found |= {
-            "main/mean": sum(shown) / len(shown),
-            "main/worst": max(shown) if judged.lower_is_better else min(shown),
-        }
-    found |= {f"weight/{client}": share for client, share in record.weights.items()}
-    found |= {f"seconds/{phase}": seconds for phase, seconds in record.seconds.items()}
-    found |= {"bytes/down": float(record.bytes_down), "bytes/up": float(record.bytes_up)}
+    found = _measurements(record)
+    summary = summarise_round(record, main)
+    if summary is not None:
+        found["main/mean"] = summary.average
+        found["main/worst"] = summary.worst
+    for client, share in record.weights.items():
+        found[f"weight/{client}"] = share
+    for phase, seconds in record.seconds.items():
+        found[f"seconds/{phase}"] = seconds
+    found["bytes/down"] = float(record.bytes_down)
+    found["bytes/up"] = float(record.bytes_up)
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
-def parameters(wanted: Experiment) -> dict[str, Any]:
-    """The configuration with dotted keys."""
-    return flat(wanted.model_dump(mode="json"))
+def _measurements(record: RoundRecord) -> dict[str, float]:
+    """Return every measurement, and the mean over clients of each metric."""
+    found: dict[str, float] = {}
+    by_metric: dict[str, list[float]] = {}
+    for client, model, phase, split, metric, value in record.measurements:
+        if phase == "final" and not record.finish:  # a copy of the values of the last round
+            continue
+        name = f"{model}/{split}/{metric}"
+        if phase not in ("received", "final"):
+            name = f"{model}/{phase}/{split}/{metric}"
+        found[f"{name}/{client}"] = value
+        by_metric.setdefault(name, []).append(value)
+    for name, values in by_metric.items():
+        found[f"{name}/mean"] = sum(values) / len(values)
+    return found
+
+
+def parameters(experiment: Experiment) -> dict[str, Any]:
+    """Return the configuration with dotted keys."""
+    return flat(experiment.model_dump(mode="json"))
 
 
 def _missing(name: str) -> ConfigurationError:
     return ConfigurationError(
-        f"--track {name} needs the package {name}, which is not installed; pip install 'equipoise[track]'"
+        f"--track {name} needs the package {name}, which is not installed; "
+        "pip install 'equipoise[track]'"
     )
 
 

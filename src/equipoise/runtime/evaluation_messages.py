@@ -1,6 +1,7 @@
-"""What a server asks a client to evaluate, and what the client says of its models.
+"""Messages of evaluation: the server's requests, and a client's statements on its models.
 
-Each request is a dataclass on both sides. Between them it travels as the record of a step of its own.
+Each request is a dataclass on both sides. Between them it travels as the record of a step of its
+own.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ class EvaluationRequest:
     def record(self) -> Record:
         """Return the request as it travels: the fields that differ from their defaults."""
         values = {}
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if one.default is MISSING or value != one.default:
-                values[one.name] = value
+        for attribute in fields(self):
+            value = getattr(self, attribute.name)
+            if attribute.default is MISSING or value != attribute.default:
+                values[attribute.name] = value
         return Record(values)
 
     @classmethod
@@ -37,15 +38,18 @@ class EvaluationRequest:
 
 @dataclass(frozen=True)
 class EvaluateModels(EvaluationRequest):
-    """Evaluate the models that the client serves on its own data, and its own models on the shared test set."""
+    """Evaluate the models that a client serves.
+
+    All are evaluated on its own data; those that only it has, also on the shared test set.
+    """
 
     step: ClassVar[str] = "@measure"
     down: Down
     splits: list[str]
     metrics: list[str]
-    alike: bool  # whether all clients are delivered the same
-    ending: bool = False  # whether this is the last evaluation of the run
-    curves: bool = False  # whether to send histograms of scores
+    alike: bool  # all clients receive the same
+    ending: bool = False  # this is the last evaluation of the run
+    curves: bool = False  # send histograms of scores
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class SendModel(EvaluationRequest):
 
 @dataclass(frozen=True)
 class FeatureDistance(EvaluationRequest):
-    """Compare the mean features of the client's data under its own and under the new global model."""
+    """Compare the mean features of the client's data under its own and the new global model."""
 
     step: ClassVar[str] = "@distance"
     down: Down
@@ -87,7 +91,7 @@ class CheckState(EvaluationRequest):
 
 @dataclass(frozen=True)
 class ServedModel:
-    """What a client says of a model that it serves."""
+    """A model that a client serves, as the server sees it."""
 
     common: bool  # the same for all clients
     main: bool  # the one that the method is for
@@ -95,7 +99,7 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class ModelsEvaluated:
-    """The answer to `EvaluateModels`, beside the values of metrics."""
+    """The answer to `EvaluateModels` apart from the values of metrics."""
 
     served: dict[str, ServedModel]
     majority: float | None = None  # share of the most frequent class in the test data
@@ -105,17 +109,21 @@ class ModelsEvaluated:
 
     def up(self) -> Up:
         """Return the answer as it travels."""
-        more: dict[str, Any] = {} if self.majority is None else {"majority": self.majority}
+        entries: dict[str, Any] = {
+            "served": {name: dict(vars(model)) for name, model in self.served.items()}
+        }
+        if self.majority is not None:
+            entries["majority"] = self.majority
         if self.curves:
-            more["curves"] = self.curves
-            more["clinical"] = self.clinical
-        return Up(served={name: dict(vars(one)) for name, one in self.served.items()}, **more)
+            entries["curves"] = self.curves
+            entries["clinical"] = self.clinical
+        return Up(entries)
 
     @classmethod
     def of(cls, up: Up) -> ModelsEvaluated:
-        """Read an answer, which may come from a stranger: a majority that is no share is left out."""
-        share = up.get("majority")
-        valid = isinstance(share, float) and 0 < share <= 1
-        served = {name: ServedModel(**one) for name, one in up["served"].items()}
-        curves, clinical = dict(up.get("curves", {})), dict(up.get("clinical", {}))
-        return cls(served, share if valid else None, curves, clinical)
+        """Read an answer, which may come from a stranger; an invalid majority is left out."""
+        majority = up.get("majority")
+        if not (isinstance(majority, float) and 0 < majority <= 1):
+            majority = None
+        served = {name: ServedModel(**model) for name, model in up["served"].items()}
+        return cls(served, majority, dict(up.get("curves", {})), dict(up.get("clinical", {})))

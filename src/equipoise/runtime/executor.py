@@ -1,4 +1,4 @@
-"""The client's side of a run: the same code in process, in a worker, in an actor of a cluster and at a site."""
+"""Execution of requests at clients, in process, in a worker, on a cluster and at a site."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from equipoise.client import Client
 from equipoise.composition import guest_named, parts
 from equipoise.data import Federation
 from equipoise.data.roster import Roster, roster_of
-from equipoise.experiment import Experiment, experiment
+from equipoise.experiment import Experiment
+from equipoise.experiment import experiment as experiment_from
 from equipoise.experiment.build import prepare, try_precision
 from equipoise.method import Method
 from equipoise.records import CannotSave, Down, Record, Up, finite, size, tensors_of, write
@@ -27,64 +28,86 @@ from equipoise.validation.imports import Imports
 
 
 class ClientExecutor:
-    """Does what requests ask of the clients whose data are here."""
+    """Executes requests for the clients whose data it holds.
+
+    Attributes:
+        experiment: The experiment of the run.
+        method: Its method.
+        bench: The networks that steps borrow.
+        federation: The data of the clients.
+        states: The store of the clients' states.
+        disk: The folder of the run's files, if it is on this disk.
+    """
 
     def __init__(
         self,
         job: Job,
         federation: Federation,
         states: States,
-        wanted: Experiment | None = None,
+        experiment: Experiment | None = None,
         disk: Path | None = None,
     ) -> None:
-        """`wanted`: the experiment itself, where it holds Python objects that a job cannot name. `disk`: the run's files, where they are on this disk."""
-        self.federation, self.states, self.disk = federation, states, disk
-        self.wanted = (
-            wanted
-            if wanted is not None
-            else experiment(job.experiment, Imports.of_job(job.allowed))
-        )
-        try_precision(self.wanted)
-        self.bench, self.method = prepare(self.wanted, federation.task, federation.ids, federation)
+        """Build networks and method.
+
+        Args:
+            job: The message that opens this runtime.
+            federation: The data of the clients.
+            states: The store of the clients' states.
+            experiment: The experiment itself, if this process has it; it may hold Python objects
+                that a job cannot name.
+            disk: The folder of the run's files, if it is on this disk.
+
+        Raises:
+            ConfigurationError: If the experiment cannot be executed on this machine.
+        """
+        if experiment is None:
+            experiment = experiment_from(job.experiment, Imports.of_job(job.allowed))
+        self.experiment = experiment
+        self.federation = federation
+        self.states = states
+        self.disk = disk
+        try_precision(experiment)
+        self.bench, self.method = prepare(experiment, federation.task, federation.ids, federation)
 
     def roster(self) -> Roster:
+        """Return names and sizes of the clients."""
         return roster_of(self.federation)
 
     def execute(self, request: Request, deadline: float | None = None) -> Reply:
-        """Do what a request asks, and keep the client's new state under its name. Raises `Late` where this thread can be interrupted."""
+        """Execute a request and write the client's new state under its name.
+
+        Args:
+            request: The request.
+            deadline: Seconds that the step may take, if this thread can be interrupted.
+
+        Returns:
+            The upload, or the reason why there is none.
+
+        Raises:
+            Late: If the step took longer.
+            CannotSave: If the state or a large reply cannot be written.
+            Exception: Whatever the step raises.
+        """
         began = time.perf_counter()
-        self.states.keep(
-            request.client,
-            {name for name in (request.committed, request.state and request.state[0]) if name},
-        )
+        current = request.state[0] if request.state else None
+        needed = {name for name in (request.committed, current) if name}
+        self.states.keep(request.client, needed)
         try:
-            state = self._state(request)
+            state = self._read_state(request)
         except StateMissing as error:
             return Reply(request.client, failure=str(error))
-        part = partial(self.bench.part, request.client)
         client = Client(
             self.bench, request.client, request.round, request.rounds, state, request.attempt
         )
         with preserve_global_state(), self.bench.lending(), time_limit(deadline):
-            if client_evaluation.handles(request.step):
-                up, measured = client_evaluation.evaluate(
-                    request.step, self.method, client, request.down, part
-                )
-            else:
-                up, measured = _step(self.method, client, request), []
-                if request.after and "model" in up:
-                    measured = client_evaluation.measure(
-                        client, {"global": client.load(up.model)}, part=part, **request.after
-                    )
+            up, measured = self._perform(client, request)
         if client.state.changed:
-            broken = next(
-                (name for name, value in tensors_of(dict(client.state)) if not finite(value)), None
-            )
-            if broken is not None:
-                return Reply(
-                    request.client,
-                    failure=f"its own state {broken} holds values that are not finite",
-                )
+            for name, value in tensors_of(dict(client.state)):
+                if not finite(value):
+                    return Reply(
+                        request.client,
+                        failure=f"its own state {name} holds values that are not finite",
+                    )
         reply = Reply(
             request.client,
             up,
@@ -103,8 +126,19 @@ class ClientExecutor:
         reply.seconds = time.perf_counter() - began
         return reply
 
+    def _perform(self, client: Client, request: Request) -> tuple[Up, list[dict[str, Any]]]:
+        """Perform the step; return the upload and measurements."""
+        part = partial(self.bench.part, request.client)
+        if client_evaluation.handles(request.step):
+            return client_evaluation.evaluate(request.step, self.method, client, request.down, part)
+        up = _step(self.method, client, request)
+        if not request.after or "model" not in up:
+            return up, []
+        models = {"global": client.load(up.model)}
+        return up, client_evaluation.measure(client, models, part=part, **request.after)
+
     def execute_catching(self, request: Request) -> Reply:
-        """As `execute`, with an exception turned into a reply that carries its traceback."""
+        """Execute a request; an exception becomes a reply with its traceback."""
         try:
             return self.execute(request)
         except CannotSave as error:
@@ -112,65 +146,77 @@ class ClientExecutor:
         except Exception:
             return Reply(request.client, error=traceback.format_exc())
 
-    def _state(self, request: Request) -> dict[str, Any]:
+    def _read_state(self, request: Request) -> dict[str, Any]:
         if request.state is None:
             return {}
         name, digest = request.state
-        this_round = round_of(name) == request.round  # keys with a leading _ end with it
-        return (
-            dict(self.states.read(name, digest))
-            if this_round
-            else _lasting(self.states.read(name, digest))
-        )
+        state = self.states.read(name, digest)
+        if round_of(name) == request.round:
+            return dict(state)
+        return _lasting(state)
 
 
 def _lasting(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what ends with a round, also in the branches of guests."""
-    return {
-        key: _lasting(value) if key.startswith("@") else value
-        for key, value in state.items()
-        if not key.startswith("_")
-    }
+    """Return a state without the entries of one round, whose names begin with an underscore."""
+    lasting = {}
+    for key, value in state.items():
+        if key.startswith("@"):  # the branch of a composed method
+            lasting[key] = _lasting(value)
+        elif not key.startswith("_"):
+            lasting[key] = value
+    return lasting
 
 
 def _step(method: Method, client: Client, request: Request) -> Up:
+    """Perform a step of a method, or of a method that is composed with it."""
     down = request.down if isinstance(request.down, Down) else Down(request.down)
-    if request.step.startswith("@"):  # a step of a guest: "@fedrdn.statistics"
-        owner, _, name = request.step.partition(".")
-        if client.round:  # before round 1 nothing was delivered yet that inputs could follow from
-            client.inputs = method.inputs(client, down)
-        with client.guest_state(owner):
-            return _replied(getattr(guest_named(method, owner), name)(client, down), name)
+    if request.step.startswith("@"):  # such as "@fedrdn.statistics"
+        return _guest_step(method, client, request.step, down)
     client.inputs = method.inputs(client, down)
-    if request.step != "client":
-        return _replied(getattr(parts(method)[0], request.step)(client, down), request.step)
+    if request.step == "client":
+        return _client_step(method, client, down)
+    step = getattr(parts(method)[0], request.step)
+    return _checked_up(step(client, down), request.step)
+
+
+def _guest_step(method: Method, client: Client, step: str, down: Down) -> Up:
+    owner, _, name = step.partition(".")
+    if client.round:  # before round 1 nothing was delivered from which inputs could follow
+        client.inputs = method.inputs(client, down)
+    with client.guest_state(owner):
+        return _checked_up(getattr(guest_named(method, owner), name)(client, down), name)
+
+
+def _client_step(method: Method, client: Client, down: Down) -> Up:
     received = down.get("model")
     up = method.before(client, received)
-    up = _merged(up, _replied(method.client(client, down), "client"))
+    up = _merged(up, _checked_up(method.client(client, down), "client"))
     if method.uploads_model and not isinstance(up.get("model"), Tree):
         raise TypeError(
-            f"{parts(method)[0].title}.client sent {sorted(up) or 'nothing'}, but no `model`; end it with `return Up(model=model)`, "
-            "or say in the class that it uploads none: uploads_model = False"
+            f"{parts(method)[0].title}.client sent {sorted(up) or 'nothing'}, but no `model`; "
+            "end it with `return Up(model=model)`, or say in the class that it uploads none: "
+            "uploads_model = False"
         )
     return _merged(up, method.after(client, received, up.get("model")))
 
 
-def _replied(given: Any, step: str) -> Up:
-    if given is None:
+def _checked_up(value: Any, step: str) -> Up:
+    if value is None:
         return Up()
-    if not isinstance(given, Up):
+    if not isinstance(value, Up):
         raise TypeError(
-            f"{step}: expected an Up, got {type(given).__name__}; end the step with `return Up(name=value)`"
+            f"{step}: expected an Up, got {type(value).__name__}; "
+            "end the step with `return Up(name=value)`"
         )
-    return given
+    return value
 
 
 def _merged(first: Up, second: Up) -> Up:
+    """Return the entries of both, where both may fill the branch of a composed method."""
     if not first or not second:
         return second or first
-    branches = {
-        key: {**first[key], **second[key]}
-        for key in first.keys() & second.keys()
-        if key.startswith("@")
-    }
-    return Up({**first, **second, **branches})
+    entries = {**first, **second}
+    for key in first.keys() & second.keys():
+        if key.startswith("@"):
+            entries[key] = {**first[key], **second[key]}
+    return Up(entries)

@@ -1,4 +1,4 @@
-"""A step at a client is alone: what it changes for the whole process ends with it, and it ends when its time is over."""
+"""Isolation of a client's step: global settings are restored after it, and it has a time limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,13 +21,11 @@ _AGAIN = 1.0  # seconds after which a step that caught the alarm is interrupted 
 
 @contextmanager
 def preserve_global_state() -> Iterator[None]:
-    """Threads, gradient mode, default dtype, deterministic algorithms and global generators are afterwards as they were before."""
+    """Restore threads, gradient mode, dtype, determinism and global generators on exit."""
     settings = _settings()
-    torch_state, python_state, numpy_state = (
-        torch.default_generator.get_state(),
-        random.getstate(),
-        _numpy.state(),
-    )
+    torch_state = torch.default_generator.get_state()
+    python_state = random.getstate()
+    numpy_state = _numpy.state()
     try:
         yield
     finally:
@@ -35,17 +33,24 @@ def preserve_global_state() -> Iterator[None]:
         random.setstate(python_state)
         _numpy.restore(numpy_state)
         if _settings() != settings:
-            threads, grad, dtype, deterministic, warns, precision, repeatable, tries = settings
-            torch.set_num_threads(threads)
-            torch.set_grad_enabled(grad)
-            torch.set_default_dtype(dtype)
-            torch.use_deterministic_algorithms(deterministic, warn_only=warns)
-            torch.set_float32_matmul_precision(precision)
-            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = repeatable, tries
+            _restore(settings)
 
 
-def _settings() -> tuple[int, bool, torch.dtype, bool, bool, str, bool, bool]:
-    return (
+class _Settings(NamedTuple):
+    """Settings of torch that hold for the whole process."""
+
+    threads: int
+    gradients: bool
+    dtype: torch.dtype
+    deterministic: bool
+    warn_only: bool
+    matmul_precision: str
+    cudnn_deterministic: bool
+    cudnn_benchmark: bool
+
+
+def _settings() -> _Settings:
+    return _Settings(
         torch.get_num_threads(),
         torch.is_grad_enabled(),
         torch.get_default_dtype(),
@@ -57,32 +62,46 @@ def _settings() -> tuple[int, bool, torch.dtype, bool, bool, str, bool, bool]:
     )
 
 
+def _restore(settings: _Settings) -> None:
+    torch.set_num_threads(settings.threads)
+    torch.set_grad_enabled(settings.gradients)
+    torch.set_default_dtype(settings.dtype)
+    torch.use_deterministic_algorithms(settings.deterministic, warn_only=settings.warn_only)
+    torch.set_float32_matmul_precision(settings.matmul_precision)
+    torch.backends.cudnn.deterministic = settings.cudnn_deterministic
+    torch.backends.cudnn.benchmark = settings.cudnn_benchmark
+
+
 class _Numpy:
-    """The state of numpy's global generator. To copy it takes 35 microseconds, to see in its memory that no one drew from it takes one."""
+    """The state of numpy's global generator.
+
+    To copy it takes 35 microseconds. To see in its memory that nobody drew from it takes one.
+    """
 
     def __init__(self) -> None:
-        self._kept: tuple[bytes, dict[str, Any]] = (b"", {})
+        self._last: tuple[bytes, dict[str, Any]] = (b"", {})
 
     def _memory(self) -> bytes:
-        generator = np.random.get_bit_generator()  # type: ignore[attr-defined]  # numpy's stubs forgot it
-        return (
-            ctypes.string_at(generator.ctypes.state_address, _NUMPY_STATE)
-            if isinstance(generator, np.random.MT19937)
-            else b""
-        )
+        # numpy's stubs do not list this function
+        generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
+        if not isinstance(generator, np.random.MT19937):
+            return b""
+        return ctypes.string_at(generator.ctypes.state_address, _NUMPY_STATE)
 
     def state(self) -> tuple[bytes, dict[str, Any]]:
         memory = self._memory()
-        # A normal number that was drawn in a pair and waits for the next call lies elsewhere: with one the memory does not tell all.
-        if not memory or memory != self._kept[0] or self._kept[1]["has_gauss"]:
-            self._kept = memory, np.random.get_state(legacy=False)  # noqa: NPY002
-        return self._kept
+        last_memory, last_state = self._last
+        # Normal numbers are drawn in pairs. One that waits for the next call lies elsewhere, so
+        # the memory does not show it.
+        if not memory or memory != last_memory or last_state["has_gauss"]:
+            self._last = memory, np.random.get_state(legacy=False)  # noqa: NPY002
+        return self._last
 
-    def restore(self, kept: tuple[bytes, dict[str, Any]]) -> None:
-        memory, state = kept
+    def restore(self, saved: tuple[bytes, dict[str, Any]]) -> None:
+        memory, state = saved
         if not memory or memory != self._memory() or state["has_gauss"]:
             np.random.set_state(state)  # noqa: NPY002
-        self._kept = kept  # not what a step inside this one found
+        self._last = saved  # not the state that a nested step saved
 
 
 _numpy = _Numpy()
@@ -96,72 +115,117 @@ class _Alarm(BaseException):
     """Interrupts a step; no Exception, so that a step that catches those does not catch this."""
 
 
-UNKEPT = "steps in this process take as long as they take: participation.deadline is kept in the main thread only, or with workers"
+UNKEPT = (
+    "steps in this process take as long as they take: participation.deadline is kept in the main "
+    "thread only, or with workers"
+)
 
 
 def can_interrupt() -> bool:
-    """Whether a step in this thread can be interrupted: signals reach the main thread only, and Windows has no timer that sends them."""
-    return (
-        hasattr(signal, "setitimer")
-        and threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGALRM)
-        is not None  # a handler that is not Python's could not be put back
-    )
+    """Return True if a step in this thread can be interrupted.
+
+    Signals reach the main thread only, and Windows has no timer that sends them.
+    """
+    if not hasattr(signal, "setitimer"):
+        return False
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    # A handler that was not installed by Python could not be restored.
+    return signal.getsignal(signal.SIGALRM) is not None
+
+
+class _Timer:
+    """The process's alarm, shared by a time limit and an alarm that was set before it.
+
+    Attributes:
+        alarm: The exception that interrupts the step.
+        active: True while the step runs; an alarm that comes later interrupts nothing.
+        expired: True once the limit has passed.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.alarm = _Alarm()
+        self.active = True
+        self.expired = False
+        self._previous_handler = signal.getsignal(signal.SIGALRM)
+        now = time.monotonic()
+        self._due = now + seconds
+        remaining, self._other_interval = signal.getitimer(signal.ITIMER_REAL)
+        self._other_due = now + remaining if remaining else None
+
+    def start(self) -> None:
+        signal.signal(signal.SIGALRM, self._ring)
+        self._arm()
+
+    def stop(self) -> None:
+        """Restore the alarm that was set before."""
+        self.active = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self._previous_handler)
+        if self._other_due is not None:
+            remaining = max(self._other_due - time.monotonic(), 1e-6)
+            signal.setitimer(signal.ITIMER_REAL, remaining, self._other_interval)
+
+    def _arm(self) -> None:
+        next_due = self._due
+        if self._other_due is not None:
+            next_due = min(next_due, self._other_due)
+        signal.setitimer(signal.ITIMER_REAL, max(next_due - time.monotonic(), 1e-6))
+
+    def _ring(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        is_ours = now >= self._due
+        is_other = self._other_due is not None and now >= self._other_due
+        if is_ours:
+            self._due = now + _AGAIN
+            self.expired = True
+        if is_other:
+            self._other_due = now + self._other_interval if self._other_interval else None
+        if self.active:
+            self._arm()
+        if is_other:
+            self._pass_on(number, frame)
+        if is_ours and self.active:
+            raise self.alarm
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        """Do what the alarm that was set before would do."""
+        if callable(self._previous_handler):
+            self._previous_handler(number, frame)
+        elif self._previous_handler == signal.SIG_DFL:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGALRM)
 
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Raise `Late` inside when the time is over; a call into C ends first. Another alarm that was set before still comes in its time."""
+    """Interrupt the block when its time is over.
+
+    A call into C is completed first. An alarm that was set before still comes in its time.
+
+    Args:
+        seconds: The limit; None for none.
+
+    Raises:
+        Late: If the block took longer.
+    """
     if seconds is None or not can_interrupt():
         yield
         return
-    alarm, inside, rang = _Alarm(), True, False
-    before = signal.getsignal(signal.SIGALRM)
-    began = time.monotonic()
-    due, other, interval = began + seconds, None, 0.0  # the other alarm: when, and how often again
-
-    def arm() -> None:
-        wait = (due if other is None else min(due, other)) - time.monotonic()
-        signal.setitimer(signal.ITIMER_REAL, max(wait, 1e-6))
-
-    def ring(number: int, frame: FrameType | None) -> None:
-        nonlocal due, other, rang
-        now = time.monotonic()
-        ours, theirs = now >= due, other is not None and now >= other
-        if ours:
-            due, rang = now + _AGAIN, True
-        if theirs:
-            other = now + interval if interval else None
-        if inside:
-            arm()
-        if theirs:
-            if callable(before):
-                before(number, frame)
-            elif before == signal.SIG_DFL:
-                signal.signal(signal.SIGALRM, signal.SIG_DFL)
-                signal.raise_signal(signal.SIGALRM)
-        if ours and inside:
-            raise alarm
-
-    left, interval = signal.getitimer(signal.ITIMER_REAL)
-    if left:
-        other = began + left
+    timer = _Timer(seconds)
     try:
-        signal.signal(signal.SIGALRM, ring)
-        arm()
+        timer.start()
         try:
             yield
         finally:
-            inside = False  # from here on an alarm that comes late finds nothing to interrupt
+            timer.active = False
     except (_Alarm, Exception) as error:
-        # the step's own, or the alarm of a run around this one
-        if not rang or (isinstance(error, _Alarm) and error is not alarm):
+        # An error after the limit is a consequence of the interruption. The alarm of a limit
+        # around this one is not ours to catch.
+        is_other_alarm = isinstance(error, _Alarm) and error is not timer.alarm
+        if is_other_alarm or not timer.expired:
             raise
     finally:
-        inside = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        if other is not None:
-            signal.setitimer(signal.ITIMER_REAL, max(other - time.monotonic(), 1e-6), interval)
-    if rang:
+        timer.stop()
+    if timer.expired:
         raise Late

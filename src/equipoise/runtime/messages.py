@@ -17,11 +17,18 @@ PROTOCOL = 1  # version of the messages below
 
 @dataclass(frozen=True)
 class Job:
-    """All that a client runtime is told of a run, as JSON."""
+    """The message that opens a client runtime, as JSON.
 
-    run: str  # the run's id
-    experiment: Mapping[str, Any]  # names only
-    # what of the user's may be imported, see `imports.Imports.plain`
+    Attributes:
+        run: The identifier of the run.
+        experiment: The experiment as plain data.
+        allowed: The packages from which code may be imported; see `Imports.plain`.
+        protocol: The version of the messages.
+        version: The version of the package that wrote the job.
+    """
+
+    run: str
+    experiment: Mapping[str, Any]
     allowed: Mapping[str, Any] = field(default_factory=dict)
     protocol: int = PROTOCOL
     version: str = ""
@@ -40,14 +47,14 @@ class Job:
         value = json.loads(text)
         if value.get("protocol") != PROTOCOL:
             raise ValueError(
-                f"expected protocol {PROTOCOL}, got {value.get('protocol')!r} from equipoise {value.get('version')}; "
-                "install the same version on both sides"
+                f"expected protocol {PROTOCOL}, got {value.get('protocol')!r} from equipoise "
+                f"{value.get('version')}; install the same version on both sides"
             )
         return cls(**value)
 
 
 class StateRef(NamedTuple):
-    """A client's state as it was written: its name, its size, and the digest that every reader verifies."""
+    """A client's state as it was written: name, size, and a digest that readers verify."""
 
     name: str
     bytes: int
@@ -74,7 +81,7 @@ class Request:
     die: bool = False  # a simulated fault: the worker process that takes this request is killed
 
     def __post_init__(self) -> None:
-        # a mapping: refused or made plain here, for every transport
+        # A mapping is made plain or refused here, by the same rule for every transport.
         if not isinstance(self.down, Record):
             self.down = Down(self.down)
 
@@ -88,7 +95,7 @@ class Reply:
     state: StateRef | None = None  # its new state, if it changed
     failure: str | None = None  # the client could not answer: it is out of the round
     error: str | None = None  # the step raised: its traceback
-    stop: str | None = None  # the run cannot go on: a sentence for the user
+    stop: str | None = None  # the run cannot continue: a sentence for the user
     seconds: float = 0.0
     steps: int = 0
     skipped: int = 0
@@ -103,15 +110,19 @@ def owner(client: str) -> str:
 
 
 def state_name(client: str, round: int, attempt: int, exchange: int) -> str:
-    """Return the name of the state that a client has after an exchange; the same name is the same bits."""
+    """Return the name of a client's state after an exchange; equal names have equal bits."""
     return f"{owner(client)}-r{round}a{attempt}x{exchange}"
 
 
 def round_of(state: str) -> int:
-    """Return the round in a state's name; refuse a name that no state has, wherever it would lead.
+    """Return the round in the name of a state.
 
-    >>> round_of(state_name("a", 3, 0, 1))
-    3
+    Raises:
+        ValueError: If no state has such a name, for example a path to another folder.
+
+    Example:
+        >>> round_of(state_name("a", 3, 0, 1))
+        3
     """
     match = re.fullmatch(r"[0-9a-f]+-r([0-9]+)a[0-9]+x[0-9]+", state)
     if match is None:

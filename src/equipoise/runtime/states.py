@@ -1,4 +1,4 @@
-"""Where clients' states lie on a client runtime: by name, whole or not at all, in one format."""
+"""Stores of client states on a client runtime: each state has a name and is whole or absent."""
 
 from __future__ import annotations
 
@@ -17,41 +17,64 @@ from equipoise.validation.regular_files import check_regular
 
 
 class StateMissing(LookupError):
-    """A state that was asked for is not here, or is not the one that was written."""
+    """A state that is absent or damaged."""
 
 
 class States(Protocol):
     """The states of the clients of one run."""
 
-    def read(self, name: str, digest: str) -> Record: ...
+    def read(self, name: str, digest: str) -> Record:
+        """Return a state.
 
-    def write(self, name: str, record: Record) -> StateRef: ...
+        Args:
+            name: Its name.
+            digest: Its digest, which is verified; empty for states of old versions.
+
+        Raises:
+            StateMissing: If it is absent, or not the one that was written.
+        """
+        ...
+
+    def write(self, name: str, record: Record) -> StateRef:
+        """Write a state under a new name.
+
+        Raises:
+            CannotSave: If the disk is full or not writable.
+        """
+        ...
 
     def keep(self, client: str, names: Collection[str]) -> None:
-        """Its other states of this run go."""
+        """Delete all states of a client but those that are named."""
         ...
 
 
 class FileStates:
-    """Files in a folder: a site's own disk, on which they are before the server hears of them."""
+    """States as files on the site's own disk, synced before the server hears of them.
+
+    Args:
+        folder: The folder of the files.
+    """
 
     synced = True
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.sure: set[Path] = set()  # sub-folders whose own names are on the disk
+        self._synced_folders: set[Path] = set()  # sub-folders whose own names are on the disk
 
     @cached_property
-    def here(self) -> defaultdict[str, list[str]]:
-        """Whose files lie here: looked up once, since every request asks for one client's, and there may be very many."""
-        found = defaultdict(list)
-        for name in names_in(self.folder) if self.folder.is_dir() else ():
+    def _files_by_owner(self) -> defaultdict[str, list[str]]:
+        """The files by client, listed once: there may be very many, and each request needs few."""
+        files: defaultdict[str, list[str]] = defaultdict(list)
+        if not self.folder.is_dir():
+            return files
+        for name in names_in(self.folder):
             kind, _, rest = name.rpartition("/")[2].partition("-")
             if kind == "client":
-                found[rest.partition("-")[0]].append(name)
-        return found
+                files[rest.partition("-")[0]].append(name)
+        return files
 
     def read(self, name: str, digest: str) -> Record:
+        """Return a state; see `States.read`."""
         try:
             path = state_path(self.folder, name)
             check_regular(path)
@@ -61,10 +84,11 @@ class FileStates:
         return _parsed(data, name, digest)
 
     def write(self, name: str, record: Record) -> StateRef:
+        """Write a state; see `States.write`."""
         return self.put(name, dump(record))
 
     def put(self, name: str, data: bytes | memoryview) -> StateRef:
-        """Write a state that is in its form already."""
+        """Write the bytes of a state; see `States.write`."""
         path = self.folder / state_file(name)
         partial = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
@@ -74,59 +98,72 @@ class FileStates:
                 sync([partial])
             partial.replace(path)
             if self.synced:
-                sync([path.parent, *([] if path.parent in self.sure else [self.folder])])
-                self.sure.add(path.parent)
-                self.here[name.partition("-")[0]].append(state_file(name))
+                self._sync_names(path.parent)
+                self._files_by_owner[name.partition("-")[0]].append(state_file(name))
         except OSError as error:
-            # why it cannot be written may be why there is nothing to remove
+            # The reason of the error may be a reason why there is nothing to remove.
             with suppress(OSError):
                 partial.unlink()
             raise CannotSave(
-                f"cannot write {path}: {error}; make room or permit writing there, then go on with `equipoise resume`"
+                f"cannot write {path}: {error}; make room or permit writing there, "
+                "then continue with `equipoise resume`"
             ) from error
         return StateRef(name, len(data), digest_of(data))
 
+    def _sync_names(self, folder: Path) -> None:
+        """Make sure that the names of new files in a sub-folder are on the disk."""
+        folders = [folder]
+        if folder not in self._synced_folders:
+            folders.append(self.folder)
+        sync(folders)
+        self._synced_folders.add(folder)
+
     def keep(self, client: str, names: Collection[str]) -> None:
-        own = owner(client)
-        wanted = {state_file(name).rpartition("/")[2] for name in names}
-        for name in [
-            name for name in self.here.get(own, ()) if name.rpartition("/")[2] not in wanted
-        ]:
-            (self.folder / name).unlink(missing_ok=True)
-            self.here[own].remove(name)
+        """Delete all states of a client but those that are named."""
+        files = self._files_by_owner.get(owner(client), [])
+        needed = {state_file(name).rpartition("/")[2] for name in names}
+        for file in list(files):
+            if file.rpartition("/")[2] not in needed:
+                (self.folder / file).unlink(missing_ok=True)
+                files.remove(file)
 
 
 class ServerStates(FileStates):
-    """The files of the run itself, where client runtimes share the server's disk: its store syncs them and decides what goes."""
+    """States among the files of the run, for client runtimes that share the server's disk.
+
+    The store of the run syncs these files and deletes them.
+    """
 
     synced = False
 
     def keep(self, client: str, names: Collection[str]) -> None:
-        pass
+        """Delete nothing: the store of the run does."""
 
 
 class CarriedStates:
-    """States that come with the request and go back with the reply: the transport brings them and takes them away."""
+    """States in memory, which the transport sends with requests and replies."""
 
     def __init__(self) -> None:
         self.carried: dict[str, bytes] = {}
 
     def read(self, name: str, digest: str) -> Record:
+        """Return a state; see `States.read`."""
         if name not in self.carried:
             raise StateMissing(f"state {name} is not here")
         return _parsed(self.carried[name], name, digest)
 
     def write(self, name: str, record: Record) -> StateRef:
+        """Hold a state until the transport takes it away."""
         data = dump(record)
         self.carried[name] = data
         return StateRef(name, len(data), digest_of(data))
 
     def keep(self, client: str, names: Collection[str]) -> None:
-        pass
+        """Delete nothing: the transport does."""
 
 
 def state_path(folder: Path, name: str) -> Path:
-    """Where a state lies: in its sub-folder, or beside these if it was written before there were any."""
+    """Return the path of a state; versions without sub-folders wrote it into the folder itself."""
     path = folder / state_file(name)
     return path if path.exists() else folder / path.name
 

@@ -1,4 +1,4 @@
-"""Small federations and runs on them, and all that a run has learnt, to be compared."""
+"""Small federations, runs on them, and comparison of their results."""
 
 from __future__ import annotations
 
@@ -25,92 +25,131 @@ Sites = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 
 class Broken(AssertionError):
-    """What a check found; raised and not asserted, so that Python's -O does not switch checks off."""
+    """Raised if a check fails; not an assert statement, which ``python -O`` would disable."""
 
 
 def sites(
     sizes: Mapping[str, int] = SIZES, labels: Mapping[str, list[int]] | None = None, seed: int = 0
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Small images whose class can be learnt, one set per client; `labels`: the only classes of some clients."""
+    """Return small images and labels per client.
+
+    Args:
+        sizes: The number of samples of each client.
+        labels: The only classes of some clients; all by default.
+        seed: The seed of the samples.
+    """
+    labels = labels or {}
     draw = np.random.Generator(np.random.PCG64(seed))
-    found = {}
+    ramp = np.linspace(-1, 1, 64).reshape(1, 1, 8, 8)
+    data = {}
     for name, size in sizes.items():
-        y = draw.choice(np.array((labels or {}).get(name, range(CLASSES))), size)
-        x = 0.3 * draw.standard_normal((size, 1, 8, 8)) + y[:, None, None, None] * np.linspace(
-            -1, 1, 64
-        ).reshape(1, 1, 8, 8)
-        found[name] = (x.astype(np.float32), y.astype(np.int64))
-    return found
+        y = draw.choice(np.array(labels.get(name, range(CLASSES))), size)
+        noise = 0.3 * draw.standard_normal((size, 1, 8, 8))
+        x = noise + y[:, None, None, None] * ramp
+        data[name] = (x.astype(np.float32), y.astype(np.int64))
+    return data
 
 
-def settings(method: Any, network: str = "mlp", **more: Any) -> dict[str, Any]:
-    """An experiment small enough to run in a fraction of a second, with every model that some method asks for."""
-    small = (
-        {"name": "mlp", "hidden": [6]}
-        if network == "mlp"
-        else {"name": "cnn" if _trains(method) else "proxy_cnn"}
-    )
+def settings(method: Any, network: str = "mlp", **changes: Any) -> dict[str, Any]:
+    """Return the settings of an experiment that runs in a fraction of a second.
+
+    It has every model that some method requires.
+
+    Args:
+        method: A method, its name, or a mapping with name and parameters.
+        network: "mlp", or "cnn" with batch norm unless the method never trains.
+        **changes: Settings that differ.
+    """
+    model: dict[str, Any] = {"name": "mlp", "hidden": [6]}
+    if network != "mlp":
+        model = {"name": "cnn" if _trains(method) else "proxy_cnn"}
     return {
         "data": {"split": (0.7, 0.15, 0.15), "partition": "natural"},
-        "models": {"model": small, "private": small, "proxy": {"name": "mlp", "hidden": [5]}},
+        "models": {"model": model, "private": model, "proxy": {"name": "mlp", "hidden": [5]}},
         "method": method,
         "training": {"lr": 0.05, "batch": 5, "epochs": 1},
         "rounds": 3,
         "seed": 7,
         "workers": 0,
-        **more,
+        **changes,
     }
 
 
 def _trains(method: Any) -> bool:
-    """Whether a method, by name, with parameters or as an object, can have a network with batch norm."""
+    """Return True if a method can have a network with batch norm."""
     if isinstance(method, Mapping):
         method = method["name"]
-    return bool(methods.find(method).trains if isinstance(method, str) else method.trains)
+    if isinstance(method, str):
+        method = methods.find(method)
+    return bool(method.trains)
 
 
 def played(
     config: dict[str, Any], out: Path, data: Sites | None = None, transport: Any = None
 ) -> Run:
-    """Run an experiment on the given sites, in process."""
+    """Return a finished run of an experiment, in process.
+
+    Args:
+        config: The settings of the experiment.
+        out: The folder of the run.
+        data: The samples of each client; those of `sites` by default.
+        transport: The transport; in process by default.
+    """
     experiment = Experiment(**config, dataset=from_sites(dict(data or sites())))
     return without_notes(experiment, out, transport)
 
 
 def without_notes(experiment: Experiment, out: Path, transport: Any = None) -> Run:
-    """Run an experiment whose data are made up: notes about them would help nobody."""
+    """Return a finished run; notes about its generated data are not printed."""
     return simulate.run(experiment, out, None, transport, quiet=True)
 
 
 def everything(run: Run, disk: Path | None = None) -> dict[str, Any]:
-    """All that a run has learnt: the server's state and every client's, as flat names and values. `disk`: where the clients' own lie."""
-    found = flat(load_server(run.store), "server")
+    """Return the states of the server and of all clients as flat names and values.
+
+    Args:
+        run: The run.
+        disk: The folder of the clients' states, if they are not with the server.
+    """
+    result = flat(load_server(run.store), "server")
     for client, (path, *_) in run.store.current("client").items():
-        own = read(path if disk is None else disk / path.relative_to(run.store.files), lazy=False)
-        found |= flat(
-            {key: value for key, value in own.items() if not key.startswith("_")},
-            f"client {client}",
-        )
-    return found
+        if disk is not None:
+            path = disk / path.relative_to(run.store.files)
+        state = read(path, lazy=False)
+        public = {key: value for key, value in state.items() if not key.startswith("_")}
+        result |= flat(public, f"client {client}")
+    return result
 
 
 def flat(value: Any, name: str = "") -> dict[str, Any]:
-    """The values inside of mappings, trees and lists, by the names that lead to them."""
+    """Return the values inside of mappings, trees and lists, by the path to them.
+
+    >>> flat({"a": [1, 2]}, "x")
+    {'x/a/0': 1, 'x/a/1': 2}
+    """
     if isinstance(value, (Mapping, PerClient, Tree)):
-        return {
-            inner: one for key in value for inner, one in flat(value[key], f"{name}/{key}").items()
-        }
-    if isinstance(value, list):
-        return {
-            inner: one
-            for place, item in enumerate(value)
-            for inner, one in flat(item, f"{name}/{place}").items()
-        }
-    return {name: value}
+        items = [(key, value[key]) for key in value]
+    elif isinstance(value, list):
+        items = list(enumerate(value))
+    else:
+        return {name: value}
+    result: dict[str, Any] = {}
+    for key, item in items:
+        result |= flat(item, f"{name}/{key}")
+    return result
 
 
 def assert_same(first: Mapping[str, Any], second: Mapping[str, Any], close: float = 0.0) -> None:
-    """The same names and, bit for bit unless `close` is given, the same values."""
+    """Require the same names and values.
+
+    Args:
+        first: Names and values, see `everything`.
+        second: Names and values to compare.
+        close: The tolerance, relative above 1 and absolute below; 0 compares bit for bit.
+
+    Raises:
+        Broken: If they differ or are empty.
+    """
     if not first and not second:
         raise Broken("nothing was learnt: the comparison would be empty")
     if first.keys() != second.keys():
@@ -122,35 +161,42 @@ def assert_same(first: Mapping[str, Any], second: Mapping[str, Any], close: floa
 
 
 def _difference(value: Any, other: Any, close: float) -> str:
-    if not isinstance(value, Tensor) or not isinstance(other, Tensor):
-        near = (
-            close
-            and isinstance(value, float)
-            and isinstance(other, float)
-            and abs(value - other) <= close * max(1, abs(value))
-        )
-        # a number is no tensor that holds it
-        equal = isinstance(value, Tensor) == isinstance(other, Tensor) and value == other
-        return "" if near or equal else f"is {value!r} in one run and {other!r} in another"
+    """Return a sentence about the difference of two values, or ""."""
+    if isinstance(value, Tensor) and isinstance(other, Tensor):
+        return _tensor_difference(value, other, close)
+    if isinstance(value, float) and isinstance(other, float):
+        same = value == other or (close and abs(value - other) <= close * max(1, abs(value)))
+    else:
+        # A number does not equal a tensor that holds it.
+        same = isinstance(value, Tensor) == isinstance(other, Tensor) and value == other
+    return "" if same else f"is {value!r} in one run and {other!r} in another"
+
+
+def _tensor_difference(value: Tensor, other: Tensor, close: float) -> str:
     if value.shape != other.shape or value.dtype != other.dtype:
-        return f"is {value.dtype} of shape {tuple(value.shape)} in one run and {other.dtype} of shape {tuple(other.shape)} in another"
-    if torch.equal(value, other) or (
-        close and torch.allclose(value, other, rtol=close, atol=close)
-    ):
+        return (
+            f"is {value.dtype} of shape {tuple(value.shape)} in one run and {other.dtype} of shape "
+            f"{tuple(other.shape)} in another"
+        )
+    if torch.equal(value, other):
         return ""
-    return f"differs by {(value.double() - other.double()).abs().max():.3g} between two runs" + (
-        f", more than {close:g}" if close else ""
-    )
+    if close and torch.allclose(value, other, rtol=close, atol=close):
+        return ""
+    largest = (value.double() - other.double()).abs().max()
+    limit = f", more than {close:g}" if close else ""
+    return f"differs by {largest:.3g} between two runs{limit}"
 
 
 def finite(run: Run) -> None:
-    """The run finished, and everything it learnt is finite."""
+    """Require that a run is finished and that all its states are finite.
+
+    Raises:
+        Broken: If not.
+    """
     if run.status != "finished":
         raise Broken(f"the run is {run.status}, not finished")
     for name, value in everything(run).items():
-        if (
-            isinstance(value, Tensor)
-            and value.is_floating_point()
-            and not torch.isfinite(value).all()
-        ):
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            continue
+        if not torch.isfinite(value).all():
             raise Broken(f"{name} holds values that are not finite")

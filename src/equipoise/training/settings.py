@@ -56,29 +56,31 @@ class Training(Settings):
 
     @field_validator("loss")
     @classmethod
-    def _known_loss(cls, given: Any) -> Any:
-        resolve(given, permission.get())
-        if isinstance(given, Mapping) and isinstance(given["name"], str):
-            return {**given, "name": REGISTRY.portable(given["name"])}
-        return REGISTRY.portable(given) if isinstance(given, str) else given
+    def _known_loss(cls, loss: Any) -> Any:
+        resolve(loss, permission.get())
+        if isinstance(loss, Mapping) and isinstance(loss["name"], str):
+            return {**loss, "name": REGISTRY.portable(loss["name"])}
+        return REGISTRY.portable(loss) if isinstance(loss, str) else loss
 
     @field_serializer("loss")
-    def _plain_loss(self, given: Any) -> Any:
-        if isinstance(given, Mapping):
-            return {**given, "name": self._plain_loss(given["name"])}
-        return plain_function(given)
+    def _plain_loss(self, loss: Any) -> Any:
+        if isinstance(loss, Mapping):
+            return {**loss, "name": self._plain_loss(loss["name"])}
+        return plain_function(loss)
 
     @property
-    def local(self) -> str | None:
-        """Return the name of a loss that only this process knows; None if others know it."""
-        named = self.loss["name"] if isinstance(self.loss, Mapping) else self.loss
-        unknown = REGISTRY.is_local(named) if isinstance(named, str) else not import_name(named)
-        return resolve(self.loss)[0].name if unknown else None
+    def local_loss(self) -> str | None:
+        """The name of the loss if only this process knows it; None if others know it."""
+        loss = self.loss["name"] if isinstance(self.loss, Mapping) else self.loss
+        if isinstance(loss, str):
+            return loss if REGISTRY.is_local(loss) else None
+        return resolve(loss)[0].name if import_name(loss) is None else None
 
     def supervised_loss(self, task: Task) -> Callable[[Tensor, Tensor], Tensor]:
         """Return the loss of outputs and targets that training minimises in a task."""
         loss, options = resolve(self.loss)
-        # Focal loss in regression is refused now; runs of older versions went on with the squared error.
+        # Focal loss in regression is refused for new runs; runs of older versions used the
+        # squared error in its place.
         if loss is LOSSES[DEFAULT] or not loss.fits(task):
             return F.cross_entropy if task.classifies else squared_error
         if loss is LOSSES["focal"]:
@@ -89,7 +91,8 @@ class Training(Settings):
     def _options_fit(self) -> Training:
         if self.optimiser != "sgd" and (self.momentum or self.nesterov):
             raise ValueError(
-                f"momentum and nesterov belong to sgd, but optimiser is {self.optimiser}; drop them or choose sgd"
+                f"momentum and nesterov belong to sgd, but optimiser is {self.optimiser}; "
+                "drop them or choose sgd"
             )
         if self.nesterov and not self.momentum:
             raise ValueError(
@@ -98,23 +101,33 @@ class Training(Settings):
         return self
 
     def changed(self, changes: Mapping[str, Any]) -> Training:
-        """These settings with some changed and all checked again; epochs that are asked for stand in place of steps."""
+        """Return these settings with some changed and all checked again.
+
+        Args:
+            changes: New values by name. A number of epochs replaces a number of steps.
+
+        Raises:
+            TypeError: If there is no such setting.
+        """
         unknown = [name for name in changes if name not in Training.model_fields]
         if unknown:
             raise TypeError(
-                f"unknown training setting {unknown[0]!r}; expected some of {', '.join(Training.model_fields)}"
+                f"unknown training setting {unknown[0]!r}; "
+                f"expected some of {', '.join(Training.model_fields)}"
             )
         by_epochs = {"steps": None} if "epochs" in changes else {}
         return Training(**{**dict(self), **by_epochs, **changes})
 
     def rate(self, round: int) -> float:
-        """The learning rate of a round, counted from 1; that of `setup` is round 1's."""
-        # round 0, the setup, trains as round 1 does
+        """Return the learning rate of a round, counted from 1; `setup`, round 0, has that of 1."""
         return float(self.lr * self.lr_decay ** (max(1, round) - 1))
 
     @property
     def plain_sgd(self) -> bool:
-        """Whether an update is exactly the learning rate times a gradient: what SCAFFOLD, FedDC and q-FedAvg rest on."""
+        """True if an update is exactly the learning rate times a gradient.
+
+        SCAFFOLD, FedDC and q-FedAvg are derived under this assumption.
+        """
         return (
             self.optimiser == "sgd"
             and not self.momentum

@@ -1,4 +1,6 @@
-"""YAML 1.2 of plain data, read with bounds: a file from a stranger must neither hang nor fill the memory.
+"""YAML 1.2 of plain data, read with bounds.
+
+A file from a stranger must neither hang the reader nor fill the memory.
 
 PyYAML follows YAML 1.1, in which `no` is false, 1:30 is 90, 010 is 8 and 1e3 is text. Here only
 true and false are booleans and numbers are those of YAML 1.2. Dates are text. A key that appears
@@ -10,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +38,14 @@ class Unreadable(ValueError):
 
 
 def read(path: Path | str) -> Any:
-    """What a YAML file holds."""
+    """Return the content of a YAML file.
+
+    Args:
+        path: The path of the file.
+
+    Raises:
+        Unreadable: If it cannot be read, is too large, or is not YAML.
+    """
     try:
         check_regular(path)
         with Path(path).open("rb") as opened:
@@ -55,10 +65,18 @@ def read(path: Path | str) -> Any:
 
 
 def parsed(text: str, where: str) -> Any:
-    """What a YAML text holds; `where` says in errors whose text it is.
+    """Return the content of a YAML text.
 
-    >>> parsed("lr: 0.1", "--set")
-    {'lr': 0.1}
+    Args:
+        text: The text.
+        where: Its origin, for messages.
+
+    Raises:
+        Unreadable: If it is not YAML, or exceeds the bounds.
+
+    Example:
+        >>> parsed("lr: 0.1", "--set")
+        {'lr': 0.1}
     """
     try:
         _check_bounds(text, where)
@@ -70,42 +88,64 @@ def parsed(text: str, where: str) -> Any:
         raise Unreadable(f"{where} is not YAML: {' '.join(str(error).split())}") from None
 
 
+@dataclass
+class _Size:
+    """Values and levels of a node, counting an alias as all that it stands for."""
+
+    values: int = 1
+    levels: int = 0
+    anchor: str | None = None
+
+    def add(self, inner: _Size) -> None:
+        self.values += inner.values
+        self.levels = max(self.levels, inner.levels)
+
+
 def _check_bounds(text: str, where: str) -> None:
-    """Count values and depth before anything is built, following aliases as if they were written out."""
-    known: dict[str, tuple[int, int]] = {}  # anchor -> values, levels
-    unclosed: list[list[Any]] = []  # anchor, values, levels inside
+    """Count values and levels before anything is built, following aliases."""
+    anchored: dict[str, _Size] = {}
+    unclosed: list[_Size] = []
     for event in yaml.parse(text, Loader=_Base):
         if isinstance(event, yaml.CollectionStartEvent):
             if len(unclosed) >= DEEPEST:
                 raise Unreadable(
-                    f"{where}: expected at most {DEEPEST} levels of lists and mappings inside each other; it has more"
+                    f"{where}: expected at most {DEEPEST} levels of lists and mappings inside "
+                    "each other; it has more"
                 )
-            unclosed.append([event.anchor, 1, 0])
+            unclosed.append(_Size(anchor=event.anchor))
             continue
-        if isinstance(event, yaml.AliasEvent):
-            if event.anchor not in known:
-                raise Unreadable(
-                    f"{where}: the alias *{quoted(event.anchor)[1:-1]} stands for nothing that comes before it"
-                )
-            values, levels = known[event.anchor]
-        elif isinstance(event, yaml.ScalarEvent):
-            values, levels = 1, 0
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, values, inside = unclosed.pop()
-            levels = inside + 1
-            if anchor:
-                known[anchor] = values, levels
-        else:
+        size = _size_of(event, unclosed, anchored, where)
+        if size is None:
             continue
-        if isinstance(event, yaml.ScalarEvent) and event.anchor:
-            known[event.anchor] = values, levels
+        if size.anchor:
+            anchored[size.anchor] = size
         if unclosed:
-            unclosed[-1][1] += values
-            unclosed[-1][2] = max(unclosed[-1][2], levels)
-            if unclosed[-1][1] > MOST_VALUES or len(unclosed) + levels > DEEPEST:
+            unclosed[-1].add(size)
+            if unclosed[-1].values > MOST_VALUES or len(unclosed) + size.levels > DEEPEST:
                 raise Unreadable(
-                    f"{where}: expected at most {MOST_VALUES:,} values and {DEEPEST} levels, counting an alias as all that it stands for; it has more"
+                    f"{where}: expected at most {MOST_VALUES:,} values and {DEEPEST} levels, "
+                    "counting an alias as all that it stands for; it has more"
                 )
+
+
+def _size_of(
+    event: Any, unclosed: list[_Size], anchored: dict[str, _Size], where: str
+) -> _Size | None:
+    """Return the size of the node that an event completes; None if it completes none."""
+    if isinstance(event, yaml.ScalarEvent):
+        return _Size(anchor=event.anchor)
+    if isinstance(event, yaml.CollectionEndEvent):
+        size = unclosed.pop()
+        size.levels += 1
+        return size
+    if isinstance(event, yaml.AliasEvent):
+        if event.anchor not in anchored:
+            raise Unreadable(
+                f"{where}: the alias *{quoted(event.anchor)[1:-1]} stands for nothing that "
+                "comes before it"
+            )
+        return anchored[event.anchor]
+    return None
 
 
 _NULL = re.compile(r"(?:~|null|Null|NULL|)\Z")
@@ -127,7 +167,9 @@ class _Loader(_Base):  # type: ignore[misc]
     """Plain data only: no dates, sets or bytes, numbers of a sane size, keys that are text."""
 
     yaml_constructors = {
-        tag: made for tag, made in _Base.yaml_constructors.items() if tag in _TAGS or tag is None
+        tag: constructor
+        for tag, constructor in _Base.yaml_constructors.items()
+        if tag in _TAGS or tag is None
     }
     yaml_implicit_resolvers: dict[str, list[Any]] = {
         "<": [(tag, pattern) for tag, pattern in _Base.yaml_implicit_resolvers["<"]]
@@ -140,13 +182,13 @@ class _Loader(_Base):  # type: ignore[misc]
         return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        found: dict[Hashable, Any] = super().construct_mapping(node, deep)
-        for key in found:
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        for key in mapping:
             # A client's id may look like a number; all else that YAML reads as something
             # (true, null, 0.1) is not a key of ours.
             if not isinstance(key, str) and type(key) is not int:
                 raise _wrong(node, f"expected text as a key, got {quoted(key)}; write it in quotes")
-        return {str(key): value for key, value in found.items()}
+        return {str(key): value for key, value in mapping.items()}
 
     def construct_boolean(self, node: Any) -> bool:
         if not _BOOLEAN.match(node.value):
@@ -178,8 +220,9 @@ def dumped(value: Any, **options: Any) -> str:
         value: Plain data.
         options: Those of `yaml.dump`, such as `allow_unicode` or `default_flow_style`.
 
-    >>> dumped({"name": "1e3", "answer": "no"})
-    "name: '1e3'\\nanswer: 'no'\\n"
+    Example:
+        >>> dumped({"name": "1e3", "answer": "no"})
+        "name: '1e3'\\nanswer: 'no'\\n"
     """
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, **options))
 
@@ -188,7 +231,7 @@ class _Dumper(yaml.SafeDumper):
     """Quotes what YAML 1.1 or 1.2 would read as something else than text."""
 
     yaml_implicit_resolvers = {
-        sign: list(found) for sign, found in yaml.SafeDumper.yaml_implicit_resolvers.items()
+        sign: list(resolvers) for sign, resolvers in yaml.SafeDumper.yaml_implicit_resolvers.items()
     }
 
     def ignore_aliases(self, data: Any) -> bool:
@@ -209,8 +252,9 @@ def _fraction(node: Any) -> float:
 
 
 def _refuse_repeated_keys(root: Any) -> None:
-    """Raise an error if a mapping has a key twice; before merges (<<) add keys of other mappings."""
-    waiting, visited = [root], set()
+    """Refuse a mapping that has a key twice, before merges (<<) add keys of other mappings."""
+    waiting = [root]
+    visited = set()
     while waiting:
         node = waiting.pop()
         if id(node) in visited:
@@ -228,9 +272,9 @@ def _refuse_repeated_keys_of(mapping: Any) -> None:
     for key, _ in mapping.value:
         if not isinstance(key, yaml.ScalarNode) or key.tag.endswith(":merge"):
             continue
-        # keys become text, so 1 and "1" are the same key
-        number = key.tag.endswith(":int") and len(key.value) <= _LONGEST_NUMBER
-        name = str(_whole(key)) if number else key.value
+        name = key.value
+        if key.tag.endswith(":int") and len(name) <= _LONGEST_NUMBER:
+            name = str(_whole(key))  # keys become text, so 1 and "1" are the same key
         if name in lines:
             raise _wrong(
                 key,

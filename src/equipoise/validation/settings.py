@@ -1,4 +1,4 @@
-"""Sections of a configuration in which true is not the number 1."""
+"""Sections of a configuration in which true is not the number 1, and 1_0 not the number 10."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationInfo, field_validator
 
+from equipoise.validation.names import quoted
+
 
 class Settings(BaseModel):
-    """A section of a configuration; pydantic alone would read true as 1."""
+    """A section of a configuration; pydantic alone would read true as 1, and 1_0 as 10."""
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_boolean_as_number(cls, value: Any, info: ValidationInfo) -> Any:
+    def _only_plain_numbers(cls, value: Any, info: ValidationInfo) -> Any:
         field = cls.model_fields[info.field_name or ""]
-        refuse_boolean(value, field.annotation)
+        check_numbers(value, field.annotation)
         return value
 
 
-def refuse_boolean(value: Any, hint: Any) -> None:
-    """Raise an error if a value is true or false where numbers are expected.
+def check_numbers(value: Any, hint: Any) -> None:
+    """Raise an error if a value is true, false or text such as 1_0 where numbers are expected.
 
-    >>> refuse_boolean(True, int | None)
+    >>> check_numbers(True, int | None)
     Traceback (most recent call last):
     ValueError: expected a number, got true; write the number itself
     """
@@ -33,6 +35,8 @@ def refuse_boolean(value: Any, hint: Any) -> None:
     for one in values if isinstance(values, (list, tuple)) else [values]:
         if isinstance(one, bool):
             raise ValueError(f"expected a number, got {str(one).lower()}; write the number itself")
+        if isinstance(one, str) and "_" in one and str not in kinds:
+            raise ValueError(f"expected a number, got {quoted(one)}; write it without _")
 
 
 def _kinds(hint: Any) -> set[Any]:

@@ -1,7 +1,7 @@
-"""Names and other words of users in places that read some signs as their own: terminals, LaTeX, Markdown.
+"""Texts of users escaped for terminals, LaTeX and Markdown.
 
-HTML is escaped by the page's template engine, figures are drawn with matplotlib's formulas switched off, and the command line prints words as
-texts that rich does not search for its markup.
+HTML is escaped by the template engine of the page, figures are drawn with matplotlib's formulas
+switched off, and the command line prints texts that rich does not search for its markup.
 """
 
 from __future__ import annotations
@@ -20,30 +20,35 @@ _LATEX = {
 
 
 def shown(value: object) -> str:
-    """A text on one line of a terminal: signs that steer it, or that are not UTF-8, become visible.
+    """Return a text for one line of a terminal, with visible escapes for control characters.
 
-    >>> shown("a\\x1b[31mb\\n")
-    'a\\\\x1b[31mb\\\\n'
+    Example:
+        >>> shown("a\\x1b[31mb\\n")
+        'a\\\\x1b[31mb\\\\n'
     """
-    return "".join(
-        sign if sign.isprintable() else sign.encode("unicode_escape").decode()
-        for sign in str(value)
-    )
+    characters = []
+    for character in str(value):
+        if not character.isprintable():
+            character = character.encode("unicode_escape").decode()
+        characters.append(character)
+    return "".join(characters)
 
 
 def latex(value: object) -> str:
-    """A text of a LaTeX document.
+    """Return a text for a LaTeX document.
 
-    >>> latex(r"50% of C:\\a_b^2")
-    '50\\\\% of C:\\\\textbackslash{}a\\\\_b\\\\textasciicircum{}2'
+    Example:
+        >>> latex(r"50% of C:\\a_b^2")
+        '50\\\\% of C:\\\\textbackslash{}a\\\\_b\\\\textasciicircum{}2'
     """
-    return "".join(_LATEX.get(sign, sign) for sign in shown(value))
+    return "".join(_LATEX.get(character, character) for character in shown(value))
 
 
 def markdown(value: object) -> str:
-    """A text in a Markdown table.
+    """Return a text for a Markdown table.
 
-    >>> markdown("a|b *c*")
-    'a\\\\|b \\\\*c\\\\*'
+    Example:
+        >>> markdown("a|b *c*")
+        'a\\\\|b \\\\*c\\\\*'
     """
     return re.sub(r"([\\`*|<]|\](?=\())", r"\\\1", shown(value))

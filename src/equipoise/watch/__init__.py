@@ -1,1 +1,4 @@
-"""Runs looked at in a browser while they go on: the report's page, kept up to date, and a gallery of a folder of runs. Nothing is written."""
+"""Runs in a browser while they are in progress: a page that updates itself, and a gallery of runs.
+
+Nothing is written.
+"""

@@ -1,4 +1,4 @@
-"""A folder of runs and comparisons: which there are, how each stands, and what came out."""
+"""The gallery of a folder: its runs and comparisons, the status of each, and the main numbers."""
 
 from __future__ import annotations
 
@@ -10,20 +10,27 @@ from pathlib import Path
 from threading import Lock
 
 from equipoise.comparison.entries import RESULT
-from equipoise.metrics.registry import find
 from equipoise.report.cards import written
 from equipoise.report.render import render
-from equipoise.report.verdict import best_in_words
-from equipoise.runs import Run
-from equipoise.runs.summary import over_clients
+from equipoise.report.verdict import best_methods
+from equipoise.runs import Run, RunResult, read_result
 from equipoise.storage.store import DATABASE
-from equipoise.watch.pages import Page, State, comparison_page, in_words, open_inside, run_page
+from equipoise.watch.pages import (
+    Drawn,
+    Page,
+    State,
+    comparison_page,
+    describe,
+    open_inside,
+    run_page,
+)
 from equipoise.watch.progress import progress_of
 
-LOOKED_INTO = 2000  # folders
-KEPT = 32  # pages of members that are kept; the oldest goes first
+MOST_FOLDERS = 2000  # that are searched
+MOST_PAGES = 32  # of members that are kept; the oldest is dropped first
 SHOWN = 200  # runs and comparisons, the newest
-RUNS = "runs"  # where a comparison keeps its own
+RUNS = "runs"  # the folder in which a comparison keeps its runs
+NO_BREAK = "\u00a0"
 
 
 @dataclass(frozen=True)
@@ -37,123 +44,112 @@ class Item:
     about: str
 
 
+@dataclass(frozen=True)
+class _Stamp:
+    """When a member last changed, and its kind."""
+
+    changed: int
+    is_comparison: bool
+
+
 class Gallery:
-    """What `equipoise watch` shows of a folder: the list itself, and a page for each of its members."""
+    """The gallery of a folder, and a page for each of its members.
+
+    Args:
+        root: The folder.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.page = Page(self._look, self._make)
+        self.page = Page(self._look, self._draw)
+        self._state = State("", "finished", "")
         self._items: list[Item] = []
-        self._whole = 0
-        self._told: dict[Path, tuple[object, Item]] = {}
+        self._total = 0
+        self._known: dict[Path, tuple[_Stamp, Item]] = {}
         self._pages: dict[str, tuple[Path, Page]] = {}
         self._guard = Lock()
 
     def member(self, address: str) -> Page | None:
-        """The page of a member; an address that belongs to none leads nowhere, since it is looked up and never followed."""
+        """Return the page of a member; None if the address belongs to none.
+
+        An address is looked up among the members. It is never used as a path.
+        """
         with self._guard:
             if address not in self._pages:
-                folder = next(
-                    (
-                        folder
-                        for folder in _members(self.root)
-                        if _address(folder, self.root) == address
-                    ),
-                    None,
-                )
+                folder = self._folder_at(address)
                 if folder is None:
                     return None
-                page = (
-                    comparison_page(folder, self.root, "../")
-                    if _is_file(folder / RESULT)
-                    else run_page(folder, "../")
-                )
-                while len(self._pages) >= KEPT:
+                while len(self._pages) >= MOST_PAGES:
                     self._pages.pop(next(iter(self._pages)))
-                self._pages[address] = folder, page
+                self._pages[address] = folder, self._page_of(folder)
             folder, page = self._pages[address]
-        return page if folder.resolve() == folder else None  # a link may have taken its place
+        # A symbolic link may have replaced the folder.
+        return page if folder.resolve() == folder else None
+
+    def _folder_at(self, address: str) -> Path | None:
+        for folder in _members(self.root):
+            if _address(folder, self.root) == address:
+                return folder
+        return None
+
+    def _page_of(self, folder: Path) -> Page:
+        if _is_file(folder / RESULT):
+            return comparison_page(folder, self.root, "../")
+        return run_page(folder, "../")
 
     def _look(self) -> State:
-        found = sorted(_members(self.root), key=lambda folder: (-_changed(folder), folder))
-        self._whole = len(found)
-        shown = found[:SHOWN]
-        told = {folder: self._tell(folder) for folder in shown}
-        self._told, self._items = told, [item for _, item in told.values()]
-        going = sum(item.status == "going" for item in self._items)
-        words = f"{going} going on" if going else "nothing is going on"
+        members = sorted(_members(self.root), key=lambda folder: (-_changed(folder), folder))
+        self._total = len(members)
+        self._known = {folder: self._described(folder) for folder in members[:SHOWN]}
+        self._items = [item for _, item in self._known.values()]
+        running = sum(item.status == "running" for item in self._items)
+        noun = "run" if running == 1 else "runs"
+        words = f"{running} {noun} in progress" if running else "no run in progress"
         version = hashlib.sha256(repr(self._items).encode()).hexdigest()[:16]
-        return State(version, "going" if going else "finished", words)
+        self._state = State(version, "running" if running else "finished", words)
+        return self._state
 
-    def _tell(self, folder: Path) -> tuple[object, Item]:
-        """A member in words; asked again only of one that goes on or has changed."""
-        stamp = (_changed(folder), _is_file(folder / RESULT))
-        known = self._told.get(folder)
-        if known is not None and known[0] == stamp and known[1].status != "going":
+    def _described(self, folder: Path) -> tuple[_Stamp, Item]:
+        """Describe a member; one that has not changed is read again only while it is running."""
+        stamp = _Stamp(_changed(folder), _is_file(folder / RESULT))
+        known = self._known.get(folder)
+        if known is not None and known[0] == stamp and known[1].status != "running":
             return known
+        name = str(folder.relative_to(self.root)) if folder != self.root else folder.name
+        address = f"{_address(folder, self.root)}/"
         try:
-            item = self._of_comparison(folder) if stamp[1] else self._of_run(folder)
+            if stamp.is_comparison:
+                status, headline, about = self._describe_comparison(folder)
+            else:
+                status, headline, about = _describe_run(folder)
         except Exception as error:  # a damaged or a stranger's folder must not hide the others
-            item = Item(
-                self._name(folder),
-                f"{_address(folder, self.root)}/",
-                "damaged",
-                in_words(error),
-                "cannot be read",
-            )
-        return stamp, item
+            status, headline, about = "damaged", describe(error), "cannot be read"
+        return stamp, Item(name, address, status, headline, about)
 
-    def _of_run(self, folder: Path) -> Item:
-        progress = progress_of(folder)
-        run = Run(folder)
-        try:
-            metric, values = find(run.main_metric), run.final()
-            level = over_clients(values, metric.name)
-            worst = "highest" if metric.lower_is_better else "lowest"
-            headline = (
-                f"{metric.name}: average {written(level['average'], metric)}, {worst} {written(level['worst'], metric)}"
-                if level
-                else "Nothing is measured yet."
-            )
-            about = f"{run.config['method']['name']} on {run.store.meta('data')}, {len(run.clients):,} clients, seed {run.config['seed']}"
-        finally:
-            run.store.close()
-        headline = headline.replace(" %", "\u00a0%")  # a number and its unit stay on one line
-        failed = f"; {len(progress.failed)} clients failed" if progress.failed else ""
-        return Item(
-            self._name(folder),
-            f"{_address(folder, self.root)}/",
-            progress.status,
-            headline,
-            f"{about}; {progress.words}{failed}",
+    def _describe_comparison(self, folder: Path) -> tuple[str, str, str]:
+        comparison = open_inside(folder, self.root)
+        about = (
+            f"comparison of {len(comparison.methods)} methods on "
+            f"{comparison.entries[0].run.data}, {len(comparison.seeds)} seeds"
         )
+        if comparison.failures:
+            about += f"; {len(comparison.failures)} runs failed"
+        return "finished", best_methods(comparison), about
 
-    def _of_comparison(self, folder: Path) -> Item:
-        found = open_inside(folder, self.root)
-        about = f"comparison of {len(found.methods)} methods on {found.entries[0].run.data}, {len(found.seeds)} seeds"
-        failed = f"; {len(found.failures)} runs failed" if found.failures else ""
-        return Item(
-            self._name(folder),
-            f"{_address(folder, self.root)}/",
-            "finished",
-            best_in_words(found),
-            about + failed,
-        )
-
-    def _name(self, folder: Path) -> str:
-        return str(folder.relative_to(self.root)) if folder != self.root else folder.name
-
-    def _make(self, state: State) -> str:
-        count = len(self._items)
-        headline = (
-            f"{self._whole:,} runs and comparisons" if self._whole != 1 else "1 run or comparison"
-        )
-        remarks = [f"The newest {count:,} are shown."] if self._whole > count else []
-        if not count:
+    def _draw(self) -> Drawn:
+        state = self._state  # of the look that found the items
+        headline = "1 run or comparison"
+        if self._total != 1:
+            headline = f"{self._total:,} runs and comparisons"
+        remarks = []
+        if self._total > len(self._items):
+            remarks.append(f"The newest {len(self._items):,} are shown.")
+        if not self._items:
             remarks.append(
-                "There is no run in this folder yet; `equipoise run --out` puts one there, and it appears here."
+                "There is no run in this folder yet; `equipoise run --out` puts one there, and it "
+                "appears here."
             )
-        return render(
+        page = render(
             "gallery.html",
             live=state.live(""),
             title=str(self.root),
@@ -161,16 +157,52 @@ class Gallery:
             remarks=remarks,
             items=self._items,
         )
+        return state, page
+
+
+def _describe_run(folder: Path) -> tuple[str, str, str]:
+    """Return status, headline and description of a run at one moment."""
+    run = Run(folder)
+    try:
+        with run.one_moment():
+            progress = progress_of(run)
+            result = read_result(run)
+    finally:
+        run.store.close()
+    about = (
+        f"{result.config['method']['name']} on {result.data}, {len(result.clients):,} clients, "
+        f"seed {result.config['seed']}; {progress.words}"
+    )
+    if progress.failed:
+        about += f"; {len(progress.failed)} clients failed"
+    # A number and its unit stay on one line.
+    headline = _headline(result).replace(" %", f"{NO_BREAK}%")
+    return progress.status, headline, about
+
+
+def _headline(result: RunResult) -> str:
+    scores = result.main
+    if not scores.values:
+        return "Nothing is measured yet."
+    metric = scores.metric
+    extreme = "highest" if metric.lower_is_better else "lowest"
+    average = written(scores.aggregates["average"], metric)
+    worst = written(scores.aggregates["worst"], metric)
+    return f"{metric.name}: average {average}, {extreme} {worst}"
 
 
 def _members(root: Path) -> Iterator[Path]:
-    """Runs and comparisons: the folder itself, those in it, and the runs of a comparison that is not finished, or that was asked for by itself."""
+    """Yield the runs and comparisons of a folder.
+
+    These are the folder itself, those in it, and the runs of a comparison that is not finished, or
+    whose own folder is watched.
+    """
     if _is_file(root / RESULT):
         yield root
-    budget = LOOKED_INTO
+    searched = 0
     for folder in (*_folders(root), *_folders(root / RUNS)):
-        budget -= 1
-        if budget < 0:
+        searched += 1
+        if searched > MOST_FOLDERS:
             return
         if _is_file(folder / RESULT) or _is_file(folder / DATABASE):
             yield folder
@@ -178,22 +210,21 @@ def _members(root: Path) -> Iterator[Path]:
         if folder == root / RUNS:
             continue
         for inner in _folders(folder / RUNS):
-            budget -= 1
-            if budget >= 0 and _is_file(inner / DATABASE):
+            searched += 1
+            if searched <= MOST_FOLDERS and _is_file(inner / DATABASE):
                 yield inner
 
 
 def _folders(folder: Path) -> list[Path]:
-    """The folders inside; symbolic links are not followed, and what may not be read is passed over."""
+    """Return the folders inside; symbolic links are not followed, unreadable ones left out."""
     if folder.is_symlink():
         return []
     try:
-        with os.scandir(folder) as found:
-            return sorted(
-                folder / entry.name for entry in found if entry.is_dir(follow_symlinks=False)
-            )
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
+    return sorted(folder / name for name in names)
 
 
 def _is_file(path: Path) -> bool:
@@ -201,16 +232,19 @@ def _is_file(path: Path) -> bool:
 
 
 def _changed(folder: Path) -> int:
-    """When a run or a comparison last changed; SQLite writes beside the database first, and readers leave an empty file there."""
-    stamps = [0]
+    """Return when a run or a comparison last changed.
+
+    SQLite writes next to the database first. Readers leave an empty file there, which is no change.
+    """
+    latest = 0
     for name in (RESULT, DATABASE, f"{DATABASE}-wal"):
         try:
-            found = (folder / name).lstat()
+            status = (folder / name).lstat()
         except OSError:
             continue
-        if found.st_size:
-            stamps.append(found.st_mtime_ns)
-    return max(stamps)
+        if status.st_size:
+            latest = max(latest, status.st_mtime_ns)
+    return latest
 
 
 def _address(folder: Path, root: Path) -> str:

@@ -1,55 +1,78 @@
-"""How far a run is: its round, the time left, and the clients that failed."""
+"""The progress of a run: its round, the time left, and the clients that failed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from equipoise.runs import Run
 
-LOOKED_AT = 10  # rounds whose mean length tells how long the rest may take
+RECENT = 10  # rounds whose mean length predicts the time left
 NAMED = 8  # clients that failed and are named
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A run at this moment."""
+    """The progress of a run at one moment.
 
-    status: str  # going, finished, stopped
+    Attributes:
+        status: "running", "finished" or "stopped".
+        words: The progress as a sentence.
+        round: The last committed round.
+        rounds: The rounds of the experiment.
+        measured: True if there is a measurement to show.
+        failed: Sentences about clients that failed, the latest first.
+    """
+
+    status: str
     words: str
     round: int
     rounds: int
-    measured: bool  # whether there is something to show
+    measured: bool
     failed: tuple[str, ...]
 
     @property
     def key(self) -> str:
-        """Changes when a page about this run would."""
+        """A text that changes when the page of the run would change."""
         return f"{self.status}-{self.round}-{self.measured}"
 
 
-def progress_of(folder: Path) -> Progress:
-    run = Run(folder)
-    try:
-        # The status first: a run that ends in between is then shown as going once more, never as stopped.
-        status = {"running": "going"}.get(run.status, run.status)
-        done, rounds = run.last_round, int(run.config["rounds"])
-        at = f"round {done} of {rounds}"
-        words = {
-            "going": f"going on: {at}{_left(run, rounds - done)}",
-            "finished": f"finished after {rounds} round{'' if rounds == 1 else 's'}",
-            "stopped": f"stopped after {at}; `equipoise resume {folder}` completes it",
-        }.get(status, f"{status}: {at}")
-        return Progress(status, words, done, rounds, bool(run.models()), _failed(run))
-    finally:
-        run.store.close()
+def progress_of(run: Run) -> Progress:
+    """Return the progress of an open run."""
+    # The status is read first: a run that ends meanwhile is shown as running once more, never as
+    # stopped.
+    status = run.status
+    last = run.last_round
+    rounds = int(run.config["rounds"])
+    return Progress(
+        status,
+        _sentence(run, status, last, rounds),
+        last,
+        rounds,
+        bool(run.models()),
+        _failed(run),
+    )
 
 
-def _left(run: Run, rounds: int) -> str:
-    """The time that the rest may take, by the mean of the last rounds: measuring, which not every round does, is in it."""
+def _sentence(run: Run, status: str, last: int, rounds: int) -> str:
+    position = f"round {last} of {rounds}"
+    if status == "running":
+        return f"in progress: {position}{_time_left(run, rounds - last)}"
+    if status == "finished":
+        return f"finished after {rounds} round{'' if rounds == 1 else 's'}"
+    if status == "stopped":
+        return f"stopped after {position}; `equipoise resume {run.folder}` completes it"
+    return f"{status}: {position}"
+
+
+def _time_left(run: Run, rounds: int) -> str:
+    """Return the time that some rounds may take, by the mean of the last ones.
+
+    Not every round is measured, so the mean includes rounds with and without a measurement.
+    """
     rows = run.store.rows(
-        "select sum(seconds) as whole, count(distinct round) as count from seconds where round > (select max(round) from rounds) - ?",
-        (LOOKED_AT,),
+        "select sum(seconds) as whole, count(distinct round) as count from seconds "
+        "where round > (select max(round) from rounds) - ?",
+        (RECENT,),
     )
     if not rows[0]["count"]:
         return ""
@@ -57,7 +80,8 @@ def _left(run: Run, rounds: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """
+    """Return a time in words.
+
     >>> [duration(seconds) for seconds in (0.2, 42, 200, 9000, 200000)]
     ['1 s', '42 s', '3 min', '2 h 30 min', '2 days 8 h']
     """
@@ -67,27 +91,25 @@ def duration(seconds: float) -> str:
     if minutes < 90:
         return f"{minutes} min"
     hours = minutes // 60
-    return (
-        f"{hours} h {minutes % 60} min"
-        if hours < 48
-        else f"{hours // 24} days {round(seconds / 3600) % 24} h"
-    )
+    if hours < 48:
+        return f"{hours} h {minutes % 60} min"
+    return f"{hours // 24} days {round(seconds / 3600) % 24} h"
 
 
 def _failed(run: Run) -> tuple[str, ...]:
-    """Who failed, the latest first; of a client that did so often, its last reason."""
+    """Return a sentence for every client that failed; of several failures the last one counts."""
     rows = run.store.rows(
-        """select client, count(distinct round) as rounds, max(round) as last, reason from rejected
-           group by client order by last desc, client limit ?""",
+        "select client, count(distinct round) as rounds, max(round) as last, reason from rejected "
+        "group by client order by last desc, client limit ?",
         (NAMED + 1,),
     )
-    found = []
+    sentences = []
     for row in rows[:NAMED]:
         when = "round" if row["rounds"] == 1 else f"{row['rounds']} rounds, last in round"
-        found.append(
+        sentences.append(
             f"client {row['client']} did not count in {when} {row['last']}: {row['reason']}"
         )
     if len(rows) > NAMED:
-        whole = run.store.rows("select count(distinct client) as count from rejected")[0]["count"]
-        found.append(f"and {whole - NAMED:,} more clients")
-    return tuple(found)
+        total = run.store.rows("select count(distinct client) as count from rejected")[0]["count"]
+        sentences.append(f"and {total - NAMED:,} more clients")
+    return tuple(sentences)

@@ -1,7 +1,8 @@
 """A small web server for one reader on this machine.
 
-It listens on 127.0.0.1, answers only who knows the token in the address (other users and other pages of the browser do not), knows a handful of
-addresses and no file names, writes nothing, and gives every connection a bounded time and all of them a bounded number of threads.
+It listens on 127.0.0.1 and answers only requests with the token of its address, which other users
+and other pages of the browser do not know. It serves a handful of addresses and no files, and
+writes nothing. Connections are bounded in time and in number.
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ from equipoise.storage.store import DATABASE, RunError
 from equipoise.watch.gallery import Gallery
 from equipoise.watch.pages import Page, run_page
 
-AT_ONCE = 16  # connections; more are turned away
-SECONDS = 60.0  # for a connection from its first byte to its last; drawing the page of a thousand clients on a busy machine takes its time
-QUIET = 10.0  # seconds for which a connection may say nothing
-HOSTS = (
-    "127.0.0.1",
-    "localhost",
-)  # by which names we may be called: a page elsewhere could have its own name lead here
-SAFE = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+MOST_CONNECTIONS = 16  # at a time; more are refused
+# for a whole connection: drawing the page of a thousand clients on a busy machine takes a while
+SECONDS = 60.0
+QUIET_SECONDS = 10.0  # for which a connection may send nothing
+# A page elsewhere could have its own host name lead here, so that no other name is accepted.
+HOSTS = ("127.0.0.1", "localhost")
+SAFE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+        "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -40,66 +43,84 @@ SAFE = {
 }
 
 
-class Watcher(ThreadingHTTPServer):
-    """Serves the page of a run, or the gallery of a folder."""
+class WatchServer(ThreadingHTTPServer):
+    """A server of the page of a run, or of the gallery of a folder.
+
+    Args:
+        folder: The folder of a run, or one that holds runs.
+        port: The port at 127.0.0.1; 0 takes a free one.
+
+    Raises:
+        RunError: The port cannot be used.
+    """
 
     daemon_threads = True
-    request_queue_size = AT_ONCE
+    request_queue_size = MOST_CONNECTIONS
 
     def __init__(self, folder: Path, port: int = 0) -> None:
         self.token = secrets.token_urlsafe(24)
         root = folder.resolve()
-        self.gallery = None if (root / DATABASE).exists() else Gallery(root)
-        self.page = self.gallery.page if self.gallery is not None else run_page(root)
-        self._places, self._open, self._guard = (
-            BoundedSemaphore(AT_ONCE),
-            dict[Any, float](),
-            Lock(),
-        )
+        self.gallery: Gallery | None = None
+        if (root / DATABASE).exists():
+            self.page = run_page(root)
+        else:
+            self.gallery = Gallery(root)
+            self.page = self.gallery.page
+        self._free = BoundedSemaphore(MOST_CONNECTIONS)
+        self._deadlines: dict[Any, float] = {}  # connection -> when it is cut off
+        self._guard = Lock()
         try:
             super().__init__(("127.0.0.1", port), Handler)
         except (OSError, OverflowError) as error:
             raise RunError(
-                f"--port {port} of 127.0.0.1 cannot be used ({error}); leave it out, and a free one is chosen"
+                f"--port {port} of 127.0.0.1 cannot be used ({error}); leave it out, and a free one "
+                "is chosen"
             ) from error
 
     @property
     def address(self) -> str:
+        """The address to open in a browser."""
         return f"http://127.0.0.1:{self.server_address[1]}/{self.token}/"
 
-    def found(self, path: str) -> tuple[Page, str] | None:
-        """The page that an address belongs to, and what of it is asked for; None without the token or for an address that we do not know."""
-        address = path.partition("?")[0]
-        first, token, *rest = address.split("/") if "/" in address else (address, "")
+    def resolve(self, path: str) -> tuple[Page, str] | None:
+        """Return the page that an address belongs to, and the part of it that is requested.
+
+        None stands for a wrong token and for an unknown address.
+        """
+        first, *parts = path.partition("?")[0].split("/")
+        token = parts[0] if parts else ""
         if first or not hmac.compare_digest(token.encode(), self.token.encode()):
             return None
-        if len(rest) == 1:
-            return self.page, rest[0]
-        member = (
-            self.gallery.member(rest[0]) if self.gallery is not None and len(rest) == 2 else None
-        )
-        return None if member is None else (member, rest[1])
+        if len(parts) == 2:
+            return self.page, parts[1]
+        if len(parts) != 3 or self.gallery is None:
+            return None
+        member = self.gallery.member(parts[1])
+        return None if member is None else (member, parts[2])
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._places.acquire(blocking=False):
+        """Serve a connection in a thread, if there are not too many."""
+        if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
             return
         with self._guard:
-            self._open[request] = time.monotonic() + SECONDS
+            self._deadlines[request] = time.monotonic() + SECONDS
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection, then make room for another one."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             with self._guard:
-                self._open.pop(request, None)
-            self._places.release()
+                self._deadlines.pop(request, None)
+            self._free.release()
 
     def service_actions(self) -> None:
-        """Cut off who takes too long; a byte now and then would outlast any wait for the next byte."""
+        """Cut off connections that take too long; a byte now and then would keep them open."""
+        now = time.monotonic()
         with self._guard:
-            late = [request for request, end in self._open.items() if end < time.monotonic()]
+            late = [request for request, end in self._deadlines.items() if end < now]
         for request in late:
             try:
                 request.shutdown(socket.SHUT_RDWR)
@@ -107,55 +128,58 @@ class Watcher(ThreadingHTTPServer):
                 continue
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away is no error worth a word."""
+        """Ignore a browser that disconnects."""
 
 
 class Handler(BaseHTTPRequestHandler):
-    server: Watcher
-    server_version, sys_version = "equipoise", ""
-    timeout = QUIET
+    """Answers the requests of a browser."""
+
+    server: WatchServer
+    server_version = "equipoise"
+    sys_version = ""
+    timeout = QUIET_SECONDS
 
     def do_GET(self) -> None:
-        if (
-            self.headers.get("Host", "").rpartition(":")[0] not in HOSTS
-            and self.headers.get("Host") not in HOSTS
-        ):
-            self._answer(
-                HTTPStatus.FORBIDDEN, "text/plain", "This server answers to 127.0.0.1 only."
-            )
+        """Answer with a page or with its state."""
+        host = self.headers.get("Host", "")
+        if host not in HOSTS and host.rpartition(":")[0] not in HOSTS:
+            self._refuse("This server answers to 127.0.0.1 only.")
             return
-        found = self.server.found(self.path)
-        if found is None or found[1] not in ("", "state"):
-            self._answer(
-                HTTPStatus.FORBIDDEN,
-                "text/plain",
-                "Use the whole address that `equipoise watch` printed.",
-            )
+        match = self.server.resolve(self.path)
+        if match is None:
+            self._refuse("Use the whole address that `equipoise watch` printed.")
             return
-        page, what = found
-        if what == "state":
+        page, part = match
+        if part == "state":
             self._answer(HTTPStatus.OK, "application/json", json.dumps(asdict(page.state())))
-        else:
+        elif part == "":
             self._answer(HTTPStatus.OK, "text/html", page.html())
+        else:
+            self._refuse("Use the whole address that `equipoise watch` printed.")
 
     do_HEAD = do_GET
+
+    def _refuse(self, reason: str) -> None:
+        self._answer(HTTPStatus.FORBIDDEN, "text/plain", reason)
 
     def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
         body = text.encode("utf-8", "replace")
         tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
         if status is HTTPStatus.OK and self.headers.get("If-None-Match") == tag:
-            status, body = HTTPStatus.NOT_MODIFIED, b""
-        self.send_response(status)
-        for name, value in {
-            **SAFE,
+            status = HTTPStatus.NOT_MODIFIED
+            body = b""
+        headers = {
+            **SAFE_HEADERS,
             "ETag": tag,
             "Content-Type": f"{kind}; charset=utf-8",
             "Content-Length": str(len(body)),
-        }.items():
+        }
+        self.send_response(status)
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """The terminal belongs to the address; requests are not listed."""
+        """List no requests: the terminal shows the address."""

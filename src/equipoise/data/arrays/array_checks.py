@@ -10,6 +10,18 @@ from equipoise.data.findings import Finding
 
 FAR = 10.0  # beyond this, numbers that are taken as they are make training fail at any usual rate
 _NAMED = 5
+MOST_CLASSES = 20
+
+
+def looks_like_classes(y: np.ndarray) -> bool:
+    """Integers are classes; so are whole numbers kept as fractions, if there are few different ones.
+
+    >>> looks_like_classes(np.array([0.0, 1.0, 1.0])), looks_like_classes(np.array([0.5, 1.0])), looks_like_classes(np.arange(30.0))
+    (True, False, False)
+    """
+    return y.dtype.kind != "f" or (
+        bool(np.all(y == np.floor(y))) and len(np.unique(y)) <= MOST_CLASSES
+    )
 
 
 def channels_are_last(shape: tuple[int, ...]) -> bool:
@@ -94,6 +106,26 @@ def check_sites(arrays: Mapping[str, np.ndarray]) -> None:
             f"sites differ in the range of their images: at most {max(highest[site] for site in small):g} in {_some(small)}, up to "
             f"{max(highest[site] for site in large):g} in {_some(large)}; bring all to one range, 0..255 (uint8) or 0..1"
         )
+
+
+def differing_signs(arrays: Mapping[str, np.ndarray]) -> list[Finding]:
+    """Return a finding if images of some sites lie around 0, and those of others above it.
+
+    Such as -1..1 beside 0..1: both are fractions, but grey is 0 at one site and 0.5 at the other.
+    """
+    images = {
+        site: x for site, x in arrays.items() if x.ndim > 2 and x.dtype.kind == "f" and x.size
+    }
+    lowest = {site: float(x.min()) for site, x in images.items()}
+    below = [site for site, low in lowest.items() if low < -0.1]
+    above = [site for site, low in lowest.items() if low >= 0]
+    if not below or not above:
+        return []
+    message = (
+        f"sites differ in the range of their images: down to {min(lowest.values()):g} in {_some(below)}, "
+        f"not below 0 in {_some(above)}; bring all to one range, such as 0..1"
+    )
+    return [Finding(message)]
 
 
 def _full(high: int) -> int:

@@ -18,7 +18,7 @@ from equipoise.data.arrays.images import (
     read_headers,
     read_images,
 )
-from equipoise.data.arrays.pixels import ImageHeader, Window
+from equipoise.data.arrays.pixels import LEAST_RANGE, ImageHeader, PixelReport, Window
 from equipoise.data.arrays.user_data import from_arrays
 from equipoise.data.dataset import TEST, TRAIN, VALIDATION, Dataset
 from equipoise.data.findings import Finding
@@ -134,7 +134,12 @@ def findings_about(
     doubtful = [file for file, header in pairs if every_pixel or header.needs_look]
     _check_window(folder.path, headers, window)
     report = look_at(doubtful, window)
-    return [*folder.findings, *_of_headers(folder, headers), *report.findings()]
+    return [
+        *folder.findings,
+        *_of_headers(folder, headers),
+        *_of_dark_sites(folder, report),
+        *report.findings(),
+    ]
 
 
 def from_image_folder(
@@ -156,7 +161,12 @@ def from_image_folder(
     size = common_size([header.shape[1:] for header in headers], image_size)
     channels = max(header.shape[0] for header in headers)
     pixels, report = read_images(found.files, size or headers[0].shape[1:], channels, window)
-    findings = [*found.findings, *_of_headers(found, headers), *report.findings()]
+    findings = [
+        *found.findings,
+        *_of_headers(found, headers),
+        *_of_dark_sites(found, report),
+        *report.findings(),
+    ]
     classes = found.classes
     places = {name: place for place, name in enumerate(classes)}
     made = from_arrays(
@@ -421,6 +431,24 @@ def _of_headers(folder: ImageFolder, headers: Sequence[ImageHeader]) -> list[Fin
             "save all alike if they are to be compared"
         )
     return [Finding(message) for message in findings]
+
+
+def _of_dark_sites(folder: ImageFolder, report: PixelReport) -> list[Finding]:
+    """Sites whose pixels use a small part of the range that others use, as 12 bits beside 16."""
+    shares: dict[str, float] = {}
+    for file, site in zip(folder.files, folder.sites or (), strict=False):
+        if file.parent in report.folder_shares:
+            shares[site] = max(shares.get(site, 0.0), report.folder_shares[file.parent])
+    brightest = max(shares.values(), default=0.0)
+    dark = {site: share for site, share in shares.items() if share < LEAST_RANGE * brightest}
+    if not dark:
+        return []
+    message = (
+        f"images of {_some([quoted(site) for site in dark])} use at most {100 * max(dark.values()):.2g}% of the range of "
+        f"their pixels, those of other sites up to {100 * brightest:.3g}%, so they are nearly black beside these; "
+        "if they were saved with fewer bits, save all alike"
+    )
+    return [Finding(message, sites=tuple(dark))]
 
 
 def _by_site(folder: ImageFolder, headers: Sequence[ImageHeader]) -> str:

@@ -98,6 +98,8 @@ class PixelReport:
     seen: dict[str, _Seen] = field(default_factory=dict)
     own_windows: set[Window] = field(default_factory=set)
     transparent: int = 0
+    # By folder, the largest share of its type's range that an image there uses.
+    folder_shares: dict[Path, float] = field(default_factory=dict)
 
     def scaled(self, file: Path, image: DeepImage) -> np.ndarray:
         """Return an image as float32 in 0..255, by the window that holds for it.
@@ -130,7 +132,9 @@ class PixelReport:
             seen.share = 1.0
             return image.own_window
         low, high = image.range or (0.0, 1.0)
-        seen.share = max(seen.share, (highest - low) / (high - low))
+        share = (highest - low) / (high - low)
+        seen.share = max(seen.share, share)
+        self.folder_shares[file.parent] = max(share, self.folder_shares.get(file.parent, 0.0))
         return low, high
 
     def check(self, trained: Sequence[str] | None = None) -> None:

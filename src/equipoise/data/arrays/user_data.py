@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,18 @@ from equipoise.data.arrays.array_checks import (
     channels_are_last,
     check_pixels,
     check_sites,
+    differing_signs,
     findings_about,
+    looks_like_classes,
 )
 from equipoise.data.dataset import Column, Dataset
+from equipoise.data.tables.csv_files import cells_as_text
+from equipoise.data.tables.finding_text import codings
+from equipoise.data.tables.label_findings import count_classes, split_classes
 from equipoise.task import Task
 from equipoise.validation.names import quoted
 
 MOST_OUTPUTS = 100_000
-MOST_CLASSES = 20
 
 
 def from_arrays(
@@ -125,9 +130,33 @@ def from_sites(sites: Mapping[str, tuple[Any, Any]], **options: Any) -> Dataset:
         )
     check_sites({name: np.asarray(x) for name, (x, _) in sites.items()})
     x = np.concatenate([np.asarray(x) for x, _ in sites.values()])
-    y = np.concatenate([np.asarray(y).reshape(-1) for _, y in sites.values()])
+    y = np.concatenate(_alike({name: np.asarray(y).reshape(-1) for name, (_, y) in sites.items()}))
     names = [name for name, (inputs, _) in sites.items() for _ in range(len(inputs))]
-    return from_arrays(x, y, sites=names, **options)
+    made = from_arrays(x, y, sites=names, **options)
+    found = differing_signs({name: np.asarray(x) for name, (x, _) in sites.items()})
+    return replace(made, notes=(*made.notes, *(one.message for one in found)))
+
+
+def _alike(labels: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the labels of all sites, as text if one site has text.
+
+    Raises:
+        ValueError: Sites have different names for one class, such as 0/1 and yes/no.
+    """
+    if all(own.dtype.kind in "biuf" for own in labels.values()):
+        return list(labels.values())
+    texts = {site: cells_as_text(own) for site, own in labels.items()}
+    counts = count_classes(texts)
+    found = split_classes(counts, "y", {site: site for site in labels})
+    if found:
+        mapping = (found[0].repair or {}).get("values", {}).get("y", {})
+        example = ", ".join(f"{quoted(old)} as {quoted(new)}" for old, new in mapping.items())
+        shown = codings({site: set(own) for site, own in counts.items()}, {s: s for s in labels})
+        raise ValueError(
+            f"labels are coded differently between sites: {shown}; write them alike in all arrays"
+            + (f", for example {example}" if example else "")
+        )
+    return list(texts.values())
 
 
 def images_first(x: np.ndarray) -> np.ndarray:
@@ -145,17 +174,6 @@ def images_first(x: np.ndarray) -> np.ndarray:
     if channels_are_last(x.shape):
         return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     return x
-
-
-def looks_like_classes(y: np.ndarray) -> bool:
-    """Integers are classes; so are whole numbers kept as fractions, if there are few different ones.
-
-    >>> looks_like_classes(np.array([0.0, 1.0, 1.0])), looks_like_classes(np.array([0.5, 1.0])), looks_like_classes(np.arange(30.0))
-    (True, False, False)
-    """
-    return y.dtype.kind != "f" or (
-        bool(np.all(y == np.floor(y))) and len(np.unique(y)) <= MOST_CLASSES
-    )
 
 
 def _labels(

@@ -7,14 +7,21 @@ from pathlib import Path
 from equipoise.data.check.images import report_on_images
 from equipoise.data.check.report import ColumnReport, DataReport, SiteReport
 from equipoise.data.check.samples import report_on_dataset
-from equipoise.data.check.tables import report_on_tables
+from equipoise.data.check.tables import report_on_read_tables, report_on_tables
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import Dataset
 from equipoise.data.patients.records import is_patients
-from equipoise.data.pipeline import is_image_folder, is_user_path, load
+from equipoise.data.pipeline import LoadedData, is_image_folder, is_user_path, load
 from equipoise.data.schema import Schema
 
-__all__ = ["ColumnReport", "DataReport", "SiteReport", "check_data", "check_with_repairs"]
+__all__ = [
+    "ColumnReport",
+    "DataReport",
+    "SiteReport",
+    "check_data",
+    "check_loaded",
+    "check_with_repairs",
+]
 
 
 def check_data(
@@ -38,6 +45,22 @@ def check_data(
     if is_image_folder(path):
         return report_on_images(path, config, every_pixel)
     return report_on_tables(path, config)
+
+
+def check_loaded(config: DataConfig, loaded: LoadedData) -> DataReport:
+    """Report how data were read, as `check_data` does, without reading tables again.
+
+    Args:
+        config: The data section.
+        loaded: The data that it names.
+    """
+    if loaded.tables is not None:
+        return report_on_read_tables(loaded.tables, loaded.dataset, config)
+    path = Path(config.name)
+    if is_user_path(config) and is_image_folder(path):
+        # The report on images needs the headers of the files, which a data set does not have.
+        return report_on_images(path, config, every_pixel=False)
+    return report_on_dataset(loaded.dataset, config)
 
 
 def check_with_repairs(config: DataConfig, report: DataReport) -> DataReport:

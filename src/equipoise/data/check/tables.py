@@ -53,10 +53,17 @@ def report_on_tables(path: Path, config: DataConfig) -> DataReport:
         return _report_on_problems(sites, config, problems)
     if sites.arrays:
         return report_on_dataset(dataset, config)
-    return _report_on_readable_tables(sites, dataset, config)
+    return report_on_read_tables(sites, dataset, config)
 
 
-def _report_on_readable_tables(sites: Sites, dataset: Dataset, config: DataConfig) -> DataReport:
+def report_on_read_tables(sites: Sites, dataset: Dataset, config: DataConfig) -> DataReport:
+    """Report on tables that were joined to a data set.
+
+    Args:
+        sites: The tables.
+        dataset: The data set that was made of them.
+        config: The data section.
+    """
     schema = dataset.schema
     assert schema is not None and schema.label is not None
     site_reports = report_on_sites(dataset, config)

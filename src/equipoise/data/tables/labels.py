@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from equipoise.data.arrays.user_data import looks_like_classes
+from equipoise.data.arrays.array_checks import looks_like_classes
 from equipoise.data.tables.csv_files import (
     CLASS_WORDS,
     cells_as_text,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from equipoise.data.arrays.user_data import looks_like_classes
+from equipoise.data.arrays.array_checks import looks_like_classes
 from equipoise.data.dataset import Dataset
 from equipoise.data.schema import DATES, ColumnSchema, Kind, Schema
 from equipoise.data.tables.cell_numbers import is_date

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from equipoise.data.arrays.user_data import looks_like_classes
+from equipoise.data.arrays.array_checks import looks_like_classes
 from equipoise.data.findings import Finding
 from equipoise.data.message_text import some
 from equipoise.data.tables.column_findings import (
@@ -67,8 +67,8 @@ def find_in_tables(
         if name != label:
             leaks_into = target if len(columns) == len(tables) else None
             findings += _find_in_column(columns, name, sites.files, name in decided, leaks_into)
-        elif task == "regression":
-            findings += _find_in_target(columns, name, sites.files)
+        else:
+            findings += _find_in_target(columns, name, sites.files, task)
     findings += find_copies(tables, sites.files)
     findings += find_repeated(tables, sites.origins)
     return findings
@@ -105,11 +105,17 @@ def _find_in_column(
     return findings
 
 
-def _find_in_target(columns: Columns, name: str, files: dict[str, str]) -> list[Finding]:
+def _find_in_target(
+    columns: Columns, name: str, files: dict[str, str], task: str | None
+) -> list[Finding]:
+    """Return findings on codes for missing labels and, in regression, on units."""
     numbers = _numbers(columns)
     if not numbers:
         return []
-    return [*find_codes(numbers, name, files), *find_units(numbers, name, files)]
+    findings = find_codes(numbers, name, files)
+    if task != "classification":
+        findings += find_units(numbers, name, files)
+    return findings
 
 
 def _numbers(columns: Columns) -> Columns:

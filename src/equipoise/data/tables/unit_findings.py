@@ -16,7 +16,11 @@ from equipoise.validation.names import quoted
 
 LEAST = 20  # numbers of a site that are needed to compare its unit
 LARGE_FACTOR = 5.0  # least factor for which sites that do not overlap may have different units
-CODES = (-9.0, -99.0, -999.0, -9999.0, 0.0, 99.0, 999.0, 9999.0, 99999.0)
+CODES = (
+    -1.0, -7.0, -8.0, -9.0, -99.0, -999.0, -9999.0, 0.0, 9.0, 99.0, 888.0, 999.0, 9999.0, 99999.0
+)  # fmt: skip
+QUANTITY = 10  # different numbers that a column needs to be a quantity
+ORDINARY = (-1.0, 0.0)  # codes that are ordinary numbers among few different ones
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,12 @@ def find_codes(
     numbers = _finite(np.concatenate(list(columns.values())))
     codes = [code for code in CODES if (numbers == code).any()]
     rest = numbers[~np.isin(numbers, codes)]
-    if not codes or len(np.unique(rest)) < 10:
+    different = len(np.unique(rest))
+    if different < QUANTITY:  # a category such as 0, 1 and 9, or a label
+        codes = [code for code in codes if code not in ORDINARY]
+        rest = numbers[~np.isin(numbers, codes)]
+        different = len(np.unique(rest))
+    if not codes or different < 2 or len(rest) < LEAST:
         return []
     codes = [code for code in codes if _isolated(code, rest)]
     if not codes:
@@ -152,6 +161,8 @@ def _isolated(code: float, rest: np.ndarray) -> bool:
     first, third = np.percentile(rest, [25, 75])
     if code == 0:  # an ordinary number if there are small ones
         return low > max(third - first, 0.0) and low > 0
+    if code == -1:
+        return low > 0 or (low == 0 and high >= LEAST)
     if code < 0:
         return low >= 0 or low - code > high - low
     return code - high > high - low and code > 2 * abs(high)

@@ -54,10 +54,10 @@
       const state = await answer.json();
       say(state);
       if (state.version !== version) await renew();
-      if (state.status !== "going") pause = 3000;
+      if (state.status !== "running") pause = 3000;
     } catch (error) {
       bar.className = "live lost";
-      words.textContent = "no answer: is `equipoise watch` still going? This page shows what it knew last.";
+      words.textContent = "no answer: is `equipoise watch` still running? This page shows what it knew last.";
       pause = 3000;
     }
     setTimeout(look, document.hidden ? 4 * pause : pause);

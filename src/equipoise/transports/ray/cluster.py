@@ -45,9 +45,9 @@ class Cluster:
         return self.group.working
 
     def open(self, job: Job, files: Path, monitor: Monitor) -> Roster:
-        if self.wanted.local is not None:
+        if self.wanted.why_not_remote is not None:
             raise ConfigurationError(
-                f"--cluster: expected an experiment that other machines can rebuild, but {self.wanted.local}; "
+                f"--cluster: expected an experiment that other machines can rebuild, but {self.wanted.why_not_remote}; "
                 "move it to a module that can be imported and name it as package.module:name"
             )
         self.ray, self.address, self.own = connected(self.address, self.trust_network)

@@ -1,0 +1,109 @@
+"""Sentences that a reader needs to understand the numbers of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from equipoise.metrics.registry import measured, why_main
+from equipoise.runs.aggregates import diverged, list_clients
+from equipoise.runs.convergence import not_converged
+from equipoise.runs.result import MetricResult, RunResult
+
+SPLIT = [0.7, 0.1, 0.2]  # the default of data.split
+
+
+def notes(result: RunResult, metric: str | None = None, model: str | None = None) -> list[str]:
+    """Return notes on the data, on the choice of the metric, and on clients without a value.
+
+    Args:
+        result: The result of a run.
+        metric: The metric that is shown; by default the main one.
+        model: The served model that is shown; by default the main one.
+    """
+    scores = result.metric(metric, model)
+    sentences = list(result.facts.get("notes", []))
+    if scores.metric.name == result.main_metric:
+        sentences.append(_choice_of_metric(result))
+    if result.status == "finished" and model in (None, result.main_model):
+        sentences.append(not_converged(scores.curve, scores.metric))
+    sentences.append(one_class(scores, result.main_split))
+    sentences.append(diverged(scores.metric.name, scores.values))
+    if result.status == "finished" and not scores.values and not scores.undefined:
+        sentences.append(nothing_measured(result))
+    return [sentence for sentence in sentences if sentence]
+
+
+def _choice_of_metric(result: RunResult) -> str:
+    evaluation = result.config["evaluation"]
+    main = evaluation.get("main")
+    return why_main(measured(result.task, evaluation["metrics"], main), main)
+
+
+def one_class(scores: MetricResult, split: str = "test") -> str:
+    """Return a sentence about clients for which a metric does not exist; empty if there are none.
+
+    >>> from equipoise.metrics.registry import find
+    >>> one_class(MetricResult(find("auroc"), dict.fromkeys("abcdefgh", 0.5), ["3", "7"]))
+    ... # doctest: +NORMALIZE_WHITESPACE
+    'auroc is undefined for clients 3 and 7: their test data have one class;
+    averages are over the other 8'
+    """
+    if not scores.undefined:
+        return ""
+    remedy = "choose another metric"
+    if scores.values:
+        remedy = f"averages are over the other {len(scores.values)}"
+    owner = "its" if len(scores.undefined) == 1 else "their"
+    if split == "shared":
+        owner = "the shared"
+    clients = list_clients(scores.undefined)
+    return (
+        f"{scores.metric.name} is undefined for {clients}: {owner} test data have one class; "
+        f"{remedy}"
+    )
+
+
+def nothing_measured(result: RunResult) -> str:
+    """Return why a finished run has no value on test data."""
+    splits = result.config["evaluation"]["splits"]
+    if result.main_split == "test" and "test" not in splits:
+        named = ", ".join(splits) or "nothing"
+        return (
+            f"nothing was measured on test data: evaluation.splits names {named}; put test into it"
+        )
+    if result.main_split == "test" and not any(result.sizes["test"]):
+        return _no_test_data(result.config["data"].get("split", SPLIT)[2], result.sizes.values())
+    return (
+        "nothing was measured: no client that was asked at the last measurement has test data and "
+        "answered; `equipoise table` lists what there is"
+    )
+
+
+def _no_test_data(share: float, sizes: Sequence[Sequence[int]]) -> str:
+    if not share:
+        return (
+            "nothing was measured: data.split gives tests no share; set data.split=[0.7, 0.1, 0.2],"
+            " say"
+        )
+    largest = max((sum(parts) for parts in zip(*sizes, strict=True)), default=0)
+    return (
+        f"nothing was measured: no client has a test sample, since the largest has {largest} and "
+        f"{share:.0%} of that is less than one; use more data, fewer clients or a larger share for "
+        "tests (data.split)"
+    )
+
+
+def no_test(metric: str) -> str:
+    """Return why gains in a metric have no test.
+
+    >>> no_test("auroc")
+    ... # doctest: +NORMALIZE_WHITESPACE
+    'gains and losses in auroc have no test: runs keep none of its values by test sample;
+    for accuracy there is a test'
+    """
+    if metric == "accuracy":
+        return "gains and losses have no test: the accuracies are not those of the known test sets"
+    return (
+        f"gains and losses in {metric} have no test: runs keep none of its values by test sample; "
+        "for accuracy there is a test"
+    )
