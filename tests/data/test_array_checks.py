@@ -119,7 +119,7 @@ def test_images_that_are_not_scaled_are_told_before_training(tmp_path: Path) -> 
     ("names", "said"),
     [
         (["age", "age", "bmi"], r"a\.npz.*'age' 2 times; rename"),
-        (["age", "y", "bmi"], r"a\.npz: 'y' is one of its feature_names and an array"),
+        (["age", "y", "bmi"], r"a\.npz: 'y' is one of its feature_names and also an array"),
         (["age", "bmi"], r"column for each of 2 feature_names"),
     ],
 )
