@@ -112,6 +112,14 @@ def test_other_models_of_the_same_method_are_no_opponents():
     assert verdict.decision == HOLDS
 
 
+def test_every_other_leaves_out_rows_that_cannot_have_the_measure():
+    samples = noisy(np.random.default_rng(9), {"a": 0.9, "b": 0.6, "c": 0.6, "d": 0.6})
+    verdict = decision("a.average > every other.average", samples)
+    assert "e has no average" in verdict.reason
+    verdict = decision("a.average > every other.average", samples, without={("e", "average")})
+    assert verdict.decision == HOLDS
+
+
 @pytest.mark.parametrize("spread", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize("seeds", [2, 3, 10])
 def test_wrong_decisions_over_a_thousand_tables_stay_within_the_level(seeds, spread):

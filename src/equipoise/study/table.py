@@ -7,11 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from equipoise.metrics.registry import Metric, find
-from equipoise.runs.aggregates import aggregate
+from equipoise.runs.aggregates import CHANGES, aggregate
 from equipoise.runs.baseline import ALONE
 from equipoise.runs.curves import Curve
 from equipoise.study.definition import Row, Study
@@ -71,7 +72,16 @@ class StudyTable:
             self.study.row_names,
             self.study.conditions(scale),
             self.study.fixed_test,
+            without=self._without,
         )
+
+    @cached_property
+    def _without(self) -> set[tuple[str, str]]:
+        """Rows of training alone with the measures that compare a row with training alone."""
+        alone = [
+            row.name for row in self.study.rows if _is_alone(self.study.file.methods[row.method])
+        ]
+        return {(row, measure) for row in alone for measure in (*CHANGES, "cf")}
 
     @cached_property
     def _rows(self) -> dict[tuple[str, str], list[Record]]:
@@ -103,6 +113,11 @@ class StudyTable:
         return Sample(values, variances)
 
 
+def _is_alone(method: Any) -> bool:
+    name = method.get("name") if isinstance(method, Mapping) else method
+    return bool(name == ALONE)
+
+
 def _belongs(record: Record, row: Row) -> bool:
     if record.method != row.method:
         return False
@@ -117,7 +132,8 @@ def measure(record: Record, baseline: Record | None, column: str) -> float:
         baseline: The result of training alone, for changes.
         column: The measure, with a group of clients in brackets or without.
     """
-    return _measure(record, _values(record), baseline and _values(baseline), column)
+    alone = None if baseline is None else _values(baseline)
+    return _measure(record, _values(record), alone, column)
 
 
 def test_variance(record: Record, baseline: Record | None, column: str) -> float:

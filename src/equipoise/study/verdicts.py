@@ -10,7 +10,7 @@ comparisons. Both decisions together are corrected for the number of claims of t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -100,6 +100,7 @@ def judge(
     conditions: Sequence[str],
     fixed_test: bool = False,
     level: float = LEVEL,
+    without: Collection[tuple[str, str]] = (),
 ) -> list[Verdict]:
     """Return the verdicts on all claims of one study.
 
@@ -110,8 +111,13 @@ def judge(
         conditions: All conditions.
         fixed_test: True if all seeds share one test set.
         level: Probability of any wrong decision in the whole study.
+        without: Rows and measures that cannot have a value, such as training alone and its own
+            change; `every other` leaves them out.
     """
-    paired = {claim: _paired(claim, samples, rows, conditions) for claim in claims}
+    paired = {}
+    for claim in claims:
+        compared = [row for row in rows if (row, claim.left.measure) not in without]
+        paired[claim] = _paired(claim, samples, compared, conditions)
     priors = _priors(paired)
     alpha = level / (2 * max(1, len(claims)))
     tested: dict[Claim, list[Test]] = {}
