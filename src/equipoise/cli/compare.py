@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from equipoise.validation.imports import FromFile
 
 
-LISTS = ("methods", "seeds", "partitions", "grid")
+LISTS = ("methods", "seeds", "partitions", "grid", "models")
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,14 @@ class TableOptions:
         typer.Option(help="mean over clients to reach, for rounds_to_target; for example 0.8"),
     ] = None
 
+    models: Annotated[
+        str | None,
+        typer.Option(
+            help="served models that are rows of their own: all, or names such as global,teacher; "
+            "default: the main model of each method"
+        ),
+    ] = None
+
     def arguments(self) -> dict[str, Any]:
         """Return the options as arguments of `equipoise.compare`."""
         from equipoise.cli.comparison_output import words
@@ -72,6 +80,7 @@ class TableOptions:
             "measure": self.measure,
             "measures": columns,
             "target": self.target,
+            "models": words(self.models),
         }
 
 

@@ -36,6 +36,7 @@ class Entry:
         setting: The grid point that was chosen for it.
         target: A mean over clients, for the rounds to it.
         overrides: Settings of its method that differ from those of the comparison.
+        selected: True if its served model was chosen on validation data.
     """
 
     label: str
@@ -43,6 +44,7 @@ class Entry:
     setting: Setting = ()
     target: float | None = None
     overrides: Setting = ()
+    selected: bool = False
 
     @property
     def metric(self) -> Metric:
@@ -180,15 +182,28 @@ def open_comparison(folder: Path, details: bool = False) -> tuple[list[Entry], d
         raise RunError(
             f"{folder} holds no finished run: every run of the comparison failed; {RESULT} says why"
         )
-    names = dict.fromkeys(name for row in rows for name in (row.run, row.alone) if name)
-    results = read_runs([folder / name for name in names], details)
-    runs = dict(zip(names, results, strict=True))
-    check_same_data(results)
     entries = []
-    for row in rows:
-        run = runs[row.run].against(runs.get(row.alone))
-        entries.append(Entry(row.method, run, row.setting, overrides=row.overrides))
+    for row, run in zip(rows, _read_saved(folder, rows, details), strict=True):
+        entry = Entry(row.method, run, row.setting, overrides=row.overrides, selected=row.selected)
+        entries.append(entry)
     return aligned(entries), saved
+
+
+def _read_saved(folder: Path, rows: Sequence[_SavedEntry], details: bool) -> list[RunResult]:
+    """Return the result of every saved entry with its baseline; each is read once."""
+    metric = None
+    read: dict[tuple[str, str | None], RunResult] = {}
+    for row in rows:
+        for name, model in ((row.run, row.model), (row.alone, None)):
+            if name and (name, model) not in read:
+                result = read_folder(folder / name, details, True, metric, model)
+                metric = metric or result.main_metric
+                read[name, model] = result
+    check_same_data(list(read.values()))
+    results = []
+    for row in rows:
+        results.append(read[row.run, row.model].against(read.get((row.alone, None))))
+    return results
 
 
 def _load(folder: Path) -> dict[str, Any]:
@@ -217,6 +232,8 @@ class _SavedEntry:
     alone: str  # empty without a baseline
     setting: Setting
     overrides: Setting
+    model: str | None  # the main one
+    selected: bool
 
     @classmethod
     def of(cls, row: Any) -> _SavedEntry:
@@ -226,6 +243,8 @@ class _SavedEntry:
             alone=str(row["alone"] or ""),
             setting=tuple(row["setting"].items()),
             overrides=tuple(row.get("overrides", {}).items()),
+            model=row.get("model"),
+            selected=bool(row.get("selected", False)),
         )
 
 
@@ -250,29 +269,36 @@ def aligned(entries: Sequence[Entry]) -> list[Entry]:
     runs = _with_baselines(entry.run for entry in entries)
     first = next(iter(runs.values()))
     metrics = _common_metrics(first, list(runs.values()))
-    restricted: dict[Path, RunResult] = {}
+    restricted: dict[_Served, RunResult] = {}
     for condition in {run.condition for run in runs.values()}:
         group = [run for run in runs.values() if run.condition == condition]
         by_metric = {name: _common_clients(name, group) for name in metrics}
         for run in group:
-            own = {name: by_metric[name][run.folder] for name in metrics}
-            restricted[run.folder] = run.with_metrics(own, first.main_metric)
+            own = {name: by_metric[name][_served(run)] for name in metrics}
+            restricted[_served(run)] = run.with_metrics(own, first.main_metric)
     result = []
     for entry in entries:
-        run = restricted[entry.run.folder]
+        run = restricted[_served(entry.run)]
         if entry.run.baseline is not None:
-            run = run.against(restricted[entry.run.baseline.folder])
+            run = run.against(restricted[_served(entry.run.baseline)])
         result.append(replace(entry, run=run))
     return result
 
 
-def _with_baselines(results: Iterable[RunResult]) -> dict[Path, RunResult]:
-    """Return folder -> result, of runs and their baselines."""
+_Served = tuple[Path, str]  # the folder of a run and a served model
+
+
+def _served(run: RunResult) -> _Served:
+    return run.folder, run.main_model
+
+
+def _with_baselines(results: Iterable[RunResult]) -> dict[_Served, RunResult]:
+    """Return the results of runs and their baselines, each once."""
     found = {}
     for result in results:
-        found[result.folder] = result
+        found[_served(result)] = result
         if result.baseline is not None:
-            found.setdefault(result.baseline.folder, result.baseline)
+            found.setdefault(_served(result.baseline), result.baseline)
     return found
 
 
@@ -287,14 +313,16 @@ def _common_metrics(first: RunResult, runs: Sequence[RunResult]) -> list[str]:
     return [name for name in first.metrics if all(name in run.metrics for run in runs)]
 
 
-def _common_clients(metric: str, runs: Sequence[RunResult]) -> dict[Path, MetricResult]:
-    """Return folder -> result of a metric for the clients that have a value in all runs."""
+def _common_clients(metric: str, runs: Sequence[RunResult]) -> dict[_Served, MetricResult]:
+    """Return the results of a metric for the clients that have a value in all runs."""
     scores = [run.metrics[metric] for run in runs]
     common = [client for client in scores[0].values if all(client in one.values for one in scores)]
     known = set(common)
     measured = dict.fromkeys(client for one in scores for client in (*one.undefined, *one.values))
     undefined = [client for client in measured if client not in known]
-    return {run.folder: one.only(common, undefined) for run, one in zip(runs, scores, strict=True)}
+    return {
+        _served(run): one.only(common, undefined) for run, one in zip(runs, scores, strict=True)
+    }
 
 
 def read_runs(
@@ -313,6 +341,7 @@ def read_folder(
     details: bool = False,
     finished: bool = True,
     main_metric: str | None = None,
+    model: str | None = None,
 ) -> RunResult:
     """Read the result of a run for a table.
 
@@ -321,6 +350,7 @@ def read_folder(
         details: Read what only reports show, too.
         finished: Refuse a run that is not finished.
         main_metric: The metric of the table; by default that of the run.
+        model: The served model of the table; by default the main one.
 
     Raises:
         RunError: There is no run, it is not finished, or it has no value on test data.
@@ -328,7 +358,7 @@ def read_folder(
     run = open_run(folder)
     try:
         _check_status(run, finished)
-        result = read_result(run, details=details, main_metric=main_metric)
+        result = read_result(run, details=details, main_metric=main_metric, main_model=model)
     finally:
         run.store.close()
     _check_measured(result)

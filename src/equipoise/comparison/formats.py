@@ -156,6 +156,7 @@ def explanation(comparison: Comparison) -> list[str]:
     lines += _about_metrics(comparison)
     lines += _about_settings(comparison)
     lines += _about_overrides(comparison)
+    lines += _about_selections(comparison)
     lines += _about_gaps(comparison)
     for refusal in comparison.refusals:
         lines.append(f"{REFUSED}: {refusal.method}: {refusal.reason}")
@@ -217,6 +218,14 @@ def _about_overrides(comparison: Comparison) -> list[str]:
             f"{OWN_SETTINGS} {method} has settings of its own: {listed}; its change counts against "
             "training alone with the shared ones"
         )
+    return lines
+
+
+def _about_selections(comparison: Comparison) -> list[str]:
+    lines = []
+    for (method, partition), models in comparison.selections().items():
+        listed = ", ".join(f"{model} (seed {seed})" for seed, model in models.items())
+        lines.append(f"{method} on {partition}: {listed}, chosen on validation data")
     return lines
 
 

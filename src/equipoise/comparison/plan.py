@@ -26,6 +26,8 @@ from equipoise.validation.names import nearest, quoted
 OPERATIONAL = ("workers", "keep", "memory")  # settings that do not change results
 OVERRIDES = ("training", "model", "models", "rounds", "participation")
 """Keys of a method in a comparison that replace shared settings for its rows."""
+ALL = "all"
+VALIDATION = "validation"
 Setting = tuple[tuple[str, Any], ...]
 
 
@@ -42,6 +44,8 @@ class Cell:
         alone: The name of the run of training alone that it is compared with.
         setting: The grid point.
         overrides: Settings of this method that differ from the shared ones.
+        models: The served models to list as rows; the main one if there is none.
+        select: True if a row shows the served model that is best on validation data.
     """
 
     label: str
@@ -52,6 +56,8 @@ class Cell:
     alone: str
     setting: Setting = ()
     overrides: Setting = ()
+    models: tuple[str, ...] = ()
+    select: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,11 +87,15 @@ class ListedMethod:
 
     Attributes:
         method: Its checked mapping, or the object if other processes cannot import its class.
-        overrides: Dotted settings that replace the shared ones for its rows.
+        overrides: Settings that replace the shared ones for its rows.
+        models: The served models to list as rows; by default those of the comparison.
+        select: True if a row shows the served model that is best on validation data.
     """
 
     method: Any
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    models: tuple[str, ...] = ()
+    select: bool = False
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -135,6 +145,7 @@ def plan_comparison(
     partitions: Sequence[str] = (),
     grid: Mapping[str, Sequence[Any]] | None = None,
     imports: Imports = OWN,
+    models: Sequence[str] | str = (),
 ) -> Plan:
     """Return the runs of a comparison, training alone first, and the methods that refuse.
 
@@ -146,6 +157,7 @@ def plan_comparison(
         partitions: The partitions; by default that of `base`.
         grid: Settings to choose on validation data.
         imports: The packages from which code that they name may be imported.
+        models: Names of served models that are rows of their own; "all" for all.
 
     Raises:
         ConfigurationError: A setting is wrong, or all methods refuse theirs.
@@ -168,6 +180,7 @@ def plan_comparison(
         partitions=list(dict.fromkeys(partitions)) or [shared.data.partition],
         seeds=list(dict.fromkeys(seeds)) or [shared.seed],
         grid=grid,
+        models=_model_names(models, "models"),
     )
     return planner.plan(listed)
 
@@ -183,6 +196,7 @@ class _Planner:
     partitions: Sequence[Any]
     seeds: Sequence[int]
     grid: Mapping[str, Sequence[Any]]
+    models: tuple[str, ...] = ()
 
     def plan(self, listed: Sequence[ListedMethod]) -> Plan:
         cells: list[Cell] = []
@@ -221,6 +235,8 @@ class _Planner:
         own = with_overrides(config, listed.overrides)
         method = _tuned(listed.method, parameters)
         built = experiment({**own, "method": method}, self.imports)
+        if listed.select:
+            _check_validation(built)
         alone = experiment({**config, "method": self.standalone}, self.imports)
         return Cell(
             label,
@@ -231,6 +247,8 @@ class _Planner:
             folder_name(alone),
             setting,
             self._differences(built, listed),
+            listed.models or self.models,
+            listed.select,
         )
 
     def _differences(self, built: Experiment, listed: ListedMethod) -> Setting:
@@ -252,8 +270,18 @@ def _by_condition(cells: Sequence[Cell]) -> list[Cell]:
     groups: dict[tuple[str, int], list[Cell]] = {}
     for cell in cells:
         groups.setdefault((cell.partition, cell.seed), []).append(cell)
-    distinct = {cell.name: cell for group in groups.values() for cell in group}
+    distinct = {(cell.name, cell.select): cell for group in groups.values() for cell in group}
     return list(distinct.values())
+
+
+def _check_validation(built: Experiment) -> None:
+    """Refuse to choose among served models without validation data."""
+    if VALIDATION not in built.evaluation.splits or not built.data.split[1]:
+        raise ConfigurationError(
+            "select: the served model is chosen on validation data, but there are none; give "
+            "clients a share with data.split, such as [0.7, 0.1, 0.2], and keep `validation` in "
+            "evaluation.splits"
+        )
 
 
 def _check_memory(cells: Sequence[Cell]) -> None:
@@ -269,13 +297,28 @@ def _listed(value: Any, config: Mapping[str, Any], imports: Imports) -> ListedMe
     """Check one item of a list of methods."""
     if value == ALONE:
         value = alone_for(config)
-    method, overrides = split_overrides(value, OVERRIDES, imports)
+    method, overrides = split_overrides(value, (*OVERRIDES, "serves", "select"), imports)
+    models = _model_names(overrides.pop("serves", ()), "serves")
+    select = overrides.pop("select", None)
+    if select not in (None, VALIDATION):
+        raise ConfigurationError(f"select: expected {VALIDATION}, got {quoted(select)}")
     if isinstance(method, Mapping) and "evaluation" in method:
         raise ConfigurationError(
             f"methods: {quoted(method.get('name'))} has settings of evaluation, but all runs of a "
             "comparison are measured alike; set evaluation for all"
         )
-    return ListedMethod(as_method(method, imports), overrides)
+    return ListedMethod(as_method(method, imports), overrides, models, select is not None)
+
+
+def _model_names(value: Any, key: str) -> tuple[str, ...]:
+    """Return names of served models, given as `all`, as one name or as a list."""
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise ConfigurationError(
+            f"{key}: expected `all` or names of served models such as [global, teacher], "
+            f"got {quoted(value)}"
+        )
+    return (ALL,) if ALL in names else tuple(dict.fromkeys(names))
 
 
 def split_overrides(
@@ -342,7 +385,8 @@ def _distinct(listed: Sequence[ListedMethod]) -> list[ListedMethod]:
     """Return the methods without repetitions, in their order."""
     keys = []
     for method in listed:
-        keys.append(json.dumps([method.spec, method.overrides], sort_keys=True, default=str))
+        own = [method.spec, method.overrides, method.models, method.select]
+        keys.append(json.dumps(own, sort_keys=True, default=str))
     return list(dict(zip(keys, listed, strict=True)).values())
 
 
@@ -376,6 +420,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "grid": (Mapping, "mapping"),
     "baseline": (str, "name"),
     "measure": (str, "name"),
+    "models": ((str, list, tuple), "list"),
     "level": ((int, float), "number"),
     "target": ((int, float), "number"),
 }  # of settings in the file of a comparison; the others are lists
@@ -394,11 +439,18 @@ def from_file(config: FromFile, **arguments: Any) -> tuple[FromFile, dict[str, A
     settings = {}
     for name, value in arguments.items():
         settings[name] = value or config.get(name) or value
+    if isinstance(config.get("models"), Mapping):
+        # These are the networks of the experiment, not served models.
+        settings["models"] = arguments.get("models", ())
     for name, value in settings.items():
         kind, word = _KINDS.get(name, ((list, tuple), "list"))
         if value and not isinstance(value, kind):
             raise ConfigurationError(f"{name}: expected a {word}, got {quoted(value)}")
-    shared = {key: value for key, value in config.items() if key not in arguments}
+    shared = {
+        key: value
+        for key, value in config.items()
+        if key not in arguments or (key == "models" and isinstance(value, Mapping))
+    }
     return config.changed(shared, arguments.values()), settings
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 
 from equipoise.comparison import formats
-from equipoise.comparison.entries import Entry, aligned, check_same_data, read_runs
+from equipoise.comparison.entries import (
+    Entry,
+    aligned,
+    check_same_data,
+    read_folder,
+    read_runs,
+)
 from equipoise.comparison.executor import Progress, cores, execute
 from equipoise.comparison.measures import DISTANCES, OPTIONAL, RANKED
 from equipoise.comparison.plan import (
@@ -22,15 +28,21 @@ from equipoise.comparison.plan import (
     from_file,
     plan_comparison,
 )
+from equipoise.comparison.served import (
+    SEPARATOR,
+    VALIDATION,
+    check_served,
+    served_rows,
+    tested_row,
+    validation_values,
+)
 from equipoise.comparison.table import Comparison, Failure
 from equipoise.experiment import ConfigurationError, Experiment, load, with_settings
 from equipoise.runs import Run, RunResult
-from equipoise.runs.result import for_each_client
 from equipoise.storage.store import RunError
 from equipoise.validation.imports import FromFile, permitted
 from equipoise.validation.names import nearest
 
-VALIDATION = "validation"
 LEVEL = 0.95
 MEASURE = "average"
 _Values = dict[str, float]  # client -> value
@@ -47,6 +59,7 @@ def compare(
     measure: str | None = None,
     measures: Sequence[str] = (),
     target: float | None = None,
+    models: Sequence[str] | str = (),
     out: str | Path | None = None,
     jobs: int | None = None,
     progress: Progress | None = None,
@@ -75,6 +88,10 @@ def compare(
         measures: Further columns of the table: best, p10_change, p90_change, best_round,
             rounds_to_target, d_cos, d_man.
         target: The mean over clients to reach, for rounds_to_target.
+        models: Served models that are rows of their own, such as ["global", "teacher"]; "all" for
+            all. In the file of a comparison whose `models` are networks, `serves` of a method says
+            the same. With `select: validation` a method has a row for the model that is best on
+            validation data.
         out: The folder of the comparison, in which runs are named by their content.
         jobs: Runs at a time; by default one per core, and one on a cluster.
         progress: Receives events.
@@ -87,7 +104,8 @@ def compare(
 
     Raises:
         ConfigurationError: A setting is wrong; nothing was run.
-        ValueError: A method, measure or baseline is unknown.
+        ValueError: A method, measure or baseline is unknown, or no method serves a model that
+            `models` names. The latter is known once runs have finished; they stay.
         RunError: The folder cannot be written, or it holds runs of other data.
     """
     if base is None:
@@ -104,6 +122,7 @@ def compare(
         "measure": measure,
         "measures": measures,
         "target": target,
+        "models": models,
     }
     if isinstance(base, FromFile):
         base, settings = from_file(base, **settings)
@@ -118,7 +137,7 @@ def compare(
     table.check_columns()
     if set(table.measures) & set(DISTANCES):
         base = with_settings(as_config(base), {"evaluation.distances": True})
-    lists = {name: settings[name] for name in ("methods", "seeds", "partitions", "grid")}
+    lists = {name: settings[name] for name in ("methods", "seeds", "partitions", "grid", "models")}
     planned = plan_comparison(base, **lists, imports=imports)
     cells = planned.cells
     jobs = _checked_jobs(jobs, cells, cluster)
@@ -126,10 +145,12 @@ def compare(
     folder = Path(out) if out is not None else default_folder(base, imports)
     runs = _writable(folder) / "runs"
     where = {"cluster": cluster, "trust_network": trust_network}
-    reasons = execute(cells, runs, jobs, progress or Progress(), where)
+    distinct = {cell.name: cell for cell in cells}
+    reasons = execute(list(distinct.values()), runs, jobs, progress or Progress(), where)
+    entries = _entries(cells, runs, reasons, table.target)
     result = Comparison(
-        _entries(cells, runs, reasons, table.target),
-        tested_against,
+        entries,
+        tested_row([entry.label for entry in entries], tested_against),
         _failures(cells, reasons),
         folder,
         refusals=planned.refusals,
@@ -160,7 +181,8 @@ class _TableSettings:
     def checked(self, cells: Sequence[Cell]) -> str:
         """Check the settings against the plan; return the method that others are tested against."""
         labels = list(dict.fromkeys(cell.label for cell in cells))
-        if self.baseline is not None and self.baseline not in labels:
+        method = (self.baseline or "").partition(SEPARATOR)[0]
+        if self.baseline is not None and method not in labels:
             raise nearest("baseline", self.baseline, labels)
         if self.measure not in RANKED:
             raise nearest("measure", self.measure, list(RANKED))
@@ -211,18 +233,29 @@ def _entries(
     cells: Sequence[Cell], runs: Path, failed: Mapping[str, str], target: float | None
 ) -> list[Entry]:
     """Return the entries of the table, of the runs that finished."""
-    finished = [cell.name for cell in cells if cell.name not in failed]
+    finished = list(dict.fromkeys(cell.name for cell in cells if cell.name not in failed))
     if not finished:
         return []
     read = read_runs([runs / name for name in finished])
     check_same_data(read)
     results = dict(zip(finished, read, strict=True))
+    check_served(cells, read)
     entries = []
     for cell in _chosen(cells, results):
         if cell.name in results:
-            run = results[cell.name].against(results.get(cell.alone))
-            entries.append(Entry(cell.label, run, cell.setting, target, cell.overrides))
+            entries += _rows_of(cell, results, target)
     return aligned(entries)
+
+
+def _rows_of(cell: Cell, results: Mapping[str, RunResult], target: float | None) -> Iterator[Entry]:
+    """Yield one entry per served model that the table lists."""
+    main = results[cell.name]
+    for row in served_rows(cell, main):
+        run = main
+        if row.model != main.main_model:
+            run = read_folder(main.folder, main_metric=main.main_metric, model=row.model)
+        run = run.against(results.get(cell.alone))
+        yield Entry(row.label, run, cell.setting, target, cell.overrides, row.selected)
 
 
 def _failures(cells: Sequence[Cell], reasons: Mapping[str, str]) -> list[Failure]:
@@ -301,12 +334,6 @@ def _common_mean(values: _Values, rivals: Sequence[_Values]) -> float:
 def _validation_values(result: RunResult) -> _Values:
     run = Run(result.folder)
     try:
-        values = for_each_client(run, run.final(result.main_metric, split=VALIDATION))
+        return validation_values(run, result.main_metric)
     finally:
         run.store.close()
-    if not values:
-        raise RunError(
-            f"{run.folder} has no {result.main_metric} on validation data to choose a setting by; "
-            "give them a share with data.split, such as [0.7, 0.1, 0.2]"
-        )
-    return values

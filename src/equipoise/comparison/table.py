@@ -268,6 +268,15 @@ class Comparison:
         """Return method -> its settings that differ from those of the comparison."""
         return {entry.label: dict(entry.overrides) for entry in self.entries if entry.overrides}
 
+    def selections(self) -> dict[tuple[str, str], dict[int, str]]:
+        """Return method and partition -> seed -> the model that was chosen on validation data."""
+        found: dict[tuple[str, str], dict[int, str]] = {}
+        for entry in self.entries:
+            partition, seed = entry.run.condition
+            if entry.selected:
+                found.setdefault((entry.label, partition), {})[seed] = entry.run.main_model
+        return found
+
     def as_plain(self) -> dict[str, Any]:
         """Return all of it as plain data; numbers that do not exist are None."""
         folder = self.folder or Path()
@@ -384,6 +393,8 @@ def _plain_entry(entry: Entry, folder: Path) -> dict[str, Any]:
         "partition": run.condition[0],
         "seed": run.condition[1],
         "setting": dict(entry.setting),
+        "model": run.main_model,
+        "selected": entry.selected,
         "overrides": dict(entry.overrides),
         "run": _relative(run.folder, folder),
         "alone": None if alone is None else _relative(alone.folder, folder),

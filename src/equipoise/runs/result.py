@@ -284,6 +284,7 @@ def read_result(
     baseline: Run | RunResult | None = None,
     details: bool = False,
     main_metric: str | None = None,
+    main_model: str | None = None,
 ) -> RunResult:
     """Read the result of a run.
 
@@ -294,6 +295,7 @@ def read_result(
         baseline: The run of training alone that gains are counted against, open or read.
         details: Read what only reports show, too.
         main_metric: The metric that the result is about; by default that of the run.
+        main_model: The served model that the result is about; by default the main one.
 
     Raises:
         RunError: The run is damaged, or the baseline has other data.
@@ -310,7 +312,7 @@ def read_result(
         check_comparable(run, baseline)
         baseline = read_result(baseline, details=details, main_metric=main_metric)
     with run.one_moment():
-        return _Reader(run, main_metric).result(details).against(baseline)
+        return _Reader(run, main_metric, main_model).result(details).against(baseline)
 
 
 def for_each_client(run: Run, values: dict[str, Value]) -> dict[str, Value]:
@@ -323,10 +325,10 @@ def for_each_client(run: Run, values: dict[str, Value]) -> dict[str, Value]:
 class _Reader:
     """Reads the tables of an open run, each once."""
 
-    def __init__(self, run: Run, main_metric: str) -> None:
+    def __init__(self, run: Run, main_metric: str, main_model: str | None = None) -> None:
         self.run = run
         self.main_metric = main_metric
-        self.main_model = run.main_model
+        self.main_model = main_model or run.main_model
         self.test_sizes = run.test_sizes
         self.majority = for_each_client(run, run.majority())
         self.end = end_point(run)
