@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from equipoise.validation.imports import FromFile
 
 
-LISTS = ("methods", "seeds", "partitions", "grid", "models")
-
-
 @dataclass(frozen=True)
 class TableOptions:
     """The table of a comparison: what is tested, ranked and shown."""
@@ -50,13 +47,17 @@ class TableOptions:
     measures: Annotated[
         str | None,
         typer.Option(
-            help="further columns: best, p10_change, p90_change, best_round, rounds_to_target, "
-            "d_cos, d_man; the files always hold all of them"
+            help="further columns: best, p10_change, p90_change, best_round, best_average, "
+            "rounds_to_target, speed_up, d_cos, d_man, embedding_angle, embedding_manhattan, "
+            "seconds_per_client, seconds_per_client_std; the files always hold all of them"
         ),
     ] = None
     target: Annotated[
-        float | None,
-        typer.Option(help="mean over clients to reach, for rounds_to_target; for example 0.8"),
+        str | None,
+        typer.Option(
+            help="mean over clients to reach, for rounds_to_target and speed_up: 0.8, or "
+            "fedavg.best for the best mean of a method"
+        ),
     ] = None
 
     models: Annotated[
@@ -118,6 +119,17 @@ def compare(
     seeds: Annotated[
         str | None, typer.Option(help="seeds separated by commas, or a range such as 1-5")
     ] = None,
+    baselines: Annotated[
+        str | None,
+        typer.Option(help="none: do not add training alone; default: standalone"),
+    ] = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY=VALUES",
+            help="a group of rows for each value of a setting, e.g. --sweep data.clients=10,50,100",
+        ),
+    ] = None,
     grid: Annotated[
         list[str] | None,
         typer.Option(
@@ -169,6 +181,8 @@ def compare(
         "seeds": comparison_output.parse_seeds(seeds) if seeds is not None else [],
         "partitions": partition or [],
         "grid": comparison_output.parse_grid(grid) if grid else {},
+        "baselines": baselines,
+        "sweep": comparison_output.parse_grid([sweep], "--sweep") if sweep else {},
         **table_options.arguments(),
     }
     if finish is not None:
@@ -218,6 +232,7 @@ def show_plan(config: FromFile, typed: dict[str, Any], allowed: list[str]) -> No
     """Print the runs that a comparison would make; `typed` replaces settings of the file."""
     from equipoise.cli import comparison_output
     from equipoise.comparison.plan import from_file, plan_comparison
+    from equipoise.comparison.run import LISTS
     from equipoise.validation.imports import permitted
 
     base, settings = from_file(config, **typed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,8 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.comparison.labels import labels
-from equipoise.comparison.measures import DISTANCES, NO_TARGET
+from equipoise.comparison.measures import (
+    BY_GROUP,
+    CLIENT_SECONDS,
+    DISTANCES,
+    NO_MODELS,
+    NO_TARGET,
+    NOT_REACHED,
+)
 from equipoise.experiment import flat
+from equipoise.metrics import speed_up
 from equipoise.metrics.registry import Metric
 from equipoise.runs import MetricResult, Run, RunResult, read_result
 from equipoise.runs.aggregates import NAN, Aggregates
@@ -34,17 +43,19 @@ class Entry:
         label: The name of its method.
         run: The result of the run, with its baseline if that is known.
         setting: The grid point that was chosen for it.
-        target: A mean over clients, for the rounds to it.
+        target: A mean over clients, for the rounds to it; or the run whose best mean it is.
         overrides: Settings of its method that differ from those of the comparison.
         selected: True if its served model was chosen on validation data.
+        rival: The run of the baseline method, for the speed-up.
     """
 
     label: str
     run: RunResult
     setting: Setting = ()
-    target: float | None = None
+    target: float | RunResult | None = None
     overrides: Setting = ()
     selected: bool = False
+    rival: RunResult | None = None
 
     @property
     def metric(self) -> Metric:
@@ -58,20 +69,65 @@ class Entry:
 
     @cached_property
     def aggregates(self) -> Aggregates:
-        """Numbers over clients, cost, and rounds to the target."""
+        """Numbers over clients, cost, rounds to the target and speed-up."""
         scores = self.run.main
-        values = {**dict.fromkeys(DISTANCES, NAN), **scores.aggregates.values, **self.run.cost}
+        absent = dict.fromkeys((*DISTANCES, *CLIENT_SECONDS), NAN)
+        values = {**absent, **scores.aggregates.values, **self.run.cost}
         reasons = dict(scores.aggregates.reasons)
-        if self.target is None:
+        if self.run.config.get("evaluation", {}).get("distances") and math.isnan(values["d_cos"]):
+            reasons |= dict.fromkeys(DISTANCES, NO_MODELS)
+        target = self._target_mean()
+        if target is None:
             values["rounds_to_target"] = NAN
             reasons["rounds_to_target"] = NO_TARGET
         else:
-            values["rounds_to_target"] = scores.curve.first_round_at(self.target, scores.metric)
+            values["rounds_to_target"] = scores.curve.first_round_at(target, scores.metric)
+        values |= self._by_group()
+        values["speed_up"] = self._speed_up(target)
+        if math.isnan(values["speed_up"]):
+            reasons["speed_up"] = NOT_REACHED
         return Aggregates(values, reasons)
+
+    def _by_group(self) -> dict[str, float]:
+        """Return the measures of each group of clients."""
+        scores = self.run.main
+        clients: dict[str, list[str]] = {}
+        for client in scores.values:
+            if client in self.run.groups:
+                clients.setdefault(self.run.groups[client], []).append(client)
+        found = {}
+        for group, members in clients.items():
+            own = scores.only(members, ()).aggregates
+            for name in BY_GROUP:
+                found[f"{name}[{group}]"] = own[name]
+        return found
+
+    def _target_mean(self) -> float | None:
+        if not isinstance(self.target, RunResult):
+            return self.target
+        best = self.target.main.curve.training().best(self.metric)
+        return None if best is None else best[1]
+
+    def _speed_up(self, target: float | None) -> float:
+        """Return how many times fewer rounds than the baseline it needs to the target.
+
+        Without a target it is the best mean of the baseline.
+        """
+        if self.rival is None:
+            return NAN
+        own = self.run.main.curve.by_round()
+        rival = self.rival.main.curve.by_round()
+        factor = speed_up(own, rival, target, self.metric.lower_is_better)
+        return NAN if factor is None else factor
 
     def with_metric(self, metric: str) -> Entry:
         """Return the same run in a table about another of its metrics."""
-        return replace(self, run=self.run.with_main_metric(metric))
+        target = self.target
+        if isinstance(target, RunResult):
+            target = target.with_main_metric(metric)
+        rival = self.rival and self.rival.with_main_metric(metric)
+        run = self.run.with_main_metric(metric)
+        return replace(self, run=run, target=target, rival=rival)
 
     def gains(self) -> dict[str, float]:
         """Return client -> how much better it is than alone; positive is better."""
@@ -199,10 +255,14 @@ def _read_saved(folder: Path, rows: Sequence[_SavedEntry], details: bool) -> lis
                 result = read_folder(folder / name, details, True, metric, model)
                 metric = metric or result.main_metric
                 read[name, model] = result
-    check_same_data(list(read.values()))
     results = []
     for row in rows:
-        results.append(read[row.run, row.model].against(read.get((row.alone, None))))
+        result = replace(read[row.run, row.model], varied=row.sweep)
+        baseline = read.get((row.alone, None))
+        if baseline is not None:
+            result = result.against(replace(baseline, varied=row.sweep))
+        results.append(result)
+    check_same_data(list(_with_baselines(results).values()))
     return results
 
 
@@ -234,6 +294,7 @@ class _SavedEntry:
     overrides: Setting
     model: str | None  # the main one
     selected: bool
+    sweep: Mapping[str, Any]
 
     @classmethod
     def of(cls, row: Any) -> _SavedEntry:
@@ -245,6 +306,7 @@ class _SavedEntry:
             overrides=tuple(row.get("overrides", {}).items()),
             model=row.get("model"),
             selected=bool(row.get("selected", False)),
+            sweep=dict(row.get("sweep", {})),
         )
 
 
@@ -285,11 +347,11 @@ def aligned(entries: Sequence[Entry]) -> list[Entry]:
     return result
 
 
-_Served = tuple[Path, str]  # the folder of a run and a served model
+_Served = tuple[Path, str, str]  # the folder of a run, a served model and a condition
 
 
 def _served(run: RunResult) -> _Served:
-    return run.folder, run.main_model
+    return run.folder, run.main_model, run.condition[0]
 
 
 def _with_baselines(results: Iterable[RunResult]) -> dict[_Served, RunResult]:
@@ -457,7 +519,8 @@ def _difference(first: RunResult, second: RunResult) -> str:
     settings = flat({"data": first.config["data"]})
     others = flat({"data": second.config["data"]})
     for key, value in settings.items():
-        if key != "data.partition" and value != others.get(key):
+        may_differ = key == "data.partition" or key in first.varied
+        if not may_differ and value != others.get(key):
             return f"{key} is {value!r} in one and {others.get(key)!r} in the other"
     if (first.data, first.task) != (second.data, second.task):
         return "their data sets differ"

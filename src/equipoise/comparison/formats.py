@@ -153,6 +153,7 @@ def explanation(comparison: Comparison) -> list[str]:
     for partition in comparison.partitions:
         for method, sentence in comparison.not_converged(partition).items():
             lines.append(f"{RISING} {method} on {partition}: {sentence}")
+    lines += _about_after_local(comparison)
     lines += _about_metrics(comparison)
     lines += _about_settings(comparison)
     lines += _about_overrides(comparison)
@@ -219,6 +220,17 @@ def _about_overrides(comparison: Comparison) -> list[str]:
             "training alone with the shared ones"
         )
     return lines
+
+
+def _about_after_local(comparison: Comparison) -> list[str]:
+    """Return a sentence about methods whose fairness is that of models after local training."""
+    methods = {entry.label: None for entry in comparison.entries if entry.run.main.after_local}
+    if not methods:
+        return []
+    return [
+        f"CF of {', '.join(methods)}: from each client's model right after local training, since "
+        "all clients share one model and one test set"
+    ]
 
 
 def _about_selections(comparison: Comparison) -> list[str]:

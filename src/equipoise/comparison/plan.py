@@ -20,6 +20,7 @@ from equipoise.experiment import ConfigurationError, Experiment, experiment, fla
 from equipoise.experiment.specifications import method_from, method_spec, name_is_local, spec_of
 from equipoise.method import Method
 from equipoise.runs.baseline import ALONE
+from equipoise.runs.result import condition_name
 from equipoise.validation.imports import OWN, FromFile, Imports
 from equipoise.validation.names import nearest, quoted
 
@@ -27,6 +28,7 @@ OPERATIONAL = ("workers", "keep", "memory")  # settings that do not change resul
 OVERRIDES = ("training", "model", "models", "rounds", "participation")
 """Keys of a method in a comparison that replace shared settings for its rows."""
 ALL = "all"
+NONE = "none"
 VALIDATION = "validation"
 Setting = tuple[tuple[str, Any], ...]
 
@@ -46,6 +48,7 @@ class Cell:
         overrides: Settings of this method that differ from the shared ones.
         models: The served models to list as rows; the main one if there is none.
         select: True if a row shows the served model that is best on validation data.
+        sweep: The value of the setting that a sweep varies.
     """
 
     label: str
@@ -58,6 +61,7 @@ class Cell:
     overrides: Setting = ()
     models: tuple[str, ...] = ()
     select: bool = False
+    sweep: Setting = ()
 
 
 @dataclass(frozen=True)
@@ -103,9 +107,9 @@ class ListedMethod:
         return spec_of(self.method) if isinstance(self.method, Method) else self.method
 
     @property
-    def is_standalone(self) -> bool:
-        """True if clients train alone."""
-        return bool(self.spec["name"] == ALONE)
+    def is_baseline(self) -> bool:
+        """True if clients train alone with the shared settings."""
+        return bool(self.spec["name"] == ALONE and not self.overrides)
 
 
 def plan(
@@ -146,6 +150,8 @@ def plan_comparison(
     grid: Mapping[str, Sequence[Any]] | None = None,
     imports: Imports = OWN,
     models: Sequence[str] | str = (),
+    baselines: str | None = None,
+    sweep: Mapping[str, Sequence[Any]] | None = None,
 ) -> Plan:
     """Return the runs of a comparison, training alone first, and the methods that refuse.
 
@@ -158,6 +164,8 @@ def plan_comparison(
         grid: Settings to choose on validation data.
         imports: The packages from which code that they name may be imported.
         models: Names of served models that are rows of their own; "all" for all.
+        baselines: "none" if training alone is not to be added.
+        sweep: One setting and the values that it takes.
 
     Raises:
         ConfigurationError: A setting is wrong, or all methods refuse theirs.
@@ -169,18 +177,23 @@ def plan_comparison(
         raise ConfigurationError(
             "methods: expected at least one, got none; `equipoise methods` lists them"
         )
-    listed = _with_standalone([_listed(method, config, imports) for method in methods], config)
+    listed = [_listed(method, config, imports) for method in methods]
+    if baselines not in (None, ALONE, NONE):
+        raise ConfigurationError(f"baselines: expected {ALONE} or {NONE}, got {quoted(baselines)}")
+    listed = _with_standalone(listed, config, add=baselines != NONE)
     _check_grid(grid, listed)
+    _check_sweep(sweep or {}, grid, listed)
     shared = experiment(config, imports)
     planner = _Planner(
         config=config,
         imports=imports,
         shared=shared,
-        standalone=listed[0].method,
+        standalone=listed[0].method if listed[0].is_baseline else None,
         partitions=list(dict.fromkeys(partitions)) or [shared.data.partition],
         seeds=list(dict.fromkeys(seeds)) or [shared.seed],
         grid=grid,
         models=_model_names(models, "models"),
+        sweep=sweep or {},
     )
     return planner.plan(listed)
 
@@ -196,7 +209,8 @@ class _Planner:
     partitions: Sequence[Any]
     seeds: Sequence[int]
     grid: Mapping[str, Sequence[Any]]
-    models: tuple[str, ...] = ()
+    models: tuple[str, ...]
+    sweep: Mapping[str, Sequence[Any]]
 
     def plan(self, listed: Sequence[ListedMethod]) -> Plan:
         cells: list[Cell] = []
@@ -206,11 +220,11 @@ class _Planner:
             try:
                 cells += self._cells(label, method)
             except ConfigurationError as error:
-                if method is listed[0]:
+                if method.is_baseline:
                     raise  # Training alone has the shared settings only: they are wrong.
                 refusals.append(Refusal(label, str(error)))
                 errors.append(error)
-        if errors and len(errors) == len(listed) - 1:
+        if errors and len(errors) == sum(not method.is_baseline for method in listed):
             raise errors[0]
         ordered = _by_condition(cells)
         _check_memory(ordered)
@@ -218,18 +232,27 @@ class _Planner:
 
     def _cells(self, label: str, listed: ListedMethod) -> list[Cell]:
         cells = []
-        for partition, seed in itertools.product(self.partitions, self.seeds):
+        sweeps = _points(self.sweep)
+        for partition, sweep, seed in itertools.product(self.partitions, sweeps, self.seeds):
+            shared = {"data.partition": partition, "seed": seed, "workers": 0, **dict(sweep)}
             for setting in _settings(self.grid, listed):
-                cells.append(self._cell(label, listed, partition, seed, setting))
+                cells.append(self._cell(label, listed, shared, setting, sweep))
         return cells
 
     def _cell(
-        self, label: str, listed: ListedMethod, partition: Any, seed: int, setting: Setting
+        self,
+        label: str,
+        listed: ListedMethod,
+        shared: Mapping[str, Any],
+        setting: Setting,
+        sweep: Setting,
     ) -> Cell:
-        fixed = {"data.partition": partition, "seed": seed, "workers": 0}
-        fixed |= {key: value for key, value in setting if not _of_method(key)}
+        settings = {**shared, **dict(setting)}
+        fixed = {key: value for key, value in settings.items() if not _of_method(key)}
         parameters = {
-            key.removeprefix("method."): value for key, value in setting if _of_method(key)
+            key.removeprefix("method."): value
+            for key, value in settings.items()
+            if _of_method(key) and _applies(key, listed)
         }
         config = with_settings(self.config, fixed)
         own = with_overrides(config, listed.overrides)
@@ -237,18 +260,21 @@ class _Planner:
         built = experiment({**own, "method": method}, self.imports)
         if listed.select:
             _check_validation(built)
-        alone = experiment({**config, "method": self.standalone}, self.imports)
+        alone = ""
+        if self.standalone is not None:
+            alone = folder_name(experiment({**config, "method": self.standalone}, self.imports))
         return Cell(
-            label,
-            built.data.partition_name,
-            seed,
-            built,
-            folder_name(built),
-            folder_name(alone),
-            setting,
-            self._differences(built, listed),
-            listed.models or self.models,
-            listed.select,
+            label=label,
+            partition=condition_name(built.data.partition_name, sweep),
+            seed=built.seed,
+            experiment=built,
+            name=folder_name(built),
+            alone=alone,
+            setting=setting,
+            overrides=self._differences(built, listed),
+            models=listed.models or self.models,
+            select=listed.select,
+            sweep=sweep,
         )
 
     def _differences(self, built: Experiment, listed: ListedMethod) -> Setting:
@@ -257,7 +283,7 @@ class _Planner:
             return ()
         shared = flat(self.shared.model_dump(mode="json", include=set(OVERRIDES)))
         own = flat(built.model_dump(mode="json", include=set(OVERRIDES)))
-        tuned = {key for key in self.grid if not _of_method(key)}
+        tuned = {key for key in (*self.grid, *self.sweep) if not _of_method(key)}
         return tuple(
             (key, value)
             for key, value in own.items()
@@ -270,7 +296,10 @@ def _by_condition(cells: Sequence[Cell]) -> list[Cell]:
     groups: dict[tuple[str, int], list[Cell]] = {}
     for cell in cells:
         groups.setdefault((cell.partition, cell.seed), []).append(cell)
-    distinct = {(cell.name, cell.select): cell for group in groups.values() for cell in group}
+    distinct = {}
+    for group in groups.values():
+        for cell in group:
+            distinct[cell.name, cell.partition, cell.select] = cell
     return list(distinct.values())
 
 
@@ -372,12 +401,20 @@ def with_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> d
 
 
 def _with_standalone(
-    listed: Sequence[ListedMethod], config: Mapping[str, Any]
+    listed: Sequence[ListedMethod], config: Mapping[str, Any], add: bool
 ) -> list[ListedMethod]:
-    """Return distinct methods; the first one is training alone with the shared settings."""
+    """Return distinct methods, training alone with the shared settings first.
+
+    Args:
+        listed: The methods.
+        config: The shared settings.
+        add: Add training alone where it is not among the methods.
+    """
     for method in listed:
-        if method.is_standalone and not method.overrides:
+        if method.is_baseline:
             return _distinct([method, *listed])
+    if not add:
+        return _distinct(listed)
     return _distinct([ListedMethod(as_method(alone_for(config))), *listed])
 
 
@@ -418,11 +455,13 @@ def default_baseline(labels: Sequence[str]) -> str:
 
 _KINDS: dict[str, tuple[Any, str]] = {
     "grid": (Mapping, "mapping"),
+    "sweep": (Mapping, "mapping"),
+    "baselines": (str, "name"),
     "baseline": (str, "name"),
     "measure": (str, "name"),
     "models": ((str, list, tuple), "list"),
     "level": ((int, float), "number"),
-    "target": ((int, float), "number"),
+    "target": ((int, float, str, Mapping), "number, name or mapping"),
 }  # of settings in the file of a comparison; the others are lists
 
 
@@ -496,6 +535,8 @@ def as_method(value: Any, imports: Imports = OWN) -> Any:
 def content(built: Experiment) -> dict[str, Any]:
     """Return all that the result of a run depends on, as plain data."""
     spec = {key: value for key, value in built.to_spec().items() if key not in OPERATIONAL}
+    if spec["budget"] is None:
+        del spec["budget"]  # so that names of runs are those of versions without budgets
     plain: dict[str, Any] = json.loads(json.dumps(spec, default=str))
     if built.dataset is not None:
         digest = hashlib.blake2b(digest_size=8)
@@ -608,5 +649,33 @@ def _check_grid(grid: Mapping[str, Sequence[Any]], listed: Sequence[ListedMethod
 
 def _settings(grid: Mapping[str, Sequence[Any]], listed: ListedMethod) -> list[Setting]:
     """Return the grid points of a method."""
-    own = {key: values for key, values in grid.items() if _applies(key, listed)}
-    return [tuple(zip(own, values, strict=True)) for values in itertools.product(*own.values())]
+    return _points({key: values for key, values in grid.items() if _applies(key, listed)})
+
+
+def _points(values: Mapping[str, Sequence[Any]]) -> list[Setting]:
+    """Return all combinations of the values of several settings."""
+    combinations = itertools.product(*values.values())
+    return [tuple(zip(values, combination, strict=True)) for combination in combinations]
+
+
+def _check_sweep(
+    sweep: Mapping[str, Any], grid: Mapping[str, Any], listed: Sequence[ListedMethod]
+) -> None:
+    if len(sweep) > 1:
+        raise ConfigurationError(
+            f"sweep: expected one setting, got {', '.join(sweep)}; compare once for each"
+        )
+    for key, values in sweep.items():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise ConfigurationError(
+                f"sweep: expected a list of values for {key}, got {quoted(values)}"
+            )
+        fixed = ("seed", "data.partition", "data.name", "method", "method.name")
+        if key in fixed or key.startswith("evaluation") or key in grid:
+            raise ConfigurationError(
+                f"sweep: {key} cannot be varied within one table; use the seeds, partitions and "
+                "methods of the comparison, or compare several times"
+            )
+        if not any(_applies(key, method) for method in listed):
+            known = {f"method.{name}" for method in listed for name in flat(method.spec)}
+            raise nearest("sweep key", key, sorted(known - {"method.name"}))

@@ -16,6 +16,7 @@ from equipoise.storage.form import check_metadata, read_configuration
 from equipoise.storage.lock import is_held
 from equipoise.storage.outdated import outdated, with_its_defaults
 from equipoise.storage.store import RunError, Store
+from equipoise.storage.tables import CLIENT_PHASE
 from equipoise.task import Task
 from equipoise.validation.imports import Imports, permitted
 from equipoise.validation.names import checked_name
@@ -93,7 +94,9 @@ class Run:
     @property
     def outdated(self) -> str | None:
         """Why this version would compute something else; None if it would not."""
-        return outdated(self.config, self.store.meta("version"), self.store.meta("task"))
+        return outdated(
+            self.config, self.store.meta("version"), self.store.meta("task"), self.clients
+        )
 
     @property
     def last_round(self) -> int:
@@ -174,9 +177,15 @@ class Run:
                     "cohort": json.loads(row["cohort"]),
                     "joined": json.loads(row["joined"]),
                     "seconds": {},
+                    "client_seconds": {},
                 }
-            if phase is not None:
-                found[row["round"]]["seconds"][phase] = seconds
+            if phase is None:
+                continue
+            record = found[row["round"]]
+            if phase.startswith(CLIENT_PHASE):
+                record["client_seconds"][phase.removeprefix(CLIENT_PHASE)] = seconds
+            else:
+                record["seconds"][phase] = seconds
         return list(found.values())
 
     def rejected(self) -> list[dict[str, Any]]:
@@ -213,8 +222,13 @@ class Run:
             ):
                 lost.append({**when, "kind": "drop"})
         participation = config.get("participation", {})
+        budget = config.get("budget")
+        if budget is not None and self.status == "finished":
+            # Another machine would spend the seconds in other rounds.
+            budget = {**budget, "rounds": self.last_round}
         return {
             **config,
+            **({} if budget is None else {"budget": budget}),
             "participation": {
                 **participation,
                 "script": {int(n): one for n, one in participation.get("script", {}).items()}
