@@ -6,8 +6,8 @@ import io
 import math
 import re
 import sqlite3
-from dataclasses import replace
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
