@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import equipoise as eq
-from equipoise.runs import Run
+from equipoise.runs import Run, read_result
 from equipoise.runs.summary import summarise
 from equipoise.storage.outdated import outdated
 from equipoise.storage.store import RunError
@@ -100,16 +100,17 @@ def test_it_is_not_resumed_and_stays_as_it_is(old: Path) -> None:
 def test_show_marks_it(
     old: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from equipoise.cli import output
+    from equipoise.cli import output, run_output
 
     monkeypatch.setattr(output.console, "width", 300)
-    found = summarise(Run(old))
+    found = summarise(read_result(Run(old)))
     assert "version 0.1.0" in found["outdated"] and json.loads(json.dumps(found)) == found
-    output.show(found)
+    run_output.show(read_result(Run(old)))
     assert "outdated: begun by version 0.1.0, whose FedeKD" in capsys.readouterr().out
     with sqlite3.connect(old / "run.db") as db:
         db.execute("update meta set value = '\"0.2.0\"' where key = 'version'")
     db.close()
-    assert summarise(Run(old))["outdated"] is None
-    output.show(summarise(Run(old)))
+    renewed = read_result(Run(old))
+    assert summarise(renewed)["outdated"] is None
+    run_output.show(renewed)
     assert "outdated" not in capsys.readouterr().out

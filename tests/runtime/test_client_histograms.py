@@ -16,8 +16,8 @@ import equipoise as eq
 from equipoise import simulate
 from equipoise.data import federate
 from equipoise.metrics import score_histograms
-from equipoise.runs import Run
-from equipoise.runs.clinical import clinical, derived, notes, unequal
+from equipoise.runs import MetricResult, Run, read_result
+from equipoise.runs.clinical import ByClient, interval_notes, unequal
 from equipoise.runs.scores import counted
 from equipoise.runs.summary import summarise
 from equipoise.runtime import client_histograms
@@ -26,6 +26,17 @@ from equipoise.storage.tables import FORMAT
 from tests.helpers import half_finished
 from tests.helpers.runs import played, settings
 from tests.helpers.score_tables import rounded_table
+
+
+def clinical(run: Run) -> ByClient:
+    """Return the clinical measures of the main model."""
+    result = read_result(run)
+    return result.models[result.main_model].clinical
+
+
+def derived(run: Run) -> dict[str, MetricResult]:
+    """Return the metrics that clients sent at the end only."""
+    return {name: one for name, one in read_result(run).metrics.items() if one.once}
 
 
 def hospitals(classes: int = 2, sizes: tuple[int, ...] = (300, 220, 90)) -> eq.Dataset:
@@ -86,8 +97,8 @@ def test_counts_are_those_of_every_served_model(classes: int, tmp_path: Path) ->
             "balanced_accuracy": balanced_accuracy_score(y, p.argmax(1)),
         }
         for name, value in exact.items():
-            assert derived(run)[name][client].value == pytest.approx(value, abs=1e-9)
-            assert clinical(run)[client][name].value == derived(run)[name][client].value
+            assert derived(run)[name].values[client] == pytest.approx(value, abs=1e-9)
+            assert clinical(run)[client][name].value == derived(run)[name].values[client]
             assert clinical(run)[client][name].resolution == 0
         inside = clinical(run)[client]["balanced_accuracy"]
         if not inside.reason:
@@ -230,7 +241,7 @@ def test_a_confident_model_has_one_exact_value_everywhere(
             measured = named.final(name)[client]
             assert measured == pytest.approx(value, abs=1e-9)
             for run in (named, unnamed):
-                assert summarise(run)["clinical"][client][name]["value"] == measured
+                assert summarise(read_result(run))["clinical"][client][name]["value"] == measured
     assert derived(named).keys() == {"balanced_accuracy", "calibration_error"}
 
 
@@ -257,7 +268,7 @@ def test_a_run_of_format_5_shows_its_coarse_values_and_their_resolution(tmp_path
         assert 0 < one.resolution >= abs(one.value - exact[client])
         assert one.low is None and "whole per cent" in one.reason
         assert own["balanced_accuracy"].resolution == 0
-    assert any("older version" in note for note in notes(clinical(old)))
+    assert any("older version" in note for note in interval_notes(clinical(old)))
     before = clinical(old)
     old.store.close()
     Store(tmp_path / "run", writing=True).close()
@@ -308,11 +319,11 @@ def test_the_best_round_is_that_of_the_model_asked_for(tmp_path: Path) -> None:
             number: np.mean([row["value"] for row in rows if row["round"] == number])
             for number in range(1, 5)
         }
-        found = summarise(run, model=model)
+        found = summarise(read_result(run), model=model)
         assert found["average then"] == pytest.approx(max(means.values())) and means[
             found["best round"]
         ] == max(means.values())
     assert (
-        summarise(run, model="global")["average then"]
-        != summarise(run, model="personal")["average then"]
+        summarise(read_result(run), model="global")["average then"]
+        != summarise(read_result(run), model="personal")["average then"]
     )
