@@ -89,7 +89,7 @@ def test_several_metrics_stand_side_by_side(tmp_path: Path) -> None:
                 np.mean(values)
             )
             worst = max(values) if metric == "loss" else min(values)
-            assert float(found[metric, entry.label, "worst"]["value"]) == worst
+            assert float(found[metric, one.label, "worst"]["value"]) == worst
     averages = {entry.label: entry.aggregates["average"] for entry in result.entries}
     assert (
         found["loss", min(averages, key=lambda name: averages[name]), "average"]["position"] == "1"

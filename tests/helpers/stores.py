@@ -95,6 +95,8 @@ def made_up_result(
         "method": {"name": method},
         "seed": seed,
         "data": {"name": "digits", "partition": partition},
+        "rounds": 5,
+        "evaluation": {"splits": ["test"], "clients": "all", "metrics": []},
     }
     if isinstance(values, list):
         values = {str(k): value for k, value in enumerate(values)}

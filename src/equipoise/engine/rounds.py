@@ -108,6 +108,7 @@ class Loop:
         banned: set[str] = set()
         for attempt in settings.attempts(number):
             self.server.attempt = attempt
+            self.server.contributions.clear()
             chosen = [client for client in self._choose(number, attempt) if client not in banned]
             record = RoundRecord(number, attempt, chosen, [], rejected=rejected)
             cohort = RoundCohort(self.clients, chosen, record)
@@ -171,7 +172,16 @@ class Loop:
             self.data.shared,
         )
         evaluator.record(state, cohort, self.finishes)
+        self._record_contributions(cohort.record)
         return self._commit(state, cohort)
+
+    def _record_contributions(self, record: RoundRecord) -> None:
+        for name, values in self.server.contributions.items():
+            for client, value in values.items():
+                record.measurements.append(
+                    (client, record.main or "", "contribution", "server", name, value)
+                )
+        self.server.contributions.clear()
 
     def _commit(self, state: State, cohort: RoundCohort) -> State:
         record = cohort.record
