@@ -199,67 +199,69 @@ def _batches(client: Client, model: Model, samples: Samples) -> Iterator[tuple[T
 
 
 def _evaluate_models(
-    method: Method, client: Client, asked: EvaluateModels, part: Part
+    method: Method, client: Client, request: EvaluateModels, part: Part
 ) -> tuple[Up, Rows]:
     """Evaluate the client's models on its own data, and its own models on the shared test set.
 
     At the last evaluation the reply also holds the share of the client's most frequent class and,
     if the client may send them, histograms of scores and clinical measures.
     """
-    models = served(method, client, asked.down)
-    common = {name for name, model in models.items() if model.same_for_all and asked.alike}
-    tested = "shared" if "shared" in asked.splits else "test"
+    models = served(method, client, request.down)
+    common = {name for name, model in models.items() if model.same_for_all and request.alike}
+    tested = "shared" if "shared" in request.splits else "test"
     rows: Rows = []
     majority: float | None = None
     counts: dict[str, Tensor] = {}
     clinical: dict[str, dict[str, float]] = {}
-    for split in asked.splits:
+    for split in request.splits:
         samples = part(split)
         y = samples.y
-        sends_counts = asked.curves and split == tested and client_histograms.allowed()
+        sends_counts = request.curves and split == tested and client_histograms.allowed()
         for name, model in models.items():
             if split == "shared" and name in common:
                 continue
             outputs = client.predict(model.model, samples) if sends_counts else None
-            rows += _rows(client, name, split, model.model, samples, asked.metrics, outputs)
+            rows += _rows(client, name, split, model.model, samples, request.metrics, outputs)
             if outputs is not None:
                 histogram = client_histograms.of(client.task, outputs, y, name)
                 counts |= histogram
                 if histogram:
-                    clinical[name] = clinical_values(client.task, outputs, y, asked.metrics)
-        if asked.ending and split == "test" and client.task.classifies:
+                    clinical[name] = clinical_values(client.task, outputs, y, request.metrics)
+        if request.ending and split == "test" and client.task.classifies:
             majority = client_histograms.majority(y)
     statements = {name: ServedModel(name in common, model.main) for name, model in models.items()}
     return ModelsEvaluated(statements, majority, counts, clinical).up(), rows
 
 
 def _predict_shared(
-    method: Method, client: Client, asked: PredictShared, part: Part
+    method: Method, client: Client, request: PredictShared, part: Part
 ) -> tuple[Up, Rows]:
-    model = served(method, client, asked.down)[asked.model].model
-    chosen = torch.arange(asked.start, asked.stop)
+    model = served(method, client, request.down)[request.model].model
+    chosen = torch.arange(request.start, request.stop)
     return Up(logits=client.predict(model, part("shared").some(chosen))), []
 
 
-def _send_model(method: Method, client: Client, asked: SendModel, part: Part) -> tuple[Up, Rows]:
-    return Up(model=served(method, client, asked.down)[asked.model].model), []
+def _send_model(method: Method, client: Client, request: SendModel, part: Part) -> tuple[Up, Rows]:
+    return Up(model=served(method, client, request.down)[request.model].model), []
 
 
 def _feature_distance(
-    method: Method, client: Client, asked: FeatureDistance, part: Part
+    method: Method, client: Client, request: FeatureDistance, part: Part
 ) -> tuple[Up, Rows]:
     """Return angle and Manhattan distance between the mean features under both models."""
     if not len(client.train):
         return Up(), []
-    client.inputs = method.inputs(client, asked.down)
+    client.inputs = method.inputs(client, request.down)
     local, new = (
         client.features(client.load(tree)).flatten(1).double().mean(0).numpy()
-        for tree in (asked.local, asked.new)
+        for tree in (request.local, request.new)
     )
     return Up(parameter_distances(local, new)), []
 
 
-def _check_state(method: Method, client: Client, asked: CheckState, part: Part) -> tuple[Up, Rows]:
+def _check_state(
+    method: Method, client: Client, request: CheckState, part: Part
+) -> tuple[Up, Rows]:
     return Up(), []  # its state was read before
 
 
@@ -288,7 +290,7 @@ def evaluate(
     Args:
         step: The name of the request.
         method: The method of the run.
-        client: The client that is asked.
+        client: The client that is request.
         record: The request as it travelled.
         part: Gives a part of the client's data, or the shared test set.
 
