@@ -113,7 +113,7 @@ def _only(**kept: object) -> Callable[[dict[str, Rows]], None]:
         (_cell(1, 1, "A"), "column 'ward': the categories 'A' .1 row. and 'a' .107 rows. are nearly equal"),
         (_cell(1, 2, "inf"), "column 'pressure': 1 cell is infinite .* read as missing; correct the file"),
         (_cell(1, 2, "1e300"), "column 'pressure': 1 cell is infinite"),
-        (_cell(1, 2, "n.d."), "column 'pressure' is not read as numbers because of 1 cell, 'n.d.'; leave such cells empty"),
+        (_cell(1, 2, "n.d."), "column 'pressure' is not read as numbers because of 1 cell, 'n.d.' .*.csv, line [0-9]+.; leave such cells empty"),
         (_only(label=1), "all rows have the label 'well', so there is nothing to learn; is another column the label"),
         (_only(north=1), "site 'north' has no row of the class 'sick'"),
         (_only(site=1), "there is only one site, 'north', .*; provide one file per site"),

@@ -202,9 +202,8 @@ def test_a_few_words_among_numbers(
         [str(i % 3) for i in range(numbers)] + [f"w{i % 2}" for i in range(strange)] + [""] * gaps
     )
     found = look(tmp_path, {"a.csv": column(cells[1:]), "b.csv": column(cells[:1])})
-    expected = "column 'c' is not read as numbers because of " + (
-        "1 cell, 'w0'" if strange == 1 else f"{strange} cells such as 'w0'"
-    )
+    count = "1 cell," if strange == 1 else f"{strange} cells such as"
+    expected = f"column 'c' is not read as numbers because of {count} 'w0' (a.csv, line "
     assert [one.startswith(expected) for one in said(found, "column 'c' is not")] == [True] * warned
 
 
@@ -214,7 +213,12 @@ def test_numbers_with_decimal_commas_are_no_words(tmp_path: Path) -> None:
     )
     found = look(tmp_path, {"a.csv": "c;label\n1,5;a\n2,5;b\n", "b.csv": "c;label\n" + rows})
     assert (
-        len(said(found, "column 'c' is not read as numbers because of 1 cell, 'n.d.'; leave")) == 1
+        len(
+            said(
+                found, "column 'c' is not read as numbers because of 1 cell, 'n.d.' (b.csv, line 6)"
+            )
+        )
+        == 1
     )
     assert "'1,5' (2 rows) and '1.5' (1 row) are nearly equal" in " ".join(
         said(found, "column 'c': the categories")

@@ -1,4 +1,4 @@
-"""equipoise methods"""
+"""The command ``equipoise methods``."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def methods(
 
 
 def _check(name: str) -> int:
-    """Each check as it is made; 1 if one failed or none could be made."""
+    """Print the result of each check; return 1 if one failed or none was possible."""
     from equipoise import methods
     from equipoise.cli import output
     from equipoise.testing import check_method
@@ -61,7 +61,8 @@ def _check(name: str) -> int:
 
     sizes = ", ".join(f"{client} ({size})" for client, size in SIZES.items())
     output.say(
-        f"each check trains on made-up images of {CLASSES} classes; clients (samples) unless a check needs others: {sizes}"
+        f"each check trains on made-up images of {CLASSES} classes; clients (samples) unless a "
+        f"check needs others: {sizes}"
     )
 
     results = check_method(
@@ -69,7 +70,8 @@ def _check(name: str) -> int:
     )
     count = Counter(result.outcome for result in results)
     output.say(
-        f"{name}: {count['passed']} checks passed, {count['failed']} failed, {count['skipped']} skipped"
+        f"{name}: {count['passed']} checks passed, {count['failed']} failed, {count['skipped']} "
+        "skipped"
     )
     return int(count["failed"] > 0 or not count["passed"])
 
@@ -90,15 +92,17 @@ def _list(found: list[dict[str, Any]]) -> None:
         ]
     output.table(["family, method", *columns], rows)
     output.say(
-        f"exchanges and passes are per round. {PASSES}. equipoise methods NAME shows a method with its parameters."
+        f"exchanges and passes are per round. {PASSES}. equipoise methods NAME shows a method "
+        "with its parameters."
     )
 
 
 def _show(found: dict[str, Any]) -> None:
     from equipoise.cli import output
     from equipoise.method import FAMILIES, NEEDS, PASSES
+    from equipoise.methods import shown
 
-    print(f"{found['name']}: {found['doc']}\n")
+    print(f"{shown(found['name'])}: {found['doc']}\n")
     if found["paper"]:
         print(f"Paper: {found['paper']}\n")
     family = found["family"]

@@ -1,4 +1,4 @@
-"""equipoise models"""
+"""The command ``equipoise models``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def models(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
 ) -> None:
-    """List the models that --model names: what goes in, and how large they are; or show one with its options."""
+    """List the models for --model with inputs and sizes, or show one with its options."""
     import json
 
     from equipoise.cli import output
@@ -41,10 +41,12 @@ def models(
     output.table(["model", "inputs", *SHAPES], rows)
     if name is None:
         output.say(
-            "Numbers are parameters, with 10 outputs. Unless told, images of at least 16x16 pixels take cnn, all else mlp."
+            "Numbers are parameters, with 10 outputs. Unless told, images of at least 16x16 "
+            "pixels take cnn, all else mlp."
         )
         output.say(
-            "equipoise models NAME shows one with its options; a model of yours: --model package.module:name"
+            "equipoise models NAME shows one with its options; a model of yours: --model "
+            "package.module:name"
         )
         for one in found:
             if one["source"] != "built in":
@@ -53,6 +55,7 @@ def models(
     output.say(str(found[0]["summary"]))
     for option, value in found[0]["options"].items():
         output.say(
-            f"  --set model={{name: {name}, {option}: {value if not isinstance(value, tuple) else list(value)}}}",
+            f"  --set model={{name: {name}, {option}: "
+            f"{value if not isinstance(value, tuple) else list(value)}}}",
             wrap=False,
         )

@@ -1,4 +1,4 @@
-"""The diagonal of the empirical Fisher information: which parameters a client's data depend on."""
+"""The diagonal of the empirical Fisher information."""
 
 from __future__ import annotations
 
@@ -32,12 +32,28 @@ def fisher_diagonal(
     batch: int | None = None,
     generator: torch.Generator | None = None,
 ) -> dict[str, Values]:
-    """Mean over samples of the squared gradient of each sample's loss, per trainable parameter (FedEquilibria, section 4.1).
+    """Return the mean squared gradient of the samples' losses per trainable parameter.
 
-    The loss is cross-entropy for integer y and squared error for floating y; the model is in evaluation mode, so that samples
-    do not meet in a batch norm, and is left as it was. fisher="batch" is a cheap approximation that squares the mean gradient of
-    each `batch` samples (64); otherwise `batch` is how many samples are passed at once, by default as many as memory should hold,
-    and changes nothing. labels="model" draws labels from the model's own predictions with `generator`.
+    See FedEquilibria, section 4.1. The loss is cross-entropy for integer y and squared error for
+    floating y. The model is in evaluation mode, so that samples do not mix in a batch norm, and is
+    left as it was.
+
+    Args:
+        model: The network.
+        x: The inputs.
+        y: The targets.
+        fisher: "batch" squares the mean gradient of each batch, a cheap approximation.
+        labels: "model" draws labels from the model's predictions.
+        batch: The batch size, 64 by default for fisher="batch". Otherwise the number of samples
+            passed at once, by default as many as memory should hold, which does not change the
+            result.
+        generator: The generator of drawn labels.
+
+    Returns:
+        One tensor per parameter, by name.
+
+    Raises:
+        ValueError: If the model has no trainable parameters or the samples do not fit.
 
     >>> model = nn.Linear(1, 2)
     >>> _ = nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)
@@ -48,7 +64,8 @@ def fisher_diagonal(
     parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
     if not parameters:
         raise ValueError(
-            "the Fisher diagonal needs a model with trainable parameters; all of this one's are frozen"
+            "the Fisher diagonal needs a model with trainable parameters; all of this one's are "
+            "frozen"
         )
     inputs, targets = tensor(x), tensor(y)
     if len(inputs) == 0 or len(inputs) != len(targets):
@@ -78,12 +95,15 @@ def fisher_diagonal(
 
 
 def squares_by_loop(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Squares:
-    """Sums of squared per-sample gradients, one sample at a time: the reference, and the way for models that vmap cannot take."""
+    """Return sums of squared per-sample gradients, one sample at a time.
+
+    It is the reference, and works for models that vmap cannot take.
+    """
     return _by_batches(model, x, y, 1)
 
 
 def squares_by_vmap(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Squares:
-    """Sums of squared per-sample gradients by torch.func, a bounded number of samples at a time."""
+    """Return sums of squared per-sample gradients by torch.func, some samples at a time."""
     parameters = _detached(model)
     gradients = vmap(grad(partial(_loss_of_one, model)), in_dims=(None, 0, 0))
     sums = _zeros(parameters)
@@ -96,7 +116,7 @@ def squares_by_vmap(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: i
 
 
 def summed_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The samples' losses added up: squared error for floating targets, cross-entropy for class numbers."""
+    """Return the sum of losses: squared error for floating targets, otherwise cross-entropy."""
     if targets.is_floating_point():
         return functional.mse_loss(
             outputs, targets.to(outputs.dtype).reshape(outputs.shape), reduction="sum"
@@ -113,8 +133,11 @@ def _by_samples(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) 
 
 
 def _hooked(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Squares | None:
-    """By hooks if they apply and agree with the loop on two samples: what no rule foresees (a layer's weight used outside
-    of the layer, samples that meet in a layer of the user's) shows there."""
+    """Return the squares by hooks, or None if they do not agree with the loop on two samples.
+
+    This catches what the rules do not foresee, such as a weight that is used outside of its layer,
+    or samples that mix in a layer of the user.
+    """
     by_hooks = partial(squares_by_hooks, model, _detached(model), summed_loss)
     trial = by_hooks(_chunks(x[:2], y[:2], 2))
     if trial is None:
@@ -141,7 +164,7 @@ def _stacked(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> 
 
 
 def _by_batches(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Squares:
-    """Squares of each batch's mean gradient, times the batch's size."""
+    """Return the squares of each batch's mean gradient, times the batch size."""
     parameters = {name: one.requires_grad_() for name, one in _detached(model).items()}
     sums = _zeros(parameters)
     for samples, targets in _chunks(x, y, batch):

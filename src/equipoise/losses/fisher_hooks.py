@@ -1,8 +1,9 @@
-"""Squared per-sample gradients from one backward pass of a whole batch, for linear, convolution and batch-norm layers.
+"""Squared per-sample gradients from one backward pass of a whole batch.
 
-With input a and output gradient d of the summed loss, a sample's weight gradient is d a' summed over positions. For a linear
-layer on flat samples the squares add up without ever forming it: (d^2)' (a^2). Otherwise it is formed for a few samples at a
-time, so that it stays in the processor's cache.
+It handles linear, convolution and batch-norm layers. With input a and output gradient d of the
+summed loss, a sample's weight gradient is d a' summed over positions. For a linear layer on flat
+samples the squares add up without ever forming it: (d^2)' (a^2). Otherwise it is formed for a few
+samples at a time, so that it stays in the processor's cache.
 """
 
 from __future__ import annotations
@@ -27,7 +28,17 @@ def squares_by_hooks(
     summed_loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
 ) -> Squares | None:
-    """Sums of squared per-sample gradients in float64, or None for a model the formulas do not hold for."""
+    """Return sums of squared per-sample gradients in float64.
+
+    Args:
+        model: The network.
+        parameters: Its trainable parameters by name.
+        summed_loss: The sum of the samples' losses, from outputs and targets.
+        batches: Inputs and targets.
+
+    Returns:
+        The sums by name, or None if the formulas do not hold for the model.
+    """
     layers = _layers(model)
     if layers is None:
         return None
@@ -40,7 +51,8 @@ def squares_by_hooks(
     ) -> torch.Tensor:
         calls[layer] += 1
         given = args[0].detach()
-        # The parameters carry no gradient here, which spares their part of the backward pass; so the first layers need a start.
+        # The parameters carry no gradient here, which spares their part of the backward pass; so
+        # the first layers need a start.
         output = output if output.requires_grad else output + anchor
 
         def returned(gradient: torch.Tensor) -> None:
@@ -68,7 +80,10 @@ def squares_by_hooks(
 
 
 def _layers(model: nn.Module) -> dict[nn.Module, tuple[Rule, dict[str, str]]] | None:
-    """Every layer with trainable parameters, its rule and its parameters' full names; None if one has no rule or shares some."""
+    """Return every layer with trainable parameters, its rule and its parameters' full names.
+
+    None if a layer has no rule or shares parameters.
+    """
     if len(list(model.named_parameters())) != len(
         list(model.named_parameters(remove_duplicate=False))
     ):
@@ -122,7 +137,10 @@ def _convolution(layer: nn.Conv2d, given: torch.Tensor, gradient: torch.Tensor) 
 
 
 def _patches(layer: nn.Conv2d, given: torch.Tensor) -> torch.Tensor:
-    """What the kernel sees at every position, (B, inputs of the kernel, positions); a strided copy is faster than torch's unfold."""
+    """Return the inputs of the kernel at every position, (batch, kernel inputs, positions).
+
+    A strided copy is faster than torch's unfold.
+    """
     rows, columns = (int(one) for one in layer.padding)
     windows = functional.pad(given, (columns, columns, rows, rows))
     for axis, (kernel, stride, spacing) in enumerate(
@@ -141,7 +159,12 @@ def _batch_norm(layer: nn.BatchNorm2d, given: torch.Tensor, gradient: torch.Tens
 
 
 def _squared_products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Sum over samples of the squared entries of left_i right_i', for (B, m, positions) and (B, n, positions)."""
+    """Return the sum over samples of the squared entries of left_i right_i'.
+
+    Args:
+        left: A tensor (batch, m, positions).
+        right: A tensor (batch, n, positions).
+    """
     if left.shape[2] == 1:
         return left.squeeze(2).square().T @ right.squeeze(2).square()
     total = torch.zeros(left.shape[1], right.shape[1], dtype=left.dtype)

@@ -1,4 +1,4 @@
-"""Prototypes: what a class looks like on average, as class means of features."""
+"""Prototypes: class means of features."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from equipoise.validation.arrays import Numbers, Values, like, tensor
 
 
 def class_means(features: Values, labels: Numbers, classes: int) -> tuple[Values, Values]:
-    """The mean feature of every class, one flat row each, and how many samples it is the mean of; zeros for a class without samples.
+    """Return the mean feature of every class, one flat row each, and the number of its samples.
+
+    The row of a class without samples is 0.
+
+    Args:
+        features: One row of features per sample.
+        labels: The labels of the samples.
+        classes: The number of classes.
 
     >>> import numpy as np
     >>> means, counts = class_means(np.array([[1.0, 0.0], [3.0, 2.0], [5.0, 5.0]]), [0, 0, 2], 3)

@@ -98,7 +98,7 @@ def warnings_on_columns(sites: Sites, schema: Schema, inferred: bool) -> list[st
         parts = [numbers_if_all(cells) for cells in _cells_of(sites, column.name)]
         warnings += _warnings_on_values(column.name, parts)
         if inferred:
-            warnings += _warnings_on_kind(column, parts)
+            warnings += _warnings_on_kind(column, parts, sites)
     return warnings
 
 
@@ -123,7 +123,7 @@ def _warnings_on_values(name: str, parts: Sequence[np.ndarray]) -> list[str]:
     return warnings
 
 
-def _warnings_on_kind(column: ColumnSchema, parts: Sequence[np.ndarray]) -> list[str]:
+def _warnings_on_kind(column: ColumnSchema, parts: Sequence[np.ndarray], sites: Sites) -> list[str]:
     """Return warnings about a kind that was inferred from the cells."""
     warnings = []
     if column.kind in ("identifier", "text"):
@@ -135,7 +135,7 @@ def _warnings_on_kind(column: ColumnSchema, parts: Sequence[np.ndarray]) -> list
         )
     texts = _present_texts(parts)
     if column.kind in ("identifier", "text", "category"):
-        warnings += _warnings_on_mixed_cells(column.name, parts, texts)
+        warnings += _warnings_on_mixed_cells(column.name, parts, texts, sites)
     if column.kind == "date":
         warnings.append(_warning_on_dates(column, texts))
     return warnings
@@ -151,7 +151,7 @@ def _present_texts(parts: Sequence[np.ndarray]) -> list[str]:
 
 
 def _warnings_on_mixed_cells(
-    name: str, parts: Sequence[np.ndarray], texts: Sequence[str]
+    name: str, parts: Sequence[np.ndarray], texts: Sequence[str], sites: Sites
 ) -> list[str]:
     """Return a warning if a few words keep a column from being read as numbers."""
     words = [cell for cell in texts if not _is_number_or_gap(cell.replace(",", ".", 1))]
@@ -161,9 +161,21 @@ def _warnings_on_mixed_cells(
         return []
     count = "1 cell, " if len(words) == 1 else f"{len(words)} cells such as "
     return [
-        f"column {quoted(name)} is not read as numbers because of {count}{quoted(words[0])}; "
+        f"column {quoted(name)} is not read as numbers because of {count}{quoted(words[0])} "
+        f"({_location_of(words[0], name, sites)}); "
         "leave such cells empty if they mean that the value is unknown"
     ]
+
+
+def _location_of(cell: str, column: str, sites: Sites) -> str:
+    """Return file and line of the first row with this cell."""
+    for site, table in sites.tables.items():
+        if column not in table:
+            continue
+        rows = np.flatnonzero(cells_as_text(table[column]) == cell)
+        if len(rows):
+            return sites.origins[site].of_row(int(rows[0]))
+    return some(list(sites.files.values()))
 
 
 def _is_number_or_gap(cell: str) -> bool:

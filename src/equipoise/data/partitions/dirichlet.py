@@ -64,7 +64,7 @@ def dirichlet_bins(
 ) -> Partition:
     """Divide k-means clusters of the inputs in shares drawn from Dir(alpha), for regression.
 
-    This is the partition of FedeKD, Section 5.1.
+    This is the partition of FedeKD, section 4.1 and Appendices G and H.
     """
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits

@@ -37,7 +37,7 @@ def equal_sizes(total: int, clients: int) -> np.ndarray:
 def power_sizes(total: int, clients: int) -> np.ndarray:
     """Return sizes proportional to 1/k, rounded down; the first clients get one more each.
 
-    This is the rule of FedAKD, Section 5.1.
+    This is the rule of FedAKD, section 4.2.
 
     >>> power_sizes(30_000, 10).tolist()
     [10243, 5122, 3415, 2560, 2048, 1707, 1463, 1280, 1138, 1024]
@@ -70,7 +70,10 @@ def iid(pool: Pool, clients: int, seed: int) -> Partition:
 
 
 def pow(pool: Pool, clients: int, seed: int, *, fraction: float = 0.5) -> Partition:
-    """Assign a fraction of the data at random, in power-law sizes (FedAKD's POW)."""
+    """Assign a fraction of the data at random, in power-law sizes.
+
+    FedAKD's POW uses all of the data: `pow:1` (section 4.2).
+    """
     sizes = fraction_sizes(pool, fraction, clients, power_sizes, "pow")
     return _assign_at_random(len(pool), sizes, seed, "pow")
 
