@@ -87,13 +87,18 @@ def join(name: str, sets: list[Dataset], size: int = 32) -> Dataset:
         ValueError: If a set holds no images, or has other classes.
     """
     first = sets[0]
+    differing = [
+        domain.name
+        for domain in sets
+        if not domain.image or domain.task.class_names != first.task.class_names
+    ]
+    if differing:
+        raise ValueError(
+            "only image sets with the same classes can be joined: "
+            f"{', '.join(differing)} differs from {first.name}"
+        )
     parts = []
     for domain in sets:
-        if not domain.image or domain.task.class_names != first.task.class_names:
-            raise ValueError(
-                "only image sets with the same classes can be joined: "
-                f"{domain.name} differs from {first.name}"
-            )
         has_parts = domain.part is not None
         parts.append(domain.part if has_parts else np.full(len(domain.x), TRAIN))
     return Dataset(
