@@ -43,6 +43,7 @@ class Server:
         joined: For every finished round, the ids of the clients whose replies counted.
         data: Samples at the server.
         main: The name of the model that is meant if none is named.
+        contributions: Name -> client -> value, logged in this round (`log_contributions`).
     """
 
     _bench: Workbench
@@ -54,6 +55,19 @@ class Server:
     joined: list[list[str]] = field(default_factory=list)
     data: ServerData = field(default_factory=ServerData)
     main: str = "model"
+    contributions: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def log_contributions(self, name: str, values: Mapping[str, float]) -> None:
+        """Record how much each client counts for a method in this round.
+
+        They are rows of `Run.table(phase="contribution")` and never change the run.
+
+        Args:
+            name: What the values are, such as "reputation".
+            values: Client -> value; clients without one are absent.
+        """
+        numbers = {client: float(value) for client, value in values.items()}
+        self.contributions.setdefault(name, {}).update(numbers)
 
     @property
     def lr(self) -> float:

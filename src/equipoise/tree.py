@@ -153,6 +153,7 @@ class Tree(Mapping[str, Tensor]):
         )
 
     def norm(self) -> float:
+        """Return the Euclidean norm of the trained entries."""
         return float(np.sqrt(self.dot(self)))
 
     def held(self) -> Tree:

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 
 import equipoise as eq
-import equipoise.comparison.run as choosing
 from equipoise.comparison import Comparison, formats, opened
-from equipoise.comparison.entries import Entry, RunResult, aligned
+from equipoise.comparison.entries import aligned
 from equipoise.comparison.plan import plan
 from equipoise.runs import Run
 from equipoise.storage.store import RunError
 from tests.helpers.runs import sites
-from tests.helpers.stores import made_up_result
+from tests.helpers.stores import entry, made_up_result
 
 SITES = {"ada": 40, "bo": 30, "cy": 40, "di": 30}
 ONE_CLASS = {"bo": [1]}
@@ -53,10 +52,10 @@ def ranked(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 def test_auroc_alone_is_what_the_table_is_about(ranked: Comparison) -> None:
     assert not ranked.failures and ranked.metric.name == "auroc" and ranked.metrics == ["auroc"]
-    for entry in ranked.entries:
-        values = Run(entry.run.folder).final("auroc")
-        assert entry.run.values == values and values.keys() == {"ada", "cy", "di"}
-        assert entry.measured[0]["average"] == pytest.approx(np.mean(list(values.values())))
+    for one in ranked.entries:
+        values = Run(one.run.folder).final("auroc")
+        assert one.run.main.values == values and values.keys() == {"ada", "cy", "di"}
+        assert one.aggregates["average"] == pytest.approx(np.mean(list(values.values())))
     text = formats.markdown(ranked)
     assert "auroc in % on test data, higher is better" in text
     assert (
@@ -72,7 +71,7 @@ def test_the_clients_without_a_value_are_named_in_a_sentence_and_nothing_is_warn
     again = opened([ranked.folder])
     sentence = "natural, seed 1: auroc is undefined for client bo: its test data have one class; averages are over the other 3"
     assert sentence in formats.explanation(ranked) and sentence in formats.explanation(again)
-    assert again.entries[0].run.undefined == {"auroc": ["bo"]}
+    assert again.entries[0].run.main.undefined == ["bo"]
     assert not recwarn.list
 
 
@@ -83,15 +82,15 @@ def test_several_metrics_stand_side_by_side(tmp_path: Path) -> None:
     assert result.metric.name == "loss" and result.metrics == ["loss", "accuracy", "auroc"]
     rows = list(csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text())))
     found = {(row["metric"], row["method"], row["measure"]): row for row in rows}
-    for entry in result.entries:
+    for one in result.entries:
         for metric in result.metrics:
-            values = list(Run(entry.run.folder).final(metric).values())
-            assert float(found[metric, entry.label, "average"]["value"]) == pytest.approx(
+            values = list(Run(one.run.folder).final(metric).values())
+            assert float(found[metric, one.label, "average"]["value"]) == pytest.approx(
                 np.mean(values)
             )
             worst = max(values) if metric == "loss" else min(values)
-            assert float(found[metric, entry.label, "worst"]["value"]) == worst
-    averages = {entry.label: entry.measured[0]["average"] for entry in result.entries}
+            assert float(found[metric, one.label, "worst"]["value"]) == worst
+    averages = {entry.label: entry.aggregates["average"] for entry in result.entries}
     assert (
         found["loss", min(averages, key=lambda name: averages[name]), "average"]["position"] == "1"
     ), "the lowest loss is best"
@@ -151,7 +150,7 @@ def test_without_distillation_fedekd_changes_nothing_against_training_alone(
     result = compared(tmp_path, [{"name": "fedekd", "lambda_kd": 0.0}], training=training)
     assert {entry.run.config["training"]["keep_optimiser"] for entry in result.entries} == {keep}
     assert result.entries[1].gains() == dict.fromkeys(SITES, 0.0)
-    seen = result.entries[1].seen_by("loss")
+    seen = result.entries[1].with_metric("loss")
     assert seen.gains() == dict.fromkeys(SITES, 0.0)
 
 
@@ -166,35 +165,25 @@ def test_all_runs_keep_their_optimiser_or_none_does() -> None:
         plan(BASE, ["fedavg"], grid={"evaluation.main": ["accuracy", "auroc"]})
 
 
-def several(method: str, **by_metric: dict[str, float]) -> RunResult:
-    made = made_up_result(method, 1, [0.5, 0.6], next(iter(by_metric)))
-    return RunResult(
-        made.folder,
-        made.config,
-        made.data,
-        made.task,
-        made.fingerprint,
-        made.metric,
-        by_metric,
-        made.cost,
-    )
-
-
 def test_clients_that_have_no_value_in_some_run_are_left_out_of_all() -> None:
-    """F1 may exist for a client under one method only; averages over different clients could not be compared."""
-    alone = several(
-        "standalone", f1={"a": 0.5, "b": 0.9, "c": 0.4}, loss={"a": 1.0, "b": 2.0, "c": 3.0}
+    """F1 may exist for a client under one method only: averages must be over the same clients."""
+    alone = made_up_result(
+        "standalone",
+        1,
+        {"a": 0.5, "b": 0.9, "c": 0.4},
+        "f1",
+        others={"loss": {"a": 1.0, "b": 2.0, "c": 3.0}},
     )
-    together = several("fedavg", f1={"a": 0.6, "c": 0.2}, loss={"a": 1.0, "b": 1.0, "c": 1.0})
-    entries = aligned([Entry("standalone", alone, alone), Entry("fedavg", together, alone)])
-    assert [entry.run.values for entry in entries] == [{"a": 0.5, "c": 0.4}, {"a": 0.6, "c": 0.2}]
-    assert (
-        entries[0].measured[0]["average"] == pytest.approx(0.45)
-        and entries[1].measured[0]["harmed"] == 0.5
+    together = made_up_result(
+        "fedavg", 1, {"a": 0.6, "c": 0.2}, "f1", others={"loss": {"a": 1.0, "b": 1.0, "c": 1.0}}
     )
-    assert entries[1].run.undefined == {"f1": ["b"], "loss": []} and entries[1].seen_by(
-        "loss"
-    ).run.values.keys() == {"a", "b", "c"}
+    entries = aligned([entry("standalone", alone), entry("fedavg", together, alone)])
+    values = [one.run.main.values for one in entries]
+    assert values == [{"a": 0.5, "c": 0.4}, {"a": 0.6, "c": 0.2}]
+    assert entries[0].aggregates["average"] == pytest.approx(0.45)
+    assert entries[1].aggregates["harmed"] == 0.5
+    assert entries[1].run.main.undefined == ["b"]
+    assert entries[1].with_metric("loss").run.main.values.keys() == {"a", "b", "c"}
     assert any(
         "f1 is undefined for client b" in line
         for line in formats.explanation(Comparison(entries, "fedavg"))
@@ -202,17 +191,13 @@ def test_clients_that_have_no_value_in_some_run_are_left_out_of_all() -> None:
 
 
 def test_a_diverged_client_does_not_vanish_from_the_average() -> None:
-    alone = several("standalone", loss={"a": 1.0, "b": 2.0})
-    broken = several("fedavg", loss={"a": 1.0, "b": math.nan})
-    comparison = Comparison(
-        aligned([Entry("standalone", alone, alone), Entry("fedavg", broken, alone)]), "fedavg"
-    )
+    alone = made_up_result("standalone", 1, {"a": 1.0, "b": 2.0}, "loss")
+    broken = made_up_result("fedavg", 1, {"a": 1.0, "b": math.nan}, "loss")
+    entries = aligned([entry("standalone", alone), entry("fedavg", broken, alone)])
+    comparison = Comparison(entries, "fedavg")
     row = comparison.row("iid", "fedavg", "average")
-    assert (
-        row is not None
-        and math.isnan(row["value"])
-        and row["note"].startswith("loss of client b is not a number")
-    )
+    assert row is not None and math.isnan(row["value"])
+    assert row["note"].startswith("loss of client b is not a number")
     assert comparison.row("iid", "standalone", "average")["value"] == 1.5  # type: ignore[index]
 
 
@@ -220,9 +205,9 @@ def test_methods_are_ranked_by_the_measure_asked_for() -> None:
     alone = made_up_result("standalone", 1, [0.5, 0.5])
     even, uneven = made_up_result("fedavg", 1, [0.6, 0.6]), made_up_result("fedprox", 1, [0.4, 0.9])
     entries = [
-        Entry("standalone", alone, alone),
-        Entry("fedavg", even, alone),
-        Entry("fedprox", uneven, alone),
+        entry("standalone", alone),
+        entry("fedavg", even, alone),
+        entry("fedprox", uneven, alone),
     ]
     for measure, order in (
         ("average", ["fedprox", "fedavg", "standalone"]),
@@ -236,40 +221,14 @@ def test_methods_are_ranked_by_the_measure_asked_for() -> None:
         ]
 
 
-def test_settings_are_judged_by_the_clients_that_all_of_them_have(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """F1 on validation data: without client b the second setting would seem the better one."""
-    first, second = plan(BASE, ["fedavg"], seeds=[1], grid={"training.lr": [0.1, 0.2]})[2:]
-    values = {first.name: {"a": 0.7, "b": 0.1}, second.name: {"a": 0.6}}
-    known = {cell.name: several(cell.name, f1={"a": 1.0}) for cell in (first, second)}
-    monkeypatch.setattr(
-        choosing, "_validation", lambda run: values[run.folder.name.removesuffix("-1")]
-    )
-    assert choosing._on_validation({s.setting: [s] for s in (first, second)}, known) == {
-        first.setting: 0.7,
-        second.setting: 0.6,
-    }
-    values[second.name] = {"a": math.nan}
-    assert (
-        choosing._on_validation({s.setting: [s] for s in (first, second)}, known)[second.setting]
-        == -math.inf
-    )
-
-
 def test_runs_about_different_metrics_are_shown_by_one_that_all_have() -> None:
-    first, second = (
-        several("fedavg", auroc={"a": 0.5}, loss={"a": 1.0}),
-        several("fedprox", loss={"a": 1.0}, auroc={"a": 0.7}),
-    )
-    assert [
-        entry.run.values for entry in aligned([Entry("x", first, None), Entry("y", second, None)])
-    ] == [{"a": 0.5}, {"a": 0.7}]
-    lacking = several("fedprox", loss={"a": 1.0})
-    with pytest.raises(
-        RunError, match="fedprox-1 did not measure auroc, which fedavg-1 is judged by; it has loss"
-    ):
-        aligned([Entry("x", first, None), Entry("y", lacking, None)])
+    first = made_up_result("fedavg", 1, {"a": 0.5}, "auroc", others={"loss": {"a": 1.0}})
+    second = made_up_result("fedprox", 1, {"a": 1.0}, "loss", others={"auroc": {"a": 0.7}})
+    entries = aligned([entry("x", first), entry("y", second)])
+    assert [one.run.main.values for one in entries] == [{"a": 0.5}, {"a": 0.7}]
+    lacking = made_up_result("fedprox", 1, {"a": 1.0}, "loss")
+    with pytest.raises(RunError, match="fedprox-1 did not measure auroc.*; it has loss"):
+        aligned([entry("x", first), entry("y", lacking)])
 
 
 def test_what_was_asked_is_kept(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_all_cells_share_data_and_the_numbers_are_those_of_the_runs(whole):
     ]
     assert len({entry.run.fingerprint for entry in whole.entries}) == 1
     for entry in whole.entries:
-        assert entry.run.values == Run(entry.run.folder).final()
+        assert entry.run.main.values == Run(entry.run.folder).final()
 
 
 def test_the_grid_point_is_chosen_on_validation_data(whole):
@@ -68,13 +68,13 @@ def test_mu_zero_is_fedavg_bit_for_bit_in_children_too(whole):
         for p in (whole.folder / "runs").iterdir()
         if p.name.startswith("fedprox") and Run(p).config["method"]["mu"] == 0
     )
-    assert zero.final() == whole.entries[1].run.values
+    assert zero.final() == whole.entries[1].run.main.values
 
 
 def test_a_rerun_does_nothing(whole):
     started: list[str] = []
     again = compare(BASE, ["fedavg"], seeds=[1], out=whole.folder, progress=watching(started))
-    assert started == [] and again.entries[1].run.values == whole.entries[1].run.values
+    assert started == [] and again.entries[1].run.main.values == whole.entries[1].run.main.values
 
 
 def test_what_is_missing_runs_and_what_was_killed_resumes_to_the_same_numbers(whole):
@@ -110,8 +110,8 @@ def test_an_interrupted_comparison_leaves_no_process_and_is_completed_by_the_nex
     for folder in (tmp_path / "runs").iterdir():
         Store(folder, writing=True).close()  # refuses while a process holds the run
     completed = compare(BASE, ["fedavg"], seeds=[1], out=tmp_path, jobs=1)
-    assert [entry.run.values for entry in completed.entries] == [
-        entry.run.values for entry in whole.entries[:2]
+    assert [entry.run.main.values for entry in completed.entries] == [
+        entry.run.main.values for entry in whole.entries[:2]
     ]
 
 

@@ -9,21 +9,19 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from equipoise.comparison import Comparison, formats, open_runs, opened
-from equipoise.comparison.entries import Entry
-from equipoise.comparison.measures import ASKED, measures
-from equipoise.comparison.table import Failure, _number, _positions
+from equipoise.comparison.measures import OPTIONAL, measures
+from equipoise.comparison.table import Failure
 from equipoise.metrics import collaborative_fairness, over_seeds, paired_p
 from equipoise.metrics.registry import find
-from equipoise.runs.convergence import Curve
+from equipoise.runs.curves import Curve
 from equipoise.storage.store import RunError
-from tests.helpers.stores import made_up_result, made_up_run
+from tests.helpers.stores import entry, made_up_result, made_up_run
 
 
 def made_up(seeds: int = 5, metric: str = "accuracy") -> Comparison:
@@ -31,10 +29,10 @@ def made_up(seeds: int = 5, metric: str = "accuracy") -> Comparison:
     entries = []
     for seed in range(seeds):
         alone = made_up_result("standalone", seed, draw.uniform(0.5, 0.7, 4).tolist(), metric)
-        entries.append(Entry("standalone", alone, alone))
+        entries.append(entry("standalone", alone))
         for method, lift in (("fedavg", 0.02), ("fedakd", 0.1)):
-            values = [value + lift * draw.uniform(-0.5, 1) for value in alone.values.values()]
-            entries.append(Entry(method, made_up_result(method, seed, values, metric), alone))
+            values = [value + lift * draw.uniform(-0.5, 1) for value in alone.main.values.values()]
+            entries.append(entry(method, made_up_result(method, seed, values, metric), alone))
     return Comparison(entries, "fedavg")
 
 
@@ -92,25 +90,24 @@ def test_best_and_second_best_follow_the_direction_of_the_measure():
 
 def test_the_sign_of_a_gain_and_of_harm_for_accuracy_and_for_errors():
     alone = made_up_result("standalone", 1, [0.5, 0.6])
-    entry = Entry("fedavg", made_up_result("fedavg", 1, [0.6, 0.5]), alone)
-    assert entry.gains() == {"0": pytest.approx(0.1), "1": pytest.approx(-0.1)}
-    assert entry.measured[0]["harmed"] == 0.5 and entry.measured[0]["worst"] == 0.5
-    wrong = Entry(
+    right = entry("fedavg", made_up_result("fedavg", 1, [0.6, 0.5]), alone)
+    assert right.gains() == {"0": pytest.approx(0.1), "1": pytest.approx(-0.1)}
+    assert right.aggregates["harmed"] == 0.5 and right.aggregates["worst"] == 0.5
+    wrong = entry(
         "fedavg",
         made_up_result("fedavg", 1, [0.6, 0.5], "rmse"),
         made_up_result("standalone", 1, [0.5, 0.6], "rmse"),
     )
     assert wrong.gains() == {"0": pytest.approx(-0.1), "1": pytest.approx(0.1)}
     assert (
-        wrong.measured[0]["worst_change"] == pytest.approx(0.1)
-        and wrong.measured[0]["worst"] == 0.6
+        wrong.aggregates["worst_change"] == pytest.approx(-0.1) and wrong.aggregates["worst"] == 0.6
     )
 
 
 def test_an_undefined_measure_carries_its_reason():
     alone = made_up_result("standalone", 1, [0.5, 0.6])
     comparison = Comparison(
-        [Entry("fedavg", made_up_result("fedavg", 1, [0.7, 0.7]), alone)], "fedavg"
+        [entry("fedavg", made_up_result("fedavg", 1, [0.7, 0.7]), alone)], "fedavg"
     )
     row = comparison.row("iid", "fedavg", "cf")
     assert math.isnan(row["value"]) and "same value 0.7" in row["note"]
@@ -166,7 +163,7 @@ def test_every_format_says_the_same():
 def test_the_client_table_puts_the_most_harmed_first_and_counts_losers():
     alone = made_up_result("standalone", 1, [0.5, 0.6, 0.7])
     comparison = Comparison(
-        [Entry("fedavg", made_up_result("fedavg", 1, [0.6, 0.5, 0.7]), alone)], "fedavg"
+        [entry("fedavg", made_up_result("fedavg", 1, [0.6, 0.5, 0.7]), alone)], "fedavg"
     )
     header, rows = formats.clients_grid(comparison, "iid", 1)
     assert header == ["client", "alone", "fedavg"]
@@ -179,9 +176,9 @@ def test_the_client_table_puts_the_most_harmed_first_and_counts_losers():
 
 
 def test_cf_is_that_of_the_metrics():
-    entry = next(entry for entry in made_up().entries if entry.label == "fedakd")
-    assert entry.measured[0]["cf"] == collaborative_fairness(
-        list(entry.reference.values()), list(entry.run.values.values())
+    found = next(one for one in made_up().entries if one.label == "fedakd")
+    assert found.aggregates["cf"] == collaborative_fairness(
+        list(found.reference.values()), list(found.run.main.values.values())
     )
 
 
@@ -190,12 +187,13 @@ def test_no_runs_is_refused():
         open_runs([])
 
 
-def changed(comparison: Comparison, **of_run: Any) -> Comparison:
-    """With runs of which this is known as well."""
-    return replace(
-        comparison,
-        entries=[replace(entry, run=replace(entry.run, **of_run)) for entry in comparison.entries],
-    )
+def with_scores(comparison: Comparison, **scores: Any) -> Comparison:
+    """Return the comparison with other attributes of the main metric (see `MetricResult`)."""
+    entries = []
+    for one in comparison.entries:
+        metrics = {one.metric.name: replace(one.run.main, **scores)}
+        entries.append(replace(one, run=one.run.with_metrics(metrics, one.metric.name)))
+    return replace(comparison, entries=entries)
 
 
 def said(comparison: Comparison, start: str) -> bool:
@@ -207,7 +205,7 @@ def test_what_was_asked_is_named_and_the_level_is_095() -> None:
     assert (
         found.level,
         found.measure,
-        found.asked,
+        found.optional,
         found.target,
         found.metric.name,
         found.metrics,
@@ -238,98 +236,68 @@ def test_further_columns_are_shown_when_asked_for_and_the_majority_when_it_is_kn
         "seconds",
     ]
     assert list(found.columns) == usual and not said(found, "majority class")
-    assert list(replace(found, asked=("best", "d_cos")).columns) == [
+    assert list(replace(found, optional=("best", "d_cos")).columns) == [
         *usual[:-2],
         "best",
         "d_cos",
         *usual[-2:],
     ]
-    known = changed(found, majority={"0": 0.5, "1": 0.25, "gone": 0.9})
+    known = with_scores(found, majority={"0": 0.5, "1": 0.25, "gone": 0.9})
     assert list(known.columns)[:2] == ["average", "majority"] and said(
-        known, "majority class: the accuracy of always naming"
+        known, "majority class: the accuracy of always predicting"
     )
-    assert known.entries[1].measured[0]["majority"] == pytest.approx(0.375), (
+    assert known.entries[1].aggregates["majority"] == pytest.approx(0.375), (
         "over clients of the table"
     )
-    assert math.isnan(found.entries[1].measured[0]["majority"])
+    assert math.isnan(found.entries[1].aggregates["majority"])
     header, rows = formats.grid_of(known, "iid", lambda text, place: text)
     assert header[:4] == ["method", "rank", "average", "majority class"] and rows[1][3] == "37.5"
     without, _ = formats.grid_of(known, "iid", lambda text, place: text, with_cost=False)
     assert header == [*without, "MB", "seconds"]
 
 
+ROUNDS = tuple(range(1, 21))
+RISING = Curve(ROUNDS, tuple(0.02 * n for n in ROUNDS))
+
+
+def with_curves(comparison: Comparison, curves: dict[str, Curve]) -> Comparison:
+    entries = []
+    for one in comparison.entries:
+        alone = replace(comparison, entries=[one])
+        curve = curves.get(one.label, Curve())
+        entries += with_scores(alone, curve=curve).entries
+    return replace(comparison, entries=entries)
+
+
 def test_a_method_that_still_rises_is_marked_and_told() -> None:
-    rounds = tuple(range(1, 21))
-    rising, level = Curve(rounds, tuple(0.02 * n for n in rounds)), Curve(rounds, (0.5,) * 20)
-    curves = {"standalone": {}, "fedavg": {"accuracy": level}, "fedakd": {"accuracy": rising}}
-    found = made_up(seeds=2)
-    entries = [
-        replace(entry, run=replace(entry.run, curves=curves[entry.label]))
-        for entry in found.entries
-    ]
-    comparison = replace(
-        found,
-        entries=[
-            entry for entry in entries if (entry.label, entry.run.condition[1]) != ("fedakd", 1)
-        ],
-    )
-    assert comparison.rising("iid") == {"fedakd": (17, pytest.approx(0.06))}
-    _, rows = formats.grid_of(comparison, "iid", lambda text, place: text)
+    level = Curve(ROUNDS, (0.5,) * 20)
+    comparison = with_curves(made_up(seeds=2), {"fedavg": level, "fedakd": RISING})
+    assert list(comparison.not_converged("iid")) == ["fedakd"]
+    _, rows = formats.grid_of(comparison, "iid", lambda text, position: text)
     assert [row[0] for row in rows] == ["standalone", "fedavg", "fedakd ‡"]
-    told = [line for line in formats.explanation(comparison) if line.startswith("‡")]
-    assert (
-        len(told) == 1 and "fedakd on iid" in told[0] and "6.0 points in rounds 17 to 20" in told[0]
-    )
+    (told,) = [line for line in formats.explanation(comparison) if line.startswith("‡")]
+    assert "fedakd on iid" in told and "6.0 points in rounds 17 to 20" in told
     assert comparison.as_plain()["not converged"] == {"iid": ["fedakd"]}
-    falling = {"fedavg": {"rmse": Curve(rounds, tuple(1 - 0.02 * n for n in rounds))}}
-    errors = made_up(seeds=1, metric="rmse")
-    errors = replace(
-        errors,
-        entries=[
-            replace(e, run=replace(e.run, curves=falling.get(e.label, {}))) for e in errors.entries
-        ],
-    )
-    assert list(errors.rising("iid")) == ["fedavg"], "errors that fall get better"
+
+
+def test_errors_that_fall_still_get_better() -> None:
+    falling = Curve(ROUNDS, tuple(1 - 0.02 * n for n in ROUNDS))
+    errors = with_curves(made_up(seeds=1, metric="rmse"), {"fedavg": falling})
+    assert list(errors.not_converged("iid")) == ["fedavg"]
 
 
 def test_the_best_round_and_the_rounds_to_a_target_are_those_of_the_curve() -> None:
-    curve = {"accuracy": Curve((5, 10, 15), (0.3, 0.8, 0.6))}
-    (entry,) = changed(Comparison([made_up(seeds=1).entries[1]], "fedavg"), curves=curve).entries
-    assert entry.measured[0]["best_round"] == 10 and math.isnan(
-        entry.measured[0]["rounds_to_target"]
-    )
-    assert entry.measured[1]["rounds_to_target"].startswith("no target was named")
-    for target, wanted in ((0.8, 10), (0.81, math.nan), (0.1, 5)):
-        found = replace(entry, target=target)
-        assert found.measured[0]["rounds_to_target"] == pytest.approx(wanted, nan_ok=True)
-        assert "rounds_to_target" not in found.measured[1]
-
-
-def one_row(**row: Any) -> Any:
-    """A comparison that knows one row."""
-    usual = {"value": 0.5, "low": 0.4, "high": 0.7, "p": None}
-    return SimpleNamespace(
-        row=lambda *key: usual | row if key == ("iid", "fedavg", "average") else None,
-        measures=measures(find("accuracy")),
-    )
-
-
-@pytest.mark.parametrize(
-    ("row", "text"),
-    [
-        ({}, "50.0 ± 15.0"),
-        ({"p": 0.0499}, "50.0 ± 15.0†"),
-        ({"p": 0.05}, "50.0 ± 15.0"),
-        ({"low": None}, "50.0"),
-        ({"low": None, "p": 0.01}, "50.0†"),
-        ({"value": math.nan}, "–"),
-    ],
-)
-def test_a_cell_is_the_mean_with_half_its_interval_and_a_mark_where_it_differs(
-    row: dict[str, Any], text: str
-) -> None:
-    assert formats.cell(one_row(**row), "iid", "fedavg", "average") == text
-    assert formats.cell(one_row(**row), "iid", "fedprox", "average") == "–"
+    whole = made_up(seeds=1)
+    (found,) = with_scores(
+        replace(whole, entries=whole.entries[1:2]), curve=Curve((5, 10, 15), (0.3, 0.8, 0.6))
+    ).entries
+    assert found.aggregates["best_round"] == 10
+    assert math.isnan(found.aggregates["rounds_to_target"])
+    assert found.aggregates.reasons["rounds_to_target"].startswith("no target was named")
+    for target, number in ((0.8, 10), (0.81, math.nan), (0.1, 5)):
+        reached = replace(found, target=target).aggregates
+        assert reached["rounds_to_target"] == pytest.approx(number, nan_ok=True)
+        assert "rounds_to_target" not in reached.reasons
 
 
 def test_numbers_have_a_sign_only_where_they_are_changes() -> None:
@@ -342,12 +310,10 @@ def test_numbers_have_a_sign_only_where_they_are_changes() -> None:
     ]
     assert formats.figure(0.1, measure) == "10.0"
     comparison = made_up(seeds=1)
-    entry = comparison.entry("fedakd", "iid", 0)
-    assert entry is not None
-    assert (
-        formats.cell(comparison, "iid", "fedakd", "change")
-        == f"{100 * entry.measured[0]['change']:+.1f}"
-    )
+    found = comparison.entry("fedakd", "iid", 0)
+    assert found is not None
+    expected = f"{100 * found.aggregates['change']:+.1f}"
+    assert formats.cell(comparison, "iid", "fedakd", "change") == expected
 
 
 def test_a_method_that_did_not_run_on_a_partition_is_not_in_its_table() -> None:
@@ -383,11 +349,16 @@ def test_ranks_are_dashes_where_there_is_none() -> None:
     )
 
 
+def with_data(comparison: Comparison, name: str) -> Comparison:
+    entries = [replace(one, run=replace(one.run, data=name)) for one in comparison.entries]
+    return replace(comparison, entries=entries)
+
+
 @pytest.mark.parametrize(
     ("change", "line", "there"),
     [
         (lambda c: c, "the data, ", False),
-        (lambda c: changed(c, data="synthetic(9)"), "the data, synthetic(9), are synthetic", True),
+        (lambda c: with_data(c, "synthetic(9)"), "the data, synthetic(9), are synthetic", True),
         (lambda c: c, "mean ± half of the 95% interval over 5 seeds", True),
         (lambda c: c, "†: differs from fedavg, p < 0.05", True),
         (lambda c: c, "no p-values", False),
@@ -401,21 +372,21 @@ def test_ranks_are_dashes_where_there_is_none() -> None:
         (lambda c: c, "one seed", False),
         (lambda c: c, "also measured", False),
         (
-            lambda c: changed(c, counted={"auroc": 0.0}),
-            "measured at the end, at clients with at least 30 test samples: auroc",
+            lambda c: with_scores(c, once=True),
+            "measured at the end, at clients with at least 30 test samples: accuracy",
             True,
         ),
         (lambda c: c, "at least 30 test samples", False),
-        (lambda c: changed(c, counted={"auroc": 0.053, "auprc": 0.0}), "not exact: ", True),
-        (lambda c: changed(c, counted={"auroc": 0.0}), "not exact: ", False),
+        (lambda c: with_scores(c, resolution=0.053), "not exact: ", True),
+        (lambda c: with_scores(c, once=True), "not exact: ", False),
         (
-            lambda c: changed(c, undefined={"accuracy": ["9"]}),
+            lambda c: with_scores(c, undefined=["9"]),
             "iid, seed 0: accuracy is undefined for client 9",
             True,
         ),
         (lambda c: c, "iid, seed 0", False),
         (lambda c: c, "standalone: ", False),
-        (lambda c: replace(c, asked=("rounds_to_target",)), "fedakd: no target was named", True),
+        (lambda c: replace(c, optional=("rounds_to_target",)), "fedakd: no target was named", True),
         (lambda c: c, "fedakd: no target was named", False),
     ],
 )
@@ -463,7 +434,7 @@ def test_tables_have_the_same_columns_in_every_line() -> None:
     assert all(f"% {line}" in text for line in formats.explanation(comparison)[:2])
     assert r"\text{--}" in text, "Standalone says nothing about itself"
     clear = [
-        Entry(method, made_up_result(method, seed, [level, level + 0.01 * seed]), None)
+        entry(method, made_up_result(method, seed, [level, level + 0.01 * seed]), None)
         for seed in range(5)
         for method, level in (("fedavg", 0.5), ("fedakd", 0.7 + 0.001 * seed))
     ]
@@ -473,46 +444,25 @@ def test_tables_have_the_same_columns_in_every_line() -> None:
 
 
 def test_rows_of_other_metrics_have_no_cost_and_no_distances() -> None:
-    found = made_up(seeds=1)
-    two = changed(found)
-    two = replace(
-        two,
-        entries=[
-            replace(
-                e, run=replace(e.run, by_metric={"accuracy": e.run.values, "loss": e.run.values})
-            )
-            for e in found.entries
-        ],
-    )
-    alone = {e.run.condition: e.run for e in two.entries if e.label == "standalone"}
-    two = replace(two, entries=[replace(e, alone=alone[e.run.condition]) for e in two.entries])
-    assert (
-        two.metrics == ["accuracy", "loss"]
-        and two.seen_by("loss").metrics == ["loss", "accuracy"]
-        and two.seen_by("accuracy") is two
-    )
+    other = {"loss": {"0": 1.0, "1": 2.0}}
+    alone = made_up_result("standalone", 1, [0.5, 0.6], others=other)
+    together = made_up_result("fedavg", 1, [0.7, 0.6], others=other)
+    two = Comparison([entry("standalone", alone), entry("fedavg", together, alone)], "fedavg")
+    assert two.metrics == ["accuracy", "loss"]
+    assert two.with_metric("loss").metrics == ["loss", "accuracy"]
     by_metric = {
         name: {row["measure"] for row in two.rows if row["metric"] == name} for name in two.metrics
     }
-    assert by_metric["accuracy"] - by_metric["loss"] == {
-        "megabytes",
-        "seconds",
-        "d_cos",
-        "d_man",
-        "majority",
-    }
+    without = {"megabytes", "seconds", "d_cos", "d_man", "majority"}
+    assert by_metric["accuracy"] - by_metric["loss"] == without
     rows = list(csv.DictReader(io.StringIO(formats.csv_text(two))))
     assert len(rows) == len(two.rows)
-    alone_rows = {
-        row["measure"]: row
+    (cf,) = [
+        row
         for row in rows
-        if row["method"] == "standalone" and row["metric"] == "accuracy"
-    }
-    assert (
-        alone_rows["cf"]["value"] == ""
-        and alone_rows["megabytes"]["value"] == "1.0"
-        and alone_rows["megabytes"]["rank"] == ""
-    )
+        if (row["method"], row["metric"], row["measure"]) == ("standalone", "accuracy", "cf")
+    ]
+    assert cf["value"] == "", "training alone has no gain over itself"
     assert said(two, "also measured, in table.csv and comparison.json: loss")
 
 
@@ -521,8 +471,8 @@ def test_a_gap_in_some_seeds_is_counted_and_cost_is_not_tested() -> None:
     entries = []
     for seed, values in enumerate(([0.7, 0.8], [0.7, 0.7], [0.8, 0.7])):
         entries += [
-            Entry("fedavg", made_up_result("fedavg", seed, values), alone),
-            Entry("fedakd", made_up_result("fedakd", seed, [0.7, 0.9]), alone),
+            entry("fedavg", made_up_result("fedavg", seed, values), alone),
+            entry("fedakd", made_up_result("fedakd", seed, [0.7, 0.9]), alone),
         ]
     comparison = Comparison(entries, "fedavg")
     row = comparison.row("iid", "fedavg", "cf")
@@ -545,52 +495,21 @@ def test_a_gap_in_some_seeds_is_counted_and_cost_is_not_tested() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("values", "lower", "places"),
-    [
-        ({"a": 1.0}, False, {}),
-        ({"a": 1.0, "b": 2.0}, False, {"b": 1, "a": 2}),
-        ({"a": 1.0, "b": 2.0}, True, {"a": 1, "b": 2}),
-        ({"a": 1.0, "b": 2.0, "c": 3.0}, True, {"a": 1, "b": 2}),
-        ({"a": 1.0, "b": 2.0}, None, {}),
-        ({"a": 1.0, "b": 1.0}, True, {"a": 1, "b": 1}),
-    ],
-)
-def test_positions(values: dict[str, float], lower: bool | None, places: dict[str, int]) -> None:
-    assert _positions(values, lower) == places
-
-
 def test_plain_data_have_null_for_what_is_no_number_and_paths_inside_the_folder(
     tmp_path: Path,
 ) -> None:
-    assert [_number(value) for value in (1.5, math.nan, math.inf, 3, "nan", None)] == [
-        1.5,
-        None,
-        None,
-        3,
-        "nan",
-        None,
-    ]
     run = replace(
-        made_up_result("fedavg", 4, [0.5, math.nan]),
+        made_up_result("fedavg", 4, [0.5, math.nan], undefined=["x"]),
         folder=tmp_path / "runs" / "a",
-        undefined={"accuracy": ["x"], "loss": []},
     )
     alone = replace(made_up_result("standalone", 4, [0.5, 0.6]), folder=Path("/elsewhere/b"))
-    entries = [Entry("fedavg", run, alone), Entry("standalone", alone, None)]
+    entries = [entry("fedavg", run, alone), entry("fedprox", run)]
     plain = Comparison(entries, "fedavg", folder=tmp_path).as_plain()
     first, second = plain["entries"]
     assert (first["run"], first["alone"], second["alone"]) == ("runs/a", "/elsewhere/b", None)
-    assert (first["partition"], first["seed"], first["clients"]) == (
-        "iid",
-        4,
-        {"0": 0.5, "1": None},
-    )
-    assert (
-        first["undefined"] == {"accuracy": ["x"]}
-        and first["measures"]["average"] is None
-        and second["measures"]["average"] == 0.55
-    )
+    assert (first["partition"], first["seed"]) == ("iid", 4)
+    assert first["clients"] == {"0": 0.5, "1": None} and first["undefined"] == {"accuracy": ["x"]}
+    assert first["measures"]["average"] is None
     assert plain["seeds"] == [4] and plain["columns"] == [] and plain["level"] == 0.95
 
 
@@ -599,10 +518,10 @@ def test_the_client_table_of_several_methods() -> None:
         made_up_result("standalone", 1, [0.5, 0.6, 0.7]),
         made_up_result("standalone", 1, [0.5, 0.6, 0.65]),
     )
-    first = Entry("fedavg", made_up_result("fedavg", 1, [0.6, 0.6, 0.7]), one)
-    second = Entry("fedakd", made_up_result("fedakd", 1, [0.4, 0.45, 0.8]), one)
+    first = entry("fedavg", made_up_result("fedavg", 1, [0.6, 0.6, 0.7]), one)
+    second = entry("fedakd", made_up_result("fedakd", 1, [0.4, 0.45, 0.8]), one)
     header, rows = formats.clients_grid(
-        Comparison([Entry("standalone", one, one), first, second], "fedavg"), "iid", 1
+        Comparison([entry("standalone", one), first, second], "fedavg"), "iid", 1
     )
     assert header == ["client", "alone", "fedavg", "fedakd"]
     assert rows[:3] == [
@@ -612,14 +531,13 @@ def test_the_client_table_of_several_methods() -> None:
     ]
     assert rows[3] == ["clients that lose", "", "0 of 3", "2 of 3"]
     _, rows = formats.clients_grid(
-        Comparison([first, replace(second, alone=other)], "fedavg"), "iid", 1
+        Comparison([first, entry("fedakd", second.run, other)], "fedavg"), "iid", 1
     )
     assert [row[1] for row in rows] == ["–", "–", "–", ""], "two references are in no one column"
-    assert formats.clients_grid(
-        Comparison([Entry("fedavg", first.run, None)], "fedavg"), "iid", 1
-    ) == ([], [])
+    without = entry("fedavg", first.run.without_baseline())
+    assert formats.clients_grid(Comparison([without], "fedavg"), "iid", 1) == ([], [])
     assert formats.clients_grid(Comparison([first], "fedavg"), "iid", 2) == ([], [])
-    gone = replace(second, run=replace(second.run, by_metric={"accuracy": {"1": 0.5, "2": 0.8}}))
+    gone = entry("fedakd", made_up_result("fedakd", 1, {"1": 0.5, "2": 0.8}), one)
     _, rows = formats.clients_grid(Comparison([first, gone], "fedavg"), "iid", 1)
     assert (
         [row[0] for row in rows[:3]] == ["1", "0", "2"]
@@ -637,7 +555,7 @@ def test_the_client_table_of_several_methods() -> None:
         ({"level": 0.999}, True),
         ({"level": "much"}, False),
         ({"measure": "wurst"}, False),
-        ({"columns": list(ASKED)}, True),
+        ({"columns": list(OPTIONAL)}, True),
         ({"columns": ["average"]}, False),
         ({"columns": 3}, False),
         ({"failures": [{"method": "x"}]}, False),
@@ -656,7 +574,7 @@ def test_a_comparison_on_disk_is_read_as_it_was_saved_or_called_damaged(
             opened([folder])
         return
     found = opened([folder])
-    assert found.level == change.get("level", 0.9) and found.asked == tuple(
+    assert found.level == change.get("level", 0.9) and found.optional == tuple(
         change.get("columns", ("best",))
     )
     target = float(change.get("target", 0.7))
@@ -670,11 +588,9 @@ def test_a_comparison_on_disk_is_read_as_it_was_saved_or_called_damaged(
 def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("saved")
     runs = [made_up_run(folder / "runs" / method, method) for method in ("standalone", "fedavg")]
-    found = replace(opened(runs), folder=folder, level=0.9, asked=("best",), target=0.7)
-    assert (found.baseline, found.entries[1].alone and found.entries[1].alone.folder) == (
-        "fedavg",
-        runs[0],
-    )
+    found = replace(opened(runs), folder=folder, level=0.9, optional=("best",), target=0.7)
+    baseline = found.entries[1].run.baseline
+    assert found.baseline == "fedavg" and baseline is not None and baseline.folder == runs[0]
     formats.save(found)
     assert {path.name for path in folder.iterdir()} == {
         "runs",
@@ -692,9 +608,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def test_the_client_table_marks_what_is_beyond_luck() -> None:
     sizes = {"0": 30, "1": 30, "2": 30}
-    alone = replace(made_up_result("standalone", 1, [0.8, 26 / 30, 1.0]), test_sizes=sizes)
-    together = replace(made_up_result("fedavg", 1, [1.0, 1.0, 0.5]), test_sizes=sizes)
-    comparison = Comparison([Entry("fedavg", together, alone)], "fedavg")
+    alone = made_up_result("standalone", 1, [0.8, 26 / 30, 1.0], test_sizes=sizes)
+    together = made_up_result("fedavg", 1, [1.0, 1.0, 0.5], test_sizes=sizes)
+    comparison = Comparison([entry("fedavg", together, alone)], "fedavg")
     _, rows = formats.clients_grid(comparison, "iid", 1)
     assert rows == [
         ["2", "100.0", "-50.0*"],
@@ -711,8 +627,8 @@ def seeded(values: dict[int, list[float]], size: int | None) -> Comparison:
     entries = []
     for seed, accuracies in values.items():
         sizes = {} if size is None else {str(k): size for k in range(len(accuracies))}
-        found = replace(made_up_result("fedavg", seed, accuracies), test_sizes=sizes)
-        entries.append(Entry("fedavg", found, None))
+        found = made_up_result("fedavg", seed, accuracies, test_sizes=sizes)
+        entries.append(entry("fedavg", found, None))
     return Comparison(entries, "fedavg")
 
 

@@ -76,7 +76,7 @@ def test_no_slot_of_a_method_and_no_door_to_clients_is_forgotten() -> None:
         for name, found in vars(Cohort).items()
         if inspect.isfunction(found) and not name.startswith("_")
     }
-    assert doors == {"run", "weighed"} and doors <= vars(composed._Accompanied).keys()
+    assert doors == {"run", "weighed"} and doors <= vars(composed._AccompaniedCohort).keys()
 
 
 @pytest.mark.parametrize("need", ["sgd", "validation", "classes"])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from equipoise.metrics.registry import find
-from equipoise.runs.convergence import Curve, average, best_of, rounds_to, still_rising
+from equipoise.runs.convergence import not_converged, still_rising
+from equipoise.runs.curves import Curve, average
 
 
 def curve(values: np.ndarray) -> Curve:
@@ -105,9 +106,35 @@ def test_the_rise_is_that_of_the_last_fifth() -> None:
 def test_best_round_and_rounds_to_a_target() -> None:
     accuracy, rmse = find("accuracy"), find("rmse")
     some = Curve((2, 4, 6, 8), (0.5, 0.8, 0.9, 0.7))
-    assert best_of(some, accuracy) == 6 and best_of(some, rmse) == 2
-    assert rounds_to(some, 0.8, accuracy) == 4 and rounds_to(some, 0.5, rmse) == 2
-    assert np.isnan(rounds_to(some, 0.95, accuracy)) and np.isnan(best_of(Curve((), ()), accuracy))
-    assert average(
-        [some, Curve((2, 4, 6, 8), (0.7, 0.8, 0.9, 0.9)), Curve((2,), (0.0,))]
-    ).means == pytest.approx((0.6, 0.8, 0.9, 0.8))
+    assert some.best(accuracy) == (6, 0.9) and some.best(rmse) == (2, 0.5)
+    assert some.first_round_at(0.8, accuracy) == 4 and some.first_round_at(0.5, rmse) == 2
+    assert np.isnan(some.first_round_at(0.95, accuracy)) and Curve().best(accuracy) is None
+
+
+def test_the_average_is_over_curves_of_the_same_rounds() -> None:
+    first = Curve((2, 4), (0.5, 0.8))
+    assert average([first, Curve((2, 4), (0.7, 1.0)), Curve((2,), (0.0,))]) == Curve(
+        (2, 4), (pytest.approx(0.6), pytest.approx(0.9))
+    )
+
+
+def test_the_final_phase_is_no_part_of_convergence() -> None:
+    flat = tuple(0.5 for _ in ROUNDS)
+    with_jump = Curve((*ROUNDS.tolist(), 31), (*flat, 0.9), final_phase=True)
+    assert still_rising(with_jump) is None
+
+
+@pytest.mark.parametrize(("metric", "amount"), [("accuracy", "10.0 points"), ("auroc", "10.0")])
+def test_a_sentence_names_rise_and_rounds(metric: str, amount: str) -> None:
+    sentence = not_converged(curve(0.02 * ROUNDS), find(metric))
+    assert amount in sentence and "rounds 25 to 30" in sentence
+    assert not_converged(curve(np.full(30, 0.5)), find(metric)) == ""
+
+
+@pytest.mark.parametrize(
+    ("level", "rising"), [(6.1, False), (5.9, True), (-6.1, False), (-5.9, True)]
+)
+def test_a_rise_below_half_a_percent_of_the_level_is_none(level: float, rising: bool) -> None:
+    """A rise by 0.03 over the last four rounds, to about the level."""
+    values = level - 0.09 + 0.01 * np.arange(10)
+    assert (still_rising(curve(values)) is not None) == rising

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,11 @@ from equipoise.method import Cohort, Method, Served
 from equipoise.models import Model
 from equipoise.records import Down, State, Up
 from equipoise.runs.export import export
+from equipoise.runtime.evaluation_messages import EvaluateModels
+from equipoise.runtime.messages import Request
 from equipoise.server import Server
 from equipoise.storage.store import RunError
+from equipoise.transports.inprocess import InProcess
 
 DATA = {"name": "digits", "partition": "iid", "clients": 4, "test": "global"}
 
@@ -130,19 +133,18 @@ def test_a_model_that_is_the_same_for_all_is_measured_once_for_all(tmp_path: Pat
 
 
 def test_without_parts_of_their_own_clients_are_not_asked_for_a_model_that_is_the_same_for_all(
-    tmp_path: Path, monkeypatch: Any
+    tmp_path: Path,
 ) -> None:
-    from equipoise.transports.inprocess import InProcess
-
     asked: list[str] = []
-    one = InProcess._one
-    monkeypatch.setattr(
-        InProcess,
-        "_one",
-        lambda self, request, deadline: asked.append(request.step) or one(self, request, deadline),
-    )
-    eq.run(experiment("fedavg", rounds=1, evaluation={"splits": ()}), tmp_path / "run")
-    assert asked.count("@measure") == 1
+
+    class Counting(InProcess):
+        def exchange(self, requests: Sequence[Request], deadline: float | None = None) -> Any:
+            asked.extend(request.step for request in requests)
+            return super().exchange(requests, deadline)
+
+    wanted = experiment("fedavg", rounds=1, evaluation={"splits": ()})
+    eq.run(wanted, tmp_path / "run", transport=Counting)
+    assert asked.count(EvaluateModels.step) == 1
 
 
 @dataclass(frozen=True)

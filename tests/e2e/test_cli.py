@@ -403,3 +403,10 @@ def test_methods_are_checked_by_name(equipoise: Terminal) -> None:
         equipoise("methods", "--check").code == 2
         and equipoise("methods", "fedavg", "--check", "--json").code == 2
     )
+
+
+@pytest.mark.parametrize("name", ["fedsac", "pfedck", "fedmpr", "pa3fed"])
+def test_the_page_of_a_method_says_that_it_is_a_reconstruction(
+    equipoise: Terminal, name: str
+) -> None:
+    assert "(reconstruction)" in equipoise("methods", name).out.partition("\n")[0]

@@ -33,20 +33,20 @@ PAPERS: dict[str, dict[str, Any]] = {
         "training.optimiser": "sgd", "training.lr": 0.01, "training.momentum": 0.9, "training.weight_decay": 1e-5, "training.batch": 64,
         "training.epochs": 10, "participation.fraction": 0.1, "rounds": 200,
     },
-    # FedEquilibria, section 4.1 and Table 5: Office-Caltech, ResNet-12, 20 clients, equally many per domain, 10 % each, 5 epochs, batch 16, t = 0.3;
+    # FedEquilibria, section 5.1 and Table 5: Office-Caltech, ResNet-12, 20 clients, equally many per domain, 10 % each, 5 epochs, batch 16, t = 0.3;
     # every class at every client is FedHEAL's rule for this set, which the paper's pipeline has.
     "fedequilibria": {
         "data.name": "office_caltech10", "data.partition": "domains:0.1,all_classes=1", "data.clients": 20, "data.test": "site",
         "data.split": (1.0, 0.0, 0.0), "model": "resnet12", "method.name": "fedequilibria", "method.t": 0.3,
         **{f"training.{key}": value for key, value in SGD_0001.items()}, "training.batch": 16, "training.epochs": 5, "rounds": 200,
     },
-    # FedeKD, section 5 and Appendix G: Dirichlet 0.3, 6 clients, Adam 1e-4, 5 rounds of 2 epochs, batch 64, beta = lambda_kd = 1, 60/20/20.
+    # FedeKD, section 4.1 and Appendix G: Dirichlet 0.3, 6 clients, Adam 1e-4, 5 rounds of 2 epochs, batch 64, beta = lambda_kd = 1, 60/20/20.
     "fedekd": {
         "data.name": "fashion_mnist", "data.partition": "dirichlet:0.3", "data.clients": 6, "data.split": (0.6, 0.2, 0.2), "method.name": "fedekd",
         "method.lambda_kd": 1.0, "method.beta": 1.0, "training.optimiser": "adam", "training.lr": 1e-4, "training.batch": 64, "training.epochs": 2,
         "rounds": 5,
     },
-    # CoRe-Fed, section 5 and Table 1: Dir(0.5), batch 50, 1000 rounds, 20 of 100 clients, E = 1, eta 0.1 with decay 0.999; its table has D_Cosine and
+    # CoRe-Fed, section 4 and Table 1: Dir(0.5), batch 50, 1000 rounds, 20 of 100 clients, E = 1, eta 0.1 with decay 0.999; its table has D_Cosine and
     # D_Manhattan.
     "corefed": {
         "data.name": "fashion_mnist", "data.partition": "dirichlet_balanced:0.5", "data.clients": 100, "model.name": "mlp", "method.name": "corefed",

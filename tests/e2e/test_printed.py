@@ -7,8 +7,8 @@ import math
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,15 +16,16 @@ from rich.console import Console
 
 from equipoise import cli
 from equipoise.callbacks import ClientProgress, RunStart
-from equipoise.cli import comparison_output, output, progress
-from equipoise.comparison.entries import Entry
+from equipoise.cli import comparison_output, output, progress, run_output
 from equipoise.comparison.plan import Cell, plan
 from equipoise.comparison.table import Comparison
 from equipoise.experiment import ConfigurationError, Experiment
-from equipoise.runs import Run
+from equipoise.runs import ModelResult, Run
+from equipoise.runs.clinical import ClinicalValue
+from equipoise.runs.curves import Curve
 from equipoise.runtime.evaluation_messages import PredictShared
 from equipoise.storage.store import RoundRecord, RunError, Store
-from tests.helpers.stores import made_up_result, made_up_run
+from tests.helpers.stores import change, entry, made_up_result, made_up_run
 
 Printed = Callable[[], list[str]]
 
@@ -84,148 +85,118 @@ def test_a_setting_is_a_key_and_a_value(setting: str) -> None:
     }
 
 
-def found(**changed: Any) -> dict[str, Any]:
-    """What `summarise` says of a run of two clients."""
-    plain: dict[str, Any] = {
-        "method": {"name": "fedprox", "mu": 0.1}, "data": "digits", "partition": "iid", "clients": 2, "seed": 4, "status": "finished",
-        "round": 3, "rounds": 5, "outdated": None, "rejected replies": 0, "metric": "accuracy", "notes": [], "model": "global",
-        "split": "test", "run": "runs/x", "average": 0.5, "worst": 0.25, "best": 0.75, "std": 0.2, "metrics": {"accuracy": {"average": 0.5}},
-        "clinical": {}, "per client": {"a": {"samples": 10, "value": 0.25}, "b": {"samples": None, "value": 0.75}},
-    }  # fmt: skip
-    return plain | changed
-
-
-def test_a_run_alone_has_two_columns(printed: Printed) -> None:
-    output.show(found())
+def test_a_run_without_a_baseline_has_three_columns(printed: Printed) -> None:
+    result = made_up_result("fedprox", 4, {"a": 0.25, "b": 0.75})
+    run_output.show(replace(result, last_round=3))
     assert printed() == [
-        "fedprox (mu=0.1) on digits, partition iid, 2 clients, seed 4: finished, round 3 of 5",
+        "fedprox on digits, partition iid, 2 clients, seed 4: finished, round 3 of 5",
         "accuracy in % of the global model on test data",
         "client  samples  global",
-        "a            10    25.0",
-        "b                  75.0",
-        "average 50.0, worst 25.0, best 75.0, std over clients 20.0",
+        "a           100    25.0",
+        "b           100    75.0",
+        "average 50.0, worst 25.0, best 75.0, std over clients 25.0",
     ]
 
 
-def test_all_that_is_known_of_a_run_is_said(printed: Printed) -> None:
-    rows = {
-        "a": {"samples": 10, "value": 0.25, "alone": 0.5, "gain": -0.25, "majority": 0.4, "p": 0.2},
-        "b": {"samples": 20, "value": 0.75, "alone": 0.5, "gain": 0.25, "p": 0.01},
-        "c": {"samples": 30, "value": 0.5, "alone": 0.5, "gain": 0.0, "majority": 0.6},
-        "d": {"samples": 40, "value": math.nan, "alone": 0.5, "gain": math.nan},
-        "e": {"samples": 50, "value": 0.5},
+def test_gains_are_shown_with_their_test_and_counted(printed: Printed) -> None:
+    sizes = dict.fromkeys("abc", 40)
+    alone = made_up_result("standalone", 1, {"a": 0.5, "b": 0.5, "c": 0.5, "d": 0.5})
+    values = {"a": 0.45, "b": 0.9, "c": 0.5, "d": math.nan, "e": 0.5}
+    result = made_up_result("fedavg", 1, values, test_sizes=sizes, majority={"a": 0.4})
+    run_output.show(result.against(alone))
+    rows = {line.split()[0]: " ".join(line.split()) for line in printed() if line[:2] in
+            ("a ", "b ", "c ", "d ", "e ")}  # fmt: skip
+    assert rows == {
+        "a": "a 100 50.0 45.0 40.0 -5.0 loses (may be luck)",
+        "b": "b 100 50.0 90.0 +40.0 gains",
+        "c": "c 100 50.0 50.0 0.0 equal",
+        "d": "d 100 50.0 – –",
+        "e": "e 100 50.0",
     }
-    more = {
-        "against": "runs/alone",
-        "gained": 1,
-        "lost": 2,
-        "clearly gained": 1,
-        "clearly lost": 0,
-        "average gain": 0.015,
-        "best round": 2,
-        "average then": 0.6,
-        "std without test noise": 0.1,
-    }
-    others = {
-        "accuracy": {"average": 0.5},
-        "loss": {"average": 1.25},
-        "auroc": {},
-        "f1": {"average": 0.625},
-    }
-    output.show(
-        found(**more, method={"name": "fedavg"}, metrics=others, outdated="written by version 0.1", notes=["take care"],
-              **{"per client": rows, "rejected replies": 3})
-    )  # fmt: skip
-    assert [" ".join(line.split()) for line in printed()] == [
-        "fedavg on digits, partition iid, 2 clients, seed 4: finished, round 3 of 5",
-        "outdated: written by version 0.1; run it anew for numbers of this version",
-        "3 replies did not count",
-        "take care",
-        "accuracy in % of the global model on test data",
-        "client samples alone global majority class gain",
-        "a 10 50.0 25.0 40.0 -25.0 loses (may be luck)",
-        "b 20 50.0 75.0 +25.0 gains",
-        "c 30 50.0 50.0 60.0 0.0 equal",
-        "d 40 50.0 – –",
-        "e 50 50.0",
-        "average 50.0, worst 25.0, best 75.0, std over clients 20.0 (10.0 without the noise of finite test sets); best round 2 (60.0)",
-        "average of other metrics: loss 1.2500, f1 62.5; equipoise show runs/x --metric loss",
-        "against training alone (runs/alone): 1 of 5 clients gain, 2 lose, average gain +1.5; beyond luck (exact McNemar test at 5 % for each client): 1 gain, 0 lose",
-    ]  # fmt: skip
+    assert "1 of 5 clients gain, 1 lose" in printed()[-1]
+    assert "1 gain, 0 lose" in printed()[-1], "beyond luck"
+
+
+def test_a_gain_in_an_error_is_a_fall(printed: Printed) -> None:
+    alone = made_up_result("standalone", 1, {"a": 5.0}, "rmse")
+    run_output.show(made_up_result("fedavg", 1, {"a": 6436.0}, "rmse").against(alone))
+    assert any("-6431.0000" in line and "loses" in line for line in printed())
+    assert "average gain -6431.0000" in printed()[-1]
+
+
+def test_notes_outdated_runs_and_rejected_replies_are_shown(printed: Printed) -> None:
+    result = made_up_result("fedavg", 1, [0.5])
+    facts = {"notes": ["take care"]}
+    run_output.show(replace(result, outdated="written by 0.1", rejected=3, facts=facts))
+    lines = printed()
+    assert any("outdated: written by 0.1" in line for line in lines)
+    assert "3 replies did not count" in lines and "take care" in lines
+
+
+def test_the_best_round_and_the_averages_of_other_metrics_are_shown(printed: Printed) -> None:
+    others = {"loss": {"a": 1.25}, "auroc": {}, "f1": {"a": 0.625}}
+    curve = Curve((1, 2), (0.6, 0.5))
+    result = made_up_result("fedavg", 1, {"a": 0.5}, others=others, curve=curve)
+    run_output.show(result)
+    lines = printed()
+    assert lines[-2].endswith("best round 1 (60.0)")
+    assert "loss 1.2500, f1 62.5" in lines[-1] and "--metric loss" in lines[-1]
+    final = Curve((1, 2, 3), (0.6, 0.5, 0.7), final_phase=True)
+    run_output.show(made_up_result("fedavg", 1, {"a": 0.7}, curve=final))
+    assert printed()[-1].endswith("best after the final phase (70.0)")
 
 
 @pytest.mark.parametrize(
-    ("gain", "colour"), [(0.1, "\x1b[32mgains"), (-0.1, "\x1b[31mloses"), (0.0, " equal")]
+    ("value", "colour"), [(0.6, "\x1b[32mgains"), (0.4, "\x1b[31mloses"), (0.5, " equal")]
 )
-def test_who_gains_is_green_and_who_loses_red(
-    gain: float, colour: str, coloured: io.StringIO
-) -> None:
-    row = {"samples": 1, "value": 0.5, "alone": 0.5, "gain": gain}
-    output.show(
-        found(against="x", gained=0, lost=0, **{"per client": {"a": row}, "average gain": 0.0})
-    )
+def test_gains_are_green_and_losses_red(value: float, colour: str, coloured: io.StringIO) -> None:
+    alone = made_up_result("standalone", 1, [0.5])
+    run_output.show(made_up_result("fedavg", 1, [value]).against(alone))
     assert colour in coloured.getvalue()
 
 
 def test_a_run_without_a_value_says_so(printed: Printed) -> None:
-    output.show(found(**{"per client": {}}))
+    empty = made_up_result("fedavg", 1, {})
+    run_output.show(replace(empty, status="running"))
     assert printed()[1:] == ["nothing measured yet"]
-    output.show(found(notes=["why"], **{"per client": {}}))
-    assert printed()[3:] == ["why", "no client has a value"]
+    run_output.show(replace(empty, status="running", facts={"notes": ["a reason"]}))
+    assert printed()[3:] == ["a reason", "no client has a value"]
 
 
-@pytest.mark.parametrize(
-    ("metric", "shown"), [("accuracy", ["0", "1", "3", "4"]), ("loss", ["4", "3", "1", "0"])]
-)
-def test_of_many_clients_the_worst_and_the_best_are_shown(
-    metric: str, shown: list[str], printed: Printed, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("metric", "first"), [("accuracy", "0"), ("loss", "50")])
+def test_of_many_clients_the_ten_worst_and_the_ten_best_are_shown(
+    metric: str, first: str, printed: Printed
 ) -> None:
-    monkeypatch.setattr(output, "MOST_LISTED", 4)
-    monkeypatch.setattr(output, "AT_EACH_END", 2)
-    monkeypatch.setattr(output, "SHARES", (0, 25, 100))
-    rows = {str(k): {"samples": 1, "value": k / 4} for k in range(5)}
-    output.show(found(metric=metric, metrics={}, **{"per client": rows}))
+    values = {str(k): k / 50 for k in range(51)}
+    run_output.show(made_up_result("fedavg", 1, values, metric))
     lines = printed()
-    assert [line.split()[0] for line in lines[3:7]] == shown
-    assert lines[7] == "the 2 worst and the 2 best of 5 clients; all: equipoise show runs/x --json"
-    assert lines[8] == f"quantiles over clients: {'0 % 0.0, 25 % 25.0, 100 % 100.0' if metric == 'accuracy' else '0 % 0.0000, 25 % 0.2500, 100 % 1.0000'}"  # fmt: skip
+    listed = [line.split()[0] for line in lines if re.match(r"\d+ +100 ", line.strip())]
+    assert len(listed) == 20 and listed[0] == first
+    assert any("of 51 clients; all: equipoise show fedavg-1 --json" in line for line in lines)
+    assert any(line.startswith("quantiles over clients: 1 % ") for line in lines)
 
 
-@pytest.mark.parametrize("lower", [False, True])
-def test_a_diverged_client_is_among_the_worst(lower: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "AT_EACH_END", 1)
-    rows = {name: {"value": value} for name, value in (("a", 0.1), ("b", math.nan), ("c", 0.2))}
-    assert [name for name, _ in output._extremes(rows, lower)] == ["b", "a" if lower else "c"]
+@pytest.mark.parametrize("metric", ["accuracy", "loss"])
+def test_a_diverged_client_is_among_the_worst(metric: str, printed: Printed) -> None:
+    values = {f"c{k}": k / 50 for k in range(51)} | {"broken": math.nan}
+    run_output.show(made_up_result("fedavg", 1, values, metric))
+    assert next(line for line in printed() if "100 " in line).startswith("broken")
 
 
-def test_a_terminal_shows_fifty_clients_or_ten_of_each_end() -> None:
-    assert (output.MOST_LISTED, output.AT_EACH_END, output.SHARES) == (
-        50,
-        10,
-        (1, 10, 25, 50, 75, 90, 99),
-    )
-
-
-def test_measures_beside_accuracy_are_of_the_clients_with_test_data_of_their_own(
+def test_clinical_measures_are_of_the_clients_with_test_data_of_their_own(
     printed: Printed,
 ) -> None:
-    one = {"value": 0.5, "reason": "few samples"}
-    clinical = {"a": {"auroc": one, "sensitivity_at_specificity": one, "balanced_accuracy": one}}
-    output.show(found(clinical=clinical))
-    lines = printed()[6:]
-    assert lines[0].startswith("classes are unequal; in %, with 95 % intervals")
-    assert lines[1].split("  ") == [
-        "client",
-        "AUROC",
-        "sensitivity at 90 % specificity",
-        "balanced accuracy",
-    ]
-    assert lines[2].split() == ["a", "50.0", "50.0", "50.0"]
-    assert "AUROC" in lines[3] and lines[3].endswith(": few samples")
-    assert lines[4:] == [
-        "1 of 2 clients sent no counts: fewer than 30 test samples, or they may not"
-    ]
-    output.show(found(clinical=clinical, split="shared"))
+    value = ClinicalValue(0.5, reason="few samples")
+    result = made_up_result("fedavg", 1, {"a": 0.5, "b": 0.5})
+    measures = {"a": {"auroc": value, "balanced_accuracy": value}}
+    served = ModelResult("global", result.metrics, measures)
+    result = replace(result, models={"global": served})
+    run_output.show(result)
+    start = next(k for k, line in enumerate(printed()) if "classes are unequal" in line)
+    assert printed()[start + 1].split("  ") == ["client", "AUROC", "balanced accuracy"]
+    assert printed()[start + 2].split() == ["a", "50.0", "50.0"]
+    assert "few samples" in printed()[start + 3] and "1 of 2 clients" in printed()[start + 4]
+    run_output.show(replace(result, main_split="shared"))
     assert "no counts" not in printed()[-1]
 
 
@@ -239,29 +210,26 @@ def test_numbers_that_do_not_exist_are_null_in_json() -> None:
     }
 
 
-def test_a_profile_is_of_medians_over_rounds_without_places(
-    printed: Printed, monkeypatch: pytest.MonkeyPatch
+def test_a_profile_is_of_medians_over_rounds_without_nodes(
+    printed: Printed, tmp_path: Path
 ) -> None:
-    seconds = [
-        {"clients": 0.3, "clients@node": 9.0},
-        {"clients": 0.1, "transport": 0.2},
-        {"clients": 0.2, "transport": 0.3},
+    run = made_up_run(tmp_path / "run", rounds=3)
+    change(run, "delete from seconds")
+    rows = ((1, "clients", 0.3), (1, "clients@node", 9.0), (2, "clients", 0.1))
+    for number, phase, seconds in (*rows, (2, "transport", 0.2), (3, "clients", 0.2)):
+        change(run, f"insert into seconds values ({number}, '{phase}', {seconds})")
+    change(run, "insert into seconds values (3, 'transport', 0.3)")
+    run_output.profile(Run(run))
+    assert [line.split() for line in printed()[1:]] == [
+        ["clients", "200.00", "50%"],
+        ["transport", "200.00", "50%"],
     ]
-    output.profile(SimpleNamespace(rounds=lambda: [{"seconds": one} for one in seconds]))  # type: ignore[arg-type]
-    assert [line.split() for line in printed()] == [
-        ["phase", "ms", "per", "round", "share"], ["clients", "200.00", "50%"], ["transport", "200.00", "50%"],
-    ]  # fmt: skip
-    output.profile(SimpleNamespace(rounds=lambda: [{"seconds": {"clients": 0.0}}]))  # type: ignore[arg-type]
-    assert printed()[-1].split() == ["clients", "0.00", "0%"]
 
 
 def test_the_summary_of_a_run_ends_with_how_to_look_again(printed: Printed, tmp_path: Path) -> None:
     made_up_run(tmp_path / "alone", "standalone", rounds=1)
-    output.summary(Run(made_up_run(tmp_path / "run", rounds=1)))
-    assert (
-        printed()[-1]
-        == f"saved in {tmp_path / 'run'}; look again with: equipoise show {tmp_path / 'run'}"
-    )
+    run_output.summary(Run(made_up_run(tmp_path / "run", rounds=1)))
+    assert f"equipoise show {tmp_path / 'run'}" in printed()[-1]
     assert printed()[-2].startswith(f"against training alone ({tmp_path / 'alone'})")
 
 
@@ -485,40 +453,29 @@ def test_a_number_that_may_be_meant_as_how_many_is_asked_about(
 def compared(clients: int = 3) -> Comparison:
     alone = made_up_result("standalone", 1, [0.5] * clients)
     own = made_up_result("fedavg", 1, [0.5 + 0.1 * (k - 1) for k in range(clients)])
-    return Comparison(
-        [Entry("standalone", alone, alone), Entry("fedavg", own, alone)], "fedavg", folder=Path("c")
-    )
+    entries = [entry("standalone", alone), entry("fedavg", own, alone)]
+    return Comparison(entries, "fedavg", folder=Path("c"))
 
 
-@pytest.mark.parametrize("limit", [2, 3])
+@pytest.mark.parametrize("clients", [3, 21])
 def test_a_comparison_shows_its_table_and_the_most_harmed_clients_first(
-    limit: int, printed: Printed
+    clients: int, printed: Printed
 ) -> None:
-    comparison_output.show(compared(), limit)
+    comparison_output.show(compared(clients))
     lines = printed()
-    assert (
-        lines[0] == "iid"
-        and lines[1].startswith("method")
-        and {line.split()[0] for line in lines[2:4]} == {"standalone", "fedavg"}
-    )
-    start = lines.index(
-        "who gains, who loses against training alone (iid, seed 1; most harmed first)"
-    )
-    assert lines[start - 1] == "" and lines[start + 1].split() == ["client", "alone", "fedavg"]
-    rows = [["0", "50.0", "-10.0"], ["1", "50.0", "0.0"], ["2", "50.0", "+10.0"]]
-    assert [line.split() for line in lines[start + 2 : start + 2 + limit]] == rows[:limit]
-    assert lines[start + 2 + limit].split()[:3] == ["clients", "that", "lose"]
-    assert ("... and 1 more clients in comparison.json" in lines) == (limit == 2)
-    assert (
-        lines[-1]
-        == "saved in c: table.md, table.tex, table.csv, comparison.json; equipoise report c makes a page of it"
-    )
-    assert "best, second best" in lines
+    assert lines[0] == "iid" and lines[1].startswith("method")
+    assert {line.split()[0] for line in lines[2:4]} == {"standalone", "fedavg"}
+    start = next(k for k, line in enumerate(lines) if "most harmed first" in line)
+    assert lines[start + 1].split() == ["client", "alone", "fedavg"]
+    assert lines[start + 2].split() == ["0", "50.0", "-10.0"]
+    assert lines[start + 2 + min(clients, 20)].startswith("clients that lose")
+    assert any("1 more clients in comparison.json" in line for line in lines) == (clients == 21)
+    assert "equipoise report c" in lines[-1] and "best, second best" in lines
 
 
 def test_without_runs_of_training_alone_there_is_no_table_of_gains(printed: Printed) -> None:
     one = made_up_result("fedavg", 1, [0.5, 0.6])
-    comparison_output.show(Comparison([Entry("fedavg", one, None)], "fedavg", folder=Path("c")), 5)
+    comparison_output.show(Comparison([entry("fedavg", one)], "fedavg", folder=Path("c")))
     assert not any("who gains" in line for line in printed())
 
 
@@ -531,7 +488,7 @@ def test_a_table_that_is_too_wide_is_broken_into_several(
     """The columns take 3 + 2, 6 + 2 and 5 + 2 signs."""
     screen = io.StringIO()
     monkeypatch.setattr(output, "console", Console(file=screen, width=width, color_system=None))
-    comparison_output._wide_table(["a", "b", "c"], [["xyz", "123456", "12345"]])
+    comparison_output.wide_table(["a", "b", "c"], [["xyz", "123456", "12345"]])
     lines = screen.getvalue().splitlines()
     assert [line.split()[1:] for line in lines if line.startswith("a")] == blocks
     assert sum(line.startswith("xyz") for line in lines) == len(blocks), (
@@ -607,12 +564,12 @@ def test_data_are_looked_at_once_before_the_missing_runs(monkeypatch: pytest.Mon
     seen: list[Experiment] = []
     monkeypatch.setattr(comparison_output, "before_training", seen.append)
     planned = cells()
-    comparison_output.understood([])
-    comparison_output.understood(planned)
+    comparison_output.show_data_report([])
+    comparison_output.show_data_report(planned)
     assert seen == [planned[0].experiment]
     monkeypatch.setattr(
         comparison_output,
         "before_training",
         lambda wanted: (_ for _ in ()).throw(ValueError("unreadable")),
     )
-    comparison_output.understood(planned)  # each run will say so itself
+    comparison_output.show_data_report(planned)  # each run will say so itself

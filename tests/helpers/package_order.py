@@ -29,6 +29,7 @@ ORDER = [
     "runs",
     "simulate",
     "comparison",
+    "study",
     "report",
     "watch",
     "auditing",

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from equipoise.comparison.entries import RunResult
+from equipoise.comparison.entries import Entry
 from equipoise.experiment import Experiment
+from equipoise.metrics.registry import find
+from equipoise.runs import MetricResult, ModelResult, RunResult
 from equipoise.storage.store import RoundRecord, Store
 from equipoise.task import Task
 
@@ -70,16 +72,55 @@ def made_up_run(
 
 
 def made_up_result(
-    method: str, seed: int, values: list[float], metric: str = "accuracy", partition: str = "iid"
+    method: str,
+    seed: int,
+    values: list[float] | dict[str, float],
+    metric: str = "accuracy",
+    partition: str = "iid",
+    others: dict[str, dict[str, float]] | None = None,
+    **scores: Any,
 ) -> RunResult:
-    """What a comparison knows of a run, with one value for each client."""
+    """Return a result with one value for each client.
+
+    Args:
+        method: The name of the method.
+        seed: The seed.
+        values: Values of the main metric, by client or of clients 0, 1, ...
+        metric: The main metric.
+        partition: The partition.
+        others: Further metrics by client.
+        scores: Further attributes of the main metric, as in `MetricResult`.
+    """
     config = {
         "method": {"name": method},
         "seed": seed,
         "data": {"name": "digits", "partition": partition},
+        "rounds": 5,
+        "evaluation": {"splits": ["test"], "clients": "all", "metrics": []},
     }
-    by_client = {str(k): value for k, value in enumerate(values)}
-    return RunResult(Path(f"{method}-{seed}"), config, "digits", Task("classification", (3,), 2), f"print-{seed}", metric, {metric: by_client}, {"megabytes": 1.0, "seconds": 2.0})  # fmt: skip
+    if isinstance(values, list):
+        values = {str(k): value for k, value in enumerate(values)}
+    metrics = {metric: MetricResult(find(metric), values, **scores)}
+    for name, by_client in (others or {}).items():
+        metrics[name] = MetricResult(find(name), by_client)
+    return RunResult(
+        folder=Path(f"{method}-{seed}"),
+        config=config,
+        data="digits",
+        task=Task("classification", (3,), 2),
+        fingerprint=f"print-{seed}",
+        main_model="global",
+        main_metric=metric,
+        models={"global": ModelResult("global", metrics)},
+        clients=list(values),
+        sizes={"train": [100] * len(values)},
+        cost={"megabytes": 1.0, "seconds": 2.0},
+    )
+
+
+def entry(label: str, run: RunResult, alone: RunResult | None = None, **more: Any) -> Entry:
+    """Return a run in a table, with gains over a run of training alone."""
+    return Entry(label, run.against(alone), **more)
 
 
 def change(folder: Path, *statements: str) -> None:

@@ -165,7 +165,7 @@ def test_a_files_folder_that_vanishes_is_a_sentence(
     monkeypatch.setattr(ClientExecutor, "execute", vanishing)
     with pytest.raises(
         RunError,
-        match="files was removed or moved while the run was going on; bring it back and resume",
+        match="files was removed or moved .*; bring it back and resume",
     ):
         simulate.run(experiment(job), tmp_path / "run")
 

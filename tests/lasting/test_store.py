@@ -278,7 +278,7 @@ def test_what_is_wrong_with_a_checkpoint_and_which_older_one_is_whole(store: Sto
     store.check_files("aa")
     with pytest.raises(
         RunError,
-        match=r"of round 2, is damaged: bb/client-bb.*`equipoise resume .* --from-round 1` goes on from the one of round 1",
+        match=r"of round 2, is damaged: bb/client-bb.*`equipoise resume .* --from-round 1`",
     ):
         store.check_files()
     (store.files / "server-r1a0.safetensors").unlink()
@@ -361,12 +361,12 @@ def test_what_was_taken_away_from_a_run_is_named(store: Store, tmp_path: Path) -
     assert store.lost() is None
     (store.files / "aa" / "client-aa-r1a0x1.safetensors").unlink()
     assert str(store.lost()).startswith(
-        f"aa/client-aa-r1a0x1.safetensors was removed from {store.folder} while the run was going on"
+        f"aa/client-aa-r1a0x1.safetensors was removed from {store.folder} while the run was in progress"
     )
     for what in (store.files, store.folder / DATABASE, store.folder):
         what.rename(tmp_path / "elsewhere")
         assert str(store.lost()).startswith(
-            f"{what} was removed or moved while the run was going on; bring it back"
+            f"{what} was removed or moved while the run was in progress; bring it back"
         )
         (tmp_path / "elsewhere").rename(what)
 
@@ -567,7 +567,7 @@ def test_saved_values_are_a_mapping_of_files(tmp_path: Path) -> None:
     assert dict(saved) == {"a": 7} and "b" not in saved and len(saved) == 1
     with pytest.raises(
         CannotSave,
-        match=r"cannot write .*none.x: .*; make room or permit writing there, then go on with `equipoise resume`",
+        match="cannot write .*none.x: .*`equipoise resume`",
     ):
         write(Record(value=7), tmp_path / "none" / "x")
 

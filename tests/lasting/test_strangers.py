@@ -389,7 +389,7 @@ def test_a_run_that_is_deleted_while_it_goes_on_is_one_sentence(
     monkeypatch.setattr(transport, "exchange", deleting)
     answer = equipoise("run", tmp_path / "job.yaml", "--out", tmp_path / "run", "--quiet")
     one_sentence(answer)
-    assert "removed" in answer[1] and "while the run was going on" in answer[1]
+    assert "removed" in answer[1] and "while the run was in progress" in answer[1]
     if not what:
         assert not (tmp_path / "run").exists()  # nothing of it was made again
 

@@ -64,7 +64,7 @@ def test_the_numbers_on_the_page_are_those_in_the_store(browser: Browser, page_o
             f"{100 * change:+.1f}" if change else "0.0"
         )
         assert (samples[1], weight[1], rounds[1]) == (str(100 + int(client)), "10.0 %", "3 of 3")
-    measured = open_runs([folder / "fedavg"])[0].measured[0]
+    measured = open_runs([folder / "fedavg"])[0].aggregates
     tiles = browser.run(
         """[...document.querySelectorAll(".tiles .value")].map(tile => tile.innerText)"""
     )
@@ -149,7 +149,7 @@ def test_the_page_of_a_comparison(browser: Browser, page_of):
         """[...document.querySelectorAll("table.methods tbody tr")].map(row => [...row.cells].map(cell => cell.innerText))"""
     )
     entries = {
-        entry.label: entry.measured[0] for entry in open_runs([folder / name for name in names])
+        entry.label: entry.aggregates for entry in open_runs([folder / name for name in names])
     }
     for method, _, average, worst, *_ in cells:
         assert (average, worst) == (

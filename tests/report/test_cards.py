@@ -5,23 +5,25 @@ from __future__ import annotations
 import math
 import sqlite3
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from equipoise.comparison.entries import Entry, RunResult, open_runs
+from equipoise.comparison.entries import open_runs
 from equipoise.comparison.table import Comparison
 from equipoise.metrics.gains import Gain
 from equipoise.metrics.registry import find
-from equipoise.report.cards import Card, _weights, cards, headline, significance_sentence
-from equipoise.report.curves import _matrix, read_weights
-from equipoise.report.parts import environment, marked, metadata, metrics_of_one
+from equipoise.report.cards import Card, cards, headline, significance_sentence
+from equipoise.report.parts import (
+    environment,
+    marked,
+    metadata_of_one,
+    metadata_of_several,
+    metrics_of_one,
+)
 from equipoise.report.tracks import Track, scale_of, span_of
-from equipoise.runs import Run
-from equipoise.task import Task
-from tests.helpers.stores import made_up_run
+from equipoise.runs import Run, read_result
+from tests.helpers.stores import change, made_up_result, made_up_run
 
 ACCURACY, RMSE = find("accuracy"), find("rmse")
 
@@ -99,11 +101,10 @@ def test_cards_without_a_reference_begin_with_the_worst_and_count_what_the_store
         db.execute("delete from weights where round = 2 and client in ('1', '3')")
         db.execute("update measurements set value = 0.1 where client = '2'")
     db.close()
-    (entry,) = open_runs([run])
-    found = cards(entry, Run(run))
-    assert [one.value for one in found] == sorted(entry.run.values.values()) and found[
-        0
-    ].client == "2"
+    result = read_result(Run(run), details=True)
+    found = cards(result)
+    assert [one.value for one in found] == sorted(result.main.values.values())
+    assert found[0].client == "2"
     by_client = {one.client: one for one in found}
     assert {client: one.rejected for client, one in by_client.items()} == {
         "0": 0,
@@ -123,40 +124,33 @@ def test_cards_without_a_reference_begin_with_the_worst_and_count_what_the_store
     assert [by_client[str(k)].samples for k in range(4)] == [100, 101, 102, 103] and all(
         one.low is None for one in found
     )
-    assert read_weights(Run(run)).values[[0, 1], 1].tolist() == [0.25, 0.0], (
+    assert result.details is not None
+    assert result.details.weights.values[[0, 1], 1].tolist() == [0.25, 0.0], (
         "no weight in a round without it"
     )
-    (errors,) = open_runs([made_up_run(tmp_path / "errors", regression=True)])
-    values = [one.value for one in cards(errors, Run(tmp_path / "errors"))]
+    errors = made_up_run(tmp_path / "errors", regression=True)
+    values = [one.value for one in cards(read_result(Run(errors), details=True))]
     assert values == sorted(values, reverse=True)
 
 
-def test_rounds_in_which_nobody_had_weight_do_not_count() -> None:
-    rows = [
-        {"round": n, "client": c, "share": s}
-        for n, c, s in ((1, "a", 0.75), (1, "b", 0.25), (2, "a", 0.0), (3, "b", 1.0))
-    ]
-    assert _weights(SimpleNamespace(weights=lambda: rows, clients=["a", "b"])) == {
-        "a": 0.375,
-        "b": 0.625,
-    }  # type: ignore[arg-type]
-    assert _weights(SimpleNamespace(weights=list, clients=["a", "b"])) == {}  # type: ignore[arg-type]
+def test_rounds_in_which_nobody_had_weight_do_not_count(tmp_path: Path) -> None:
+    run = made_up_run(tmp_path / "run", clients=["a", "b"])
+    change(run, "delete from weights")
+    for number, client, share in ((1, "a", 0.75), (1, "b", 0.25), (2, "a", 0.0), (3, "b", 1.0)):
+        change(run, f"insert into weights values ({number}, '{client}', {share})")
+    found = {one.client: one.weight for one in cards(read_result(Run(run), details=True))}
+    assert found == {"a": 0.375, "b": 0.625}
 
 
 def gains_of(
     counts: dict[str, tuple[int, int]], totals: dict[str, int], metric: str = "accuracy"
 ) -> dict[str, Gain]:
-    """Of clients with so many correct samples alone and together."""
-
-    def result(method: str, which: int) -> RunResult:
-        values = {client: right[which] / totals[client] for client, right in counts.items()}
-        config = {"method": {"name": method}, "data": {"partition": "iid"}, "seed": 1}
-        task = Task("classification", (4,), 2)
-        return RunResult(
-            Path(method), config, "d", task, "f", metric, {metric: values}, {}, test_sizes=totals
-        )
-
-    return Entry("fedavg", result("fedavg", 1), result("standalone", 0)).tested_gains()
+    """Return the tested gains of clients with so many correct samples alone and together."""
+    before = {client: right[0] / totals[client] for client, right in counts.items()}
+    after = {client: right[1] / totals[client] for client, right in counts.items()}
+    alone = made_up_result("standalone", 1, before, metric)
+    together = made_up_result("fedavg", 1, after, metric, test_sizes=totals)
+    return together.against(alone).main.gain_tests
 
 
 def test_a_gain_is_told_from_luck_by_the_exact_test_of_the_least_favourable_pairs() -> None:
@@ -228,21 +222,6 @@ def test_all_clients_are_on_one_scale_from_the_lowest_to_the_highest() -> None:
     )
 
 
-def test_a_mean_is_over_those_who_have_a_value_and_of_a_diverged_round_there_is_none() -> None:
-    rows = [(1, "a", 0.2), (1, "b", 0.4), (3, "a", 0.6), (5, "a", 0.5), (5, "b", None)]
-    found = _matrix(SimpleNamespace(clients=["a", "b", "c"]), rows)  # type: ignore[arg-type]
-    assert found.rounds == [1, 3, 5] and found.mean == pytest.approx(
-        [0.3, 0.6, np.nan], nan_ok=True
-    )
-    assert found.values == pytest.approx(
-        np.array([[0.2, 0.6, 0.5], [0.4, np.nan, np.nan], [np.nan] * 3]), nan_ok=True
-    )
-    assert _matrix(SimpleNamespace(clients=["a", "b"]), [(2, "all", 0.7)]).values.tolist() == [
-        [0.7],
-        [0.7],
-    ]  # type: ignore[arg-type]
-
-
 def test_the_best_is_strong_the_second_underlined_and_names_are_escaped() -> None:
     assert [marked("<1>", place) for place in (1, 2, 3, None)] == [
         "<strong>&lt;1&gt;</strong>",
@@ -256,7 +235,7 @@ def test_all_metrics_of_a_run_stand_side_by_side(tmp_path: Path) -> None:
     made_up_run(tmp_path / "standalone", "standalone", level=0.5)
     run = made_up_run(tmp_path / "fedavg")
     (entry,), (alone,) = open_runs([run]), open_runs([tmp_path / "standalone"])
-    found = metrics_of_one(entry, [])
+    found = metrics_of_one(entry.run, [])
     assert found["header"] == [
         "metric",
         "average",
@@ -267,46 +246,40 @@ def test_all_metrics_of_a_run_stand_side_by_side(tmp_path: Path) -> None:
         "harmed %",
         "CF",
     ]
-    measured = entry.measured[0]
+    measured = entry.aggregates
     cells = [f"{100 * measured[name]:.1f}" for name in ("average", "worst", "std")] + [
         f"{100 * measured[name]:+.1f}" for name in ("change", "worst_change")
     ]
     assert found["rows"][0][:6] == ["accuracy in %", *cells]
     assert found["clients"] == [
-        [client, f"{100 * value:.1f}"] for client, value in entry.run.values.items()
+        [client, f"{100 * value:.1f}"] for client, value in entry.run.main.values.items()
     ]
     assert (
         found["clients_header"] == ["client", "accuracy in %"]
-        and metrics_of_one(alone, [])["header"] == found["header"][:4]
+        and metrics_of_one(alone.run, [])["header"] == found["header"][:4]
     )
 
 
 def test_the_page_says_what_was_run_and_where(tmp_path: Path) -> None:
-    run = Run(made_up_run(tmp_path / "run", {"name": "fedprox", "mu": 0.3}, finished=False, seed=3))  # type: ignore[arg-type]
-    found = dict(metadata(run))
+    method: Any = {"name": "fedprox", "mu": 0.3}
+    run = made_up_run(tmp_path / "run", method, finished=False, seed=3)
+    result = read_result(Run(run))
+    found = dict(metadata_of_one(result))
     assert (found["method"], found["seed"], found["rounds"]) == ("fedprox (mu=0.3)", "3", "2 of 3")
-    assert (
-        found["clients"] == "4, with 100 to 103 training samples"
-        and found["test data"] == "each client's own part"
-    )
-    shared = Run(made_up_run(tmp_path / "shared", clients=1, shared_test=9))
-    assert (
-        dict(metadata(shared))["clients"] == "1, with 100 training samples"
-        and dict(metadata(shared))["test data"] == "one set for all"
-    )
-    assert dict(metadata(shared))["method"] == "fedavg"
-    several = dict(metadata(run, Comparison(open_runs([run.folder]), "fedprox", measure="worst")))
-    assert (
-        several["methods"] == "fedprox"
-        and several["baseline of the tests"] == "fedprox"
-        and several["ranked by"] == "worst client of accuracy"
-    )
-    assert (several["seeds"], several["partitions"]) == (
-        "3",
-        run.config["data"]["partition"],
-    ) and "method" not in several
-    assert (
-        environment(run)[0] == ("equipoise", "0.1.0")
-        and ("torch", "2") in environment(run)
-        and environment(run)[-1][1] == run.store.meta("fingerprint")
-    )
+    assert found["clients"] == "4, with 100 to 103 training samples"
+    assert found["test data"] == "each client's own part"
+    shared = made_up_run(tmp_path / "shared", clients=1, shared_test=9)
+    found = dict(metadata_of_one(read_result(Run(shared))))
+    assert found["clients"] == "1, with 100 training samples"
+    assert found["test data"] == "one set for all" and found["method"] == "fedavg"
+    assert environment(result)[0] == ("equipoise", "0.1.0")
+    assert ("torch", "2") in environment(result)
+    assert environment(result)[-1][1] == result.fingerprint
+
+
+def test_the_page_of_several_runs_says_what_was_compared(tmp_path: Path) -> None:
+    run = made_up_run(tmp_path / "run", seed=3)
+    found = dict(metadata_of_several(Comparison(open_runs([run]), "fedavg", measure="worst")))
+    assert found["methods"] == found["baseline of the tests"] == "fedavg"
+    assert found["ranked by"] == "worst client of accuracy" and found["seeds"] == "3"
+    assert "method" not in found

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +14,12 @@ from equipoise import metrics
 from equipoise.metrics import score_histograms
 from equipoise.metrics.diagnostic_intervals import limits_of
 from equipoise.report import clinical, drawing
+from equipoise.runs import ModelResult, RunResult
+from equipoise.runs.clinical import clinical_values, unequal
+from equipoise.runs.curves import History
+from equipoise.runs.result import RunDetails
 from equipoise.task import Task
+from tests.helpers.stores import made_up_result
 
 MEASURES = {name: getattr(metrics, name) for name in score_histograms.MEASURES}
 # Scores of two positives and three negatives in per cent, whose curve can be read off.
@@ -33,59 +38,63 @@ def scored(
     return whole / 100, y
 
 
-def made_up(sites: dict[str, tuple[np.ndarray, np.ndarray]], classes: int, **more: Any) -> Any:
-    """What is asked of a run."""
+def made_up(
+    sites: dict[str, tuple[np.ndarray, np.ndarray]],
+    classes: int,
+    models: Sequence[str] = ("global",),
+    **more: object,
+) -> RunResult:
+    """Return the result of a run whose clients sent these scores."""
     tables = {site: score_histograms.counted(*found) for site, found in sites.items()}
     names = ("well", "ill") if classes == 2 else ()
-    exact = {
-        name: {site: function(*found) for site, found in sites.items()}
-        for name, function in MEASURES.items()
-    }
-    known = {
-        "store": SimpleNamespace(rows=lambda query: []),
-        "columns": lambda *names, metric, **what: [
-            (site, value) for site, value in exact[metric].items() if not np.isnan(value)
-        ],
-        "models": lambda: ["global"],
-        "counts": lambda model=None: tables,
-        "main_model": "global",
-        "main_split": "test",
-    }
-    return SimpleNamespace(
-        **{
-            **known,
-            "task": Task("classification", (3,), classes, class_names=names),
-            "clients": list(tables),
-            **more,
-        }
+    exact = {}
+    for name, function in MEASURES.items():
+        values = {site: function(*found) for site, found in sites.items()}
+        exact[name] = {site: value for site, value in values.items() if not np.isnan(value)}
+    measures = clinical_values(tables, exact)
+    shown = measures if unequal(tables) else {}
+    empty = History([], [], np.zeros((0, 0)), np.zeros(0))
+    details = RunDetails(
+        history=empty,
+        weights=empty,
+        mean_weights={},
+        rounds_counted={},
+        rejected={},
+        histograms=dict.fromkeys(models, tables),
+        clinical=dict.fromkeys(models, measures),
+    )
+    return replace(
+        made_up_result("fedavg", 1, [0.5]),
+        task=Task("classification", (3,), classes, class_names=names),
+        models={name: ModelResult(name, {}, shown) for name in models},
+        details=details,
+        **{"clients": list(tables), **more},
     )
 
 
 def test_two_classes_have_a_curve_of_the_second_one_for_every_model() -> None:
     sites = {"north": scored(40, 2, 1), "south": scored(35, 2, 2)}
-    run = made_up(
-        sites, 2, models=lambda: ["global", "per-client"], clients=["north", "south", "west"]
-    )
+    run = made_up(sites, 2, models=["global", "per-client"], clients=["north", "south", "west"])
     found = clinical.curves_of(run)
     assert list(found) == ["roc", "calibration", "roc_per_client", "calibration_per_client"]
-    assert found["roc"][0] == "ROC: ill against the other class, global model"
+    assert found["roc"].title == "ROC: ill against the other class, global model"
     assert (
-        found["calibration_per_client"][0]
+        found["calibration_per_client"].title
         == "Calibration: ill against the other class, per-client model"
     )
     areas = ", ".join(
         f"{site} {100 * roc_auc_score(y, p[:, 1]):.1f}" for site, (p, y) in sites.items()
     )
-    assert found["roc"][1].startswith(f"AUROC in %: {areas}. ")
-    assert found["roc"][1].endswith(
+    assert found["roc"].text.startswith(f"AUROC in %: {areas}. ")
+    assert found["roc"].text.endswith(
         "1 of 3 clients sent no counts: fewer than 30 test samples, or they may not."
     )
-    assert "30 % are ill" in found["calibration"][1]
+    assert "30 % are ill" in found["calibration"].text
     shared = clinical.curves_of(
         made_up(sites, 2, main_split="shared", clients=["north", "south", "west"])
     )
-    assert shared["roc"][1].endswith("no single score left a client.")
-    assert clinical.curves_of(made_up(sites, 2))["roc"][1].endswith(
+    assert shared["roc"].text.endswith("no single score left a client.")
+    assert clinical.curves_of(made_up(sites, 2))["roc"].text.endswith(
         "no single score left a client."
     )
 
@@ -101,8 +110,8 @@ def test_of_three_to_five_unequal_classes_each_is_judged_against_the_rest() -> N
         "roc_2",
         "calibration_2",
     ]
-    assert found["roc_2"][0] == "ROC: 2 against the rest, global model"
-    assert found["roc_2"][1].startswith(
+    assert found["roc_2"].title == "ROC: 2 against the rest, global model"
+    assert found["roc_2"].text.startswith(
         f"AUROC in %: north {100 * roc_auc_score(y == 2, p[:, 2]):.1f} ± "
     )
     even = (p, np.arange(60) % 3)
@@ -138,7 +147,7 @@ def test_a_site_with_one_class_has_no_area() -> None:
     found = clinical.curves_of(
         made_up({"north": scored(40, 2, 2), "south": (p, np.zeros(30, int))}, 2)
     )
-    assert ", south –. " in found["roc"][1]
+    assert ", south –. " in found["roc"].text
 
 
 def test_the_tables_hold_measures_with_intervals_and_what_thresholds_would_give() -> None:

@@ -15,8 +15,7 @@ from equipoise.comparison.entries import open_runs
 from equipoise.metrics.registry import find
 from equipoise.report import report
 from equipoise.report.cards import Card, cards, headline
-from equipoise.report.curves import read_curves, read_weights
-from equipoise.runs import Run
+from equipoise.runs import Run, read_result
 from equipoise.storage.files import LOCK
 from equipoise.storage.store import RunError, Store
 from tests.helpers.stores import made_up_run
@@ -65,9 +64,9 @@ def test_headlines_for_every_kind_of_outcome():
 
 
 def test_cards_hold_what_the_store_holds(tmp_path: Path):
-    entry = open_runs([pair(tmp_path, clients=5)])[0]
+    (entry,) = open_runs([pair(tmp_path, clients=5)], details=True)
     run, alone = Run(tmp_path / "fedavg"), Run(tmp_path / "standalone")
-    found = {card.client: card for card in cards(entry, run)}
+    found = {card.client: card for card in cards(entry.run)}
     for client, value in run.final().items():
         card = found[client]
         assert (card.value, card.alone, card.gain) == (
@@ -80,36 +79,39 @@ def test_cards_hold_what_the_store_holds(tmp_path: Path):
             and card.weight == pytest.approx(0.2)
             and card.rounds == 3
         )
-    gains = [card.gain for card in cards(entry, run)]
+    gains = [card.gain for card in cards(entry.run)]
     assert gains == sorted(gains)
 
 
 def test_errors_have_gains_of_the_right_sign_and_no_interval(tmp_path: Path):
-    entry = open_runs([pair(tmp_path, regression=True)])[0]
+    (entry,) = open_runs([pair(tmp_path, regression=True)], details=True)
     run = Run(tmp_path / "fedavg")
-    assert len(cards(entry, run)) == len(run.clients)
-    for card in cards(entry, run):
+    assert len(cards(entry.run)) == len(run.clients)
+    for card in cards(entry.run):
         assert card.gain == pytest.approx(card.alone - card.value) and card.low is None
 
 
 def test_one_model_on_one_test_set_is_what_each_client_has(tmp_path: Path):
-    entry = open_runs([pair(tmp_path, shared_test=200)])[0]
+    (entry,) = open_runs([pair(tmp_path, shared_test=200)], details=True)
     value = Run(tmp_path / "fedavg").final()["all"]
-    assert entry.run.values == dict.fromkeys("0123", value)
-    assert read_curves(Run(tmp_path / "fedavg")).values[:, -1].tolist() == [value] * 4
+    assert entry.run.main.values == dict.fromkeys("0123", value)
+    assert entry.run.details is not None
+    assert entry.run.details.history.values[:, -1].tolist() == [value] * 4
     assert report([tmp_path / "fedavg"], tmp_path / "r.html")
 
 
 def test_curves_and_weights_are_those_of_the_store(tmp_path: Path):
     run = Run(made_up_run(tmp_path / "run"))
-    curves = read_curves(run)
+    details = read_result(run, details=True).details
+    assert details is not None
+    history = details.history
     for row in run.table(split="test"):
-        assert (
-            curves.values[curves.clients.index(row["client"]), curves.rounds.index(row["round"])]
-            == row["value"]
-        )
-    assert np.allclose(read_weights(run).values, 0.25)
-    assert read_weights(Run(made_up_run(tmp_path / "alone", "standalone"))).values.size == 0
+        place = history.clients.index(row["client"]), history.rounds.index(row["round"])
+        assert history.values[place] == row["value"]
+    assert np.allclose(details.weights.values, 0.25)
+    alone = Run(made_up_run(tmp_path / "alone", "standalone"))
+    without = read_result(alone, details=True).details
+    assert without is not None and without.weights.values.size == 0
 
 
 def test_names_from_outside_are_text_and_not_markup(tmp_path: Path):
@@ -179,10 +181,10 @@ def test_a_run_that_is_not_finished_says_so(tmp_path: Path):
     writing = Store(run, writing=True)
     try:
         assert (
-            "the run is still going (round 2 of 3)"
+            "the run is in progress (round 2 of 3)"
             in report([run], tmp_path / "r.html")[0].read_text()
         )
-        with pytest.raises(RunError, match="still going"):
+        with pytest.raises(RunError, match="in progress"):
             report([run, made_up_run(tmp_path / "other", "fedprox")], tmp_path / "r.html")
     finally:
         writing.close()

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 
 from equipoise.metrics.registry import find
 from equipoise.report import figures
-from equipoise.report.curves import Curves
 from equipoise.report.drawing import (
     ALONE,
     COLOURS,
@@ -26,13 +25,14 @@ from equipoise.report.drawing import (
     STYLE,
     apart,
 )
+from equipoise.runs.curves import History
 
 ACCURACY, LOSSES = find("accuracy"), find("loss")
 
 
-def curves(clients: int = 3, rounds: tuple[int, ...] = (1, 2, 3)) -> Curves:
+def curves(clients: int = 3, rounds: tuple[int, ...] = (1, 2, 3)) -> History:
     values = np.random.default_rng(0).uniform(0.2, 0.9, (clients, len(rounds)))
-    return Curves([f"c{k}" for k in range(clients)], list(rounds), values, values.mean(0))
+    return History([f"c{k}" for k in range(clients)], list(rounds), values, values.mean(0))
 
 
 @pytest.mark.parametrize("metric", [ACCURACY, LOSSES])
@@ -58,7 +58,7 @@ def test_the_heat_map_of_many_clients_names_none() -> None:
 def test_weights_are_stacked_to_a_hundred_per_cent(rounds: tuple[int, ...]) -> None:
     found = curves(3, rounds)
     shares = found.values / found.values.sum(0)
-    (axes,) = figures.weights(Curves(found.clients, found.rounds, shares, shares.mean(0))).axes
+    (axes,) = figures.weights(History(found.clients, found.rounds, shares, shares.mean(0))).axes
     assert axes.get_xlim() == (
         rounds[0],
         rounds[-1] if len(rounds) > 1 else rounds[0] + 1,
@@ -329,7 +329,7 @@ def test_a_client_without_a_last_value_is_neither_the_lowest_nor_the_highest() -
     values = found.values.copy()
     values[int(values[:, -1].argmin()), -1] = np.nan
     (axes,) = figures.learning(
-        Curves(found.clients, found.rounds, values, np.nanmean(values, axis=0)), None, ACCURACY
+        History(found.clients, found.rounds, values, np.nanmean(values, axis=0)), None, ACCURACY
     ).axes
     lowest, highest = (int(end(values[:, -1])) for end in (np.nanargmin, np.nanargmax))
     assert [text.get_text() for text in axes.texts] == [
@@ -551,7 +551,7 @@ def test_a_diverged_client_is_at_the_bottom_of_the_heat_map_and_bright_is_better
         (ACCURACY, ["c2", "c0", "c1"], "viridis"),
         (LOSSES, ["c0", "c2", "c1"], "viridis_r"),
     ):
-        axes = figures.heat_map(Curves(NAMES, [5, 7], values, values.mean(0)), metric).axes[0]
+        axes = figures.heat_map(History(NAMES, [5, 7], values, values.mean(0)), metric).axes[0]
         assert [text.get_text() for text in axes.get_yticklabels()] == order
         assert axes.images[0].get_cmap().name == colours and axes.images[0].get_extent() == [
             4.5,

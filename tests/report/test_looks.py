@@ -19,9 +19,9 @@ from PIL import Image
 
 from equipoise.metrics.registry import find
 from equipoise.report import drawing, figures, report
-from equipoise.report.curves import Curves
 from equipoise.report.drawing import STYLE, THEME
 from equipoise.runs import Run
+from equipoise.runs.curves import History
 from tests.helpers.browser import Browser
 from tests.helpers.stores import made_up_run
 
@@ -172,10 +172,10 @@ def test_names_of_points_do_not_cover_each_other_and_stay_inside() -> None:
     assert all(inside.x0 <= box.x0 and box.x1 <= inside.x1 for box in boxes)
 
 
-def same_curves(count: int, rounds: int = 12) -> dict[str, list[Curves]]:
+def same_curves(count: int, rounds: int = 12) -> dict[str, list[History]]:
     values = np.linspace(0.2, 0.8, rounds)[None].repeat(4, 0)
     return {
-        f"method {k}": [Curves(list("abcd"), list(range(1, rounds + 1)), values, values.mean(0))]
+        f"method {k}": [History(list("abcd"), list(range(1, rounds + 1)), values, values.mean(0))]
         for k in range(count)
     }
 
@@ -214,7 +214,7 @@ def test_curves_that_coincide_stay_visible_and_named() -> None:
 def test_clients_are_named_at_their_curves_and_many_by_their_ends() -> None:
     def texts(clients: int) -> list[str]:
         values = np.random.default_rng(1).random((clients, 5))
-        curves = Curves([f"c{k}" for k in range(clients)], [1, 2, 3, 4, 5], values, values.mean(0))
+        curves = History([f"c{k}" for k in range(clients)], [1, 2, 3, 4, 5], values, values.mean(0))
         with rc_context(STYLE):
             figure = figures.learning(curves, None, ACCURACY)
         last = values[:, -1]

@@ -13,9 +13,11 @@ from typer.testing import CliRunner
 
 import equipoise as eq
 from equipoise.cli import app
-from equipoise.comparison.entries import aligned, read_result
+from equipoise.comparison.entries import aligned
 from equipoise.metrics.registry import find
-from equipoise.report.cards import AT_EACH_END, MOST_LISTED, Card, extremes, in_quantiles
+from equipoise.report.cards import AT_EACH_END, MOST_LISTED, Card, extremes, quantile_sentence
+from equipoise.runs import Run, read_result
+from tests.helpers.stores import entry, made_up_result
 
 CLIENTS = 3000
 
@@ -87,38 +89,22 @@ def test_a_report_lists_the_extreme_clients_and_says_how_the_others_are(crowd: P
 
 def test_few_clients_are_all_listed() -> None:
     found = [Card(str(k), 1, k / MOST_LISTED) for k in range(MOST_LISTED)]
-    assert extremes(found) == found and in_quantiles(found, find("accuracy")) == ""
+    assert extremes(found) == found and quantile_sentence(found, find("accuracy")) == ""
     more = [*found, Card("x", 1, 1.0)]
     assert [card.client for card in extremes(more)] == [
         *map(str, range(AT_EACH_END)),
         *(card.client for card in more[-AT_EACH_END:]),
     ]
     middle = np.quantile([card.value for card in more], 0.5)
-    assert f"50 % have at most {100 * middle:.1f} %" in in_quantiles(more, find("accuracy"))
-    assert in_quantiles([*more, Card("y", 1, float("nan"))], find("accuracy")) == ""
+    assert f"50 % have at most {100 * middle:.1f} %" in quantile_sentence(more, find("accuracy"))
+    assert quantile_sentence([*more, Card("y", 1, float("nan"))], find("accuracy")) == ""
 
 
-def test_who_lacks_a_value_is_told_in_the_order_of_clients(crowd: Path) -> None:
-    from equipoise.comparison.entries import Entry
-
-    result = read_result(crowd)
-    values = result.by_metric["accuracy"]
+def test_clients_without_a_value_are_named_in_the_order_of_clients(crowd: Path) -> None:
+    result = read_result(Run(crowd))
+    values = result.main.values
     odd = {client: value for client, value in values.items() if int(client) % 2}
-    (entry,) = aligned(
-        [
-            Entry(
-                "x",
-                result,
-                type(result)(
-                    **{
-                        **vars(result),
-                        "folder": crowd.parent,
-                        "by_metric": {**result.by_metric, "accuracy": odd},
-                    }
-                ),
-                (),
-            )
-        ]
-    )
-    assert list(entry.run.values) == [str(k) for k in range(1, CLIENTS, 2)]
-    assert list(entry.run.undefined["accuracy"]) == [str(k) for k in range(0, CLIENTS, 2)]
+    alone = made_up_result("standalone", result.condition[1], odd, partition=result.condition[0])
+    (found,) = aligned([entry("x", result, alone)])
+    assert list(found.run.main.values) == [str(k) for k in range(1, CLIENTS, 2)]
+    assert list(found.run.main.undefined) == [str(k) for k in range(0, CLIENTS, 2)]

@@ -7,27 +7,23 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from equipoise.comparison import Comparison, formats, opened
-from equipoise.comparison.entries import Entry, RunResult
 from equipoise.comparison.table import Failure
 from equipoise.metrics import score_histograms
 from equipoise.metrics.registry import find
 from equipoise.report import figures, report
 from equipoise.report.cards import cards, points, written
 from equipoise.report.clinical import calibration
-from equipoise.report.curves import read_curves
 from equipoise.report.parts import metrics_of_several
-from equipoise.report.verdict import _apart, best_in_words
-from equipoise.runs import Run
-from equipoise.runs.summary import summarise as shown
-from equipoise.runs.summary import undefined
+from equipoise.report.verdict import best_methods
+from equipoise.runs import Run, read_result
+from equipoise.runs.summary import summarise
 from equipoise.task import Task
-from tests.helpers.stores import change, made_up_run
+from tests.helpers.stores import change, entry, made_up_result, made_up_run
 
 
 def made_up(
@@ -38,35 +34,24 @@ def made_up(
 ) -> Comparison:
     """Methods with these averages by seed; client `low` is a tenth below, client `high` a tenth above. Alone they have 0.5 and 0.7."""
     entries = []
-    for method, values in averages.items():
-        for seed, value in enumerate(values):
+    for method, by_seed in averages.items():
+        for seed, value in enumerate(by_seed):
             if math.isnan(value):
                 continue
-            config = {
-                "method": {"name": method},
-                "seed": seed,
-                "data": {"name": "digits", "partition": partition},
-            }
-            found = {metric: {"low": value - 0.1, "high": value + 0.1}}
-            run = RunResult(Path(f"{method}-{seed}"), config, "digits", Task("classification", (3,), 2), "x", metric, found, {"megabytes": 1.0, "seconds": 2.0})  # fmt: skip
-            config = {**config, "method": {"name": "standalone"}}
-            alone = replace(
-                run,
-                folder=Path(f"alone-{seed}"),
-                config=config,
-                by_metric={metric: {"low": 0.5, "high": 0.7}},
-            )
-            entries.append(Entry(method, run, alone))
+            values = {"low": value - 0.1, "high": value + 0.1}
+            run = made_up_result(method, seed, values, metric, partition)
+            alone = made_up_result("standalone", seed, {"low": 0.5, "high": 0.7}, metric, partition)
+            entries.append(entry(method, run, alone))
     return Comparison(entries, "fedavg", **more)  # type: ignore[arg-type]
 
 
 def test_one_seed_speaks_of_one_run() -> None:
-    said = best_in_words(made_up({"fedavg": [0.7], "fedakd": [0.8]}))
+    said = best_methods(made_up({"fedavg": [0.7], "fedakd": [0.8]}))
     assert (
         said
         == "fedakd has the best average (80.0 %) in this one run per method. fedavg and fedakd harmed nobody in this one run per method."
     )
-    errors = best_in_words(made_up({"fedavg": [0.7], "fedakd": [0.8]}, "rmse"))
+    errors = best_methods(made_up({"fedavg": [0.7], "fedakd": [0.8]}, "rmse"))
     assert errors.startswith(
         "fedavg has the best average (0.7000) in this one run per method. fedavg and fedakd harmed the fewest clients (100.0 %)"
     )
@@ -74,32 +59,32 @@ def test_one_seed_speaks_of_one_run() -> None:
 
 def test_several_seeds_are_told_apart_by_their_intervals() -> None:
     clear = made_up({"fedavg": [0.70, 0.71, 0.72], "fedakd": [0.80, 0.81, 0.82]})
-    assert best_in_words(clear).startswith("fedakd has the best average (81.0 %), over 3 seeds.")
+    assert best_methods(clear).startswith("fedakd has the best average (81.0 %), over 3 seeds.")
     close = made_up(
         {"fedavg": [0.70, 0.75, 0.80], "fedakd": [0.71, 0.76, 0.81], "fedprox": [0.2, 0.21, 0.2]}
     )
-    assert best_in_words(close).startswith(
+    assert best_methods(close).startswith(
         "Which method has the best average cannot be told: the 95% intervals of fedakd and fedavg overlap."
     )
-    assert best_in_words(replace(close, level=0.1)).startswith(
+    assert best_methods(replace(close, level=0.1)).startswith(
         "fedakd has the best average (76.0 %), over 3 seeds."
     )
     same = made_up({"fedavg": [0.70, 0.75], "fedakd": [0.70, 0.75]})
-    assert best_in_words(same).startswith(
+    assert best_methods(same).startswith(
         "Which method has the best average cannot be told: the 95% intervals of fedavg and fedakd overlap."
     )
     single = made_up({"fedavg": [0.70, 0.71, 0.72], "fedakd": [math.nan, 0.9, math.nan]})
-    assert best_in_words(single).startswith(
+    assert best_methods(single).startswith(
         "Which method has the best average cannot be told: fedakd finished in one seed only."
     )
 
 
 def test_harm_is_judged_alike_and_so_is_another_measure() -> None:
     harming = made_up({"fedavg": [0.55, 0.55, 0.62], "fedakd": [0.55, 0.62, 0.62]})
-    assert best_in_words(harming).endswith(
-        "Who harms the fewest clients cannot be told: the 95% intervals of fedakd and fedavg overlap."
+    assert best_methods(harming).endswith(
+        "Which method harms the fewest clients cannot be told: the 95% intervals of fedakd and fedavg overlap."
     )
-    by_worst = best_in_words(
+    by_worst = best_methods(
         made_up({"fedavg": [0.70, 0.71, 0.72], "fedakd": [0.80, 0.81, 0.82]}, measure="worst")
     )
     assert (
@@ -107,14 +92,14 @@ def test_harm_is_judged_alike_and_so_is_another_measure() -> None:
         == "fedakd has the best worst client (71.0 %), over 3 seeds. fedavg and fedakd harmed nobody in 3 seeds."
     )
     assert (
-        best_in_words(made_up({"fedavg": [0.5, 0.5], "fedakd": [0.9, 0.9]}, measure="harmed"))
+        best_methods(made_up({"fedavg": [0.5, 0.5], "fedakd": [0.9, 0.9]}, measure="harmed"))
         == "fedakd harmed nobody in 2 seeds."
     )
 
 
 def test_up_to_three_methods_are_named_and_changes_have_a_sign() -> None:
     def harmless(count: int) -> str:
-        return best_in_words(made_up({f"m{k}": [0.8] for k in range(count)}, measure="harmed"))
+        return best_methods(made_up({f"m{k}": [0.8] for k in range(count)}, measure="harmed"))
 
     assert harmless(1) == "m0 harmed nobody in this one run." and harmless(3).startswith(
         "m0, m1 and m2 harmed nobody in this one run per method"
@@ -122,30 +107,14 @@ def test_up_to_three_methods_are_named_and_changes_have_a_sign() -> None:
     assert harmless(4).startswith("m0, m1, m2 and 1 more harmed") and harmless(5).startswith(
         "m0, m1, m2 and 2 more harmed"
     )
-    change = best_in_words(made_up({"fedavg": [0.7], "fedakd": [0.8]}, measure="change"))
+    change = best_methods(made_up({"fedavg": [0.7], "fedakd": [0.8]}, measure="change"))
     assert change.startswith("fedakd has the best change (+20.0 %) in this one run per method.")
-    tied = best_in_words(made_up({"fedavg": [0.8], "fedakd": [0.8]}, measure="std"))
+    tied = best_methods(made_up({"fedavg": [0.8], "fedakd": [0.8]}, measure="std"))
     assert tied.startswith("fedavg and fedakd have the best std (10.0 %)")
-    assert best_in_words(made_up({"fedavg": [0.8]})) == "fedavg harmed nobody in this one run.", (
+    assert best_methods(made_up({"fedavg": [0.8]})) == "fedavg harmed nobody in this one run.", (
         "one method is not the best of several"
     )
-    assert best_in_words(made_up({"standalone": [0.8]})) == ""
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "apart"),
-    [((1, 2), (3, 4), True), ((3, 4), (1, 2), True), ((1, 2), (2, 3), False), ((2, 3), (1, 2), False), ((1, 4), (2, 3), False), ((None, None), (2, 3), False), ((5, 6), (None, None), False)],
-)  # fmt: skip
-def test_intervals_are_apart_where_they_share_no_point(
-    one: tuple[Any, Any], other: tuple[Any, Any], apart: bool
-) -> None:
-    assert (
-        _apart(
-            dict(zip(("low", "high"), one, strict=True)),
-            dict(zip(("low", "high"), other, strict=True)),
-        )
-        == apart
-    )
+    assert best_methods(made_up({"standalone": [0.8]})) == ""
 
 
 def test_every_partition_has_a_verdict_of_its_own() -> None:
@@ -153,7 +122,7 @@ def test_every_partition_has_a_verdict_of_its_own() -> None:
         made_up({"fedavg": [0.7], "fedakd": [0.8]}),
         made_up({"fedavg": [0.9], "fedakd": [0.8]}, partition="sharded"),
     )
-    both = best_in_words(Comparison([*first.entries, *second.entries], "fedavg"))
+    both = best_methods(Comparison([*first.entries, *second.entries], "fedavg"))
     assert re.match(
         r"On iid: fedakd has the best average.* On sharded: fedavg has the best average", both
     )
@@ -175,8 +144,8 @@ def test_of_several_methods_every_metric_has_its_average_its_worst_client_and_it
 def test_how_a_metric_of_two_classes_is_made_of_more_is_said(classes: int, said: bool) -> None:
     found = made_up({"fedavg": [0.5]}, "auroc")
     runs = [
-        replace(entry, run=replace(entry.run, task=Task("classification", (3,), classes)))
-        for entry in found.entries
+        replace(one, run=replace(one.run, task=Task("classification", (3,), classes)))
+        for one in found.entries
     ]
     text = formats.markdown(replace(found, entries=runs))
     assert (
@@ -216,9 +185,9 @@ def test_a_page_about_auroc_has_all_metrics_and_names_clients_without_a_value(
 ) -> None:
     gone = "delete from measurements where metric = 'auroc' and client = '2'"
     _, run = pair(tmp_path, gone, metrics=["accuracy", "auroc"], main="auroc")
-    assert Run(run).main_metric == "auroc" and undefined(Run(run), "auroc", "global") == ["2"]
-    entry = opened([run]).entries[0]
-    assert {card.client for card in cards(entry, Run(run))} == {"0", "1", "3"}
+    (found,) = opened([run], details=True).entries
+    assert found.run.main_metric == "auroc" and found.run.main.undefined == ["2"]
+    assert {card.client for card in cards(found.run)} == {"0", "1", "3"}
     page = report([run], tmp_path / "r.html")[0].read_text()
     assert (
         "Auroc is undefined for client 2: its test data have one class; averages are over the other 3."
@@ -237,12 +206,14 @@ def test_a_page_about_auroc_has_all_metrics_and_names_clients_without_a_value(
 def test_a_client_without_a_value_in_one_of_two_runs_counts_in_neither(tmp_path: Path) -> None:
     alone, run = pair(tmp_path, metrics=["accuracy", "auroc"], main="auroc")
     change(run, "delete from measurements where metric = 'auroc' and client = '2'")
-    both = opened([alone, run])
-    assert all(entry.run.values.keys() == {"0", "1", "3"} for entry in both.entries)
-    one = opened([run]).entries[0]
-    assert one.alone is not None and one.alone.values.keys() == {"0", "1", "3"}
-    curve = read_curves(Run(alone), "auroc", without=["2"])
-    assert curve.mean[-1] == pytest.approx(np.mean(list(both.entries[0].run.values.values())))
+    both = opened([alone, run], details=True)
+    assert all(one.run.main.values.keys() == {"0", "1", "3"} for one in both.entries)
+    (single,) = opened([run]).entries
+    assert single.reference is not None and single.reference.keys() == {"0", "1", "3"}
+    first = both.entries[0]
+    assert first.run.details is not None
+    last = first.run.details.history.mean[-1]
+    assert last == pytest.approx(first.aggregates["average"]), "figures leave them out, too"
 
 
 def test_a_diverged_client_is_named_and_the_average_is_not_that_of_the_others(
@@ -255,11 +226,12 @@ def test_a_diverged_client_is_named_and_the_average_is_not_that_of_the_others(
     )
     page = report([run], tmp_path / "r.html")[0].read_text()
     assert "Auroc of client 2 is not a number: the outputs of the model are not finite." in page
-    assert math.isnan(opened([run]).entries[0].measured[0]["average"]) and math.isnan(
-        shown(Run(run))["average"]
-    )
-    assert np.isnan(read_curves(Run(run), "auroc").mean).tolist() == [False, True, True]
-    broken = next(card for card in cards(opened([run]).entries[0], Run(run)) if card.client == "2")
+    (found,) = opened([run], details=True).entries
+    assert math.isnan(found.aggregates["average"])
+    assert math.isnan(summarise(read_result(Run(run)))["average"])
+    assert found.run.details is not None
+    assert np.isnan(found.run.details.history.mean).tolist() == [False, True, True]
+    broken = next(card for card in cards(found.run) if card.client == "2")
     assert broken.gain is None and broken.verdict == "" and '<tr class="" data-client="2">' in page
     change(run, "update measurements set value = null where metric = 'auroc'")
     assert report([run], tmp_path / "r.html")
@@ -272,9 +244,8 @@ def test_without_a_reference_for_this_metric_the_page_says_so(tmp_path: Path) ->
     run = run.rename(tmp_path / "fedavg")
     alone = made_up_run(tmp_path / "standalone", "standalone")
     assert "No run of training alone is known" in report([run], tmp_path / "r.html")[0].read_text()
-    assert any(
-        "has no auroc of these clients" in note for note in shown(Run(run), Run(alone))["notes"]
-    )
+    notes = summarise(read_result(Run(run), Run(alone)))["notes"]
+    assert any("has no auroc of these clients" in note for note in notes)
 
 
 def test_the_page_of_a_comparison_uses_what_it_was_asked(tmp_path: Path) -> None:
@@ -286,8 +257,6 @@ def test_the_page_of_a_comparison_uses_what_it_was_asked(tmp_path: Path) -> None
         for seed in range(5)
     }
     entries = opened(list(folders.values())).entries
-    alone = {entry.run.condition: entry.run for entry in entries if entry.label == "standalone"}
-    entries = [replace(entry, alone=alone[entry.run.condition]) for entry in entries]
     failure = Failure("fedakd", "dirichlet:0.5", 3, "the oven is on fire")
     formats.save(Comparison(entries, "fedprox", [failure], tmp_path, level=0.5, measure="worst"))
     page = report([tmp_path], tmp_path / "r.html")[0].read_text()
@@ -328,33 +297,18 @@ def test_points_beyond_the_line_are_those_that_gain() -> None:
         assert [text.get_text() for text in axes.get_legend().get_texts()] == expected
 
 
-def test_a_client_without_test_samples_is_not_called_undefined(tmp_path: Path) -> None:
-    run = Run(made_up_run(tmp_path / "run"))
-    change(run.folder, "delete from measurements where client in ('1', '2')")
-    change(
-        run.folder,
-        """update meta set value = '{"train": [9, 9, 9, 9], "validation": [1, 1, 1, 1], "test": [9, 0, 9, 9]}' where key = 'sizes'""",
-    )
-    assert undefined(run, "accuracy", "global") == ["2"]
-    config = run.config | {"evaluation": run.config["evaluation"] | {"clients": "cohort"}}
-    change(run.folder, """update rounds set joined = '["0", "3"]'""")
-    run.__dict__["config"] = config
-    assert undefined(run, "accuracy", "global") == [], (
-        "only those asked in the last round were measured"
-    )
-
-
 def test_the_main_metric_decides_the_best_round(tmp_path: Path) -> None:
     _, run = pair(
         tmp_path,
         "update measurements set value = 10 - round where metric = 'auroc'",
         metrics=["accuracy", "auroc"],
     )
-    assert shown(Run(run))["best round"] == 3, "accuracy rises"
-    assert shown(Run(run), metric="auroc")["best round"] == 1
+    result = read_result(Run(run))
+    assert summarise(result)["best round"] == 3, "accuracy rises"
+    assert summarise(result, metric="auroc")["best round"] == 1
     loss = made_up_run(tmp_path / "loss", evaluation={"main": "loss"})
     change(loss, "update measurements set metric = 'loss'")
-    found = shown(Run(loss))
+    found = summarise(read_result(Run(loss)))
     assert (
         found["best round"] == 1
         and found["worst"] == max(Run(loss).final().values())

@@ -10,14 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equipoise.comparison import Comparison, opened
+import equipoise as eq
+from equipoise.comparison import Comparison
+from equipoise.comparison import opened as read_runs
 from equipoise.comparison.entries import Entry
 from equipoise.comparison.table import Failure
 from equipoise.report import drawing, pictures
 from equipoise.report.cards import Card, cards
 from equipoise.report.page import page_of
 from equipoise.runs import Run
-from tests.helpers.stores import made_up_run
+from tests.helpers.stores import change, made_up_run
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +34,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def opened(runs: list[Path]) -> Comparison:
+    return read_runs(runs, details=True)
+
+
 def figures_of(entry: Entry) -> dict[str, pictures.Picture]:
-    run = Run(entry.run.folder)
-    return pictures.of_run(entry, run, cards(entry, run))
+    return pictures.of_run(entry.label, entry.run, cards(entry.run))
 
 
 def percent(value: float) -> str:
@@ -44,7 +49,7 @@ def percent(value: float) -> str:
 def test_the_figures_of_a_run_say_what_they_show(folder: Path) -> None:
     (entry,) = opened([folder / "fedavg"]).entries
     run, alone = Run(folder / "fedavg"), Run(folder / "standalone")
-    found = pictures.of_run(entry, run, cards(entry, run))
+    found = figures_of(entry)
     assert list(found) == ["clients", "curves", "plane", "heatmap", "weights"]
     together, before = run.final(), alone.final()
     better = sum(together[client] > before[client] for client in together)
@@ -108,8 +113,8 @@ def test_of_many_clients_the_text_speaks_of_points(count: int, many: bool, folde
     found = [
         Card(str(k), 1, 0.6, 0.5 + 0.1 * (k == 0), 0.1 * (k > 0), -0.1, 0.3) for k in range(count)
     ]
-    without = [Card("x", 1, 0.5), Card("y", 1, 0.5, 0.4, float("nan"))]
-    text = pictures.of_run(entry, Run(entry.run.folder), [*found, *without])["clients"].text
+    without = [Card("x", 1, 0.5)]
+    text = pictures.of_run(entry.label, entry.run, [*found, *without])["clients"].text
     points = f"One point per client; above the line a client gains from joining. {count - 1} of {count} clients lie above it."
     assert (text == points) == many and (f"{count - 1} of {count} gain." in text) == (not many)
 
@@ -135,19 +140,37 @@ def test_two_clients_are_enough_for_a_plane(tmp_path: Path) -> None:
     assert "plane" in figures_of(entry) and "the way there" not in figures_of(entry)["plane"].text
 
 
-def test_the_lightest_and_the_heaviest_client_are_named(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (entry,) = opened([folder / "fedavg"]).entries
-    rows = [
-        {"round": n, "client": str(k), "share": share}
-        for n in (1, 2)
-        for k, share in enumerate((0.3, 0.1, 0.2, 0.4))
-    ]
-    monkeypatch.setattr(Run, "weights", lambda run: rows)
-    found = pictures.of_method(entry)
+def test_the_lightest_and_the_heaviest_client_are_named(tmp_path: Path) -> None:
+    run = made_up_run(tmp_path / "run")
+    change(
+        run,
+        *(
+            f"update weights set share = {share} where client = '{client}'"
+            for client, share in enumerate((0.3, 0.1, 0.2, 0.4))
+        ),
+    )
+    (entry,) = opened([run]).entries
+    found = pictures.of_method(entry.run)
     assert list(found) == ["heatmap", "weights"]
     assert found["weights"].text.endswith("on average from 10.0 % (client 1) to 40.0 % (client 3).")
+
+
+def test_the_caption_of_the_learning_curve_ends_at_the_number_of_the_table(tmp_path: Path) -> None:
+    experiment = eq.Experiment(
+        data={"name": "digits", "clients": 3},
+        method={"name": "fedavg", "finish": "poise"},
+        rounds=2,
+        training={"steps": 2},
+        workers=0,
+    )
+    eq.run(experiment, tmp_path / "run")
+    comparison = opened([tmp_path / "run"])
+    (entry,) = comparison.entries
+    average = percent(entry.aggregates["average"])
+    found = figures_of(entry)
+    assert f"to {average} after the final phase" in found["curves"].text
+    lowest = percent(min(entry.run.main.values.values()))
+    assert f"from {lowest} to " in found["heatmap"].text
 
 
 def test_the_figures_of_a_comparison_are_over_seeds(folder: Path) -> None:
@@ -157,17 +180,11 @@ def test_the_figures_of_a_comparison_are_over_seeds(folder: Path) -> None:
         for method in ("standalone", "fedavg", "fedprox")
     ]
     both = opened(runs)
-    alone = {
-        entry.run.condition: entry.run for entry in both.entries if entry.label == "standalone"
-    }
-    both = replace(
-        both, entries=[replace(entry, alone=alone[entry.run.condition]) for entry in both.entries]
-    )
     (partition,) = both.partitions
     found = pictures.of_comparison(both, partition)
     assert list(found) == ["gains", "curves", "plane"]
     values = {
-        (method, seed): both.entry(method, partition, seed).run.values
+        (method, seed): both.entry(method, partition, seed).run.main.values
         for method in both.methods
         for seed in both.seeds
     }  # type: ignore[union-attr]
@@ -198,7 +215,10 @@ def test_the_figures_of_a_comparison_are_over_seeds(folder: Path) -> None:
         len(found["gains"].draw().axes[0].get_yticklabels()) == 2
         and len(found["curves"].draw().axes[0].lines) == 3
     )
-    unknown = replace(both, entries=[replace(entry, alone=None) for entry in both.entries])
+    unknown = replace(
+        both,
+        entries=[replace(entry, run=entry.run.without_baseline()) for entry in both.entries],
+    )
     assert list(pictures.of_comparison(unknown, partition)) == ["curves", "plane"]
 
 
@@ -246,20 +266,16 @@ def test_the_numbers_in_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         f"{100 * harmed:.0f} % of the clients lose",
     )
     assert found["collaborative fairness"] == (
-        f"{entry.measured[0]['cf']:.1f}",
+        f"{entry.aggregates['cf']:.1f}",
         "CF, from -100 to 100",
     )
     assert (
         "To learn who gains" not in page and "not final" not in page and "runs failed" not in page
     )
-    known = replace(
-        comparison,
-        entries=[replace(entry, run=replace(entry.run, majority=dict.fromkeys("0123", 0.25)))],
-    )
-    assert list(tiles(shown(known, monkeypatch)).items())[1] == (
-        "majority class",
-        ("25.0 %", "what always naming it would reach"),
-    )
+    scores = replace(entry.run.main, majority=dict.fromkeys("0123", 0.25))
+    run = entry.run.with_metrics({"accuracy": scores}, "accuracy")
+    known = replace(comparison, entries=[replace(entry, run=run)])
+    assert tiles(shown(known, monkeypatch))["majority class"][0] == "25.0 %"
 
 
 def test_of_errors_the_highest_is_told_and_a_fall_is_a_gain(
@@ -374,15 +390,3 @@ def test_figures_of_two_partitions_and_of_methods_that_begin_alike_are_told_apar
         and f"fedavg, sharded, seed 0: {folder / 'fedavg'}" in page
     )
     assert f"2 methods on {both.entries[0].run.data}" in page
-
-
-def test_the_page_of_a_run_opens_it_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opening one of very many clients takes a while."""
-    comparison, began, opens = opened([folder / "single" / "fedavg"]), Run.__init__, []
-
-    def counted(run: Run, *words: object, **named: object) -> None:
-        opens.append(words)
-        began(run, *words, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Run, "__init__", counted)
-    assert page_of(comparison) and opens == [(folder / "single" / "fedavg",)]

@@ -14,7 +14,7 @@ import pytest
 
 import equipoise
 from equipoise.runs import Run
-from equipoise.watch.serving import Watcher
+from equipoise.watch.serving import WatchServer
 from tests.helpers.browser import Browser
 
 ROUNDS = 6
@@ -56,8 +56,8 @@ def training(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def server(training: Path) -> Iterator[Watcher]:
-    with Watcher(training) as found:
+def server(training: Path) -> Iterator[WatchServer]:
+    with WatchServer(training) as found:
         thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         yield found
@@ -73,7 +73,7 @@ def until(true: object, seconds: float = 90) -> None:
 
 
 def test_the_page_follows_a_run_that_trains(
-    browser: Browser, training: Path, server: Watcher
+    browser: Browser, training: Path, server: WatchServer
 ) -> None:
     def words() -> str:
         return str(browser.run("document.getElementById('live-words').textContent"))
@@ -83,14 +83,14 @@ def test_the_page_follows_a_run_that_trains(
 
     browser.open(server.address)
     assert (
-        "1 going on" in words()
-        and browser.run("document.querySelectorAll('.gallery li.going').length") == 1
+        "1 run in progress" in words()
+        and browser.run("document.querySelectorAll('.gallery li.running').length") == 1
     )
     browser.open(
         server.address + browser.run("document.querySelector('.gallery a').getAttribute('href')")
     )
     assert (
-        words().startswith(f"going on: round 1 of {ROUNDS}, about")
+        words().startswith(f"in progress: round 1 of {ROUNDS}, about")
         and "Report card of every client" in headings()
     )
     assert browser.complaints() == []
@@ -112,7 +112,7 @@ def test_the_page_follows_a_run_that_trains(
     for number in range(1, ROUNDS):
         (training / f"go-{number}").touch()
         if number == 1:
-            until(lambda: words().startswith(f"going on: round 2 of {ROUNDS}"))
+            until(lambda: words().startswith(f"in progress: round 2 of {ROUNDS}"))
             assert "client 3 did not count in round 2" in browser.run(
                 "document.getElementById('live-failed').textContent"
             )
@@ -135,7 +135,7 @@ def test_the_page_follows_a_run_that_trains(
 
 
 def test_a_watcher_that_is_gone_is_noticed(browser: Browser, training: Path) -> None:
-    with Watcher(training / "run") as server:
+    with WatchServer(training / "run") as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         browser.open(server.address)

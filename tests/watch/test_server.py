@@ -25,17 +25,18 @@ import pytest
 import equipoise
 from equipoise.comparison import formats
 from equipoise.comparison.table import Comparison, Failure, opened
+from equipoise.runs import Run
 from equipoise.storage.store import RunError, Store
 from equipoise.watch import pages, serving
-from equipoise.watch.pages import Page, State
-from equipoise.watch.progress import progress_of
-from equipoise.watch.serving import AT_ONCE, Watcher
-from tests.helpers.stores import made_up_run
+from equipoise.watch.pages import Drawn, Page, State
+from equipoise.watch.progress import Progress, progress_of
+from equipoise.watch.serving import MOST_CONNECTIONS, WatchServer
+from tests.helpers.stores import change, made_up_run
 
 
 @contextmanager
-def watched(folder: Path) -> Iterator[Watcher]:
-    with Watcher(folder) as server:
+def watched(folder: Path) -> Iterator[WatchServer]:
+    with WatchServer(folder) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
@@ -46,7 +47,11 @@ def watched(folder: Path) -> Iterator[Watcher]:
 
 
 def ask(
-    server: Watcher, path: str = "", method: str = "GET", token: str | None = None, **headers: str
+    server: WatchServer,
+    path: str = "",
+    method: str = "GET",
+    token: str | None = None,
+    **headers: str,
 ) -> tuple[int, dict[str, str], str]:
     """One request under the server's token, or another."""
     connection = http.client.HTTPConnection(*server.server_address[:2], timeout=60)
@@ -60,13 +65,13 @@ def ask(
         connection.close()
 
 
-def state(server: Watcher, path: str = "") -> dict[str, Any]:
+def state(server: WatchServer, path: str = "") -> dict[str, Any]:
     status, _, text = ask(server, f"{path}state")
     assert status == 200
     return json.loads(text)
 
 
-def links(server: Watcher) -> dict[str, str]:
+def links(server: WatchServer) -> dict[str, str]:
     """The gallery's members: name -> address."""
     return {
         unescape(name): address
@@ -148,46 +153,83 @@ def test_what_has_not_changed_is_not_sent_again(tmp_path: Path):
         )
 
 
+def progress(run: Path) -> Progress:
+    return progress_of(Run(run))
+
+
 def test_rounds_failures_and_the_time_left_are_told_as_they_are_committed(tmp_path: Path):
     run = made_up_run(tmp_path / "run", rounds=9, finished=False)
-    with sqlite3.connect(run / "run.db") as db:
-        db.execute("delete from rounds where round > 4")
-        db.execute("delete from seconds where round > 4")
-        db.execute(
-            "insert into rejected values (2, 0, 1, 'b', 'timed out'), (4, 0, 1, 'a', 'lost'), (3, 0, 1, 'a', 'late')"
-        )
-    assert (
-        progress_of(run).words
-        == f"stopped after round 4 of 9; `equipoise resume {run}` completes it"
+    change(
+        run,
+        "delete from rounds where round > 4",
+        "delete from seconds where round > 4",
+        "insert into rejected values (2, 0, 1, 'b', 'timed out'), (4, 0, 1, 'a', 'lost'), "
+        "(3, 0, 1, 'a', 'late')",
     )
+    assert "round 4 of 9" in progress(run).words and "equipoise resume" in progress(run).words
     writing = Store(run, writing=True)
     try:
-        found = progress_of(run)
-        assert found.words == "going on: round 4 of 9, about 4 s left", "five rounds of 0.7 seconds"
-        assert found.failed == (
-            "client a did not count in 2 rounds, last in round 4: lost",
-            "client b did not count in round 2: timed out",
-        )
+        found = progress(run)
+        assert "round 4 of 9, about 4 s left" in found.words, "five rounds of 0.7 seconds"
+        first, second = found.failed
+        assert "client a" in first and "2 rounds, last in round 4: lost" in first
+        assert "client b" in second and "round 2: timed out" in second
         with watched(run) as server:
             before = state(server)
-            assert (before["status"], before["round"], before["rounds"], before["failed"]) == (
-                "going",
-                4,
-                9,
-                list(found.failed),
-            )
-            assert "the run is still going" in ask(server)[2]
+            assert (before["status"], before["round"], before["rounds"]) == ("running", 4, 9)
+            assert before["failed"] == list(found.failed)
+            assert "the run is in progress" in ask(server)[2]
             writing.db.execute("insert into rejected values (4, 0, 1, '<b>', 'x')")
     finally:
         writing.close()
-    assert any("<b>" in line for line in progress_of(run).failed)
     with watched(run) as server:
         assert "client &lt;b&gt; did not count" in ask(server)[2]
     with sqlite3.connect(run / "run.db") as db:
         db.executemany(
             "insert into rejected values (1, 0, 1, ?, 'x')", [(f"c{k}",) for k in range(20)]
         )
-    assert progress_of(run).failed[-1] == "and 15 more clients"
+    assert progress(run).failed[-1] == "and 15 more clients"
+
+
+def test_all_parts_of_a_page_show_the_same_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A round that is committed while the page is drawn must be in none of its parts."""
+    run = made_up_run(tmp_path / "run", rounds=6, clients=2, finished=False)
+    change(
+        run,
+        *(
+            f"delete from {table} where round > 3"
+            for table in ("rounds", "measurements", "weights")
+        ),
+        "update measurements set value = 0.01 * round",
+    )
+    writing = Store(run, writing=True)
+    committed: list[int] = []
+    original = Run.columns
+
+    def commits_meanwhile(self: Run, *names: str, **where: Any) -> list[tuple[Any, ...]]:
+        if len(committed) < 3:
+            number = 4 + len(committed)
+            committed.append(number)
+            change(
+                run,
+                f"insert into rounds select {number}, attempt, cohort, joined, bytes_down, "
+                "bytes_up, steps, skipped, virtual_seconds from rounds where round = 3",
+                f"insert into measurements select {number}, client, model, phase, split, metric, "
+                "0.9 from measurements where round = 3",
+            )
+        return original(self, *names, **where)
+
+    monkeypatch.setattr(Run, "columns", commits_meanwhile)
+    try:
+        with watched(run) as server:
+            page = ask(server)[2]
+    finally:
+        writing.close()
+    assert committed == [4, 5, 6]
+    shown = set(re.findall(r"round (\d) of 6", page)) | set(re.findall(r"<dd>(\d) of 6</dd>", page))
+    assert shown == {"3"}, "the bar, the head and the remark"
+    assert "90.0" not in page, "no card and no caption has a value of a later round"
+    assert page.count("3.0 %") >= 3
 
 
 def test_a_run_that_has_measured_nothing_yet_and_one_that_cannot_be_read_have_a_page(
@@ -198,7 +240,7 @@ def test_a_run_that_has_measured_nothing_yet_and_one_that_cannot_be_read_have_a_
         assert "was stopped after round 0 of 1" in ask(server)[2]
     writing = Store(run, writing=True)
     with watched(run) as server:
-        assert "Nothing is measured yet." in ask(server)[2] and state(server)["status"] == "going"
+        assert "Nothing is measured yet." in ask(server)[2] and state(server)["status"] == "running"
         writing.close()
         (run / "run.db").write_bytes(b"nothing")
         time.sleep(pages.FRESH)
@@ -335,12 +377,17 @@ def test_threads_and_time_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
         before = threading.active_count()
         idle = [
             socket.create_connection(server.server_address[:2], timeout=30)
-            for _ in range(3 * AT_ONCE)
+            for _ in range(3 * MOST_CONNECTIONS)
         ]
         turned_away = 0
-        for connection in idle[AT_ONCE:]:  # in order: the first ones have taken every place
+        for connection in idle[
+            MOST_CONNECTIONS:
+        ]:  # in order: the first ones have taken every place
             turned_away += connection.recv(1) == b""
-        assert turned_away == 2 * AT_ONCE and threading.active_count() <= before + AT_ONCE
+        assert (
+            turned_away == 2 * MOST_CONNECTIONS
+            and threading.active_count() <= before + MOST_CONNECTIONS
+        )
         for connection in idle:
             connection.close()
         deadline = time.monotonic() + 60
@@ -357,32 +404,37 @@ def test_threads_and_time_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
             assert threading.active_count() <= before + 1
 
 
-def test_a_page_is_not_drawn_more_often_than_its_run_can_bear(monkeypatch: pytest.MonkeyPatch):
-    clock, looked, made = [0.0], [0], [0]
-    status = ["going"]
-    monkeypatch.setattr(pages.time, "monotonic", lambda: clock[0])
+def test_a_page_is_not_drawn_more_often_than_its_run_can_bear():
+    clock, looked, drawn = [0.0], [0], [0]
+    status = ["running"]
 
     def look() -> State:
         looked[0] += 1
         return State(str(looked[0]), status[0], "")
 
-    def make(state: State) -> str:
-        made[0] += 1
+    def draw() -> Drawn:
+        drawn[0] += 1
         clock[0] += 1.0
-        return state.version
+        return State(str(looked[0]), status[0], ""), f"page {looked[0]}"
 
-    page = Page(look, make)
+    page = Page(look, draw, clock=lambda: clock[0])
     first = page.html()
     for _ in range(39):
         clock[0] += 0.1
         page.state()
-        assert page.html() == first and made[0] == 1, "a page that took a second stands for four"
+        assert page.html() == first and drawn[0] == 1, "a page that took a second stands for four"
     assert looked[0] <= 11, "nor is the run looked at more often than every 0.4 seconds"
     clock[0] += 0.2
-    assert page.state().version != first and page.html() != first
+    assert page.html() != first
     status[0] = "finished"
     clock[0] += 1
-    assert page.html() and made[0] == 3, "the end is shown at once"
+    assert page.html() and drawn[0] == 3, "the end is shown at once"
+
+
+def test_a_page_has_the_version_of_what_it_shows():
+    """The run may go on between the look and the drawing."""
+    page = Page(lambda: State("1", "running", ""), lambda: (State("2", "running", ""), "page"))
+    assert page.html() == "page" and page.state().version == "2"
 
 
 def test_ctrl_c_ends_it_cleanly(tmp_path: Path):
@@ -408,7 +460,7 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path):
                 out, err = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert (process.returncode, err) == (0, "") and "goes on" in out
+    assert (process.returncode, err) == (0, "") and "the runs continue" in out
 
 
 def test_what_cannot_be_watched_gets_a_sentence(tmp_path: Path):
@@ -416,7 +468,7 @@ def test_what_cannot_be_watched_gets_a_sentence(tmp_path: Path):
         watched(made_up_run(tmp_path / "run")) as server,
         pytest.raises(RunError, match="cannot be used .* leave it out"),
     ):
-        Watcher(tmp_path, server.server_address[1])
+        WatchServer(tmp_path, server.server_address[1])
     from equipoise.cli.watch import watch
 
     with pytest.raises(RunError, match="no folder .*nowhere; give that of a run"):

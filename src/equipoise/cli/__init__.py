@@ -25,6 +25,7 @@ from equipoise.cli import (
     resume,
     run,
     show,
+    study,
     table,
     watch,
 )
@@ -71,6 +72,7 @@ def _options(
 app.command("run")(run.run)
 app.command("resume")(resume.resume)
 app.command("compare")(compare.compare)
+app.command("study")(study.study)
 app.command("report")(report.report)
 app.command("watch")(watch.watch)
 app.command("show")(show.show)

@@ -1,4 +1,4 @@
-"""equipoise cluster"""
+"""The commands `equipoise cluster start`, `status` and `stop`."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ def show(comparison: Comparison) -> None:
     for partition in comparison.partitions:
         header, rows = formats.grid_of(comparison, partition, _mark)
         output.say(output.styled(partition, "bold"))
-        _wide_table(header, rows)
+        wide_table(header, rows)
     output.say(output.styled("best", "bold"), ", ", output.styled("second best", "underline"))
     for line in formats.explanation(comparison):
         output.say(line)
@@ -261,7 +261,7 @@ def _show_clients(comparison: Comparison) -> None:
     )
     *clients, losers = rows
     coloured = [[*row[:2], *map(_coloured, row[2:])] for row in clients[:SHOWN_CLIENTS]]
-    _wide_table(header, [*coloured, losers])
+    wide_table(header, [*coloured, losers])
     output.say(formats.about_changes(comparison))
     if len(clients) > SHOWN_CLIENTS:
         hidden = len(clients) - SHOWN_CLIENTS
@@ -278,7 +278,7 @@ def _mark(text: str, position: int | None) -> str:
     return output.styled(text, styles.get(position or 0, ""))
 
 
-def _wide_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def wide_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table; a terminal that is too narrow shows it in several parts.
 
     Every part repeats the first column.

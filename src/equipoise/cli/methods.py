@@ -100,8 +100,9 @@ def _list(found: list[dict[str, Any]]) -> None:
 def _show(entry: dict[str, Any]) -> None:
     from equipoise.cli import output
     from equipoise.method import FAMILIES, NEEDS, PASSES
+    from equipoise.methods import shown
 
-    print(f"{entry['name']}: {entry['doc']}\n")
+    print(f"{shown(entry['name'])}: {entry['doc']}\n")
     if entry["paper"]:
         print(f"Paper: {entry['paper']}\n")
     family = entry["family"]

@@ -1,7 +1,8 @@
-"""Composition: the slots of one method filled from different papers.
+"""Composition of methods: the slots of one method filled by others.
 
-`compose(FedAKD(), weights=FedEquilibria(t=0.7))` trains as FedAKD and weighs as FedEquilibria. Whoever fills a slot keeps its measurements,
-its state and what it delivers under its own name, so that names cannot clash; it sees the trained method's model as `model`.
+`compose(FedAKD(), weights=FedEquilibria(t=0.7))` trains as FedAKD and weighs as FedEquilibria. A
+method that fills a slot (a guest) keeps its measurements, its state and what it delivers under its
+own name, so that names cannot clash. It sees the model that the base trains as `model`.
 """
 
 from __future__ import annotations
@@ -47,27 +48,37 @@ def compose(
         beside: Deprecated name of `companion`.
 
     Raises:
-        IncompatibleComposition: If the composition would not do what it says.
+        IncompatibleComposition: If the composition would not compute what its parts promise.
     """
     if beside is not None:
         warnings.warn("compose(beside=) is now companion=", DeprecationWarning, stacklevel=2)
         companion = beside
-    given = {"weights": weights, "inputs": inputs, "companion": companion, "finish": finish}
-    guests = {slot: guest for slot, guest in given.items() if guest is not None}
+    slots = {"weights": weights, "inputs": inputs, "companion": companion, "finish": finish}
+    guests = {slot: guest for slot, guest in slots.items() if guest is not None}
     return Composed(base, guests) if guests else base
 
 
 def parts(method: Method) -> tuple[Method, Mapping[str, Method]]:
-    """The base of a method and its guests by slot; a method that is no composition is its own base."""
-    return (method.base, method.guests) if isinstance(method, Composed) else (method, {})
+    """Return the base of a method and its guests by slot.
+
+    A method that is no composition is its own base.
+    """
+    if isinstance(method, Composed):
+        return method.base, method.guests
+    return method, {}
 
 
 @dataclass(frozen=True)
 class Composed(Method):
-    """A base that trains, with slots filled by guests."""
+    """A method whose slots are filled by others.
+
+    Attributes:
+        base: The method that trains.
+        guests: The methods that fill its slots, by slot. They are no part of the hash, since a
+            mapping has none.
+    """
 
     base: Method
-    # by slot; the base's hash is enough, and a mapping has none
     guests: Mapping[str, Method] = field(hash=False)
 
     weighs = property(lambda self: self.base.weighs)
@@ -78,9 +89,11 @@ class Composed(Method):
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What the base or a guest requires."""
-        parts = (self.base, *self.guests.values())
-        return tuple(dict.fromkeys(need for part in parts for need in part.needs))
+        """The requirements of the base and of all guests."""
+        needs = list(self.base.needs)
+        for guest in self.guests.values():
+            needs += guest.needs
+        return tuple(dict.fromkeys(needs))
 
     def __post_init__(self) -> None:
         for part in (self.base, *self.guests.values()):
@@ -89,104 +102,130 @@ class Composed(Method):
                     f"{part.title} is a composition already; give all slots in one call of compose"
                 )
         check(self.base, self.guests)
-        # Copies: a guest's steps are told from those of the base by whose they are, also where one object was given twice.
-        object.__setattr__(
-            self, "guests", {slot: copy(self.guests[slot]) for slot in SLOTS if slot in self.guests}
-        )
-        # what it is given to end with, in place of a model of its own: shadowed in the instance, as
-        # in `flow`
-        if "finish" in self.guests:
-            vars(self.guests["finish"])["base_models"] = self._given
+        # Copies, because the steps of a guest are told from those of the base by the object they
+        # belong to, also if one object fills two slots.
+        copies = {slot: copy(self.guests[slot]) for slot in SLOTS if slot in self.guests}
+        object.__setattr__(self, "guests", copies)
+        if "finish" in copies:
+            # It ends with the base's models in place of its own: `base_models` is shadowed in the
+            # instance, as slots are in `flow`.
+            vars(copies["finish"])["base_models"] = self._served_by_base
 
     @property
     def title(self) -> str:
+        """The titles of all parts, joined by plus signs."""
         return "+".join([self.base.title, *(guest.title for guest in self.guests.values())])
 
     def _in(self, *slots: str) -> list[tuple[str, Method]]:
-        """The guests in some slots, with the names of their branches: a method in two slots is there once."""
-        return list(
-            {
-                label(self.guests[slot]): self.guests[slot] for slot in slots if slot in self.guests
-            }.items()
-        )
+        """Return the guests in some slots by branch; a method in two slots is listed once."""
+        guests = {}
+        for slot in slots:
+            if slot in self.guests:
+                guest = self.guests[slot]
+                guests[label(guest)] = guest
+        return list(guests.items())
 
     def check(self, task: Task) -> None:
+        """Check that all parts fit the task."""
         self.base.check(task)
         for _, guest in self._in(*SLOTS):
             guest.check(task)
 
     def advice(self, rounds: int) -> str:
-        parts = [self.base, *(guest for _, guest in self._in(*SLOTS))]
-        return "; ".join(text for part in parts if (text := part.advice(rounds)))
+        """Return the advice of all parts."""
+        texts = [self.base.advice(rounds)]
+        texts += [guest.advice(rounds) for _, guest in self._in(*SLOTS)]
+        return "; ".join(text for text in texts if text)
 
     def models(self, task: Task, others: Mapping[str, Factory]) -> Mapping[str, Factory]:
-        found = dict(self.base.models(task, others))
+        """Return the models that the parts bring."""
+        models = dict(self.base.models(task, others))
         for _, guest in self._in(*SLOTS):
-            brought = guest.models(task, {**others, **found})
-            for name in brought.keys() & (others.keys() | found.keys()):
+            brought = guest.models(task, {**others, **models})
+            for name in brought.keys() & (others.keys() | models.keys()):
                 raise IncompatibleComposition(
-                    f"{guest.title} brings a model {name!r}, which would replace the one of that name that {self.base.title} trains with; "
-                    f"give the experiment's model another name under `models`, or use {guest.title} alone"
+                    f"{guest.title} brings a model {name!r}, which would replace the one of that "
+                    f"name that {self.base.title} trains with; give the experiment's model another "
+                    f"name under `models`, or use {guest.title} alone"
                 )
-            found |= brought
-        return found
+            models |= brought
+        return models
 
     def start(self, server: Server) -> State:
+        """Return the base's state with a branch for each guest."""
         state = self.base.start(server)
         if "finish" in self.guests and "model" not in state:
             raise IncompatibleComposition(
-                f"finish={self.guests['finish'].title}() on {self.base.title}(): its server has no model that clients could end with"
+                f"finish={self.guests['finish'].title}() on {self.base.title}(): "
+                "its server has no model that clients could end with"
             )
-        # A guest that starts from "the model" means the one that is trained here, whatever it is called.
-        seen = replace(server, main=state.model.model) if "model" in state else server
-        return state.with_(
-            **{name: _without_model(guest.start(seen)) for name, guest in self._in(*SLOTS)}
-        )
+        if "model" in state:
+            # A guest that starts from "the model" means the one that the base trains, whatever
+            # its name is.
+            server = replace(server, main=state.model.model)
+        branches = {name: _without_model(guest.start(server)) for name, guest in self._in(*SLOTS)}
+        return state.with_(**branches)
 
     def setup(self, server: Server, state: State, everyone: Cohort) -> State:
-        state = self._kept(state, self.base.setup(server, state, everyone))
+        """Set up the base, then its guests."""
+        state = self._with_branches(state, self.base.setup(server, state, everyone))
         for name, guest in self._in(*SLOTS):
-            state = _put(state, name, guest.setup(server, _seen_by(state, name), everyone))
+            branch = guest.setup(server, _seen_by(state, name), everyone)
+            state = _with_branch(state, name, branch)
         return state
 
     def finish(self, server: Server, state: State, everyone: Cohort) -> State:
-        accompanied = _Accompanied(
-            everyone, lambda client, down: self._delivered(server, state, client, down, "inputs")
-        )
-        state = self._kept(state, self.base.finish(server, state, accompanied))
+        """Finish the base, then its guests."""
+        cohort = self._with_inputs(server, state, everyone)
+        state = self._with_branches(state, self.base.finish(server, state, cohort))
         for name, guest in self._in(*SLOTS):
-            state = _put(
-                state,
-                name,
-                guest.finish(server, _seen_by(state, name), self._carried(server, state, everyone)),
-            )
+            cohort = self._for_guest(server, state, everyone)
+            branch = guest.finish(server, _seen_by(state, name), cohort)
+            state = _with_branch(state, name, branch)
         return state
 
-    def _given(self, client: Client, down: Down) -> Mapping[str, Model | Served]:
-        """What the base serves, as a guest that finishes asks for it."""
+    def _served_by_base(self, client: Client, down: Down) -> Mapping[str, Model | Served]:
+        """Return the base's models, for a guest that makes the final ones from them."""
         with client.host_state():
-            return {name: _minor(one) for name, one in self.base.serves(client, down).items()}
+            served = self.base.serves(client, down)
+            return {name: _not_main(model) for name, model in served.items()}
 
-    def _carried(self, server: Server, state: State, cohort: Cohort) -> Cohort:
-        """For a guest's own exchanges: with a model go all things that the base delivers with it, and always what inputs follow from."""
+    def _with_inputs(self, server: Server, state: State, cohort: Cohort) -> Cohort:
+        """Return a cohort for exchanges of the base, which change inputs like any other."""
 
         def add(client: str, down: Down) -> Down:
-            if "model" in down or overridden(self.base, "inputs"):
-                sent = self.base.deliver(server, state, client)
-                down = Down({**(sent if "model" in down else _without_model(sent)), **down})
             return self._delivered(server, state, client, down, "inputs")
 
-        return _Accompanied(cohort, add)
+        return _AccompaniedCohort(cohort, add)
+
+    def _for_guest(self, server: Server, state: State, cohort: Cohort) -> Cohort:
+        """Return a cohort for exchanges of a guest.
+
+        With a model goes everything that the base delivers with it, and always that from which
+        inputs follow.
+        """
+
+        def add(client: str, down: Down) -> Down:
+            if "model" in down:
+                down = Down({**self.base.deliver(server, state, client), **down})
+            elif overridden(self.base, "inputs"):
+                delivered = self.base.deliver(server, state, client)
+                down = Down({**_without_model(delivered), **down})
+            return self._delivered(server, state, client, down, "inputs")
+
+        return _AccompaniedCohort(cohort, add)
 
     def inputs(self, client: Client, down: Down) -> Inputs | None:
+        """Return the input transform of the guest for inputs, or of the base."""
         for name, guest in self._in("inputs"):
             if name not in down and not client.round:
-                break  # the base prepares itself before its guests: nothing was delivered for them yet
+                break  # the base is set up before its guests: nothing was delivered for them yet
             with client.guest_state(name):
                 return guest.inputs(client, Down({**down, **down[name]}))
         return self.base.inputs(client, down)
 
     def before(self, client: Client, received: Tree | None) -> Up:
+        """Measure the received model for the base and for the weights."""
         up = self.base.before(client, received)
         for name, guest in self._in("weights"):
             with client.guest_state(name):
@@ -194,9 +233,11 @@ class Composed(Method):
         return up
 
     def client(self, client: Client, down: Down) -> Up | None:
+        """Train as the base does."""
         return self.base.client(client, down)
 
     def after(self, client: Client, received: Tree | None, uploaded: Tree | None) -> Up:
+        """Measure the uploaded model for the base and for the weights."""
         up = self.base.after(client, received, uploaded)
         for name, guest in self._in("weights"):
             with client.guest_state(name):
@@ -204,77 +245,71 @@ class Composed(Method):
         return up
 
     def observe(self, server: Server, state: State, ups: Ups) -> State:
-        # Guests look first: what they remember refers to the model that this round's clients received.
+        """Let guests and base remember what they need of the replies."""
+        # Guests observe first: what they remember refers to the model that this round's clients
+        # received.
         for name, guest in self._in("weights", "companion"):
-            state = _put(
-                state, name, guest.observe(server, _seen_by(state, name), _ups_of(ups, name))
-            )
-        return self._kept(state, self.base.observe(server, state, ups))
+            branch = guest.observe(server, _seen_by(state, name), _ups_of(ups, name))
+            state = _with_branch(state, name, branch)
+        return self._with_branches(state, self.base.observe(server, state, ups))
 
     def weights(self, server: Server, state: State, ups: Ups) -> Weights:
+        """Weigh as the guest for weights does, or the base."""
         for name, guest in self._in("weights"):
             return guest.weights(server, _seen_by(state, name), _ups_of(ups, name))
         return self.base.weights(server, state, ups)
 
     def update(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
-        return self._kept(state, self.base.update(server, state, ups, weights))
+        """Update as the base does."""
+        return self._with_branches(state, self.base.update(server, state, ups, weights))
 
     def deliver(self, server: Server, state: State, client_id: str) -> Down:
-        return self._delivered(
-            server,
-            state,
-            client_id,
-            self.base.deliver(server, state, client_id),
-            "inputs",
-            "companion",
-            "finish",
-        )
+        """Deliver what the base and its guests deliver."""
+        down = self.base.deliver(server, state, client_id)
+        return self._delivered(server, state, client_id, down, "inputs", "companion", "finish")
 
     def serves(self, client: Client, down: Down) -> Mapping[str, Model | Served]:
+        """Return the models of the base, of the companion and of the guest that finishes."""
         served = dict(self.base.serves(client, down))
         for name, guest in self._in("companion"):
             with client.guest_state(name):
-                for key, one in guest.serves(client, Down({**down, **down[name]})).items():
-                    served.setdefault(key, _minor(one))
+                models = guest.serves(client, Down({**down, **down[name]}))
+            for key, model in models.items():
+                served.setdefault(key, _not_main(model))
         for name, guest in self._in("finish"):
-            served = {key: _minor(one) for key, one in served.items()}
+            served = {key: _not_main(model) for key, model in served.items()}
             with client.guest_state(name):
-                for key, one in guest.serves(client, Down({**down, **down[name]})).items():
-                    main = isinstance(one, Served) and one.main
-                    # Under its own name where the base has a model of that name: what all end with must not be taken for another.
-                    served.setdefault(
-                        name.removeprefix("@") if main and key in served else key,
-                        one if main else _minor(one),
-                    )
+                models = guest.serves(client, Down({**down, **down[name]}))
+            for key, model in models.items():
+                is_main = isinstance(model, Served) and model.main
+                if is_main and key in served:
+                    # The final model must not be taken for another one of the same name.
+                    key = name.removeprefix("@")
+                served.setdefault(key, model if is_main else _not_main(model))
         return served
 
     def round(self, server: Server, state: State, cohort: Cohort) -> State:
-        # An exchange of the base's own, with another Down than `deliver` gives, changes inputs like any other.
-        accompanied = _Accompanied(
-            cohort, lambda client, down: self._delivered(server, state, client, down, "inputs")
-        )
-        return self.after_round_guest(
-            server, self._kept(state, self.flow.round(server, state, accompanied)), cohort
-        )
+        """Lead a round as the base does, then let the guest that finishes take part."""
+        after = self.flow.round(server, state, self._with_inputs(server, state, cohort))
+        return self.after_round_guest(server, self._with_branches(state, after), cohort)
 
     def after_round_guest(self, server: Server, state: State, cohort: Cohort) -> State:
+        """Let the guest that finishes add exchanges to a round."""
         for name, guest in self._in("finish"):
-            state = _put(
-                state,
-                name,
-                guest.after_round_guest(
-                    server, _seen_by(state, name), self._carried(server, state, cohort)
-                ),
-            )
+            own_cohort = self._for_guest(server, state, cohort)
+            branch = guest.after_round_guest(server, _seen_by(state, name), own_cohort)
+            state = _with_branch(state, name, branch)
         return state
 
     @cached_property
     def flow(self) -> Method:
         """The base as its own `round` sees it: with the slots of the composition.
 
-        A round asks `self` for every slot and is often continued by `super().round`, so `self` must be of the base's class and still answer
-        with our slots: a copy of the base, its slots shadowed in the instance. A subclass made for each composition would do the same,
-        but two equal compositions would then be of two classes: neither equal nor found by name in another process.
+        A round calls the slots of `self` and often `super().round`, so `self` must be of the
+        base's class and still have our slots: a copy of the base, its slots shadowed in the
+        instance. A subclass made for each composition would do the same, but two equal
+        compositions would then have two classes, neither equal nor found by name in another
+        process.
         """
         flow = copy(self.base)
         vars(flow).update({slot: getattr(self, slot) for slot in METHOD_SLOTS if slot != "round"})
@@ -283,27 +318,32 @@ class Composed(Method):
     def _delivered(
         self, server: Server, state: State, client_id: str, down: Down, *slots: str
     ) -> Down:
-        """What a client receives, with what the guests in these slots add to it."""
-        added = {name: guest for name, guest in self._in(*slots) if name not in down}
-        return down.with_(
-            **{
-                name: _without_model(guest.deliver(server, _seen_by(state, name), client_id))
-                for name, guest in added.items()
-            }
-        )
+        """Return a message with what the guests in some slots add to it."""
+        branches = {}
+        for name, guest in self._in(*slots):
+            if name not in down:
+                delivered = guest.deliver(server, _seen_by(state, name), client_id)
+                branches[name] = _without_model(delivered)
+        return down.with_(**branches)
 
-    def _kept(self, before: State, after: State) -> State:
-        """The guests' branches stay, also where the base made a state anew."""
-        return after.with_(
-            **{name: before[name] for name, _ in self._in(*SLOTS) if name not in after}
-        )
+    def _with_branches(self, before: State, after: State) -> State:
+        """Return a state with the guests' branches, also if the base made a new state."""
+        missing = {name: before[name] for name, _ in self._in(*SLOTS) if name not in after}
+        return after.with_(**missing)
 
 
-class _Accompanied(Cohort):
-    """A cohort whose clients receive what guests add to everything that the base sends."""
+class _AccompaniedCohort(Cohort):
+    """A cohort that adds something to every message.
+
+    Args:
+        cohort: The cohort of the round.
+        add: Returns the message that a client receives in place of another.
+    """
 
     def __init__(self, cohort: Cohort, add: Callable[[str, Down], Down]) -> None:
-        self.cohort, self.ids, self.add = cohort, cohort.ids, add
+        self.cohort = cohort
+        self.ids = cohort.ids
+        self.add = add
 
     def run(
         self,
@@ -313,46 +353,60 @@ class _Accompanied(Cohort):
         each: Callable[[str], Down] | None = None,
         strict: bool = False,
     ) -> Ups:
-        return self.cohort.run(
-            step,
-            each=lambda client: self.add(
-                client, each(client) if each is not None else down or Down()
-            ),
-            strict=strict,
-        )
+        """Ask all clients; see `Cohort.run`."""
+
+        def each_with_addition(client: str) -> Down:
+            own = each(client) if each is not None else down
+            return self.add(client, own or Down())
+
+        return self.cohort.run(step, each=each_with_addition, strict=strict)
 
     def weighed(self, ids: Sequence[str], weights: Weights) -> None:
+        """Record the weights of the round."""
         self.cohort.weighed(ids, weights)
 
 
 def finishes(method: Method) -> bool:
-    """Whether a method, or a part of it, has exchanges after the last round."""
+    """Return True if a part of a method has exchanges after the last round."""
     base, guests = parts(method)
     return any(overridden(part, "finish") for part in (base, *guests.values()))
 
 
 def step_name(method: Method, step: Callable[..., Any]) -> str:
-    """The name under which a step travels, "@fedrdn.statistics" for one of a guest: it must be a method of the class, never a lambda."""
-    owner, name = getattr(step, "__self__", None), getattr(step, "__name__", "")
+    """Return the name under which a step travels, such as "@fedrdn.statistics" of a guest.
+
+    Args:
+        method: The method of the run.
+        step: A method of its class, or of a guest's class.
+
+    Raises:
+        TypeError: If it is something else, such as a lambda.
+    """
+    owner = getattr(step, "__self__", None)
+    name = getattr(step, "__name__", "")
     base, guests = parts(method)
-    if owner is method or owner is base or (isinstance(method, Composed) and owner is method.flow):
+    owners = [method, base]
+    if isinstance(method, Composed):
+        owners.append(method.flow)
+    if any(owner is known for known in owners):
         return name
     for guest in guests.values():
         if owner is guest:
             return f"{label(guest)}.{name}"
     raise TypeError(
-        f"cohort.run: expected a method of {method.title} such as self.client, got {step!r}; steps travel by name"
+        f"cohort.run: expected a method of {method.title} such as self.client, got {step!r}; "
+        "steps travel by name"
     )
 
 
 def guest_named(method: Method, name: str) -> Method:
-    """The guest whose branch has this name."""
+    """Return the guest whose branch has a name."""
     return next(guest for guest in parts(method)[1].values() if label(guest) == name)
 
 
-def _minor(one: Model | Served) -> Model | Served:
-    """A served model that is not the one the composition is for."""
-    return replace(one, main=False) if isinstance(one, Served) else one
+def _not_main(model: Model | Served) -> Model | Served:
+    """Return a served model that is not the one the composition is for."""
+    return replace(model, main=False) if isinstance(model, Served) else model
 
 
 def _without_model(record: Record) -> dict[str, Any]:
@@ -360,18 +414,21 @@ def _without_model(record: Record) -> dict[str, Any]:
 
 
 def _seen_by(state: State, name: str) -> State:
-    """A guest's own state, with the trained method's model."""
-    return State({**state[name], **({"model": state.model} if "model" in state else {})})
+    """Return a guest's own state, with the model that the base trains."""
+    if "model" in state:
+        return State({**state[name], "model": state.model})
+    return State(state[name])
 
 
-def _put(state: State, name: str, own: State) -> State:
-    return state.with_(**{name: _without_model(own)})
+def _with_branch(state: State, name: str, branch: State) -> State:
+    return state.with_(**{name: _without_model(branch)})
 
 
 def _ups_of(ups: Ups, name: str) -> Ups:
-    return Ups(
-        [
-            (client, None if up is None else Up({**up, **up.get(name, {})}))
-            for client, up in ups.positions
-        ]
-    )
+    """Return the replies as a guest sees them, with its own branch on top."""
+    positions: list[tuple[str, Up | None]] = []
+    for client, up in ups.positions:
+        if up is not None:
+            up = Up({**up, **up.get(name, {})})
+        positions.append((client, up))
+    return Ups(positions)

@@ -1,4 +1,4 @@
-"""The clients of a run as the server asks them, and the cohort of a round: whose replies count, and which states stand."""
+"""Clients of a run, and the cohort of a round: which replies count, and which states hold."""
 
 from __future__ import annotations
 
@@ -25,12 +25,22 @@ log = logging.getLogger("equipoise")
 
 
 class RoundAborted(Exception):
-    """This attempt at a round has too few replies."""
+    """An attempt at a round that has too few replies."""
 
 
 @dataclass
 class Clients:
-    """All clients of a run: the state of each that was committed, and the one way to ask them."""
+    """All clients of a run, with the committed state of each.
+
+    Attributes:
+        experiment: The experiment.
+        method: Its method.
+        server: The server.
+        roster: Names and sizes of the clients.
+        transport: The transport to them.
+        metrics: The names of the metrics that clients compute.
+        committed: The committed state of each client that has one.
+    """
 
     experiment: Experiment
     method: Method
@@ -54,15 +64,32 @@ class Clients:
         exchange: int = 0,
         large: bool = False,
     ) -> Request:
-        """One request; the client works on its last accepted state, be it committed or of this round."""
-        standing, committed = (
-            provisional.get(client, self.committed.get(client)),
-            self.committed.get(client),
-        )
+        """Return a request; the client works on its last accepted state.
+
+        Args:
+            client: The client.
+            step: The step that it performs.
+            down: The message to it.
+            provisional: The states that clients reached in this round.
+            exchange: The number of the exchange; 0 for an evaluation.
+            large: True if the reply shall go through a file.
+        """
+        committed = self.committed.get(client)
+        current = provisional.get(client, committed)
         request = Request(
-            client, step, down, self.server.round, self.experiment.rounds, self.server.attempt, exchange, large=large,
-            state=(standing.name, standing.digest) if standing is not None else None, committed=committed.name if committed else None,
-        )  # fmt: skip
+            client,
+            step,
+            down,
+            self.server.round,
+            self.experiment.rounds,
+            self.server.attempt,
+            exchange,
+            large=large,
+        )
+        if current is not None:
+            request.state = (current.name, current.digest)
+        if committed is not None:
+            request.committed = committed.name
         settings = self.experiment.evaluation
         if settings.after_local and step == "client":
             request.after = {
@@ -72,61 +99,113 @@ class Clients:
         return request
 
     def ask(self, requests: Sequence[Request]) -> list[Reply]:
-        """One exchange; a step that raised ends the run with its traceback, and a reply that no client runtime would send is a failure."""
+        """Exchange requests and replies.
+
+        Args:
+            requests: One request per client.
+
+        Returns:
+            The replies in the same order; one that is malformed is a failure of its client.
+
+        Raises:
+            ClientError: If a step raised, with its traceback.
+            RunError: If a client runtime says that the run cannot continue.
+        """
         replies = self.transport.exchange(requests, self.experiment.participation.deadline)
-        for position, (request, reply) in enumerate(zip(requests, replies, strict=True)):
-            wrong = validate_envelope(request, reply)
-            if wrong is not None:
-                replies[position] = Reply(request.client, failure=wrong)
-                continue
+        checked = []
+        for request, reply in zip(requests, replies, strict=True):
+            problem = validate_envelope(request, reply)
+            if problem is not None:
+                reply = Reply(request.client, failure=problem)
             if reply.stop is not None:
                 raise RunError(reply.stop)
             if reply.error is not None:
                 raise ClientError(
-                    f"client {request.client!r}, round {request.round}, step {request.step!r} raised:\n{reply.error}"
+                    f"client {request.client!r}, round {request.round}, step {request.step!r} "
+                    f"raised:\n{reply.error}"
                 )
-        return replies
+            checked.append(reply)
+        return checked
 
     def measure(
         self, orders: Sequence[tuple[str, EvaluationRequest]], cohort: RoundCohort
     ) -> list[tuple[str, Up, list[dict[str, Any]]]]:
-        """Ask for a measurement after a cohort's round, with the states that the round left; nobody may be missing, or averages would mislead."""
-        replies = self.ask(
-            [
-                self.request(client, order.step, order.record(), cohort.provisional)
-                for client, order in orders
-            ]
-        )
-        for reply in replies:
+        """Evaluate models after a cohort's round, on the states that the round left.
+
+        Args:
+            orders: Clients and what they shall evaluate.
+            cohort: The cohort of the round.
+
+        Returns:
+            For each order the client, its upload and its measurements.
+
+        Raises:
+            RunError: If a client does not answer, since averages without it would mislead.
+        """
+        requests = [
+            self.request(client, order.step, order.record(), cohort.provisional)
+            for client, order in orders
+        ]
+        answers = []
+        for reply in self.ask(requests):
             if reply.up is None:
                 raise RunError(
-                    f"client {reply.client!r} was to measure models in round {self.server.round}: {reply.failure or 'no reply'}; "
-                    "see to it, or raise participation.deadline, then resume the run"
+                    f"client {reply.client!r} did not evaluate models in round "
+                    f"{self.server.round}: {reply.failure or 'no reply'}; check that client, or "
+                    "raise participation.deadline, then resume the run"
                 )
-        return [
-            (reply.client, reply.up, reply.measured) for reply in replies if reply.up is not None
-        ]
+            answers.append((reply.client, reply.up, reply.measured))
+        return answers
 
     def large(self, down: Record, cohort: int) -> bool:
-        """Whether the replies of a cohort go through files: judged by what was sent, so that it never depends on load."""
+        """Return True if the replies of a cohort go through files.
+
+        This follows from the size of what is sent, so that it never depends on load.
+
+        Args:
+            down: The message to a client.
+            cohort: The number of clients.
+        """
         return size(down) * cohort > self.experiment.memory * 2**20
 
 
 class RoundCohort(Cohort):
-    """The clients of one attempt at one round; in round 0 all of them, each of which must answer; after the last, whoever does."""
+    """The clients of one attempt at one round.
+
+    In round 0 these are all clients, and each must answer. After the last round these are all
+    clients, and those that answer count.
+
+    Attributes:
+        ids: The clients that were sampled.
+        joined: Those whose replies have all counted so far.
+        exchanges: The number of exchanges so far.
+        provisional: The states that clients reached in this round.
+        discarded: Files that nobody will read again.
+        banned: Clients that are not sampled in the next attempt.
+        uploads: The last replies with models.
+    """
 
     def __init__(self, clients: Clients, ids: Iterable[str], record: RoundRecord) -> None:
-        self.clients, self.server, self.record = clients, clients.server, record
+        """Begin an attempt.
+
+        Args:
+            clients: All clients of the run.
+            ids: The clients of this cohort.
+            record: The record of the round, which is filled.
+        """
+        self.clients = clients
+        self.server = clients.server
+        self.record = record
         self.ids = list(ids)
         self.joined = list(self.ids)
         self.exchanges = 0
-        self.provisional: dict[
-            str, StateRef
-        ] = {}  # client -> its state after its last accepted exchange
-        self.discarded: set[str] = set()  # names of files that no one will read again
+        self.provisional: dict[str, StateRef] = {}
+        self.discarded: set[str] = set()
         self.banned: set[str] = set()
-        self.began, self.busy, self.waited = time.perf_counter(), 0.0, 0.0
-        self.uploads: Ups | None = None  # the last replies that brought models
+        self.uploads: Ups | None = None
+        self._began = time.perf_counter()
+        self._busy = 0.0  # seconds of work at clients
+        self._waited = 0.0  # seconds in exchanges
 
     def run(
         self,
@@ -136,103 +215,115 @@ class RoundCohort(Cohort):
         each: Callable[[str], Down] | None = None,
         strict: bool = False,
     ) -> Ups:
+        """Ask all clients that have not left the round; see `Cohort.run`."""
         began = time.perf_counter()
         self.exchanges += 1
         name = step_name(self.clients.method, step)
         asked = list(self.joined)
         downs = {client: each(client) if each is not None else down or Down() for client in asked}
-        received = self._received(name, downs)
-        accepted: dict[str, Up] = {}
-        keys = [frozenset(reply.up) for reply in received if reply.up is not None]
+        accepted = self._accepted(name, self._received(name, downs))
+        self.record.bytes_down += sum(size(downs[client]) for client in asked)
+        self._waited += time.perf_counter() - began
+        self._check_enough(asked, accepted, strict)
+        ups = Ups([(client, accepted.get(client)) for client in self.ids])
+        if "model" in ups[0]:
+            self.uploads = ups
+        return ups
+
+    def _accepted(self, step: str, replies: Sequence[Reply]) -> dict[str, Up]:
+        """Validate replies; return the uploads that count, by client."""
+        keys = [frozenset(reply.up) for reply in replies if reply.up is not None]
         majority = max(keys, key=keys.count) if keys else frozenset()
-        for reply in received:
+        accepted: dict[str, Up] = {}
+        for reply in replies:
             reason = reply.failure or validate_upload(
-                reply.up, majority, self.server, self.clients.method, name
+                reply.up, majority, self.server, self.clients.method, step
             )
             if reason is None and reply.up is not None:
                 accepted[reply.client] = reply.up
                 self._accept(reply)
             else:
                 self._refuse(reply, reason or "no reply")
-        self.record.bytes_down += sum(size(downs[client]) for client in asked)
-        self.waited += time.perf_counter() - began
-        if not self.server.round and len(accepted) < len(asked):
+        return accepted
+
+    def _check_enough(self, asked: Sequence[str], accepted: Mapping[str, Up], strict: bool) -> None:
+        """Abort the attempt if too few replies counted."""
+        missing = len(asked) - len(accepted)
+        if missing and not self.server.round:
             client, reason = self.record.rejected[0][2:]
             raise RoundAborted(
-                f"every client has to answer, and {len(asked) - len(accepted)} of {len(asked)} did not; the first, {client!r}: {reason}"
+                f"every client has to answer, and {missing} of {len(asked)} did not; "
+                f"the first, {client!r}: {reason}"
             )
-        if strict and len(accepted) < len(asked):
+        if missing and strict:
             self.banned |= set(asked) - set(accepted)
             raise RoundAborted(f"client {sorted(self.banned)[0]!r} left in a step that needs all")
-        if len(accepted) < (
-            self.clients.experiment.participation.floor
-            if 0 < self.server.round <= self.server.rounds
-            else 1
-        ):
+        is_training = 0 < self.server.round <= self.server.rounds
+        floor = self.clients.experiment.participation.floor if is_training else 1
+        if len(accepted) < floor:
             raise RoundAborted(f"{len(accepted)} of {len(asked)} replies counted")
-        ups = Ups([(client, accepted.get(client)) for client in self.ids])
-        if "model" in ups[0]:
-            self.uploads = ups
-        return ups
 
     def weighed(self, ids: Sequence[str], weights: Weights) -> None:
-        shares = {**dict(zip(ids, map(float, weights.shares), strict=True)), **weights.absent}
+        """Record the shares of clients in the aggregation; see `Cohort.weighed`."""
+        shares = dict(zip(ids, map(float, weights.shares), strict=True))
+        shares |= weights.absent
         total = sum(shares.values())
-        self.record.weights = (
-            {client: share / total for client, share in shares.items()} if total else {}
-        )
+        self.record.weights = {}
+        if total:
+            self.record.weights = {client: share / total for client, share in shares.items()}
 
     def close(self) -> None:
-        """All exchanges are done: who counted, and where the time went."""
-        wall, busy = (
-            time.perf_counter() - self.began,
-            self.busy / max(1, self.clients.transport.lanes),
-        )
+        """Record who took part and where the time went, after the last exchange."""
+        wall = time.perf_counter() - self._began
+        busy = self._busy / max(1, self.clients.transport.lanes)
         self.record.seconds |= {
-            "clients": busy, "transport": max(0.0, self.waited - busy), "aggregation": max(0.0, wall - self.waited),
-        }  # fmt: skip
+            "clients": busy,
+            "transport": max(0.0, self._waited - busy),
+            "aggregation": max(0.0, wall - self._waited),
+        }
         self.record.joined = list(self.joined)
 
     def left_over(self) -> set[str]:
-        """The files of an attempt that was given up."""
-        return self.discarded | {state_file(kept.name) for kept in self.provisional.values()}
+        """Return the files of an attempt that was aborted."""
+        return self.discarded | {state_file(state.name) for state in self.provisional.values()}
 
     def restricted_view(self) -> Cohort:
-        """What a method is given: functions, from which no attribute leads to the transport and the data behind it."""
+        """Return the cohort for a method.
+
+        No attribute of it leads to the transport and the data behind it.
+        """
         cohort = self
 
-        class Door(Cohort):
+        class RestrictedCohort(Cohort):
             ids = self.ids
 
-            def run(self, *given: Any, **more: Any) -> Ups:
-                return cohort.run(*given, **more)
+            def run(self, *arguments: Any, **options: Any) -> Ups:
+                return cohort.run(*arguments, **options)
 
             def weighed(self, ids: Sequence[str], weights: Weights) -> None:
                 cohort.weighed(ids, weights)
 
-        return Door()
+        return RestrictedCohort()
 
     def _received(self, step: str, downs: Mapping[str, Down]) -> list[Reply]:
-        """One reply per client: what arrived, or why nothing did."""
+        """Return one reply per client: what arrived, or why nothing did."""
         requests = [self._request(client, step, down) for client, down in downs.items()]
-        dropped = self._faulty(requests)
-        replies = {
-            reply.client: reply
-            for reply in self.clients.ask(
-                [request for request in requests if request.client not in dropped]
-            )
-        }
+        dropped = self._simulate_faults(requests)
+        sent = [request for request in requests if request.client not in dropped]
+        replies = {reply.client: reply for reply in self.clients.ask(sent)}
         if not self.server.round:
             self._ask_again(requests, replies)
-        replies |= {client: Reply(client, failure=reason) for client, reason in dropped.items()}
-        faults, server = self.clients.faults, self.server
+        for client, reason in dropped.items():
+            replies[client] = Reply(client, failure=reason)
+        faults = self.clients.faults
+        server = self.server
         return [
             faults.damaged(server.round, server.attempt, self.exchanges, replies[client])
             for client in downs
         ]
 
     def _ask_again(self, requests: Sequence[Request], replies: dict[str, Reply]) -> None:
-        """Before round 1 everybody has to answer: those that did not are waited for, as often as a round is tried."""
+        """Ask clients again before round 1, where each has to answer, as often as rounds are tried."""
         for _ in range(self.clients.experiment.participation.tries - 1):
             missing = [
                 request for request in requests if replies[request.client].failure is not None
@@ -261,11 +352,14 @@ class RoundCohort(Cohort):
             self.discarded.add(reply_file(request))
         return request
 
-    def _faulty(self, requests: Sequence[Request]) -> dict[str, str]:
-        """Clients that a simulated fault keeps from answering, with the reason. Drawn faults strike the first exchange of a round."""
+    def _simulate_faults(self, requests: Sequence[Request]) -> dict[str, str]:
+        """Return the clients that a simulated fault keeps from answering, with the reason.
+
+        Faults that are drawn at random occur in the first exchange of a round.
+        """
         if not self.clients.experiment.faults.any or not self.server.round:
             return {}
-        found = {}
+        reasons = {}
         for request in requests:
             request.die = self.clients.faults.kills(
                 self.server.round, self.server.attempt, self.exchanges, request.client
@@ -278,13 +372,13 @@ class RoundCohort(Cohort):
                 self.server.sizes[request.client],
             )
             if reason is not None:
-                found[request.client] = reason
+                reasons[request.client] = reason
             if self.exchanges == 1:
                 self.record.virtual_seconds = max(self.record.virtual_seconds or 0.0, seconds)
-        return found
+        return reasons
 
     def _accept(self, reply: Reply) -> None:
-        self.busy += reply.seconds
+        self._busy += reply.seconds
         self.record.bytes_up += reply.bytes
         self.record.steps += reply.steps
         self.record.skipped += reply.skipped

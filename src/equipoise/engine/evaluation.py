@@ -1,4 +1,4 @@
-"""What is measured in a run: what the server asks for, and what it makes of the answers."""
+"""Evaluation of a run: the server's requests, and the measurements made of the answers."""
 
 from __future__ import annotations
 
@@ -37,77 +37,103 @@ from equipoise.storage.files import RunError
 # samples of the shared test set per request: fixed, a multiple of the evaluation batch
 SHARED_CHUNK = 1024
 Row = tuple[str, str, str, str, float]  # client, model, split, metric, value
+Measurement = tuple[str, str, str, str, str, float]  # client, model, phase, split, metric, value
 
 
 def check_main(settings: Evaluation, federation: Federation) -> None:
-    """Refuse a main metric that would not exist for any client: to be asked of all data, not of one site's."""
-    main = registry.main_of(
-        registry.measured(federation.task, settings.metrics, settings.main), settings.main
-    )
+    """Refuse a main metric that does not exist for any client.
+
+    Args:
+        settings: The section of the experiment.
+        federation: The data of all clients.
+
+    Raises:
+        ValueError: If the metric needs two classes, and no client's test data have them.
+    """
+    metrics = registry.measured(federation.task, settings.metrics, settings.main)
+    main = registry.main_of(metrics, settings.main)
     if registry.find(main, federation.task).needs != "two classes":
         return
     parts = [federation.shared_test] if len(federation.shared_test) else list(federation.test)
     y = federation.y.numpy()
     if any(len(part) for part in parts) and all(len(np.unique(y[part])) < 2 for part in parts):
         raise ValueError(
-            f"evaluation.main: {main} needs samples of two classes, and no client's test data have them; choose accuracy, or another partition"
+            f"evaluation.main: {main} needs samples of two classes, and no client's test data "
+            "have them; choose accuracy, or another partition"
         )
 
 
 @dataclass
 class Evaluator:
-    """One measurement: after a round, with the clients' states as that round left them."""
+    """One evaluation after a round, on the states that the round left.
+
+    Attributes:
+        method: The method of the run.
+        server: The server.
+        metrics: The metrics by name.
+        settings: The section of the experiment.
+        ask: Sends requests to clients; returns client, upload and rows for each.
+        lending: A context within which the server may borrow networks.
+        shared: The number of samples of the shared test set that client runtimes hold.
+        own: The shared test set, if the server has its labels.
+        ending: True if this is the last evaluation of the run.
+        counts: Histograms of scores as (client, model, split, table).
+        clinical: Clinical measures as (client, model, split, metric, value).
+        majority: The share of the most frequent class as (client, split, share).
+    """
 
     method: Method
     server: Server
     metrics: Mapping[str, Metric]
     settings: Evaluation
-    # who is asked what -> client, up, rows
     ask: Callable[
         [Sequence[tuple[str, EvaluationRequest]]], list[tuple[str, Up, list[dict[str, Any]]]]
     ]
-    # networks that are taken within it come back at its end
     lending: Callable[[], AbstractContextManager[None]]
-    shared: int  # samples of the shared test set that client runtimes hold
-    own: Samples | None  # the shared test set, where the server has its labels
-    ending: bool = False  # whether this is the last measurement of the run
-    # client, model, split, table of counts
+    shared: int
+    own: Samples | None
+    ending: bool = False
     counts: list[tuple[str, str, str, Tensor]] = field(default_factory=list)
-    # client, model, split, metric, value: clinical measures beside the metrics
     clinical: list[Row] = field(default_factory=list)
-    # client, split, share of the most frequent class
     majority: list[tuple[str, str, float]] = field(default_factory=list)
 
     def record(self, state: State, cohort: RoundCohort, finishes: bool) -> None:
-        """Put into the cohort's record what the settings ask for; the last round is always measured."""
-        settings, record, began = self.settings, cohort.record, time.perf_counter()
+        """Evaluate as the settings say, and put the measurements into the cohort's record.
+
+        Args:
+            state: The server's state after the round.
+            cohort: The cohort of the round.
+            finishes: True if the method has exchanges after the last round.
+        """
+        began = time.perf_counter()
+        settings = self.settings
+        record = cohort.record
         last = record.round >= self.server.rounds
         if settings.distances and "model" in state and cohort.uploads is not None:
-            record.measurements += [
-                (client, "local", "after_local", space, measure, value)
-                for client, space, measure, value in self.distances(cohort.uploads, state)
-            ]
+            for client, space, measure, value in self.distances(cohort.uploads, state):
+                row = (client, "local", "after_local", space, measure, value)
+                record.measurements.append(row)
         if last or (settings.every and record.round % settings.every == 0):
             self.ending = record.finish or (last and not finishes)
+            phases = ["final"] if record.finish else ["received"]
+            if last and not finishes:
+                phases.append("final")
             rows, record.main = self.clients(state, self._evaluated(cohort, finishes))
-            phases = (["final"] if record.finish else ["received"]) + (
-                ["final"] if last and not finishes else []
-            )
-            record.measurements += [
-                (client, model, phase, split, metric, value)
-                for client, model, split, metric, value in rows
-                for phase in phases
-            ]
-            record.measurements += [
-                (client, "majority", "reference", split, "accuracy", share)
-                for client, split, share in self.majority
-            ]
-            record.measurements += [
-                (client, model, "clinical", split, metric, value)
-                for client, model, split, metric, value in self.clinical
-            ]
+            record.measurements += self._measurements(rows, phases)
             record.curves = [row for table in self.counts for row in client_histograms.rows(*table)]
         record.seconds["evaluation"] = time.perf_counter() - began
+
+    def _measurements(self, rows: Sequence[Row], phases: Sequence[str]) -> list[Measurement]:
+        """Return rows of the store: metrics, majority classes and clinical measures."""
+        measurements = []
+        for client, model, split, metric, value in rows:
+            for phase in phases:
+                measurements.append((client, model, phase, split, metric, value))
+        for client, split, share in self.majority:
+            measurements.append((client, "majority", "reference", split, "accuracy", share))
+        for client, model, split, metric, value in self.clinical:
+            measurements.append((client, model, "clinical", split, metric, value))
+        return measurements
 
     def _evaluated(self, cohort: RoundCohort, finishes: bool) -> Sequence[str]:
         """Return the clients to evaluate after a round."""
@@ -120,65 +146,87 @@ class Evaluator:
         return self.server.ids
 
     def clients(self, state: State, clients: Sequence[str]) -> tuple[list[Row], str]:
-        """Every served model of these clients; and the name of the one that the method is for."""
+        """Evaluate every model that some clients serve.
+
+        Args:
+            state: The server's state.
+            clients: The clients.
+
+        Returns:
+            The rows, and the name of the model that the method is for.
+        """
         downs = {client: self._delivered(state, client) for client in clients}
-        rows, known = self._theirs(downs)
-        common = [name for name, one in known.items() if one.common]
+        rows, served = self._evaluate_at_clients(downs)
         if self.own is not None:
-            rows += self._common(downs, common)
-        return rows, next((name for name, one in known.items() if one.main), "")
+            common = [name for name, model in served.items() if model.common]
+            rows += self._evaluate_common(downs, common)
+        main = next((name for name, model in served.items() if model.main), "")
+        return rows, main
 
     def _delivered(self, state: State, client: str) -> Down:
         with self.lending():
             return self.method.deliver(self.server, state, client)
 
-    def _theirs(self, downs: Mapping[str, Down]) -> tuple[list[Row], dict[str, ServedModel]]:
-        """Each client's models on its own data and, those that are its own, on the shared test set; and what the clients said they serve."""
-        splits, same = (
-            [*self.settings.splits, *(["shared"] if self.shared else [])],
-            alike(downs.values()),
-        )
+    def _evaluate_at_clients(
+        self, downs: Mapping[str, Down]
+    ) -> tuple[list[Row], dict[str, ServedModel]]:
+        """Evaluate each client's models on its own data and on the shared test set.
+
+        Models that are the same for all clients are left out on the shared test set.
+
+        Returns:
+            The rows, and the models that clients serve.
+        """
+        served: dict[str, ServedModel] = {}
+        clients = list(downs)
+        if self.settings.splits:
+            return self._ask_to_evaluate(clients, downs, served), served
+        # Only the shared test set is left to evaluate on. The first client says whether others
+        # have models of their own for it.
+        rows = self._ask_to_evaluate(clients[:1], downs, served)
+        if not served or not all(model.common for model in served.values()):
+            rows += self._ask_to_evaluate(clients[1:], downs, served)
+        return rows, served
+
+    def _ask_to_evaluate(
+        self, clients: Sequence[str], downs: Mapping[str, Down], served: dict[str, ServedModel]
+    ) -> list[Row]:
+        """Ask clients to evaluate their models; add what they serve to `served`."""
+        if not clients:
+            return []
+        splits = [*self.settings.splits]
+        if self.shared:
+            splits.append("shared")
+        same = alike(downs.values())
+        orders = [(client, self._order(client, downs[client], splits, same)) for client in clients]
         rows: list[Row] = []
-        known: dict[str, ServedModel] = {}
-        waiting = list(downs)
-        # Without parts of their own to measure, one client tells whether anything is left for the others.
-        while waiting and (
-            self.settings.splits or not known or not all(one.common for one in known.values())
-        ):
-            asked, waiting = (
-                (waiting, []) if self.settings.splits or known else (waiting[:1], waiting[1:])
-            )
-            orders = [
-                (client, self._order(client, downs[client], splits, same)) for client in asked
-            ]
-            for client, up, measured in self.ask(orders):
-                answer = _read(client, up)
-                self._take(client, answer)
-                for name, one in answer.served.items():
-                    before = known.setdefault(name, one)
-                    known[name] = replace(before, common=before.common and one.common)
-                rows += [
-                    (client, row["model"], row["split"], row["metric"], row["value"])
-                    for row in measured
-                ]
-        return rows, known
+        for client, up, measured in self.ask(orders):
+            answer = _read(client, up)
+            self._take(client, answer)
+            for name, model in answer.served.items():
+                before = served.setdefault(name, model)
+                served[name] = replace(before, common=before.common and model.common)
+            for row in measured:
+                rows.append((client, row["model"], row["split"], row["metric"], row["value"]))
+        return rows
 
     def _order(self, client: str, down: Down, splits: list[str], same: bool) -> EvaluateModels:
-        metrics, curves = list(self.metrics), self._counts_of(client)
-        return EvaluateModels(down, splits, metrics, same, self.ending, curves)
+        curves = self._sends_histograms(client)
+        return EvaluateModels(down, splits, list(self.metrics), same, self.ending, curves)
 
-    def _counts_of(self, client: str) -> bool:
+    def _sends_histograms(self, client: str) -> bool:
         return self.ending and self.settings.curves and client not in self.settings.no_curves
 
     def _take(self, client: str, answer: ModelsEvaluated) -> None:
-        """Keep what an answer to the last evaluation says beside the values; it may come from a stranger."""
+        """Keep the rest of an answer to the last evaluation, which may come from a stranger."""
         if answer.majority is not None:
             self.majority.append((client, "test", answer.majority))
         for model, table in answer.curves.items():
             wrong = client_histograms.fault(table, self.server.task)
-            if wrong is not None or not self._counts_of(client):
+            if wrong is not None or not self._sends_histograms(client):
                 raise RunError(
-                    f"client {client!r} sent counts of scores: {wrong or 'nobody asked'}; install the same version on both sides"
+                    f"client {client!r} sent counts of scores: {wrong or 'nobody asked'}; "
+                    "install the same version on both sides"
                 )
             self.counts.append((client, model, self._tested, table))
         self._take_clinical(client, answer)
@@ -195,48 +243,66 @@ class Evaluator:
                 wrong = f"model {model!r} has no histogram of scores"
             if wrong is not None:
                 raise RunError(
-                    f"client {client!r} sent clinical measures: {wrong}; install the same version on both sides"
+                    f"client {client!r} sent clinical measures: {wrong}; "
+                    "install the same version on both sides"
                 )
             self.clinical += [
                 (client, model, self._tested, name, value) for name, value in values.items()
             ]
 
-    def _common(self, downs: Mapping[str, Down], names: Sequence[str]) -> list[Row]:
-        """Models that are the same for all, once, on the one test set for all; its slices go to whoever is free."""
+    def _evaluate_common(self, downs: Mapping[str, Down], names: Sequence[str]) -> list[Row]:
+        """Evaluate models that are the same for all clients, once, on the shared test set."""
         assert self.own is not None
-        someone = next(iter(downs))
+        task = self.server.task
+        y = self.own.y
+        client = next(iter(downs))
         rows: list[Row] = []
         for name in names:
-            if self.shared:
-                starts = range(0, self.shared, SHARED_CHUNK)
-                slices = [
-                    PredictShared(
-                        downs[someone], name, start, min(start + SHARED_CHUNK, self.shared)
-                    )
-                    for start in starts
-                ]
-                answers = self.ask([(someone, one) for one in slices])
-                logits = torch.cat([up.logits for _, up, _ in answers])
-            else:
-                ((_, up, _),) = self.ask([(someone, SendModel(downs[someone], name))])
-                with self.lending():
-                    logits = self.server.predict(self.server.load(up.model), self.own)
-            found = score(self.server.task, logits, self.own.y, self.metrics.values())
-            rows += [(SHARED, name, "shared", metric, value) for metric, value in found.items()]
-            if self._counts_of(SHARED):
-                counts = client_histograms.of(self.server.task, logits, self.own.y, name)
-                self.counts += [(SHARED, model, "shared", table) for model, table in counts.items()]
-                if counts:
-                    exact = clinical_values(self.server.task, logits, self.own.y, self.metrics)
-                    self.clinical += [
-                        (SHARED, name, "shared", metric, value) for metric, value in exact.items()
-                    ]
-        if self.ending and self.server.task.classifies and len(self.own.y):
-            self.majority.append((SHARED, "shared", client_histograms.majority(self.own.y)))
+            logits = self._predict_shared(client, downs[client], name, self.own)
+            values = score(task, logits, y, self.metrics.values())
+            rows += [(SHARED, name, "shared", metric, value) for metric, value in values.items()]
+            if self._sends_histograms(SHARED):
+                self._count_shared(name, logits, y)
+        if self.ending and task.classifies and len(y):
+            self.majority.append((SHARED, "shared", client_histograms.majority(y)))
         return rows
 
+    def _predict_shared(self, client: str, down: Down, name: str, samples: Samples) -> Tensor:
+        """Return the outputs of a common model on the shared test set.
+
+        Client runtimes that hold the set compute slices of it, whichever of them is free.
+        Otherwise a client sends the model, and the server computes.
+        """
+        if not self.shared:
+            ((_, up, _),) = self.ask([(client, SendModel(down, name))])
+            with self.lending():
+                return self.server.predict(self.server.load(up.model), samples)
+        orders: list[tuple[str, EvaluationRequest]] = []
+        for start in range(0, self.shared, SHARED_CHUNK):
+            stop = min(start + SHARED_CHUNK, self.shared)
+            orders.append((client, PredictShared(down, name, start, stop)))
+        return torch.cat([up.logits for _, up, _ in self.ask(orders)])
+
+    def _count_shared(self, name: str, logits: Tensor, y: Tensor) -> None:
+        """Keep histogram and clinical measures of a common model on the shared test set."""
+        tables = client_histograms.of(self.server.task, logits, y, name)
+        for model, table in tables.items():
+            self.counts.append((SHARED, model, "shared", table))
+        if tables:
+            values = clinical_values(self.server.task, logits, y, self.metrics)
+            for metric, value in values.items():
+                self.clinical.append((SHARED, name, "shared", metric, value))
+
     def distances(self, ups: Ups, state: State) -> list[tuple[str, str, str, float]]:
-        """How far each client's model is from the new global one, in parameters and in mean features: client, space, measure, value."""
+        """Return the distance of each client's model from the new global one.
+
+        Args:
+            ups: The replies with the clients' models.
+            state: The server's state with the global model.
+
+        Returns:
+            Rows (client, space, measure, value), for parameters and for mean features.
+        """
         orders = [
             (client, FeatureDistance(self._delivered(state, client), up.model, state.model))
             for client, up in zip(ups.ids, ups, strict=True)
@@ -244,15 +310,11 @@ class Evaluator:
         answers = self.ask(orders)
         rows = []
         for up, (client, embedding, _) in zip(ups, answers, strict=True):
-            found = {
-                "parameters": parameter_distances(up.model.params, state.model.params),
-                "embedding": dict(embedding),
-            }
-            rows += [
-                (client, space, measure, value)
-                for space, values in found.items()
-                for measure, value in values.items()
-            ]
+            parameters = parameter_distances(up.model.params, state.model.params)
+            for measure, value in parameters.items():
+                rows.append((client, "parameters", measure, value))
+            for measure, value in embedding.items():
+                rows.append((client, "embedding", measure, value))
         return rows
 
 
@@ -261,25 +323,26 @@ def _read(client: str, up: Up) -> ModelsEvaluated:
         return ModelsEvaluated.of(up)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise RunError(
-            f"client {client!r} answered an evaluation in a form that is not understood ({type(error).__name__}: {error}); "
-            "install the same version on both sides"
+            f"client {client!r} answered an evaluation in a form that is not understood "
+            f"({type(error).__name__}: {error}); install the same version on both sides"
         ) from None
 
 
 def alike(downs: Iterable[Down]) -> bool:
-    """Whether all clients were delivered the same."""
+    """Return True if all clients receive the same."""
     several = iter(downs)
     first = next(several, None)
     return first is None or all(_same(first, other) for other in several)
 
 
-def _same(one: Any, other: Any) -> bool:
-    if one is other:
+def _same(a: Any, b: Any) -> bool:
+    """Compare values of records, bit for bit."""
+    if a is b:
         return True
-    if isinstance(one, Tensor) or isinstance(other, Tensor):
-        return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other)
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        return isinstance(a, Tensor) and isinstance(b, Tensor) and torch.equal(a, b)
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return bool(a == b)

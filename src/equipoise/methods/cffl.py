@@ -99,6 +99,7 @@ class CFFL(Method):
             merged[merged < self.threshold / len(ids)] = 0  # expelled: below c_th
             reputation = total * merged / merged.sum()
         renewed = dict(zip(ids, reputation.tolist(), strict=True))
+        server.log_contributions("reputation", renewed)
         return state.with_(reputation=state.reputation.put(renewed))
 
     def _accuracies(self, server: Server, state: State, ups: Ups) -> NDArray[np.float64]:

@@ -98,6 +98,7 @@ class CGSV(Method):
             reward = largest(step, float(share), per_tensor=True)  # v_i
             models[client] = (_model(server, state, client) + reward).with_rest(rest)
         renewed = dict(zip(ups.ids, (total * reputation).tolist(), strict=True))
+        server.log_contributions("reputation", renewed)
         return state.with_(
             model=(state.model + step).with_rest(rest),
             models=state.models.put(models),

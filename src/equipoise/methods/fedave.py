@@ -144,7 +144,9 @@ class FedAVE(Method):
         merged = np.where(known, self.alpha * before + (1 - self.alpha) * value, value)
         merged = np.maximum(merged, MIN_REPUTATION)
         merged /= merged.sum()
-        return merged, dict(zip(ups.ids, (total * merged).tolist(), strict=True))
+        stored = dict(zip(ups.ids, (total * merged).tolist(), strict=True))
+        server.log_contributions("reputation", stored)
+        return merged, stored
 
     def _update_seed(self, server: Server, state: State, ups: Ups, weights: Weights) -> State:
         """Move one global model; by their reputations clients download parts of its update."""

@@ -119,6 +119,10 @@ class FedSAC(Method):
         """Do one round, after measuring importance if it is due."""
         if self._measures_importance(server.round):
             state = state.with_(importance=self.importance(server, state))
+        reputation = {
+            client: state.reputation[client] for client in server.ids if client in state.reputation
+        }
+        server.log_contributions("reputation", reputation)
         return super().round(server, state, cohort)
 
     def _measures_importance(self, round: int) -> bool:

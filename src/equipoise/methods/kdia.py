@@ -199,6 +199,8 @@ class KDIA(Method):
             np.array([server.sizes[client] for client in server.ids], dtype=np.float64),
             self.teacher_weights,
         )
+        weights = dict(zip(server.ids, (shares / shares.sum()).tolist(), strict=True))
+        server.log_contributions("teacher_weight", weights)  # F_k
         # The alternatives to triFreqs also give weight to clients that were never seen.
         initial = server.initial(ups[0].model.model)
         trees = [

@@ -99,7 +99,8 @@ def write(record: Record, path: Path) -> int:
         return path.stat().st_size
     except (OSError, SafetensorError) as error:
         raise CannotSave(
-            f"cannot write {path}: {error}; make room or permit writing there, then go on with `equipoise resume`"
+            f"cannot write {path}: {error}; make room or permit writing there, "
+            "then continue with `equipoise resume`"
         ) from error
 
 

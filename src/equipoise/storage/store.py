@@ -1,9 +1,11 @@
-"""The store of a run: an SQLite file beside a folder of safetensors files.
+"""Store of a run: an SQLite file next to a folder of safetensors files.
 
-The SQLite transaction is the only commit point. Trees go to new files that no one overwrites; a file counts once a committed row names it, and
-files that no row names are removed after a commit and on resume. The files of a round are on the disk before the transaction that names them,
-and that is on the disk before anything is removed. So a process may be killed, or the power lost, at any moment: the last committed round
-stands whole. Each row keeps the digest of its file, so damage that comes later is found, too.
+The SQLite transaction is the only commit point. Trees go to new files that nobody overwrites. A
+file counts once a committed row names it, and files that no row names are removed after a commit
+and on resume. The files of a round are on the disk before the transaction that names them, and
+that is on the disk before anything is removed. So a process may be killed, or the power lost, at
+any moment: the last committed round is whole. Each row has the digest of its file, so that later
+damage is found, too.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -42,24 +44,41 @@ __all__ = ["CONFIGURATION", "DATABASE", "FILES", "FORMAT", "RoundRecord", "RunEr
 
 
 class Store:
-    """One run on disk. Writers hold its lock; readers need none."""
+    """One run on disk. Writers hold its lock; readers need none.
+
+    Attributes:
+        folder: The folder of the run.
+        files: The folder of its safetensors files.
+        db: The connection to its database.
+    """
 
     def __init__(self, folder: Path, writing: bool = False) -> None:
+        """Open a run.
+
+        Args:
+            folder: The folder of the run.
+            writing: True to lock the run and change it.
+
+        Raises:
+            RunError: If there is no run, it is damaged, or another process writes it.
+        """
         self.folder = folder
         self.files = folder / FILES
         self._lock: FileLock | None = None
         self._versions = Versions()
-        self._types: dict[str, set[type]] = {}  # what columns of long tables hold
+        self._types: dict[str, set[type]] = {}  # the types in columns of long tables
         database = folder / DATABASE
         if not database.exists():
             raise RunError(
-                f"{folder} is not a run: it has no {DATABASE}; give the folder that `equipoise run` named at its end"
+                f"{folder} is not a run: it has no {DATABASE}; "
+                "give the folder that `equipoise run` named at its end"
             )
         check_entries(folder, writing)
         if writing:
             self._lock = acquire(folder)
         try:
-            # Everything is checked before SQLite may write: a stranger's file must not make it do so.
+            # Everything is checked before SQLite may write, since a stranger's file must not make
+            # it do so.
             self.db = self._connected("ro")
             if writing:
                 check_pages(folder, self.db)
@@ -67,7 +86,8 @@ class Store:
             if writing:
                 self.db.close()
                 self.db = self._connected("rw")
-                # A copy made by another tool may have left this mode, in which a kill leaves a journal.
+                # A copy made by another tool may be in another mode, in which a kill leaves a
+                # journal.
                 self.db.execute("pragma journal_mode = wal")
                 self._migrate()
         except sqlite3.DatabaseError as error:
@@ -82,60 +102,61 @@ class Store:
         address = f"{(self.folder / DATABASE).absolute().as_uri()}?mode={mode}"
         db = sqlite3.connect(address, uri=True, isolation_level=None, timeout=10)
         db.execute("pragma synchronous = full")
-        # nothing in a stranger's file is to be called
+        # Functions that a stranger's file names are not called.
         db.execute("pragma trusted_schema = off")
         return db
 
     @classmethod
     def create(cls, folder: Path, configuration: str, meta: Mapping[str, Any]) -> Store:
-        """A new run; the folder must not hold one already."""
+        """Create a run and open it for writing.
+
+        Args:
+            folder: The folder of the run, which must not hold one already.
+            configuration: The text of the experiment's file.
+            meta: Facts about the run.
+
+        Raises:
+            RunError: If the folder holds a run or cannot be written.
+        """
         try:
             check_entries(folder, writing=True)
             (folder / FILES).mkdir(parents=True, exist_ok=True)
             if (folder / DATABASE).exists():
                 raise RunError(
-                    f"{folder} holds a run already; resume it with `equipoise resume {folder}`, choose another --out, or remove it with --overwrite"
+                    f"{folder} holds a run already; resume it with `equipoise resume {folder}`, "
+                    "choose another --out, or remove it with --overwrite"
                 )
             _check_no_remains(folder)
             (folder / CONFIGURATION).write_text(configuration)
-            fresh = folder / f"{DATABASE}.new"
-            for ending in ("", "-journal", "-wal", "-shm"):
-                fresh.with_name(fresh.name + ending).unlink(missing_ok=True)
-            db = sqlite3.connect(fresh, isolation_level=None)
-            db.execute("pragma journal_mode = wal")
-            db.executescript(f"begin; {TABLES} {''.join(ADDED.values())} commit;")
-            rows = [
-                (key, json.dumps(value))
-                for key, value in {"format": FORMAT, "status": "running", **meta}.items()
-            ]
-            db.executemany("insert into meta values (?, ?)", rows)
-            db.close()
-            sync([folder / CONFIGURATION, fresh, folder])
-            # a folder with a database is a whole run, even one killed in its first instant
-            fresh.rename(folder / DATABASE)
+            new_database = folder / f"{DATABASE}.new"
+            _create_database(new_database, {"format": FORMAT, "status": "running", **meta})
+            sync([folder / CONFIGURATION, new_database, folder])
+            # A folder with a database is a whole run, even one killed in its first instant.
+            new_database.rename(folder / DATABASE)
             sync([folder, folder.parent])
         except OSError as error:
             raise RunError(
-                f"cannot write a run to {folder}: {error.strerror or error}; choose a folder that can be written with --out"
+                f"cannot write a run to {folder}: {error.strerror or error}; "
+                "choose a folder that can be written with --out"
             ) from error
         return cls(folder, writing=True)
 
     def _check(self, whole: bool) -> None:
-        """Refuse what a newer version wrote, and what no version would write."""
+        """Refuse the formats of newer versions, and content that no version writes."""
         version = self.meta("format")
         if type(version) is not int or version < 1:
             raise damaged(self.folder, f"its format is {quoted(version)}")
         if version > FORMAT:
             raise RunError(
-                f"{self.folder} was written by a newer version (format {quoted(version, 20)}, this one reads up to {FORMAT}); upgrade equipoise to open it"
+                f"{self.folder} was written by a newer version (format {quoted(version, 20)}, "
+                f"this one reads up to {FORMAT}); upgrade equipoise to open it"
             )
         tables = TABLES + "".join(text for since, text in ADDED.items() if version >= since)
         self._types = check_tables(self.folder, self.db, tables, whole)
         self._digest = "digest" if version > 1 else "''"
         self._kept_at = "kept_at" if version > 2 else "'server'"
         for (name,) in self.db.execute("select name from files"):
-            if not is_ours(name):
-                self.file(name)  # which says so
+            self.file(name)  # refuses a name that no run gives
 
     def _migrate(self) -> None:
         """Bring the store of an older version to this format, whole or not at all."""
@@ -145,15 +166,15 @@ class Store:
         self.db.execute("begin immediate")
         try:
             for since, text in ADDED.items():
-                for statement in text.strip().splitlines() if version < since else ():
-                    self.db.execute(statement)
-            for name, size in self.db.execute(
-                "select name, bytes from files where digest = ''"
-            ).fetchall():
-                if file_flaw(self.file(name), size, "") is None:
+                if version < since:
+                    for statement in text.strip().splitlines():
+                        self.db.execute(statement)
+            undigested = self.db.execute("select name, bytes from files where digest = ''")
+            for name, size in undigested.fetchall():
+                path = self.file(name)
+                if file_flaw(path, size, "") is None:
                     self.db.execute(
-                        "update files set digest = ? where name = ?",
-                        (digest(self.file(name)), name),
+                        "update files set digest = ? where name = ?", (digest(path), name)
                     )
             self.set_meta("format", FORMAT)
             self.db.execute("commit")
@@ -161,36 +182,56 @@ class Store:
             with suppress(sqlite3.Error):
                 self.db.execute("rollback")
             raise
-        self._digest, self._kept_at = "digest", "kept_at"
+        self._digest = "digest"
+        self._kept_at = "kept_at"
 
     def close(self) -> None:
+        """Close the database and release the lock."""
         with suppress(AttributeError):
             self.db.close()
         if self._lock is not None:
             self._lock.release()
 
     def meta(self, key: str) -> Any:
+        """Return a fact about the run; None if it is unknown."""
         rows = self.rows("select value as text from meta where key = ?", (key,))
         return parsed(rows[0]["text"], self.folder) if rows else None
 
     def set_meta(self, key: str, value: Any) -> None:
+        """Write a fact about the run."""
         self.db.execute("insert or replace into meta values (?, ?)", (key, json.dumps(value)))
 
     def rows(self, query: str, parameters: Iterable[Any] = ()) -> list[dict[str, Any]]:
-        names, found = read(self.folder, self.db, self._types, query, parameters)
-        return [dict(zip(names, row, strict=True)) for row in found]
+        """Return the rows of a query as mappings.
+
+        Args:
+            query: An SQL query.
+            parameters: The values of its placeholders.
+
+        Raises:
+            RunError: If a value has another type than the column.
+        """
+        names, rows = read(self.folder, self.db, self._types, query, parameters)
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
     def tuples(self, query: str, parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
-        """As `rows`, without the names: for very many."""
+        """Return the rows of a query as tuples, which is faster for very many."""
         return read(self.folder, self.db, self._types, query, parameters)[1]
 
     def last_round(self) -> int:
-        """The last committed round; 0 is the state before round 1, None-like -1 if not even that."""
-        found = self.rows("select max(round) as last from rounds")[0]["last"]
-        return -1 if found is None else int(found)
+        """Return the last committed round: 0 for the state before round 1, -1 without even that."""
+        last = self.rows("select max(round) as last from rounds")[0]["last"]
+        return -1 if last is None else int(last)
 
     def missed(self, rounds: int) -> list[str] | None:
-        """The clients that were asked after the last of so many rounds and have not answered since; None if that was not yet."""
+        """Return the clients that have not made their final model yet.
+
+        Args:
+            rounds: The number of rounds of the experiment.
+
+        Returns:
+            Their names; None if no client was asked to make one yet.
+        """
         rows = self.rows(
             "select cohort, joined from rounds where round > ? order by round", (rounds,)
         )
@@ -200,85 +241,103 @@ class Store:
         return [client for client in parsed(rows[0]["cohort"], self.folder) if client not in joined]
 
     def commit(self, record: RoundRecord, keep: int, status: str = "running") -> None:
-        """Make a round part of the run, whole or not at all; then remove the files that nothing names any more."""
+        """Make a round part of the run, whole or not at all.
+
+        Files that no row names afterwards are removed.
+
+        Args:
+            record: The round.
+            keep: The number of checkpoints to keep.
+            status: The status of the run after this round.
+
+        Raises:
+            RunError: If the round cannot be saved; the run stays at the round before.
+        """
         number = record.round
         try:
             if not (self.folder / DATABASE).exists():
-                # SQLite would go on with a file that has no name any more
+                # SQLite would continue with a file that has no name any more.
                 raise FileNotFoundError(f"its {DATABASE} is gone")
-            began = time.perf_counter()
-            paths = [self.file(name) for _, _, name, _ in record.files]
-            # names of files, and of sub-folders that are new
-            sync([*paths, *{self.files, *(path.parent for path in paths)}])
-            if "store" in record.seconds:
-                record.seconds["store"] += time.perf_counter() - began
-            files = [
-                (kind, key, number, name, path.stat().st_size, known, "server")
-                for path, (kind, key, name, known) in zip(paths, record.files, strict=True)
-            ]
-            files += [
-                ("client", client, number, name, size, known, "client")
-                for client, name, size, known in record.elsewhere
-            ]
+            files = self._synced_files(record)
             self.db.execute("begin immediate")
-            self.db.execute(
-                "insert into rounds values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (number, record.attempt, json.dumps(record.cohort), json.dumps(record.joined), record.bytes_down, record.bytes_up,
-                 record.steps, record.skipped, record.virtual_seconds),
-            )  # fmt: skip
-            if record.finish:  # a client that had missed the end has new final values
-                measured = {row[0] for row in record.measurements}
-                for phase in ("final", "reference", "clinical"):
-                    old = "delete from measurements where phase = ? and client = ?"
-                    self.db.executemany(old, [(phase, client) for client in measured])
-                self.db.executemany(
-                    "delete from curves where client = ?", [(client,) for client in measured]
-                )
-            self.db.executemany(
-                "insert into measurements values (?, ?, ?, ?, ?, ?, ?)",
-                [(number, *row) for row in record.measurements],
-            )
-            self.db.executemany(
-                "insert into curves values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [(number, *row) for row in record.curves],
-            )
-            self.db.executemany(
-                "insert into weights values (?, ?, ?)",
-                [(number, *row) for row in record.weights.items()],
-            )
-            self.db.executemany(
-                "insert into seconds values (?, ?, ?)",
-                [(number, *row) for row in record.seconds.items()],
-            )
-            self.db.executemany(
-                "insert into rejected values (?, ?, ?, ?, ?)",
-                [(number, *row) for row in record.rejected],
-            )
-            self.db.executemany(
-                "insert into files (kind, key, round, name, bytes, digest, kept_at) values (?, ?, ?, ?, ?, ?, ?)",
-                files,
-            )
-            gone = self._versions.supersede(self.db, number - keep + 1)
-            self.db.execute(
-                "insert or replace into meta values ('status', ?)", (json.dumps(status),)
-            )
+            self._insert(record, files)
+            superseded = self._versions.supersede(self.db, number - keep + 1)
+            self.set_meta("status", status)
             if record.main:
-                self.db.execute(
-                    "insert or replace into meta values ('main model', ?)",
-                    (json.dumps(record.main),),
-                )
+                self.set_meta("main model", record.main)
             self.db.execute("commit")
         except (sqlite3.OperationalError, OSError) as error:
             with suppress(sqlite3.Error):
                 self.db.execute("rollback")
             raise RunError(
-                f"round {number} could not be saved to {self.folder}: {error}; make room or permit writing, then `equipoise resume {self.folder}`"
+                f"round {number} could not be saved to {self.folder}: {error}; "
+                f"make room or permit writing, then `equipoise resume {self.folder}`"
             ) from error
         self._versions.written[number] = [(kind, key) for kind, key, *_ in files]
-        self.remove(gone)
+        self.remove(superseded)
+
+    def _synced_files(self, record: RoundRecord) -> list[tuple[Any, ...]]:
+        """Make sure that a round's files are on the disk; return their rows."""
+        began = time.perf_counter()
+        paths = [self.file(name) for _, _, name, _ in record.files]
+        # The folders, too: they hold the names of new files and of new sub-folders.
+        folders = {self.files, *(path.parent for path in paths)}
+        sync([*paths, *folders])
+        if "store" in record.seconds:
+            record.seconds["store"] += time.perf_counter() - began
+        rows: list[tuple[Any, ...]] = []
+        for path, (kind, key, name, known) in zip(paths, record.files, strict=True):
+            rows.append((kind, key, record.round, name, path.stat().st_size, known, "server"))
+        for client, name, size, known in record.elsewhere:
+            rows.append(("client", client, record.round, name, size, known, "client"))
+        return rows
+
+    def _insert(self, record: RoundRecord, files: Iterable[tuple[Any, ...]]) -> None:
+        """Insert the rows of a round into all tables."""
+        number = record.round
+        round_row = (
+            number,
+            record.attempt,
+            json.dumps(record.cohort),
+            json.dumps(record.joined),
+            record.bytes_down,
+            record.bytes_up,
+            record.steps,
+            record.skipped,
+            record.virtual_seconds,
+        )
+        self._insert_rows("rounds", [round_row])
+        if record.finish:
+            self._delete_final_values({row[0] for row in record.measurements})
+        self._insert_rows("measurements", [(number, *row) for row in record.measurements])
+        self._insert_rows("curves", [(number, *row) for row in record.curves])
+        self._insert_rows("weights", [(number, *row) for row in record.weights.items()])
+        self._insert_rows("seconds", [(number, *row) for row in record.seconds.items()])
+        self._insert_rows("rejected", [(number, *row) for row in record.rejected])
+        # The columns are named, since a migrated table has them in another order.
+        columns = "kind, key, round, name, bytes, digest, kept_at"
+        self._insert_rows(f"files ({columns})", list(files))
+
+    def _insert_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        if rows:
+            places = ", ".join("?" * len(rows[0]))
+            self.db.executemany(f"insert into {table} values ({places})", rows)
+
+    def _delete_final_values(self, clients: Iterable[str]) -> None:
+        """Delete the final values of clients that have new ones after they had missed the end."""
+        for client in clients:
+            for phase in ("final", "reference", "clinical"):
+                self.db.execute(
+                    "delete from measurements where phase = ? and client = ?", (phase, client)
+                )
+            self.db.execute("delete from curves where client = ?", (client,))
 
     def file(self, name: str) -> Path:
-        """Where a file of this run lies; a name that no run gives is refused, wherever it would lead."""
+        """Return the path of a file of this run.
+
+        Raises:
+            RunError: If no run gives such a name, for example one that leads elsewhere.
+        """
         if not is_ours(name):
             raise damaged(
                 self.folder, f"its database names a file {str(name)[:80]!r}, which no run writes"
@@ -286,51 +345,70 @@ class Store:
         return self.files / name
 
     def remove(self, names: Iterable[str]) -> None:
-        # What cannot be removed now is no part of the run any more, and is tried again at resume.
+        """Remove files; those that cannot be removed now are removed on resume."""
         unlink([self.file(name) for name in names])
 
     def sweep(self) -> None:
-        """Remove every file of a run that no committed row names."""
-        known = {row[0] for row in self.db.execute("select name from files")}
+        """Remove every file of the run that no committed row names.
+
+        Raises:
+            RunError: If the folder of files cannot be written.
+        """
+        committed = {row[0] for row in self.db.execute("select name from files")}
         try:
             self.files.mkdir(exist_ok=True)
-            unlink(
-                [
-                    self.files / name
-                    for name in names_in(self.files)
-                    if name not in known and is_left_over(name)
-                ]
-            )
+            left_over = []
+            for name in names_in(self.files):
+                if name not in committed and is_left_over(name):
+                    left_over.append(self.files / name)
+            unlink(left_over)
         except OSError as error:
             raise RunError(
-                f"cannot write to {self.files}: {error.strerror or error}; it must be a folder that can be written"
+                f"cannot write to {self.files}: {error.strerror or error}; "
+                "it must be a folder that can be written"
             ) from error
 
     def current(
         self, kind: str, key: str | None = None, at: int | None = None
     ) -> dict[str, Stored]:
-        """Key -> the newest version of this kind, or the newest at or before a round."""
+        """Return the newest files of a kind by key.
+
+        Args:
+            kind: ``server`` or ``client``, for example.
+            key: One key only.
+            at: The newest at or before this round.
+        """
         rows = self.rows(
-            f"""select key, name, max(round) as round, bytes, {self._digest} as digest, {self._kept_at} as kept_at from files
-                where kind = ? and (? is null or key = ?) and (? is null or round <= ?) group by key""",
+            f"""
+            select key, name, max(round) as round, bytes,
+                   {self._digest} as digest, {self._kept_at} as kept_at
+            from files
+            where kind = ? and (? is null or key = ?) and (? is null or round <= ?)
+            group by key
+            """,
             (kind, key, key, at, at),
         )
-        return {
-            row["key"]: Stored(self.file(row["name"]), row["bytes"], row["digest"], row["kept_at"])
-            for row in rows
-        }
+        files = {}
+        for row in rows:
+            path = self.file(row["name"])
+            files[row["key"]] = Stored(path, row["bytes"], row["digest"], row["kept_at"])
+        return files
 
     def checkpoints(self) -> list[int]:
-        """The rounds whose checkpoints are kept, newest first: the server's state is written in every round, and goes with the round's others."""
-        return [
-            row["round"]
-            for row in self.rows(
-                "select distinct round from files where kind = 'server' order by round desc"
-            )
-        ]
+        """Return the rounds that have a checkpoint, newest first.
+
+        The server's state is written in every round and removed with the rest of its checkpoint.
+        """
+        query = "select distinct round from files where kind = 'server' order by round desc"
+        return [row["round"] for row in self.rows(query)]
 
     def flaw(self, number: int, client: str | None = None) -> str | None:
-        """What is wrong with the checkpoint of a round, or with what of it concerns one client; None if all is as it was written."""
+        """Return the damage to a checkpoint; None if all is as it was written.
+
+        Args:
+            number: The round of the checkpoint.
+            client: Check only what concerns this client.
+        """
         if number not in self.checkpoints():
             return "the server's state is missing"
         for row in self._files_of(number, client):
@@ -340,48 +418,69 @@ class Store:
         return None
 
     def _files_of(self, number: int, client: str | None = None) -> list[dict[str, Any]]:
-        """Name, size and digest of every file in the checkpoint of a round: the newest version at or before it."""
+        """Return name, size and digest of the files in a checkpoint: the newest of each kind."""
         return self.rows(
-            f"""select name, bytes, {self._digest} as digest, max(round) from files
-                where round <= ? and {self._kept_at} = 'server' and (kind != 'client' or ? is null or key = ?)
-                group by kind, key order by name""",
+            f"""
+            select name, bytes, {self._digest} as digest, max(round)
+            from files
+            where round <= ? and {self._kept_at} = 'server'
+                  and (kind != 'client' or ? is null or key = ?)
+            group by kind, key
+            order by name
+            """,
             (number, client, client),
         )
 
     def check_files(self, client: str | None = None) -> None:
-        """Refuse a run whose newest checkpoint is damaged, and say from which older one it can go on."""
+        """Check that the newest checkpoint is whole.
+
+        Args:
+            client: Check only what concerns this client.
+
+        Raises:
+            RunError: If it is damaged; it names an older checkpoint that is whole.
+        """
         last = self.last_round()
-        wrong = self.flaw(last, client) if last >= 0 else None
-        if wrong is None:
+        damage = self.flaw(last, client) if last >= 0 else None
+        if damage is None:
             return
-        older = next(
-            (
-                number
-                for number in self.checkpoints()
-                if number < last and self.flaw(number) is None
-            ),
-            None,
+        remedy = (
+            "no older one is whole: restore the folder from a copy, "
+            "or run the experiment anew from its experiment.yaml"
         )
+        for number in self.checkpoints():
+            if number < last and self.flaw(number) is None:
+                remedy = (
+                    f"`equipoise resume {self.folder} --from-round {number}` continues from the "
+                    f"one of round {number}, to the same result"
+                )
+                break
         raise RunError(
-            f"the newest checkpoint of {self.folder}, of round {last}, is damaged: {wrong}; "
-            + (
-                "no older one is whole: restore the folder from a copy, or run the experiment anew from its experiment.yaml"
-                if older is None
-                else f"`equipoise resume {self.folder} --from-round {older}` goes on from the one of round {older}, to the same result"
-            )
+            f"the newest checkpoint of {self.folder}, of round {last}, is damaged: {damage}; "
+            f"{remedy}"
         )
 
     def go_back(self, number: int) -> None:
-        """Make an older checkpoint the newest: the rounds after it leave the run, all or none."""
-        kept = self.checkpoints()
-        if number not in kept:
+        """Make an older checkpoint the newest: later rounds leave the run, all or none.
+
+        Args:
+            number: The round of the checkpoint.
+
+        Raises:
+            RunError: If there is no such checkpoint, or it is damaged.
+        """
+        checkpoints = self.checkpoints()
+        if number not in checkpoints:
+            listed = ", ".join(map(str, checkpoints)) or "none"
             raise RunError(
-                f"{self.folder} holds no checkpoint of round {number}, but of {', '.join(map(str, kept)) or 'none'}; choose one of these"
+                f"{self.folder} holds no checkpoint of round {number}, but of {listed}; "
+                "choose one of these"
             )
-        wrong = self.flaw(number)
-        if wrong is not None:
+        damage = self.flaw(number)
+        if damage is not None:
             raise RunError(
-                f"the checkpoint of round {number} of {self.folder} is damaged, too: {wrong}; restore the folder from a copy"
+                f"the checkpoint of round {number} of {self.folder} is damaged, too: {damage}; "
+                "restore the folder from a copy"
             )
         try:
             self.db.execute("begin immediate")
@@ -398,36 +497,45 @@ class Store:
             ) from error
 
     def lost(self) -> str | None:
-        """What of a run that is going on was taken away from it; None if all its files are there."""
-        if not (self.folder / DATABASE).exists() or not self.files.is_dir():
-            what = (
-                self.folder
-                if not self.folder.exists()
-                else self.folder / DATABASE
-                if self.files.is_dir()
-                else self.files
-            )
-            return f"{what} was removed or moved while the run was going on; bring it back and resume the run, or run anew"
-        gone = next(
-            (
-                row["name"]
-                for row in self._files_of(self.last_round())
-                if not self.file(row["name"]).exists()
-            ),
-            None,
-        )
-        return (
-            None
-            if gone is None
-            else f"{gone} was removed from {self.folder} while the run was going on; resume the run, or run anew"
-        )
+        """Return what was removed from a run in progress, as a sentence; None if nothing was."""
+        present = {
+            self.folder: self.folder.exists(),
+            self.files: self.files.is_dir(),
+            self.folder / DATABASE: (self.folder / DATABASE).exists(),
+        }
+        for path, is_present in present.items():
+            if not is_present:
+                return (
+                    f"{path} was removed or moved while the run was in progress; "
+                    "bring it back and resume the run, or run anew"
+                )
+        for row in self._files_of(self.last_round()):
+            if not self.file(row["name"]).exists():
+                return (
+                    f"{row['name']} was removed from {self.folder} while the run was in progress; "
+                    "resume the run, or run anew"
+                )
+        return None
+
+
+def _create_database(path: Path, meta: Mapping[str, Any]) -> None:
+    """Create a database with all tables, in place of one that was left over."""
+    for ending in ("", "-journal", "-wal", "-shm"):
+        path.with_name(path.name + ending).unlink(missing_ok=True)
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("pragma journal_mode = wal")
+    db.executescript(f"begin; {TABLES} {''.join(ADDED.values())} commit;")
+    rows = [(key, json.dumps(value)) for key, value in meta.items()]
+    db.executemany("insert into meta values (?, ?)", rows)
+    db.close()
 
 
 def _check_no_remains(folder: Path) -> None:
-    """Refuse a folder with what SQLite would take for changes of the database that is made there."""
+    """Refuse files that SQLite would take for changes of the database that is created."""
     for ending in ("-wal", "-shm"):
         path = folder / f"{DATABASE}{ending}"
         if path.exists():
             raise RunError(
-                f"{path} belongs to a database that is not there; remove it, or choose another folder with --out"
+                f"{path} belongs to a database that is not there; remove it, "
+                "or choose another folder with --out"
             )

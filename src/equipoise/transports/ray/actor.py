@@ -1,4 +1,7 @@
-"""A process on a node of the cluster that performs requests. Only bytes and arrays go in and out; records are packed by us."""
+"""Actor of a Ray cluster: a process on a node that executes requests.
+
+Only bytes and arrays go in and out; records are packed by us, never pickled.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ import torch
 
 from equipoise.data import federate
 from equipoise.data.roster import roster_of
-from equipoise.experiment import experiment
+from equipoise.experiment import experiment as experiment_from
 from equipoise.records import Record, pack, unpack
 from equipoise.runtime.executor import ClientExecutor
 from equipoise.runtime.messages import Job
@@ -28,26 +31,28 @@ from equipoise.version import __version__
 
 
 def kind() -> dict[str, str]:
-    """What must be equal on all nodes, or the bits would differ."""
-    python = ".".join(platform.python_version_tuple()[:2])
+    """Return the versions that must be equal on all nodes, or the bits would differ."""
     return {
-        "Python": python, "torch": torch.__version__, "equipoise": __version__,
+        "Python": ".".join(platform.python_version_tuple()[:2]),
+        "torch": torch.__version__,
+        "equipoise": __version__,
         "CPU": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
-    }  # fmt: skip
+    }
 
 
 def packed(record: Record) -> np.ndarray:
+    """Return a packed record as one array of bytes."""
     return np.frombuffer(b"".join(pack(record)), np.uint8)
 
 
 class Actor:
-    """One core of a node."""
+    """Executes requests on one core of a node."""
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
         keep_heap()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
-        # What lies in the object store is read-only, and so are data and trees by contract.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
+        # Arrays in the object store are read-only, and so are data and trees by contract.
         warnings.filterwarnings("ignore", message="The given (buffer|NumPy array) is not writable")
         self.executor: ClientExecutor | None = None
         self.states = CarriedStates()
@@ -55,59 +60,77 @@ class Actor:
         self.trees: dict[str, Any] = {}
 
     def begin(self, told: bytes, arrays: dict[str, np.ndarray] | None) -> bytes:
-        """Prepare for a run; answers {"kind"} and, where it cannot be done here, {"refused"} with a sentence.
+        """Prepare for a run.
 
-        `arrays`: the data, from the object store of this node; None: they are made here, from its own data folder.
+        Args:
+            told: The job as JSON; see `JobSpec`.
+            arrays: The data, from the object store of this node; None if they are made here from
+                the node's own data folder.
+
+        Returns:
+            JSON with the versions of this node as "kind" and, if it cannot execute the run, a
+            sentence as "refused".
         """
-        asked, here = json.loads(told), kind()
-        answer: dict[str, Any] = {"kind": here}
-        if here == asked["kind"]:
-            sys.path[:0] = [
-                path for path in asked["path"] if path not in sys.path and os.path.isdir(path)
-            ]
+        order = json.loads(told)
+        answer: dict[str, Any] = {"kind": kind()}
+        if answer["kind"] == order["kind"]:
+            self._add_paths(order["path"])
             try:
-                job = Job.of(asked["job"])
+                job = Job.of(order["job"])
+                experiment = experiment_from(job.experiment, Imports.of_job(job.allowed))
                 if arrays is None:
-                    wanted = experiment(job.experiment, Imports.of_job(job.allowed))
-                    federation = federate(wanted.data, wanted.seed)
+                    federation = federate(experiment.data, experiment.seed)
                     answer["fingerprint"] = roster_of(federation).fingerprint
                 else:
-                    federation = from_arrays(asked["data"], arrays)
-                self.executor = ClientExecutor(job, federation, self.states)
-            except (
-                ValueError,
-                OSError,
-            ) as error:  # of the experiment, the method or the data: a sentence
+                    federation = from_arrays(order["data"], arrays)
+                self.executor = ClientExecutor(job, federation, self.states, experiment)
+            except (ValueError, OSError) as error:
                 answer["refused"] = str(error)
         return json.dumps(answer).encode()
+
+    def _add_paths(self, paths: list[str]) -> None:
+        """Import from the driver's folders first, if this node has them."""
+        new = [path for path in paths if path not in sys.path and os.path.isdir(path)]
+        sys.path[:0] = new
 
     def execute(
         self, exchange: int, trees: np.ndarray | None, message: np.ndarray, *states: np.ndarray
     ) -> Any:
-        """Replies to packed requests, followed by the new state of each client (or nothing) where the exchange may change states.
+        """Execute requests.
 
-        `trees` are those that many requests of an exchange share; they come with the first call of it.
+        Args:
+            exchange: The number of the exchange.
+            trees: The trees that many requests of the exchange share, with its first call.
+            message: The packed requests.
+            states: The states of their clients.
+
+        Returns:
+            The packed replies; for an exchange that may change states, a tuple with the new state
+            of each client, or None, after the replies.
         """
         assert self.executor is not None
         if trees is not None:
-            self.exchange, self.trees = exchange, dict(unpack(trees.data)["trees"])
+            self.trees = dict(unpack(trees.data)["trees"])
         elif exchange != self.exchange:
-            self.exchange, self.trees = exchange, {}
-        asked = unpack(message.data)
+            self.trees = {}
+        self.exchange = exchange
+        order = unpack(message.data)
         self.states.carried = {
-            name: state.tobytes() for name, state in zip(asked["states"], states, strict=True)
+            name: state.tobytes() for name, state in zip(order["states"], states, strict=True)
         }
-        replies, new = [], []
-        for task in asked["tasks"]:
+        replies = []
+        new_states = []
+        for task in order["tasks"]:
             request = wire.request_of(task["request"], wire.resolved(task["down"], self.trees))
             if request.die:
                 os.kill(os.getpid(), signal.SIGKILL)
             reply = self.executor.execute_catching(request)
             replies.append({"reply": wire.to_wire(reply), "up": reply.up})
-            new.append(
-                None
-                if reply.state is None
-                else np.frombuffer(self.states.carried.pop(reply.state.name), np.uint8)
-            )
+            new_state = None
+            if reply.state is not None:
+                new_state = np.frombuffer(self.states.carried.pop(reply.state.name), np.uint8)
+            new_states.append(new_state)
         answer = packed(Record._trusted({"replies": replies}))
-        return (answer, *new) if asked["keeps"] else answer
+        if order["keeps"]:
+            return (answer, *new_states)
+        return answer

@@ -1,4 +1,4 @@
-"""The nodes of a cluster and our actors on them: which there are, which may work, which are lost."""
+"""Nodes of a Ray cluster and our actors on them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from equipoise.transports.ray.references import References
 
 log = logging.getLogger("equipoise")
 
-LOOK = 5.0  # seconds between two looks at the nodes
+LOOK = 5.0  # seconds between two checks of the nodes
 STARTS = 3  # times that an actor is started on a core in a row, without one that was ready
-FETCH_DEADLINE = 60.0  # seconds for what an actor has done to arrive here
+FETCH_DEADLINE = 60.0  # seconds for an answer to arrive from a node
 
 
 class HeadLost(RunError):
-    """The head of the cluster does not answer any more."""
+    """An error for a head of the cluster that does not answer any more."""
 
 
 @dataclass(eq=False)
@@ -44,11 +44,19 @@ class Node:
 
 @dataclass(eq=False, kw_only=True)
 class ActorLane(Lane):
-    """An actor as this side knows it."""
+    """An actor as a lane.
+
+    Attributes:
+        node: Its node.
+        handle: Ray's handle to it.
+        begun: The reference of its first answer.
+        began: The time at which it was started.
+        states: References to clients' states.
+    """
 
     node: Node
     handle: Any
-    begun: Any  # the reference of its first answer
+    begun: Any
     began: float
     states: References
 
@@ -56,7 +64,7 @@ class ActorLane(Lane):
         """Call the actor; return the references of its answer and of the new states."""
         names = [request.state[0] for request in batch.requests if request.state is not None]
         if batch.again:
-            # They are put again from the files: the references may be lost with a node.
+            # They are put again from the files, since the references may be lost with a node.
             for name in names:
                 self.states.forget(name)
         keeps = bool(batch.requests[0].exchange)
@@ -66,13 +74,15 @@ class ActorLane(Lane):
         ]
         message = packed(Record._trusted({"tasks": tasks, "states": names, "keeps": keeps}))
         call = self.handle.execute.options(num_returns=1 + len(tasks) if keeps else 1)
-        left = call.remote(batch.exchange, trees, message, *map(self.states.of, names))
-        answer, *states = left if keeps else [left]
+        references = call.remote(batch.exchange, trees, message, *map(self.states.of, names))
+        if not keeps:
+            return references, []
+        answer, *states = references
         return answer, states
 
 
 class ActorPool:
-    """An actor on every core of every node that can do the work."""
+    """The actors of a run: one on every core of every node that can execute its clients."""
 
     def __init__(
         self,
@@ -88,79 +98,105 @@ class ActorPool:
         Args:
             ray: The module, connected.
             address: HOST:PORT of the head.
-            spec: What actors are told of the run.
+            spec: The run, as actors receive it.
             states: References to clients' states.
             monitor: Is told which nodes come and go.
-            resume: For messages: how a run that stops here is resumed.
+            resume: The command that resumes the run, for messages.
         """
-        self.ray, self.address, self.spec, self.states = ray, address, spec, states
-        self.monitor, self.resume = monitor, resume
+        self.ray = ray
+        self.address = address
+        self.spec = spec
+        self.states = states
+        self.monitor = monitor
+        self.resume = resume
         self.nodes: dict[str, Node] = {}
         self.lanes: list[ActorLane] = []
-        self.left_out: dict[str, str] = {}  # id of a node -> why
-        self.looked = 0.0
-        # We repeat, not Ray.
-        self.made = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Actor)
+        self.left_out: dict[str, str] = {}  # reason by id of a node
+        self.looked = 0.0  # the time of the last check of the nodes
+        # The dispatcher repeats requests, so Ray must not.
+        self._actor_class = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Actor)
 
     def look(self) -> None:
-        """See which nodes there are; new ones get actors, and so do those that lost some. What a lost one had fails by itself."""
-        first, self.looked = not self.looked, time.monotonic()
+        """Check which nodes there are, and start actors on cores that have none.
+
+        Calls to the actors of a lost node fail by themselves.
+
+        Raises:
+            HeadLost: If the head of the cluster does not answer.
+        """
+        is_first = not self.looked
+        self.looked = time.monotonic()
         self._check_head()
-        there: dict[str, Node] = {}
-        for told in self.ray.nodes():
-            place, cores, store = (
-                told["NodeID"],
-                int(told["Resources"].get("CPU", 0)),
-                int(told["Resources"].get("object_store_memory", 0)),
-            )
-            if told["Alive"] and cores and place not in self.left_out:
-                name = f"{told['NodeManagerAddress']}:{told['NodeManagerPort']}"
-                there[place] = self.nodes.get(place) or Node(place, name, cores, store)
+        present = self._present_nodes()
         for node in self.nodes.values():
-            if node.id not in there and node.id not in self.left_out:
+            if node.id not in present and node.id not in self.left_out:
                 self._event("lost", node, "is lost")
-        for node in there.values():
-            if not first and node.id not in self.nodes:
+        for node in present.values():
+            if not is_first and node.id not in self.nodes:
                 self._event("joined", node, "has joined")
-        self.nodes = there
-        for node in list(there.values()):
-            for _ in range(node.cores - sum(lane.node is node for lane in self.lanes)):
+        self.nodes = present
+        for node in list(present.values()):
+            actors = sum(lane.node is node for lane in self.lanes)
+            for _ in range(node.cores - actors):
                 self._start(node)
 
+    def _present_nodes(self) -> dict[str, Node]:
+        """Return the nodes that are alive, have cores and are not left out, by id."""
+        present: dict[str, Node] = {}
+        for facts in self.ray.nodes():
+            id = facts["NodeID"]
+            cores = int(facts["Resources"].get("CPU", 0))
+            if not facts["Alive"] or not cores or id in self.left_out:
+                continue
+            store = int(facts["Resources"].get("object_store_memory", 0))
+            name = f"{facts['NodeManagerAddress']}:{facts['NodeManagerPort']}"
+            present[id] = self.nodes.get(id) or Node(id, name, cores, store)
+        return present
+
     def living(self) -> set[str]:
-        return {told["NodeID"] for told in self.ray.nodes() if told["Alive"]}
+        """Return the ids of the nodes that are alive."""
+        return {facts["NodeID"] for facts in self.ray.nodes() if facts["Alive"]}
 
     def begun(self, lane: ActorLane) -> None:
-        """An actor has spoken for the first time: it may do the work, or says why not."""
-        said = json.loads(self.ray.get(lane.begun, timeout=FETCH_DEADLINE))
+        """Read an actor's first answer: it is ready, or its node is left out.
+
+        Raises:
+            ConfigurationError: If no actor can execute the experiment.
+        """
+        answer = json.loads(self.ray.get(lane.begun, timeout=FETCH_DEADLINE))
+        expected = kind()
         differing = [
-            f"{name} {theirs} instead of {kind()[name]}"
-            for name, theirs in said["kind"].items()
-            if theirs != kind()[name]
+            f"{name} {version} instead of {expected[name]}"
+            for name, version in answer["kind"].items()
+            if version != expected[name]
         ]
         if differing:
             self._leave_out(lane.node, f"it has {', '.join(differing)}")
-        elif "refused" in said and not self.spec.made_at(lane.node.store):
-            raise ConfigurationError(said["refused"])  # the same sentence as in process
-        elif "refused" in said:
-            self._leave_out(lane.node, f"it cannot make the data: {said['refused']}")
-        elif said.get("fingerprint", self.spec.fingerprint) != self.spec.fingerprint:
+        elif "refused" in answer and not self.spec.made_at(lane.node.store):
+            raise ConfigurationError(answer["refused"])  # the same sentence as in process
+        elif "refused" in answer:
+            self._leave_out(lane.node, f"it cannot make the data: {answer['refused']}")
+        elif answer.get("fingerprint", self.spec.fingerprint) != self.spec.fingerprint:
             self._leave_out(lane.node, "what is in its data folder differs from the data here")
         else:
-            lane.ready, lane.node.starts = True, 0
+            lane.ready = True
+            lane.node.starts = 0
 
     def drop(self, lane: ActorLane) -> None:
+        """End an actor."""
         self.lanes.remove(lane)
         with suppress(Exception):  # it may be gone
             self.ray.kill(lane.handle)
 
     def reason(self) -> str:
-        """Why there is nobody."""
+        """Return the reason why there are no actors."""
         if not self.left_out:
-            return f"the cluster at {self.address} offers no CPUs; start nodes with `equipoise cluster start --join {self.address} --token FILE`"
-        return f"no node of the cluster at {self.address} can do this work: " + "; ".join(
-            dict.fromkeys(self.left_out.values())
-        )
+            return (
+                f"the cluster at {self.address} offers no CPUs; start nodes with "
+                f"`equipoise cluster start --join {self.address} --token FILE`"
+            )
+        reasons = "; ".join(dict.fromkeys(self.left_out.values()))
+        return f"no node of the cluster at {self.address} can do this work: {reasons}"
 
     def _start(self, node: Node) -> None:
         if node.id in self.left_out:
@@ -169,17 +205,16 @@ class ActorPool:
             self._leave_out(node, f"its actors ended {node.starts} times while starting")
             return
         if self.spec.made_at(node.store) and not self.spec.can_be_made:
-            size, room = self.spec.bytes / 2**20, node.store / 2**20
             self._leave_out(
                 node,
-                f"the data ({size:.0f} MB) exceed half of its object store ({room:.0f} MB) and cannot be made there",
+                f"the data ({self.spec.bytes / 2**20:.0f} MB) exceed half of its object store "
+                f"({node.store / 2**20:.0f} MB) and cannot be made there",
             )
             return
         node.starts += 1
-        here = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-            node.id, soft=False
-        )
-        handle = self.made.options(scheduling_strategy=here).remote()
+        strategies = self.ray.util.scheduling_strategies
+        on_node = strategies.NodeAffinitySchedulingStrategy(node.id, soft=False)
+        handle = self._actor_class.options(scheduling_strategy=on_node).remote()
         data = None if self.spec.made_at(node.store) else self.spec.data
         begun = handle.begin.remote(self.spec.told, data)
         self.lanes.append(
@@ -204,12 +239,13 @@ class ActorPool:
         log.warning("node %s %s", node.name, sentence)
 
     def _check_head(self) -> None:
-        """Ray ends a process a minute after the head is gone; the run stops before that, with a sentence."""
+        """Stop the run if the head is lost, before Ray ends this process a minute later."""
         host, _, port = self.address.rpartition(":")
         for _ in range(3):
             with suppress(OSError), socket.create_connection((host, int(port)), timeout=LOOK):
                 return
             time.sleep(0.3)
         raise HeadLost(
-            f"the head of the cluster at {self.address} is lost; what is done is kept: with a cluster again, {self.resume}"
+            f"the head of the cluster at {self.address} is lost; committed rounds are kept: "
+            f"with a cluster again, {self.resume}"
         )

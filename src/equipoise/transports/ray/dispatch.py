@@ -1,4 +1,4 @@
-"""Actors of a cluster as lanes of the dispatcher: several requests in one call, states by reference."""
+"""Actors of a Ray cluster as lanes: several requests in one call, states by reference."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger("equipoise")
 TOGETHER = 16  # requests in one call
 START_DEADLINE = 120.0  # seconds for an actor to import, find the data and say that it is ready
 LOST_DEADLINE = 60.0  # seconds without any node, before the run stops
-STATES = 0.2  # of the smallest object store: for states that may be asked for again
+STATES = 0.2  # share of the smallest object store for states that may be needed again
 
 
 class ActorLanes:
@@ -47,27 +47,33 @@ class ActorLanes:
             monitor: Is told what happened where, and says when to stop.
             store: Bytes of this node's object store.
         """
-        self.ray, self.actors, self.files, self.monitor = ray, actors, files, monitor
-        self.store, self.states = store, actors.states
+        self.ray = ray
+        self.actors = actors
+        self.files = files
+        self.monitor = monitor
+        self.store = store
+        self.states = actors.states
         self.together = 1  # requests in one call of this exchange, at most
         self.largest = 0  # bytes of the largest reply and state so far
 
     @property
     def lanes(self) -> Sequence[ActorLane]:
+        """The actors, also those that are still starting."""
         return self.actors.lanes
 
     @property
     def working(self) -> int:
-        """How many actors execute requests; at least one, to share work by."""
+        """The number of actors that execute requests, at least 1."""
         return max(1, sum(lane.ready for lane in self.lanes))
 
     def place_for(self, request: Request) -> None:
-        return None
+        """Return None: every actor can execute every request."""
+        return
 
     # Sending.
 
     def begin(self, exchange: Exchange) -> Any:
-        """Decide how many requests travel with one answer; return the shared trees, or their reference."""
+        """Choose the number of requests per call; return the shared trees or a reference to them."""
         stores = [self.store, *(node.store for node in self.actors.nodes.values())]
         self.states.limit = STATES * min(stores)
         each = max(1, self.largest, size(exchange.requests[0].down))
@@ -75,40 +81,44 @@ class ActorLanes:
         return self._parcel(exchange) if exchange.trees else None
 
     def _parcel(self, exchange: Exchange) -> Any:
-        """Send trees once to each node by its object store, or, small ones for few actors, with a call to each, which is quicker."""
+        """Return trees as an array that travels with each call, or a reference to one.
+
+        Small trees for few actors travel faster with the calls. Others are sent once to the
+        object store of each node.
+        """
         array = packed(Record._trusted({"trees": exchange.trees}))
-        return array if array.nbytes * self.working <= INLINE else self._put(array)
+        if array.nbytes * self.working <= INLINE:
+            return array
+        return self._put(array)
 
     def _put(self, array: np.ndarray) -> Any:
         try:
             return self.ray.put(array)
         except self.ray.exceptions.ObjectStoreFullError:
             raise RunError(
-                f"the object store of this node ({self.store / 2**20:.0f} MB) cannot hold {len(array) / 2**20:.0f} MB more; "
-                f"start its node with a larger --store, then {self.actors.resume}"
+                f"the object store of this node ({self.store / 2**20:.0f} MB) cannot hold "
+                f"{len(array) / 2**20:.0f} MB more; start its node with a larger --store, then {self.actors.resume}"
             ) from None
 
     def take(self, waiting: deque[int], exchange: Exchange) -> list[int]:
+        """Take the next requests that travel in one call; see `share`."""
         return share(waiting, exchange.weights, self.together, self.working, exchange.alone)
 
     # Receiving.
 
     def poll(self, seconds: float) -> Iterator[Event]:
-        """Yield what the next actor did; look from time to time which nodes there are."""
+        """Yield the event of the next actor that has one; check the nodes from time to time."""
         if not self.lanes:
             self._await_node()
-        waited = {
-            lane.outstanding[0].receipt[0] if lane.ready else lane.begun: lane
-            for lane in self.lanes
-            if lane.outstanding or not lane.ready
-        }
-        if waited:
-            for reference in self.ray.wait(list(waited), num_returns=1, timeout=seconds)[0]:
-                event = self._event(waited[reference])
+        awaited = self._awaited()
+        if not awaited:
+            time.sleep(0.1)
+        else:
+            done, _ = self.ray.wait(list(awaited), num_returns=1, timeout=seconds)
+            for reference in done:
+                event = self._event(awaited[reference])
                 if event is not None:
                     yield event
-        else:
-            time.sleep(0.1)
         now = time.monotonic()
         for lane in list(self.lanes):
             if not lane.ready and now - lane.began > START_DEADLINE:
@@ -116,8 +126,19 @@ class ActorLanes:
         if now - self.actors.looked > LOOK:
             self.actors.look()
 
+    def _awaited(self) -> dict[Any, ActorLane]:
+        """Return the references that will have a value next, with their actors."""
+        awaited = {}
+        for lane in self.lanes:
+            if not lane.ready:
+                awaited[lane.begun] = lane
+            elif lane.outstanding:
+                answer, _ = lane.outstanding[0].receipt
+                awaited[answer] = lane
+        return awaited
+
     def _event(self, lane: ActorLane) -> Event | None:
-        """Fetch an actor's first answer, or what it did with its oldest call."""
+        """Return the answer to an actor's oldest call; None for the one that says it is ready."""
         errors = self.ray.exceptions
         try:
             if not lane.ready:
@@ -130,40 +151,44 @@ class ActorLanes:
         except errors.RayError as error:
             if not lane.ready:
                 return Lost(lane, _cause(error))
-            # A state that is lost with its node is nobody's fault.
-            return Failed(lane, _cause(error), not isinstance(error, errors.ObjectLostError))
+            # A state that is lost with its node does not count as a failure of the request.
+            counts = not isinstance(error, errors.ObjectLostError)
+            return Failed(lane, _cause(error), counts)
         replies = unpack(bytearray(message))["replies"]
-        nothing = [None] * len(replies)
-        return Answered(
-            lane, list(zip(replies, states or nothing, references or nothing, strict=True))
-        )
+        if not references:  # an evaluation, which changes no states
+            return Answered(lane, [(reply, None, None) for reply in replies])
+        return Answered(lane, list(zip(replies, states, references, strict=True)))
 
     def accept(self, lane: Lane, request: Request, answer: Any) -> Reply:
-        """Read a reply, note where it came from, and put its state into the run's files."""
+        """Read a reply, count it for its node, and put its state into the run's files."""
         assert isinstance(lane, ActorLane)
-        told, state, reference = answer
-        reply = wire.reply_of(told["reply"], told["up"])
-        self.largest = max(self.largest, reply.bytes, reply.state.bytes if reply.state else 0)
-        spent = {"clients": 1, "seconds": reply.seconds, "bytes": reply.bytes}
+        message, state, reference = answer
+        reply = wire.reply_of(message["reply"], message["up"])
+        state_bytes = reply.state.bytes if reply.state else 0
+        self.largest = max(self.largest, reply.bytes, state_bytes)
+        node = lane.node.name
         self.monitor.by_place.update(
-            {f"{what}@{lane.node.name}": value for what, value in spent.items()}
+            {
+                f"clients@{node}": 1,
+                f"seconds@{node}": reply.seconds,
+                f"bytes@{node}": reply.bytes,
+            }
         )
         return self.states.kept(put_to_file(reply, request, self.files), state, reference)
 
     # Losses.
 
     def replace(self, lane: Lane, cause: str, hung: bool) -> None:
-        """End an actor; nodes that miss one get a new one."""
+        """End an actor; a new one is started in its place."""
         assert isinstance(lane, ActorLane)
         self.actors.drop(lane)
-        log.warning(
-            "an actor on node %s is lost: %s", lane.node.name, f"it {cause}" if hung else cause
-        )
+        reason = f"it {cause}" if hung else cause
+        log.warning("an actor on node %s is lost: %s", lane.node.name, reason)
         self.actors.look()
 
     def blamed(self, places: list[str]) -> list[str]:
-        """Return the nodes that still live; of one that just died it is known a little later."""
-        time.sleep(LOOK)
+        """Return the nodes among some that are alive, and so not the cause of a loss."""
+        time.sleep(LOOK)  # the death of a node is known a little later
         living = self.actors.living()
         return [place for place in places if place in living]
 
@@ -173,8 +198,8 @@ class ActorLanes:
         while not self.lanes:
             if time.monotonic() - began > LOST_DEADLINE:
                 raise RunError(
-                    f"the cluster at {self.actors.address} has had no node for this work for {LOST_DEADLINE:.0f} s; "
-                    f"what is done is kept: with nodes again, {self.actors.resume}"
+                    f"the cluster at {self.actors.address} has had no node for this work for "
+                    f"{LOST_DEADLINE:.0f} s; committed rounds are kept: with nodes again, {self.actors.resume}"
                 )
             if self.monitor.interrupted():
                 raise Interrupted
@@ -200,14 +225,16 @@ def share(
         lanes: How many lanes share the work.
         alone: Numbers that must not travel with others.
 
-    >>> waiting = deque(range(12))
-    >>> [share(waiting, [5] * 12, together=16, lanes=2) for _ in range(4)]
-    [[0, 1, 2], [3, 4], [5], [6]]
+    Example:
+        >>> waiting = deque(range(12))
+        >>> [share(waiting, [5] * 12, together=16, lanes=2) for _ in range(4)]
+        [[0, 1, 2], [3, 4], [5], [6]]
     """
     alone = set(alone)
     room = sum(weights[number] for number in waiting) / (2 * lanes)
     first = waiting.popleft()
-    taken, weight = [first], weights[first]
+    taken = [first]
+    weight = weights[first]
     while waiting and len(taken) < together and not alone & {first, waiting[0]}:
         weight += weights[waiting[0]]
         if weight > room:

@@ -69,10 +69,12 @@ class Node:
 
     @property
     def file(self) -> Path:
+        """The file that describes this node."""
         return folder() / f"node-{self.pid}.json"
 
     @property
     def alive(self) -> bool:
+        """True if its process is still the one that was started."""
         return bool(self.began) and _began(self.pid) == self.began
 
 

@@ -46,6 +46,11 @@ print(json.dumps({"found": told("disabled") or (told("token") if sys.argv[2:] el
 
 
 def check_installed() -> None:
+    """Check that Ray is installed.
+
+    Raises:
+        ConfigurationError: If it is not.
+    """
     if find_spec("ray") is None:
         raise ConfigurationError(
             "a cluster needs Ray, which is not installed; `pip install equipoise[cluster]`"
@@ -53,6 +58,7 @@ def check_installed() -> None:
 
 
 def is_loopback(address: str) -> bool:
+    """Return True if only this machine reaches an address."""
     return address.startswith(("127.", "localhost"))
 
 

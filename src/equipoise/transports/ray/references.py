@@ -49,6 +49,7 @@ class References:
         return reply
 
     def forget(self, name: str) -> None:
+        """Release the reference to a state."""
         self.bytes -= self.held.pop(name, (None, 0))[1]
 
     def _hold(self, name: str, reference: Any, bytes: int) -> None:

@@ -1,0 +1,115 @@
+"""The command equipoise study."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from equipoise.cli.options import ClusterOptions, ImportOptions, option_groups
+
+if TYPE_CHECKING:
+    from equipoise.study.definition import Study
+    from equipoise.study.plan import Refusal, StudyPlan
+    from equipoise.study.run import StudyOutcome
+
+
+@option_groups
+def study(
+    file: Annotated[
+        Path, typer.Argument(help="the study: a YAML file with methods, conditions and claims")
+    ],
+    cluster_options: ClusterOptions,
+    import_options: ImportOptions,
+    scale: Annotated[str, typer.Option(help="one of the study's scales")] = "paper",
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="METHOD", help="run only this method; repeat for several"),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="runs at a time; default: one per core")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="folder of the runs; default: comparisons/STUDY-SCALE")
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="also write the table and verdicts as Markdown")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="only show what would be run, and its cost")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="show no progress")] = False,
+) -> None:
+    """Run a published table and judge its claims.
+
+    A study is a file with the methods, conditions, seeds and claims of a table. Finished runs are
+    kept: a second call runs what is missing. Results go to the folder `results` beside the file.
+
+    equipoise study experiments/papers/fedekd/retina.yaml --scale small
+    """
+    from equipoise.cli import comparison_output
+    from equipoise.study.definition import load_study
+    from equipoise.study.page import study_page
+    from equipoise.study.plan import plan_study
+    from equipoise.study.run import run_study
+
+    loaded = load_study(file, import_options.packages)
+    plan = plan_study(loaded, loaded.scale(scale), only or [])
+    if dry_run:
+        _show_plan(loaded, scale, plan)
+        return
+    with comparison_output.progress(quiet) as progress:
+        outcome = run_study(
+            file,
+            scale,
+            only or [],
+            out,
+            jobs,
+            progress,
+            import_options.packages,
+            cluster_options.arguments(),
+        )
+    _show_outcome(outcome)
+    if page is not None:
+        page.write_text(study_page(outcome.table, outcome.refusals), encoding="utf-8")
+    if outcome.failures:
+        raise typer.Exit(1)
+
+
+def _show_plan(study: Study, scale: str, plan: StudyPlan) -> None:
+    from equipoise.cli import output
+    from equipoise.study.records import read_records
+    from equipoise.study.run import missing_runs, results_path
+
+    missing = missing_runs(plan, read_records(results_path(study, scale)))
+    rows = [[run.method, run.condition, run.seed, run.cell.name] for run in missing]
+    output.table(["method", "condition", "seed", "folder"], rows)
+    _show_refusals(plan.refusals)
+    hours = study.scale(scale).core_hours
+    output.say(
+        f"{len(missing)} of {len(plan.runs)} runs to do; "
+        f"all of them take about {hours:g} core-hours"
+    )
+
+
+def _show_outcome(outcome: StudyOutcome) -> None:
+    from equipoise.cli import output
+
+    rows = []
+    for verdict in outcome.table.verdicts:
+        rows.append([verdict.claim.text, verdict.decision, f"{verdict.p:.2g}", verdict.reason])
+    if rows:
+        output.table(["claim", "verdict", "p", "reason"], rows)
+    _show_refusals(outcome.refusals)
+    for name, reason in outcome.failures.items():
+        output.say(f"failed: {name}: {reason}")
+    output.say(f"results: {outcome.results}", wrap=False)
+
+
+def _show_refusals(refusals: Sequence[Refusal]) -> None:
+    from equipoise.cli import output
+
+    for refusal in refusals:
+        output.say(f"refused: {refusal.method} at {refusal.condition}: {refusal.reason}")

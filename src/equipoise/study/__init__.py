@@ -1,0 +1,1 @@
+"""Studies: a published table as a file, run through comparisons and judged claim by claim."""

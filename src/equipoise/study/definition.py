@@ -1,0 +1,285 @@
+"""A study: the file that defines a table, its claims and its scales."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from equipoise.experiment import ConfigurationError, load, with_settings
+from equipoise.study.claims import Claim, ClaimError, parse_claim
+from equipoise.validation.imports import OWN, Imports, permitted
+from equipoise.validation.names import closest, quoted
+
+PAPER = "paper"
+GLOBAL_TEST = "global"
+
+
+class Source(BaseModel):
+    """The publication that a table comes from."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    paper: str = Field(description="title, authors and year")
+    table: str = Field(description="such as `Table 1 and Figure 4`")
+    notes: list[str] = Field(
+        default_factory=list,
+        description="where the study departs from the paper, or the paper is silent",
+    )
+
+
+class ClaimEntry(BaseModel):
+    """A claim with the sentence of the paper that makes it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    claim: str
+    says: str = Field("", description="the paper's own words, shortened, with its section")
+
+
+class Scale(BaseModel):
+    """A size at which a study can be run: it changes sizes, rounds and seeds only."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    core_hours: float = Field(gt=0, description="expected cost of all runs")
+    seeds: list[int] | None = Field(None, description="in place of the study's")
+    conditions: list[str] | None = Field(None, description="a part of the study's")
+    seeds_at: dict[str, list[int]] = Field(
+        default_factory=dict, description="condition -> seeds, where they differ"
+    )
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="dotted keys of the experiment, such as `rounds: 100`"
+    )
+
+
+class StudyFile(BaseModel):
+    """The keys of a study's file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    title: str
+    source: Source | None = None
+    experiment: dict[str, Any] = Field(
+        description="an experiment without method, seed and what conditions set"
+    )
+    methods: dict[str, Any] = Field(
+        min_length=1,
+        description="row -> method; with `serves: [global, teacher]` a row for each served model",
+    )
+    conditions: dict[str, dict[str, Any]] = Field(
+        min_length=1,
+        description="name as in the paper -> dotted settings, such as {data.partition: ics:5}",
+    )
+    seeds: list[int] = Field(min_length=1)
+    measures: list[str] = Field(min_length=1, description="columns, such as average, worst, cf")
+    baselines: str = Field("standalone", pattern="^(standalone|none)$")
+    printed: dict[str, dict[str, dict[str, Any]]] = Field(
+        default_factory=dict,
+        description="condition -> measure -> row -> number, or [mean, deviation], as printed",
+    )
+    claims: list[ClaimEntry | str] = Field(default_factory=list)
+    scales: dict[str, Scale] = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the table.
+
+    Attributes:
+        name: Its name in the study: the method's, or `method.model`.
+        method: The method's key in the file.
+        model: The served model; None for the one that the method marks as its main model.
+    """
+
+    name: str
+    method: str
+    model: str | None
+
+
+@dataclass(frozen=True)
+class Study:
+    """A checked study.
+
+    Attributes:
+        path: Its file.
+        file: The content of the file.
+        rows: The rows of the table.
+        claims: The parsed claims, in the order of the file.
+        sayings: Claim text -> the paper's words.
+        imports: What the code that the file names may be imported from.
+    """
+
+    path: Path
+    file: StudyFile
+    rows: tuple[Row, ...]
+    claims: tuple[Claim, ...]
+    sayings: Mapping[str, str] = field(default_factory=dict)
+    imports: Imports = OWN
+
+    @property
+    def name(self) -> str:
+        """The name of the file without its ending."""
+        return self.path.stem
+
+    @property
+    def row_names(self) -> list[str]:
+        """Names of the rows, in the order of the file."""
+        return [row.name for row in self.rows]
+
+    def scale(self, name: str) -> Scale:
+        """Return a scale by name.
+
+        Raises:
+            ConfigurationError: If the study has no such scale.
+        """
+        if name not in self.file.scales:
+            known = ", ".join(self.file.scales)
+            raise ConfigurationError(f"{self.path}: no scale {quoted(name)}; it has {known}")
+        return self.file.scales[name]
+
+    def conditions(self, scale: Scale) -> list[str]:
+        """Return the names of the conditions that a scale runs."""
+        return list(self.file.conditions) if scale.conditions is None else list(scale.conditions)
+
+    def seeds(self, scale: Scale, condition: str) -> list[int]:
+        """Return the seeds that a scale runs under a condition."""
+        if condition in scale.seeds_at:
+            return scale.seeds_at[condition]
+        return self.file.seeds if scale.seeds is None else scale.seeds
+
+    def config(self, scale: Scale, condition: str) -> dict[str, Any]:
+        """Return the experiment of a condition at a scale, without method and seed."""
+        settings = {**self.file.conditions[condition], **scale.settings}
+        return with_settings(self.file.experiment, settings)
+
+    @property
+    def fixed_test(self) -> bool:
+        """True if all seeds are tested on the same samples: the data set's official test part."""
+        data = self.file.experiment.get("data", {})
+        return isinstance(data, Mapping) and data.get("test") == GLOBAL_TEST
+
+
+def load_study(path: Path | str, allow_imports: Iterable[str] = ()) -> Study:
+    """Read and check a study.
+
+    Everything that the file names is checked before anything runs: rows and conditions of printed
+    numbers and claims, conditions of scales. Methods, partitions and measures are checked when the
+    study is planned (`study.plan`).
+
+    Args:
+        path: The file.
+        allow_imports: Packages that code named in the file may be imported from.
+
+    Raises:
+        ConfigurationError: Naming the file and every mistake.
+    """
+    path = Path(path)
+    content = load(path)
+    try:
+        file = StudyFile(**content)
+    except ValidationError as error:
+        raise ConfigurationError(_explain(path, error)) from None
+    rows = _rows(path, file)
+    _check_printed(path, file, rows)
+    _check_scales(path, file)
+    claims, sayings = _claims(path, file, rows)
+    return Study(path, file, rows, claims, sayings, permitted(content, allow_imports))
+
+
+def _rows(path: Path, file: StudyFile) -> tuple[Row, ...]:
+    rows = []
+    for name, method in file.methods.items():
+        if "." in name:
+            raise ConfigurationError(
+                f"{path}: methods: expected names without a point, got {quoted(name)}; "
+                "the point separates a method from a served model"
+            )
+        served = method.get("serves") if isinstance(method, Mapping) else None
+        if served is None:
+            rows.append(Row(name, name, None))
+            continue
+        if not isinstance(served, list) or not served:
+            raise ConfigurationError(
+                f"{path}: methods.{name}.serves: expected a list of models, got {quoted(served)}"
+            )
+        rows.extend(Row(f"{name}.{model}", name, str(model)) for model in served)
+    return tuple(rows)
+
+
+def _check_printed(path: Path, file: StudyFile, rows: tuple[Row, ...]) -> None:
+    names = {row.name for row in rows}
+    for condition, columns in file.printed.items():
+        if condition not in file.conditions:
+            raise _unknown(path, "printed", "condition", condition, file.conditions)
+        for measure, numbers in columns.items():
+            if measure not in file.measures:
+                place = f"printed.{condition}"
+                raise _unknown(path, place, "measure", measure, file.measures)
+            for row, number in numbers.items():
+                place = f"printed.{condition}.{measure}"
+                if row not in names:
+                    raise _unknown(path, place, "row", row, names)
+                if not _is_printed(number):
+                    raise ConfigurationError(
+                        f"{path}: {place}.{row}: expected a number or [mean, deviation], "
+                        f"got {quoted(number)}"
+                    )
+
+
+def _is_printed(value: Any) -> bool:
+    numbers = value if isinstance(value, list) and len(value) == 2 else [value]
+    return all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in numbers)
+
+
+def _check_scales(path: Path, file: StudyFile) -> None:
+    for name, scale in file.scales.items():
+        for condition in [*(scale.conditions or ()), *scale.seeds_at]:
+            if condition not in file.conditions:
+                raise _unknown(path, f"scales.{name}", "condition", condition, file.conditions)
+
+
+def _claims(
+    path: Path, file: StudyFile, rows: tuple[Row, ...]
+) -> tuple[tuple[Claim, ...], dict[str, str]]:
+    claims = []
+    sayings = {}
+    for entry in file.claims:
+        text = entry if isinstance(entry, str) else entry.claim
+        try:
+            claim = parse_claim(text, [row.name for row in rows], list(file.conditions))
+        except ClaimError as error:
+            raise ConfigurationError(f"{path}: {error}") from None
+        for column in claim.columns:
+            if column not in file.measures:
+                raise _unknown(path, f"claim {text!r}", "measure", column, file.measures)
+        if claim.text in sayings:
+            raise ConfigurationError(f"{path}: claim {text!r} is listed twice")
+        claims.append(claim)
+        sayings[claim.text] = "" if isinstance(entry, str) else entry.says
+    return tuple(claims), sayings
+
+
+def _unknown(path: Path, place: str, kind: str, name: str, known: Any) -> ConfigurationError:
+    names = list(known)
+    match = closest(name, names)
+    hint = f"did you mean {match!r}?" if match else f"the study has {', '.join(names)}"
+    return ConfigurationError(f"{path}: {place}: unknown {kind} {quoted(name)}; {hint}")
+
+
+def _explain(path: Path, error: ValidationError) -> str:
+    lines = []
+    for detail in error.errors()[:20]:
+        key = ".".join(str(part) for part in detail["loc"])
+        if detail["type"] == "extra_forbidden":
+            lines.append(
+                f"{path}: {key}: unknown key; known are {', '.join(StudyFile.model_fields)}"
+            )
+        elif detail["type"] == "missing":
+            lines.append(f"{path}: {key}: expected a value, found none")
+        else:
+            lines.append(f"{path}: {key}: {detail['msg']}, got {quoted(detail['input'])}")
+    return "\n".join(lines)

@@ -1,0 +1,145 @@
+"""Results of a study in a compact file, from which every table and page is made.
+
+Each line is the result of one served model in one run, as JSON. A line is written when its run has
+finished; the folder of the run is not needed afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from equipoise.runs.result import ModelResult, RunResult
+from equipoise.storage.store import RunError
+from equipoise.study.plan import PlannedRun
+
+DIGITS = 6
+
+
+class Record(BaseModel):
+    """The result of one served model in one run.
+
+    Attributes:
+        run: Name of the run, which follows from all its settings.
+        method: The method's key in the study.
+        condition: Name of the condition.
+        seed: The seed.
+        model: Name of the served model.
+        main: True for the model that the method marks as its main one.
+        metric: The metric of `values`.
+        values: Client -> value at the end.
+        test_sizes: Client -> number of test samples.
+        groups: Client -> domain of its data, if there are domains.
+        rounds: Rounds of the learning curve.
+        means: Mean over clients in these rounds.
+        cost: Megabytes, seconds and other numbers of the run.
+        baseline: Name of the run of training alone; empty without one.
+        version: Version of Equipoise that ran it.
+        created: Time at which the run began.
+        environment: Versions of packages and kind of processor.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run: str
+    method: str
+    condition: str
+    seed: int
+    model: str
+    main: bool
+    metric: str
+    values: dict[str, float | None]
+    test_sizes: dict[str, int]
+    groups: dict[str, str] = {}
+    rounds: list[int] = []
+    means: list[float | None] = []
+    cost: dict[str, float | None] = {}
+    baseline: str = ""
+    version: str = ""
+    created: str = ""
+    environment: dict[str, Any] = {}
+
+
+def records_of(planned: PlannedRun, result: RunResult) -> list[Record]:
+    """Return the records of a finished run, one per served model."""
+    return [_record(planned, result, model) for model in result.models.values()]
+
+
+def _record(planned: PlannedRun, result: RunResult, model: ModelResult) -> Record:
+    metric = result.metric(model=model.name)
+    sizes = {client: metric.test_sizes.get(client, 0) for client in metric.values}
+    return Record(
+        run=planned.cell.name,
+        method=planned.method,
+        condition=planned.condition,
+        seed=planned.seed,
+        model=model.name,
+        main=model.name == result.main_model,
+        metric=metric.metric.name,
+        values={client: _number(value) for client, value in metric.values.items()},
+        test_sizes=sizes,
+        groups={client: group for client, group in result.groups.items() if client in sizes},
+        rounds=list(metric.curve.rounds),
+        means=[_number(mean) for mean in metric.curve.means],
+        cost={name: _number(value) for name, value in result.cost.items()},
+        baseline=planned.baseline,
+        version=result.version,
+        created=result.created,
+        environment=dict(result.environment or {}),
+    )
+
+
+def _number(value: float) -> float | None:
+    """Return a number that JSON knows: None stands for NaN and infinity."""
+    finite = value == value and abs(value) != float("inf")
+    return round(float(value), DIGITS) if finite else None
+
+
+def append_records(path: Path, records: Iterable[Record]) -> None:
+    """Add lines to the file of results; they are on disk when this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = "".join(record.model_dump_json(exclude_defaults=True) + "\n" for record in records)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(lines)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_records(path: Path) -> list[Record]:
+    """Return the records in a file; none if it does not exist.
+
+    The last line may be cut off by a kill: it is left out, and its run counts as missing.
+
+    Raises:
+        RunError: If another line is damaged, naming file and line.
+    """
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    lines = text.split("\n")
+    complete = lines[:-1]
+    records = []
+    for number, line in enumerate(complete, 1):
+        try:
+            records.append(Record(**json.loads(line)))
+        except (ValueError, TypeError, ValidationError):
+            raise RunError(
+                f"{path}, line {number}: expected the result of a run; remove the line to run it again"
+            ) from None
+    return records
+
+
+def drop_partial_line(path: Path) -> None:
+    """Remove a last line that a kill cut off, so that further lines can be added."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        with path.open("r+b") as file:
+            file.truncate(whole)

@@ -1,0 +1,271 @@
+"""Verdicts on claims: holds, does not hold, or cannot be told.
+
+A claim is split into single comparisons: one per condition and opponent. Each is a moderated
+paired t-test over seeds (`study.statistics`). A claim *holds* if all its comparisons are
+significant in its direction (an intersection-union test needs no further correction). It *does
+not hold* if any comparison is significant in the other direction, corrected for the number of
+comparisons. Both decisions together are corrected for the number of claims of the study (Holm).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from equipoise.study.claims import EVERY_OTHER, Claim, Quantity
+from equipoise.study.statistics import Difference, Prior, fit_prior, holm, moderated
+
+HOLDS: Literal["holds"] = "holds"
+FAILS: Literal["does not hold"] = "does not hold"
+OPEN: Literal["cannot be told"] = "cannot be told"
+LEVEL = 0.05
+
+Key = tuple[str, str, str]
+"""Row, condition and measure."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The values of one measure of one row under one condition.
+
+    Attributes:
+        values: Seed -> value.
+        variances: Seed -> variance of the value that finite test sets alone bring about; seeds
+            without an estimate are absent.
+    """
+
+    values: Mapping[int, float]
+    variances: Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class Test:
+    """One comparison that a claim rests on.
+
+    Attributes:
+        condition: Condition of the comparison.
+        left: Row that the claim is about.
+        right: Row that it is compared with; None for a number.
+        difference: Left minus right, less the offset of the claim, in the direction of the claim:
+            positive supports it.
+        seeds: Number of seeds that both rows have.
+        p_holds: One-sided p-value for the claim.
+        p_fails: One-sided p-value against it.
+        detectable: Smallest true difference that the comparison could have detected.
+    """
+
+    __test__ = False  # not a test case of pytest
+
+    condition: str
+    left: str
+    right: str | None
+    difference: Difference
+    seeds: int
+    p_holds: float
+    p_fails: float
+    detectable: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A decision about a claim with the tests that it rests on.
+
+    Attributes:
+        claim: The claim.
+        decision: `HOLDS`, `FAILS` or `OPEN`.
+        p: p-value of the decision, corrected for the number of claims.
+        tests: The comparisons of the claim, in the order of conditions and rows.
+        reason: Why nothing can be told, if there is more to say than "not significant".
+    """
+
+    claim: Claim
+    decision: str
+    p: float
+    tests: tuple[Test, ...]
+    reason: str = ""
+
+    @property
+    def detectable(self) -> float:
+        """The smallest true difference that all comparisons could have detected."""
+        values = [test.detectable for test in self.tests]
+        return max(values) if values else math.nan
+
+
+def judge(
+    claims: Sequence[Claim],
+    samples: Mapping[Key, Sample],
+    rows: Sequence[str],
+    conditions: Sequence[str],
+    fixed_test: bool = False,
+    level: float = LEVEL,
+    without: Collection[tuple[str, str]] = (),
+) -> list[Verdict]:
+    """Return the verdicts on all claims of one study.
+
+    Args:
+        claims: The claims; their number is corrected for.
+        samples: (row, condition, measure) -> values by seed. Missing entries make a claim open.
+        rows: All rows; those of one method share the part of their name before the first point.
+        conditions: All conditions.
+        fixed_test: True if all seeds share one test set.
+        level: Probability of any wrong decision in the whole study.
+        without: Rows and measures that cannot have a value, such as training alone and its own
+            change; `every other` leaves them out.
+    """
+    paired = {}
+    for claim in claims:
+        compared = [row for row in rows if (row, claim.left.measure) not in without]
+        paired[claim] = _paired(claim, samples, compared, conditions)
+    priors = _priors(paired)
+    alpha = level / (2 * max(1, len(claims)))
+    tested: dict[Claim, list[Test]] = {}
+    for claim, pairs in paired.items():
+        prior = priors[claim.left.column]
+        tested[claim] = [_test(pair, prior, claim, fixed_test, alpha) for pair in pairs]
+    adjusted = holm([_p_value(tested[claim]) for claim in claims])
+    return [
+        _decide(claim, tested[claim], paired[claim], p, level)
+        for claim, p in zip(claims, adjusted, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """The differences of one comparison by seed."""
+
+    condition: str
+    left: str
+    right: str | None
+    differences: tuple[float, ...]
+    test_variance: float
+    missing: str = ""
+
+
+def opponents(claim: Claim, rows: Sequence[str]) -> list[str | None]:
+    """Return the rows that a claim compares its left side with; None stands for a number."""
+    if claim.right is None:
+        return [None]
+    if claim.right.row != EVERY_OTHER:
+        return [claim.right.row]
+    method = _method_of(claim.left.row)
+    return [row for row in rows if _method_of(row) != method]
+
+
+def _method_of(row: str) -> str:
+    return row.partition(".")[0]
+
+
+def _paired(
+    claim: Claim,
+    samples: Mapping[Key, Sample],
+    rows: Sequence[str],
+    conditions: Sequence[str],
+) -> list[_Pair]:
+    return [
+        _pair(claim, samples, condition, opponent)
+        for condition in claim.conditions or conditions
+        for opponent in opponents(claim, rows)
+    ]
+
+
+def _pair(
+    claim: Claim, samples: Mapping[Key, Sample], condition: str, opponent: str | None
+) -> _Pair:
+    left = _sample(samples, claim.left, claim.left.row, condition)
+    if left is None:
+        missing = f"{claim.left.row} has no {claim.left.column} at {condition}"
+        return _Pair(condition, claim.left.row, opponent, (), 0.0, missing)
+    right = None
+    if opponent is not None and claim.right is not None:
+        right = _sample(samples, claim.right, opponent, condition)
+        if right is None:
+            missing = f"{opponent} has no {claim.right.column} at {condition}"
+            return _Pair(condition, claim.left.row, opponent, (), 0.0, missing)
+    sign = 1.0 if claim.greater else -1.0
+    seeds = [seed for seed in left.values if right is None or seed in right.values]
+    differences = []
+    variances = []
+    for seed in seeds:
+        other = claim.offset
+        variance = left.variances.get(seed, 0.0)
+        if right is not None:
+            other += right.values[seed]
+            # Errors of two models on the same samples are positively correlated as a rule. Their
+            # correlation is not known from stored values, so the sum is an upper bound.
+            variance += right.variances.get(seed, 0.0)
+        differences.append(sign * (left.values[seed] - other))
+        variances.append(variance)
+    test_variance = sum(variances) / len(variances) if variances else 0.0
+    return _Pair(condition, claim.left.row, opponent, tuple(differences), test_variance)
+
+
+def _sample(
+    samples: Mapping[Key, Sample], quantity: Quantity, row: str, condition: str
+) -> Sample | None:
+    """Return the finite values; a diverged or undefined value is no value."""
+    sample = samples.get((row, condition, quantity.column))
+    if sample is None:
+        return None
+    finite = {seed: value for seed, value in sample.values.items() if math.isfinite(value)}
+    return Sample(finite, sample.variances) if finite else None
+
+
+def _priors(paired: Mapping[Claim, Sequence[_Pair]]) -> dict[str, Prior]:
+    """Return one prior per measure, from every distinct comparison of that measure."""
+    spreads: dict[str, dict[tuple[str, str, str | None], tuple[float, int]]] = {}
+    for claim, pairs in paired.items():
+        own = spreads.setdefault(claim.left.column, {})
+        for pair in pairs:
+            freedom = len(pair.differences) - 1
+            if freedom > 0:
+                mean = sum(pair.differences) / len(pair.differences)
+                squares = sum((value - mean) ** 2 for value in pair.differences)
+                own[pair.condition, pair.left, pair.right] = (squares / freedom, freedom)
+    return {
+        column: fit_prior([v for v, _ in own.values()], [f for _, f in own.values()])
+        for column, own in spreads.items()
+    }
+
+
+def _test(pair: _Pair, prior: Prior, claim: Claim, fixed_test: bool, alpha: float) -> Test:
+    difference = moderated(pair.differences, prior, pair.test_variance, fixed_test)
+    return Test(
+        pair.condition,
+        pair.left,
+        pair.right,
+        difference,
+        len(pair.differences),
+        difference.p_above(),
+        difference.p_below(),
+        difference.detectable(alpha),
+    )
+
+
+def _p_value(tests: Sequence[Test]) -> float:
+    """Return the two-sided p-value of a claim: for either decision."""
+    if not tests:
+        return 1.0
+    p_holds = max(test.p_holds for test in tests)
+    p_fails = min(1.0, len(tests) * min(test.p_fails for test in tests))
+    return min(1.0, 2 * min(p_holds, p_fails))
+
+
+def _decide(
+    claim: Claim, tests: Sequence[Test], pairs: Sequence[_Pair], p: float, level: float
+) -> Verdict:
+    if p <= level:
+        fails = len(tests) * min(test.p_fails for test in tests)
+        holds = max(test.p_holds for test in tests)
+        return Verdict(claim, HOLDS if holds < fails else FAILS, p, tuple(tests))
+    return Verdict(claim, OPEN, p, tuple(tests), _reason(tests, pairs))
+
+
+def _reason(tests: Sequence[Test], pairs: Sequence[_Pair]) -> str:
+    missing = next((pair.missing for pair in pairs if pair.missing), "")
+    if missing:
+        return missing
+    if tests and all(test.difference.freedom <= 0 for test in tests):
+        return "one seed says nothing about the noise of training"
+    return ""

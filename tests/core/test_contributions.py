@@ -1,0 +1,44 @@
+"""Contributions that methods log: rows of a run by round and client."""
+
+from __future__ import annotations
+
+import pytest
+
+import equipoise as eq
+
+EXPERIMENT = {
+    "data": {"name": "digits", "clients": 3, "samples": 240, "partition": "dirichlet:1"},
+    "model": {"name": "mlp", "hidden": [6]},
+    "training": {"lr": 0.05, "batch": 16},
+    "rounds": 2,
+    "workers": 0,
+}
+METHODS = {
+    "cffl": "reputation",
+    "cgsv": "reputation",
+    "fedave": "reputation",
+    "fedsac": "reputation",
+    "kdia": "teacher_weight",
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_round_has_a_value_of_every_client_that_counted(tmp_path, method):
+    run = eq.run({**EXPERIMENT, "method": method}, out=tmp_path / "run")
+    rows = run.table(phase="contribution")
+    assert {row["metric"] for row in rows} == {METHODS[method]}
+    for record in run.rounds():
+        values = {r["client"]: r["value"] for r in rows if r["round"] == record["round"]}
+        assert set(record["joined"]) <= set(values)
+        assert all(value >= 0 for value in values.values())
+
+
+def test_teacher_weights_sum_to_one(tmp_path):
+    run = eq.run({**EXPERIMENT, "method": "kdia"}, out=tmp_path / "run")
+    last = [r["value"] for r in run.table(phase="contribution", round=2)]
+    assert sum(last) == pytest.approx(1)
+
+
+def test_a_method_that_logs_nothing_has_no_rows(tmp_path):
+    run = eq.run({**EXPERIMENT, "method": "fedavg"}, out=tmp_path / "run")
+    assert run.table(phase="contribution") == []

@@ -1,0 +1,180 @@
+"""Verdicts on constructed tables with known answers."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from equipoise.study.claims import parse_claim
+from equipoise.study.statistics import Prior, fit_prior, holm, moderated
+from equipoise.study.verdicts import FAILS, HOLDS, OPEN, Sample, judge
+
+ROWS = ["a", "b", "c", "d", "e"]
+
+
+def table(values, variance=0.0):
+    """(row, condition) -> list of values by seed, as samples of the measure `average`."""
+    return {
+        (row, condition, "average"): Sample(
+            dict(enumerate(numbers)), dict.fromkeys(range(len(numbers)), variance)
+        )
+        for (row, condition), numbers in values.items()
+    }
+
+
+def decision(text, samples, conditions=("x",), rows=ROWS, **options):
+    claim = parse_claim(text, rows, conditions)
+    return judge([claim], samples, rows, conditions, **options)[0]
+
+
+def noisy(rng, means, seeds=3, noise=0.01):
+    """One table of one condition: a common effect of the seed, and noise of its own."""
+    common = rng.normal(0, 0.05, seeds)
+    return table(
+        {(row, "x"): mean + common + rng.normal(0, noise, seeds) for row, mean in means.items()}
+    )
+
+
+def test_a_clear_lead_over_every_other_holds_with_three_seeds():
+    samples = noisy(np.random.default_rng(0), {"a": 0.9, "b": 0.8, "c": 0.7, "d": 0.75, "e": 0.6})
+    assert decision("a.average > every other.average", samples).decision == HOLDS
+    assert decision("b.average > every other.average", samples).decision == FAILS
+    assert decision("e.average < every other.average", samples).decision == HOLDS
+
+
+def test_one_close_opponent_leaves_the_claim_open():
+    samples = noisy(np.random.default_rng(1), {"a": 0.9, "b": 0.899, "c": 0.7, "d": 0.7, "e": 0.6})
+    verdict = decision("a.average > every other.average", samples)
+    assert verdict.decision == OPEN
+    assert verdict.detectable > 0.001
+
+
+def test_a_claim_about_every_condition_fails_if_one_condition_contradicts_it():
+    rng = np.random.default_rng(2)
+    means = {("a", "x"): 0.9, ("b", "x"): 0.7, ("a", "y"): 0.6, ("b", "y"): 0.8}
+    samples = table({key: mean + rng.normal(0, 0.005, 4) for key, mean in means.items()})
+    conditions = ("x", "y")
+    assert decision("a.average > b.average", samples, conditions).decision == FAILS
+    assert decision("a.average > b.average at x", samples, conditions).decision == HOLDS
+
+
+def test_a_number_and_an_offset_are_compared_with():
+    rng = np.random.default_rng(3)
+    samples = noisy(rng, {"a": 0.5, "b": 0.4}, seeds=8, noise=0.002)
+    rows = ["a", "b"]
+    assert decision("a.average > b.average + 0.05", samples, rows=rows).decision == HOLDS
+    assert decision("a.average > b.average + 0.15", samples, rows=rows).decision == FAILS
+    values = table({("a", "x"): 0.02 + rng.normal(0, 0.003, 8)})
+    assert decision("a.average >= -0.01", values, rows=rows).decision == HOLDS
+    assert decision("a.average >= 0.05", values, rows=rows).decision == FAILS
+
+
+def test_one_seed_alone_cannot_tell_but_borrows_noise_from_other_conditions():
+    lone = table({("a", "x"): [0.9], ("b", "x"): [0.5]})
+    verdict = decision("a.average > b.average", lone)
+    assert verdict.decision == OPEN
+    assert "seed" in verdict.reason
+    rng = np.random.default_rng(4)
+    values = {("a", "x"): [0.9], ("b", "x"): [0.5]}
+    for condition in "yzuvw":
+        values["a", condition] = 0.8 + rng.normal(0, 0.01, 3)
+        values["b", condition] = 0.6 + rng.normal(0, 0.01, 3)
+    conditions = tuple("xyzuvw")
+    claims = [parse_claim("a.average > b.average", ROWS, conditions)]
+    verdict = judge(claims, table(values), ROWS, conditions)[0]
+    assert verdict.decision == HOLDS
+
+
+def test_small_test_sets_widen_what_identical_seeds_suggest():
+    values = {("a", "x"): [0.80, 0.801, 0.799], ("b", "x"): [0.78, 0.781, 0.7795]}
+    assert decision("a.average > b.average", table(values, variance=1e-6)).decision == HOLDS
+    assert decision("a.average > b.average", table(values, variance=0.01)).decision == OPEN
+    fixed = decision("a.average > b.average", table(values, variance=1e-4), fixed_test=True)
+    assert fixed.decision == OPEN
+
+
+def test_missing_rows_and_diverged_values_leave_a_claim_open_with_the_reason():
+    samples = table({("a", "x"): [0.9, 0.9, 0.9], ("b", "x"): [np.nan, np.nan, np.nan]})
+    verdict = decision("a.average > b.average", samples)
+    assert (verdict.decision, "b has no average" in verdict.reason) == (OPEN, True)
+
+
+def test_other_models_of_the_same_method_are_no_opponents():
+    rows = ["kdia.global", "kdia.teacher", "fedavg"]
+    rng = np.random.default_rng(5)
+    means = {"kdia.global": 0.99, "kdia.teacher": 0.9, "fedavg": 0.5}
+    samples = table({(row, "x"): mean + rng.normal(0, 0.01, 5) for row, mean in means.items()})
+    verdict = decision("kdia.teacher.average > every other.average", samples, rows=rows)
+    assert [test.right for test in verdict.tests] == ["fedavg"]
+    assert verdict.decision == HOLDS
+
+
+def test_every_other_leaves_out_rows_that_cannot_have_the_measure():
+    samples = noisy(np.random.default_rng(9), {"a": 0.9, "b": 0.6, "c": 0.6, "d": 0.6})
+    verdict = decision("a.average > every other.average", samples)
+    assert "e has no average" in verdict.reason
+    verdict = decision("a.average > every other.average", samples, without={("e", "average")})
+    assert verdict.decision == HOLDS
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("seeds", [2, 3, 10])
+def test_wrong_decisions_over_a_thousand_tables_stay_within_the_level(seeds, spread):
+    """Under equal means no decision is right; `spread` varies the noise between methods."""
+    rng = np.random.default_rng([seeds, int(10 * spread)])
+    rows = [f"m{number}" for number in range(8)]
+    texts = [f"{row}.average > {other}.average" for row, other in itertools.pairwise(rows)]
+    texts.append("m0.average > every other.average")
+    claims = [parse_claim(text, rows, ["x"]) for text in texts]
+    wrong = 0
+    for _ in range(1000):
+        noise = 0.01 * np.exp(rng.normal(0, spread, len(rows)))
+        common = rng.normal(0, 0.05, seeds)
+        samples = table(
+            {
+                (row, "x"): 0.7 + common + s * rng.normal(size=seeds)
+                for row, s in zip(rows, noise, strict=True)
+            }
+        )
+        verdicts = judge(claims, samples, rows, ["x"])
+        wrong += any(verdict.decision != OPEN for verdict in verdicts)
+    assert wrong <= 65  # 50 expected at most; 65 is two standard errors more
+
+
+def test_without_a_prior_the_test_is_the_paired_t_test_of_scipy():
+    rng = np.random.default_rng(6)
+    values = rng.normal(0.3, 1, 7)
+    difference = moderated(values, Prior(float("nan"), 0.0))
+    expected = stats.ttest_1samp(values, 0, alternative="greater").pvalue
+    assert difference.p_above() == pytest.approx(expected)
+    interval = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert difference.interval() == pytest.approx((interval.low, interval.high))
+
+
+def test_variances_that_are_alike_are_worth_many_degrees_of_freedom():
+    rng = np.random.default_rng(7)
+    alike = fit_prior(0.5 * rng.chisquare(2, 200) / 2, [2] * 200)
+    assert alike.variance == pytest.approx(0.5, rel=0.2)
+    assert alike.freedom > 4
+    apart = fit_prior(np.exp(rng.normal(0, 3, 200)), [2] * 200)
+    assert apart.freedom < 1
+
+
+def test_the_smallest_detectable_difference_is_found_in_four_of_five_studies():
+    rng = np.random.default_rng(8)
+    error = 1 / np.sqrt(12)
+    reference = moderated(rng.normal(0, 1, 12), Prior(1.0, 1e6))
+    assert reference.error == pytest.approx(error, rel=1e-3)
+    size = reference.detectable(0.025)
+    found = 0
+    for _ in range(2000):
+        found += moderated(rng.normal(size, 1, 12), Prior(1.0, 1e6)).p_above() < 0.025
+    assert found / 2000 == pytest.approx(0.8, abs=0.03)
+
+
+def test_holm_agrees_with_its_definition():
+    p_values = [0.04, 0.01, 0.5, 0.012]
+    assert holm(p_values) == pytest.approx([0.08, 0.04, 0.5, 0.04])
