@@ -29,17 +29,6 @@ from tests.helpers.runs import played, settings
 from tests.helpers.score_tables import rounded_table
 
 
-def clinical(run: Run) -> ByClient:
-    """Return the clinical measures of the main model."""
-    result = read_result(run)
-    return result.models[result.main_model].clinical
-
-
-def derived(run: Run) -> dict[str, MetricResult]:
-    """Return the metrics that clients sent at the end only."""
-    return {name: one for name, one in read_result(run).metrics.items() if one.once}
-
-
 def hospitals(classes: int = 2, sizes: tuple[int, ...] = (300, 220, 90)) -> eq.Dataset:
     """Unequal classes; the last hospital has too few test rows."""
     rng = np.random.default_rng(0)
