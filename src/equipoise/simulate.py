@@ -20,11 +20,11 @@ import torch
 
 from equipoise.callbacks import Callback, CallbackList
 from equipoise.data import Dataset, Federation
-from equipoise.data.check import DataReport, report_on, understood
-from equipoise.data.pipeline import LoadedData, federate_loaded, is_own, load_with_tables
+from equipoise.data.check import DataReport, check_data, check_loaded
+from equipoise.data.pipeline import LoadedData, federate_loaded, is_user_path, load_with_tables
 from equipoise.data.roster import Roster, old_fingerprint
 from equipoise.data.samples import Samples
-from equipoise.data.summary_text import in_words, model_in_words
+from equipoise.data.summary_text import default_model_text, summary_lines
 from equipoise.engine.evaluation import check_main
 from equipoise.engine.rounds import Loop
 from equipoise.engine.signals import interruptible
@@ -431,9 +431,9 @@ def load_data(experiment: Experiment, report: bool) -> tuple[Federation, DataRep
 
 def _report(experiment: Experiment, loaded: LoadedData) -> DataReport | None:
     if experiment.dataset is not None:
-        return understood(experiment.data, experiment.dataset)
-    if is_own(experiment.data):
-        return report_on(experiment.data, loaded)
+        return check_data(experiment.data, experiment.dataset)
+    if is_user_path(experiment.data):
+        return check_loaded(experiment.data, loaded)
     return None
 
 
@@ -447,10 +447,10 @@ def print_description(
         report: The report on the data; None for registered data sets.
         shape: The shape of one input.
     """
-    lines = in_words(report) if report is not None else []
+    lines = summary_lines(report) if report is not None else []
     model = experiment.with_model(shape).model
     if experiment.model == AUTO and model == "cnn" and not experiment.models:
-        lines.append(model_in_words(model, shape))
+        lines.append(default_model_text(model, shape))
     for line in lines:
         print(line, file=sys.stderr)
 

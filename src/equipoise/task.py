@@ -34,4 +34,5 @@ class Task:
 
     @property
     def classifies(self) -> bool:
+        """True for classification."""
         return self.kind == "classification"

@@ -15,7 +15,7 @@ import torch
 
 from equipoise.engine import cohort as module
 from equipoise.engine.cohort import Clients, RoundAborted, RoundCohort
-from equipoise.engine.commit import check_finite, given_up
+from equipoise.engine.commit import check_finite, round_failed
 from equipoise.engine.faults import FaultPlan, corrupted
 from equipoise.engine.reply_validation import not_finite, validate_upload
 from equipoise.engine.sampling import choose
@@ -667,7 +667,9 @@ def test_a_round_that_is_given_up_says_what_helps(
 ) -> None:
     store: Any = SimpleNamespace(folder=Path("run"))
     said = str(
-        given_up(store, Participation(floor=4, tries=2), 7, 1, rejected, "1 of 3 replies counted")
+        round_failed(
+            store, Participation(floor=4, tries=2), 7, 1, rejected, "1 of 3 replies counted"
+        )
     )
     assert (
         said.startswith("round 7 was given up 2 times: 1 of 3 replies counted, 4 needed; ")

@@ -11,15 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.package_order import ORDER
+
 SOURCE = Path(__file__).parents[2] / "src"
 ROOT = SOURCE / "equipoise"
-
-# Packages and modules of the root, lowest first: each may import what stands before it, and nothing behind.
-ORDER = [
-    "version", "streams", "task", "tree", "validation", "records", "models", "metrics", "losses", "weighting", "data", "training", "client", "server",
-    "method", "composition", "methods", "extensions", "experiment", "storage", "callbacks", "runtime", "transports", "engine", "runs", "simulate", "comparison", "study", "report", "watch", "auditing", "testing",
-    "cli", "__main__", "",
-]  # fmt: skip
 
 # Imports inside functions, all of them for the time that a command takes to start: whoever may have some, and why.
 LATE = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from equipoise.data import DataConfig, federate, from_arrays, from_sites, from_tables
-from equipoise.data.check import understood
+from equipoise.data.check import check_data
 
 RNG = np.random.default_rng(0)
 BYTES = RNG.integers(0, 256, (6, 8, 8), dtype=np.uint8)
@@ -33,7 +33,7 @@ def test_sites_with_different_types_or_ranges_are_refused(
     other: np.ndarray, said: str, tmp_path: Path
 ) -> None:
     config = sites(tmp_path, north=BYTES, south=other)
-    for read in (understood, lambda config: federate(config, 1)):
+    for read in (check_data, lambda config: federate(config, 1)):
         with pytest.raises(ValueError, match=said):
             read(config)
 
@@ -47,7 +47,7 @@ def test_fractions_of_different_ranges_are_refused_and_of_different_precision_ar
 
 def test_images_around_0_beside_images_from_0_to_1_are_told(tmp_path: Path) -> None:
     config = sites(tmp_path, north=BYTES / 255.0, south=BYTES / 127.5 - 1)
-    assert any("south" in note and "-1" in note for note in understood(config).warnings)
+    assert any("south" in note and "-1" in note for note in check_data(config).warnings)
     alike = from_sites({"a": (BYTES / 127.5 - 1, Y), "b": (BYTES / 127.5 - 1, Y)})
     assert not alike.notes
 
@@ -102,7 +102,7 @@ def test_many_channels_that_may_be_last_are_told() -> None:
 def test_images_of_sixteen_bits_are_refused(tmp_path: Path) -> None:
     deep = RNG.integers(0, 4000, (6, 8, 8)).astype(np.uint16)
     config = sites(tmp_path, north=deep, south=deep)
-    for read in (understood, lambda config: federate(config, 1)):
+    for read in (check_data, lambda config: federate(config, 1)):
         with pytest.raises(ValueError, match=r"uint16 .*\(x / 4095\)\.astype"):
             read(config)
     assert from_arrays(deep[:, 0], Y, scaled=True).task.shape == (8,), "rows are no images"
@@ -110,7 +110,7 @@ def test_images_of_sixteen_bits_are_refused(tmp_path: Path) -> None:
 
 def test_images_that_are_not_scaled_are_told_before_training(tmp_path: Path) -> None:
     config = sites(tmp_path, north=BYTES.astype(np.float32), south=BYTES.astype(np.float32))
-    assert any("taken as they are" in one and "uint8" in one for one in understood(config).warnings)
+    assert any("taken as they are" in one and "uint8" in one for one in check_data(config).warnings)
     assert federate(config, 1).metadata["notes"]
     assert from_arrays(BYTES, Y).notes == () == from_arrays(BYTES / 255, Y).notes
 
@@ -119,7 +119,7 @@ def test_images_that_are_not_scaled_are_told_before_training(tmp_path: Path) -> 
     ("names", "said"),
     [
         (["age", "age", "bmi"], r"a\.npz.*'age' 2 times; rename"),
-        (["age", "y", "bmi"], r"a\.npz: 'y' is one of its feature_names and an array"),
+        (["age", "y", "bmi"], r"a\.npz: 'y' is one of its feature_names and also an array"),
         (["age", "bmi"], r"column for each of 2 feature_names"),
     ],
 )

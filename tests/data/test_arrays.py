@@ -52,11 +52,11 @@ X = torch.zeros(3, 2)
         ({"columns": (Column("a"),)}, "2 columns of values but 1 column names"),
         (
             {"site": np.array([0, 1, 2]), "site_names": ("a", "b")},
-            "site marks must be numbers into its 2 site names",
+            "site marks must be indices into its 2 site names",
         ),
         (
             {"site": np.array([0, 1, -1]), "site_names": ("a", "b")},
-            "site marks must be numbers into its 2 site names",
+            "site marks must be indices into its 2 site names",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""How data were understood, and the warnings: each with what to do, and none where nothing is wrong."""
+"""Reports on data: sites, columns, files, and warnings where something is wrong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from equipoise.data import DataConfig
-from equipoise.data.check import DataReport, understood
+from equipoise.data.check import DataReport, check_data
 from tests.helpers.reports import remarks_on
 
 Rows = list[list[str]]
@@ -41,7 +41,7 @@ def write(folder: Path, sites: dict[str, Rows], header: list[str] = HEADER) -> P
 
 
 def look(folder: Path, **settings: object) -> DataReport:
-    return understood(DataConfig(name=str(folder), **settings))
+    return check_data(DataConfig(name=str(folder), **settings))
 
 
 def test_clean_data_are_described_without_a_warning(tmp_path: Path) -> None:
@@ -107,16 +107,16 @@ def _only(**kept: object) -> Callable[[dict[str, Rows]], None]:
         (_added(lambda site, i: f"{site[0]}{i}"), "column 'more' looks like an identifier .* is left out; to use it, give it the kind number or category in a schema"),
         (_added(lambda site, i: f"the patient of {site} came on day {i}"), "column 'more' looks like free text .* is left out; to use it, give it the kind"),
         (_added(lambda site, i: f"2024-02-{1 + i % 28:02}"), "column 'more' holds dates, which become numbers .*; leave the column out of the schema"),
-        (_added(lambda site, i: f"0{1 + i % 9}/02/2024"), "with the month first, too: here 01/02/2024 is day 1 of month 2"),
+        (_added(lambda site, i: f"0{1 + i % 9}/02/2024"), "with the month first: 01/02/2024 is read as day 1 of month 2"),
         (_added(lambda site, i: ""), "column 'more' has no value at all; remove it"),
         (_cell(1, 3, "Well "), "label column .label.: the classes 'Well' .1 row. and 'well' .211 rows. are nearly equal .* write them alike"),
         (_cell(1, 1, "A"), "column 'ward': the categories 'A' .1 row. and 'a' .107 rows. are nearly equal"),
-        (_cell(1, 2, "inf"), "column 'pressure': 1 cells are infinite .* count as missing; mend them"),
-        (_cell(1, 2, "1e300"), "column 'pressure': 1 cells are infinite"),
+        (_cell(1, 2, "inf"), "column 'pressure': 1 cell is infinite .* read as missing; correct the file"),
+        (_cell(1, 2, "1e300"), "column 'pressure': 1 cell is infinite"),
         (_cell(1, 2, "n.d."), "column 'pressure' is not read as numbers because of 1 cell, 'n.d.' .*.csv, line [0-9]+.; leave such cells empty"),
         (_only(label=1), "all rows have the label 'well', so there is nothing to learn; is another column the label"),
-        (_only(north=1), "site 'north' has no row of 'sick'"),
-        (_only(site=1), "there is one site only, 'north', .*; give one file per site"),
+        (_only(north=1), "site 'north' has no row of the class 'sick'"),
+        (_only(site=1), "there is only one site, 'north', .*; provide one file per site"),
         (_only(rows=149), "fewer than 30 test rows in north .29.: .*; collect more rows"),
     ],
 )  # fmt: skip
@@ -160,9 +160,8 @@ def test_decimal_commas_beside_points_are_doubtful(tmp_path: Path) -> None:
         (tmp_path / f"{site}.csv").write_text(f"x;z;label\n{rows}")
     found = look(tmp_path)
     assert found.files["north.csv"] == "semicolons, UTF-8, decimal commas in x"
-    assert [warning for warning in remarks_on(found) if "north.csv" in warning] == [
-        "north.csv: numbers of x have decimal commas, those of z points, which were read as decimal points; write them alike"
-    ]
+    (warning,) = [warning for warning in remarks_on(found) if "north.csv" in warning]
+    assert "numbers of x have decimal commas, those of z points" in warning
 
 
 def test_numbers_to_predict_are_described_by_site(tmp_path: Path) -> None:
@@ -194,7 +193,9 @@ def test_images_are_counted_by_site_and_class_and_their_sizes_compared(tmp_path:
         "2 different sizes, such as 5x6, 6x6 (height x width)" in warning
         for warning in remarks_on(found)
     )
-    assert any("site 'west' has no row of 'dog'" in warning for warning in remarks_on(found))
+    assert any(
+        "site 'west' has no row of the class 'dog'" in warning for warning in remarks_on(found)
+    )
     assert look(tmp_path, image_size=8).schema.shape == (3, 8, 8)
 
 

@@ -13,7 +13,7 @@ pydicom = pytest.importorskip("pydicom")
 
 from equipoise.data import DataConfig, federate, from_image_folder, inputs_from  # noqa: E402
 from equipoise.data.arrays.images import read_header, read_image  # noqa: E402
-from equipoise.data.check import understood  # noqa: E402
+from equipoise.data.check import check_data  # noqa: E402
 from tests.helpers.reports import remarks_on  # noqa: E402
 
 RAMP = np.linspace(0, 4095, 20).reshape(4, 5).astype(np.uint16)
@@ -132,7 +132,7 @@ def scans(root: Path, **elements: Any) -> Path:
 def test_a_folder_of_scans_from_check_to_prediction(tmp_path: Path) -> None:
     root = scans(tmp_path / "scans", RescaleIntercept=-1024)
     write(root / "north" / "ill" / "several.dcm", np.stack([RAMP[:3, :4]] * 2), NumberOfFrames=2)
-    found = understood(DataConfig(name=str(root), image_size=6), every_pixel=True)
+    found = check_data(DataConfig(name=str(root), image_size=6), every_pixel=True)
     assert found.schema.shape == (1, 6, 6)
     assert any("1 file holds several images" in one for one in remarks_on(found))
     federation = federate(DataConfig(name=str(root), image_size=6, window=(-1000, 1000)), 1)
@@ -142,9 +142,9 @@ def test_a_folder_of_scans_from_check_to_prediction(tmp_path: Path) -> None:
 
 def test_files_with_different_windows_are_told(tmp_path: Path) -> None:
     root = scans(tmp_path / "scans", WindowCenter=2000, WindowWidth=4000)
-    assert not any("window" in one for one in remarks_on(understood(DataConfig(name=str(root)))))
+    assert not any("window" in one for one in remarks_on(check_data(DataConfig(name=str(root)))))
     write(root / "north" / "ill" / "0.dcm", RAMP, WindowCenter=100, WindowWidth=50)
-    told = " ".join(remarks_on(understood(DataConfig(name=str(root)))))
+    told = " ".join(remarks_on(check_data(DataConfig(name=str(root)))))
     assert "2 different windows" in told and "data.window=[0,4095]" in told
 
 
@@ -153,6 +153,6 @@ def test_without_pydicom_the_extra_is_named(
 ) -> None:
     root = scans(tmp_path / "scans")
     monkeypatch.setitem(sys.modules, "pydicom", None)
-    for read in (from_image_folder, lambda path: understood(DataConfig(name=str(path)))):
+    for read in (from_image_folder, lambda path: check_data(DataConfig(name=str(path)))):
         with pytest.raises(ValueError, match=r"pip install 'equipoise\[dicom\]'"):
             read(root)

@@ -62,9 +62,12 @@ def test_of_a_long_history_the_latest_events_are_kept() -> None:
     made = dataset_of(records(THREE, ("before",)), "mine", events=2)
     assert made.x[0].tolist() == [[0, 10, 2, 0], [2, 0, 31, 1], [1, 9, 32, 0]]
     assert made.x[2].tolist() == [[2, 12, 1, 0], [3, -1, 50, 0], [0] * 4]
-    assert made.notes == ("before", "1 events of 1 patients were left out: each keeps the latest 2")
+    assert made.notes == (
+        "before",
+        "1 event of 1 patient left out: only the latest 2 of each are kept",
+    )
     assert dataset_of(records([*THREE, THREE[0]]), "mine", events=1).notes == (
-        "4 events of 2 patients were left out: each keeps the latest 1",
+        "4 events of 2 patients left out: only the latest 1 of each are kept",
     )
 
 
@@ -94,7 +97,7 @@ def test_a_given_vocabulary_numbers_the_codes_and_all_others_are_one() -> None:
         made.codes == ("c", "z") and made.x[0, 1:, 0].tolist() == [3, 3, 3] and made.x[2, 1, 0] == 1
     )
     assert made.notes == (
-        "2 rare codes count as unknown: the 2 most frequent have a number of their own",
+        "2 rare codes read as unknown: only the 2 most frequent codes have their own number",
     )
 
 
@@ -111,7 +114,7 @@ def test_the_most_frequent_codes_have_a_number_by_name_where_they_are_equally_fr
     made = dataset_of(some, "mine")
     assert (
         made.x[0, 1:, 0].tolist() == [4, 2, 2, 2, 1, 1, 1, 3]
-        and "1 rare codes count as unknown: the 3 most" in made.notes[-1]
+        and "1 rare code read as unknown: only the 3 most" in made.notes[-1]
     )
 
 

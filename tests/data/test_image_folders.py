@@ -1,4 +1,4 @@
-"""Folders of images: which layout is understood, what is tested on, and what is refused."""
+"""Folders of images: which layout is check_data, what is tested on, and what is refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image
 import equipoise as eq
 from equipoise.data import DataConfig, Federation, federate, from_image_folder
 from equipoise.data.arrays.image_folders import find_images
-from equipoise.data.check import understood
+from equipoise.data.check import check_data
 from tests.helpers.reports import remarks_on
 from tests.helpers.terminal import QUICK, Terminal
 
@@ -45,7 +45,7 @@ def test_folders_of_classes_are_one_pool(root: Path) -> None:
     assert data.site is None and data.task.class_names == ("cat", "dog") and len(data.x) == 40
     federation = federate(DataConfig(name=str(root), clients=4), 1)
     assert len(federation.ids) == 4 and not len(federation.shared_test)
-    found = understood(DataConfig(name=str(root), clients=4))
+    found = check_data(DataConfig(name=str(root), clients=4))
     (layout,) = found.files.values()
     assert "FOLDER/CLASS/*" in layout and "one pool" in layout and "4 clients" in layout
     assert not remarks_on(found)
@@ -65,7 +65,7 @@ def test_an_official_split_is_kept(train: str, val: str, test: str, root: Path) 
     assert levels(federation, federation.train.index) == {40}
     assert levels(federation, federation.validation.index) == {120}
     assert levels(federation, federation.shared_test) == {200}
-    (layout,) = understood(DataConfig(name=str(root))).files.values()
+    (layout,) = check_data(DataConfig(name=str(root))).files.values()
     assert "20 training, 20 validation, 20 test images" in layout
 
 
@@ -90,7 +90,7 @@ def test_sites_with_an_official_split_are_tested_on_their_own_part(order: str, r
     assert federation.train.sizes.tolist() == [16, 16]
     assert federation.validation.sizes.tolist() == [6, 6]
     assert federation.test.sizes.tolist() == [10, 8]
-    assert [site.test for site in understood(DataConfig(name=str(root))).sites] == [10, 8]
+    assert [site.test for site in check_data(DataConfig(name=str(root))).sites] == [10, 8]
     assert data.site is not None and data.part is not None
     for client in range(2):
         rows = federation.source[federation.test[client]]
@@ -106,8 +106,8 @@ def test_all_images_are_dealt_only_if_asked_for(root: Path) -> None:
     config = DataConfig(name=str(root), pool="all", clients=2)
     federation = federate(config, 1)
     assert not len(federation.shared_test) and len(federation.test.index) == 8
-    (layout,) = understood(config).files.values()
-    assert "not kept" in layout
+    (layout,) = check_data(config).files.values()
+    assert "ignored (data.pool=all)" in layout
 
 
 @pytest.mark.parametrize(
@@ -134,14 +134,14 @@ def test_what_could_be_read_in_two_ways_is_refused(
     with pytest.raises(ValueError, match=said):
         find_images(root)
     with pytest.raises(ValueError, match=said):
-        understood(DataConfig(name=str(root)))
+        check_data(DataConfig(name=str(root)))
 
 
 def test_a_table_beside_folders_of_images_is_refused(root: Path) -> None:
     put(root, "cat")
     put(root, "dog")
     (root / "labels.csv").write_text("file,label\n0.png,cat\n")
-    for read in (understood, lambda config: federate(config, 1)):
+    for read in (check_data, lambda config: federate(config, 1)):
         with pytest.raises(ValueError, match=r"labels\.csv and folders of images; move"):
             read(DataConfig(name=str(root)))
 
@@ -153,7 +153,7 @@ def test_files_that_are_not_read_are_counted(root: Path) -> None:
         for name in ("notes.txt", "scan.nii", "IM0001", ".DS_Store", "._0.png", "Thumbs.db"):
             (root / site / "cat" / name).write_text("no image")
     shutil.copy(root / "york" / "cat" / "0.png", root / "example.png")
-    told = " ".join(remarks_on(understood(DataConfig(name=str(root)))))
+    told = " ".join(remarks_on(check_data(DataConfig(name=str(root)))))
     assert "6 files of" in told and ".txt (2)" in told and "no ending (2)" in told
     assert "1 image outside the layout is not read, such as example.png" in told
     assert len(from_image_folder(root).x) == 24
@@ -173,7 +173,7 @@ def test_test_images_that_are_trained_on_and_classes_that_are_not_are_told(root:
     put(root, "test/cat")
     put(root, "test/dog")
     shutil.copy(root / "train" / "cat" / "3.png", root / "test" / "cat" / "copy.png")
-    told = " ".join(remarks_on(understood(DataConfig(name=str(root)))))
+    told = " ".join(remarks_on(check_data(DataConfig(name=str(root)))))
     assert "1 test image equals a training image, such as test/cat/copy.png and train/cat/3.png" in told  # fmt: skip
     assert "no training image has the class 'dog'" in told
 
@@ -181,7 +181,7 @@ def test_test_images_that_are_trained_on_and_classes_that_are_not_are_told(root:
 def test_folders_that_are_probably_no_sites_are_told(root: Path) -> None:
     for one in ("ill/patient1", "ill/patient2", "well/patient3"):
         put(root, one)
-    told = " ".join(remarks_on(understood(DataConfig(name=str(root)))))
+    told = " ".join(remarks_on(check_data(DataConfig(name=str(root)))))
     assert "no class is found at two sites" in told and "FOLDER/CLASS/*" in told
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from equipoise.data import DataConfig, federate, from_image_folder, inputs_from
 from equipoise.data.arrays.images import read_header, read_image, read_images
-from equipoise.data.check import DataReport, understood
+from equipoise.data.check import DataReport, check_data
 from tests.helpers.reports import remarks_on
 from tests.helpers.terminal import Terminal
 
@@ -38,7 +38,7 @@ def folder(tmp_path: Path, image: np.ndarray | Image.Image, ending: str = ".png"
 
 
 def look(path: Path, **settings: object) -> DataReport:
-    return understood(DataConfig(name=str(path), **settings))
+    return check_data(DataConfig(name=str(path), **settings))
 
 
 def test_sixteen_bits_are_scaled_by_their_range(tmp_path: Path) -> None:

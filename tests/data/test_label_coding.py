@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 import equipoise as eq
 from equipoise.cli import app
 from equipoise.data import DataConfig
-from equipoise.data.check import understood
+from equipoise.data.check import check_data
 from equipoise.data.findings import Finding
-from equipoise.data.tables.sites import from_tables, read_sites
+from equipoise.data.tables.sites import read_sites
+from equipoise.data.tables.table_dataset import from_tables
 from equipoise.data.tables.table_findings import find_in_tables
 
 Cell = Callable[[int], str]
@@ -194,7 +195,7 @@ def test_training_is_refused_and_the_check_shows_the_mapping(tmp_path: Path) -> 
         )
     done = CliRunner().invoke(app, ["data", "check", str(folder), "--label", "disease"])
     assert done.exit_code != 0
-    (problem,) = understood(DataConfig(name=str(folder), label="disease")).problems
+    (problem,) = check_data(DataConfig(name=str(folder), label="disease")).problems
     assert "values: {disease: {'no': '0', 'yes': '1'}}" in problem
 
 

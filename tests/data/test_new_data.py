@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from equipoise.data import DataConfig, Dataset, federate, from_arrays, inputs_from
-from equipoise.data.preparation import _column, new_images
+from equipoise.data.preparation import new_images
 
 IMAGES: dict[str, Any] = {"kind": "image", "pixels": True, "normalise": "half", "shape": [1, 4, 4]}
 OBLONG = {**IMAGES, "shape": [3, 4, 6], "normalise": "none"}
@@ -128,30 +128,36 @@ def test_histories_as_arrays_have_the_shape_of_training() -> None:
         inputs_from(given[:, :2], HISTORIES)
 
 
+def table_recipe(**column: Any) -> dict[str, Any]:
+    """The recipe of one column that is not scaled."""
+    return {
+        "kind": "table",
+        "columns": [{"name": "c", "gaps": False, **column}],
+        "shared": {"fill": [0.0], "mean": [0.0], "scale": [1.0]},
+        "clients": {},
+    }
+
+
 @pytest.mark.parametrize(
-    ("described", "kind", "categories"),
+    ("column", "cell", "inputs"),
     [
-        ({"categorical": True, "categories": ["a"]}, "category", ("a",)),
-        (
-            {"categorical": True, "categories": []},
-            "category",
-            ("",),
-        ),  # of an older run whose training saw none
-        ({"categorical": False, "categories": [], "formats": ["%Y-%m-%d"]}, "date", ()),
-        ({"categorical": False, "categories": []}, "number", ()),
-        ({"categorical": False, "categories": [], "formats": []}, "number", ()),
+        ({"categorical": True, "categories": ["a", "b"], "formats": []}, "b", [0, 1, 0]),
+        ({"categorical": True, "categories": ["a", "b"]}, "other", [0, 0, 1]),
+        ({"categorical": False, "categories": [], "formats": ["%Y-%m-%d"]}, "1970-01-03", [2]),
+        ({"categorical": False, "categories": []}, "2.5", [2.5]),
+        ({"categorical": False, "categories": [], "formats": []}, "2.5", [2.5]),
     ],
 )
-def test_columns_of_a_recipe(
-    described: dict[str, Any], kind: str, categories: tuple[str, ...]
+def test_new_rows_of_a_table_follow_the_kind_of_the_column(
+    column: dict[str, Any], cell: str, inputs: list[float]
 ) -> None:
-    column = _column({"name": "c", **described})
-    assert (column.name, column.kind, column.categories, column.formats) == (
-        "c",
-        kind,
-        categories,
-        tuple(described.get("formats", ())),
-    )
+    rows = np.array([[cell]])
+    assert inputs_from(rows, table_recipe(**column)).tolist() == [inputs]
+
+
+def test_an_older_run_whose_training_saw_no_category_can_predict() -> None:
+    recipe = table_recipe(categorical=True, categories=[])
+    assert inputs_from(np.array([["a"]]), recipe).shape == (1, 1)
 
 
 def test_arrays_through_the_recipe_of_a_table() -> None:

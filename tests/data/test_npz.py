@@ -61,11 +61,11 @@ def test_arrays_of_every_plain_kind_are_read(version: tuple[int, int], tmp_path:
         (header((2,), "|V0"), "is of type .*; save it as numbers or text"),
         (
             header((2,)) + bytes(8),
-            r"says \(2,\) of float64 \(16 bytes\), but 8 bytes are there; the file is damaged",
+            r"says \(2,\) of float64 \(16 bytes\), but the file has 8 bytes; it is damaged",
         ),
-        (header((2,)) + bytes(24), r"\(16 bytes\), but 24 bytes are there"),
+        (header((2,)) + bytes(24), r"\(16 bytes\), but the file has 24 bytes"),
         (header((-1, -2)) + bytes(16), r"says \(-1, -2\) of float64"),
-        (b"rubbish", "is damaged or not an NPZ file of plain arrays; replace it by a whole one"),
+        (b"rubbish", "is damaged or not an NPZ file of plain arrays; replace it by an intact one"),
     ],
 )
 def test_what_is_no_plain_array_or_not_as_large_as_it_says_is_refused(
@@ -95,7 +95,7 @@ def test_files_that_swell_are_refused_before_they_do(
         else:
             with pytest.raises(
                 ValueError,
-                match=f"got a file of {file.stat().st_size:,} bytes that would swell to {size:,}; .*EQUIPOISE_MAX_BYTES",
+                match=f"got a file of {file.stat().st_size:,} bytes that would expand to {size:,}; .*EQUIPOISE_MAX_BYTES",
             ):
                 read_npz(file)
 

@@ -9,10 +9,15 @@ import pytest
 import scipy.stats
 
 from equipoise.data.federation import Parts
-from equipoise.data.partitions import PARTITIONS, Pool, deal, parameters, parse
-from equipoise.data.partitions.covariate import _kl, density_weighted, tilted, whitened
-from equipoise.data.partitions.dirichlet import _counts, _cut
-from equipoise.data.partitions.sites import _swap_in_classes
+from equipoise.data.partitions import PARTITIONS, Pool, parameters, parse, partition_pool
+from equipoise.data.partitions.covariate import (
+    density_weighted,
+    divergence_from_whole,
+    tilted,
+    whitened,
+)
+from equipoise.data.partitions.dirichlet import draw_counts, round_shares
+from equipoise.data.partitions.sites import swap_in_classes
 from equipoise.streams import stream
 
 SIGNS = np.array([[a, b, c] for a in (1.0, -1.0) for b in (1.0, -1.0) for c in (1.0, -1.0)])
@@ -120,7 +125,7 @@ def test_a_parameter_is_a_finite_number_of_its_type(text: str) -> None:
 )
 def test_what_does_not_fit_is_refused(text: str, clients: int, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        deal(text, pool(), clients, 1)
+        partition_pool(text, pool(), clients, 1)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +152,9 @@ def test_what_does_not_fit_is_refused(text: str, clients: int, said: str) -> Non
     ],
 )
 def test_what_just_fits_is_dealt(text: str, clients: int, sizes: list[int]) -> None:
-    assert sorted(deal(text, pool(), clients, 1).parts.sizes.tolist(), reverse=True) == sizes
+    assert (
+        sorted(partition_pool(text, pool(), clients, 1).parts.sizes.tolist(), reverse=True) == sizes
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,7 +162,7 @@ def test_what_just_fits_is_dealt(text: str, clients: int, sizes: list[int]) -> N
     [("domains:0.5", 30, 20), ("domains:0.025", 1, 1), ("domains", 30, 20), ("domains:0.05", 3, 2)],
 )
 def test_a_domain_gives_each_of_its_clients_as_much(text: str, a: int, b: int) -> None:
-    dealt = deal(text, pool(), 4, 1)
+    dealt = partition_pool(text, pool(), 4, 1)
     assert (
         sorted(zip(dealt.metadata["domains"], dealt.parts.sizes.tolist(), strict=True))
         == [("a", a)] * 2 + [("b", b)] * 2
@@ -165,15 +172,15 @@ def test_a_domain_gives_each_of_its_clients_as_much(text: str, a: int, b: int) -
 def test_fractions_of_a_domain_lose_nothing_to_rounding() -> None:
     whole = Pool(np.zeros(100, np.int64), 1, np.zeros(100, np.int64), ("a",))
     # in floating point 28.999...
-    assert deal("domains:0.29", whole, 1, 1).parts.sizes.tolist() == [29]
-    assert deal("domains:0.1", whole, 10, 1).parts.sizes.tolist() == [10] * 10
-    assert deal("domains", whole, 3, 1).parts.sizes.tolist() == [34, 33, 33]
+    assert partition_pool("domains:0.29", whole, 1, 1).parts.sizes.tolist() == [29]
+    assert partition_pool("domains:0.1", whole, 10, 1).parts.sizes.tolist() == [10] * 10
+    assert partition_pool("domains", whole, 3, 1).parts.sizes.tolist() == [34, 33, 33]
 
 
 @pytest.mark.parametrize("name", ["dirichlet", "dirichlet_balanced", "quantity"])
 def test_draws_that_leave_somebody_with_too_little_are_counted(name: str) -> None:
     """The number that is recorded is that of the first draw by which everybody has enough."""
-    dealt = deal(f"{name}:0.7,min_size=12", pool(), 4, 3)
+    dealt = partition_pool(f"{name}:0.7,min_size=12", pool(), 4, 3)
     enough = []
     for attempt in range(100):
         rng = stream(3, "partition", name, attempt)
@@ -181,29 +188,12 @@ def test_draws_that_leave_somebody_with_too_little_are_counted(name: str) -> Non
             shares = rng.dirichlet([0.7] * 4)
             sizes = np.diff([0, *(int(100 * share) for share in np.cumsum(shares)[:-1]), 100])
         else:
-            sizes = _counts(
+            sizes = draw_counts(
                 np.array([50, 50]), 4, 0.7, rng, balanced=name != "dirichlet", drop=False
             ).sum(axis=0)  # type: ignore[union-attr]
         enough.append(sizes.min() >= 12)
     assert dealt.metadata == {"redraws": enough.index(True)} and dealt.metadata["redraws"] > 0
     assert dealt.parts.sizes.sum() == 100
-
-
-def test_who_gives_up_says_after_how_many_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer here than else, but as many as follow from the numbers that one draw takes."""
-    for module in ("sizes", "dirichlet"):
-        monkeypatch.setattr(
-            f"equipoise.data.partitions.{module}.attempts", lambda numbers: numbers // 10
-        )
-    with pytest.raises(
-        ValueError,
-        match=r"198 draws with alpha=0.01 never gave each of 99 clients 10 samples.*min_size=5\)",
-    ):
-        deal("dirichlet:0.01", Pool(np.tile(np.arange(20), 50), 20), 99, 1)
-    with pytest.raises(
-        ValueError, match="9 draws with alpha=0.01 never gave each of 99 clients 1 samples"
-    ):
-        deal("quantity:0.01,min_size=1", Pool(np.zeros(100), 0), 99, 1)
 
 
 @pytest.mark.parametrize(
@@ -225,13 +215,13 @@ def test_who_gives_up_says_after_how_many_draws(monkeypatch: pytest.MonkeyPatch)
 def test_shares_become_whole_numbers(
     shares: list[list[float]], totals: list[int], drop: bool, counts: list[list[int]] | None
 ) -> None:
-    found = _cut(np.array(shares, float), np.array(totals), drop)
+    found = round_shares(np.array(shares, float), np.array(totals), drop)
     assert found is None if counts is None else found is not None and found.tolist() == counts
 
 
 @pytest.mark.parametrize("clients", range(2, 60))
 def test_no_sample_is_lost_where_equal_shares_do_not_quite_add_up(clients: int) -> None:
-    found = _cut(np.full((1, clients), 1 / clients), np.array([clients]), False)
+    found = round_shares(np.full((1, clients), 1 / clients), np.array([clients]), False)
     assert found is not None and found.sum() == clients
 
 
@@ -260,7 +250,7 @@ class Told:
 def test_a_client_with_its_even_share_gets_no_more(
     shares: list[list[float]], counts: list[list[int]] | None
 ) -> None:
-    found = _counts(np.array([5, 5]), 2, 1.0, Told(*shares), balanced=True, drop=False)  # type: ignore[arg-type]
+    found = draw_counts(np.array([5, 5]), 2, 1.0, Told(*shares), balanced=True, drop=False)  # type: ignore[arg-type]
     assert found is None if counts is None else found is not None and found.tolist() == counts
 
 
@@ -270,27 +260,31 @@ def test_sizes_between_quantiles_of_a_power_law_to_the_sample() -> None:
         law = scipy.stats.powerlaw(1.659)
         points = np.linspace(law.ppf(0.01), law.ppf(0.99), 10)
         wanted = np.floor(10 * size * points / points.sum()).astype(int).tolist()
-        assert deal(f"pow_cffl:{size}", Pool(np.zeros(n), 0), 10, 1).parts.sizes.tolist() == wanted
+        assert (
+            partition_pool(f"pow_cffl:{size}", Pool(np.zeros(n), 0), 10, 1).parts.sizes.tolist()
+            == wanted
+        )
     assert wanted[0] == 1
 
 
 def test_without_classes_nothing_is_dealt_by_label() -> None:
     with pytest.raises(
-        ValueError, match="partition shards deals by class label but the targets are numbers"
+        ValueError, match="partition shards needs class labels but the targets are numbers"
     ):
-        deal("shards", Pool(np.zeros(10)), 2, 1)
+        partition_pool("shards", Pool(np.zeros(10)), 2, 1)
 
 
 def test_bins_of_inputs_are_counted() -> None:
     x = np.repeat([[0.0], [100.0], [200.0]], [6, 3, 1], axis=0) + np.arange(10)[:, None] / 100
     lone = Pool(np.arange(10.0), 0, features=lambda: x)
     assert sorted(
-        deal("dirichlet_bins:1e6,bins=3,min_size=0", lone, 2, 1).metadata["bin_sizes"]
+        partition_pool("dirichlet_bins:1e6,bins=3,min_size=0", lone, 2, 1).metadata["bin_sizes"]
     ) == [1, 3, 6]
     assert (
-        deal("dirichlet_bins:1e6,bins=10,min_size=0", lone, 2, 1).metadata["bin_sizes"] == [1] * 10
+        partition_pool("dirichlet_bins:1e6,bins=10,min_size=0", lone, 2, 1).metadata["bin_sizes"]
+        == [1] * 10
     )
-    one = deal("dirichlet_bins:1e6,bins=1,min_size=4", lone, 2, 1)
+    one = partition_pool("dirichlet_bins:1e6,bins=1,min_size=4", lone, 2, 1)
     assert one.metadata == {"redraws": 0, "bin_sizes": [10]} and one.parts.sizes.tolist() in (
         [5, 5],
         [4, 6],
@@ -312,16 +306,16 @@ def test_directions_that_hardly_vary_do_not_count() -> None:
     """Below a millionth of the largest deviation."""
     assert whitened(SIGNS * [1, 1.2e-6, 1.2e-6], 3).shape == (8, 3)
     with pytest.raises(
-        ValueError, match="vary in 2 directions only, 3 were asked for; use q=2 or less"
+        ValueError, match="vary in 2 directions only, 3 were requested; use q=2 or less"
     ):
         whitened(SIGNS * [9, 9 * 1.2e-6, 9 * 0.9e-6], 3)
     assert whitened(SIGNS * [0.2, 0.2 * 1.2e-6, 1], 2).shape == (8, 2)
     with pytest.raises(
-        ValueError, match="vary in 1 directions only, 3 were asked for; use q=1 or less"
+        ValueError, match="vary in 1 directions only, 3 were requested; use q=1 or less"
     ):
         whitened(SIGNS * [1, 0.9e-6, 0.9e-6], 3)
     with pytest.raises(
-        ValueError, match="vary in 0 directions only, 1 were asked for; use q=1 or less"
+        ValueError, match="vary in 0 directions only, 1 were requested; use q=1 or less"
     ):
         whitened(np.ones((5, 2)), 1)
 
@@ -347,7 +341,7 @@ def test_the_shift_that_was_reached_is_recorded() -> None:
     given = pool(400)
     z = whitened(given.inputs(), 2)
     for name in ("ics", "bcs_literal"):
-        dealt = deal(f"{name}:3,q=2", given, 3, 1)
+        dealt = partition_pool(f"{name}:3,q=2", given, 3, 1)
         facts = dealt.metadata
         assert facts["asked_shift"] == 3.0
         for k, rows in enumerate(dealt.parts):
@@ -365,19 +359,21 @@ def test_the_shift_that_was_reached_is_recorded() -> None:
             for fact in ("realised_shift", "gaussian_kl", "repeat_rate")
             for value in facts[fact]
         )
-    assert deal("bcs:q=2", given, 3, 1).metadata["asked_shift"] == 5.0
+    assert partition_pool("bcs:q=2", given, 3, 1).metadata["asked_shift"] == 5.0
 
 
 def test_a_covariance_needs_more_different_samples_than_directions() -> None:
-    assert _kl(np.array([[0.0, 0], [1, 0], [1, 0], [1, 0]])) is None
-    assert _kl(np.array([[0.0, 0], [1, 0], [0, 1], [0, 1]])) is not None
-    assert _kl(np.array([[-2.0], [2.0]])) == pytest.approx(0.5 * (4 - 1 - np.log(4)), abs=1e-6)
+    assert divergence_from_whole(np.array([[0.0, 0], [1, 0], [1, 0], [1, 0]])) is None
+    assert divergence_from_whole(np.array([[0.0, 0], [1, 0], [0, 1], [0, 1]])) is not None
+    assert divergence_from_whole(np.array([[-2.0], [2.0]])) == pytest.approx(
+        0.5 * (4 - 1 - np.log(4)), abs=1e-6
+    )
 
 
 def swapped(labels: list[int], owner: list[int], holders: list[int]) -> list[int]:
     """Who owns what after classes were swapped; the whole is one domain."""
     after = np.array(owner)
-    _swap_in_classes(np.array(labels), after, np.arange(len(labels)), np.array(holders), "clipart")
+    swap_in_classes(np.array(labels), after, np.arange(len(labels)), np.array(holders), "clipart")
     return after.tolist()
 
 
@@ -416,7 +412,7 @@ def test_classes_that_cannot_be_swapped_in_are_refused(labels: list[int], owner:
 
 def test_the_sorted_scores_are_cut_into_blocks_by_size() -> None:
     x = np.arange(12.0)[:, None] * [1, 2]
-    dealt = deal(
+    dealt = partition_pool(
         "pc1_sorted:pow,fraction=0.75", Pool(np.zeros(12, np.int64), 1, features=lambda: x), 2, 1
     )
     assert [part.tolist() for part in dealt.parts] == [[0, 1, 2, 3, 4, 5], [6, 7, 8]]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.data.federation import Parts
-from equipoise.data.partitions import PARTITIONS, Pool, deal
+from equipoise.data.partitions import PARTITIONS, Pool, partition_pool
 from equipoise.data.splits import split
 
 COVERS = (
@@ -64,7 +64,7 @@ def dealt(text: str, pool: Pool, clients: int, seed: int = 1) -> Parts:
         clients = 2
     if text.startswith("cla"):
         clients = min(clients, pool.classes)
-    return deal(text, pool, clients, seed).parts
+    return partition_pool(text, pool, clients, seed).parts
 
 
 def test_the_lists_name_every_partition() -> None:

@@ -11,7 +11,7 @@ import torch
 
 import equipoise as eq
 from equipoise.data import DataConfig, Parts, federate, inputs_from, load
-from equipoise.data.check import understood
+from equipoise.data.check import check_data
 from equipoise.data.patients import histories
 from equipoise.data.patients.codes import PANCREATIC_CANCER, STATES, read_rule, state_of, system_of
 from equipoise.data.patients.histories import dataset_of
@@ -73,7 +73,7 @@ def test_labels_by_codes_and_nothing_at_or_after_the_diagnosis(tmp_path: Path) -
         and first[1][1:] == (120.0, 51.0)
     )
     assert events_of(found, 2) == []  # the diagnosis came first
-    assert "5 events at or after the diagnosis of 2 patients were removed" in told(found)
+    assert "5 events at or after the diagnosis of 2 patients removed" in told(found)
 
 
 def test_changing_what_comes_after_the_diagnosis_changes_nothing(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_one_folder_per_site_is_the_same_as_one_for_all(tmp_path: Path) -> None:
         dataset_of(apart, "x").x, dataset_of(whole, "x").x
     )
     (tmp_path / "sites" / "TX").mkdir()
-    with pytest.raises(ValueError, match="in every site's folder, which TX has not"):
+    with pytest.raises(ValueError, match="in every site's folder, but not in TX"):
         read_patients(tmp_path / "sites")
 
 
@@ -135,27 +135,26 @@ def test_the_state_of_the_postal_code_is_the_site_where_no_column_names_one(tmp_
         folder(tmp_path, "patient,sex,zip\np1,F,94103\np2,M,20500\np3,F,2139\np4,M,10001\n")
     )
     assert found.site_names == ("CA", "MA", "NY") and len(found) == 3
-    assert (
-        "patients.csv: 1 patients of no known site were left out; the first in row 3 ('p2')"
-        in told(found)
+    assert "patients.csv: 1 patient left out: no known site; the first in row 3 ('p2')" in told(
+        found
     )
 
 
 BAD = [
-    ("an event of nobody", PATIENTS, EVENTS + "p9,50,ICD-10,E11,\np9,51,ICD-10,E11,\n", "events.csv: 2 events are of nobody in patients.csv and were left out; the first in row 11 ('p9')", 9 - 5),
-    ("ages out of order", PATIENTS, EVENTS + "p2,39.0,ICD-10,E11,\n", "events.csv: 1 events come after later ones of the same patient; events were put in the order of age; the first in row 11", 5),
-    ("an unknown code system", PATIENTS, EVENTS + "p2,41,OPS,1-632,\n", "have an unknown code system (known: ATC, CPT,", 4),
-    ("a value that is no number", PATIENTS, EVENTS.replace("90", "high"), "events.csv: 1 values are no numbers and count as missing; the first in row 7 ('high')", 4),
-    ("an infinite value", PATIENTS, EVENTS.replace("90", "inf"), "events.csv: 1 values are no numbers and count as missing; the first in row 7 ('inf')", 4),
-    ("a postal code of no state", PATIENTS.replace("p2,M,94103", "p2,M,00601"), EVENTS, "patients.csv: 1 postal codes are of no state and count as unknown; the first in row 3 ('00601')", 4),
-    ("a site without positives", PATIENTS, EVENTS.replace("p3,60.0,ICD-9,1579", "p3,60.0,ICD-9,1589"), "1 of 2 sites have no positive patient, so their own numbers say nothing of them: NY", 6),
-    ("an impossible age", PATIENTS, EVENTS + "p2,-3,ICD-10,E11,\np2,x,ICD-10,E11,\n", "events.csv: 2 events have no age from 0 to 130 and were left out; the first in row 11 ('-3')", 4),
-    ("a patient twice", PATIENTS + "p1,M,10001,NY\n", EVENTS, "patients.csv: 1 rows name a patient who was there before and were left out; the first in row 6 ('p1')", 4),
-    ("an unknown sex", PATIENTS.replace("p2,M", "p2,?"), EVENTS, "patients.csv: 1 patients have no sex that is known (female, male) and count as unknown; the first in row 3 ('?')", 4),
-    ("a value beyond all measure", PATIENTS, EVENTS.replace("90", "1e39"), "events.csv: 1 values are no numbers and count as missing; the first in row 7 ('1e39')", 4),
-    ("spaces around cells", PATIENTS.replace("p2", " p2 "), EVENTS.replace("E11.9,", "E11.9 ,  ") + "p2,x,A,E1,\n", "events.csv: 1 events have an unknown code system", 4),
-    ("empty lines at the end", PATIENTS + "\n\n", EVENTS + "\n", "1 of 4 patients have no event before their diagnosis and are kept with an empty history; 1 of them are positive", 4),
-    ("no code", PATIENTS, EVENTS + "p2,41,ICD-10,,\n", "events.csv: 1 events without a code were left out; the first in row 11", 4),
+    ("an event of nobody", PATIENTS, EVENTS + "p9,50,ICD-10,E11,\np9,51,ICD-10,E11,\n", "events.csv: 2 events left out: the patient is not in patients.csv; the first in row 11 ('p9')", 9 - 5),
+    ("ages out of order", PATIENTS, EVENTS + "p2,39.0,ICD-10,E11,\n", "events.csv: 1 event after a later one of the same patient; events were sorted by age; the first in row 11", 5),
+    ("an unknown code system", PATIENTS, EVENTS + "p2,41,OPS,1-632,\n", "left out: unknown code system (known: ATC, CPT,", 4),
+    ("a value that is no number", PATIENTS, EVENTS.replace("90", "high"), "events.csv: 1 value read as missing: not a number; the first in row 7 ('high')", 4),
+    ("an infinite value", PATIENTS, EVENTS.replace("90", "inf"), "events.csv: 1 value read as missing: not a number; the first in row 7 ('inf')", 4),
+    ("a postal code of no state", PATIENTS.replace("p2,M,94103", "p2,M,00601"), EVENTS, "patients.csv: 1 postal code of no state, read as unknown; the first in row 3 ('00601')", 4),
+    ("a site without positives", PATIENTS, EVENTS.replace("p3,60.0,ICD-9,1579", "p3,60.0,ICD-9,1589"), "1 of 2 sites without a positive patient, whose own results say nothing about positives: NY", 6),
+    ("an impossible age", PATIENTS, EVENTS + "p2,-3,ICD-10,E11,\np2,x,ICD-10,E11,\n", "events.csv: 2 events left out: no age from 0 to 130; the first in row 11 ('-3')", 4),
+    ("a patient twice", PATIENTS + "p1,M,10001,NY\n", EVENTS, "patients.csv: 1 row left out: the patient was listed before; the first in row 6 ('p1')", 4),
+    ("an unknown sex", PATIENTS.replace("p2,M", "p2,?"), EVENTS, "patients.csv: 1 patient of unknown sex (known: female, male); the first in row 3 ('?')", 4),
+    ("a value beyond all measure", PATIENTS, EVENTS.replace("90", "1e39"), "events.csv: 1 value read as missing: not a number; the first in row 7 ('1e39')", 4),
+    ("spaces around cells", PATIENTS.replace("p2", " p2 "), EVENTS.replace("E11.9,", "E11.9 ,  ") + "p2,x,A,E1,\n", "events.csv: 1 event left out: unknown code system", 4),
+    ("empty lines at the end", PATIENTS + "\n\n", EVENTS + "\n", "1 of 4 patients without an event before the diagnosis, kept with an empty history; 1 of them positive", 4),
+    ("no code", PATIENTS, EVENTS + "p2,41,ICD-10,,\n", "events.csv: 1 event left out: no code; the first in row 11", 4),
 ]  # fmt: skip
 
 
@@ -172,7 +171,7 @@ def test_what_is_wrong_is_told_with_file_row_and_count(
     assert len(found.code) == kept and len(found) == 4
     data = load(DataConfig(name=str(tmp_path)))
     assert any(sentence in note for note in data.notes)
-    assert any(sentence in note for note in understood(DataConfig(name=str(tmp_path))).warnings)
+    assert any(sentence in note for note in check_data(DataConfig(name=str(tmp_path))).warnings)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +189,7 @@ def test_of_sites_without_positives_five_are_named(count: int, shown: str, tmp_p
         told(found)
         .rstrip()
         .endswith(
-            f"{count} of {count + 1} sites have no positive patient, so their own numbers say nothing of them: {shown}"
+            f"{count} of {count + 1} sites without a positive patient, whose own results say nothing about positives: {shown}"
         )
     )
 
@@ -267,12 +266,12 @@ def test_with_times_the_order_is_theirs_and_ages_are_held_to_it(tmp_path: Path) 
     found = read_patients(folder(tmp_path, events=events))
     assert [one[0] for one in events_of(found, 1)] == ["A", "C", "B"]
     assert (
-        "events.csv: 1 events have an age below that of an earlier one; the order is that of time; the first in row 4"
+        "events.csv: 1 event with an age below that of an earlier one; events are sorted by time; the first in row 4"
         in told(found)
     )
     events = events.replace("2020-01-01", "yesterday")
     assert (
-        "have a time that is none (2024-01-31, or a number) and were left out; the first in row 3 ('yesterday')"
+        "left out: no valid time (2024-01-31, or a number); the first in row 3 ('yesterday')"
         in told(read_patients(folder(tmp_path, events=events)))
     )
 
@@ -287,7 +286,7 @@ def test_ages_are_held_to_times_site_by_site(tmp_path: Path) -> None:
     assert [
         note for note in read_patients(tmp_path).notes if "below that of an earlier one" in note
     ] == [
-        f"{name}/events.csv: 1 events have an age below that of an earlier one; the order is that of time; the first in row 3"
+        f"{name}/events.csv: 1 event with an age below that of an earlier one; events are sorted by time; the first in row 3"
         for name in ("CA", "NY")
     ]
     with pytest.raises(ValueError, match="site: state is for one folder that holds all sites"):
@@ -314,7 +313,7 @@ def test_a_label_column_is_followed_and_differences_are_told(tmp_path: Path) -> 
         1,
         1,
         0,
-    ] and "2 patients have a label that their codes do not tell" in told(found)
+    ] and "2 patients with a label that contradicts the codes" in told(found)
 
 
 def test_any_other_label_by_a_file_of_codes(tmp_path: Path) -> None:
@@ -388,7 +387,7 @@ def test_the_latest_events_are_kept_and_padded_for_the_network(tmp_path: Path) -
     assert data.x[1, 1:].tolist() == [[1, k, 20 + k, 0] for k in range(2, 6)]
     assert data.x[3].tolist() == [[1, STATES.index("NY"), 1, 0], [2, 0, 30, 1], *[[0, 0, 0, 0]] * 3]
     assert data.x[0].tolist() == [[0, STATES.index("CA"), 0, 0], *[[0, 0, 0, 0]] * 4]
-    assert "2 events of 1 patients were left out: each keeps the latest 4" in data.notes[-1]
+    assert "2 events of 1 patient left out: only the latest 4 of each are kept" in data.notes[-1]
 
 
 def test_values_are_scaled_by_code_over_training_patients_only(tmp_path: Path) -> None:
@@ -481,7 +480,7 @@ def test_what_lies_beside_the_sites_folders(tmp_path: Path) -> None:
     (tmp_path / "events.csv").write_text(EVENTS)
     with pytest.raises(
         ValueError,
-        match=r"either one folder for all sites or one per site, got events\.csv beside the sites' folders",
+        match=r"either one folder for all sites or one per site, got events\.csv and folders of sites",
     ):
         read_patients(tmp_path)
 

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from equipoise.data.partitions import Pool, deal
+from equipoise.data.partitions import Pool, partition_pool
 from equipoise.data.splits import split
 
 PINNED = {
@@ -29,7 +29,7 @@ POOL = Pool(Y, 10, np.arange(1200) % 4, ("a", "b", "c", "d"))
 
 
 def digests(partition: str) -> str:
-    parts = deal(partition, POOL, 8 if partition.startswith("domains") else 6, 5).parts
+    parts = partition_pool(partition, POOL, 8 if partition.startswith("domains") else 6, 5).parts
     three = split(parts, (0.6, 0.15, 0.25), 5, strata=Y)
     whole = hashlib.blake2b(digest_size=8)
     for part in (parts, *three):

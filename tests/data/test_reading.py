@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from equipoise.data import DataConfig
-from equipoise.data.check import understood
+from equipoise.data.check import check_data
 from equipoise.data.tables.csv_files import (
     Dialect,
     _every_second_is_zero,
@@ -62,7 +62,7 @@ def test_points_between_thousands_are_known_by_the_comma_in_their_column(tmp_pat
     assert table["a"].tolist() == [1234.5, -1_000_000, 1000]
     assert table["b"].tolist() == [1.234, 2.5, 1]
     assert table["c"].tolist() == ["x", "1,5", "2"]
-    assert (dialect.decimal_commas, dialect.points_beside) == (("a",), ("b",))
+    assert (dialect.decimal_commas, dialect.point_columns) == (("a",), ("b",))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_which_columns_have_commas_and_which_points_beside_them(
 ) -> None:
     (tmp_path / "a.csv").write_text(text)
     dialect = read_csv(tmp_path / "a.csv")[1]
-    assert (dialect.decimal_commas, dialect.points_beside) == (commas, points)
+    assert (dialect.decimal_commas, dialect.point_columns) == (commas, points)
     assert dialect.usual == (text[1] == ",")
 
 
@@ -241,7 +241,7 @@ def test_reading_takes_time_in_proportion_to_the_columns(tmp_path: Path) -> None
     for columns in (200, 400):
         names = ";".join(f"c{i}" for i in range(columns))
         (tmp_path / "a.csv").write_text(f"{names};label\n" + ("1,5;" * columns + "0\n") * 2)
-        counts.append(_lines_run(lambda: understood(DataConfig(name=str(tmp_path)))))
+        counts.append(_lines_run(lambda: check_data(DataConfig(name=str(tmp_path)))))
     assert counts[1] < 2.2 * counts[0]
 
 

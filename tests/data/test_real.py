@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from equipoise.data import DataConfig, Dataset, federate, sets
-from equipoise.data.partitions import Pool, covariate, deal
+from equipoise.data.partitions import Pool, covariate, partition_pool
 from equipoise.data.partitions.covariate import whitened
 from equipoise.data.shift import label_distance
 
@@ -45,7 +45,7 @@ def pool(fashion: Dataset, scores: np.ndarray, monkeypatch: pytest.MonkeyPatch) 
     ("c", "shift", "distance"), [(2, 1.87, 0.32), (5, 3.31, 0.43), (10, 4.25, 0.49)]
 )
 def test_ics_realises_the_expected_shift(pool: Pool, c: int, shift: float, distance: float) -> None:
-    dealt = [deal(f"ics:{c}", pool, 10, seed) for seed in range(5)]
+    dealt = [partition_pool(f"ics:{c}", pool, 10, seed) for seed in range(5)]
     # one seed's mean varies by 0.2 (c = 2) to 0.5 (c = 10), so that of five by up to 0.23
     assert np.mean([d.metadata["realised_shift"] for d in dealt]) == pytest.approx(shift, abs=0.5)
     assert np.mean(
@@ -67,7 +67,7 @@ def test_ics_realises_the_expected_shift(pool: Pool, c: int, shift: float, dista
 
 @needs("fashion_mnist")
 def test_the_literal_form_repeats_a_tenth_to_a_fifth_and_reaches_about_half(pool: Pool) -> None:
-    facts = [deal("ics_literal:5", pool, 10, seed).metadata for seed in range(5)]
+    facts = [partition_pool("ics_literal:5", pool, 10, seed).metadata for seed in range(5)]
     assert np.mean([f["realised_shift"] for f in facts]) == pytest.approx(1.56, abs=0.5)
     assert 0.08 < np.mean([f["repeat_rate"] for f in facts]) < 0.2
 
@@ -75,7 +75,9 @@ def test_the_literal_form_repeats_a_tenth_to_a_fifth_and_reaches_about_half(pool
 @needs("fashion_mnist")
 def test_the_released_code_s_partition_is_reproduced(fashion: Dataset) -> None:
     train = fashion.x[:60_000].reshape(60_000, -1).numpy()
-    dealt = deal("pc1_sorted", Pool(fashion.y.numpy()[:60_000], 10, features=lambda: train), 10, 0)
+    dealt = partition_pool(
+        "pc1_sorted", Pool(fashion.y.numpy()[:60_000], 10, features=lambda: train), 10, 0
+    )
     counts = np.bincount(fashion.y.numpy()[dealt.parts[0]], minlength=10)
     assert (counts[5], counts[7], counts.sum()) == (2094, 879, 3000)  # sandals, sneakers
 

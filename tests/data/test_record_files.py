@@ -11,19 +11,19 @@ import pytest
 
 from equipoise.data.patients.codes import STATES
 from equipoise.data.patients.record_files import (
-    blocks,
     column_among,
     header_of,
-    moment_of,
     number_of,
+    read_blocks,
+    time_in_days,
 )
 from equipoise.data.patients.records import (
     Notes,
     Records,
     before_diagnosis,
-    folders,
     is_patients,
     read_patients,
+    record_folders,
 )
 
 WANTED: dict[str, tuple[str, ...]] = {
@@ -60,7 +60,7 @@ def read(folder: Path, events: str, patients: str = PATIENTS) -> Records:
     ],
 )
 def test_a_time_is_a_number_of_days(cell: str, days: float) -> None:
-    assert moment_of(cell) == pytest.approx(days, abs=1e-9, nan_ok=True)
+    assert time_in_days(cell) == pytest.approx(days, abs=1e-9, nan_ok=True)
     assert number_of("x") != number_of("x") and number_of("1e3") == 1000
 
 
@@ -72,7 +72,7 @@ def test_rows_keep_their_numbers_however_many_are_held(
     (tmp_path / "events.csv").write_text(
         "Age; Patient_ID ;other\n" + "".join(f"{40 + k}; p{k} ;x\n" for k in range(4)) + "\n"
     )
-    found = list(blocks(tmp_path / "events.csv", WANTED, ("patient", "age")))
+    found = list(read_blocks(tmp_path / "events.csv", WANTED, ("patient", "age")))
     assert [start for start, _ in found] == list(range(2, 6, at_once))
     assert [len(cells["patient"]) for _, cells in found] == [
         min(at_once, 4 - k) for k in range(0, 4, at_once)
@@ -95,7 +95,7 @@ def test_parquet_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         pyarrow.table({"Patient": ["a", " b ", None], "age": [1.5, None, 3.0]}),
         tmp_path / "events.parquet",
     )
-    assert list(blocks(tmp_path / "events.parquet", WANTED, ("patient", "age"))) == [
+    assert list(read_blocks(tmp_path / "events.parquet", WANTED, ("patient", "age"))) == [
         (2, {"patient": ["a", "b"], "age": ["1.5", ""]}),
         (4, {"patient": [""], "age": ["3.0"]}),
     ]
@@ -134,11 +134,11 @@ def test_of_several_columns_the_first_name_that_is_known_counts(tmp_path: Path) 
 def test_the_first_of_empty_lines_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("patient,age\np,1\n\n\nq,2\n")
     with pytest.raises(ValueError, match=r"row 3: expected 2 cells, got 0"):
-        list(blocks(tmp_path / "a.csv", WANTED, ("patient",)))
+        list(read_blocks(tmp_path / "a.csv", WANTED, ("patient",)))
     with pytest.raises(
         ValueError, match=r"expected the columns patient, note, got patient, age; note is missing"
     ):
-        list(blocks(tmp_path / "a.csv", WANTED, ("patient", "note")))
+        list(read_blocks(tmp_path / "a.csv", WANTED, ("patient", "note")))
 
 
 @pytest.mark.parametrize(
@@ -162,9 +162,9 @@ def test_ages_and_values_count_within_bounds(
     assert len(found.code) == kept and found.value.tolist() == pytest.approx(
         [number] * kept, rel=1e-6, nan_ok=True
     )
-    assert any("have no age from 0 to 130" in note for note in found.notes) == (not kept)
-    assert any("values are no numbers" in note for note in found.notes) == ("1.5e30" in value)
-    assert not any("come after later ones" in note for note in found.notes)
+    assert any("no age from 0 to 130" in note for note in found.notes) == (not kept)
+    assert any("not a number" in note for note in found.notes) == ("1.5e30" in value)
+    assert not any("after a later one" in note for note in found.notes)
 
 
 def test_what_is_told_of_events_and_patients(tmp_path: Path) -> None:
@@ -192,20 +192,20 @@ def test_what_is_told_of_events_and_patients(tmp_path: Path) -> None:
         "A",
     ] and found.age.tolist() == [49, 50, 50, 29, 30]
     assert list(found.notes) == [
-        "patients.csv: 1 patients without an id were left out; the first in row 3",
-        "patients.csv: 1 postal codes are of no state and count as unknown; the first in row 4 ('none')",
-        "patients.csv: 1 patients of no known site were left out; the first in row 4 ('p3')",
-        "patients.csv: 1 patients have no sex that is known (female, male) and count as unknown; the first in row 5 ('x')",
-        "events.csv: 2 events come after later ones of the same patient; events were put in the order of age; the first in row 4",
-        "events.csv: 1 events without a code were left out; the first in row 5",
-        "2 of 2 sites have no positive patient, so their own numbers say nothing of them: CA, NY",
+        "patients.csv: 1 patient left out: no id; the first in row 3",
+        "patients.csv: 1 postal code of no state, read as unknown; the first in row 4 ('none')",
+        "patients.csv: 1 patient left out: no known site; the first in row 4 ('p3')",
+        "patients.csv: 1 patient of unknown sex (known: female, male); the first in row 5 ('x')",
+        "events.csv: 2 events after a later one of the same patient; events were sorted by age; the first in row 4",
+        "events.csv: 1 event left out: no code; the first in row 5",
+        "2 of 2 sites without a positive patient, whose own results say nothing about positives: CA, NY",
     ]
     everywhere = read_patients(tmp_path, anywhere=True)
     assert everywhere.ids == ("p1", "p3", "p4") and everywhere.site_names == ("CA", "NY", "unknown")
     assert everywhere.sex.tolist() == [0, 0, 2]
     assert everywhere.state.tolist() == [STATES.index("CA"), len(STATES), STATES.index("NY")]
     assert (
-        "1 of 3 patients have no event and are kept with an empty history; 0 of them are positive"
+        "1 of 3 patients without an event, kept with an empty history; 0 of them positive"
         in everywhere.notes
     )
 
@@ -214,12 +214,12 @@ def test_patients_without_any_event_are_kept(tmp_path: Path) -> None:
     found = read(tmp_path, "patient,age,code,value\n")
     assert found.lengths.tolist() == [0, 0] and found.label.tolist() == [0, 0] and found.codes == ()
     assert (
-        "2 of 2 patients have no event and are kept with an empty history; 0 of them are positive"
+        "2 of 2 patients without an event, kept with an empty history; 0 of them positive"
         in found.notes
     )
     with pytest.raises(
         ValueError,
-        match=r"none is left; patients\.csv: 1 patients without an id were left out; the first in row 2$",
+        match=r"none is left; patients\.csv: 1 patient left out: no id; the first in row 2$",
     ):
         read(tmp_path, "patient,age,code,value\n", "patient,sex,postal_code\n,F,94103\n")
 
@@ -229,7 +229,7 @@ def test_labels_that_are_told(cell: str, label: int, tmp_path: Path) -> None:
     patients = f"patient,sex,postal_code,label\np1,F,94103,{cell}\np2,F,94103,0\n"
     found = read(tmp_path, "patient,age,code,value\np1,50,A,\n", patients)
     assert found.label.tolist() == [label, 0]
-    against = "1 patients have a label that their codes do not tell; the label was followed (the first is patient 1)"
+    against = "1 patient with a label that contradicts the codes; the label was used (the first is patient 1)"
     assert (against in found.notes) == (label == 1)
 
 
@@ -237,10 +237,10 @@ def test_times_and_ages_that_disagree_are_counted_by_patient(tmp_path: Path) -> 
     events = "patient,age,code,value,time\np1,50,A,,-5\np2,30,A,,1\np2,29,A,,2\np1,49,A,,6\np1,49,A,,7\np2,28,A,,3\n"  # equal ages agree
     notes = read(tmp_path, events).notes
     assert (
-        "events.csv: 3 events have an age below that of an earlier one; the order is that of time; the first in row 4"
+        "events.csv: 3 events with an age below that of an earlier one; events are sorted by time; the first in row 4"
         in notes
     )
-    assert not any("come after later ones" in note for note in notes)
+    assert not any("after a later one" in note for note in notes)
 
 
 def test_events_end_at_the_first_diagnosis() -> None:
@@ -258,28 +258,28 @@ def test_events_end_at_the_first_diagnosis() -> None:
         0,
         0,
     ]
-    assert notes.more == [
-        "2 patients have a label that their codes do not tell; the label was followed (the first is patient 3)",
-        "4 events at or after the diagnosis of 2 patients were removed",
+    assert notes.other == [
+        "2 patients with a label that contradicts the codes; the label was used (the first is patient 3)",
+        "4 events at or after the diagnosis of 2 patients removed",
     ]
 
 
 def test_which_folders_hold_records(tmp_path: Path) -> None:
-    assert folders(tmp_path / "none") == {} and not is_patients(tmp_path)
+    assert record_folders(tmp_path / "none") == {} and not is_patients(tmp_path)
     written(tmp_path / "b", PATIENTS, "")
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "patients.csv").write_text(PATIENTS)
     assert (
-        list(folders(tmp_path)) == ["b"]
+        list(record_folders(tmp_path)) == ["b"]
         and is_patients(tmp_path)
         and not is_patients(tmp_path / "a")
     )
-    assert folders(tmp_path / "b") == {
+    assert record_folders(tmp_path / "b") == {
         "": (tmp_path / "b" / "patients.csv", tmp_path / "b" / "events.csv")
     }
     with pytest.raises(
         ValueError,
-        match=r"expected patients\.csv and events\.csv in every site's folder, which a has not",
+        match=r"expected patients\.csv and events\.csv in every site's folder, but not in a",
     ):
         read_patients(tmp_path)
     with pytest.raises(
@@ -292,11 +292,11 @@ def test_which_folders_hold_records(tmp_path: Path) -> None:
 def test_notes_are_counted_by_file_and_reason() -> None:
     notes = Notes()
     for row in (7, 3):
-        notes.add("a.csv", "cells were odd", row, "x")
-    notes.add("b.csv", "cells were odd", 5, count=1200)
-    notes.more.append("and more")
+        notes.add("a.csv", "cell", "changed", row, "x")
+    notes.add("b.csv", "cell", "changed", 5, count=1200)
+    notes.other.append("and more")
     assert notes.sentences() == [
-        "a.csv: 2 cells were odd; the first in row 7 ('x')",
-        "b.csv: 1,200 cells were odd; the first in row 5",
+        "a.csv: 2 cells changed; the first in row 7 ('x')",
+        "b.csv: 1,200 cells changed; the first in row 5",
         "and more",
     ]

@@ -12,7 +12,7 @@ import torch
 
 import equipoise as eq
 from equipoise.data import DataConfig, federate, from_arrays, from_frame, from_tables, inputs_from
-from equipoise.data.check import understood
+from equipoise.data.check import check_data
 from equipoise.data.findings import Finding
 from equipoise.data.schema import Schema, schema_from
 from equipoise.experiment import experiment, load
@@ -305,7 +305,7 @@ def test_names_that_differ_in_case_or_blanks_are_matched_with_a_note(tmp_path: P
     folder = sites(
         tmp_path / "s", a="age,blood pressure,label", b="Age,Blood  Pressure,label", c="age,bloodpressure,label"
     )  # fmt: skip
-    found = understood(DataConfig(name=str(folder)))
+    found = check_data(DataConfig(name=str(folder)))
     assert not found.problems
     assert [column.name for column in found.columns] == ["age", "blood pressure"]
     (note,) = [one for one in found.findings if one.column == "age"]
@@ -314,7 +314,7 @@ def test_names_that_differ_in_case_or_blanks_are_matched_with_a_note(tmp_path: P
     schema = from_tables(folder).schema
     assert schema is not None and schema.rename["Age"] == "age"
     assert any("'Age'" in note for note in from_tables(folder).notes)
-    given = understood(DataConfig(name=str(folder), schema=schema))
+    given = check_data(DataConfig(name=str(folder), schema=schema))
     assert not given.findings and not given.problems
 
 
@@ -336,7 +336,7 @@ def test_two_columns_of_one_file_that_match_one_name_are_refused(
 
 
 def test_two_such_columns_in_all_files_are_two_columns_with_a_warning(tmp_path: Path) -> None:
-    found = understood(
+    found = check_data(
         DataConfig(name=str(sites(tmp_path / "s", a="age,Age,label", b="age,Age,label")))
     )
     assert [column.name for column in found.columns] == ["age", "Age"] and not found.problems

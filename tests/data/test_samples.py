@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.data.check import ColumnReport, DataReport, Site
+from equipoise.data.check import ColumnReport, DataReport, SiteReport
 from equipoise.data.federation import Federation, Parts
 from equipoise.data.roster import PARTS, Roster, fingerprint, old_fingerprint, roster_of
 from equipoise.data.samples import Samples
 from equipoise.data.schema import Schema
-from equipoise.data.summary_text import in_words, model_in_words
+from equipoise.data.summary_text import default_model_text, summary_lines
 from equipoise.task import Task
 
 TASK = Task("classification", (2,), 10)
@@ -120,7 +120,7 @@ def roster(*ids: str, sizes: object = 1, mark: object = "f" * 32) -> Roster:
 def test_sizes_are_whole_numbers_from_zero_and_fingerprints_texts(
     broken: dict[str, object],
 ) -> None:
-    with pytest.raises(ValueError, match="client 'a' told no sizes or no fingerprint of its data"):
+    with pytest.raises(ValueError, match="client 'a' sent no sizes or no fingerprint of its data"):
         roster("a", **broken).checked()
 
 
@@ -166,7 +166,7 @@ def understanding(sites: int, **changed: object) -> DataReport:
         "classification",
         "sick",
         True,
-        tuple(Site(f"s{k}", 10 + k, None) for k in range(sites)),
+        tuple(SiteReport(f"s{k}", 10 + k, None) for k in range(sites)),
         columns,
         {},
         ("few rows",),
@@ -176,19 +176,19 @@ def understanding(sites: int, **changed: object) -> DataReport:
 
 
 def test_data_in_words() -> None:
-    assert in_words(understanding(2)) == [
+    assert summary_lines(understanding(2)) == [
         "mine: 21 rows, classification, label sick (guessed from its name)",
         "sites (rows): s0 (10), s1 (11)",
         "age, pulse: scaled",
         "note: left out",
         "warning: few rows",
     ]
-    assert in_words(understanding(1, guessed=False, columns=(), warnings=())) == [
+    assert summary_lines(understanding(1, guessed=False, columns=(), warnings=())) == [
         "mine: 10 rows, classification, label sick"
     ]
     pictures = understanding(1, label=None, columns=(), warnings=(), schema=Schema(shape=(3, 8, 9)))
-    assert in_words(pictures) == ["mine: 10 rows, classification, images of 3x8x9"]
-    assert model_in_words("cnn", (3, 8, 9)).startswith(
+    assert summary_lines(pictures) == ["mine: 10 rows, classification, images of 3x8x9"]
+    assert default_model_text("cnn", (3, 8, 9)).startswith(
         "model: cnn, the default for images of 3x8x9;"
     )
 
@@ -197,5 +197,5 @@ def test_data_in_words() -> None:
     ("sites", "end"), [(12, "s11 (21)"), (13, "s11 (21) and 1 more"), (15, "s11 (21) and 3 more")]
 )
 def test_of_many_sites_twelve_are_named(sites: int, end: str) -> None:
-    line = in_words(understanding(sites))[1]
+    line = summary_lines(understanding(sites))[1]
     assert line.startswith("sites (rows): s0 (10), s1 (11), ") and line.endswith(f", {end}")

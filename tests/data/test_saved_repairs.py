@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from equipoise.data import DataConfig, from_frame, from_tables
-from equipoise.data.check import understood
+from equipoise.data.check import check_data
 from equipoise.data.findings import Finding
 from equipoise.data.schema import schema_from
 from tests.helpers.terminal import Terminal, equipoise  # noqa: F401
@@ -106,7 +106,7 @@ def test_all_proposals_together_can_be_applied(
     equipoise: Terminal,  # noqa: F811
 ) -> None:
     saved.write_text(uncommented(saved.read_text()))
-    report = understood(DataConfig(name=str(dirty), schema=str(saved)))
+    report = check_data(DataConfig(name=str(dirty), schema=str(saved)))
     assert not report.problems and not report.findings
     kinds = {column.name: (column.kind, column.gaps) for column in report.schema.columns}
     assert kinds == {
@@ -139,7 +139,7 @@ def test_findings_are_listed_with_what_is_refused(
 def test_no_column_is_proposed_alone(tmp_path: Path, dirty: Path) -> None:
     """A schema that lists one column would leave out all others."""
     (dirty / "extra.csv").write_text("age,disease\n1,sick\n2,well\n")
-    report = understood(DataConfig(name=str(dirty), label="disease"))
+    report = check_data(DataConfig(name=str(dirty), label="disease"))
     assert report.problems and not report.schema.columns
     assert any("columns" in (finding.repair or {}) for finding in report.findings)
     report.schema.save(tmp_path / "saved.yaml", report.findings)
@@ -161,7 +161,7 @@ def test_columns_that_a_schema_leaves_out_are_not_questioned(dirty: Path, saved:
     text = saved.read_text()
     lines = [line for line in text.splitlines() if not line.startswith("- {name: chol")]
     saved.write_text("\n".join(lines) + "\n")
-    report = understood(DataConfig(name=str(dirty), schema=str(saved)))
+    report = check_data(DataConfig(name=str(dirty), schema=str(saved)))
     assert not any(finding.column == "chol" for finding in report.findings)
     assert any(finding.column == "bp" for finding in report.findings)
 

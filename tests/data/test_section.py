@@ -139,5 +139,5 @@ def test_rules_of_labels(tmp_path: Path) -> None:
     file.write_text("C25, pancreas\n \nE11\n")
     assert read_rule(str(file)).codes == (("", "C25"), ("", "E11"))
     file.write_text(" \n\n")
-    with pytest.raises(ValueError, match="expected codes, one on a line, got an empty file"):
+    with pytest.raises(ValueError, match="expected codes, one per line, got an empty file"):
         read_rule(file)

@@ -117,7 +117,7 @@ def test_the_quick_variant_runs_from_the_command_line_with_the_latest_events(
     )
     assert out.exit_code == 0, out.output
     run = eq.Run(tmp_path / "run")
-    assert any("each keeps the latest 7" in note for note in run.store.meta("facts")["notes"])
+    assert any("only the latest 7 of each" in note for note in run.store.meta("facts")["notes"])
     run.store.close()
 
 

@@ -12,10 +12,11 @@ import pytest
 from sklearn import datasets
 
 from equipoise.data import DataConfig
-from equipoise.data.check import understood
+from equipoise.data.check import check_data
 from equipoise.data.findings import Finding
 from equipoise.data.sets import load
-from equipoise.data.tables.sites import from_tables, read_sites
+from equipoise.data.tables.sites import read_sites
+from equipoise.data.tables.table_dataset import from_tables
 from equipoise.data.tables.table_findings import find_in_tables
 
 Site = dict[str, list[Any]]
@@ -183,7 +184,7 @@ def test_the_proposed_kind_of_a_date_can_be_read(tmp_path: Path) -> None:
     change = added("seen", lambda site, i, _: 20240000 + 100 * (1 + i % 12) + 1 + i % 28)
     look(tmp_path, change)
     schema = {"columns": [{"name": "seen", "kind": "date", "formats": ["%Y%m%d"]}]}
-    report = understood(DataConfig(name=str(tmp_path / "data"), label="disease", schema=schema))
+    report = check_data(DataConfig(name=str(tmp_path / "data"), label="disease", schema=schema))
     assert report.columns[0].becomes.startswith("1 input (days since 1970)")
 
 
@@ -200,7 +201,7 @@ def test_findings_are_shown_with_what_is_refused(tmp_path: Path) -> None:
         sites["a"]["disease"][3] = ""
 
     look(tmp_path, change)
-    report = understood(DataConfig(name=str(tmp_path / "data"), label="disease"))
+    report = check_data(DataConfig(name=str(tmp_path / "data"), label="disease"))
     assert any("a.csv, line 5" in problem for problem in report.problems)
     assert any("mmol/l" in finding.message for finding in report.findings)
 

@@ -21,7 +21,9 @@ from equipoise.data import (
 )
 from equipoise.data.arrays import npz
 from equipoise.data.schema import ColumnSchema
-from equipoise.data.tables.sites import coded, dataset_of, read_sites, read_table, site_files
+from equipoise.data.tables.cell_numbers import column_as_numbers
+from equipoise.data.tables.sites import read_sites, read_table, site_files
+from equipoise.data.tables.table_dataset import dataset_from_sites
 from equipoise.validation import limits
 
 NORTH = "age,ward,pressure,label\n" + "".join(
@@ -429,14 +431,14 @@ def test_parquet_reads_like_csv(tmp_path: Path) -> None:
     ],
 )
 def test_cells_as_numbers(cells: Any, column: dict[str, Any], coded_as: list[float]) -> None:
-    assert coded(np.array(cells), ColumnSchema(name="c", **column)).tolist() == pytest.approx(
-        coded_as, nan_ok=True
-    )
+    assert column_as_numbers(
+        np.array(cells), ColumnSchema(name="c", **column)
+    ).tolist() == pytest.approx(coded_as, nan_ok=True)
 
 
 def test_text_in_a_column_of_numbers_is_shown() -> None:
     with pytest.raises(ValueError, match="column 'c': expected a number, got 'high'"):
-        coded(np.array(["1", "", "high", "low"]), ColumnSchema(name="c", kind="number"))
+        column_as_numbers(np.array(["1", "", "high", "low"]), ColumnSchema(name="c", kind="number"))
 
 
 @pytest.mark.parametrize(
@@ -450,7 +452,7 @@ def test_text_in_a_column_of_numbers_is_shown() -> None:
         ({"a.csv": "x,label\n1,a\n2,b\n"}, {"kind": "regression"}, "expected numbers in label, got text such as 'a'; use task: classification"),
         ({"a.csv": "x,label,target\n1,0,1\n"}, {}, r"say which column is the label \(label: COLUMN\), one of x, label, target$"),
         ({"a.csv": "x,label\n1,0\n2,NA\n3,\n"}, {}, r"^2 rows have no value in the label column .label. \(a\.csv, line 3; a\.csv, line 4\)"),
-        ({"a.npz": {"x": [[1.0]], "y": [0]}, "b.npz": {"z": [[1.0]], "y": [0]}}, {}, "expected the arrays x and y in every site's file, which b has not"),
+        ({"a.npz": {"x": [[1.0]], "y": [0]}, "b.npz": {"z": [[1.0]], "y": [0]}}, {}, "expected exactly the arrays x and y in every site's file, but not in b"),
         ({"a.npz": {"u": [[1.0]], "y": [0]}}, {}, "expected one number or text per sample and column, or the arrays x and y"),
         ({"a.npz": {"x": [[1.0]], "y": [0, 1]}}, {}, "expected arrays of one length with at least one sample"),
         ({"a.npz": {"x": np.zeros((0, 2)), "y": np.zeros(0)}}, {}, "expected arrays of one length with at least one sample"),
@@ -505,7 +507,7 @@ def test_how_files_were_written_is_kept_by_file(tmp_path: Path) -> None:
         and list(found.tables) == ["a", "b"]
         and found.tables["a"]["x"].tolist() == found.tables["b"]["x"].tolist()
     )
-    data = dataset_of(found)
+    data = dataset_from_sites(found)
     assert (data.name, data.source, data.site_names, data.site.tolist()) == (
         tmp_path.name,
         "own files",
@@ -532,6 +534,6 @@ def test_one_file_is_taken_apart_by_its_site_column(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="some rows name no site, such as all.csv, line 3"):
         read_sites(tmp_path / "all.csv", "site")
     np.savez(tmp_path / "one.npz", x=np.arange(4.0).reshape(2, 2), y=np.arange(2))
-    assert read_sites(tmp_path / "one.npz").arrays and dataset_of(
+    assert read_sites(tmp_path / "one.npz").arrays and dataset_from_sites(
         read_sites(tmp_path / "one.npz")
     ).site_names == ("one",)

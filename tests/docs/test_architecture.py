@@ -1,9 +1,10 @@
-"""docs/architecture.md is true: its walk is that of a run, and its tables are those of a store."""
+"""docs/architecture.md agrees with the code: packages, a round and the tables of a store."""
 
 from __future__ import annotations
 
 import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import equipoise as eq
+from tests.helpers.package_order import ORDER
 from tests.helpers.runs import played, settings, sites
 
 ROOT = Path(__file__).parents[2]
@@ -29,13 +31,21 @@ def rows(heading: str) -> list[list[str]]:
     ]
 
 
+def test_the_diagram_names_every_package_and_its_layers_are_in_the_order_of_imports() -> None:
+    layers = re.findall(r"subgraph \w+ \[.+\]\n\s+(.+)\n", PAGE)
+    packages = [layer.split(" ~~~ ") for layer in reversed(layers)]
+    named = {name for layer in packages for name in layer}
+    assert {path.parent.name for path in SOURCE.glob("*/__init__.py")} <= named
+    positions = [[ORDER.index(name) for name in layer] for layer in packages]
+    assert positions == [sorted(layer) for layer in positions]
+    for below, above in pairwise(positions):
+        assert max(below) < min(above)
+
+
 def test_the_walk_is_that_of_a_run(tmp_path: Path) -> None:
     """Each function that the page names is called, for the first time, after the one before it; what the start calls like a round is not counted."""
-    walk = [
-        (file.strip("`"), function.strip("`"))
-        for _, file, function, _ in rows("One round, from file to file")
-    ]
-    assert len(walk) > 20 and [int(row[0]) for row in rows("One round, from file to file")] == list(
+    walk = [(file.strip("`"), function.strip("`")) for _, file, function, _ in rows("A round")]
+    assert len(walk) > 20 and [int(row[0]) for row in rows("A round")] == list(
         range(1, len(walk) + 1)
     )
     called: dict[tuple[str, str], None] = {}
@@ -68,7 +78,7 @@ def test_the_tables_are_those_of_a_store(tmp_path: Path) -> None:
     there = {
         row["name"] for row in run.store.rows("select name from sqlite_master where type = 'table'")
     }
-    assert {name.strip("`") for name, _ in rows("The store's tables")} == there
+    assert {name.strip("`") for name, _ in rows("Database tables")} == there
 
 
 @pytest.mark.parametrize("page", ["docs/architecture.md", "docs/extending.md", "CONTRIBUTING.md"])

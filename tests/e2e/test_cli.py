@@ -199,7 +199,8 @@ def test_a_run_is_replaced_only_when_asked_and_nothing_else_ever(
 
 
 def test_methods_are_listed_and_shown(equipoise: Terminal) -> None:
-    assert all(name in equipoise("methods").out for name in methods.names())
+    table = equipoise("methods").out
+    assert all(name in table for name in methods.names())
     listed = json.loads(equipoise("methods", "--json").out)
     assert sorted(entry["name"] for entry in listed) == methods.names() and all(
         entry["summary"] for entry in listed
@@ -233,9 +234,7 @@ def test_methods_are_listed_and_shown(equipoise: Terminal) -> None:
         and f"Paper: {told['paper']}" in shown.out
     )
     assert equipoise("methods", "show", "fedprox").out == shown.out
-    assert (
-        json.loads(equipoise("methods", "fedprox", "--json").out)["parameters"][-1]["name"] == "mu"
-    )
+    assert told["parameters"][-1]["name"] == "mu"
     for words, sentence in (
         (("fedprx",), "did you mean 'fedprox'?"),
         (("--family", "drft"), "did you mean 'drift'?"),
@@ -392,13 +391,7 @@ def test_a_finished_run_is_not_resumed(equipoise: Terminal, place: Path) -> None
 
 
 def test_methods_are_checked_by_name(equipoise: Terminal) -> None:
-    answer = equipoise("methods", "fedavg", "--check")
-    assert answer.code == 0 and answer.out.endswith(
-        f"fedavg: {len(CHECKS) * len(NETWORKS)} checks passed, 0 failed, 0 skipped\n"
-    )
-    assert all(
-        f"passed {check} ({network})" in answer.out for check in CHECKS for network in NETWORKS
-    )
+    # A method that passes is checked on the page about custom methods.
     answer = equipoise("methods", "tests.contract.test_broken:NeedsTwoSamples", "--check")
     assert answer.code == 1 and "failed one_sample (cnn): " in answer.out
     answer = equipoise("methods", "tests.contract.test_check_method:OnlyRegression", "--check")

@@ -218,8 +218,8 @@ def _site(**members: bytes) -> Callable[[Path], Words]:
 
 LABELS = _npy("(2,)", "<i8", bytes(16))
 for _name, _members, _sentence in [
-    ("a header of 20 TB", {"x": _npy("(2500000000000,)", content=bytes(16)), "y": LABELS}, "20,000,000,000,000 bytes), but 16 bytes are there"),
-    ("a header beyond 64 bits", {"x": _npy("(9999999999999999999999,)"), "y": LABELS}, "but 0 bytes are there"),
+    ("a header of 20 TB", {"x": _npy("(2500000000000,)", content=bytes(16)), "y": LABELS}, "20,000,000,000,000 bytes), but the file has 16 bytes"),
+    ("a header beyond 64 bits", {"x": _npy("(9999999999999999999999,)"), "y": LABELS}, "but the file has 0 bytes"),
     ("a negative shape", {"x": _npy("(-2, -1)", content=bytes(16)), "y": LABELS}, "the file is damaged"),
     ("no columns but many", {"x": _npy("(0, 1000000000)"), "y": _npy("(0,)", "<i8")}, "at least one sample"),
     ("nothing, absurdly wide", {"x": _npy("(0, 999999999999999)"), "y": _npy("(0,)", "<i8")}, "the file is damaged"),
@@ -238,7 +238,7 @@ for _name, _members, _sentence in [
     case(_sentence, f"npz: {_name}")(_site(**_members))
 
 
-@case("would swell to")
+@case("would expand to")
 def npz_that_is_a_zip_bomb(place: Path) -> Words:
     with zipfile.ZipFile(
         place / "sites" / "bo.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1

@@ -13,10 +13,18 @@ import typer
 
 import equipoise as eq
 from equipoise import methods
-from equipoise.cli import compare, comparison_output, data, output, run_output, watch
+from equipoise.cli import (
+    compare,
+    comparison_output,
+    data,
+    data_output,
+    output,
+    run_output,
+    watch,
+)
 from equipoise.cli.methods import _cell, _check
 from equipoise.data import sets
-from equipoise.data.check import ColumnReport, DataReport, Site
+from equipoise.data.check import ColumnReport, DataReport, SiteReport
 from equipoise.data.schema import Schema
 from equipoise.storage.store import RunError
 from equipoise.validation.imports import FromFile
@@ -647,14 +655,14 @@ def test_nodes_are_stopped_and_counted(
 def understanding(**more: Any) -> DataReport:
     usual: dict[str, Any] = {
         "name": "mine", "task": "classification", "label": "ill", "guessed": False, "columns": (), "files": {}, "warnings": (), "schema": Schema(),
-        "sites": (Site("a", 10, 2, {"no": 4, "yes": 6}), Site("b", 5, None, {"no": 5})),
+        "sites": (SiteReport("a", 10, 2, {"no": 4, "yes": 6}), SiteReport("b", 5, None, {"no": 5})),
     }  # fmt: skip
     return DataReport(**(usual | more))
 
 
 def shown(found: DataReport, **more: Any) -> list[str]:
     stream = io.StringIO()
-    data.show_understood(found, stream, **more)
+    data_output.show_report(found, stream, **more)
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
@@ -662,7 +670,7 @@ def test_how_data_are_understood_is_told_site_by_site() -> None:
     assert shown(understanding()) == [
         "mine: 2 sites, 15 rows, classification, label ill", "site  rows  test rows  no  yes", "a     10    2          4   6", "b     5                5   0",
     ]  # fmt: skip
-    sites = (Site("a", 10, 2, {}, {"mean": 1234.56, "lowest": -1.0}),)
+    sites = (SiteReport("a", 10, 2, {}, {"mean": 1234.56, "lowest": -1.0}),)
     columns = (ColumnReport("age", "number", 3, "one input"),)
     files = {"a.csv": "commas", "b.csv": "tabs", "c.csv": "commas"}
     lines = shown(
@@ -690,7 +698,7 @@ def test_how_data_are_understood_is_told_site_by_site() -> None:
 @pytest.mark.parametrize(("count", "classes", "more"), [(2, 12, False), (3, 13, True)])
 def test_many_sites_and_classes_are_counted(count: int, classes: int, more: bool) -> None:
     names = tuple(f"k{c:02}" for c in range(classes))
-    sites = tuple(Site(f"s{k}", 1, None, {"k00": 1}) for k in range(count))
+    sites = tuple(SiteReport(f"s{k}", 1, None, {"k00": 1}) for k in range(count))
     lines = shown(understanding(sites=sites, schema=Schema(classes=names)), most=2)
     assert lines[1].split()[4:] == list(names[:12]) and [
         line.split()[0] for line in lines[2:4]
@@ -698,9 +706,9 @@ def test_many_sites_and_classes_are_counted(count: int, classes: int, more: bool
     assert ("... and 1 more" in lines) == more and ("... and 1 more classes" in lines) == more
     assert (
         lines[1:2]
-        == shown(understanding(sites=(Site("s0", 1, None, dict.fromkeys(reversed(names), 0)),)))[
-            1:2
-        ]
+        == shown(
+            understanding(sites=(SiteReport("s0", 1, None, dict.fromkeys(reversed(names), 0)),))
+        )[1:2]
     ), "sorted where there is no schema"
     assert len(
         shown(
@@ -779,7 +787,7 @@ def test_patients_are_written_to_a_new_folder_only(
     assert made == [((tmp_path, 3, 0.5, True), {}), ((tmp_path / "new", 2025, 0.01, False), {})]
     (tmp_path / "file").touch()
     assert (
-        "is there already and not empty; choose another folder"
+        "exists and is not empty; choose another folder"
         in equipoise("data", "synthesise", tmp_path).err
         and len(made) == 2
     )

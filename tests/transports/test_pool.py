@@ -6,13 +6,12 @@ import os
 import selectors
 import signal
 import socket
+import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ import equipoise as eq
 from equipoise.data import Federation, federate
 from equipoise.experiment import ConfigurationError, experiment
 from equipoise.records import Down, Record, Up, write
+from equipoise.runtime.evaluation_messages import CheckState
 from equipoise.runtime.messages import Reply, Request, reply_file, state_file, state_name
 from equipoise.simulate import job_of
 from equipoise.storage.files import place
@@ -30,7 +30,6 @@ from equipoise.storage.store import RunError
 from equipoise.transports import wire
 from equipoise.transports.base import Interrupted, Monitor
 from equipoise.transports.workers import memory, processes, sockets
-from equipoise.transports.workers import worker as worker_module
 from equipoise.transports.workers.pool import Workers
 from equipoise.tree import Tree
 from tests.helpers.callbacks import monitor_of
@@ -383,9 +382,8 @@ def test_workers_that_end_while_starting_are_started_three_times(opened: Any) ->
     assert len(workers.exchange(asked())) == 4 and len(pool.ends) == 2
     with pytest.raises(RunError) as ended:
         opened(1, starting=lambda worker: 7)
-    assert str(ended.value) == (
-        "a worker process ended 3 times while starting (the last: exit code 7); what it said is above. Run with --workers 0 to see it in place"
-    )
+    assert "3 times while starting (the last: exit code 7)" in str(ended.value)
+    assert "--workers 0" in str(ended.value)
     # between them one was ready: those starts count anew
     fails = [False, True, True, False, True, True, False]
     pool, workers = opened(
@@ -520,119 +518,6 @@ def test_memory_is_told_to_be_free_once() -> None:
 # Processes.
 
 
-def test_a_worker_is_started_with_its_descriptors_and_one_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(
-        processes.subprocess,
-        "Popen",
-        lambda command, **more: given.update(more, command=command) or SimpleNamespace(),
-    )
-    monkeypatch.setattr(processes, "_plain", False)
-    monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    monkeypatch.setenv("MALLOC_TOP_PAD_", "77")
-    pool = processes.Pool(1)
-    (started,) = pool.started
-    *_, theirs, data = given["command"]
-    assert (
-        given["command"][:3] == [sys.executable, "-P", "-c"]
-        and "workers.worker import main" in given["command"][3]
-    )
-    assert (
-        given["pass_fds"] == (int(theirs), int(data))
-        and int(data) == pool.data
-        and given["stdin"] == subprocess.DEVNULL
-    )
-    environment = given["env"]
-    assert (
-        environment["OMP_NUM_THREADS"]
-        == environment["MKL_NUM_THREADS"]
-        == environment["OPENBLAS_NUM_THREADS"]
-        == "1"
-    )
-    heap = [
-        environment[f"MALLOC_{name}_"] for name in ("MMAP_THRESHOLD", "TRIM_THRESHOLD", "TOP_PAD")
-    ]
-    assert heap == [str(2**25), str(2**27), "77"]  # the user's own word counts
-    assert "memfd:equipoise" in os.readlink(f"/proc/self/fd/{pool.data}")
-    assert environment["PYTHONPATH"] == os.pathsep.join(path for path in sys.path if path)
-    started.connection.close()
-    os.close(int(data))
-
-
-def test_a_process_that_runs_keeps_its_heap_by_the_numbers_of_glibc(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told: dict[int, int] = {}
-    monkeypatch.setattr(
-        processes.ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=told.__setitem__)
-    )
-    processes.keep_heap()
-    assert told == {
-        -3: 2**25,
-        -1: 2**27,
-        -2: 2**24,
-    }  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of malloc.h
-    monkeypatch.setattr(processes.ctypes, "CDLL", lambda name: SimpleNamespace())
-    processes.keep_heap()  # another library has none of it
-
-
-class Running:
-    """A process that ends by itself, with a code, or only when it is killed."""
-
-    def __init__(self, code: int | None) -> None:
-        self.code, self.killed, self.waits = code, 0, list[float | None]()
-
-    def wait(self, timeout: float | None = None) -> int:
-        self.waits.append(timeout)
-        if self.code is None and not self.killed:
-            raise subprocess.TimeoutExpired("a worker", timeout or 0.0)
-        return -9 if self.code is None else self.code
-
-    def kill(self) -> None:
-        self.killed += 1
-
-
-@pytest.mark.parametrize(("code", "said", "killed"), [(3, 3, 0), (None, None, 1)])
-def test_a_process_has_its_time_to_end_and_is_then_ended(
-    code: int | None, said: int | None, killed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running = Running(code)
-    monkeypatch.setattr(processes.Pool, "_spawn", lambda self, theirs: running)
-    monkeypatch.setattr(processes, "_plain", False)
-    pool = processes.Pool(1)
-    (one,) = pool.started
-    assert pool.end(one, 2.5) == said and running.killed == killed and pool.started == []
-    assert running.waits == [2.5] + [None] * killed and one.connection.fileno() == -1
-    assert pool.wait(0) == []
-    pool.close()
-
-
-def test_a_pool_that_is_closed_kills_its_processes_and_begins_anew() -> None:
-    pool, made = processes.Pool(0), [Running(None), Running(0)]
-    data = pool.data
-    assert data is not None
-    pairs = [socket.socketpair() for _ in made]
-    pool.started = [processes.Process(one, pair[0]) for one, pair in zip(made, pairs, strict=True)]  # type: ignore[arg-type]
-    pool.close()
-    assert (
-        [one.killed for one in made] == [1, 1]
-        and all(one.waits for one in made)
-        and pool.started == []
-        and pool.data is None
-    )
-    assert all(pair[0].fileno() == -1 for pair in pairs)
-    with pytest.raises(OSError):
-        os.fstat(data)
-    pool.close()
-    pool.begin()
-    assert pool.data is not None and pool.started == []
-    pool.close()
-    for pair in pairs:
-        pair[1].close()
-
-
 def child(program: str) -> int:
     """The number of a child process that nobody but us waits for."""
     return os.posix_spawn("/bin/sh", ["sh", "-c", program], os.environ)
@@ -653,213 +538,70 @@ def test_a_forked_process_is_waited_for_and_killed_once() -> None:
     assert processes.Forked(gone).wait(1.0) == 0  # someone else waited for it
 
 
-def test_workers_are_forked_only_where_this_process_is_plain_and_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    started: list[str] = []
-    monkeypatch.setattr(processes.Pool, "_fork", lambda *given: started.append("forked"))
-    monkeypatch.setattr(processes.Pool, "_spawn", lambda *given: started.append("started"))
-    for plain, threads in ((True, 1), (True, 2), (False, 1)):
-        monkeypatch.setattr(processes, "_plain", plain)
-        monkeypatch.setattr(processes.threading, "active_count", lambda threads=threads: threads)
-        pool = processes.Pool(0)
-        pool.start().connection.close()
-        pool.started = []
-        pool.close()
-    assert started == ["forked", "started", "started"]
-    monkeypatch.setattr(processes, "_plain", False)
-    monkeypatch.setenv("MKL_NUM_THREADS", "8")
-    processes.allow_fork()
-    assert processes._plain is True and os.environ["MKL_NUM_THREADS"] == "1"
+# Real processes.
 
 
-class Exited(BaseException):
-    """In place of the end of a process."""
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_forked_worker_leaves_the_parents_sockets_and_ctrl_c_alone(
-    fails: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    did: list[Any] = []
-
-    def main(*given: int) -> None:
-        did.append(given)
-        if fails:
-            raise ArithmeticError("seven apples")
-
-    def end(code: int) -> None:
-        did.append(code)
-        raise Exited
-
-    pool, pairs = processes.Pool(0), [socket.socketpair() for _ in range(2)]
-    pool.started = [processes.Process(Running(0), pairs[0][0])]  # type: ignore[arg-type]
-    number = pairs[1][1].fileno()
-    with monkeypatch.context() as child, pytest.raises(Exited):
-        child.setattr(processes.os, "fork", lambda: 0)
-        child.setattr(processes.os, "_exit", end)
-        child.setattr(processes.signal, "signal", lambda *given: did.append(given))
-        child.setattr(processes, "keep_heap", lambda: did.append("heap"))
-        child.setattr(worker_module, "main", main)
-        pool._fork(*pairs[1])
-    assert did == [(signal.SIGINT, signal.SIG_IGN), "heap", (number, pool.data), 1]
-    assert (
-        pairs[0][0].fileno() == pairs[1][0].fileno() == pairs[1][1].fileno() == -1
-        and ("seven apples" in capsys.readouterr().err) == fails
-    )
-    os.close(number)
-    pairs[0][1].close()
-    with monkeypatch.context() as parent:
-        parent.setattr(processes.os, "fork", lambda: 77)
-        assert pool._fork(*socket.socketpair()).pid == 77
-    pool.started = []
+@pytest.fixture(scope="module")
+def pool(federation: Federation) -> Iterator[tuple[processes.Pool, dict[str, Any]]]:
+    """Two worker processes, and a job for them."""
+    pool = processes.Pool(2)
+    assert pool.data is not None
+    job = {
+        "kind": "job",
+        "number": 1,
+        "job": job_of(experiment(settings("fedavg")), "run").text(),
+        "data": memory.share(federation, pool.data),
+        "path": [],
+    }
+    yield pool, job
     pool.close()
 
 
-def test_a_job_that_cannot_be_done_here_is_refused_by_a_sentence(
-    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def answer(worker: processes.Process, *messages: dict[str, Any]) -> Any:
+    """Send messages to a worker and return its next answer."""
+    if worker.ends is None:
+        worker.ends = sockets.Sender(worker.connection), sockets.Receiver(worker.connection)
+    sender, receiver = worker.ends
+    for message in messages:
+        sender.send(Record(message))
+    worker.connection.settimeout(60)
+    return receiver.receive()
+
+
+def test_a_worker_refuses_a_job_of_another_version_with_a_sentence(
+    pool: tuple[processes.Pool, dict[str, Any]], tmp_path: Path
 ) -> None:
-    before = list(dict.fromkeys(sys.path))
-    monkeypatch.setattr(sys, "path", before[:])
-    descriptor = os.memfd_create("test")
-    told = memory.share(federation, descriptor)
-    text = job_of(experiment(settings("fedavg")), "run").text()
-    message = {"path": ["/new", sys.path[0]], "files": str(tmp_path), "job": text, "data": told}
-    executor, refused = worker_module._begun(message, descriptor)
-    assert (
-        refused == ""
-        and executor.disk == executor.states.folder == tmp_path
-        and executor.federation.ids == federation.ids
-    )
-    assert sys.path == ["/new", *before]
-    nobody, refused = worker_module._begun(
-        {**message, "job": text.replace('"protocol": 1', '"protocol": 2')}, descriptor
-    )
-    assert nobody is None and refused.startswith("expected protocol 1, got 2")
-    os.close(descriptor)
+    other = pool[1]["job"].replace('"protocol": 1', '"protocol": 2')
+    ready = answer(pool[0].started[0], pool[1] | {"job": other, "files": str(tmp_path)})
+    assert ready["kind"] == "ready" and ready["number"] == 1
+    assert ready["refused"].startswith("expected protocol 1, got 2")
 
 
-# A worker's own loop, in this process.
-
-
-class Ended(Exception):
-    """The loop would go on for ever."""
-
-
-def looped(
-    monkeypatch: pytest.MonkeyPatch, send: Callable[[socket.socket, sockets.Sender], None]
-) -> tuple[list[Any], list[int], list[Any]]:
-    """What a worker answers to some messages until its parent is gone, the codes with which it would end, and what else it did."""
-    ours, theirs = socket.socketpair()
-    codes, did, threads = list[int](), list[Any](), torch.get_num_threads()
-    inbox: Any = worker_module.queue.SimpleQueue()
-
-    def end(code: int) -> None:
-        codes.append(code)
-        inbox.put(None)
-
-    def get() -> Any:
-        message = inbox.get(timeout=10)
-        if message is None:
-            raise Ended
-        return message
-
-    class Sender(sockets.Sender):
-        def take_back(self, numbers: Any) -> None:
-            did.append(("taken back", list(numbers)))
-
-    def kill(process: int, number: int) -> None:
-        assert (process, number) == (os.getpid(), signal.SIGKILL)
-        did.append("killed")
-
-    class Performing:
-        def execute_catching(self, request: Request) -> Reply:
-            did.append((request.client, torch.get_num_threads()))
-            return echo(request)
-
-    def thread(target: Callable[[], None], daemon: bool) -> threading.Thread:
-        assert daemon  # it must not keep a process that fails
-        return threading.Thread(target=target, daemon=True)
-
-    monkeypatch.setattr(sockets, "Sender", Sender)
-    monkeypatch.setattr(worker_module, "threading", SimpleNamespace(Thread=thread))
-    monkeypatch.setattr(
-        worker_module, "os", SimpleNamespace(_exit=end, kill=kill, getpid=os.getpid)
-    )
-    monkeypatch.setattr(
-        worker_module,
-        "queue",
-        SimpleNamespace(SimpleQueue=lambda: SimpleNamespace(put=inbox.put, get=get)),
-    )
-    monkeypatch.setattr(
-        worker_module,
-        "_begun",
-        lambda message, data: (Performing(), f"of {message['word']} in {data}"),
-    )
-    torch.set_num_threads(2)
-    try:
-        send(ours, sockets.Sender(ours))
-        ours.shutdown(socket.SHUT_WR)
-        with pytest.raises(Ended):
-            worker_module.main(theirs.detach(), 77)
-        answers, receiver = list[Any](), sockets.Receiver(ours)
-        with selectors.DefaultSelector() as selector:
-            selector.register(ours, selectors.EVENT_READ)
-            while selector.select(timeout=0):
-                answers.append(receiver.receive())
-    except EOFError:
-        pass
-    finally:
-        torch.set_num_threads(threads)
-        ours.close()
-    return answers, codes, did
-
-
-def task(number: int, request: Request, **more: Any) -> Record:
-    return Record._trusted(
-        {
-            "kind": "task",
-            "number": number,
-            "request": wire.to_wire(request),
-            "down": request.down,
-            "returned": [],
-            **more,
-        }
-    )
-
-
-def test_a_worker_answers_its_parent_until_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = Tree({"w": torch.full((3,), 2.0)}, "net")
-    sent = wire.referring(Down(model=tree), {id(tree): "0"})
-
-    def send(ours: socket.socket, sender: sockets.Sender) -> None:
-        sender.send(Record(kind="job", number=5, word="apples"))
-        sender.send(Record(kind="trees", trees={"0": tree}))
-        sender.send(task(3, Request("ada", "client", sent, 1, 3), returned=[4, 6]))
-        sender.send(task(9, Request("bo", "client", Down(), 2, 3, die=True)))
-
-    (ready, first, second), codes, did = looped(monkeypatch, send)
-    assert (ready["kind"], ready["number"], ready["refused"]) == ("ready", 5, "of apples in 77")
-    assert (first["kind"], first["number"], first["reply"], first["up"].total) == (
-        "reply",
-        3,
-        {"client": "ada", "steps": 1},
-        6.0,
-    )
-    assert (second["number"], second["up"].total, second["returned"]) == (9, 0.0, [])
-    assert did == [
-        ("taken back", [4, 6]),
-        ("ada", 1),
-        ("taken back", []),
-        "killed",
-        ("bo", 1),
-    ] and codes == [0]
+def test_a_worker_executes_requests_and_sends_the_traceback_of_an_error(
+    pool: tuple[processes.Pool, dict[str, Any]], tmp_path: Path
+) -> None:
+    worker = pool[0].started[0]
+    assert answer(worker, pool[1] | {"files": str(tmp_path)})["refused"] == ""
+    task = {"kind": "task", "number": 3, "down": Down(), "returned": []}
+    check = wire.to_wire(Request("c0", CheckState.step, Record(), 1, 3))
+    reply = answer(worker, {"kind": "trees", "trees": {}}, task | {"request": check})
+    assert (reply["number"], reply["up"]) == (3, Up())
+    train = wire.to_wire(Request("c0", "client", Down(), 1, 3))
+    reply = answer(worker, task | {"request": train})
+    assert "Traceback" in reply["reply"]["error"] and "model" in reply["reply"]["error"]
 
 
 def test_a_worker_ends_at_a_damaged_message(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pool: tuple[processes.Pool, dict[str, Any]],
 ) -> None:
-    _, codes, _ = looped(
-        monkeypatch, lambda ours, sender: ours.sendall(sockets._FRAME.pack(2**63, 0))
-    )
-    assert codes == [1] and "was expected in line" in capsys.readouterr().err
+    worker = pool[0].started[0]
+    worker.connection.sendall(struct.pack("<QQ", 2**63, 0))
+    assert worker.process.wait(60) == 1
+
+
+def test_a_worker_ends_when_its_parent_is_gone(
+    pool: tuple[processes.Pool, dict[str, Any]],
+) -> None:
+    worker = pool[0].started[1]
+    worker.connection.shutdown(socket.SHUT_RDWR)
+    assert worker.process.wait(60) == 0

@@ -121,7 +121,7 @@ def test_the_order_of_clients_and_the_shared_test_set_belong_to_the_fingerprint(
 
 BAD: dict[str, tuple[Any, str]] = {
     "equal ids": (lambda f: replace(f, ids=("ada", "bo", "bo", "ada")), "the client ids 'ada', 'bo' were given more than once"),
-    "the name of all": (lambda f: replace(f, ids=("ada", "all", "cy", "di")), "client id .all.: measurements on a shared test set are kept under this name"),
+    "the name of all": (lambda f: replace(f, ids=("ada", "all", "cy", "di")), "client id .all.: measurements on a shared test set are stored under this name"),
     "a slash": (lambda f: replace(f, ids=("ada", "../bo", "cy", "di")), "client id '../bo': expected 1 to 64 printable characters without /"),
     "a control character": (lambda f: replace(f, ids=("ada", "bo\x1b[2J", "cy", "di")), "client id 'bo.*: expected 1 to 64 printable"),
     "too long": (lambda f: replace(f, ids=("ada", "b" * 65, "cy", "di")), "client id 'bbb.*: expected 1 to 64"),
@@ -175,7 +175,7 @@ def test_rosters_of_several_sides_are_joined_or_refused_by_the_clients_names() -
     }
     silent = roster(("c",))
     for broken in (replace(silent, fingerprints={}), replace(silent, sizes={**silent.sizes, "test": {"c": -1}}), replace(silent, sizes={part: {} for part in PARTS})):  # fmt: skip
-        with pytest.raises(ValueError, match="client 'c' told no sizes or no fingerprint"):
+        with pytest.raises(ValueError, match="client 'c' sent no sizes or no fingerprint"):
             Roster.joined([roster(("a",)), broken])
 
 

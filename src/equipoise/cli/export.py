@@ -1,4 +1,4 @@
-"""equipoise export"""
+"""The command ``equipoise export``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def export(
         Path | None, typer.Option(help="the file; default: MODEL.safetensors in the run's folder")
     ] = None,
 ) -> None:
-    """Save a trained model as safetensors, with a card beside it that says what it is and how it was made."""
+    """Save a trained model as safetensors, with a card that describes it."""
     from equipoise.runs import Run
     from equipoise.runs.export import export as save
 

@@ -1,4 +1,4 @@
-"""equipoise metrics, equipoise losses: what can be named, built in or added by packages."""
+"""The commands ``equipoise metrics`` and ``equipoise losses``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Json = Annotated[bool, typer.Option("--json", help="machine-readable")]
 
 
 def metrics(name: Name = None, as_json: Json = False) -> None:
-    """List the metrics that evaluation.metrics names: direction, unit, and which tasks they are for."""
+    """List the metrics for evaluation.metrics with direction, unit and tasks."""
     from equipoise.metrics.registry import METRICS, REGISTRY
 
     entries, broken = _entries(REGISTRY, name)
@@ -40,25 +40,26 @@ def metrics(name: Name = None, as_json: Json = False) -> None:
         from equipoise.cli import output
 
         output.say(
-            "merges: whether values of parts merge into that of all; exact: clients evaluate batch by batch. "
+            "merges: whether values of parts merge into that of all; exact: clients evaluate "
+            "batch by batch. "
             "A metric of yours: evaluation.metrics=[package.module:name]"
         )
 
 
 def losses(name: Name = None, as_json: Json = False) -> None:
-    """List the losses that training.loss names, with their options."""
+    """List the losses for training.loss with their options."""
     from equipoise.losses.registry import REGISTRY
 
     entries, broken = _entries(REGISTRY, name)
     rows = [
         {
             "name": key,
-            "needs": one.needs,
-            "options": ", ".join(f"{option}={value}" for option, value in one.options.items()),
+            "needs": loss.needs,
+            "options": ", ".join(f"{option}={value}" for option, value in loss.options.items()),
             "source": REGISTRY.source(key),
-            "what": _first_line(one.function),
+            "what": _first_line(loss.function),
         }
-        for key, one in entries.items()
+        for key, loss in entries.items()
     ]
     _show(rows, broken, as_json, ["name", "needs", "options", "source", "what"])
     if not as_json:
@@ -94,7 +95,7 @@ def _show(
 
 
 def tell_broken(broken: Mapping[str, str]) -> None:
-    """Name what an installed package announces and cannot be loaded, on standard error."""
+    """Print the extensions of installed packages that cannot be loaded, on standard error."""
     import sys
 
     from equipoise.validation.text import shown

@@ -1,4 +1,4 @@
-"""equipoise models"""
+"""The command ``equipoise models``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def models(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
 ) -> None:
-    """List the models that --model names: what goes in, and how large they are; or show one with its options."""
+    """List the models for --model with inputs and sizes, or show one with its options."""
     import json
 
     from equipoise.cli import output
@@ -29,30 +29,33 @@ def models(
         return
     rows = [
         [
-            one["name"],
-            one["inputs"],
+            entry["name"],
+            entry["inputs"],
             *(
-                f"{one['parameters'].get(shape, ''):,}" if shape in one["parameters"] else ""
+                f"{entry['parameters'].get(shape, ''):,}" if shape in entry["parameters"] else ""
                 for shape in SHAPES
             ),
         ]
-        for one in found
+        for entry in found
     ]
     output.table(["model", "inputs", *SHAPES], rows)
     if name is None:
         output.say(
-            "Numbers are parameters, with 10 outputs. Unless told, images of at least 16x16 pixels take cnn, all else mlp."
+            "Numbers are parameters, with 10 outputs. Unless told, images of at least 16x16 "
+            "pixels take cnn, all else mlp."
         )
         output.say(
-            "equipoise models NAME shows one with its options; a model of yours: --model package.module:name"
+            "equipoise models NAME shows one with its options; a model of yours: --model "
+            "package.module:name"
         )
-        for one in found:
-            if one["source"] != "built in":
-                output.say(f"{one['name']} comes from {one['source']}.")
+        for entry in found:
+            if entry["source"] != "built in":
+                output.say(f"{entry['name']} comes from {entry['source']}.")
         return
     output.say(str(found[0]["summary"]))
     for option, value in found[0]["options"].items():
         output.say(
-            f"  --set model={{name: {name}, {option}: {value if not isinstance(value, tuple) else list(value)}}}",
+            f"  --set model={{name: {name}, {option}: "
+            f"{value if not isinstance(value, tuple) else list(value)}}}",
             wrap=False,
         )

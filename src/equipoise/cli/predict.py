@@ -1,4 +1,4 @@
-"""equipoise predict"""
+"""The command ``equipoise predict``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def predict(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="a CSV file; default: print")] = None,
 ) -> None:
-    """Predict with a trained model: one line per sample, with its identifiers and the probability of each class."""
+    """Predict with a trained model: one line per sample, with the probability of each class."""
     import csv
     import sys
     from contextlib import nullcontext

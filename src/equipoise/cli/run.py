@@ -71,7 +71,7 @@ def run(
 ) -> None:
     """Run an experiment: from a YAML file, from options, or both.
 
-    Examples:
+    For example:
 
       equipoise run --data digits --partition dirichlet:0.3 --clients 10 --method fedakd --rounds 20
 

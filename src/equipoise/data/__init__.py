@@ -16,7 +16,7 @@ from equipoise.data.dataset import Column, Dataset
 from equipoise.data.federation import Federation, Parts
 from equipoise.data.pipeline import federate, load
 from equipoise.data.preparation import inputs_from
-from equipoise.data.tables.sites import from_tables
+from equipoise.data.tables.table_dataset import from_tables
 
 __all__ = [
     "Column",

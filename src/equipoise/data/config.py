@@ -23,51 +23,56 @@ from equipoise.validation.names import did_you_mean, is_unicode, quoted
 from equipoise.validation.registry import plain_function
 from equipoise.validation.settings import Settings
 
-# The name that the key has in a file is one that pydantic once used for something else.
+# Files name this key `schema`, which pydantic once used for something else.
 warnings.filterwarnings(
     "ignore", 'Field name "schema" in "DataConfig" shadows an attribute', UserWarning
 )
 
 
 class DataConfig(Settings):
-    """Which data, dealt how, split how, prepared how."""
+    """The data of an experiment: data set, partition, split and preparation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str = Field(
         "digits",
-        description="a registered set, several joined as domains (mnist+usps), or a path: per-site files or images",
+        description="a registered set, several joined as domains (mnist+usps), "
+        "or a path: per-site files or images",
     )
     partition: Any = Field(
         "auto",
-        description="iid, dirichlet:0.3, ics:5, ..., package.module:name, or a function (pool, clients, seed); auto is natural where the data have sites, else iid",
+        description="iid, dirichlet:0.3, ics:5, ..., package.module:name, or a function "
+        "(pool, clients, seed); auto is natural where the data have sites, else iid",
     )
     clients: int | None = Field(
         None,
         ge=1,
         le=1_000_000,
-        description="how many; none: what the partition or the sites fix, else 10",
+        description="number of clients; none: as the partition or the sites say, else 10",
     )
     split: tuple[float, float, float] = Field(
         (0.7, 0.1, 0.2), description="shares of training, validation and test inside a client"
     )
     test: Literal["local", "global", "site"] = Field(
         "local",
-        description="local: each client its own part; global: one for all; site: the official test part of the client's site",
+        description="local: each client its own part; global: one for all; "
+        "site: the official test part of the client's site",
     )
     pool: Literal["auto", "all", "train"] = Field(
         "auto",
-        description="official parts that are dealt; auto is train if the official test part is kept",
+        description="official parts that are partitioned; "
+        "auto is train if the official test part is kept",
     )
     samples: int | None = Field(
-        None, ge=1, description="deal only so many samples, drawn at random: for quick trials"
+        None, ge=1, description="use only so many samples, drawn at random: for quick trials"
     )
     task: Literal["classification", "regression"] | None = Field(
         None, description="override, for sets whose grades are classes or numbers"
     )
     schema: Schema | None = Field(  # type: ignore[assignment]
         None,
-        description="columns, kinds, categories, classes, as `equipoise data check --save` writes them: a file or a mapping",
+        description="columns, kinds, categories, classes, as `equipoise data check --save` "
+        "writes them: a file or a mapping",
     )
     synthetic: Synthetic | None = Field(
         None,
@@ -79,27 +84,30 @@ class DataConfig(Settings):
     )
     codes: str | None = Field(
         None,
-        description="of patients' records: a file of the codes that make a label; none: pancreatic cancer",
+        description="of patients' records: a file of the codes that make a label; "
+        "none: pancreatic cancer",
     )
     events: int | None = Field(
         None,
         ge=1,
         le=10_000,
-        description="of patients' records: how many events are kept of each, the latest",
+        description="of patients' records: how many events of each are kept, the latest",
     )
     categorical: tuple[str, ...] = Field(
         (), description="columns of a table whose numbers are categories"
     )
     normalise: str = Field(
         "auto",
-        description="images: none, half, imagenet, ...; tables: client, pooled, none; auto: none for images, client for tables",
+        description="images: none, half, imagenet, ...; tables: client, pooled, none; "
+        "auto: none for images, client for tables",
     )
     image_size: int | None = Field(
         None, ge=4, le=1024, description="resize images to this height and width"
     )
     window: tuple[float, float] | None = Field(
         None,
-        description="image files with more than 8 bits per pixel: the values that become black and white",
+        description="image files with more than 8 bits per pixel: "
+        "the values that become black and white",
     )
     augment: tuple[str, ...] = Field(
         (), description="for training batches: crop, crop_reflect, flip, rotate"
@@ -111,24 +119,25 @@ class DataConfig(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _named_synthetic(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        name, made = given.get("name"), given.get("synthetic")
-        if made is not None and name not in (None, SYNTHETIC):
+    def _named_synthetic(cls, values: Any) -> Any:
+        """Set the name of synthetic data, and their options if only the name is set."""
+        if not isinstance(values, dict):
+            return values
+        name = values.get("name")
+        synthetic = values.get("synthetic")
+        if synthetic is None and name != SYNTHETIC:
+            return values
+        if name not in (None, SYNTHETIC):
             raise ValueError(
-                f"synthetic: expected no other data set beside it, got name {quoted(name)}; leave one of the two out"
+                f"synthetic: expected no other data set, got name {quoted(name)}; "
+                "leave one of the two out"
             )
-        return (
-            {**given, "name": SYNTHETIC, "synthetic": {} if made is None else made}
-            if made is not None or name == SYNTHETIC
-            else given
-        )
+        return {**values, "name": SYNTHETIC, "synthetic": {} if synthetic is None else synthetic}
 
     @field_validator("schema", mode="before")
     @classmethod
-    def _schema(cls, given: Any) -> Schema | None:
-        return schema_from(given)
+    def _schema(cls, value: Any) -> Schema | None:
+        return schema_from(value)
 
     @field_validator("name")
     @classmethod
@@ -144,7 +153,8 @@ class DataConfig(Settings):
     def _shares(cls, split: tuple[float, float, float]) -> tuple[float, float, float]:
         if split[0] <= 0 or min(split) < 0 or abs(sum(split) - 1) > 1e-6:
             raise ValueError(
-                f"expected three shares (train, validation, test) that add up to 1 with a positive first, got {split}"
+                "expected three shares (train, validation, test) that add up to 1 "
+                f"with a positive first, got {split}"
             )
         return split
 
@@ -163,7 +173,8 @@ class DataConfig(Settings):
         allowed = ("auto", "client", "pooled", *NORMALISATIONS)
         if name not in allowed:
             raise ValueError(
-                f"unknown normalisation {quoted(name)}{did_you_mean(name, allowed)}; known: {', '.join(allowed)}"
+                f"unknown normalisation {quoted(name)}{did_you_mean(name, allowed)}; "
+                f"known: {', '.join(allowed)}"
             )
         return name
 
@@ -176,17 +187,18 @@ class DataConfig(Settings):
 
     @field_validator("partition")
     @classmethod
-    def _known_partition(cls, given: Any) -> Any:
+    def _known_partition(cls, partition: Any) -> Any:
         from equipoise.data.partitions import check_function, parse, portable
 
-        if isinstance(given, str):
-            parse(given, permission.get())
-            return portable(given)
-        if not callable(given):
+        if isinstance(partition, str):
+            parse(partition, permission.get())
+            return portable(partition)
+        if not callable(partition):
             raise ValueError(
-                f"expected a partition such as dirichlet:0.3, or a function, got {quoted(given)}"
+                "expected a partition such as dirichlet:0.3, or a function, "
+                f"got {quoted(partition)}"
             )
-        return check_function(getattr(given, "__name__", "given in Python"), given)
+        return check_function(getattr(partition, "__name__", "given in Python"), partition)
 
     @field_validator("name")
     @classmethod
@@ -196,12 +208,12 @@ class DataConfig(Settings):
         return REGISTRY.portable(name)
 
     @field_serializer("partition")
-    def _plain_partition(self, given: Any) -> str:
+    def _plain_partition(self, partition: Any) -> str:
         return self.partition_name
 
     @property
     def partition_name(self) -> str:
-        """The partition as text; of a function its name for imports, where it has one."""
+        """The partition as text; a function is shown by its import name, if it has one."""
         return plain_function(self.partition)
 
     @property

@@ -1,4 +1,4 @@
-"""A data set before it is dealt to clients, and what its columns mean when it is a table."""
+"""A data set before it is partitioned, and the columns of a table."""
 
 from __future__ import annotations
 
@@ -25,107 +25,151 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Inputs, labels and what is known about them; images are uint8 (n, channels, height, width), all else float32."""
+    """Inputs, labels and facts about them.
+
+    Attributes:
+        name: The name of the data set.
+        x: The inputs: images as uint8 (n, channels, height, width), everything else as float32.
+            NaN is a missing value in tables and refused elsewhere.
+        y: Classes as int64, or numbers to predict as float32.
+        task: The task.
+        part: The official split of each sample: 0 train, 1 validation, 2 test.
+        site: The natural owner (hospital, domain) of each sample, an index into `site_names`.
+        site_names: The names of the sites.
+        columns: The columns of a table.
+        licence: The licence.
+        source: Where the data come from.
+        codes: The codes of patients' histories, numbered from 1; empty for other data.
+        notes: Sentences about rows that were left out or changed, and other caveats.
+        schema: The schema by which it was read; none: as the samples are.
+        keeps_parts: True for a user's own split: its test part is never trained on unless
+            `pool: all` is set.
+        pixel_kinds: The kinds of pixels of image files, such as 8-bit.
+    """
 
     name: str
     x: Tensor
     y: Tensor
     task: Task
-    part: np.ndarray | None = None  # official split per sample: 0 train, 1 validation, 2 test
-    # natural owner (hospital, domain) per sample, a number into site_names
+    part: np.ndarray | None = None
     site: np.ndarray | None = None
     site_names: tuple[str, ...] = ()
-    columns: tuple[Column, ...] = ()  # of a table; NaN means missing there and is refused elsewhere
+    columns: tuple[Column, ...] = ()
     licence: str = "unknown"
     source: str = ""
-    codes: tuple[
-        str, ...
-    ] = ()  # of patients' histories, numbered from 1; empty: samples are no histories
-    notes: tuple[
-        str, ...
-    ] = ()  # what a reader left out or changed, and what else whoever sees results has to know, in sentences
-    # what it is made of, as its files or its user said; none: as the samples say
+    codes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     schema: Schema | None = None
-    # a user's own split: its test part is never trained on unless `pool: all` asks for that
     keeps_parts: bool = False
-    # of image files: the kinds of their pixels, such as 8-bit
     pixel_kinds: tuple[str, ...] = ()
 
-    def __repr__(self) -> str:  # never a sample: it may stand in an error or a log
-        return f"Dataset({self.name!r}, {len(self.x)} samples of shape {self.task.shape}, {self.task.kind})"
+    def __repr__(self) -> str:
+        # Samples are never shown, since errors and logs may hold this text.
+        return (
+            f"Dataset({self.name!r}, {len(self.x)} samples of shape {self.task.shape}, "
+            f"{self.task.kind})"
+        )
 
     def __post_init__(self) -> None:
-        n = len(self.x)
         for name in self.site_names:
             checked_name(name, f"data set {self.name}: the site")
         for name in self.task.class_names:
             checked_name(name, f"data set {self.name}: the label")
-        for what, values in (
+        self._check_lengths()
+        self._check_inputs()
+        self._check_labels()
+        self._check_sites()
+
+    def _check_lengths(self) -> None:
+        samples = len(self.x)
+        for noun, values in (
             ("labels", self.y),
             ("split marks", self.part),
             ("site marks", self.site),
         ):
-            if values is not None and len(values) != n:
+            if values is not None and len(values) != samples:
                 raise ValueError(
-                    f"data set {self.name}: {n} samples but {len(values)} {what}; give one for each sample"
+                    f"data set {self.name}: {samples} samples but {len(values)} {noun}; "
+                    "give one for each sample"
                 )
-        if tuple(self.x.shape[1:]) != self.task.shape:
+
+    def _check_inputs(self) -> None:
+        shape = tuple(self.x.shape[1:])
+        if shape != self.task.shape:
             raise ValueError(
-                f"data set {self.name}: samples have shape {tuple(self.x.shape[1:])}, the task says {self.task.shape}"
+                f"data set {self.name}: samples have shape {shape}, the task says {self.task.shape}"
             )
         if self.x.dtype not in (torch.uint8, torch.float32):
             raise TypeError(
-                f"data set {self.name}: inputs must be uint8 (images) or float32, got {self.x.dtype}; convert them first"
+                f"data set {self.name}: inputs must be uint8 (images) or float32, "
+                f"got {self.x.dtype}; convert them first"
             )
-        wanted = torch.int64 if self.task.classifies else torch.float32
-        if self.y.dtype != wanted:
+        if self.columns:
+            self._check_columns()
+        elif self.x.dtype == torch.float32 and not bool(torch.isfinite(self.x).all()):
+            raise ValueError(
+                f"data set {self.name}: inputs hold NaN or infinity; "
+                "missing values are allowed in tables only (give columns=)"
+            )
+
+    def _check_columns(self) -> None:
+        if bool(torch.isinf(self.x).any()):
+            raise ValueError(
+                f"data set {self.name}: its columns hold infinity, or numbers beyond 3e38; "
+                "leave such cells empty"
+            )
+        if len(self.columns) != self.x.shape[1]:
+            raise ValueError(
+                f"data set {self.name}: {self.x.shape[1]} columns of values "
+                f"but {len(self.columns)} column names"
+            )
+
+    def _check_labels(self) -> None:
+        dtype = torch.int64 if self.task.classifies else torch.float32
+        if self.y.dtype != dtype:
             raise TypeError(
-                f"data set {self.name}: {self.task.kind} needs {wanted} labels, got {self.y.dtype}"
+                f"data set {self.name}: {self.task.kind} needs {dtype} labels, got {self.y.dtype}"
             )
-        if (
-            self.task.classifies
-            and n
-            and not (int(self.y.min()) >= 0 and int(self.y.max()) < self.task.outputs)
-        ):
-            low, high = int(self.y.min()), int(self.y.max())
+        if not self.task.classifies:
+            if not bool(torch.isfinite(self.y).all()):
+                raise ValueError(
+                    f"data set {self.name}: every target must be finite; "
+                    "leave out samples without one"
+                )
+            return
+        if not len(self.y):
+            return
+        low = int(self.y.min())
+        high = int(self.y.max())
+        if low < 0 or high >= self.task.outputs:
             raise ValueError(
-                f"data set {self.name}: labels must lie in 0..{self.task.outputs - 1}, found {low}..{high}"
+                f"data set {self.name}: labels must lie in 0..{self.task.outputs - 1}, "
+                f"found {low}..{high}"
             )
-        if not self.task.classifies and not bool(torch.isfinite(self.y).all()):
+
+    def _check_sites(self) -> None:
+        if self.site is None or not len(self.site):
+            return
+        if int(self.site.min()) < 0 or int(self.site.max()) >= len(self.site_names):
             raise ValueError(
-                f"data set {self.name}: every target must be finite; leave out samples without one"
-            )
-        if (
-            not self.columns
-            and self.x.dtype == torch.float32
-            and not bool(torch.isfinite(self.x).all())
-        ):
-            raise ValueError(
-                f"data set {self.name}: inputs hold NaN or infinity; missing values are allowed in tables only (give columns=)"
-            )
-        if self.columns and bool(torch.isinf(self.x).any()):
-            raise ValueError(
-                f"data set {self.name}: its columns hold infinity, or numbers beyond 3e38; leave such cells empty"
-            )
-        if self.columns and len(self.columns) != self.x.shape[1]:
-            raise ValueError(
-                f"data set {self.name}: {self.x.shape[1]} columns of values but {len(self.columns)} column names"
-            )
-        if (
-            self.site is not None
-            and n
-            and not (int(self.site.min()) >= 0 and int(self.site.max()) < len(self.site_names))
-        ):
-            raise ValueError(
-                f"data set {self.name}: site marks must be numbers into its {len(self.site_names)} site names"
+                f"data set {self.name}: site marks must be indices into its "
+                f"{len(self.site_names)} site names"
             )
 
     @property
     def image(self) -> bool:
+        """True if samples are images."""
         return len(self.task.shape) == 3
 
     def as_task(self, kind: str | None) -> Dataset:
-        """The same data for the other kind of task: grades 0-4 as classes or as numbers."""
+        """Return the same data for a kind of task: grades 0-4 as classes or as numbers.
+
+        Args:
+            kind: `classification` or `regression`; none: the data set as it is.
+
+        Raises:
+            ValueError: If numbers cannot be classes.
+        """
         if kind is None or kind == self.task.kind:
             return self
         if kind == "regression":
@@ -134,7 +178,8 @@ class Dataset:
             )
         if not bool((self.y == self.y.round()).all()) or bool((self.y < 0).any()):
             raise ValueError(
-                f"data set {self.name}: its targets are not whole numbers from 0, so they cannot be classes; use task: regression"
+                f"data set {self.name}: its targets are not whole numbers from 0, "
+                "so they cannot be classes; use task: regression"
             )
         classes = int(self.y.max()) + 1
         return replace(

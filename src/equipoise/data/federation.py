@@ -1,4 +1,4 @@
-"""What a run consumes: prepared tensors, and for each client the positions of its samples in them."""
+"""Prepared data of a run: shared tensors, and for each client the positions of its samples."""
 
 from __future__ import annotations
 
@@ -14,35 +14,41 @@ from equipoise.task import Task
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """One array of positions per client, kept as a single flat array, so that 10,000 clients cost what 10 do."""
+    """One array of positions per client, in a single flat array.
+
+    So 10,000 clients cost as much memory as 10.
+
+    Attributes:
+        index: The positions of all clients, one client after the other.
+        offsets: The start of each client's positions in `index`, and the end of the last.
+    """
 
     index: np.ndarray
     offsets: np.ndarray
 
     @classmethod
     def of(cls, arrays: Sequence[np.ndarray]) -> Parts:
-        """From one array per client.
+        """Return parts from one array of positions per client.
 
         >>> Parts.of([np.array([4, 2]), np.array([], int), np.array([7])])[2]
         array([7])
         """
-        flat = (
-            np.concatenate([np.asarray(a, np.int64) for a in arrays])
-            if len(arrays)
-            else np.empty(0, np.int64)
-        )
-        return cls._sized(flat, np.array([len(a) for a in arrays], np.int64))
+        sizes = np.array([len(array) for array in arrays], np.int64)
+        if not len(arrays):
+            return cls._sized(np.empty(0, np.int64), sizes)
+        flat = np.concatenate([np.asarray(array, np.int64) for array in arrays])
+        return cls._sized(flat, sizes)
 
     @classmethod
     def by_owner(cls, owner: np.ndarray, clients: int) -> Parts:
-        """From the owner of every position; -1 means nobody's.
+        """Return parts from the client of every position; -1 means no client.
 
         >>> list(Parts.by_owner(np.array([1, 0, -1, 1]), clients=2))
         [array([1]), array([0, 3])]
         """
         order = np.argsort(owner, kind="stable")
-        kept = order[np.searchsorted(owner, 0, sorter=order) :]
-        return cls._sized(kept.astype(np.int64), np.bincount(owner[kept], minlength=clients))
+        owned = order[np.searchsorted(owner, 0, sorter=order) :]
+        return cls._sized(owned.astype(np.int64), np.bincount(owner[owned], minlength=clients))
 
     @classmethod
     def _sized(cls, flat: np.ndarray, sizes: np.ndarray) -> Parts:
@@ -64,6 +70,7 @@ class Parts:
 
     @property
     def sizes(self) -> np.ndarray:
+        """The number of positions of each client."""
         return np.diff(self.offsets)
 
     @property
@@ -72,17 +79,67 @@ class Parts:
         return np.repeat(np.arange(len(self)), self.sizes)
 
     def where(self, keep: np.ndarray) -> Parts:
-        """Only the entries of `index` that a mask keeps."""
+        """Return the entries of `index` that a mask selects, for the same clients."""
         return self._sized(self.index[keep], np.bincount(self.owners[keep], minlength=len(self)))
 
     def through(self, positions: np.ndarray) -> Parts:
-        """The same clients with every entry i replaced by positions[i]."""
+        """Return the same clients with every entry i replaced by positions[i]."""
         return self._sized(positions[self.index], self.sizes)
 
 
 @dataclass(frozen=True, eq=False)
+class DataSplit:
+    """Positions of the training, validation and test samples of all clients.
+
+    Attributes:
+        train: The training samples of each client.
+        validation: The validation samples of each client.
+        test: The test samples of each client; empty parts if all share one test set.
+        shared_test: The test samples that all clients share.
+    """
+
+    train: Parts
+    validation: Parts
+    test: Parts
+    shared_test: np.ndarray
+
+    def used_rows(self) -> np.ndarray:
+        """Return the positions of all samples in use, sorted, each once."""
+        return np.unique(
+            np.concatenate(
+                [self.train.index, self.validation.index, self.test.index, self.shared_test]
+            )
+        )
+
+    def through(self, positions: np.ndarray) -> DataSplit:
+        """Return the same split with every position i replaced by positions[i]."""
+        return DataSplit(
+            self.train.through(positions),
+            self.validation.through(positions),
+            self.test.through(positions),
+            positions[self.shared_test],
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class Federation:
-    """Everything a run needs to know of its data; all clients share the tensors x and y."""
+    """The data of all clients of a run; the tensors x and y are shared.
+
+    Attributes:
+        name: The data set.
+        task: The task, with the shape of the inputs.
+        x: Prepared inputs.
+        y: Classes, or standardised numbers to predict.
+        ids: The names of the clients.
+        train: Positions of each client's training samples in x and y.
+        validation: Positions of each client's validation samples.
+        test: Positions of each client's test samples.
+        shared_test: Positions of the test samples that all clients share.
+        augment: Augmentations of training batches.
+        metadata: Facts about the data that a run records.
+        recipe: How inputs were prepared, to prepare new data in the same way.
+        source: The row of the data set from which each row of x was made.
+    """
 
     name: str
     task: Task
@@ -96,10 +153,9 @@ class Federation:
     augment: tuple[str, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
     recipe: dict[str, Any] = field(default_factory=dict)
-    # where each row of x stood in the data set
     source: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
     def server_validation(self) -> np.ndarray:
-        """The validation set of a simulated server: the clients' validation parts together, each sample once."""
+        """The validation set of a simulated server: all clients' validation samples, each once."""
         return np.unique(self.validation.index)

@@ -1,19 +1,19 @@
-"""From a `data:` section to a federation: load, deal, split, prepare."""
+"""From a `data:` section to a federation: load, partition, split, prepare."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from equipoise.data.arrays.transforms import resized
 from equipoise.data.config import DataConfig
 from equipoise.data.dataset import TEST, TRAIN, VALIDATION, Dataset
-from equipoise.data.federation import Federation, Parts
-from equipoise.data.partitions import Partition, Pool, deal, parse
-from equipoise.data.preparation import prepared
+from equipoise.data.federation import DataSplit, Federation, Parts
+from equipoise.data.partitions import Partition, Pool, parse, partition_pool
+from equipoise.data.preparation import prepare
 from equipoise.data.shift import label_distance
 from equipoise.data.splits import equal_samples, split
 from equipoise.data.tables.schema_inference import with_schema
@@ -24,69 +24,101 @@ from equipoise.validation.regular_files import check_regular
 if TYPE_CHECKING:
     from equipoise.data.tables.sites import Sites
 
-Split = tuple[Parts, Parts, Parts, np.ndarray]  # training, validation, test, shared test
+DEFAULT_CLIENTS = 10
+_LARGE_IMAGE = 64  # pixels per side above which partitions see a smaller copy
+_SMALL_IMAGE = 32
 
 
 def federate(
     config: DataConfig, seed: int, dataset: Dataset | None = None, imports: Imports = OWN
 ) -> Federation:
-    """Return the clients of an experiment with their data.
+    """Load, partition, split and prepare the data of an experiment.
 
     Args:
-        config: The data section of the experiment.
+        config: The data section.
         seed: The seed of the experiment.
-        dataset: A data set that was made in Python, in place of the one that `config` names.
-        imports: The packages from which code that `config` names may be imported.
+        dataset: A user's data set, in place of the one that `config.name` names.
+        imports: The packages from which `config.name` may name a function.
+
+    Returns:
+        The data of all clients.
 
     Raises:
-        ValueError: If the data cannot be read, or not be divided as `config` says.
+        ValueError: If the data cannot be read, partitioned or split as configured.
     """
     return federate_loaded(config, seed, load_with_tables(config, imports, dataset).dataset)
 
 
 def federate_loaded(config: DataConfig, seed: int, dataset: Dataset) -> Federation:
-    """Divide a data set that has been loaded among clients, split it and prepare it."""
-    dataset = dataset.as_task(config.task or (config.schema.predicts if config.schema else None))
+    """Partition, split and prepare a data set that has been loaded.
+
+    Args:
+        config: The data section.
+        seed: The seed of the experiment.
+        dataset: The data set.
+
+    Raises:
+        ValueError: If the data cannot be partitioned or split as configured.
+    """
+    dataset = dataset.as_task(_task(config))
     config = with_own_split(config, dataset)
-    dataset = with_schema(
-        _shortened(_resized(dataset, config.image_size), config.events), config.schema
-    )
-    groups = (
-        equal_samples(dataset) if config.duplicates == "together" else np.arange(len(dataset.x))
-    )
-    _refuse_sameness(groups, dataset)
-    pool, shared = _pool(config, seed, dataset, groups)
+    dataset = _resized(dataset, config.image_size)
+    dataset = _with_latest_events(dataset, config.events)
+    dataset = with_schema(dataset, config.schema)
+    groups = np.arange(len(dataset.x))
+    if config.duplicates == "together":
+        groups = equal_samples(dataset)
+    _refuse_mostly_equal(groups, dataset)
+    pool, shared_test = _pool_and_shared_test(config, seed, dataset, groups)
     if config.samples is not None and config.samples < len(pool):
         pool = np.sort(stream(seed, "samples").choice(pool, config.samples, replace=False))
-    dealt = _dealt(config, seed, dataset, pool)
-    parts = _split(config, seed, dataset, dealt, groups, shared)
-    different = int(np.count_nonzero(np.bincount(dealt.parts.index)))
+    partition = _partition(config, seed, dataset, pool)
+    data_split = _split_partition(config, seed, dataset, partition, groups, shared_test)
+    metadata = _metadata(dataset, partition, data_split, groups, pool)
+    return prepare(dataset, config, partition.ids, data_split, metadata)
+
+
+def _task(config: DataConfig) -> str | None:
+    """Return the task that the configuration or its schema names."""
+    if config.task is None and config.schema is not None:
+        return config.schema.predicts
+    return config.task
+
+
+def _metadata(
+    dataset: Dataset,
+    partition: Partition,
+    data_split: DataSplit,
+    groups: np.ndarray,
+    pool: np.ndarray,
+) -> dict[str, Any]:
+    """Return the facts about the data that a run records."""
+    used = int(np.count_nonzero(np.bincount(partition.parts.index)))
+    test_groups = groups[data_split.shared_test]
+    trained_and_tested = np.isin(groups[data_split.train.index], test_groups)
     metadata = {
         "licence": dataset.licence,
         "source": dataset.source,
         "samples": len(dataset.x),
-        "dealt": different,
+        "dealt": used,  # runs of earlier versions have this key
         "equal_samples": len(groups) - int(np.count_nonzero(np.bincount(groups))),
-        "repeats": len(dealt.parts.index) - different,
-        "train_equal_to_shared_test": int(np.isin(groups[parts[0].index], groups[parts[3]]).sum()),
+        "repeats": len(partition.parts.index) - used,
+        "train_equal_to_shared_test": int(trained_and_tested.sum()),
         "notes": list(dataset.notes),
-        **dealt.metadata,
+        **partition.metadata,
     }
     if dataset.task.classifies:
-        metadata["label_distance"] = (
-            label_distance(dataset.y.numpy(), dealt.parts, pool, dataset.task.outputs)
-            .round(6)
-            .tolist()
-        )
-    return prepared(dataset, config, dealt.ids, parts, metadata)
+        distance = label_distance(dataset.y.numpy(), partition.parts, pool, dataset.task.outputs)
+        metadata["label_distance"] = distance.round(6).tolist()
+    return metadata
 
 
 @dataclass(frozen=True)
 class LoadedData:
-    """A data set, with the tables of a user from which it was made.
+    """A data set, with the user's tables from which it was made.
 
     Attributes:
-        dataset: The data set, before it is divided among clients.
+        dataset: The data set, before it is partitioned.
         tables: The tables of the sites; None if the data are no tables with columns.
     """
 
@@ -97,7 +129,13 @@ class LoadedData:
 def load(config: DataConfig, imports: Imports = OWN) -> Dataset:
     """Return the data set that a `data:` section names.
 
-    It is a registered one, the files of a user, or made by a function ``package.module:name``.
+    Args:
+        config: The data section. Its name is a registered data set, a path to a user's files, or
+            package.module:function that makes a data set.
+        imports: The packages from which a function may be imported.
+
+    Raises:
+        ValueError: If the data cannot be read.
     """
     return load_with_tables(config, imports).dataset
 
@@ -108,8 +146,8 @@ def load_with_tables(
     """Read the files of an experiment's data once, for training and for the report on them.
 
     Args:
-        config: The data section of the experiment.
-        imports: The packages from which code that `config` names may be imported.
+        config: The data section.
+        imports: The packages from which a function may be imported.
         dataset: A data set that was made in Python; then nothing is read.
 
     Raises:
@@ -119,14 +157,15 @@ def load_with_tables(
     from equipoise.data.patients.records import is_patients
 
     path = Path(config.name)
-    if dataset is None and config.synthetic is None and is_own(config) and is_image_folder(path):
+    if dataset is not None:
+        _refuse_window(config)
+        return LoadedData(dataset)
+    if config.synthetic is None and is_user_path(config) and is_image_folder(path):
         return LoadedData(_load_images(config))
     _refuse_window(config)
-    if dataset is not None:
-        return LoadedData(dataset)
     if config.synthetic is not None:
         return LoadedData(sets.synthetic.load(config.synthetic))
-    if is_code(config) or not is_own(config):
+    if is_code(config) or not is_user_path(config):
         return LoadedData(sets.load(config.name, imports))
     check_regular(path)
     if is_patients(path):
@@ -138,35 +177,39 @@ def _load_images(config: DataConfig) -> Dataset:
     from equipoise.data.arrays.image_folders import from_image_folder
 
     size = config.image_size
-    shape = config.schema.shape if config.schema is not None else None
-    if size is None and shape is not None and shape[-1] == shape[-2]:
-        size = shape[-1]
-    return from_image_folder(Path(config.name), size, config.window)
+    if size is None and config.schema is not None and config.schema.shape is not None:
+        *_, height, width = config.schema.shape
+        size = width if height == width else None
+    return from_image_folder(config.name, size, config.window)
 
 
 def _load_patients(config: DataConfig) -> Dataset:
-    from equipoise.data.patients import codes, histories, records
+    from equipoise.data.patients import codes, histories
+    from equipoise.data.patients.records import read_patients
 
     path = Path(config.name)
     rule = codes.read_rule(config.codes) if config.codes else codes.PANCREATIC_CANCER
-    patients = records.read_patients(path, config.site, rule)
-    return histories.dataset_of(patients, path.name, config.events, source="own files")
+    records = read_patients(path, config.site, rule)
+    return histories.dataset_of(records, path.name, config.events, source="own files")
 
 
 def _load_tables(config: DataConfig) -> LoadedData:
-    from equipoise.data.tables.sites import dataset_of, read_sites
+    from equipoise.data.tables.sites import read_sites
+    from equipoise.data.tables.table_dataset import dataset_from_sites
 
     names = (*([config.label] if config.label else []), *config.categorical)
     sites = read_sites(Path(config.name), config.site, config.schema, names)
-    dataset = dataset_of(sites, config.label, config.categorical, config.task, config.schema)
+    dataset = dataset_from_sites(
+        sites, config.label, config.categorical, config.task, config.schema
+    )
     return LoadedData(dataset, None if sites.arrays else sites)
 
 
 def is_image_folder(path: Path) -> bool:
-    """Return True if a path of the user's is a folder of images, not of tables or patients.
+    """Return True if a user's path is a folder of images, not of tables or patients.
 
     Raises:
-        ValueError: If it holds one table beside folders of images, so that either could be meant.
+        ValueError: If it holds one table next to folders of images, so that either could be meant.
     """
     from equipoise.data.arrays.image_folders import holds_images
     from equipoise.data.patients.records import is_patients
@@ -177,40 +220,45 @@ def is_image_folder(path: Path) -> bool:
     files = site_files(path)
     if len(files) == 1 and holds_images(path):
         raise ValueError(
-            f"{path} holds the table {files[0].name} and folders of images; move the table elsewhere to use the images, "
-            "or name the table itself as data"
+            f"{path} holds the table {files[0].name} and folders of images; "
+            "move the table elsewhere to use the images, or name the table itself as data"
         )
     return not files
 
 
+def is_code(config: DataConfig) -> bool:
+    """Return True if the data are made by a function that the configuration names."""
+    return ":" in config.name and not Path(config.name).exists()
+
+
+def is_user_path(config: DataConfig) -> bool:
+    """Return True if the data are a user's files, not a registered data set."""
+    from equipoise.data import sets
+
+    return config.name not in sets.names() and Path(config.name).exists()
+
+
 def with_own_split(config: DataConfig, dataset: Dataset) -> DataConfig:
-    """Return the configuration that keeps a user's official split, unless `pool: all` deals everything.
+    """Return the configuration that keeps a user's official split, unless `pool: all` is set.
 
     Clients that are sites are tested on their site's test part, others on one test set for all.
+
+    Args:
+        config: The data section.
+        dataset: The data set.
     """
     if not dataset.keeps_parts or config.test != "local" or config.pool == "all":
         return config
-    sites = dataset.site is not None and config.partition in ("auto", "natural")
-    return config.model_copy(update={"test": "site" if sites else "global"})
+    clients_are_sites = dataset.site is not None and config.partition in ("auto", "natural")
+    return config.model_copy(update={"test": "site" if clients_are_sites else "global"})
 
 
 def _refuse_window(config: DataConfig) -> None:
     if config.window is not None:
         raise ValueError(
-            f"data.window: expected a folder of image files, got {config.name}; leave it out, or scale the numbers yourself"
+            f"data.window: expected a folder of image files, got {config.name}; "
+            "leave it out, or scale the numbers yourself"
         )
-
-
-def is_code(config: DataConfig) -> bool:
-    """Whether the data are what a function of the user's returns."""
-    return ":" in config.name and not Path(config.name).exists()
-
-
-def is_own(config: DataConfig) -> bool:
-    """Whether the data are a user's files, not a registered set."""
-    from equipoise.data import sets
-
-    return config.name not in sets.names() and Path(config.name).exists()
 
 
 def _resized(dataset: Dataset, size: int | None) -> Dataset:
@@ -218,149 +266,187 @@ def _resized(dataset: Dataset, size: int | None) -> Dataset:
         return dataset
     if not dataset.image:
         raise ValueError(f"image_size: {size} is for images and data set {dataset.name} holds none")
+    channels = dataset.task.shape[0]
     return replace(
         dataset,
         x=resized(dataset.x, size),
-        task=replace(dataset.task, shape=(dataset.task.shape[0], size, size)),
+        task=replace(dataset.task, shape=(channels, size, size)),
     )
 
 
-def _shortened(dataset: Dataset, events: int | None) -> Dataset:
+def _with_latest_events(dataset: Dataset, events: int | None) -> Dataset:
     from equipoise.data.patients.histories import latest
 
     if events is None:
         return dataset
     if not dataset.codes:
         raise ValueError(
-            f"events: {events} is for patients' records and data set {dataset.name} holds none; leave it out"
+            f"events: {events} is for patients' records and data set {dataset.name} holds none; "
+            "leave it out"
         )
     return latest(dataset, events)
 
 
-def _refuse_sameness(groups: np.ndarray, dataset: Dataset) -> None:
-    """One group on one side of a split is right for duplicates, but not when most samples are equal."""
+def _refuse_mostly_equal(groups: np.ndarray, dataset: Dataset) -> None:
+    """Refuse data most of which are one sample: a group of duplicates stays on one side."""
     if len(groups) > 1 and np.bincount(groups).max() > len(groups) / 2:
         raise ValueError(
-            f"data set {dataset.name}: more than half of its samples are equal to each other, so they cannot be split without "
-            "putting equal samples on both sides; set duplicates: separate if they are different cases"
+            f"data set {dataset.name}: more than half of its samples are equal to each other, "
+            "so they cannot be split without putting equal samples on both sides; "
+            "set duplicates: separate if they are different cases"
         )
 
 
-def _pool(
+def _pool_and_shared_test(
     config: DataConfig, seed: int, dataset: Dataset, groups: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which samples are dealt, and which are the shared test set."""
-    everything, nothing = np.arange(len(dataset.x)), np.empty(0, np.int64)
-    official = dataset.part is not None and bool((dataset.part == TEST).any())
-    if config.test == "site" and not (official and dataset.site is not None):
-        raise ValueError(
-            f"test: site needs official test parts of sites, which data set {dataset.name} has not; use local or global"
-        )
-    keeps_official = official and config.test != "local"
-    if config.pool == "all" and keeps_official:
-        raise ValueError(
-            f"test: {config.test} keeps the official test part of {dataset.name}, so pool: all would train on it; use pool: train"
-        )
-    shared = nothing
-    if config.test == "global" and official:
-        shared = np.flatnonzero(dataset.part == TEST)
-    pool = everything
-    if dataset.part is not None and (config.pool == "train" or keeps_official):
-        # a user's validation images are dealt too: `_split` keeps them apart
-        pool = np.flatnonzero(
-            dataset.part != TEST if dataset.keeps_parts else dataset.part == TRAIN
-        )
-    elif config.pool == "train":
-        raise ValueError(
-            f"pool: train needs an official split, which data set {dataset.name} has not; use pool: all"
-        )
-    if config.test == "global" and not official:
-        if config.split[2] == 0:
-            raise ValueError(
-                f"data set {dataset.name} has no official test part; give split a test share for the shared test set"
-            )
-        rest, _, test = split(
-            Parts.of([pool]),
-            (1 - config.split[2], 0.0, config.split[2]),
-            seed,
-            _strata(dataset),
-            groups,
-        )
-        return rest[0], test[0]
-    return pool, shared
+    """Return the samples to partition, and the test set that all clients share."""
+    has_official_test = dataset.part is not None and bool((dataset.part == TEST).any())
+    keeps_official_test = has_official_test and config.test != "local"
+    _check_test_and_pool(config, dataset, has_official_test, keeps_official_test)
+    pool = np.arange(len(dataset.x))
+    if dataset.part is not None and (config.pool == "train" or keeps_official_test):
+        in_pool = dataset.part == TRAIN
+        if dataset.keeps_parts:
+            # A user's validation samples are partitioned, too: `_split_partition` separates them.
+            in_pool = dataset.part != TEST
+        pool = np.flatnonzero(in_pool)
+    if config.test != "global":
+        return pool, np.empty(0, np.int64)
+    if has_official_test:
+        return pool, np.flatnonzero(dataset.part == TEST)
+    return _split_off_test(config, seed, dataset, pool, groups)
 
 
-def _dealt(config: DataConfig, seed: int, dataset: Dataset, places: np.ndarray) -> Partition:
-    """Who gets which samples of the data set, every client with its name."""
-    partition = config.partition
-    if partition == "auto":
-        partition = "natural" if dataset.site is not None else "iid"
-    name = parse(partition)[0] if isinstance(partition, str) else ""
-    site = None if dataset.site is None else dataset.site[places]
+def _check_test_and_pool(
+    config: DataConfig, dataset: Dataset, has_official_test: bool, keeps_official_test: bool
+) -> None:
+    """Refuse values of `test` and `pool` that the data set does not allow."""
+    if config.test == "site" and not (has_official_test and dataset.site is not None):
+        raise ValueError(
+            f"test: site needs official test parts of sites, which data set {dataset.name} "
+            "has not; use local or global"
+        )
+    if config.pool == "all" and keeps_official_test:
+        raise ValueError(
+            f"test: {config.test} keeps the official test part of {dataset.name}, "
+            "so pool: all would train on it; use pool: train"
+        )
+    if config.pool == "train" and dataset.part is None:
+        raise ValueError(
+            f"pool: train needs an official split, which data set {dataset.name} has not; "
+            "use pool: all"
+        )
+    if config.test == "global" and not has_official_test and config.split[2] == 0:
+        raise ValueError(
+            f"data set {dataset.name} has no official test part; "
+            "give split a test share for the shared test set"
+        )
+
+
+def _split_off_test(
+    config: DataConfig, seed: int, dataset: Dataset, pool: np.ndarray, groups: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pool without a test set for all clients, and that test set."""
+    test_share = config.split[2]
+    rest, _, test = split(
+        Parts.of([pool]), (1 - test_share, 0.0, test_share), seed, _strata(dataset), groups
+    )
+    return rest[0], test[0]
+
+
+def _partition(config: DataConfig, seed: int, dataset: Dataset, rows: np.ndarray) -> Partition:
+    """Return the rows of the data set of each client, every client with its name."""
+    if config.clients is not None and config.clients > len(rows):
+        raise ValueError(
+            f"data.clients: expected at most {len(rows)}, the number of samples of {dataset.name} "
+            f"that are partitioned, got {config.clients}; ask for fewer clients, or use more data"
+        )
     pool = Pool(
-        y=dataset.y.numpy()[places],
+        y=dataset.y.numpy()[rows],
         classes=dataset.task.outputs if dataset.task.classifies else 0,
-        site=site,
+        site=None if dataset.site is None else dataset.site[rows],
         site_names=dataset.site_names,
-        features=lambda: _features(dataset, places),
+        features=lambda: _features(dataset, rows),
     )
-    if config.clients is not None and config.clients > len(places):
-        raise ValueError(
-            f"data.clients: expected at most {len(places)}, the number of samples that are dealt from {dataset.name}, got {config.clients}; "
-            "ask for fewer clients, or use more data"
-        )
-    sites = 0 if site is None else len(np.unique(site))
-    usual = {"natural": sites, "domains": 5 * sites, "cla": min(10, pool.classes)}.get(name, 10)
-    dealt = deal(partition, pool, config.clients or usual, seed)
-    return replace(
-        dealt,
-        parts=dealt.parts.through(places),
-        ids=dealt.ids or tuple(str(k) for k in range(len(dealt.parts))),
-    )
+    rule = config.partition
+    if rule == "auto":
+        rule = "natural" if dataset.site is not None else "iid"
+    clients = config.clients or _default_clients(rule, pool)
+    partition = partition_pool(rule, pool, clients, seed)
+    ids = partition.ids or tuple(str(k) for k in range(len(partition.parts)))
+    return replace(partition, parts=partition.parts.through(rows), ids=ids)
 
 
-def _features(dataset: Dataset, places: np.ndarray) -> np.ndarray:
-    """Flattened inputs for partitions that look at them: pixels as stored (large images at 32x32), columns of a table standardised."""
-    x = dataset.x[places]
-    if dataset.image and x.shape[-1] > 64:
-        x = resized(x, 32)
+def _default_clients(rule: Any, pool: Pool) -> int:
+    """Return the number of clients where the user chose none."""
+    name = parse(rule)[0] if isinstance(rule, str) else ""
+    sites = 0 if pool.site is None else len(np.unique(pool.site))
+    if name == "natural":
+        return sites
+    if name == "domains":
+        return 5 * sites
+    if name == "cla":
+        return min(DEFAULT_CLIENTS, pool.classes)
+    return DEFAULT_CLIENTS
+
+
+def _features(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
+    """Return flattened inputs for partitions that use them.
+
+    Pixels are as stored, with large images at 32x32; columns of a table are standardised.
+    """
+    x = dataset.x[rows]
+    if dataset.image and x.shape[-1] > _LARGE_IMAGE:
+        x = resized(x, _SMALL_IMAGE)
     flat = x.reshape(len(x), -1).numpy()
     if not dataset.columns:
         return np.asarray(flat)
     columns = np.ma.masked_invalid(flat)
-    # gaps are 0, the mean; so is a column that does not vary, for a quotient by 0 is a gap too
-    return np.asarray(((columns - columns.mean(axis=0)) / columns.std(axis=0)).filled(0))
+    standardised = (columns - columns.mean(axis=0)) / columns.std(axis=0)
+    # Gaps become 0, the mean. So does a column that does not vary: division by 0 masks it.
+    return np.asarray(standardised.filled(0))
 
 
-def _split(
+def _split_partition(
     config: DataConfig,
     seed: int,
     dataset: Dataset,
-    dealt: Partition,
+    partition: Partition,
     groups: np.ndarray,
-    shared: np.ndarray,
-) -> Split:
+    shared_test: np.ndarray,
+) -> DataSplit:
+    """Return the training, validation and test samples of each client."""
     strata = _strata(dataset)
+    parts = partition.parts
     if config.test == "local":
-        return *split(dealt.parts, config.split, seed, strata, groups), shared
-    train_share, validation_share, _ = config.split
-    known = train_share + validation_share
+        return DataSplit(*split(parts, config.split, seed, strata, groups), shared_test)
     if dataset.keeps_parts and dataset.part is not None and (dataset.part == VALIDATION).any():
-        part = dataset.part[dealt.parts.index]
-        train, validation = dealt.parts.where(part == TRAIN), dealt.parts.where(part == VALIDATION)
-        test = dealt.parts.where(part == TEST)
+        official = dataset.part[parts.index]
+        train = parts.where(official == TRAIN)
+        validation = parts.where(official == VALIDATION)
+        test = parts.where(official == TEST)
     else:
-        train, validation, test = split(
-            dealt.parts, (train_share / known, validation_share / known, 0.0), seed, strata, groups
-        )
+        train_share, validation_share, _ = config.split
+        total = train_share + validation_share
+        shares = (train_share / total, validation_share / total, 0.0)
+        train, validation, test = split(parts, shares, seed, strata, groups)
     if config.test == "site":
-        assert dataset.site is not None and dataset.part is not None  # _pool has checked
-        site_of = [dataset.site[rows[0]] if len(rows) else -1 for rows in dealt.parts]
-        tests = {
-            s: np.flatnonzero((dataset.site == s) & (dataset.part == TEST)) for s in set(site_of)
-        }
-        test = Parts.of([tests[s] for s in site_of])
-    return train, validation, test, shared
+        test = _site_tests(dataset, parts)
+    return DataSplit(train, validation, test, shared_test)
+
+
+def _site_tests(dataset: Dataset, parts: Parts) -> Parts:
+    """Return for each client the official test samples of its site."""
+    assert dataset.site is not None and dataset.part is not None  # checked with the pool
+    tests: dict[int, np.ndarray] = {}
+    by_client = []
+    for rows in parts:
+        site = int(dataset.site[rows[0]]) if len(rows) else -1
+        if site not in tests:
+            tests[site] = np.flatnonzero((dataset.site == site) & (dataset.part == TEST))
+        by_client.append(tests[site])
+    return Parts.of(by_client)
 
 
 def _strata(dataset: Dataset) -> np.ndarray | None:

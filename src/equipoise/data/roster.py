@@ -1,4 +1,4 @@
-"""What a server knows of its clients: who they are and how many samples they hold; no sample, no index, no statistic of values."""
+"""The server's view of its clients: names, sizes and fingerprints, and no sample or statistic."""
 
 from __future__ import annotations
 
@@ -11,182 +11,218 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from equipoise.data.federation import Federation, Parts
+from equipoise.data.message_text import some
 from equipoise.task import Task
 from equipoise.validation.names import checked_name
 
 PARTS = ("train", "validation", "test")
-SHARED = "all"  # whose measurements those of a model for all on a test set for all are
-AT_ONCE = 1 << 15  # samples that are gathered to be digested
+SHARED = "all"  # the name under which results on a shared test set are recorded
+AT_ONCE = 1 << 15  # samples that are gathered for digests at a time
 
 
 @dataclass(frozen=True)
 class Roster:
-    """The clients of a run, in the order of the federation, which is fixed for the run and kept in its store."""
+    """The clients of a run, in the order of the federation, which is fixed for the run.
+
+    Attributes:
+        task: The task.
+        name: The data set.
+        ids: The names of the clients.
+        sizes: Part (train, validation, test) -> client -> number of samples.
+        fingerprints: A digest of each client's prepared data.
+        shared: The number of samples of a test set that every client runtime holds.
+        shared_fingerprint: A digest of that test set.
+    """
 
     task: Task
-    name: str  # of the data
+    name: str
     ids: tuple[str, ...]
-    sizes: Mapping[str, Mapping[str, int]]  # part -> client -> samples
-    fingerprints: Mapping[str, str]  # of each client's prepared data
-    shared: int = 0  # samples of a test set that every client runtime holds
+    sizes: Mapping[str, Mapping[str, int]]
+    fingerprints: Mapping[str, str]
+    shared: int = 0
     shared_fingerprint: str = ""
 
     @cached_property
     def fingerprint(self) -> str:
-        """A short digest of all clients' data: two runs are comparable when it is equal, wherever they ran."""
-        whole = hashlib.sha256()
+        """A digest of all clients' data; two runs are comparable if it is equal."""
+        digest = hashlib.sha256()
         for client in self.ids:
-            whole.update(f"{client}\x1f{self.fingerprints[client]}\x1e".encode())
-        whole.update(self.shared_fingerprint.encode())
-        return whole.hexdigest()[:32]
+            digest.update(f"{client}\x1f{self.fingerprints[client]}\x1e".encode())
+        digest.update(self.shared_fingerprint.encode())
+        return digest.hexdigest()[:32]
 
     def record(self) -> dict[str, Any]:
-        """As plain data, for the wire and for the store."""
+        """Return the roster as plain data, for the wire and for the store."""
         return asdict(self)
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Roster:
+        """Return the roster of plain data that `record` returned."""
         return cls(**{**record, "ids": tuple(record["ids"]), "task": Task.of(record["task"])})
 
     @classmethod
     def joined(cls, rosters: Sequence[Roster]) -> Roster:
-        """One roster of several sides, each of which holds some of the clients."""
+        """Return one roster of several parties, each of which holds some of the clients.
+
+        Raises:
+            ValueError: If they differ in task or shared test set, or two clients have one id.
+        """
         first = rosters[0]
         for other in rosters:
-            if (other.task, other.task.centre, other.task.scale) != (
-                first.task,
-                first.task.centre,
-                first.task.scale,
-            ):
-                raise ValueError(
-                    f"the clients {_some(first.ids)} and {_some(other.ids)} have different tasks: {first.task} and {other.task}; "
-                    "give all of them the same schema: label, classes, input shape, centre and scale"
-                )
-            if (other.shared, other.shared_fingerprint) != (first.shared, first.shared_fingerprint):
-                raise ValueError(
-                    f"the clients {_some(first.ids)} and {_some(other.ids)} hold different shared test sets; give all the same"
-                )
-        sizes = {
-            part: {client: n for roster in rosters for client, n in roster.sizes[part].items()}
-            for part in PARTS
-        }
-        ids = tuple(client for roster in rosters for client in roster.ids)
-        prints = {
-            client: mark for roster in rosters for client, mark in roster.fingerprints.items()
-        }
-        return cls(
-            first.task, first.name, ids, sizes, prints, first.shared, first.shared_fingerprint
-        ).checked()
+            first._check_compatible(other)
+        ids: list[str] = []
+        fingerprints: dict[str, str] = {}
+        sizes: dict[str, dict[str, int]] = {part: {} for part in PARTS}
+        for roster in rosters:
+            ids += roster.ids
+            fingerprints.update(roster.fingerprints)
+            for part in PARTS:
+                sizes[part].update(roster.sizes[part])
+        joined = cls(
+            first.task,
+            first.name,
+            tuple(ids),
+            sizes,
+            fingerprints,
+            first.shared,
+            first.shared_fingerprint,
+        )
+        return joined.checked()
+
+    def _check_compatible(self, other: Roster) -> None:
+        """Refuse another roster with a different task or shared test set."""
+        task = (self.task, self.task.centre, self.task.scale)
+        if (other.task, other.task.centre, other.task.scale) != task:
+            raise ValueError(
+                f"the clients {_some(self.ids)} and {_some(other.ids)} have different tasks: "
+                f"{self.task} and {other.task}; give all of them the same schema: label, classes, "
+                "input shape, centre and scale"
+            )
+        shared = (self.shared, self.shared_fingerprint)
+        if (other.shared, other.shared_fingerprint) != shared:
+            raise ValueError(
+                f"the clients {_some(self.ids)} and {_some(other.ids)} hold different shared test "
+                "sets; give all the same"
+            )
 
     def checked(self) -> Roster:
-        """The same roster, or a sentence about what no run can begin with."""
+        """Return the roster if a run can begin with it.
+
+        Raises:
+            ValueError: If ids are not valid or not unique, or sizes are missing.
+        """
         for client in self.ids:
             checked_name(client, "client id")
         if SHARED in self.ids:
             raise ValueError(
-                f"client id {SHARED!r}: measurements on a shared test set are kept under this name; rename the client"
+                f"client id {SHARED!r}: measurements on a shared test set are stored under this "
+                "name; rename the client"
             )
-        twice = sorted(client for client, count in Counter(self.ids).items() if count > 1)
-        if twice:
+        repeated = sorted(client for client, count in Counter(self.ids).items() if count > 1)
+        if repeated:
             raise ValueError(
-                f"the client ids {_some(twice)} were given more than once; every client needs an id of its own"
+                f"the client ids {_some(repeated)} were given more than once; "
+                "every client needs an id of its own"
             )
         for client in self.ids:
-            counts = [self.sizes[part].get(client) for part in PARTS]
-            if not all(type(count) is int and count >= 0 for count in counts) or not isinstance(
-                self.fingerprints.get(client), str
-            ):
+            if not self._has_sizes(client) or not isinstance(self.fingerprints.get(client), str):
                 raise ValueError(
-                    f"client {client!r} told no sizes or no fingerprint of its data; install the same version on both sides"
+                    f"client {client!r} sent no sizes or no fingerprint of its data; "
+                    "install the same version on both sides"
                 )
         if not any(self.sizes["train"].values()):
             raise ValueError(
-                f"none of the clients {_some(self.ids)} has a training sample; look at data.split and at the files"
+                f"none of the clients {_some(self.ids)} has a training sample; "
+                "check data.split and the files"
             )
         return self
 
+    def _has_sizes(self, client: str) -> bool:
+        counts = [self.sizes[part].get(client) for part in PARTS]
+        return all(type(count) is int and count >= 0 for count in counts)
+
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:5])) + (
-        f" and {len(names) - 5} more" if len(names) > 5 else ""
-    )
+    return some(map(repr, names))
 
 
 def roster_of(federation: Federation) -> Roster:
-    """What a server is told of a federation that this process holds."""
+    """Return the roster of a federation that this process holds."""
     parts = {part: getattr(federation, part) for part in PARTS}
-    sizes = {
-        part: dict(zip(federation.ids, map(int, where.sizes), strict=True))
-        for part, where in parts.items()
-    }
-    fingerprints = dict(
-        zip(federation.ids, _fingerprints(federation, list(parts.values())), strict=True)
-    )
+    sizes = {}
+    for name, part in parts.items():
+        sizes[name] = dict(zip(federation.ids, map(int, part.sizes), strict=True))
+    digests = _fingerprints(federation, list(parts.values()))
     shared = federation.shared_test
-    return Roster(
-        federation.task, federation.name, tuple(federation.ids), sizes, fingerprints, len(shared), fingerprint(federation, shared) if len(shared) else ""
-    ).checked()  # fmt: skip
+    roster = Roster(
+        task=federation.task,
+        name=federation.name,
+        ids=tuple(federation.ids),
+        sizes=sizes,
+        fingerprints=dict(zip(federation.ids, digests, strict=True)),
+        shared=len(shared),
+        shared_fingerprint=fingerprint(federation, shared) if len(shared) else "",
+    )
+    return roster.checked()
 
 
 def fingerprint(federation: Federation, *parts: np.ndarray) -> str:
-    """A digest of some samples as they are prepared, part by part: equal wherever the same samples are."""
-    digest = hashlib.sha256()  # processors have instructions for it
+    """Return a digest of some prepared samples; it is equal for equal samples on any machine.
+
+    Args:
+        federation: The federation.
+        *parts: Positions of the samples, part by part.
+    """
+    digest = hashlib.sha256()
     for index in parts:
-        places = torch.from_numpy(np.array(index, dtype=np.int64))
+        positions = torch.from_numpy(np.array(index, dtype=np.int64))
         digest.update(f"{len(index)}:".encode())
         for tensor in (federation.x, federation.y):
-            digest.update(
-                tensor.index_select(0, places)
-                .contiguous()
-                .reshape(-1)
-                .view(torch.uint8)
-                .numpy()
-                .data
-            )
+            digest.update(_bytes_of(tensor, positions))
     return digest.hexdigest()[:32]
 
 
+def _bytes_of(tensor: Tensor, positions: Tensor) -> memoryview:
+    """Return some rows of a tensor as bytes."""
+    rows = tensor.index_select(0, positions).contiguous()
+    return rows.reshape(-1).view(torch.uint8).numpy().data
+
+
 def _fingerprints(federation: Federation, parts: Sequence[Parts]) -> Iterator[str]:
-    """As `fingerprint`, of every client: samples are gathered for many clients at once, since a call for each of 100,000 would take half a minute."""
-    ends, first, clients = np.sum([part.offsets for part in parts], axis=0), 0, len(parts[0])
+    """Yield the fingerprint of every client.
+
+    Samples are gathered for many clients at once, since 100,000 single calls would take half a
+    minute.
+    """
+    ends = np.sum([part.offsets for part in parts], axis=0)
+    clients = len(parts[0])
+    first = 0
     while first < clients:
-        # whole clients only
+        # As many whole clients as have AT_ONCE samples together, but at least one.
         last = max(first + 1, int(np.searchsorted(ends, ends[first] + AT_ONCE, side="right")) - 1)
         digests = [hashlib.sha256() for _ in range(first, last)]
         for part in parts:
             offsets = part.offsets[first : last + 1]
-            places = torch.from_numpy(part.index[offsets[0] : offsets[-1]].astype(np.int64))
-            held = []
+            positions = torch.from_numpy(part.index[offsets[0] : offsets[-1]].astype(np.int64))
+            blocks = []
             for tensor in (federation.x, federation.y):
                 width = tensor.element_size() * tensor[:1].numel()
-                held.append(
-                    (
-                        tensor.index_select(0, places)
-                        .contiguous()
-                        .reshape(-1)
-                        .view(torch.uint8)
-                        .numpy()
-                        .data,
-                        width,
-                    )
-                )
-            for digest, begin, end in zip(
-                digests,
-                (offsets[:-1] - offsets[0]).tolist(),
-                (offsets[1:] - offsets[0]).tolist(),
-                strict=True,
-            ):
+                blocks.append((_bytes_of(tensor, positions), width))
+            bounds = (offsets - offsets[0]).tolist()
+            for digest, begin, end in zip(digests, bounds[:-1], bounds[1:], strict=True):
                 digest.update(f"{end - begin}:".encode())
-                for rows, width in held:
+                for rows, width in blocks:
                     digest.update(rows[begin * width : end * width])
-        yield from (digest.hexdigest()[:32] for digest in digests)
+        for digest in digests:
+            yield digest.hexdigest()[:32]
         first = last
 
 
 def old_fingerprint(federation: Federation) -> str:
-    """As store formats 1 and 2 had it: over the tensors that all clients share and the index of every client."""
+    """Return the fingerprint of store formats 1 and 2, over shared tensors and all positions."""
     digest = hashlib.sha256()
     for tensor in (federation.x, federation.y):
         digest.update(tensor.contiguous().numpy().data)

@@ -1,4 +1,4 @@
-"""Some samples of a federation: what a client trains on, what the server evaluates models on."""
+"""Samples of a federation: the training data of a client, or the validation data of a server."""
 
 from __future__ import annotations
 
@@ -11,27 +11,35 @@ from torch import Tensor
 
 from equipoise.data.federation import Federation
 
-EVALUATION_BATCH = 256  # fixed: batch boundaries of evaluation, selection and cached logits follow from the data alone
+# Fixed, so that batch boundaries of evaluation, selection and cached logits follow from the data.
+EVALUATION_BATCH = 256
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Some samples of the federation: data are shared by all clients and never copied per client.
+    """Some samples of a federation, which are never copied per client.
 
-    The tensors lie behind functions that give these samples only: whoever holds some has no way to the others.
+    The tensors are accessed through functions that return these samples only, so that their
+    holder has no way to reach the others.
+
+    Attributes:
+        index: The positions of the samples in the federation.
     """
 
-    index: Tensor  # where they stand in the federation
+    index: Tensor
     _x: Callable[[Tensor], Tensor]  # positions among these samples -> inputs
-    _y: Callable[[Tensor], Tensor]
+    _y: Callable[[Tensor], Tensor]  # positions among these samples -> labels
 
     @classmethod
     def of(cls, federation: Federation, index: np.ndarray) -> Samples:
-        own, x, y = torch.from_numpy(np.array(index, dtype=np.int64)), federation.x, federation.y
+        """Return the samples of a federation at some positions."""
+        rows = torch.from_numpy(np.array(index, dtype=np.int64))
+        x = federation.x
+        y = federation.y
         return cls(
-            own.clone(),
-            lambda positions: x.index_select(0, own[positions]),
-            lambda positions: y.index_select(0, own[positions]),
+            rows.clone(),
+            lambda positions: x.index_select(0, rows[positions]),
+            lambda positions: y.index_select(0, rows[positions]),
         )
 
     def __len__(self) -> int:
@@ -39,18 +47,22 @@ class Samples:
 
     @property
     def x(self) -> Tensor:
+        """All inputs."""
         return self._x(torch.arange(len(self)))
 
     @property
     def y(self) -> Tensor:
+        """All labels."""
         return self._y(torch.arange(len(self)))
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the inputs and labels at some positions."""
         return self._x(positions), self._y(positions)
 
     def some(self, positions: Tensor) -> Samples:
-        """Those at these positions."""
-        x, y = self._x, self._y
+        """Return the samples at some positions."""
+        x = self._x
+        y = self._y
         return Samples(
             self.index[positions],
             lambda chosen: x(positions[chosen]),
@@ -58,28 +70,28 @@ class Samples:
         )
 
     def with_(self, others: Samples) -> Samples:
-        """These and others of the same federation, behind them."""
+        """Return these samples, followed by others of the same federation."""
         return Samples(
             torch.cat([self.index, others.index]),
-            _behind(len(self), self._x, others._x),
-            _behind(len(self), self._y, others._y),
+            _followed_by(len(self), self._x, others._x),
+            _followed_by(len(self), self._y, others._y),
         )
 
     def chunks(self) -> Iterator[Tensor]:
-        """The positions of all samples in order, in batches that follow from the data alone."""
-        return (
-            iter(torch.split(torch.arange(len(self)), EVALUATION_BATCH)) if len(self) else iter(())
-        )
+        """Yield the positions of all samples in order, in batches of a fixed size."""
+        if len(self):
+            yield from torch.split(torch.arange(len(self)), EVALUATION_BATCH)
 
 
-def _behind(
-    first: int, own: Callable[[Tensor], Tensor], others: Callable[[Tensor], Tensor]
+def _followed_by(
+    length: int, first: Callable[[Tensor], Tensor], second: Callable[[Tensor], Tensor]
 ) -> Callable[[Tensor], Tensor]:
-    """Positions below `first` are asked of `own`, the rest of `others`."""
+    """Return a function of positions: those below `length` are read by `first`, others by `second`."""
 
-    def found(positions: Tensor) -> Tensor:
-        late = positions >= first
-        values = torch.cat([own(positions[~late]), others(positions[late] - first)])
-        return values[torch.argsort(torch.cat([(~late).nonzero(), late.nonzero()]).flatten())]
+    def read(positions: Tensor) -> Tensor:
+        is_second = positions >= length
+        values = torch.cat([first(positions[~is_second]), second(positions[is_second] - length)])
+        order = torch.cat([(~is_second).nonzero(), is_second.nonzero()]).flatten()
+        return values[torch.argsort(order)]
 
-    return found
+    return read

@@ -1,10 +1,12 @@
-"""What a data set is made of: columns, kinds, categories, gaps, classes. Decided once from whole files, so it is the same whatever the seed.
+"""The schema of a data set: columns, kinds, categories, gaps, classes and repairs.
 
-The schema is the only thing that is read from all rows. Everything that is learnt (means, deviations, what fills a gap) comes from training rows.
+It is inferred once from whole files, so it is the same for every seed. Nothing else is taken from
+all rows: everything that is learnt (means, deviations, fill values) comes from training rows.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -26,10 +28,13 @@ from equipoise.validation.settings import Settings
 Kind = Literal["number", "category", "date", "text", "identifier"]
 REPAIRS = ("rename", "missing", "values", "factors")
 INPUTS = ("number", "category", "date")  # kinds that a network sees
-# Day before month where both fit: whoever shows the schema says so.
+# Day before month where both fit: reports on data say so.
 DATES = (
-    "%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y/%m/%d",
-    "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%d/%m/%Y", "%m/%d/%Y", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M", "%d-%m-%Y", "%d.%m.%y", "%Y%m%d",
+    "%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S",
+    "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y/%m/%d",
+    "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S",
+    "%d/%m/%Y", "%m/%d/%Y", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M",
+    "%d-%m-%Y", "%d.%m.%y", "%Y%m%d",
 )  # fmt: skip
 
 
@@ -41,9 +46,10 @@ class _Section(Settings):
 
 
 class ColumnSchema(_Section):
-    """One column of a table. Texts and identifiers are left out; give them another kind to use them.
+    """One column of a table.
 
-    Categories, formats and gaps that are not given are taken from the cells.
+    Texts and identifiers are left out; give them another kind to use them. Categories, formats
+    and gaps that are not given are inferred from the cells.
     """
 
     name: str
@@ -62,16 +68,19 @@ class ColumnSchema(_Section):
             value = getattr(self, name)
             if value and self.kind != kind:
                 raise ValueError(
-                    f"column {quoted(self.name)}: expected no {name} for a {self.kind}, got {quoted(value)}"
+                    f"column {quoted(self.name)}: expected no {name} for a {self.kind}, "
+                    f"got {quoted(value)}"
                 )
         unknown = [form for form in self.formats if form not in DATES]
         if unknown:
             raise ValueError(
-                f"column {quoted(self.name)}: expected formats of dates among {', '.join(DATES)}, got {quoted(unknown[0])}"
+                f"column {quoted(self.name)}: expected formats of dates among "
+                f"{', '.join(DATES)}, got {quoted(unknown[0])}"
             )
         if len(set(self.categories)) < len(self.categories):
             raise ValueError(
-                f"column {quoted(self.name)}: expected different categories, got {quoted(self.categories)}"
+                f"column {quoted(self.name)}: expected different categories, "
+                f"got {quoted(self.categories)}"
             )
         return self
 
@@ -89,15 +98,15 @@ class Repairs(_Section):
     @field_validator("values", mode="before")
     @classmethod
     def _empty_is_a_gap(cls, values: Any) -> Any:
-        """`unknown: null` and `unknown:` mean that the cell becomes a gap."""
+        """Replace null by an empty cell: `unknown: null` and `unknown:` make a gap."""
         if not isinstance(values, Mapping):
             return values
-        return {
-            column: {cell: "" if value is None else value for cell, value in mapping.items()}
-            if isinstance(mapping, Mapping)
-            else mapping
-            for column, mapping in values.items()
-        }
+        columns = {}
+        for column, mapping in values.items():
+            if isinstance(mapping, Mapping):
+                mapping = {cell: "" if value is None else value for cell, value in mapping.items()}
+            columns[column] = mapping
+        return columns
 
     @field_validator("factors")
     @classmethod
@@ -106,7 +115,7 @@ class Repairs(_Section):
             if factor == 0:
                 raise ValueError(
                     f"expected factors other than 0, got {quoted(column)}: 0; "
-                    "leave the column out of `columns` if it is not wanted"
+                    "leave the column out of `columns` if it is not needed"
                 )
         return factors
 
@@ -117,7 +126,7 @@ class Repairs(_Section):
 
 
 class Schema(Repairs):
-    """What all sites agree on before anything is trained, and how their files are brought to it."""
+    """The columns, classes and repairs on which all sites agree before training."""
 
     label: str | None = Field(None, description="the label column of a table")
     task: Literal["classification", "regression"] | None = None
@@ -128,7 +137,7 @@ class Schema(Repairs):
     shape: tuple[int, ...] | None = Field(None, description="of images: channels, height, width")
     centre: float | None = Field(
         None,
-        description="of a number that is predicted; none: the mean of all training rows of a simulation",
+        description="of a number that is predicted; none: the mean of all training rows",
     )
     scale: float | None = Field(
         None,
@@ -142,21 +151,19 @@ class Schema(Repairs):
     @model_validator(mode="after")
     def _fits(self) -> Schema:
         names = [column.name for column in self.columns]
-        for what, values in (("column names", names), ("classes", list(self.classes))):
-            twice = (
-                [value for value in dict.fromkeys(values) if values.count(value) > 1]
-                if len(set(values)) < len(values)
-                else []
-            )
-            if twice:
-                raise ValueError(f"expected {what} that differ, got {quoted(twice[0])} twice")
+        for noun, values in (("column names", names), ("classes", self.classes)):
+            repeated = [value for value, count in Counter(values).items() if count > 1]
+            if repeated:
+                raise ValueError(f"expected {noun} that differ, got {quoted(repeated[0])} twice")
         if self.label in names:
             raise ValueError(
-                f"expected the label to be no input, got {quoted(self.label)} among the columns; remove it there"
+                f"expected the label to be no input, got {quoted(self.label)} among the columns; "
+                "remove it there"
             )
         if (self.centre is None) != (self.scale is None):
             raise ValueError(
-                f"expected centre and scale together or none of them, got centre={self.centre} and scale={self.scale}"
+                "expected centre and scale together or none of them, "
+                f"got centre={self.centre} and scale={self.scale}"
             )
         if self.classes and (self.task == "regression" or self.scale is not None):
             raise ValueError(
@@ -166,10 +173,12 @@ class Schema(Repairs):
 
     @property
     def predicts(self) -> Literal["classification", "regression"] | None:
-        """The task, if the schema tells it."""
-        return self.task or (
-            "regression" if self.scale is not None else "classification" if self.classes else None
-        )
+        """The task, if it follows from the schema."""
+        if self.task is not None:
+            return self.task
+        if self.scale is not None:
+            return "regression"
+        return "classification" if self.classes else None
 
     @property
     def inputs(self) -> tuple[ColumnSchema, ...]:
@@ -179,23 +188,28 @@ class Schema(Repairs):
     @property
     def all_repairs(self) -> dict[str, Any]:
         """The general repairs and those of single sites, by key."""
-        own = {site: found for site, one in self.sites.items() if (found := one.repairs)}
-        return {**self.repairs, **({"sites": own} if own else {})}
+        by_site = {site: repairs.repairs for site, repairs in self.sites.items() if repairs.repairs}
+        if not by_site:
+            return self.repairs
+        return {**self.repairs, "sites": by_site}
 
     def repairs_of(self, site: str | None) -> Repairs:
-        """Return the repairs of one site.
+        """Return the general repairs, with those of one site.
 
-        Its own entry for a column replaces the general one; of `values`, its own entry for a cell.
+        A site's entry for a column replaces the general one; of `values`, its entry for a cell.
+
+        Args:
+            site: The site; none or an unknown one: the general repairs.
         """
-        own = self.sites.get(site, Repairs()) if site is not None else Repairs()
+        specific = self.sites.get(site, Repairs()) if site is not None else Repairs()
         values = {name: dict(cells) for name, cells in self.values.items()}
-        for name, cells in own.values.items():
+        for name, cells in specific.values.items():
             values[name] = {**values.get(name, {}), **cells}
         return Repairs(
-            rename={**self.rename, **own.rename},
-            missing={**self.missing, **own.missing},
+            rename={**self.rename, **specific.rename},
+            missing={**self.missing, **specific.missing},
             values=values,
-            factors={**self.factors, **own.factors},
+            factors={**self.factors, **specific.factors},
         )
 
     def with_repairs(self, fragment: Mapping[str, Any]) -> Schema:
@@ -205,7 +219,7 @@ class Schema(Repairs):
             fragment: A mapping with the keys of a schema; columns are matched by their names.
 
         Raises:
-            ValueError: The fragment has a key that a schema has not.
+            ValueError: If the fragment has a key that a schema has not.
         """
         plain = self.plain()
         columns = {column["name"]: column for column in plain.get("columns", [])}
@@ -220,53 +234,69 @@ class Schema(Repairs):
         return result
 
     def plain(self) -> dict[str, Any]:
-        """Return the schema as plain data, without what says nothing."""
-        found = self.model_dump(mode="json", exclude_defaults=True)
-        last = [key for key in (*REPAIRS, "sites") if key in found]
-        return {key: found[key] for key in [*(k for k in found if k not in last), *last]}
+        """Return the schema as plain data without defaults, with the repairs last."""
+        values = self.model_dump(mode="json", exclude_defaults=True)
+        repairs = [key for key in (*REPAIRS, "sites") if key in values]
+        others = [key for key in values if key not in repairs]
+        return {key: values[key] for key in [*others, *repairs]}
 
     def save(self, file: Path, findings: Sequence[Finding] = ()) -> None:
         """Write the schema as YAML, with the repairs that findings propose as comments."""
         file.write_text(schema_text(self.plain(), findings), encoding="utf-8")
 
 
-def schema_from(given: Any) -> Schema | None:
-    """A schema as it may be given: none, a schema, a mapping, or the path of a YAML file."""
-    if given is None or isinstance(given, Schema):
-        return given
-    where = "a schema"
-    if isinstance(given, (str, Path)):
-        where = str(given)
-        if not Path(given).is_file():
+def schema_from(value: Any) -> Schema | None:
+    """Return a schema.
+
+    Args:
+        value: None, a schema, a mapping, or the path of a YAML file.
+
+    Raises:
+        ValueError: If there is no such file, or a key or value is not one of a schema.
+    """
+    if value is None or isinstance(value, Schema):
+        return value
+    name = "a schema"
+    if isinstance(value, (str, Path)):
+        name = str(value)
+        if not Path(value).is_file():
             raise ValueError(
-                f"expected a schema, or the path of its YAML file, got {quoted(where)}; `equipoise data check FOLDER --save` writes one"
+                f"expected a schema, or the path of its YAML file, got {quoted(name)}; "
+                "`equipoise data check FOLDER --save` writes one"
             )
-        given = safe_yaml.read(given)
-    if not isinstance(given, Mapping):
+        value = safe_yaml.read(value)
+    if not isinstance(value, Mapping):
         raise ValueError(
-            f"{where}: expected a mapping with columns and classes, got {quoted(given)}"
+            f"{name}: expected a mapping with columns and classes, got {quoted(value)}"
         )
     try:
-        return Schema(**given)
+        return Schema(**value)
     except ValidationError as error:
-        wrong = error.errors()[0]
-        place = ".".join(map(str, wrong["loc"]))
-        if wrong["type"] == "extra_forbidden":
-            sections: dict[str, type[_Section]] = {"columns": ColumnSchema, "sites": Repairs}
-            section = sections.get(str(wrong["loc"][0]), Schema)
-            raise nearest(
-                f"key of {where}", str(wrong["loc"][-1]), list(section.model_fields)
-            ) from None
-        raise ValueError(
-            f"{where}: {place + ': ' if place else ''}{wrong['msg'].removeprefix('Value error, ')}"
-            + _came(wrong)
-        ) from None
+        raise _readable_error(name, error.errors()[0]) from None
     except TypeError:  # a key that is no text
-        raise ValueError(f"{where}: expected text as keys, got {quoted(list(given)[:5])}") from None
+        raise ValueError(f"{name}: expected text as keys, got {quoted(list(value)[:5])}") from None
+
+
+def _readable_error(name: str, details: Any) -> ValueError:
+    """Return one error of pydantic as a sentence that names the key.
+
+    Args:
+        name: The file, or `a schema`.
+        details: The error, as pydantic describes it.
+    """
+    keys = [str(key) for key in details["loc"]]
+    if details["type"] == "extra_forbidden":
+        sections: dict[str, type[_Section]] = {"columns": ColumnSchema, "sites": Repairs}
+        section = sections.get(keys[0], Schema)
+        return nearest(f"key of {name}", keys[-1], list(section.model_fields))
+    location = f"{'.'.join(keys)}: " if keys else ""
+    message = details["msg"].removeprefix("Value error, ")
+    value = "" if "got" in message else f", got {quoted(details['input'])}"
+    return ValueError(f"{name}: {location}{message}{value}")
 
 
 def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested mappings joined; lists are joined, too, and other values of the second win."""
+    """Return nested mappings and lists joined; other values of the second replace the first's."""
     result = dict(first)
     for key, value in second.items():
         old = result.get(key)
@@ -277,7 +307,3 @@ def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
         else:
             result[key] = value
     return result
-
-
-def _came(wrong: Any) -> str:
-    return "" if "got" in wrong["msg"] else f", got {quoted(wrong['input'])}"

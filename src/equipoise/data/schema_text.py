@@ -16,7 +16,7 @@ _NOTE = """\
 """
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*", re.ASCII)  # needs no quotation marks, unless it is
 _READ_OTHERWISE = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
-_NEVER_SPLIT = 2**31  # a line of YAML that a comment sign in front must cover as a whole
+_NEVER_SPLIT = 2**31  # columns of a line: one comment sign must cover a whole value
 _NOTHING = object()
 _IN_PLACE = "## in place of the line above:\n"
 Path = tuple[str, ...]
@@ -28,26 +28,31 @@ def schema_text(plain: Mapping[str, Any], findings: Sequence[Finding] = ()) -> s
     Args:
         plain: The schema as plain data.
         findings: Their repairs become comments, except those that the schema has already.
-            Kinds of columns are proposed beside the columns of the schema only: a schema that lists
-            some columns leaves out all others.
+            Kinds are proposed only for columns that the schema lists: a schema that lists some
+            columns leaves out all others.
     """
     proposals = [finding for finding in findings if finding.repair]
     columns = list(plain.get("columns", []))
     lines = [f"{_inline({key: value})}\n" for key, value in plain.items() if _is_short(key)]
     lines += _column_lines(columns, proposals)
+    lines += _reasons_once(_repairs(plain, proposals).lines())
+    if any(line.startswith("# ") for line in lines):
+        lines.insert(0, _NOTE)
+    return "".join(lines)
+
+
+def _repairs(plain: Mapping[str, Any], proposals: Sequence[Finding]) -> _Entry:
+    """Return the repairs of a schema, and those that findings propose."""
     repairs = _Entry()
-    for key in plain:
+    for key, section in plain.items():
         if key != "columns" and not _is_short(key):
-            for path, value in _leaves(plain[key], (key,)):
+            for path, value in _leaves(section, (key,)):
                 repairs.add(path, value)
     for finding in proposals:
         for path, value in _leaves(finding.repair, ()):
             if path[0] != "columns":
                 repairs.add(path, value, finding.message)
-    lines += _reasons_once(repairs.lines())
-    if any(line.startswith("# ") for line in lines):
-        lines.insert(0, _NOTE)
-    return "".join(lines)
+    return repairs
 
 
 class _Entry:
@@ -70,9 +75,11 @@ class _Entry:
                 self.proposed.append((value, reason))
 
     def is_active(self) -> bool:
-        return self.value is not _NOTHING or any(one.is_active() for one in self.below.values())
+        """Return True if there is a value, not only proposals, here or below."""
+        return self.value is not _NOTHING or any(entry.is_active() for entry in self.below.values())
 
     def lines(self, indent: str = "") -> Iterator[str]:
+        """Yield the lines of all keys below this one, with proposals as comments."""
         for key, entry in self.below.items():
             if entry.value is not _NOTHING:
                 yield f"{indent}{_inline({key: entry.value})}\n"
@@ -82,7 +89,8 @@ class _Entry:
                     yield _IN_PLACE
                 yield f"# {indent}{_inline({key: value})}\n"
             if entry.below:
-                yield f"{'' if entry.is_active() else '# '}{indent}{_flow(key)}:\n"
+                comment = "" if entry.is_active() else "# "
+                yield f"{comment}{indent}{_flow(key)}:\n"
                 yield from entry.lines(indent + "  ")
 
 
@@ -98,19 +106,21 @@ def _reasons_once(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _column_lines(columns: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> list[str]:
-    """The columns, one per line, each followed by the entries that are proposed in its place."""
+    """Return the columns, one per line, each followed by the entries proposed instead."""
     proposed: dict[str, list[tuple[Mapping[str, Any], str]]] = {}
     known = {str(column["name"]): column for column in columns}
     for finding in findings:
         for entry in (finding.repair or {}).get("columns", []):
-            now = known.get(str(entry["name"]), {})
-            if any(now.get(key) != value for key, value in entry.items()):
+            current = known.get(str(entry["name"]), {})
+            if any(current.get(key) != value for key, value in entry.items()):
                 proposed.setdefault(str(entry["name"]), []).append((entry, finding.message))
     lines = ["columns:\n"] if columns else []
     for name, column in known.items():
         lines.append(f"- {_inline(column, braces=True)}\n")
         for entry, reason in proposed.get(name, []):
-            lines += [*_comment(reason), _IN_PLACE, f"# - {_inline(entry, braces=True)}\n"]
+            lines += _comment(reason)
+            lines.append(_IN_PLACE)
+            lines.append(f"# - {_inline(entry, braces=True)}\n")
     return lines
 
 
@@ -127,12 +137,14 @@ def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def _texts(value: Any) -> Any:
-    """A value for comparison: the same repair may be written as text or as a number."""
-    return [str(one) for one in value] if isinstance(value, (list, tuple)) else str(value)
+    """Return a value as text to compare: a repair may be written as text or as a number."""
+    if isinstance(value, (list, tuple)):
+        return [str(item) for item in value]
+    return str(value)
 
 
 def _joined(active: Any, proposed: Any) -> Any:
-    """A proposed list with what is in the active one, in whose place it is written."""
+    """Return a proposed list with the items of the active one, which it replaces."""
     if not isinstance(active, (list, tuple)) or not isinstance(proposed, (list, tuple)):
         return proposed
     return list(dict.fromkeys([*map(str, active), *map(str, proposed)]))
@@ -143,13 +155,13 @@ def _comment(reason: str) -> list[str]:
 
 
 def _inline(value: Mapping[str, Any], braces: bool = False) -> str:
-    """A mapping on one line."""
-    text = ", ".join(f"{_flow(str(key))}: {_flow(one)}" for key, one in value.items())
+    """Return a mapping on one line."""
+    text = ", ".join(f"{_flow(str(key))}: {_flow(item)}" for key, item in value.items())
     return f"{{{text}}}" if braces else text
 
 
 def _flow(value: Any) -> str:
-    """A value or a list of values as it stands on one line of YAML."""
+    """Return a value or a list of values on one line of YAML."""
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_flow, value))}]"
     if isinstance(value, str) and not value.isprintable():

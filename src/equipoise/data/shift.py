@@ -1,4 +1,7 @@
-"""How different the clients are: Gaussian divergence, label distance (FedAKD, KDD 2025, Section 2)."""
+"""Differences between clients: Gaussian divergence and label distance.
+
+Definitions are those of FedAKD (KDD 2025), Section 2.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,24 @@ if TYPE_CHECKING:
 
 
 def gaussian_kl(mean: np.ndarray, cov: np.ndarray, mean0: np.ndarray, cov0: np.ndarray) -> float:
-    """KL(N(mean, cov) || N(mean0, cov0)): how far a Gaussian is from another, in nats.
+    """Return KL(N(mean, cov) || N(mean0, cov0)), the divergence of two Gaussians in nats.
 
     >>> gaussian_kl(np.array([3.0]), np.eye(1), np.array([1.0]), np.eye(1))
     2.0
     """
-    mean, cov, mean0, cov0 = (np.asarray(given, np.float64) for given in (mean, cov, mean0, cov0))
-    return kl_gaussian_exact(mean - mean0, cov - cov0, cov0)
+    mean_shift = np.asarray(mean, np.float64) - np.asarray(mean0, np.float64)
+    cov0 = np.asarray(cov0, np.float64)
+    return kl_gaussian_exact(mean_shift, np.asarray(cov, np.float64) - cov0, cov0)
 
 
 def kl_gaussian_exact(mean_shift: np.ndarray, cov_shift: np.ndarray, cov: np.ndarray) -> float:
-    """KL(N(mu + mean_shift, cov + cov_shift) || N(mu, cov)), without cancellation for small shifts.
+    """Return KL(N(mu + mean_shift, cov + cov_shift) || N(mu, cov)), exact for small shifts, too.
 
-    With X = L^-1 cov_shift L^-T and cov = L L^T it is half the sum of (e - log(1 + e)) over the eigenvalues e of X, plus
-    half of mean_shift . cov^-1 mean_shift.
+    With X = L^-1 cov_shift L^-T and cov = L L^T it is half the sum of (e - log(1 + e)) over the
+    eigenvalues e of X, plus half of mean_shift . cov^-1 mean_shift.
+
+    Raises:
+        ValueError: If the shifted covariance is not positive definite.
 
     >>> kl_gaussian_exact(np.array([2.0]), np.zeros((1, 1)), np.eye(1))
     2.0
@@ -33,7 +40,8 @@ def kl_gaussian_exact(mean_shift: np.ndarray, cov_shift: np.ndarray, cov: np.nda
     values = np.linalg.eigvalsh(relative)
     if values.min() <= -1:
         raise ValueError(
-            f"the shifted covariance is not positive definite: its smallest relative eigenvalue is {1 + values.min():.3g}"
+            "the shifted covariance is not positive definite: "
+            f"its smallest relative eigenvalue is {1 + values.min():.3g}"
         )
     return float(0.5 * (values - np.log1p(values)).sum() + mean_part)
 
@@ -45,10 +53,18 @@ def kl_theorem22(
     samples: float,
     variant: Literal["corrected", "paper"] = "corrected",
 ) -> float:
-    """The expansion of Theorem 2.2 for a Gaussian fitted to `samples` draws from the shifted distribution.
+    """Return the expansion of Theorem 2.2 for a Gaussian fitted to draws from a shifted one.
 
-    corrected: tr X^2 / 4 - tr X^3 / 6 + mean part + M(M+3) / (4 samples). paper: Eq. 1 as printed, whose quadratic term is
-    not invariant under a change of units, whose cubic coefficient is 1/2 and whose mixed term belongs to the reverse KL.
+    corrected: tr X^2 / 4 - tr X^3 / 6 + mean part + M(M+3) / (4 samples). paper: Eq. 1 as printed,
+    whose quadratic term is not invariant under a change of units, whose cubic coefficient is 1/2
+    and whose mixed term belongs to the reverse KL.
+
+    Args:
+        mean_shift: The shift of the mean.
+        cov_shift: The shift of the covariance.
+        cov: The covariance of the reference.
+        samples: The number of draws.
+        variant: `corrected` or `paper`.
 
     >>> round(kl_theorem22(np.zeros(2), np.zeros((2, 2)), np.eye(2), samples=100), 4)
     0.025
@@ -75,7 +91,10 @@ def kl_theorem22(
 def kl_gaussian_fitted(
     mean_shift: np.ndarray, cov_shift: np.ndarray, cov: np.ndarray, samples: int
 ) -> float:
-    """The expected KL(fitted || base) of a Gaussian fitted by maximum likelihood to `samples` draws: exact, infinite if too few."""
+    """Return the expected KL(fitted || base) of a Gaussian fitted to `samples` draws.
+
+    The fit is by maximum likelihood. The value is exact, and infinite for too few samples.
+    """
     from scipy.special import digamma
 
     m = len(mean_shift)
@@ -90,10 +109,19 @@ def kl_gaussian_fitted(
 def label_distance(
     labels: np.ndarray, parts: Parts, reference: np.ndarray, classes: int
 ) -> np.ndarray:
-    """Total variation between each client's label shares and those of the reference samples; 0 for an empty client.
+    """Return the total variation between each client's label shares and those of a reference.
+
+    It is 0 for a client without samples.
+
+    Args:
+        labels: The class of every sample.
+        parts: The samples of each client.
+        reference: The reference samples.
+        classes: The number of classes.
 
     >>> from equipoise.data.federation import Parts
-    >>> label_distance(np.array([0, 0, 1, 1]), Parts.of([np.array([0, 1]), np.array([0, 2])]), np.arange(4), classes=2)
+    >>> parts = Parts.of([np.array([0, 1]), np.array([0, 2])])
+    >>> label_distance(np.array([0, 0, 1, 1]), parts, np.arange(4), classes=2)
     array([0.5, 0. ])
     """
     counts = np.bincount(
@@ -105,21 +133,24 @@ def label_distance(
 
 
 def realised_shift(scores: np.ndarray, parts: Parts) -> np.ndarray:
-    """Squared length of each client's mean in whitened scores: the severity that was reached, to be reported beside the one asked for.
+    """Return the squared length of each client's mean in whitened scores.
+
+    This is the shift that was realised, to be reported with the requested one.
 
     >>> from equipoise.data.federation import Parts
     >>> realised_shift(np.array([[1.0], [3.0], [0.0]]), Parts.of([np.array([0, 1]), np.array([2])]))
     array([4., 0.])
     """
-    return np.array(
-        [float((scores[rows].mean(axis=0) ** 2).sum()) if len(rows) else 0.0 for rows in parts]
-    )
+    shifts = []
+    for rows in parts:
+        shifts.append(float((scores[rows].mean(axis=0) ** 2).sum()) if len(rows) else 0.0)
+    return np.array(shifts)
 
 
 def _relative(
     mean_shift: np.ndarray, cov_shift: np.ndarray, cov: np.ndarray
 ) -> tuple[np.ndarray, float]:
-    """X = L^-1 cov_shift L^-T, symmetric, and half of mean_shift . cov^-1 mean_shift."""
+    """Return X = L^-1 cov_shift L^-T, symmetric, and half of mean_shift . cov^-1 mean_shift."""
     from scipy.linalg import solve_triangular
 
     lower = np.linalg.cholesky(cov)

@@ -1,4 +1,4 @@
-"""What a round leaves in the store, where a run that was stopped goes on, and why one cannot."""
+"""Commit of a round to the store, and the state from which a run continues."""
 
 from __future__ import annotations
 
@@ -17,14 +17,27 @@ from equipoise.training import Training
 
 
 def restored(store: Store, clients: Clients) -> State:
-    """The server's state after the last committed round; clients and server are as they were then."""
-    saved, keeps = store.current("client"), clients.transport.keeps
-    away = next((file.kept_at for file in saved.values() if file.kept_at != keeps), None)
-    if away is not None:
-        raise RunError(
-            f"the states of the clients of {store.folder} lie at the {away}, and this transport keeps them at the {keeps}; "
-            "resume the run over the transport that it was begun with"
-        )
+    """Restore server and clients as they were after the last committed round.
+
+    Args:
+        store: The store of the run.
+        clients: The clients, which are changed.
+
+    Returns:
+        The server's state.
+
+    Raises:
+        RunError: If the states of clients lie where this transport does not look for them.
+    """
+    saved = store.current("client")
+    keeps = clients.transport.keeps
+    for file in saved.values():
+        if file.kept_at != keeps:
+            raise RunError(
+                f"the states of the clients of {store.folder} lie at the {file.kept_at}, and this "
+                f"transport keeps them at the {keeps}; resume the run over the transport that it "
+                "was begun with"
+            )
     clients.committed = {
         client: StateRef(state_of(file.path.name), file.bytes, file.digest)
         for client, file in saved.items()
@@ -38,17 +51,28 @@ def restored(store: Store, clients: Clients) -> State:
 
 
 def commit(store: Store, state: State, cohort: RoundCohort, keep: int, last: bool) -> State:
-    """Make a round part of the run: the record, the server's state, and the states of the clients that counted."""
-    began, record, clients = time.perf_counter(), cohort.record, cohort.clients
+    """Make a round part of the run: its record, the server's state and the clients' states.
+
+    Args:
+        store: The store of the run.
+        state: The server's state after the round.
+        cohort: The cohort of the round.
+        keep: The number of checkpoints to keep.
+        last: True if the run is finished with this round.
+
+    Returns:
+        The server's state, with values by client in files.
+    """
+    began = time.perf_counter()
+    record = cohort.record
+    clients = cohort.clients
     clients.committed |= cohort.provisional
-    states = [
-        (client, state_file(kept.name), kept.bytes, kept.digest)
-        for client, kept in cohort.provisional.items()
-    ]
-    if clients.transport.keeps == "client":
-        record.elsewhere += states
-    else:
-        record.files += [("client", client, file, digest) for client, file, _, digest in states]
+    for client, reached in cohort.provisional.items():
+        file = state_file(reached.name)
+        if clients.transport.keeps == "client":
+            record.elsewhere.append((client, file, reached.bytes, reached.digest))
+        else:
+            record.files.append(("client", client, file, reached.digest))
     settle = save_server(store, state, record)
     record.seconds["store"] = time.perf_counter() - began
     store.commit(record, keep, "finished" if last else "running")
@@ -63,12 +87,13 @@ def check_finite(state: State, training: Training, number: int) -> None:
     broken = not_finite(state)
     if broken is not None:
         raise RunError(
-            f"round {number}: {broken} in the server's state holds values that are not finite, so the run ends here; the training "
-            f"has diverged: lower training.lr (now {training.lr:g}) or set training.clip=1, and run anew"
+            f"round {number}: {broken} in the server's state holds values that are not finite, so "
+            "the run ends here; the training has diverged: lower training.lr "
+            f"(now {training.lr:g}) or set training.clip=1, and run anew"
         )
 
 
-def given_up(
+def round_failed(
     store: Store,
     settings: Participation,
     number: int,
@@ -76,21 +101,31 @@ def given_up(
     rejected: Sequence[tuple[int, int, str, str]],
     reason: str,
 ) -> RunError:
-    """Why a round was given up for good, and what to do."""
-    refused = next((row for row in rejected if row[0] == attempt), None)
-    again = f"then `equipoise resume {store.folder}`"
-    if refused is None:
-        advice = (
-            f"lower participation.floor, raise participation.tries, or ask more clients; {again}"
-        )
-    else:
-        diverged = "not finite" in refused[3]
-        cure = (
-            "the training seems to have diverged: lower training.lr or set training.clip=1, and run anew"
-            if diverged
-            else again
-        )
-        advice = f"the first reply that was refused in its last attempt, of client {refused[2]!r}: {refused[3]}; {cure}"
+    """Return the error for a round whose attempts have all failed.
+
+    Args:
+        store: The store of the run.
+        settings: The section of the experiment.
+        number: The round.
+        attempt: Its last attempt.
+        rejected: The replies that did not count: attempt, exchange, client, reason.
+        reason: The reason why the last attempt was aborted.
+    """
+    remedy = f"then `equipoise resume {store.folder}`"
+    advice = f"lower participation.floor, raise participation.tries, or ask more clients; {remedy}"
+    for refused_in, _, client, refusal in rejected:
+        if refused_in == attempt:
+            if "not finite" in refusal:
+                remedy = (
+                    "the training seems to have diverged: lower training.lr "
+                    "or set training.clip=1, and run anew"
+                )
+            advice = (
+                "the first reply that was refused in its last attempt, "
+                f"of client {client!r}: {refusal}; {remedy}"
+            )
+            break
     return RunError(
-        f"round {number} was given up {settings.tries} times: {reason}, {settings.floor} needed; {advice}"
+        f"round {number} was given up {settings.tries} times: {reason}, "
+        f"{settings.floor} needed; {advice}"
     )

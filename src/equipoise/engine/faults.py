@@ -1,4 +1,7 @@
-"""Simulated faults: who drops out, who is late on a virtual clock, whose reply is damaged. All from named streams, so a run with faults repeats."""
+"""Simulated faults: clients that drop out, are late on a virtual clock, or send damaged replies.
+
+All are drawn from named streams, so a run with faults can be repeated.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ class FaultPlan:
     seed: int
 
     def _scripted(self, round: int, attempt: int, exchange: int, client: str) -> set[str]:
-        """What a script says of this exchange; unless it names another, it is about the first attempt: a repeated round has another chance."""
+        """Return the kinds of faults that a script plans for an exchange.
+
+        Unless it names another attempt it is about the first, so a repeated round can succeed.
+        """
         at = (round, attempt, exchange, client)
         return {
             fault.kind
@@ -36,46 +42,45 @@ class FaultPlan:
         return stream(self.seed, "faults", what, round, attempt, client)
 
     def kills(self, round: int, attempt: int, exchange: int, client: str) -> bool:
-        """Whether the worker process that takes this client's request is to die."""
+        """Return True if the worker process that executes this client's request shall die."""
         return "kill" in self._scripted(round, attempt, exchange, client)
 
     def missing(
         self, round: int, attempt: int, exchange: int, client: str, samples: int
     ) -> tuple[str | None, float]:
-        """Why a client does not answer (None if it does), and how many virtual seconds the server waited for it."""
+        """Return why a client does not answer, or None, and the virtual seconds of waiting."""
         if "drop" in self._scripted(round, attempt, exchange, client):
             return "dropped out", 0.0
-        # what is drawn, a client that drops out or is late, is drawn once for a round
-        if exchange > 1:
+        if exchange > 1:  # random faults are drawn once per round
             return None, 0.0
         if self._draw("dropout", round, attempt, client).random() < self.faults.dropout:
             return "dropped out", 0.0
-        seconds, deadline = self._seconds(round, attempt, client, samples), self.faults.deadline
+        seconds = self._seconds(round, attempt, client, samples)
+        deadline = self.faults.deadline
         if deadline is not None and seconds > deadline:
             return f"missed the deadline: {seconds:.3g} of {deadline:.3g} virtual seconds", deadline
         return None, seconds
 
     def _seconds(self, round: int, attempt: int, client: str, samples: int) -> float:
-        slow = stream(self.seed, "faults", "speed", client).random() < self.faults.stragglers
-        visits = (
-            self.training.steps * self.training.batch
-            if self.training.steps
-            else self.training.epochs * samples
-        )
+        """Return the virtual duration of a client's step."""
+        if self.training.steps:
+            visits = self.training.steps * self.training.batch
+        else:
+            visits = self.training.epochs * samples
+        is_slow = stream(self.seed, "faults", "speed", client).random() < self.faults.stragglers
+        slowdown = self.faults.slowdown if is_slow else 1.0
         noise = float(np.exp(0.1 * self._draw("noise", round, attempt, client).standard_normal()))
-        return visits / 1000 * (self.faults.slowdown if slow else 1.0) * noise
+        return visits / 1000 * slowdown * noise
 
     def damaged(self, round: int, attempt: int, exchange: int, reply: Reply) -> Reply:
-        """The reply as it arrives."""
+        """Return a reply as it arrives."""
         if reply.up is None or not self.faults.any or round == 0:
             return reply
         kinds = self._scripted(round, attempt, exchange, reply.client) & {"nan", "shape", "names"}
-        if (
-            exchange == 1
-            and self.faults.corrupt
-            and self._draw("corrupt", round, attempt, reply.client).random() < self.faults.corrupt
-        ):
-            kinds.add(self.faults.corruption)
+        if exchange == 1 and self.faults.corrupt:
+            draw = self._draw("corrupt", round, attempt, reply.client).random()
+            if draw < self.faults.corrupt:
+                kinds.add(self.faults.corruption)
         up = reply.up
         for kind in kinds:
             up = corrupted(up, kind)
@@ -83,7 +88,7 @@ class FaultPlan:
 
 
 def corrupted(up: Up, kind: str) -> Up:
-    """A reply damaged on its way: NaN values, a wrong shape, or a missing name."""
+    """Return a damaged upload: NaN values, a wrong shape, or a missing name."""
     for name, value in up.items():
         if isinstance(value, Tree) and value.trained:
             first = value.trained[0]

@@ -1,4 +1,4 @@
-"""The loop: choose, ask, aggregate, measure, commit."""
+"""Loop over rounds: sample clients, exchange, aggregate, evaluate, commit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from equipoise.callbacks import RunStart
 from equipoise.composition import finishes
 from equipoise.data.roster import Roster
 from equipoise.engine.cohort import Clients, RoundAborted, RoundCohort
-from equipoise.engine.commit import check_finite, commit, given_up, restored
+from equipoise.engine.commit import check_finite, commit, restored, round_failed
 from equipoise.engine.evaluation import Evaluator
 from equipoise.engine.sampling import choose
 from equipoise.experiment import Experiment
@@ -25,7 +25,18 @@ from equipoise.transports.base import Monitor, Transport
 
 @dataclass
 class Loop:
-    """A run in motion."""
+    """A run in progress.
+
+    Attributes:
+        experiment: The experiment.
+        method: Its method.
+        bench: The networks of the server.
+        roster: Names and sizes of the clients.
+        transport: The transport to them.
+        store: The store of the run.
+        data: The data that the server holds.
+        monitor: Passes progress on to callbacks.
+    """
 
     experiment: Experiment
     method: Method
@@ -37,27 +48,28 @@ class Loop:
     monitor: Monitor = field(default_factory=Monitor)
 
     def __post_init__(self) -> None:
-        wanted, roster = self.experiment, self.roster
-        self.metrics = registry.check(
-            roster.task, wanted.evaluation.metrics, wanted.evaluation.main
-        )
-        # No test data: what a method is given must not lead to them.
+        experiment = self.experiment
+        roster = self.roster
+        evaluation = experiment.evaluation
+        self.metrics = registry.check(roster.task, evaluation.metrics, evaluation.main)
         self.server = Server(
             self.bench,
             roster.ids,
             roster.sizes["train"],
-            wanted.rounds,
+            experiment.rounds,
+            # Without test data: nothing that a method receives may lead to them.
             data=ServerData(self.data.validation),
         )
         self.finishes = finishes(self.method)
         self.stop = False  # set when a callback asks to stop
         self.clients = Clients(
-            wanted, self.method, self.server, roster, self.transport, list(self.metrics)
+            experiment, self.method, self.server, roster, self.transport, list(self.metrics)
         )
 
     def run(self) -> None:
-        """From the last committed round to the end."""
-        first, rounds = self.store.last_round() + 1, self.experiment.rounds
+        """Compute all rounds after the last committed one, and the exchanges after the last."""
+        first = self.store.last_round() + 1
+        rounds = self.experiment.rounds
         state = self._start() if first == 0 else restored(self.store, self.clients)
         start = RunStart(self.store.folder, min(max(1, first), rounds + 1), rounds)
         self.stop = self.monitor.callbacks.on_start(start)
@@ -66,10 +78,10 @@ class Loop:
                 break
             state = self._round(number, state)
         if self.finishes:
-            missed = self.store.missed(rounds)
-            self._finish(
-                max(first, rounds + 1), state, self.server.ids if missed is None else missed
-            )
+            clients = self.store.missed(rounds)
+            if clients is None:
+                clients = list(self.server.ids)
+            self._finish(max(first, rounds + 1), state, clients)
         elif self.stop and self.store.last_round() < rounds:
             self._end_early(state)
         self.store.sweep()  # a worker that was ended while it wrote leaves half a file
@@ -83,22 +95,23 @@ class Loop:
                 state = self.method.setup(self.server, state, everyone.restricted_view())
             except RoundAborted as reason:
                 raise RunError(
-                    f"{self.method.title} could not be set up before round 1: {reason}; when all are there, `equipoise resume {self.store.folder}`"
+                    f"{self.method.title} could not be set up before round 1: {reason}; "
+                    f"when all are there, `equipoise resume {self.store.folder}`"
                 ) from None
         return self._commit(state, everyone)
 
     def _round(self, number: int, state: State) -> State:
         self.server.round = number
-        settings, rejected = self.experiment.participation, list[tuple[int, int, str, str]]()
-        # clients that broke a strict exchange: the round is repeated without them
+        settings = self.experiment.participation
+        rejected: list[tuple[int, int, str, str]] = []
+        # Clients that left in an exchange that needs all: the round is repeated without them.
         banned: set[str] = set()
         for attempt in settings.attempts(number):
             self.server.attempt = attempt
             self.server.contributions.clear()
             chosen = [client for client in self._choose(number, attempt) if client not in banned]
-            cohort = RoundCohort(
-                self.clients, chosen, RoundRecord(number, attempt, chosen, [], rejected=rejected)
-            )
+            record = RoundRecord(number, attempt, chosen, [], rejected=rejected)
+            cohort = RoundCohort(self.clients, chosen, record)
             try:
                 if not chosen:
                     raise RoundAborted("no client was available")
@@ -108,50 +121,57 @@ class Loop:
                     raise RoundAborted(f"{len(cohort.joined)} replies counted")
             except RoundAborted as error:
                 self.store.remove(cohort.left_over())
-                banned, reason = banned | cohort.banned, str(error)
+                banned |= cohort.banned
+                reason = str(error)
                 continue
-            return self._done(new, cohort)
-        raise given_up(self.store, settings, number, attempt, rejected, reason)
+            return self._complete(new, cohort)
+        raise round_failed(self.store, settings, number, attempt, rejected, reason)
 
     def _finish(self, number: int, state: State, ids: Sequence[str]) -> None:
-        """The exchanges after the last round: a record of its own, so that a kill repeats nothing else."""
-        self.server.round, self.server.attempt = number, 0
+        """Hold the exchanges after the last round.
+
+        They have a record of their own, so that after a kill nothing else is repeated.
+        """
+        self.server.round = number
+        self.server.attempt = 0
         cohort = RoundCohort(self.clients, ids, RoundRecord(number, 0, list(ids), [], finish=True))
         try:
             with self.bench.lending():
                 new = self.method.finish(self.server, state, cohort.restricted_view())
         except RoundAborted as reason:
             raise RunError(
-                f"{self.method.title} could not be finished after the last round: {reason}; `equipoise resume {self.store.folder}` asks again"
+                f"{self.method.title} could not be finished after the last round: {reason}; "
+                f"`equipoise resume {self.store.folder}` asks again"
             ) from None
-        self._done(new, cohort)
+        self._complete(new, cohort)
 
     def _end_early(self, state: State) -> None:
-        """Evaluate the models of a run that a callback stopped, as a record after the last round."""
-        self.server.round, self.server.attempt = self.experiment.rounds + 1, 0
+        """Evaluate a run that a callback stopped, as a record after the last round."""
+        self.server.round = self.experiment.rounds + 1
+        self.server.attempt = 0
         record = RoundRecord(self.server.round, 0, [], [], finish=True)
-        self._done(state, RoundCohort(self.clients, [], record))
+        self._complete(state, RoundCohort(self.clients, [], record))
 
     def _choose(self, number: int, attempt: int) -> list[str]:
         return choose(
             self.experiment.participation, self.server.ids, self.experiment.seed, number, attempt
         )
 
-    def _done(self, state: State, cohort: RoundCohort) -> State:
+    def _complete(self, state: State, cohort: RoundCohort) -> State:
+        """Evaluate and commit a round whose exchanges are done."""
         cohort.close()
         check_finite(state, self.experiment.training, self.server.round)
-        ask, evaluation = partial(self.clients.measure, cohort=cohort), self.experiment.evaluation
-        measuring = Evaluator(
+        evaluator = Evaluator(
             self.method,
             self.server,
             self.metrics,
-            evaluation,
-            ask,
+            self.experiment.evaluation,
+            partial(self.clients.measure, cohort=cohort),
             self.bench.lending,
             self.roster.shared,
             self.data.shared,
         )
-        measuring.record(state, cohort, self.finishes)
+        evaluator.record(state, cohort, self.finishes)
         self._record_contributions(cohort.record)
         return self._commit(state, cohort)
 

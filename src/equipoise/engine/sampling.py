@@ -1,4 +1,4 @@
-"""Whom a round asks: a script, or a draw among those who are available."""
+"""Client sampling: a script, or a draw among the clients that are available."""
 
 from __future__ import annotations
 
@@ -13,15 +13,24 @@ from equipoise.streams import stream
 def choose(
     settings: Participation, everyone: Sequence[str], seed: int, number: int, attempt: int
 ) -> list[str]:
-    """The clients that an attempt at a round asks, in the order of all."""
+    """Return the clients of an attempt at a round, in the order of all clients.
+
+    Args:
+        settings: The section of the experiment.
+        everyone: All clients.
+        seed: The seed of the experiment.
+        number: The round.
+        attempt: The attempt at it.
+    """
     if number in settings.script:
-        wanted = set(settings.script[number].clients)
-        return [client for client in everyone if client in wanted]
+        scripted = set(settings.script[number].clients)
+        return [client for client in everyone if client in scripted]
     ids = np.array(everyone, dtype=object)
-    draw = stream(seed, "cohort", number, *((attempt,) if attempt else ()))
-    available = (
-        ids if settings.availability == 1 else ids[draw.random(len(ids)) < settings.availability]
-    )
+    name = ("cohort", number, attempt) if attempt else ("cohort", number)
+    draw = stream(seed, *name)
+    available = ids
+    if settings.availability < 1:
+        available = ids[draw.random(len(ids)) < settings.availability]
     count = min(settings.size(len(ids)), len(available))
     if count == len(ids):
         return [str(client) for client in ids]

@@ -1,4 +1,4 @@
-"""Ctrl-C asks a run to end; it does not tear it apart."""
+"""Ctrl-C in a run: it ends after the current client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from types import FrameType
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Within it the first Ctrl-C asks the run to end after the current client; a second one ends it at once."""
+    """Let the first Ctrl-C end the run after the current client, and the second at once.
+
+    Yields:
+        A function that returns True once the run shall end.
+    """
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set

@@ -1,4 +1,4 @@
-"""What clients minimise and measure, as pure functions: arrays or tensors in, the same out."""
+"""Losses and measurements of clients as pure functions: arrays or tensors in, the same out."""
 
 from equipoise.losses.contrast import model_contrast
 from equipoise.losses.distillation import distillation_loss, focal_loss, kl_divergence

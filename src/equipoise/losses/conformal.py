@@ -1,6 +1,8 @@
-"""Conformal sets: the classes that a model considers possible, calibrated to hold the true one as often as asked (RAPS; FedType).
+"""Conformal sets (RAPS, as FedType uses them).
 
-Angelopoulos et al., Uncertainty Sets for Image Classifiers using Conformal Prediction, ICLR 2021; without its random tie-breaking.
+A conformal set holds the classes that a model considers possible. It is calibrated to contain the
+true class with a chosen probability. See Angelopoulos et al., Uncertainty Sets for Image
+Classifiers using Conformal Prediction, ICLR 2021; without its random tie-breaking.
 """
 
 from __future__ import annotations
@@ -23,7 +25,17 @@ COLDEST, HOTTEST = (
 
 @dataclass(frozen=True)
 class Conformal:
-    """A calibrated predictor of sets: classes by falling probability, until these and a penalty of every class past `k_reg` exceed the threshold."""
+    """A calibrated predictor of sets.
+
+    Classes are added by decreasing probability until their sum, with a penalty for every class
+    after `k_reg`, exceeds the threshold.
+
+    Attributes:
+        temperature: The temperature of the softmax.
+        threshold: The threshold of the sum; infinite includes all classes.
+        k_reg: The number of classes without a penalty.
+        penalty: The penalty of every further class.
+    """
 
     temperature: float = 1.0
     threshold: float = math.inf  # infinite: all classes
@@ -31,25 +43,29 @@ class Conformal:
     penalty: float = 0.0
 
     def sets(self, logits: Values) -> Values:
-        """Which classes are in the set of each sample; never none.
+        """Return a mask of the classes in the set of each sample; no set is empty.
 
         >>> Conformal(threshold=0.7).sets(np.log([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]]))
         array([[ True,  True, False],
                [False, False,  True]])
         """
         sums, order = self._sums(logits)
-        # Sums rise along a row, so that the number of those within the threshold is the rank of the first beyond it, counted from 0.
+        # Sums rise along a row, so that the number of those within the threshold is the rank of the
+        # first beyond it, counted from 0.
         size = (sums <= self.threshold).sum(1, keepdim=True) + 1
         ranked = torch.arange(sums.shape[1], device=sums.device) < size
         return like(torch.zeros_like(ranked).scatter(1, order, ranked), logits)
 
     def scores(self, logits: Numbers, labels: Numbers) -> torch.Tensor:
-        """The least threshold with which each label's class is reached: the sum up to its rank."""
+        """Return the smallest threshold that includes each label: the sum up to its rank."""
         sums, order = self._sums(logits)
         return sums[order == tensor(labels).long().to(order.device)[:, None]]
 
     def _sums(self, logits: Numbers) -> tuple[torch.Tensor, torch.Tensor]:
-        """Probabilities summed by falling rank, with penalties, in float64; and the classes in that order, the first of equal ones first."""
+        """Return cumulative probabilities with penalties by rank, and the classes in that order.
+
+        The sums are float64. Of equal probabilities the first class comes first.
+        """
         chances = torch.softmax(tensor(logits).detach().double() / self.temperature, 1)
         ranked, order = chances.sort(dim=1, descending=True, stable=True)
         past = torch.arange(1, chances.shape[1] + 1, device=chances.device) - self.k_reg
@@ -64,7 +80,17 @@ def calibrated(
     penalty: float,
     rule: Literal["converged", "released"] = "converged",
 ) -> Conformal:
-    """A predictor whose sets reach the labels of a share 1 - alpha of these samples; of all classes where there are fewer than 10.
+    """Return a predictor whose sets contain the labels of a share 1 - alpha of the samples.
+
+    With fewer than 10 samples the sets contain all classes.
+
+    Args:
+        logits: Logits (samples, classes).
+        labels: The labels of the samples.
+        alpha: The share of labels outside of their sets.
+        k_reg: The number of classes without a penalty.
+        penalty: The penalty of every further class.
+        rule: The rule of `fitted_temperature`.
 
     >>> calibrated(np.zeros((9, 3)), np.zeros(9), 0.1, 2, 1.0).sets(np.zeros((1, 3)))
     array([[ True,  True,  True]])
@@ -81,19 +107,23 @@ def calibrated(
 def fitted_temperature(
     logits: Numbers, labels: Numbers, rule: Literal["converged", "released"] = "converged"
 ) -> float:
-    """The T between 0.1 and 10 for which softmax(logits / T) gives the labels the most likelihood.
+    """Return the T between 0.1 and 10 for which softmax(logits / T) is most likely.
 
-    `released`: steps of 0.01 times the slope from 1.3 on, at most ten and none after a change below 0.01: T hardly leaves its start.
+    Args:
+        logits: Logits (samples, classes).
+        labels: The labels of the samples.
+        rule: "released" follows the authors' code: at most ten steps of 0.01 times the slope from
+            1.3, and none after a change below 0.01, so that T hardly changes.
 
     >>> round(fitted_temperature(np.log([[0.9, 0.1], [0.9, 0.1], [0.9, 0.1]]), [0, 0, 1]), 6)  # 0.9 ** (1 / T) : 0.1 ** (1 / T) = 2 : 1
     3.169925
     """
-    scores, places = tensor(logits).detach().double(), tensor(labels).long()[:, None]
+    scores, positions = tensor(logits).detach().double(), tensor(labels).long()[:, None]
 
     def slope(temperature: float) -> float:
-        """T^2 times the derivative of the likelihood's negative logarithm by T; it rises with T."""
+        """Return T^2 times the derivative of the negative log-likelihood by T; it rises with T."""
         expected = (torch.softmax(scores / temperature, 1) * scores).sum(1)
-        return float((scores.gather(1, places).squeeze(1) - expected).mean())
+        return float((scores.gather(1, positions).squeeze(1) - expected).mean())
 
     if rule == "released":
         temperature = 1.3
@@ -111,7 +141,9 @@ def fitted_temperature(
 
 
 def consensus(own: Values, other: Numbers) -> Values:
-    """How far two models' sets agree, as a mean over samples: intersection over union, or over the other's set where the own one is larger.
+    """Return the mean agreement of two models' sets.
+
+    It is intersection over union, or over the other's set where the own set is larger.
 
     >>> consensus(np.array([[True, True, False]]), [[True, False, False]])  # a larger set that holds the other agrees with it
     array(1.)
@@ -123,7 +155,9 @@ def consensus(own: Values, other: Numbers) -> Values:
 
 
 def ranking_loss(logits: Values, sets: Numbers) -> Values:
-    """The mean over samples, and over pairs of a class in the set and one that is not, of how much the second's logit exceeds the first's.
+    """Return by how much classes outside of the set exceed those inside.
+
+    It is the mean over samples and over pairs of a class inside and a class outside.
 
     >>> float(ranking_loss(np.array([[1.0, 3.0, 0.0]]), [[True, False, False]]))
     1.0

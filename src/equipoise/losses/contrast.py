@@ -1,4 +1,4 @@
-"""Contrast between models: whose features a model's own features should resemble, and whose not."""
+"""Contrast of features between models (MOON)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,27 @@ LEAST_NORM = 1e-8
 def model_contrast(
     features: Values, positive: Numbers, negative: Numbers, temperature: float = 0.5
 ) -> Values:
-    """Each sample's -log(e^p / (e^p + e^n)), with p and n its cosines with two other models' features over the temperature (MOON).
+    """Return -log(e^p / (e^p + e^n)) of each sample (MOON, Eq. 3).
 
-    This is softplus(n - p), which cannot overflow. A sample without features has cosine 0 with everything and no gradient.
+    p and n are its cosines with the features of two other models, divided by the temperature. It is
+    computed as softplus(n - p), which cannot overflow. A sample without active features has cosine
+    0 with everything and no gradient.
+
+    Args:
+        features: The features of the model in training.
+        positive: The features to resemble.
+        negative: The features to differ from.
+        temperature: The temperature tau.
 
     >>> import numpy as np
     >>> model_contrast(np.array([[1.0, 0.0]]), np.array([[2.0, 0.0]]), np.array([[0.0, 3.0]])).round(6)
     array([0.126928])
     """
-    own, near, far = (_direction(tensor(one).flatten(1)) for one in (features, positive, negative))
-    # One product with the difference: where the two agree, value and gradient are exactly those of indifference.
+    own, near, far = (
+        _direction(tensor(values).flatten(1)) for values in (features, positive, negative)
+    )
+    # One product with the difference: where the two agree, value and gradient are exactly those of
+    # indifference.
     return like(functional.softplus((own * (far - near).to(own)).sum(1) / temperature), features)
 
 

@@ -1,4 +1,4 @@
-"""Losses on outputs: distillation between two models, and focal loss."""
+"""Losses of outputs: distillation and focal loss."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from equipoise.validation.arrays import Numbers, Values, like, tensor
 
 
 def kl_divergence(teacher_logits: Values, student_logits: Numbers) -> Values:
-    """KL(teacher || student) of each sample's predicted classes; logits have their classes last.
+    """Return KL(teacher || student) of each sample's predicted classes.
+
+    Args:
+        teacher_logits: Logits with classes in the last dimension.
+        student_logits: Logits of the same shape.
 
     >>> import numpy as np
     >>> kl_divergence(np.log([[0.9, 0.1]]), np.log([[0.1, 0.9]])).round(6)
@@ -19,7 +23,8 @@ def kl_divergence(teacher_logits: Values, student_logits: Numbers) -> Values:
     student = tensor(student_logits).to(teacher.device)
     normaliser = torch.logsumexp(teacher, -1, keepdim=True)
     shares = torch.exp(teacher - normaliser)
-    # The gradient of this form is softmax(student) - shares: exactly 0 for equal logits. Its value loses digits to
+    # The gradient of this form is softmax(student) - shares: exactly 0 for equal logits. Its value
+    # loses digits to
     # cancellation, so the value comes from log-probabilities instead.
     smooth = (
         torch.logsumexp(student, -1)
@@ -35,10 +40,19 @@ def kl_divergence(teacher_logits: Values, student_logits: Numbers) -> Values:
 def distillation_loss(
     student_logits: Values, teacher_logits: Numbers, temperature: float = 1.0
 ) -> Values:
-    """temperature^2 times the batch mean of KL(teacher || student) at that temperature (Hinton et al., 2015; FedAKD, Eq. 2 and 5).
+    """Return temperature^2 times the batch mean of KL(teacher || student) at that temperature.
 
-    The sum runs over classes, the mean over samples. KDIA leaves out the factor: divide by temperature^2. Gradients reach
-    both sets of logits: detach the teacher's.
+    See Hinton et al., 2015, and FedAKD, Eq. 2 and 5. The sum is over classes, the mean over
+    samples. KDIA leaves out the factor: divide by temperature^2. Gradients reach both logits:
+    detach the teacher's.
+
+    Args:
+        student_logits: Logits (batch, classes).
+        teacher_logits: Logits of the same shape.
+        temperature: The temperature, positive.
+
+    Raises:
+        ValueError: If the shapes differ, the batch is empty or the temperature is not positive.
 
     >>> import numpy as np
     >>> float(distillation_loss(np.log([[0.1, 0.9]]), np.log([[0.9, 0.1]]))).__round__(6)
@@ -47,7 +61,8 @@ def distillation_loss(
     student, teacher = tensor(student_logits), tensor(teacher_logits)
     if student.shape != teacher.shape or student.ndim < 2 or student.numel() == 0:
         raise ValueError(
-            f"student and teacher need the same logits (batch, classes); got {tuple(student.shape)} and {tuple(teacher.shape)}"
+            "student and teacher need the same logits (batch, classes); got "
+            f"{tuple(student.shape)} and {tuple(teacher.shape)}"
         )
     if not temperature > 0:
         raise ValueError(f"the temperature has to be positive; got {temperature}")
@@ -58,7 +73,15 @@ def distillation_loss(
 
 
 def focal_loss(logits: Values, labels: Numbers, gamma: float = 2.0) -> Values:
-    """Batch mean of -(1 - p)^gamma * ln p, with p the probability of the label; gamma 0 is cross-entropy (Lin et al., ICCV 2017).
+    """Return the batch mean of -(1 - p)^gamma ln p (Lin et al., ICCV 2017).
+
+    Args:
+        logits: Logits (batch, classes).
+        labels: The labels; p is the predicted probability of the label.
+        gamma: The exponent; 0 is cross-entropy.
+
+    Raises:
+        ValueError: If gamma is negative.
 
     >>> import numpy as np
     >>> float(focal_loss(np.log([[0.9, 0.1]]), [0], gamma=2.0)).__round__(8)
@@ -70,6 +93,7 @@ def focal_loss(logits: Values, labels: Numbers, gamma: float = 2.0) -> Values:
     if gamma == 0:
         return like(functional.cross_entropy(scores, classes), logits)
     chance = torch.log_softmax(scores, -1).gather(-1, classes.unsqueeze(-1)).squeeze(-1)
-    # Without the floor the derivative of 0^gamma is infinite for gamma < 1, and NaN after the product with ln 1 = 0.
+    # Without the floor the derivative of 0^gamma is infinite for gamma < 1, and NaN after the
+    # product with ln 1 = 0.
     doubt = (-torch.expm1(chance)).clamp(min=torch.finfo(scores.dtype).tiny)
     return like(-(doubt**gamma * chance).mean(), logits)

@@ -1,4 +1,4 @@
-"""What CoRe-Fed makes of a client's features: one embedding, its agreement with the cohort, and two losses on it."""
+"""Embeddings of clients in CoRe-Fed: their alignment with the cohort, and losses on them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ LEAST_NORM = 1e-12
 
 
 def mean_direction(features: Values) -> Values:
-    """The mean of the samples' features, each scaled to length 1 (CoRe-Fed, Eq. 4); a sample without any activation adds 0.
+    """Return the mean of the samples' features, each scaled to length 1 (CoRe-Fed, Eq. 4).
+
+    A sample without any activation adds 0.
+
+    Raises:
+        ValueError: If there is no sample.
 
     >>> import numpy as np
     >>> mean_direction(np.array([[3.0, 4.0], [0.0, 0.0]]))
@@ -26,7 +31,13 @@ def mean_direction(features: Values) -> Values:
 
 
 def alignment(embeddings: Values, reference: Numbers) -> Values:
-    """Cosine of each embedding (the last axis) with the reference (CoRe-Fed, A_i); 0 where either is 0.
+    """Return the cosine of each embedding with a reference (CoRe-Fed, A_i).
+
+    It is 0 where either is 0.
+
+    Args:
+        embeddings: Embeddings in the last dimension.
+        reference: The reference.
 
     >>> import numpy as np
     >>> alignment(np.array([[1.0, 0.0], [0.0, 0.0]]), [3.0, 0.0])
@@ -36,7 +47,14 @@ def alignment(embeddings: Values, reference: Numbers) -> Values:
 
 
 def embedding_target(embeddings: Values, reference: Numbers, beta: float = 0.5) -> Values:
-    """Embeddings drawn towards the reference: (1 - beta) z + beta A z_g, with A the cosine of z and z_g (CoRe-Fed, Eq. 8-9).
+    """Return embeddings drawn towards a reference (CoRe-Fed, Eq. 8-9).
+
+    These are (1 - beta) z + beta A z_g, with A the cosine of z and z_g.
+
+    Args:
+        embeddings: Embeddings z in the last dimension.
+        reference: The reference z_g.
+        beta: The share of the reference.
 
     >>> import numpy as np
     >>> embedding_target(np.array([1.0, 0.0]), [2.0, 0.0], beta=0.5)
@@ -47,7 +65,7 @@ def embedding_target(embeddings: Values, reference: Numbers, beta: float = 0.5) 
 
 
 def refined_alignment(embeddings: Values, reference: Numbers, beta: float = 0.5) -> Values:
-    """Cosine of the drawn embeddings with the reference: CoRe-Fed's rho, which enters its weights.
+    """Return the cosine of the drawn embeddings with the reference: rho of CoRe-Fed's weights.
 
     >>> import numpy as np
     >>> refined_alignment(np.array([[1.0, 1.0], [0.0, 1.0]]), [1.0, 0.0], beta=1.0)
@@ -63,9 +81,17 @@ def embedding_contrast(
     temperature: float = 0.07,
     include_positive: bool = False,
 ) -> Values:
-    """One client's contrastive loss: near to the reference, far from the others' embeddings (CoRe-Fed, Eq. 6).
+    """Return the contrastive loss of one client (CoRe-Fed, Eq. 6).
 
-    The paper leaves the positive out of the denominator, so the loss may be negative; without others it is 0.
+    The paper leaves the positive pair out of the denominator, so the loss may be negative. Without
+    others it is 0.
+
+    Args:
+        embedding: The embedding of the client.
+        reference: The embedding to resemble.
+        others: The embeddings to differ from, one per row.
+        temperature: The temperature.
+        include_positive: Include the positive pair in the denominator.
 
     >>> import numpy as np
     >>> float(embedding_contrast(np.array([1.0, 0.0]), [1.0, 0.0], [[1.0, 0.0], [1.0, 0.0]])).__round__(6)
@@ -85,7 +111,7 @@ def embedding_contrast(
 def cohort_contrast(
     embeddings: Values, temperature: float = 0.07, include_positive: bool = False
 ) -> Values:
-    """Every client's contrastive loss against the mean embedding and the other clients of its cohort: a diagnostic.
+    """Return the contrastive loss of every client against mean and rest of its cohort.
 
     >>> import numpy as np
     >>> cohort_contrast(np.eye(2)).round(4)
@@ -95,13 +121,13 @@ def cohort_contrast(
     reference = own.mean(0)
     losses = [
         embedding_contrast(
-            one,
+            embedding,
             reference,
-            torch.cat([own[:place], own[place + 1 :]]),
+            torch.cat([own[:position], own[position + 1 :]]),
             temperature,
             include_positive,
         )
-        for place, one in enumerate(own)
+        for position, embedding in enumerate(own)
     ]
     return like(torch.stack(losses), embeddings)
 
@@ -111,11 +137,14 @@ def _pair(embeddings: Any, reference: Any) -> tuple[torch.Tensor, torch.Tensor]:
     common = tensor(reference).to(own)
     if common.ndim != 1 or own.shape[-1:] != common.shape:
         raise ValueError(
-            f"embeddings and their reference need the same last size; got shapes {tuple(own.shape)} and {tuple(common.shape)}"
+            "embeddings and their reference need the same last size; got shapes "
+            f"{tuple(own.shape)} and {tuple(common.shape)}"
         )
     return own, common
 
 
 def _cosine(own: torch.Tensor, common: torch.Tensor) -> torch.Tensor:
-    unit, direction = (functional.normalize(one, dim=-1, eps=LEAST_NORM) for one in (own, common))
+    unit, direction = (
+        functional.normalize(vector, dim=-1, eps=LEAST_NORM) for vector in (own, common)
+    )
     return (unit * direction).sum(-1)

@@ -1,4 +1,4 @@
-"""FedeKD: how much two models disagree about a sample, and how far to trust the proxy for it."""
+"""Energies and trust of FedeKD: the disagreement of two models about each sample."""
 
 from __future__ import annotations
 
@@ -14,11 +14,19 @@ LEAST_ENTROPY = LEAST_SPREAD = 1e-8
 
 @torch.no_grad()
 def energy(private: Values, proxy: Numbers, kind: str = "kl", rated: str = "proxy") -> Values:
-    """One number per sample that grows with disagreement or doubt (FedeKD, Eq. 1-2 and 6-9), computed in float64.
+    """Return one number per sample that grows with disagreement or uncertainty.
 
-    `private` and `proxy` are logits (B, C) for kl, entropy, margin and lse, outputs for sqerr, features of one size for feat
-    (the private ones already projected). entropy, margin and lse look at one model alone, the `rated` one. For none and
-    constant_half every energy is 0.
+    See FedeKD, Eq. 1-2 and 6-9. It is computed in float64.
+
+    Args:
+        private: Logits (samples, classes) for "kl", "entropy", "margin" and "lse", outputs for
+            "sqerr", projected features for "feat".
+        proxy: The same of the proxy.
+        kind: A name of `KINDS`; "none" and "constant_half" give 0.
+        rated: The model that "entropy", "margin" and "lse" use, "proxy" or "private".
+
+    Raises:
+        ValueError: If shapes differ or the kind does not fit.
 
     >>> import numpy as np
     >>> energy(np.log([[0.9, 0.1]]), np.log([[0.1, 0.9]])).round(5)
@@ -27,14 +35,16 @@ def energy(private: Values, proxy: Numbers, kind: str = "kl", rated: str = "prox
     _check(kind)
     if rated not in ("proxy", "private"):
         raise ValueError(f"rated has to be 'proxy' or 'private'; got {rated!r}")
-    first, second = (_rows(tensor(one)) for one in (private, proxy))
+    first, second = (_rows(tensor(values)) for values in (private, proxy))
     if first.shape != second.shape:
         raise ValueError(
-            f"private and proxy need the same samples and sizes; got shapes {tuple(first.shape)} and {tuple(second.shape)}"
+            f"private and proxy need the same samples and sizes; got shapes {tuple(first.shape)} "
+            f"and {tuple(second.shape)}"
         )
     if kind in OF_CLASSES and first.shape[1] < 2:
         raise ValueError(
-            f"energy {kind!r} needs logits of at least 2 classes; for regression use 'sqerr', 'feat' or 'none'"
+            f"energy {kind!r} needs logits of at least 2 classes; for regression use 'sqerr', "
+            "'feat' or 'none'"
         )
     result = _energies(first, second, kind, second if rated == "proxy" else first)
     return like(_as_given(result, tensor(private)), private)
@@ -42,10 +52,15 @@ def energy(private: Values, proxy: Numbers, kind: str = "kl", rated: str = "prox
 
 @torch.no_grad()
 def trust(energy: Values, beta: float = 1.0, kind: str = "kl") -> Values:
-    """sigmoid(-beta * standardised energy), one weight per sample of the batch (FedeKD, Eq. 3), computed in float64.
+    """Return sigmoid(-beta * standardised energy), one weight per sample (FedeKD, Eq. 3).
 
-    The mean is about 1/2, and exactly 1/2 for equal energies or a single sample; so constant_half needs no case of its own.
-    For kind "none" every weight is 1.
+    It is computed in float64. The mean is about 1/2, and exactly 1/2 for equal energies or a single
+    sample.
+
+    Args:
+        energy: One energy per sample.
+        beta: The slope.
+        kind: The kind of energy; for "none" every weight is 1.
 
     >>> import numpy as np
     >>> trust(np.array([2.0, 5.0])).round(6)
@@ -94,7 +109,10 @@ def _energies(
 
 
 def _symmetric_divergence(private: torch.Tensor, proxy: torch.Tensor) -> torch.Tensor:
-    """The mean of KL(p || q) and KL(q || p), relative to the entropies: every summand is >= 0, so nothing cancels."""
+    """Return the mean of KL(p || q) and KL(q || p), relative to the entropies.
+
+    Every summand is at least 0, so nothing cancels.
+    """
     first, second = torch.log_softmax(private, 1), torch.log_softmax(proxy, 1)
     divergence = ((first.exp() - second.exp()) * (first - second)).sum(1) / 2
     return divergence / (_entropy(first) + _entropy(second) + LEAST_ENTROPY)
@@ -108,5 +126,5 @@ def _rows(values: torch.Tensor) -> torch.Tensor:
     return values.double().reshape(len(values), -1)
 
 
-def _as_given(result: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    return result.to(given.dtype) if given.is_floating_point() else result
+def _as_given(result: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+    return result.to(original.dtype) if original.is_floating_point() else result

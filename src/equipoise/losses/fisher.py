@@ -1,4 +1,4 @@
-"""The diagonal of the empirical Fisher information: which parameters a client's data depend on."""
+"""The diagonal of the empirical Fisher information."""
 
 from __future__ import annotations
 
@@ -32,12 +32,28 @@ def fisher_diagonal(
     batch: int | None = None,
     generator: torch.Generator | None = None,
 ) -> dict[str, Values]:
-    """Mean over samples of the squared gradient of each sample's loss, per trainable parameter (FedEquilibria, section 4.1).
+    """Return the mean squared gradient of the samples' losses per trainable parameter.
 
-    The loss is cross-entropy for integer y and squared error for floating y; the model is in evaluation mode, so that samples
-    do not meet in a batch norm, and is left as it was. fisher="batch" is a cheap approximation that squares the mean gradient of
-    each `batch` samples (64); otherwise `batch` is how many samples are passed at once, by default as many as memory should hold,
-    and changes nothing. labels="model" draws labels from the model's own predictions with `generator`.
+    See FedEquilibria, section 4.1. The loss is cross-entropy for integer y and squared error for
+    floating y. The model is in evaluation mode, so that samples do not mix in a batch norm, and is
+    left as it was.
+
+    Args:
+        model: The network.
+        x: The inputs.
+        y: The targets.
+        fisher: "batch" squares the mean gradient of each batch, a cheap approximation.
+        labels: "model" draws labels from the model's predictions.
+        batch: The batch size, 64 by default for fisher="batch". Otherwise the number of samples
+            passed at once, by default as many as memory should hold, which does not change the
+            result.
+        generator: The generator of drawn labels.
+
+    Returns:
+        One tensor per parameter, by name.
+
+    Raises:
+        ValueError: If the model has no trainable parameters or the samples do not fit.
 
     >>> model = nn.Linear(1, 2)
     >>> _ = nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)
@@ -45,10 +61,13 @@ def fisher_diagonal(
     tensor([[2.5000],
             [2.5000]])
     """
-    parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    parameters = {
+        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
     if not parameters:
         raise ValueError(
-            "the Fisher diagonal needs a model with trainable parameters; all of this one's are frozen"
+            "the Fisher diagonal needs a model with trainable parameters; all of this one's are "
+            "frozen"
         )
     inputs, targets = tensor(x), tensor(y)
     if len(inputs) == 0 or len(inputs) != len(targets):
@@ -73,22 +92,34 @@ def fisher_diagonal(
         by = _by_batches if fisher == "batch" else _by_samples
         sums = by(model, inputs, targets, size)
     return {
-        name: like((sums[name] / len(inputs)).to(one.dtype), x) for name, one in parameters.items()
+        name: like((sums[name] / len(inputs)).to(parameter.dtype), x)
+        for name, parameter in parameters.items()
     }
 
 
 def squares_by_loop(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Squares:
-    """Sums of squared per-sample gradients, one sample at a time: the reference, and the way for models that vmap cannot take."""
+    """Return sums of squared per-sample gradients, one sample at a time.
+
+    It is the reference, and works for models that vmap cannot take.
+    """
     return _by_batches(model, x, y, 1)
 
 
 def squares_by_vmap(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Squares:
-    """Sums of squared per-sample gradients by torch.func, a bounded number of samples at a time."""
+    """Return sums of squared per-sample gradients by torch.func, some samples at a time."""
     parameters = _detached(model)
     gradients = vmap(grad(partial(_loss_of_one, model)), in_dims=(None, 0, 0))
     sums = _zeros(parameters)
     for samples, targets in _chunks(
-        x, y, max(1, min(batch, STACKED_NUMBERS // sum(one.numel() for one in parameters.values())))
+        x,
+        y,
+        max(
+            1,
+            min(
+                batch,
+                STACKED_NUMBERS // sum(parameter.numel() for parameter in parameters.values()),
+            ),
+        ),
     ):
         for name, stacked in gradients(parameters, samples, targets).items():
             sums[name] += stacked.square().sum(0)
@@ -96,7 +127,7 @@ def squares_by_vmap(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: i
 
 
 def summed_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The samples' losses added up: squared error for floating targets, cross-entropy for class numbers."""
+    """Return the sum of losses: squared error for floating targets, otherwise cross-entropy."""
     if targets.is_floating_point():
         return functional.mse_loss(
             outputs, targets.to(outputs.dtype).reshape(outputs.shape), reduction="sum"
@@ -113,19 +144,24 @@ def _by_samples(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) 
 
 
 def _hooked(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Squares | None:
-    """By hooks if they apply and agree with the loop on two samples: what no rule foresees (a layer's weight used outside
-    of the layer, samples that meet in a layer of the user's) shows there."""
+    """Return the squares by hooks, or None if they do not agree with the loop on two samples.
+
+    This catches what the rules do not foresee, such as a weight that is used outside of its layer,
+    or samples that mix in a layer of the user.
+    """
     by_hooks = partial(squares_by_hooks, model, _detached(model), summed_loss)
     trial = by_hooks(_chunks(x[:2], y[:2], 2))
     if trial is None:
         return None
     truth = squares_by_loop(model, x[:2], y[:2], 1)
-    largest = {name: float(one.max()) for name, one in truth.items()}
+    largest = {name: float(squares.max()) for name, squares in truth.items()}
     # a gradient that cancels to 0 is rounding noise either way
     slack = 1e-9 * max(largest.values())
     agree = all(
-        torch.allclose(trial[name], one, rtol=0, atol=1e-3 * largest[name] + slack, equal_nan=True)
-        for name, one in truth.items()
+        torch.allclose(
+            trial[name], squares, rtol=0, atol=1e-3 * largest[name] + slack, equal_nan=True
+        )
+        for name, squares in truth.items()
     )
     return by_hooks(_chunks(x, y, batch)) if agree else None
 
@@ -141,8 +177,8 @@ def _stacked(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> 
 
 
 def _by_batches(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Squares:
-    """Squares of each batch's mean gradient, times the batch's size."""
-    parameters = {name: one.requires_grad_() for name, one in _detached(model).items()}
+    """Return the squares of each batch's mean gradient, times the batch size."""
+    parameters = {name: parameter.requires_grad_() for name, parameter in _detached(model).items()}
     sums = _zeros(parameters)
     for samples, targets in _chunks(x, y, batch):
         loss = summed_loss(functional_call(model, parameters, (samples,)), targets) / len(samples)
@@ -178,13 +214,17 @@ def _drawn(
 
 
 def _detached(model: nn.Module) -> Squares:
-    return {name: one.detach() for name, one in model.named_parameters() if one.requires_grad}
+    return {
+        name: parameter.detach()
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
 
 
 def _zeros(parameters: Squares) -> Squares:
     return {
-        name: torch.zeros_like(one, dtype=torch.float64, requires_grad=False)
-        for name, one in parameters.items()
+        name: torch.zeros_like(parameter, dtype=torch.float64, requires_grad=False)
+        for name, parameter in parameters.items()
     }
 
 

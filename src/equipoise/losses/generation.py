@@ -1,4 +1,4 @@
-"""What a generator of features is trained with: pools of labels, the diversity of what it makes, and the heads that judge it (KDIA, Eq. 3-4)."""
+"""Training of a feature generator: labels, diversity and the heads that rate it (KDIA, Eq. 3-4)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from equipoise.tree import Tree
 def label_pool(
     samples: int, classes: int, epochs: int, small: bool, generator: torch.Generator
 ) -> Tensor:
-    """Uniform labels (epochs, samples): the same ones shuffled for every epoch or, at a small client, new ones (Algorithm 2, lines 2-5).
+    """Return uniform labels (epochs, samples) (KDIA, Algorithm 2, lines 2-5).
+
+    Args:
+        samples: Labels per epoch.
+        classes: The number of classes.
+        epochs: The number of epochs.
+        small: Draw new labels for every epoch; otherwise the same ones are shuffled.
+        generator: The random generator.
 
     >>> label_pool(3, 10, 2, False, torch.Generator().manual_seed(0)).sort(1).values.unique(dim=0).shape
     torch.Size([1, 3])
@@ -29,7 +36,7 @@ def label_pool(
 
 
 def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:
-    """How little the features of two halves of a batch differ, for the difference of their noise (Eq. 4, as a ratio of means).
+    """Return the distance of noise over the distance of features of two half batches (Eq. 4).
 
     >>> round(float(diversity_loss(torch.tensor([[1.0], [3.0]]), torch.tensor([[2.0], [3.0]]))), 4)
     2.0
@@ -41,7 +48,15 @@ def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:
 
 
 def heads(model: Model, trees: Sequence[Tree], shares: np.ndarray) -> Callable[[Tensor], Tensor]:
-    """The weighted mean of the frozen heads' logits, all heads in one call (Eq. 3, without the factor 1/K that would flatten it)."""
+    """Return a function for the weighted mean of the logits of frozen heads (Eq. 3).
+
+    It leaves out the factor 1/K, which would flatten the mean.
+
+    Args:
+        model: A model whose head is evaluated.
+        trees: The weights of the models.
+        shares: One weight per model.
+    """
     head = cast(Network, model.net).head.eval()
     device = next(head.parameters()).device
     stacked = {

@@ -1,4 +1,4 @@
-"""Offsets: what must be added to a model's outputs to fit one client's mix of labels, or the level of its numbers."""
+"""Offsets of outputs that fit one client's mix of labels, or the level of its targets."""
 
 from __future__ import annotations
 
@@ -16,48 +16,60 @@ ROUNDING = 1e-10  # of a loss that is a sum over samples
 
 
 def offsets(outputs: Numbers, y: Numbers, rho: float, classifies: bool) -> NDArray[np.float64]:
-    """Of classes, or of the level of numbers."""
+    """Return `class_offsets` for classification, otherwise `mean_offset`."""
     return (class_offsets if classifies else mean_offset)(outputs, y, rho)
 
 
 def class_offsets(logits: Numbers, y: Numbers, rho: float = 1.0) -> NDArray[np.float64]:
-    """argmin over b of sum_i CE(logits_i + b, y_i) + rho/2 |b|^2, by damped Newton steps in float64; zeros without samples.
+    """Return argmin over b of sum_i CE(logits_i + b, y_i) + rho/2 |b|^2; zeros without samples.
 
-    At the optimum sum_i p_ic + rho b_c = n_c: the probabilities given to a class add up to its count, but for the pull to 0. With rho > 0
-    the loss is strictly convex, so a class without samples has a finite offset, too.
+    It takes damped Newton steps in float64. At the optimum sum_i p_ic + rho b_c = n_c: the
+    probabilities of a class add up to its count, except for the pull to 0. With rho > 0 the loss is
+    strictly convex, so a class without samples has a finite offset, too.
+
+    Args:
+        logits: Logits (samples, classes).
+        y: The labels.
+        rho: The penalty, positive.
+
+    Raises:
+        ValueError: If shapes do not fit or rho is not positive.
 
     >>> b = class_offsets([[0.0, 0.0]] * 4, [0, 0, 0, 1])
     >>> p = 1 / (1 + np.exp(b[1] - b[0]))
     >>> (4 * np.array([p, 1 - p]) + b).round(9)
     array([3., 1.])
     """
-    given, labels = float64(logits), float64(y).astype(np.int64)
-    if given.ndim != 2 or labels.shape != given.shape[:1] or not rho > 0:
+    scores, labels = float64(logits), float64(y).astype(np.int64)
+    if scores.ndim != 2 or labels.shape != scores.shape[:1] or not rho > 0:
         raise ValueError(
-            f"expected logits (n, classes), n labels and rho above 0; got shapes {given.shape}, {labels.shape} and rho {rho}"
+            f"expected logits (n, classes), n labels and rho above 0; got shapes {scores.shape}, "
+            f"{labels.shape} and rho {rho}"
         )
     counts, b = (
-        np.bincount(labels, minlength=given.shape[1]).astype(np.float64),
-        np.zeros(given.shape[1]),
+        np.bincount(labels, minlength=scores.shape[1]).astype(np.float64),
+        np.zeros(scores.shape[1]),
     )
-    value, p = _loss(given, labels, b, rho)
+    value, p = _loss(scores, labels, b, rho)
     for _ in range(STEPS):
         gradient = p.sum(0) - counts + rho * b
         if np.abs(gradient).max(initial=0) <= CLOSE:
             break
         step = -np.linalg.solve(np.diag(p.sum(0) + rho) - p.T @ p, gradient)
         step *= min(1.0, LONGEST / np.abs(step).max())
-        tried, after = _loss(given, labels, b + step, rho)
+        tried, after = _loss(scores, labels, b + step, rho)
         # too far: a step that is short enough lowers a convex loss
         while tried > value + ROUNDING * (1 + abs(value)):
             step /= 2
-            tried, after = _loss(given, labels, b + step, rho)
+            tried, after = _loss(scores, labels, b + step, rho)
         b, value, p = b + step, tried, after
     return b
 
 
 def mean_offset(predictions: Numbers, y: Numbers, rho: float = 1.0) -> NDArray[np.float64]:
-    """argmin over b of sum_i (predictions_i + b - y_i)^2 / 2 + rho/2 b^2: the mean residual, pulled to 0; 0 without samples.
+    """Return argmin over b of sum_i (predictions_i + b - y_i)^2 / 2 + rho/2 b^2.
+
+    This is the mean residual, pulled to 0; it is 0 without samples.
 
     >>> mean_offset([[1.0], [2.0]], [3.0, 3.0])
     array([1.])
@@ -69,7 +81,7 @@ def mean_offset(predictions: Numbers, y: Numbers, rho: float = 1.0) -> NDArray[n
 def _loss(
     logits: NDArray[Any], y: NDArray[Any], b: NDArray[Any], rho: float
 ) -> tuple[float, NDArray[np.float64]]:
-    """The penalised loss, and the probabilities of all classes."""
+    """Return the penalised loss and the probabilities of all classes."""
     moved = logits + b
     moved = moved - moved.max(1, keepdims=True) if len(moved) else moved
     total = np.log(np.exp(moved).sum(1, keepdims=True))

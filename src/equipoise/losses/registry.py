@@ -1,4 +1,4 @@
-"""Supervised losses by name: what `training.loss` minimises, from outputs and targets."""
+"""Supervised losses by name, for `training.loss`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,12 @@ DEFAULT = "default"
 class SupervisedLoss:
     """A loss of outputs and targets: the mean over a batch, at least 0.
 
-    `function(outputs, targets, *, options)` is given logits (batch, classes) and labels (batch,), or in regression values
-    (batch, 1) and targets (batch,). What is keyword-only are its options.
+    Attributes:
+        name: Its name.
+        function: A function ``(outputs, targets, *, options)`` of logits (batch, classes) and
+            labels (batch,), or in regression of values (batch, 1) and targets (batch,).
+            Keyword-only parameters are its options.
+        needs: The tasks it fits: "classes", "values" (regression) or "any".
     """
 
     name: str
@@ -41,7 +45,8 @@ class SupervisedLoss:
             )
         if self.needs not in ("classes", "values", "any"):
             raise ValueError(
-                f"loss {self.name!r}: needs: expected classes, values or any, got {quoted(self.needs)}"
+                f"loss {self.name!r}: needs: expected classes, values or any, got "
+                f"{quoted(self.needs)}"
             )
 
     def __call__(self, outputs: Tensor, targets: Tensor, **options: Any) -> Tensor:
@@ -52,18 +57,18 @@ class SupervisedLoss:
     def options(self) -> dict[str, Any]:
         """Its options with their defaults."""
         return {
-            one.name: one.default
-            for one in inspect.signature(self.function).parameters.values()
-            if one.kind is one.KEYWORD_ONLY
+            parameter.name: parameter.default
+            for parameter in inspect.signature(self.function).parameters.values()
+            if parameter.kind is parameter.KEYWORD_ONLY
         }
 
     def fits(self, task: Task) -> bool:
-        """Return whether it can be minimised in a task."""
+        """Return True if it can be minimised in a task."""
         return self.needs in ("any", "classes" if task.classifies else "values")
 
 
 def default(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy, or squared error in regression."""
+    """Return cross-entropy, or squared error in regression."""
     return (
         squared_error(outputs, targets)
         if targets.is_floating_point()
@@ -72,14 +77,14 @@ def default(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean squared error of one output."""
+    """Return the mean squared error of a single output."""
     return F.mse_loss(outputs.squeeze(-1), targets)
 
 
 def focal(
     outputs: Tensor, targets: Tensor, *, gamma: Annotated[float, Field(ge=0)] = 2.0
 ) -> Tensor:
-    """Focal loss: samples that the model is sure of count less (Lin et al., ICCV 2017)."""
+    """Return the focal loss, in which certain samples count less (Lin et al., ICCV 2017)."""
     value: Tensor = focal_loss(outputs, targets, gamma)
     return value
 
@@ -87,7 +92,7 @@ def focal(
 def label_smoothing(
     outputs: Tensor, targets: Tensor, *, smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
 ) -> Tensor:
-    """Cross-entropy with a share of each label spread over all classes (Szegedy et al., CVPR 2016)."""
+    """Return cross-entropy with smoothed labels (Szegedy et al., CVPR 2016)."""
     return F.cross_entropy(outputs, targets, label_smoothing=smoothing)
 
 
@@ -98,16 +103,16 @@ LOSSES = {
 }
 
 
-def as_loss(found: Any, name: str) -> SupervisedLoss:
+def as_loss(loss: Any, name: str) -> SupervisedLoss:
     """Return a loss as it is, or a plain function as a loss for any task."""
-    return found if isinstance(found, SupervisedLoss) else SupervisedLoss(name, found)
+    return loss if isinstance(loss, SupervisedLoss) else SupervisedLoss(name, loss)
 
 
 def _load(name: str, path: str, imports: Imports) -> SupervisedLoss:
-    found = imports.load(
+    loss = imports.load(
         path, "loss", SupervisedLoss, makes="mean of outputs and targets", instance=True
     )
-    return as_loss(found, name)
+    return as_loss(loss, name)
 
 
 REGISTRY: Registry[SupervisedLoss] = Registry("loss", "equipoise.losses", LOSSES, _load)
@@ -117,12 +122,13 @@ def resolve(given: Any, imports: Imports = OWN) -> tuple[SupervisedLoss, dict[st
     """Return the loss that `training.loss` names or holds, and its options.
 
     Args:
-        given: a name, "package.module:name", a mapping with `name` and options, a function or a SupervisedLoss.
-        imports: what may be imported.
+        given: A name, "package.module:name", a mapping with `name` and options, a function or a
+            SupervisedLoss.
+        imports: The packages that may be imported.
 
     Raises:
-        UnknownName: there is no such loss, or it has no such option.
-        NotAllowed: a file named code of a package that was not allowed.
+        UnknownName: If there is no such loss or option.
+        NotAllowed: If a file names code of a package that is not allowed.
     """
     options = dict(given) if isinstance(given, Mapping) else {"name": given}
     named = options.pop("name", None)
@@ -132,13 +138,14 @@ def resolve(given: Any, imports: Imports = OWN) -> tuple[SupervisedLoss, dict[st
         loss = as_loss(named, getattr(named, "__name__", "loss"))
     else:
         raise UnknownName(
-            f"unknown loss: expected a name, a mapping with `name`, or a function of outputs and targets, got {quoted(given)}"
+            "unknown loss: expected a name, a mapping with `name`, or a function of outputs and "
+            f"targets, got {quoted(given)}"
         )
     return loss, {option: _checked(loss, option, value) for option, value in options.items()}
 
 
 def _checked(loss: SupervisedLoss, option: str, value: Any) -> Any:
-    """An option's value, by the type that the function says."""
+    """Return the value of an option, converted to its type."""
     if option not in loss.options:
         raise nearest(f"option of loss {loss.name!r}", option, list(loss.options))
     hint = get_type_hints(loss.function, include_extras=True).get(option, Any)
@@ -151,7 +158,11 @@ def _checked(loss: SupervisedLoss, option: str, value: Any) -> Any:
 
 
 def try_loss(loss: Callable[[Tensor, Tensor], Tensor], task: Task) -> None:
-    """Refuse a function that does not make one number of a batch, before anything is trained with it."""
+    """Refuse a function that does not return one number for a batch, before training starts.
+
+    Raises:
+        ValueError: If it cannot be computed or returns something else.
+    """
     outputs = torch.zeros(2, task.outputs, requires_grad=True)
     targets = torch.zeros(2, dtype=torch.int64 if task.classifies else torch.float32)
     try:
@@ -161,11 +172,12 @@ def try_loss(loss: Callable[[Tensor, Tensor], Tensor], task: Task) -> None:
             f"training.loss: it cannot be computed for a batch of 2 ({error})"
         ) from error
     if not isinstance(value, Tensor) or value.shape != () or not value.requires_grad:
-        what = (
+        received = (
             f"a tensor of shape {tuple(value.shape)}"
             if isinstance(value, Tensor)
             else quoted(value)
         )
         raise ValueError(
-            f"training.loss: expected the mean over a batch, a tensor of shape () with a gradient, got {what}"
+            "training.loss: expected the mean over a batch, a tensor of shape () with a "
+            f"gradient, got {received}"
         )

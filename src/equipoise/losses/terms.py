@@ -1,7 +1,8 @@
-"""Loss terms: what a client minimises, written as a sum.
+"""Loss terms, which are added and weighed as in the papers.
 
-`supervised + 0.5 * distillation(logits)` reads as in the papers. A term is a function of (outputs, batch); all terms of a loss see
-the same forward pass, and a term with weight 0 is not evaluated at all, so that `alpha = 0` is plain training bit for bit.
+A term is a function of (outputs, batch), as in `supervised + 0.5 * distillation(logits)`. All terms
+of a loss see the same forward pass. A term with weight 0 is not evaluated, so that `alpha = 0` is
+plain training bit for bit.
 """
 
 from __future__ import annotations
@@ -21,7 +22,18 @@ from equipoise.tree import Tree
 
 @dataclass
 class Batch:
-    """Some training samples of a client."""
+    """Some training samples of a client.
+
+    Attributes:
+        x: The inputs.
+        y: The targets.
+        indices: Their positions in the client's training data.
+        supervise: The loss of the task, from outputs and targets.
+        epoch: The epoch of the fit.
+        step: The step, counted over the whole fit.
+        position: The step, counted within the epoch.
+        noise: A generator for terms that draw random numbers.
+    """
 
     x: Tensor
     y: Tensor
@@ -49,17 +61,19 @@ class Loss:
         return Loss(tuple((weight * own, term) for own, term in self.terms if weight != 0))
 
     def __call__(self, outputs: Outputs, batch: Batch) -> Tensor:
+        """Return the weighted sum of the terms."""
         total: Tensor | None = None
         for weight, term in self.terms:
             value = term(outputs, batch)
             value = value if weight == 1 else weight * value
             total = value if total is None else total + value
-        # Nothing to minimise: a zero that still has a gradient, so that the caller's loop needs no exception.
+        # Nothing to minimise: a zero that still has a gradient, so that the caller's loop needs no
+        # exception.
         return outputs.logits.sum() * 0 if total is None else total
 
 
 def term(function: TermFunction) -> Loss:
-    """A function of (outputs, batch) as a loss that can be added and weighted."""
+    """Return a function of (outputs, batch) as a loss that can be added and weighed."""
     return Loss(((1.0, function),))
 
 
@@ -67,20 +81,32 @@ supervised = term(lambda outputs, batch: batch.supervise(outputs.logits, batch.y
 
 
 def frozen_logits(teacher: Tensor | Model, batch: Batch) -> Tensor:
-    """A frozen teacher's logits on a batch: looked up by sample, or computed where the inputs are random."""
+    """Return the logits of a frozen teacher on a batch.
+
+    They are looked up by sample, or computed if inputs are random.
+
+    Args:
+        teacher: The result of `Client.teacher`.
+        batch: The batch.
+    """
     return (
         _looked_up(teacher, batch) if isinstance(teacher, Tensor) else _answered(teacher.net, batch)
     )
 
 
 def frozen_features(teacher: Tensor | Model, batch: Batch) -> Tensor:
-    """A frozen teacher's features on a batch, as `client.feature_teacher` gives them; one row per sample."""
-    found = (
+    """Return the features of a frozen teacher on a batch, one row per sample.
+
+    Args:
+        teacher: The result of `Client.feature_teacher`.
+        batch: The batch.
+    """
+    features = (
         _looked_up(teacher, batch)
         if isinstance(teacher, Tensor)
         else _answered(cast(Network, teacher.net).features, batch)
     )
-    return found.flatten(1)
+    return features.flatten(1)
 
 
 def _looked_up(values: Tensor, batch: Batch) -> Tensor:
@@ -89,12 +115,17 @@ def _looked_up(values: Tensor, batch: Batch) -> Tensor:
 
 def _answered(net: nn.Module, batch: Batch) -> Tensor:
     with torch.no_grad(), evaluating(net):
-        found: Tensor = net(batch.x)
-    return found
+        outputs: Tensor = net(batch.x)
+    return outputs
 
 
 def distillation(teacher: Tensor | Model, temperature: float = 1.0) -> Loss:
-    """tau^2 times the batch mean of KL(teacher || student); squared error for a single output. `teacher`: see `client.teacher`."""
+    """Return tau^2 times the batch mean of KL(teacher || student); squared error for one output.
+
+    Args:
+        teacher: The result of `Client.teacher`.
+        temperature: The temperature tau.
+    """
 
     def value(outputs: Outputs, batch: Batch) -> Tensor:
         target = frozen_logits(teacher, batch)
@@ -107,7 +138,7 @@ def distillation(teacher: Tensor | Model, temperature: float = 1.0) -> Loss:
 
 
 def proximity(anchor: Tree) -> Loss:
-    """Half the squared distance of the trained parameters to an anchor: FedProx's and Ditto's pull."""
+    """Return half the squared distance of the parameters to an anchor, as in FedProx and Ditto."""
 
     def value(outputs: Outputs, batch: Batch) -> Tensor:
         distances: list[Any] = [

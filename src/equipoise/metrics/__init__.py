@@ -1,6 +1,8 @@
-"""Measures of performance, fairness, transfer, representation, participation, convergence and cost: arrays in, numbers out.
+"""Metrics as pure functions: arrays in, numbers out.
 
-Where a number does not exist the result is NaN with an `UndefinedMetric` warning that says why; wrong input is refused.
+They cover performance, fairness, transfer, representation, participation, convergence and cost.
+Where a number does not exist the result is NaN with an `UndefinedMetric` warning that says why;
+wrong input is refused.
 """
 
 from equipoise.metrics.clinical import (

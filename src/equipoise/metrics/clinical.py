@@ -1,12 +1,14 @@
-"""Measures clinical readers ask for, from probabilities and labels.
+"""Clinical metrics from probabilities and labels.
 
-`probabilities` is (samples,), the probability of class 1 (for the ranking measures AUROC, AUPRC and sensitivity, any
-score of it), or (samples, classes). With `logits=True` the ranking measures take the outputs of a network, (samples,
-classes), which tell confident samples apart that have a probability of 1 after rounding. With two classes the measure is that
-of class 1, the positive one; with more it is the plain mean over classes of "this class against the rest" (macro).
-A class that does not occur among the labels has no such value: it is left out of the mean with a `PartialMetric`
-warning, and where nothing is left the result is NaN with an `UndefinedMetric` warning. Both are common under label skew:
-compare such means between methods on one client, not between clients.
+`probabilities` is (samples,), the probability of class 1 (for the ranking metrics AUROC, AUPRC and
+sensitivity, any score of it), or (samples, classes). With `logits=True` the ranking metrics take
+the outputs of a network, (samples, classes), which tell apart confident samples that have a
+probability of 1 after rounding. With two classes the metric is that of class
+1, the positive one; with more it is the plain mean over classes of "this class against the rest"
+(macro). A class that does not occur among the labels has no such value: it is left out of the mean
+with a `PartialMetric` warning, and where nothing is left the result is NaN with an
+`UndefinedMetric` warning. Both are common under label skew: compare such means between methods on
+one client, not between clients.
 """
 
 from __future__ import annotations
@@ -25,13 +27,16 @@ Labels = NDArray[np.int64]
 
 
 def auroc(probabilities: ArrayLike, labels: ArrayLike, *, logits: bool = False) -> float:
-    """Area under the ROC curve: the chance that a positive is scored above a negative, ties counting half.
+    """Return the area under the ROC curve.
+
+    It is the probability that a positive is scored above a negative, where ties count half.
 
     >>> auroc([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
     0.75
     """
 
     def area(scores: Array, positive: NDArray[np.bool_]) -> float:
+        """Return the area of one class."""
         true, false = _counts_by_threshold(scores, positive)
         return float((true[1:] + true[:-1]) @ np.diff(false) / (2 * true[-1] * false[-1]))
 
@@ -39,13 +44,16 @@ def auroc(probabilities: ArrayLike, labels: ArrayLike, *, logits: bool = False) 
 
 
 def auprc(probabilities: ArrayLike, labels: ArrayLike, *, logits: bool = False) -> float:
-    """Area under the precision-recall curve as average precision, without interpolation; a coin scores the share of positives.
+    """Return the area under the precision-recall curve as average precision.
+
+    There is no interpolation. A random score has the share of positives.
 
     >>> round(auprc([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]), 4)
     0.8333
     """
 
     def area(scores: Array, positive: NDArray[np.bool_]) -> float:
+        """Return the area of one class."""
         true, false = _counts_by_threshold(scores, positive)
         precision = true[1:] / (true[1:] + false[1:])
         return float(precision @ np.diff(true) / true[-1])
@@ -60,9 +68,9 @@ def sensitivity_at_specificity(
     *,
     logits: bool = False,
 ) -> float:
-    """The largest share of positives found by a threshold that clears at least `specificity` of the negatives.
+    """Return the largest sensitivity of a threshold with at least this specificity.
 
-    The threshold is chosen on the same samples, so a small test set flatters it.
+    The threshold is chosen on the same samples, so the value is too high on a small test set.
 
     >>> sensitivity_at_specificity([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
     0.5
@@ -71,6 +79,7 @@ def sensitivity_at_specificity(
         raise ValueError(f"specificity: expected a share from 0 to 1, got {specificity:g}")
 
     def found(scores: Array, positive: NDArray[np.bool_]) -> float:
+        """Return the sensitivity of one class."""
         true, false = _counts_by_threshold(scores, positive)
         # (1 - 0.9) * 10 is a little below 1 in floating point
         allowed = (1 - specificity + 1e-9) * false[-1]
@@ -80,7 +89,7 @@ def sensitivity_at_specificity(
 
 
 def balanced_accuracy(probabilities: ArrayLike, labels: ArrayLike) -> float:
-    """Mean over the classes that occur of the share of their samples recognised, also with two classes.
+    """Return the mean recall over the classes that occur, also with two classes.
 
     >>> balanced_accuracy([0.2, 0.3, 0.9, 0.1], [0, 0, 1, 1])
     0.75
@@ -95,7 +104,9 @@ def balanced_accuracy(probabilities: ArrayLike, labels: ArrayLike) -> float:
 
 
 def f1(probabilities: ArrayLike, labels: ArrayLike) -> float:
-    """F1 = 2 TP / (2 TP + FP + FN); a class neither labelled nor predicted is left out, one predicted in vain counts 0.
+    """Return F1 = 2 TP / (2 TP + FP + FN).
+
+    A class that is neither labelled nor predicted is left out; one that is only predicted counts 0.
 
     >>> f1([0.2, 0.6, 0.9, 0.1], [0, 0, 1, 1])
     0.5
@@ -116,9 +127,10 @@ def f1(probabilities: ArrayLike, labels: ArrayLike) -> float:
 
 
 def calibration_error(probabilities: ArrayLike, labels: ArrayLike, bins: int = 15) -> float:
-    """Expected calibration error: |accuracy - confidence| averaged over equal bins of confidence (Guo et al., ICML 2017, Eq. 3).
+    """Return the expected calibration error (Guo et al., ICML 2017, Eq. 3).
 
-    Confidence is that of the predicted class. With few samples per bin it is above zero for a perfect model too.
+    It is |accuracy - confidence| averaged over equal bins of the confidence of the predicted class.
+    With few samples per bin it is above zero for a perfect model, too.
 
     >>> round(calibration_error([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0]), 4)
     0.15
@@ -139,7 +151,10 @@ def calibration_error(probabilities: ArrayLike, labels: ArrayLike, bins: int = 1
 
 
 def _by_class(probabilities: ArrayLike, labels: ArrayLike) -> tuple[Array, Labels]:
-    """Probabilities as (samples, classes), checked: logits would give other, wrong numbers without a word."""
+    """Return probabilities as (samples, classes).
+
+    They are checked, because logits would silently give wrong numbers.
+    """
     p = float64(probabilities)
     if p.ndim == 1 or p.shape[1:] == (1,):
         p = np.stack([1 - vector(p), vector(p)], axis=1)
@@ -147,7 +162,8 @@ def _by_class(probabilities: ArrayLike, labels: ArrayLike) -> tuple[Array, Label
     known = p[~np.isnan(p).any(1)]
     if p.shape[1] < 2 or (known < 0).any() or (np.abs(known.sum(1) - 1) > 1e-3).any():
         raise ValueError(
-            "probabilities: expected numbers from 0 to 1, each row summing to one over two classes or more; take softmax(logits)"
+            "probabilities: expected numbers from 0 to 1, each row summing to one over two "
+            "classes or more; take softmax(logits)"
         )
     return p, y
 
@@ -172,7 +188,8 @@ def _against_the_rest(
     usable = [c for c in classes if 0 < (y == c).sum() < len(y)]
     if not usable:
         return undefined(
-            f"{name} is undefined: it needs samples of two classes, the {len(y)} labels have {np.unique(y).tolist()}"
+            f"{name} is undefined: it needs samples of two classes, the {len(y)} labels have "
+            f"{np.unique(y).tolist()}"
         )
     _tell_left_out(name, set(classes) - set(usable), p.shape[1])
     return float(np.mean([measure(p[:, c], y == c) for c in usable]))
@@ -185,7 +202,7 @@ def _tell_left_out(name: str, left_out: set[int], classes: int) -> None:
 
 
 def _counts_by_threshold(scores: Array, positive: NDArray[np.bool_]) -> tuple[Array, Array]:
-    """True and false positives as the threshold falls past each distinct score, from none to all."""
+    """Return true and false positives as the threshold falls past each distinct score."""
     order = np.argsort(-scores, kind="stable")
     last_of_ties = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
     true = np.cumsum(positive[order])[last_of_ties].astype(np.float64)

@@ -1,4 +1,4 @@
-"""Is one method better than another: paired tests over seeds, corrected for their number, and ranks."""
+"""Comparison of methods: paired tests over seeds, corrected for their number, and ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ TOO_FEW = "too few seeds"
 
 @dataclass(frozen=True)
 class PairedTest:
-    """A method against the baseline over the seeds both have; without a p-value, `note` says why."""
+    """A method against the baseline over the seeds that both have.
+
+    Attributes:
+        difference: The mean difference.
+        seeds: The number of seeds.
+        p: The p-value, or None.
+        adjusted: The p-value adjusted for the number of tests, or None.
+        note: The reason why there is no p-value.
+    """
 
     difference: float  # mean of method minus baseline
     seeds: int
@@ -29,11 +37,12 @@ class PairedTest:
 
 
 def paired_p(method: ArrayLike, baseline: ArrayLike) -> tuple[float | None, str]:
-    """Two-sided p-value of the paired t test over seeds, or None and the reason.
+    """Return the two-sided p-value of the paired t test over seeds, or None and the reason.
 
-    Student's t and not Wilcoxon's signed ranks: with five seeds the latter cannot go below p = 1/16 whatever the data,
-    and what is compared are averages over clients, for which near-normal differences are reasonable. Below five seeds
-    neither is worth printing. Seeds where either value is NaN are left out.
+    Student's t and not Wilcoxon's signed ranks: with five seeds the latter cannot go below p =
+    1/16, and the compared values are averages over clients, for which near-normal differences are
+    reasonable. Below five seeds neither is meaningful. Seeds where either value is NaN are left
+    out.
 
     >>> p, reason = paired_p([0.82, 0.81, 0.84, 0.83, 0.82], [0.80, 0.80, 0.81, 0.82, 0.80])
     >>> round(p, 4), reason
@@ -56,7 +65,9 @@ def paired_p(method: ArrayLike, baseline: ArrayLike) -> tuple[float | None, str]
 
 
 def holm(p_values: ArrayLike) -> Array:
-    """Holm's adjusted p-values, in the order given: they hold for all tests at once (Holm, 1979).
+    """Return Holm's adjusted p-values in the same order, which hold for all tests at once.
+
+    See Holm, 1979.
 
     >>> holm([0.01, 0.04, 0.03]).tolist()
     [0.03, 0.06, 0.06]
@@ -72,7 +83,11 @@ def holm(p_values: ArrayLike) -> Array:
 
 
 def against_baseline(results: Mapping[str, ArrayLike], baseline: str) -> dict[str, PairedTest]:
-    """Every other method against the baseline; `results` has one value per seed, in the same order, NaN where a run is missing.
+    """Return the test of every other method against the baseline.
+
+    Args:
+        results: One value per seed for each method, in the same order; NaN where a run is missing.
+        baseline: The name of the baseline.
 
     >>> table = {"fedavg": [0.80, 0.80, 0.81, 0.82, 0.80], "fedakd": [0.82, 0.81, 0.84, 0.83, 0.82]}
     >>> result = against_baseline(table, baseline="fedavg")["fedakd"]
@@ -97,7 +112,9 @@ def against_baseline(results: Mapping[str, ArrayLike], baseline: str) -> dict[st
 def average_ranks(
     results: Mapping[str, ArrayLike], lower_is_better: bool = False
 ) -> dict[str, float]:
-    """Mean rank of each method over columns (seeds, data sets), 1 being best; ties share, columns with a gap are left out.
+    """Return the mean rank of each method over columns (seeds, data sets), where 1 is best.
+
+    Ties share a rank. Columns with a missing value are left out.
 
     >>> average_ranks({"a": [0.9, 0.8], "b": [0.7, 0.8], "c": [0.8, 0.1]})
     {'a': 1.25, 'b': 2.25, 'c': 2.5}
@@ -107,7 +124,8 @@ def average_ranks(
     rows = [vector(values, name) for name, values in results.items()]
     if len({len(row) for row in rows}) > 1:
         raise ValueError(
-            f"expected one value per column for every method, got lengths { {n: len(r) for n, r in zip(results, rows, strict=True)} }"
+            "expected one value per column for every method, got lengths "
+            f"{ {n: len(r) for n, r in zip(results, rows, strict=True)} }"
         )
     table = np.stack(rows)
     whole = ~np.isnan(table).any(0)
@@ -117,7 +135,8 @@ def average_ranks(
         )
     if not whole.all():
         warnings.warn(
-            f"average ranks leave out columns {np.flatnonzero(~whole).tolist()}: not every method has a value",
+            f"average ranks leave out columns {np.flatnonzero(~whole).tolist()}: not every method "
+            "has a value",
             PartialMetric,
             stacklevel=2,
         )

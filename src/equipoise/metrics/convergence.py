@@ -1,4 +1,7 @@
-"""How fast a learning curve gets there. Curves have one value per round, the first being round 1; NaN marks a round not measured."""
+"""Speed of learning curves.
+
+Curves have one value per round from round 1; NaN marks a round without evaluation.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ from equipoise.metrics.undefined import undefined
 from equipoise.validation.arrays import Array, vector
 
 SHORTEST_STRETCH = 10  # points that the noise is estimated from, if the curve has so many
-# correlations of neighbouring points that are told apart; beyond the last, noise and trend look alike
+# correlations of neighbouring points that are told apart; beyond the last, noise and trend look
+# alike
 CANDIDATES = tuple(np.linspace(0, 0.9, 19).tolist())
 
 
 def rounds_to(curve: ArrayLike, target: float, lower_is_better: bool = False) -> int | None:
-    """The first round, counted from 1, that reaches the target or passes it; None if none does (KDIA, Table 4).
+    """Return the first round that reaches the target, or None (KDIA, Table 4).
 
     >>> rounds_to([0.2, 0.5, 0.4, 0.5], target=0.5), rounds_to([0.2, 0.5], target=0.6)
     (2, None)
@@ -39,9 +43,16 @@ def speed_up(
     target: float | None = None,
     lower_is_better: bool = False,
 ) -> float | None:
-    """Rounds the baseline needs to the target over rounds this curve needs; the target is the baseline's best unless given.
+    """Return the rounds of the baseline over the rounds of this curve to a target.
 
-    None if either never reaches it. Use raw curves of the same data, partition and seed (KDIA, Table 4).
+    None if either never reaches it. Use raw curves of the same data, partition and seed (KDIA,
+    Table 4).
+
+    Args:
+        curve: The curve of the method.
+        baseline: The curve of the baseline.
+        target: The target; the best value of the baseline by default.
+        lower_is_better: True for errors.
 
     >>> speed_up(curve=[0.3, 0.6, 0.7], baseline=[0.1, 0.2, 0.3, 0.6])
     2.0
@@ -60,9 +71,10 @@ def speed_up(
 def best_and_last(
     curve: ArrayLike, lower_is_better: bool = False, window: int = 10
 ) -> dict[str, float]:
-    """The best value with its round, the last value, and the mean of the last `window` values.
+    """Return the best value with its round, the last value, and the mean of the last `window`.
 
-    Measured on test data the best is chosen with the answers in view: compare it with papers that print it, trust `last`.
+    The best value on test data is selected by looking at them: use it to compare with papers that
+    print it, and rely on `last`.
 
     >>> best_and_last([0.2, 0.8, 0.6], window=2)
     {'best': 0.8, 'best_round': 2, 'last': 0.6, 'last_mean': 0.7}
@@ -135,13 +147,16 @@ def rise_at_the_end(
 
 
 def _correlation_of(observed: float, count: int) -> float:
-    """The correlation of neighbouring points whose residuals show the observed one, plus one standard error."""
+    """Return the correlation of neighbours that explains residuals, plus one standard error."""
     return float(np.interp(observed + 1 / math.sqrt(count), _seen_in_residuals(count), CANDIDATES))
 
 
 @lru_cache(maxsize=64)
 def _seen_in_residuals(count: int) -> tuple[float, ...]:
-    """For each candidate the correlation that residuals show: less, since a trend was taken off."""
+    """Return the correlation that residuals show for each candidate.
+
+    It is smaller, because a trend was removed.
+    """
     off_trend = _off_trend(count)
     expected = []
     for candidate in CANDIDATES:
@@ -151,14 +166,14 @@ def _seen_in_residuals(count: int) -> tuple[float, ...]:
 
 
 def _off_trend(count: int) -> Array:
-    """The matrix that takes a quadratic trend off so many points."""
+    """Return the matrix that removes a quadratic trend from so many points."""
     trend, _ = np.linalg.qr(np.vander(np.linspace(-1, 1, count), 3))
     matrix: Array = np.eye(count) - trend @ trend.T
     return matrix
 
 
 def _correlated(correlation: float, count: int) -> Array:
-    """Correlation matrix of an autoregressive process of order one."""
-    place = np.arange(count)
-    matrix: Array = correlation ** np.abs(place[:, None] - place[None, :])
+    """Return the correlation matrix of an autoregressive process of order one."""
+    positions = np.arange(count)
+    matrix: Array = correlation ** np.abs(positions[:, None] - positions[None, :])
     return matrix

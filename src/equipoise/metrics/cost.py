@@ -1,4 +1,4 @@
-"""What a run cost: bytes each way and seconds."""
+"""The cost of a run: bytes in both directions and seconds."""
 
 from __future__ import annotations
 
@@ -16,10 +16,17 @@ def cost(
     client_seconds: ArrayLike,
     server_seconds: ArrayLike,
 ) -> dict[str, float]:
-    """Totals of a run from the long table: four columns with a row per client and round, and the server's seconds per round.
+    """Return the totals of a run.
 
-    `slowest_seconds` adds up the slowest client of each round: the time a server waits if all clients work at once.
-    `seconds_per_round` is that plus the server's time, per round.
+    `slowest_seconds` adds up the slowest client of each round: the waiting time of a server if all
+    clients work at once. `seconds_per_round` is that plus the server's time, per round.
+
+    Args:
+        rounds: The round of each row; there is one row per client and round.
+        bytes_down: Bytes received by the client.
+        bytes_up: Bytes sent by the client.
+        client_seconds: Seconds of the client.
+        server_seconds: Seconds of the server per round.
 
     >>> cost(rounds=[1, 1, 2], bytes_down=[8, 8, 8], bytes_up=[4, 4, 4], client_seconds=[1, 3, 2], server_seconds=[0.5, 0.5])
     ... # doctest: +NORMALIZE_WHITESPACE
@@ -35,11 +42,13 @@ def cost(
     lengths = {name: len(column) for name, column in columns.items()}
     if set(lengths.values()) != {len(of_round)}:
         raise ValueError(
-            f"expected one row per client and round in every column, got rounds: {len(of_round)} and {lengths}"
+            f"expected one row per client and round in every column, got rounds: {len(of_round)} "
+            f"and {lengths}"
         )
     if len(np.unique(of_round)) > len(server):
         raise ValueError(
-            f"expected server seconds for every round, got {len(server)} for {len(np.unique(of_round))} rounds"
+            f"expected server seconds for every round, got {len(server)} for "
+            f"{len(np.unique(of_round))} rounds"
         )
     slowest = float(
         sum(columns["client_seconds"][of_round == number].max() for number in np.unique(of_round))

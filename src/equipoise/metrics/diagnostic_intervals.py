@@ -1,15 +1,20 @@
-"""95 % intervals of clinical measures over other test sets with as many samples of each class, from histograms of scores.
+"""95 % intervals of clinical metrics over other test sets, from histograms of scores.
 
-Each interval was chosen by simulation: over 30 to 1,000 samples and 5 to 50 % positives it covers the true value in 93 to
-97 % of test sets, averaged over score distributions (`tests/metrics/test_interval_coverage.py`). Where no interval does, none is given, and `reason`
-says why.
+The other test sets have as many samples of each class. Each interval was chosen by simulation: over
+30 to 1,000 samples and 5 to 50 % positives it covers the true value in 93 to 97 % of test sets,
+averaged over score distributions (`tests/metrics/test_interval_coverage.py`). Where no interval
+does, none is given, and `reason` says why.
 
-- AUROC: variance of DeLong et al. (Biometrics 1988) on the log odds scale, Student's t by Welch and Satterthwaite.
-- AUPRC: variance by the infinitesimal jackknife on the log odds scale, Student's t.
-- Balanced accuracy: Wilson intervals of each class's recall, combined as by Zou and Donner (Stat. Med. 2008).
-- Sensitivity at 90 % specificity: the same of the Wilson interval and the sensitivities at the lowest and the highest
-  threshold that could have the specificity; with many equal scores, from the lower to the upper limit of these two.
-- Calibration error: none. It is above 0 for a perfectly calibrated model too, so no interval around it covers the truth.
+    - AUROC: variance of DeLong et al. (Biometrics 1988) on the log odds scale, Student's t by Welch
+      and Satterthwaite.
+    - AUPRC: variance by the infinitesimal jackknife on the log odds scale, Student's t.
+    - Balanced accuracy: Wilson intervals of each class's recall, combined as by Zou and Donner
+      (Stat. Med. 2008).
+    - Sensitivity at 90 % specificity: the same of the Wilson interval and the sensitivities at the
+      lowest and the highest threshold that could have the specificity; with
+      many equal scores, from the lower to the upper limit of these two.
+    - Calibration error: none. It is above 0 for a perfectly calibrated model, too, so no interval
+      around it covers the truth.
 """
 
 from __future__ import annotations
@@ -34,7 +39,8 @@ FEWEST_RANKED = 20
 FEWEST_RATE = 10
 FEWEST_NEGATIVES = 50  # for a threshold that clears 90 % of them
 QUANTILE = 1.959963984540054  # of the normal distribution, for 95 %
-# Weight of one imagined placement value of 1/2. Without it, few misranked samples give a variance near 0.
+# Weight of one imagined placement value of 1/2. Without it, few misranked samples give a variance
+# near 0.
 PRIOR_WEIGHT = 0.1
 
 FEW = "fewer than {} test samples of a class"
@@ -47,7 +53,7 @@ BIASED = "above 0 for a calibrated model too"
 
 @dataclass(frozen=True)
 class Limits:
-    """The ends of an interval, or the reason why there is none."""
+    """The limits of an interval, or the reason why there is none."""
 
     low: float | None = None
     high: float | None = None
@@ -172,7 +178,8 @@ def auprc_limits(positives: Array, negatives: Array, value: float) -> Limits:
     true, false = np.cumsum(p), np.cumsum(n)
     precision = true / (true + false)
     area = float(precision @ p / m)
-    # The derivative of the area by the weight of one sample: it raises or lowers the precision at its own score
+    # The derivative of the area by the weight of one sample: it raises or lowers the precision at
+    # its own score
     # and at every lower one.
     squared = (true + false) ** 2
     raises = np.cumsum((p * false / squared)[::-1])[::-1]
@@ -184,12 +191,14 @@ def auprc_limits(positives: Array, negatives: Array, value: float) -> Limits:
 
 
 def sensitivity_limits(positives: Array, negatives: Array, value: float) -> Limits:
-    """Return the interval of the sensitivity at 90 % specificity, whose threshold is itself an estimate.
+    """Return the interval of the sensitivity at 90 % specificity.
+
+    The threshold is itself an estimate.
 
     Args:
-        positives: histogram of the positive samples, by rising score.
-        negatives: histogram of the negative samples, by rising score.
-        value: the sensitivity at the threshold that clears 90 % of these negatives.
+        positives: Histogram of the positive samples, by rising score.
+        negatives: Histogram of the negative samples, by rising score.
+        value: The sensitivity at the threshold with 90 % specificity on these negatives.
 
     Returns:
         The interval, or the reason why there is none.
@@ -205,6 +214,7 @@ def sensitivity_limits(positives: Array, negatives: Array, value: float) -> Limi
     true, false = np.cumsum(p), np.cumsum(n)
 
     def sensitivity(false_alarms: float) -> float:
+        """Return the sensitivity at a number of false positives."""
         return float(np.where(false <= false_alarms, true, 0).max() / m)
 
     # The true threshold has a binomial number of false alarms among these negatives.
@@ -223,13 +233,16 @@ def sensitivity_limits(positives: Array, negatives: Array, value: float) -> Limi
 
 
 def _variation(change: float, count: float) -> float:
-    """Return a squared change of the sensitivity, less what the positives between both thresholds vary by themselves."""
+    """Return a squared change of the sensitivity, less the variation of the positives in between."""
     change = max(0.0, change)
     return max(0.0, change**2 - change * (1 - change) / count)
 
 
 def _variance(values: Array, counts: Array, prior: float = 0.0) -> float:
-    """Return the sample variance of values that occur `counts` times; `prior` is added to the sum of squares."""
+    """Return the sample variance of values that occur `counts` times.
+
+    `prior` is added to the sum of squares.
+    """
     count = float(counts.sum())
     mean = float(values @ counts / count)
     return (float((values - mean) ** 2 @ counts) + prior) / (count - 1)

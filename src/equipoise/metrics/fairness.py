@@ -1,4 +1,7 @@
-"""How evenly, and how deservedly, accuracy is spread over clients. docs/fairness.md says when each measure misleads."""
+"""Distribution of accuracy over clients: how even it is, and how it follows contribution.
+
+docs/fairness.md explains when each metric misleads.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,11 @@ from equipoise.validation.arrays import is_constant, ranks, vector, vectors
 
 
 def spread(values: ArrayLike, lower_is_better: bool = False) -> dict[str, float]:
-    """Mean, population standard deviation, extremes and the mean of the worst tenth of the clients.
+    """Return mean, standard deviation, extremes and the mean of the worst tenth of clients.
 
-    The standard deviation divides by the number of clients, as in FedEquilibria's tables (FedHEAL divides by one less).
-    The worst tenth is rounded up to whole clients, so with ten clients or fewer it is the worst one (Li et al., ICLR 2020).
+    The standard deviation divides by the number of clients, as in FedEquilibria's tables (FedHEAL
+    divides by one less). The worst tenth is rounded up to whole clients, so with ten clients or
+    fewer it is the worst one (Li et al., ICLR 2020).
 
     >>> {name: round(value, 4) for name, value in spread([1, 2, 3, 4]).items()}
     {'mean': 2.5, 'std': 1.118, 'min': 1.0, 'max': 4.0, 'worst_decile': 1.0}
@@ -36,10 +40,16 @@ def spread(values: ArrayLike, lower_is_better: bool = False) -> dict[str, float]
 
 
 def collaborative_fairness(alone: ArrayLike, together: ArrayLike, rank: bool = False) -> float:
-    """CF = 100 times Pearson's correlation of what clients reach alone and together (FedAKD, section 4.5; after CFFL).
+    """Return 100 times the correlation of the clients' values alone and together.
 
-    In [-100, 100]; Spearman's correlation with `rank`. NaN, with an `UndefinedMetric` warning, for fewer than two
-    clients or where either vector is constant: one global model on one test set has no CF.
+    This is CF of FedAKD, section 4.5, after CFFL, in [-100, 100]. It is NaN, with an
+    `UndefinedMetric` warning, for fewer than two clients or where either vector is constant: one
+    global model on one test set has no CF.
+
+    Args:
+        alone: The value of each client alone.
+        together: The value of each client in the federation.
+        rank: Use Spearman's correlation instead of Pearson's.
 
     >>> round(collaborative_fairness([0.5, 0.6, 0.7, 0.8], [0.70, 0.72, 0.71, 0.75]), 2)
     83.67
@@ -56,7 +66,8 @@ def collaborative_fairness(alone: ArrayLike, together: ArrayLike, rank: bool = F
     for name, x in (("alone", s), ("together", p)):
         if is_constant(x):
             return undefined(
-                f"collaborative fairness is undefined: all clients have the same value {x[0]:g} in `{name}`"
+                f"collaborative fairness is undefined: all clients have the same value {x[0]:g} "
+                f"in `{name}`"
             )
     if rank:
         s, p = ranks(s), ranks(p)
@@ -66,9 +77,10 @@ def collaborative_fairness(alone: ArrayLike, together: ArrayLike, rank: bool = F
 
 
 def angle(values: ArrayLike) -> float:
-    """Angle in radians between the accuracy vector and equal accuracy for all: 0 is even (FedFV; FedMDFG).
+    """Return the angle in radians between the accuracies and equal accuracies; 0 is even.
 
-    It is arccos(a·1 / (|a| sqrt(K))), computed as the equal arctan(std / mean), which does not lose small angles.
+    See FedFV and FedMDFG. It is arccos(a·1 / (|a| sqrt(K))), computed as the equal arctan(std /
+    mean), which does not lose small angles.
 
     >>> round(angle([0.9, 0.8, 0.7]), 4), angle([0.5, 0.5])
     (0.1017, 0.0)
@@ -84,7 +96,9 @@ def angle(values: ArrayLike) -> float:
 
 
 def gini(values: ArrayLike) -> float:
-    """Gini coefficient: mean absolute difference of two clients over twice the mean; 0 is even, (K-1)/K is one client has all.
+    """Return the Gini coefficient: 0 is even, (K-1)/K if one client has all.
+
+    It is the mean absolute difference of two clients over twice the mean.
 
     >>> gini([1, 1, 1]), gini([0, 0, 0, 8])
     (0.0, 0.75)
@@ -93,12 +107,14 @@ def gini(values: ArrayLike) -> float:
     if reason := _why_no_shares(x):
         return undefined(f"the Gini coefficient is undefined: {reason}")
     count = len(x)
-    places = 2 * np.arange(1, count + 1) - count - 1
-    return float(places @ x / (count * x.sum()))
+    positions = 2 * np.arange(1, count + 1) - count - 1
+    return float(positions @ x / (count * x.sum()))
 
 
 def jain(values: ArrayLike) -> float:
-    """Jain's index (sum x)^2 / (K sum x^2): 1 is even, 1/K is one client has all (Jain, Chiu and Hawe, 1984).
+    """Return Jain's index (sum x)^2 / (K sum x^2): 1 is even, 1/K if one client has all.
+
+    See Jain, Chiu and Hawe, 1984.
 
     >>> jain([1, 1, 1]), jain([0, 0, 0, 8])
     (1.0, 0.25)
@@ -111,7 +127,9 @@ def jain(values: ArrayLike) -> float:
 
 
 def effective_clients(weights: ArrayLike) -> float:
-    """How many equally weighted clients would be as concentrated: 1 / sum w^2 for weights that sum to one.
+    """Return the number of equally weighted clients that would be as concentrated.
+
+    It is 1 / sum w^2 for weights that sum to one.
 
     >>> effective_clients([1, 1, 1, 1]), effective_clients([1, 0, 0, 0])
     (4.0, 1.0)
@@ -120,11 +138,15 @@ def effective_clients(weights: ArrayLike) -> float:
 
 
 def _why_no_shares(x: np.ndarray) -> str:
-    """Why these amounts cannot be compared as shares of a whole; negative amounts are an error, not an edge case."""
+    """Return why amounts cannot be compared as shares of a whole, or "".
+
+    Negative amounts are an error.
+    """
     if reason := what_is_missing(x):
         return reason
     if x.min() < 0:
         raise ValueError(
-            f"expected amounts of at least 0, got {x.min():g}; gains and losses have no Gini or Jain: use negative_transfer"
+            f"expected amounts of at least 0, got {x.min():g}; gains and losses have no Gini or "
+            "Jain: use negative_transfer"
         )
     return "" if x.any() else "all values are 0, so nobody has any share"

@@ -1,7 +1,7 @@
 """The gain of one client, together against alone, with an exact test and an interval.
 
-A gain counts as told from luck if the test says so, never because an interval of another kind
-leaves out zero.
+A gain counts as significant if the test says so, never because an interval of another kind excludes
+zero.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Gain:
-    """How much better a client is together than alone; positive is better."""
+    """The improvement of a client by the federation over training alone; positive is better."""
 
     value: float
     # over other test sets of the same size; None where there is none
@@ -29,7 +29,7 @@ class Gain:
 
     @property
     def clear(self) -> bool:
-        """Whether the gain or loss can be told from the luck of a finite test set."""
+        """True if gain or loss can be told from the luck of a finite test set."""
         return self.p is not None and self.p < SIGNIFICANT
 
 
@@ -76,7 +76,8 @@ def gain_from_counts(alone: int, together: int, total: int, level: float = 0.95)
     """
     if not (0 <= alone <= total and 0 <= together <= total and total >= 1):
         raise ValueError(
-            f"expected counts from 0 to the total, and a total of at least 1, got {alone}, {together} of {total}"
+            f"expected counts from 0 to the total, and a total of at least 1, got {alone}, "
+            f"{together} of {total}"
         )
     _check_level(level)
     # p and the width of the interval grow with the number of such samples
@@ -157,8 +158,8 @@ def _of_pairs(gained: int, lost: int, total: int, level: float) -> Gain:
 
     low = value - reach(share_gained - low_gained, high_lost - share_lost)
     high = value + reach(high_gained - share_gained, share_lost - low_lost)
-    found = Gain(value, max(-1.0, low), min(1.0, high), mcnemar(gained, lost))
-    return _agreeing(found, level)
+    gain = Gain(value, max(-1.0, low), min(1.0, high), mcnemar(gained, lost))
+    return _agreeing(gain, level)
 
 
 def _paired_t(better: Array, level: float) -> Gain:
@@ -176,16 +177,16 @@ def _paired_t(better: Array, level: float) -> Gain:
 
 
 def _agreeing(gain: Gain, level: float) -> Gain:
-    """The gain with an interval that leaves out zero exactly if the test does, as readers expect.
+    """Return a gain whose interval excludes zero exactly if the test does.
 
     A test that excludes the other sign also bounds the interval at zero.
     """
     assert gain.low is not None and gain.high is not None and gain.p is not None
     low, high = gain.low, gain.high
-    told = gain.p < 1 - level
-    if told and gain.value > 0:
+    significant = gain.p < 1 - level
+    if significant and gain.value > 0:
         low = max(low, 0.0)
-    elif told:
+    elif significant:
         high = min(high, 0.0)
     else:
         low, high = min(low, 0.0), max(high, 0.0)

@@ -1,7 +1,7 @@
-"""How sure a number is: over seeds, and over the finite test sets it was measured on.
+"""Uncertainty of a number: over seeds, and over finite test sets.
 
-The two answer different questions. Seeds: would another run of the method give this number? Test sets: would another
-sample of the same clients' patients give it? Neither covers other clients.
+The two answer different questions. Seeds: would another run of the method give this number? Test
+sets: would another sample of the same clients' patients give it? Neither covers other clients.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def over_seeds(
 def each_over_seeds(
     rows: Sequence[Mapping[str, float]], level: float = 0.95
 ) -> dict[str, Interval]:
-    """`over_seeds` of every entry of a measure that is a mapping, one row per seed.
+    """Return `over_seeds` of every entry of a metric that is a mapping, one row per seed.
 
     >>> each_over_seeds([{"worst": -0.1}, {"worst": -0.3}])["worst"].value
     -0.2
@@ -111,13 +111,21 @@ def bootstrap(
     level: float = 0.95,
     draws: int = 1000,
 ) -> dict[str, Interval]:
-    """Percentile intervals of a statistic of client means, drawing each client's test samples anew with replacement.
+    """Return percentile intervals of a statistic of client means.
 
-    Each of `samples` has one array per client, one number per test sample: correct or not (or a squared error). The
-    statistic gets the vector of client means of each. With two (alone, together) a client's sample is drawn for both at
-    once, so their common luck cancels. A client with every sample right varies in no draw: then the interval is too short.
-    It holds for averages over clients. Extremes and the spread (entries called worst, min, p10, harmed, std, ...) get
-    no interval, and for the gain of a single client `gain_from_samples` has an exact test.
+    Each client's test samples are drawn anew with replacement. With two arrays (alone, together) a
+    client's sample is drawn for both at once, so their common luck cancels. A client with every
+    sample right varies in no draw: then the interval is too short. It holds for averages over
+    clients. Extremes and the spread (entries called worst, min, p10, harmed, std, ...) get no
+    interval, and for the gain of a single client `gain_from_samples` has an exact test.
+
+    Args:
+        statistic: A function of the vectors of client means.
+        *samples: One array per client each, with one number per test sample: correct or not, or a
+            squared error.
+        seed: The seed of the draws.
+        level: The level of the interval.
+        draws: The number of draws.
 
     >>> alone, together = [[1, 0, 1, 0], [1, 1, 0]], [[1, 1, 1, 0], [1, 1, 1]]
     >>> gain = bootstrap(lambda a, t: {"gain": float((t - a).mean())}, alone, together, seed=1)["gain"]
@@ -127,12 +135,14 @@ def bootstrap(
     _check(level, draws)
     if len({len(rows) for rows in samples}) != 1 or not len(samples[0]):
         raise ValueError(
-            f"expected the same clients, at least one, for every model, got {[len(rows) for rows in samples]} clients"
+            "expected the same clients, at least one, for every model, got "
+            f"{[len(rows) for rows in samples]} clients"
         )
-    tables = [_table(place, rows) for place, rows in enumerate(zip(*samples, strict=True))]
+    tables = [_table(position, rows) for position, rows in enumerate(zip(*samples, strict=True))]
     means = np.stack([table.mean(0) for table in tables], axis=1)
     redrawn = np.stack(
-        [_resampled_means(table, draws, seed, place) for place, table in enumerate(tables)], axis=2
+        [_resampled_means(table, draws, seed, position) for position, table in enumerate(tables)],
+        axis=2,
     )
     return _percentiles(statistic, means, redrawn, level)
 
@@ -145,9 +155,10 @@ def bootstrap_counts(
     level: float = 0.95,
     draws: int = 1000,
 ) -> dict[str, Interval]:
-    """`bootstrap` where only counts are left: how many of each client's `totals` test samples were right.
+    """Return `bootstrap` where only the numbers of correct test samples are known.
 
-    Several counts are drawn independently, as pairs are unknown: wider than `bootstrap` where both models fail on the same samples.
+    Several counts are drawn independently, because pairs are unknown: the interval is wider than
+    that of `bootstrap` where both models fail on the same samples.
 
     >>> mean = bootstrap_counts(lambda a: {"mean": float(a.mean())}, [80, 45], totals=[100, 50], seed=1)["mean"]
     >>> round(mean.value, 4), mean.low < 0.85 < mean.high
@@ -160,10 +171,11 @@ def bootstrap_counts(
             np.array_equal(right, right.round()) and np.all((right >= 0) & (right <= n) & (n >= 1))
         ):
             raise ValueError(
-                "expected whole counts from 0 to each client's total, and totals of at least 1; multiply accuracies by totals and round"
+                "expected whole counts from 0 to each client's total, and totals of at least 1; "
+                "multiply accuracies by totals and round"
             )
     means = np.stack([right / n for right, n in pairs])
-    generators = (stream(seed, "bootstrap_counts", place) for place in range(len(pairs)))
+    generators = (stream(seed, "bootstrap_counts", position) for position in range(len(pairs)))
     redrawn = np.stack(
         [
             g.binomial(n.astype(np.int64), right / n, (draws, len(n))) / n
@@ -175,11 +187,11 @@ def bootstrap_counts(
 
 
 def between_client_variance(values: ArrayLike, sampling_variances: ArrayLike) -> dict[str, float]:
-    """Variance between clients: as observed, what finite test sets add to it, and the difference (at least 0).
+    """Return the variance between clients: observed, added by finite test sets, and the difference.
 
-    Observed accuracies differ even between equal clients. The population variance of K values, each with an independent
-    error of variance v_k, exceeds that of the true values by (1 - 1/K) mean(v) on average; taking that off is unbiased
-    up to the floor at 0.
+    Observed accuracies differ even between equal clients. The population variance of K values, each
+    with an independent error of variance v_k, exceeds that of the true values by (1 - 1/K) mean(v)
+    on average. Subtracting that is unbiased up to the floor at 0.
 
     >>> result = between_client_variance([0.7, 0.8, 0.9], [0.002, 0.002, 0.002])
     >>> {name: round(value, 6) for name, value in result.items()}
@@ -193,14 +205,17 @@ def between_client_variance(values: ArrayLike, sampling_variances: ArrayLike) ->
         )
     if v.min() < 0:
         raise ValueError(
-            f"sampling_variances: expected at least 0, got {v.min():g}; for accuracies use accuracy_variance"
+            f"sampling_variances: expected at least 0, got {v.min():g}; for accuracies use "
+            "accuracy_variance"
         )
     raw, sampling = float(x.var()), float((1 - 1 / len(x)) * v.mean())
     return {"raw": raw, "sampling": sampling, "debiased": max(0.0, raw - sampling)}
 
 
 def accuracy_variance(accuracies: ArrayLike, totals: ArrayLike) -> Array:
-    """Unbiased estimate of each accuracy's sampling variance, a (1 - a) / (n - 1); NaN for a single test sample.
+    """Return the unbiased sampling variance of each accuracy, a (1 - a) / (n - 1).
+
+    NaN for a single test sample.
 
     >>> accuracy_variance([0.5, 1.0], [26, 10]).tolist()
     [0.01, 0.0]
@@ -213,21 +228,25 @@ def accuracy_variance(accuracies: ArrayLike, totals: ArrayLike) -> Array:
     return np.where(n > 1, a * (1 - a) / np.maximum(n - 1, 1), np.nan)
 
 
-def _table(place: int, rows: Iterable[ArrayLike]) -> Array:
-    """One client's test samples as rows, with a column per model."""
+def _table(position: int, rows: Iterable[ArrayLike]) -> Array:
+    """Return one client's test samples as rows, with a column per model."""
     columns = [float64(row).ravel() for row in rows]
     sizes = {len(column) for column in columns}
     if len(sizes) != 1 or 0 in sizes:
         raise ValueError(
-            f"expected the same test samples, at least one, for every model of the client at place {place}, got {sorted(sizes)}"
+            "expected the same test samples, at least one, for every model of the client at "
+            f"place {position}, got {sorted(sizes)}"
         )
     return np.stack(columns, axis=1)
 
 
-def _resampled_means(table: Array, draws: int, seed: int, place: int) -> Array:
-    """Column means of `draws` resamplings of the rows, (draws, columns); equal rows are drawn together, which is the same and fast."""
+def _resampled_means(table: Array, draws: int, seed: int, position: int) -> Array:
+    """Return the column means of `draws` resamplings of the rows, (draws, columns).
+
+    Equal rows are drawn together, which is the same and faster.
+    """
     kinds, counts = np.unique(table, axis=0, return_counts=True)
-    generator, total = stream(seed, "bootstrap", place), len(table)
+    generator, total = stream(seed, "bootstrap", position), len(table)
     # bounds memory for real-valued rows, which are all different
     block = max(1, 1_000_000 // len(kinds))
     sizes = [min(block, draws - start) for start in range(0, draws, block)]
@@ -255,7 +274,7 @@ def _percentiles(
 
 
 def percentile_interval(value: float, drawn: Array, level: float) -> Interval:
-    """A value with the percentiles of what was drawn around it."""
+    """Return a value with the percentiles of what was drawn around it."""
     known = drawn[~np.isnan(drawn)]
     missing = len(drawn) - len(known)
     if np.isnan(value) or len(known) < 2:

@@ -1,4 +1,4 @@
-"""How good one model is on one test set: from the network's outputs, logits or numbers, and the truth."""
+"""Performance of one model on one test set, from outputs and targets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from equipoise.validation.arrays import Array, float64, vector, vectors
 
 
 def accuracy(logits: ArrayLike, labels: ArrayLike) -> float:
-    """Share of samples whose largest logit is that of their label; a row without a finite largest one is no prediction and counts as wrong.
+    """Return the share of samples whose largest logit is that of their label.
+
+    A row without a finite largest logit is no prediction and counts as wrong.
 
     >>> accuracy([[2, 1], [0, 3], [1, 0]], [0, 1, 1])
     0.6666666666666666
@@ -26,14 +28,17 @@ def accuracy(logits: ArrayLike, labels: ArrayLike) -> float:
 
 
 def hits(scores: Array, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which rows are largest at their label; no row of a diverged model is, one that masks other classes by -inf may be."""
+    """Return True for each row that is largest at its label.
+
+    No row of a diverged model is; a row that masks other classes by -inf may be.
+    """
     return np.asarray(
         (scores.argmax(1) == labels) & np.isfinite(scores.max(1, initial=-np.inf)), dtype=np.bool_
     )
 
 
 def log_loss(logits: ArrayLike, labels: ArrayLike) -> float:
-    """Mean cross-entropy in nats.
+    """Return the mean cross-entropy in nats.
 
     >>> round(log_loss([[0, 0], [0, 0]], [0, 1]), 6)
     0.693147
@@ -50,7 +55,7 @@ def log_loss(logits: ArrayLike, labels: ArrayLike) -> float:
 
 
 def softmax(logits: ArrayLike) -> Array:
-    """Logits, one row per sample, as probabilities.
+    """Return logits, one row per sample, as probabilities.
 
     >>> softmax([[0, 0], [1000, 0]]).tolist()
     [[0.5, 0.5], [1.0, 0.0]]
@@ -75,19 +80,19 @@ def log_odds(logits: ArrayLike) -> Array:
     rows, top = np.arange(len(z)), z.argmax(-1)
     exponentials = np.exp(z - largest)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = z - largest - np.log(exponentials.sum(-1, keepdims=True) - exponentials)
+        odds = z - largest - np.log(exponentials.sum(-1, keepdims=True) - exponentials)
         # For the largest logit that difference loses all digits.
         others = z.copy()
         others[rows, top] = -np.inf
         second = others.max(-1, keepdims=True)
         rest = np.where(np.isfinite(second), np.exp(others - second), 0.0).sum(-1)
-        found[rows, top] = z[rows, top] - second[:, 0] - np.log(rest)
-    found[rows[np.isneginf(second[:, 0])], top[np.isneginf(second[:, 0])]] = np.inf
-    return np.where(np.isnan(z), np.nan, np.clip(found, -1e308, 1e308))
+        odds[rows, top] = z[rows, top] - second[:, 0] - np.log(rest)
+    odds[rows[np.isneginf(second[:, 0])], top[np.isneginf(second[:, 0])]] = np.inf
+    return np.where(np.isnan(z), np.nan, np.clip(odds, -1e308, 1e308))
 
 
 def squared_error(outputs: ArrayLike, targets: ArrayLike) -> float:
-    """Mean squared error.
+    """Return the mean squared error.
 
     >>> squared_error([1, 2, 3], [1, 2, 5])
     1.3333333333333333
@@ -101,7 +106,9 @@ def squared_error(outputs: ArrayLike, targets: ArrayLike) -> float:
 
 
 def rmse(outputs: ArrayLike, targets: ArrayLike) -> float:
-    """Root of the mean squared error over the whole set (a mean of batch values would be another number).
+    """Return the root of the mean squared error over the whole set.
+
+    A mean of batch values would be another number.
 
     >>> rmse([1, 2, 3], [1, 2, 5])
     1.1547005383792515
@@ -110,7 +117,7 @@ def rmse(outputs: ArrayLike, targets: ArrayLike) -> float:
 
 
 def mae(outputs: ArrayLike, targets: ArrayLike) -> float:
-    """Mean absolute error.
+    """Return the mean absolute error.
 
     >>> mae([[1], [2], [3]], [1, 2, 6])
     1.0
@@ -124,16 +131,18 @@ def mae(outputs: ArrayLike, targets: ArrayLike) -> float:
 
 
 def classified(scores: ArrayLike, labels: ArrayLike, name: str) -> tuple[Array, NDArray[np.int64]]:
-    """Checked rows of one score per class, and labels that fit them."""
+    """Return checked rows of one score per class, and labels that fit them."""
     z, y = float64(scores), vector(labels, "labels")
     if z.ndim != 2 or len(z) != len(y):
         raise ValueError(
-            f"{name}: expected shape (samples, classes) with {len(y)} rows, one per label, got {z.shape}"
+            f"{name}: expected shape (samples, classes) with {len(y)} rows, one per label, got "
+            f"{z.shape}"
         )
     whole = y.astype(np.int64)
     if len(y) and not ((whole == y).all() and whole.min() >= 0 and whole.max() < z.shape[1]):
         wrong = sorted(set(y.tolist()) - set(range(z.shape[1])))
         raise ValueError(
-            f"labels: expected whole numbers from 0 to {z.shape[1] - 1}, got {wrong[:5]}; give one column per class"
+            f"labels: expected whole numbers from 0 to {z.shape[1] - 1}, got {wrong[:5]}; give "
+            "one column per class"
         )
     return z, whole

@@ -1,4 +1,7 @@
-"""The metrics of a model on some samples. Adding one is one entry here: tables, reports and trackers read direction and unit from it."""
+"""The registry of metrics, with direction and unit of each.
+
+Adding a metric is one entry here: tables, reports and trackers read direction and unit from it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ class Metric:
     """A number that says how good a model is on some samples."""
 
     name: str
-    # of the network's outputs (logits, or values) and the truth, in float64; NaN where it does not exist
+    # of the network's outputs (logits, or values) and the truth, in float64; NaN where it does not
+    # exist
     function: Function
     higher_is_better: bool
     unit: str = ""  # "%": a share from 0 to 1, printed in percent; "": printed as it is
@@ -58,28 +62,31 @@ class Metric:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a reader of results has to know of it, as plain data."""
+        """Direction, unit and needs as plain data, for readers of results."""
         return {key: getattr(self, key) for key in ("higher_is_better", "unit", "needs")}
 
     @property
     def lower_is_better(self) -> bool:
+        """True for errors and losses."""
         return not self.higher_is_better
 
     @property
     def scale(self) -> float:
-        """From the number to what is printed."""
+        """The factor from the value to the printed number."""
         return 100.0 if self.unit == "%" else 1.0
 
     @property
     def title(self) -> str:
+        """The name with its unit."""
         return f"{self.name} in {self.unit}" if self.unit else self.name
 
     @property
     def of_changes(self) -> str:
-        """What a difference of two values is counted in."""
+        """The unit of a difference of two values."""
         return "points" if self.unit == "%" else self.name
 
     def fits(self, task: Task) -> bool:
+        """Return True if it has a value in a task."""
         if self.needs == "values":
             return not task.classifies
         return task.classifies and (self.needs == "classes" or task.outputs >= 2)
@@ -125,15 +132,16 @@ USUAL = ("accuracy", "rmse")  # what results are about unless something else is 
 
 
 def _load(name: str, path: str, imports: Imports) -> Metric:
-    found = imports.load(path, "metric", Metric, instance=True)
-    return _called(found, name, path)
+    metric = imports.load(path, "metric", Metric, instance=True)
+    return _called(metric, name, path)
 
 
 def _called(metric: Metric, name: str, path: str) -> Metric:
-    """A metric is recorded under its own name, so it must be the one that it is asked for by."""
+    """Require that a metric has the name under which it is found; it is recorded under its own."""
     if metric.name != name:
         raise UnknownName(
-            f"metric {path!r} calls itself {metric.name!r}; give the variable and the metric one name"
+            f"metric {path!r} calls itself {metric.name!r}; give the variable and the metric one "
+            "name"
         )
     return metric
 
@@ -145,18 +153,19 @@ REGISTRY: Registry[Metric] = Registry(
     dict(reversed({one.name: one for one in reversed(METRICS)}.items())),
     _load,
 )
-# For readers of results, who know a name alone: metrics that experiments of this process hold, and those that runs on disk tell of.
+# For readers of results, who know a name alone: metrics that experiments of this process hold, and
+# those that runs on disk tell of.
 _held: dict[str, Metric] = {}
 _recorded: dict[str, Metric] = {}
 
 
 def names() -> list[str]:
-    """Return the names of the built-in metrics, and of those that were registered or that installed packages announce."""
+    """Return the names of all metrics: built in, registered, or of installed packages."""
     return REGISTRY.names()
 
 
 def is_known(name: str) -> bool:
-    """Return whether direction and unit of a metric are known here."""
+    """Return True if direction and unit of a metric are known."""
     return name in _held or name in _recorded or name in names()
 
 
@@ -170,36 +179,46 @@ def name_of(given: str | Metric) -> str:
 
 
 def find(name: str, task: Task | None = None) -> Metric:
-    """The metric of this name, for this task where two kinds of task have one each; both then share direction and unit.
+    """Return the metric of a name.
+
+    Args:
+        name: The name.
+        task: The task, where two kinds of task have a metric of one name; both share direction and
+            unit.
+
+    Raises:
+        UnknownName: If there is no such metric.
 
     >>> find("auroc").higher_is_better, find("rmse").unit
     (True, '')
     """
-    found = [metric for metric in METRICS if metric.name == name]
-    if not found and name in _held:
+    candidates = [metric for metric in METRICS if metric.name == name]
+    if not candidates and name in _held:
         return _held[name]
-    if not found:
+    if not candidates:
         try:
             return REGISTRY.find(name)
         except UnknownName:
             if name not in _recorded:
                 raise
             return _recorded[name]
-    return next((metric for metric in found if task is not None and metric.fits(task)), found[0])
+    return next(
+        (metric for metric in candidates if task is not None and metric.fits(task)), candidates[0]
+    )
 
 
 def resolve(given: str | Metric, task: Task | None = None, imports: Imports = OWN) -> Metric:
     """Return the metric that an experiment names or holds.
 
     Args:
-        given: a name, "package.module:name", or a Metric.
-        task: chooses where two kinds of task have a metric of one name.
-        imports: what may be imported.
+        given: A name, "package.module:name", or a Metric.
+        task: The task, where two kinds of task have a metric of one name.
+        imports: The packages that may be imported.
 
     Raises:
-        UnknownName: there is no such metric.
-        NotAllowed: a file named code of a package that was not allowed.
-        ValueError: a built-in metric has this name already.
+        UnknownName: If there is no such metric.
+        NotAllowed: If a file names code of a package that is not allowed.
+        ValueError: If a built-in metric has this name already.
     """
     if isinstance(given, str) and given in REGISTRY.built_in:
         return find(given, task)
@@ -214,10 +233,12 @@ def resolve(given: str | Metric, task: Task | None = None, imports: Imports = OW
 
 
 def remember(name: str, facts: Mapping[str, Any]) -> None:
-    """Make direction and unit of a metric known that a run recorded; a metric that is here goes before it.
+    """Register direction and unit of a metric that a run recorded.
+
+    A metric that is known here has precedence.
 
     Raises:
-        ValueError: the facts are not those of a metric.
+        ValueError: If the facts are not those of a metric.
     """
     if not isinstance(facts, Mapping) or set(facts) != {"higher_is_better", "unit", "needs"}:
         raise ValueError(
@@ -233,19 +254,21 @@ def _not_here(outputs: Array, y: Array) -> float:
 def measured(
     task: Task, listed: Sequence[str | Metric] = (), main: str | Metric | None = None
 ) -> tuple[str, ...]:
-    """The metrics that an experiment measures: those listed, or the usual one and the loss; and the main one.
+    """Return the metrics of an experiment and the main one.
+
+    These are the listed ones, or else the usual one and the loss.
 
     >>> measured(Task("classification", (4,), 2), main="auroc")
     ('accuracy', 'loss', 'auroc')
     """
-    found = tuple(listed) or (USUAL[0] if task.classifies else USUAL[1], "loss")
-    return tuple(dict.fromkeys(map(name_of, (*found, main) if main else found)))
+    metrics = tuple(listed) or (USUAL[0] if task.classifies else USUAL[1], "loss")
+    return tuple(dict.fromkeys(map(name_of, (*metrics, main) if main else metrics)))
 
 
 def check(
     task: Task, listed: Sequence[str | Metric] = (), main: str | Metric | None = None
 ) -> dict[str, Metric]:
-    """Return the metrics that an experiment measures by name; refuse one that has no value for this task, whatever the model."""
+    """Return the names of an experiment's metrics, and refuse one that does not fit the task."""
     # a main metric may be named by the short name of one that is listed
     given = {name_of(one): one for one in (*([main] if main else []), *listed)}
     found = {}
@@ -266,7 +289,9 @@ def check(
 
 
 def main_of(names: Sequence[str], main: str | Metric | None = None) -> str:
-    """The metric that results are about: the one asked for, else accuracy or RMSE if measured, else the first that is not the loss.
+    """Return the main metric of results.
+
+    It is the one named, else accuracy or RMSE if measured, else the first that is not the loss.
 
     >>> main_of(["loss", "auroc", "f1"]), main_of(["auroc", "accuracy"]), main_of(["auroc", "accuracy"], "auroc")
     ('auroc', 'accuracy', 'auroc')
@@ -279,7 +304,7 @@ def main_of(names: Sequence[str], main: str | Metric | None = None) -> str:
 
 
 def why_main(names: Sequence[str], main: str | Metric | None = None) -> str:
-    """A sentence about a main metric that nobody named and nobody expects; empty otherwise.
+    """Return a sentence about a main metric that nobody named and nobody expects, or "".
 
     >>> why_main(["loss", "auroc"])
     'the main metric is auroc, the first measured that is not the loss; evaluation.main names another'

@@ -1,4 +1,7 @@
-"""How far a client's model is from the global one, in parameters or in mean embeddings (CoRe-Fed, section 4.1)."""
+"""Distance of a client's model from the global one (CoRe-Fed, section 4.1).
+
+It is measured in parameters or in mean embeddings.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,11 @@ Point = ArrayLike | Mapping[str, ArrayLike]
 
 
 def angle_between(first: Point, second: Point) -> float:
-    """D_Cosine: the angle in radians between two vectors, or two mappings of arrays with the same names.
+    """Return the angle in radians between two vectors, D_Cosine of CoRe-Fed.
 
-    For parameters pass trainable ones only: a batch counter would dwarf every weight. Equal to arccos of the cosine,
-    by a form (Kahan's) that is exact for equal directions and needs no clamp.
+    Mappings of arrays with the same names are compared, too. For parameters pass trainable ones
+    only: a batch counter would dwarf every weight. It equals arccos of the cosine, in a form
+    (Kahan's) that is exact for equal directions and needs no clamp.
 
     >>> round(angle_between([1, 0], [1, 1]), 4), angle_between({"w": [[1, 2]], "b": [3]}, {"b": [6], "w": [[2, 4]]})
     (0.7854, 0.0)
@@ -33,7 +37,9 @@ def angle_between(first: Point, second: Point) -> float:
 
 
 def manhattan(first: Point, second: Point) -> float:
-    """D_Manhattan: the sum of absolute differences of two vectors, or two mappings of arrays with the same names.
+    """Return the sum of absolute differences of two vectors, D_Manhattan of CoRe-Fed.
+
+    Mappings of arrays with the same names are compared, too.
 
     >>> manhattan([1, 2, 3], [1, 0, 4])
     3.0
@@ -43,7 +49,7 @@ def manhattan(first: Point, second: Point) -> float:
 
 
 def parameter_distances(client: Point, reference: Point) -> dict[str, float]:
-    """Both distances of a client's parameters from the global ones; mean embeddings are compared alike.
+    """Return both distances of a client's parameters, or mean embedding, from the global ones.
 
     >>> parameter_distances({"w": [3, 0]}, {"w": [1, 0]})
     {'angle': 0.0, 'manhattan': 2.0}
@@ -52,10 +58,11 @@ def parameter_distances(client: Point, reference: Point) -> dict[str, float]:
 
 
 def divergence(clients: Sequence[Point], reference: Point) -> dict[str, float]:
-    """Mean angle and mean Manhattan distance of the clients' vectors from the reference.
+    """Return mean angle and mean Manhattan distance of the clients' vectors from a reference.
 
-    In parameter space pass the trained client models and the new global model; in embedding space the mean,
-    un-normalised features of each client's data under each. CoRe-Fed's printed values fit embeddings.
+    In parameter space pass the trained client models and the new global model; in embedding space
+    the mean, un-normalised features of each client's data under each. CoRe-Fed's printed values fit
+    embeddings.
 
     >>> divergence([[1, 0], [2, 0]], [1, 0])
     {'angle': 0.0, 'manhattan': 0.5}
@@ -70,9 +77,17 @@ def divergence(clients: Sequence[Point], reference: Point) -> dict[str, float]:
 def feature_similarity(
     real: ArrayLike, real_labels: ArrayLike, made: ArrayLike, made_labels: ArrayLike, classes: int
 ) -> Array:
-    """KDIA's Figure 7: of each class, the mean cosine between all pairs of a real and a generated feature; NaN where a class lacks one of them.
+    """Return for each class the mean cosine between real and generated features (KDIA, Figure 7).
 
-    Features of convolutions (n, channels, height, width) are first averaged over space.
+    NaN where a class lacks one of them. Features of convolutions (n, channels, height, width) are
+    first averaged over space.
+
+    Args:
+        real: Features of real samples.
+        real_labels: Their labels.
+        made: Generated features.
+        made_labels: Their labels.
+        classes: The number of classes.
 
     >>> feature_similarity([[1, 0], [0, 2]], [0, 1], [[3, 0], [1, 1]], [0, 0], classes=2).round(3)
     array([0.854,   nan])
@@ -97,15 +112,20 @@ def feature_similarity(
 
 
 def _flat(first: Point, second: Point) -> tuple[Array, Array]:
-    """Both as flat vectors, entries matched by name and shape: equal sizes alone would compare unlike weights."""
+    """Return both as flat vectors, with entries matched by name and shape.
+
+    Equal sizes alone would compare different weights.
+    """
     if isinstance(first, Mapping) != isinstance(second, Mapping):
         raise TypeError(
-            "expected two vectors or two mappings of arrays, got one of each; pass the same kind twice"
+            "expected two vectors or two mappings of arrays, got one of each; pass the same kind "
+            "twice"
         )
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         if unmatched := sorted(first.keys() ^ second.keys()):
             raise ValueError(
-                f"expected the same names in both, but {unmatched} are in one only; compare models of one architecture"
+                f"expected the same names in both, but {unmatched} are in one only; compare "
+                "models of one architecture"
             )
         pairs = [_flat(first[name], second[name]) for name in first]
         return np.concatenate([a for a, _ in pairs] or [np.empty(0)]), np.concatenate(
@@ -114,6 +134,7 @@ def _flat(first: Point, second: Point) -> tuple[Array, Array]:
     a, b = float64(first), float64(second)  # type: ignore[arg-type]
     if a.shape != b.shape:
         raise ValueError(
-            f"expected arrays of one shape, got {a.shape} and {b.shape}; compare models of one architecture"
+            f"expected arrays of one shape, got {a.shape} and {b.shape}; compare models of one "
+            "architecture"
         )
     return a.ravel(), b.ravel()

@@ -1,16 +1,17 @@
-"""Histograms of a model's scores by class, and the clinical measures that follow from them.
+"""Histograms of a model's scores by class, and the clinical metrics that follow from them.
 
-A client sends a histogram in place of scores. It is an array (classes, 4, bins). For every class it counts, by the
-score of that class, the samples of the class (POSITIVES), all others (NEGATIVES), and those of both for which the
-model predicted the class (FOUND, MISTAKEN).
+A client sends a histogram instead of scores. It is an array (classes, 4, bins). For every class it
+counts, by the score of that class, the samples of the class (POSITIVES), all others (NEGATIVES),
+and those of both for which the model predicted the class (FOUND, MISTAKEN).
 
-Bins have edges at every whole per cent, so that a threshold in whole per cent is exact. Below 12 % and above 88 % there
-are further edges at equal steps of the log odds, because the scores of a confident model crowd near 0 and 1. Histograms
-of older versions have 101 bins, scores rounded to whole per cent; every function takes both.
+Bins have edges at every whole per cent, so that a threshold in whole per cent is exact. Below 12 %
+and above 88 % there are further edges at equal steps of the log odds, because the scores of a
+confident model concentrate near 0 and 1. Histograms of older versions have 101 bins, with scores
+rounded to whole per cent; every function takes both.
 
-Measures are those of `metrics.clinical` with samples in one bin counted as ties: `resolution` says how far they may be
-from the measures of the scores. With two classes they are those of the second class, with more classes the plain
-mean over the classes that occur.
+The metrics are those of `metrics.clinical` with samples in one bin counted as ties: `resolution`
+bounds the difference to the metrics of the scores. With two classes they are those of the second
+class, with more classes the plain mean over the classes that occur.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def _inner_edges() -> Array:
     """Return the edges between bins, rising; a score that equals an edge lies above it."""
     log_odds = np.concatenate([np.arange(20, 100) / 10, np.arange(40, 141) / 4])
     near_0 = 1 / (1 + np.exp(log_odds))
-    # Near 1, double precision ends at log odds of 35; near 0, scores of e to the power -700 still differ.
+    # Near 1, double precision ends at log odds of 35; near 0, scores of e to the power -700 still
+    # differ.
     tiny = np.exp(-35 * 1.02 ** np.arange(1, 151))
     return np.sort(np.concatenate([tiny, near_0, np.arange(1, 100) / 100, 1 - near_0]))
 
@@ -119,22 +121,22 @@ def first_bin(percent: int, bins: int) -> int:
 
 
 def total(table: Counts) -> int:
-    """Return how many samples were counted."""
+    """Return the number of counted samples."""
     return int(table[0, [POSITIVES, NEGATIVES]].sum())
 
 
 def fault(table: Any, classes: int, samples: int | None = None, bins: int = BINS) -> str | None:
-    """Return what is wrong with a histogram that came from elsewhere; None if it could be one."""
-    found = np.asarray(table)
-    if found.shape != (classes, 4, bins) or found.dtype.kind not in "iu" or (found < 0).any():
-        return f"expected counts of shape ({classes}, 4, {bins}), got {found.dtype} of shape {found.shape}"
-    sums = found.sum(-1)
+    """Return what is wrong with a received histogram, or None if it is valid."""
+    counts = np.asarray(table)
+    if counts.shape != (classes, 4, bins) or counts.dtype.kind not in "iu" or (counts < 0).any():
+        return f"expected counts of shape ({classes}, 4, {bins}), got {counts.dtype} of shape {counts.shape}"
+    sums = counts.sum(-1)
     whole = sums[:, POSITIVES] + sums[:, NEGATIVES]
     alike = (
         whole.min() == whole.max() == sums[:, POSITIVES].sum() == sums[:, [FOUND, MISTAKEN]].sum()
     )
-    fits = (found[:, FOUND] <= found[:, POSITIVES]).all() and (
-        found[:, MISTAKEN] <= found[:, NEGATIVES]
+    fits = (counts[:, FOUND] <= counts[:, POSITIVES]).all() and (
+        counts[:, MISTAKEN] <= counts[:, NEGATIVES]
     ).all()
     if not alike or not fits or (samples is not None and whole.max() != samples):
         return f"its counts contradict each other, or the {samples} samples they are of"
@@ -142,7 +144,7 @@ def fault(table: Any, classes: int, samples: int | None = None, bins: int = BINS
 
 
 def measures(table: ArrayLike) -> dict[str, float]:
-    """Return the measures of a histogram; NaN where one does not exist.
+    """Return the metrics of a histogram; NaN where one does not exist.
 
     >>> found = measures(counted([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6], [0.5, 0.5]], [0, 1, 0, 1]))
     >>> {name: round(value, 4) for name, value in found.items() if name != "calibration_error"}
@@ -165,9 +167,9 @@ def measures(table: ArrayLike) -> dict[str, float]:
 
 
 def resolution(table: ArrayLike) -> dict[str, float]:
-    """Return, for every measure, how far that of the scores themselves may be from that of their histogram.
+    """Return for every metric a bound of its distance from the metric of the scores.
 
-    Within a bin the order of samples is not known. These are bounds: for most data the difference is far smaller.
+    Within a bin the order of samples is unknown. For most data the difference is far smaller.
 
     >>> resolution(counted([[0.299, 0.701], [0.298, 0.702]], [1, 0]))["auroc"]
     0.5
@@ -184,7 +186,10 @@ def resolution(table: ArrayLike) -> dict[str, float]:
 
 
 def pooled(tables: Sequence[Counts]) -> Counts:
-    """Return one histogram of the samples of several; those of an older version make it as coarse as they are."""
+    """Return one histogram of the samples of several.
+
+    If one is of an older version, the result is as coarse as that.
+    """
     bins = {table.shape[-1] for table in tables}
     if len(bins) > 1:
         tables = [_rounded(table) for table in tables]
@@ -213,7 +218,7 @@ def roc(positives: ArrayLike, negatives: ArrayLike) -> tuple[Array, Array]:
 def calibration(
     positives: ArrayLike, negatives: ArrayLike, groups: int = 10
 ) -> list[tuple[float, float, int]]:
-    """Return for every tenth of the scores that occurs: mean score, share of positives, number of samples."""
+    """Return mean score, share of positives and number of samples for every tenth that occurs."""
     p, n = float64(positives), float64(negatives)
     score = scores(len(p))
     group = np.minimum((score * groups + 1e-9).astype(np.int64), groups - 1)
@@ -285,13 +290,14 @@ def _sensitivity(positives: Array, negatives: Array) -> float:
 
 
 def _auprc_resolution(positives: Array, negatives: Array) -> float:
-    """The positives of a bin come before its negatives at best, and after them at worst."""
+    """Return the bound for AUPRC: positives of a bin before or after its negatives."""
     from scipy.special import digamma
 
     true, false = _falling(positives), _falling(negatives)
     own, other = positives[::-1], negatives[::-1]
 
     def area(negatives_before: Array) -> float:
+        """Return the average precision with so many negatives before each positive."""
         # The sum over j = 1 ... own of t / (t + before), where t = true - own + j.
         first, last = true - own + negatives_before + 1, true + negatives_before + 1
         return float((own - negatives_before * (digamma(last) - digamma(first))).sum() / true[-1])
@@ -301,7 +307,7 @@ def _auprc_resolution(positives: Array, negatives: Array) -> float:
 
 
 def _sensitivity_resolution(positives: Array, negatives: Array) -> float:
-    """A threshold within a bin finds at best all its positives and none of its negatives."""
+    """Return the bound for sensitivity: a threshold within a bin finds all positives at best."""
     true, false = _falling(positives), _falling(negatives)
     allowed = (FALSE_ALARMS + 1e-9) * false[-1]
     best = np.where(false - negatives[::-1] <= allowed, true, 0).max() / true[-1]
@@ -316,7 +322,7 @@ def _confidence_groups(bins: int) -> NDArray[np.int64]:
 
 
 def _calibration_error(n: Array) -> float:
-    """Of the predicted class: |share of right answers - confidence|, averaged over groups of confidence."""
+    """Return |accuracy - confidence| of the predicted class, averaged over groups."""
     right = n[:, FOUND].sum(0)
     named = right + n[:, MISTAKEN].sum(0)
     if not named.any():
@@ -327,7 +333,11 @@ def _calibration_error(n: Array) -> float:
 
 
 def _calibration_resolution(n: Array) -> float:
-    """Half of a bin for the confidence, and twice the gap of samples that may belong to the next group."""
+    """Return the bound for the calibration error.
+
+    It is half of a bin for the confidence, and twice the gap of samples that may belong to the next
+    group.
+    """
     low, high = limits(n.shape[-1])
     score = scores(n.shape[-1])
     right = n[:, FOUND].sum(0)

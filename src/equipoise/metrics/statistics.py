@@ -1,6 +1,7 @@
-"""Metrics from sufficient statistics: of each batch a few numbers, which merge in any order into the metric of all samples.
+"""Metrics from sufficient statistics: a few numbers per batch, which merge in any order.
 
-Whoever measures need not keep the outputs of all samples, and parts that were measured in different places merge.
+An evaluator need not keep the outputs of all samples, and parts that were evaluated in different
+places merge.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from equipoise.validation.arrays import Array, vectors
 
 
 class Statistic(Protocol):
-    """What is kept of some samples to compute a metric over them.
+    """A sufficient statistic of some samples for a metric.
 
-    `zero().merge(s)` is `s`, and the order of merging does not matter but for rounding. `exact` says that it does not matter
-    at all, as for counts: then clients evaluate batch by batch, and the recorded bits do not depend on the batches.
+    `zero().merge(s)` is `s`, and the order of merging does not matter except for rounding.
+
+    Attributes:
+        exact: True if the order does not matter at all, as for counts: then clients evaluate batch
+            by batch, and the recorded bits do not depend on the batches.
 
     >>> odd, even = Hits.from_batch([[0, 1]], [1]), Hits.from_batch([[0, 1], [1, 0]], [0, 0])
     >>> odd.merge(even).result()
@@ -37,7 +41,12 @@ class Statistic(Protocol):
 
     @classmethod
     def from_batch(cls, outputs: Array, y: Array) -> Self:
-        """Return the statistic of some samples: the network's outputs, one row per sample, and the truth."""
+        """Return the statistic of some samples.
+
+        Args:
+            outputs: The outputs of the network, one row per sample.
+            y: The targets.
+        """
         ...
 
     def merge(self, other: Self) -> Self:
@@ -51,7 +60,7 @@ class Statistic(Protocol):
 
 @dataclass(frozen=True)
 class Hits:
-    """Accuracy: how many samples there are, and how many are right."""
+    """Accuracy: the numbers of samples and of correct ones."""
 
     right: int = 0
     samples: int = 0
@@ -73,13 +82,13 @@ class Hits:
         return type(self)(self.right + other.right, self.samples + other.samples)
 
     def result(self) -> float:
-        """Return the share that is right."""
+        """Return the share of correct samples."""
         return self.right / self.samples if self.samples else math.nan
 
 
 @dataclass(frozen=True)
 class HitsByClass:
-    """Balanced accuracy: of each class that occurs, how many samples there are and how many are right."""
+    """Balanced accuracy: the numbers of samples and of correct ones of each class that occurs."""
 
     counts: tuple[tuple[int, int, int], ...] = ()  # class, right, samples
     exact: ClassVar[bool] = True
@@ -108,14 +117,17 @@ class HitsByClass:
         return type(self)(tuple((c, *total[c]) for c in sorted(total)))
 
     def result(self) -> float:
-        """Return the mean over the classes that occur of the share that is right."""
+        """Return the mean recall over the classes that occur."""
         shares = [right / samples for _, right, samples in self.counts]
         return float(np.mean(shares)) if shares else math.nan
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A sum over samples and their number. The sum is rounded, so the order of merging may change the last bit."""
+    """A sum over samples and their number.
+
+    The sum is rounded, so the order of merging may change the last bit.
+    """
 
     total: float = 0.0
     samples: int = 0
@@ -156,8 +168,8 @@ class SquaredError(Mean):
     @classmethod
     def from_batch(cls, outputs: Array, y: Array) -> Self:
         """Return the sum over a batch of values."""
-        found, truth = vectors(outputs, y, ("outputs", "targets"))
-        return cls(float(np.sum((found - truth) ** 2)), len(truth))
+        errors, truth = vectors(outputs, y, ("outputs", "targets"))
+        return cls(float(np.sum((errors - truth) ** 2)), len(truth))
 
 
 class RootSquaredError(SquaredError):
@@ -174,5 +186,5 @@ class AbsoluteError(Mean):
     @classmethod
     def from_batch(cls, outputs: Array, y: Array) -> Self:
         """Return the sum over a batch of values."""
-        found, truth = vectors(outputs, y, ("outputs", "targets"))
-        return cls(float(np.sum(np.abs(found - truth))), len(truth))
+        errors, truth = vectors(outputs, y, ("outputs", "targets"))
+        return cls(float(np.sum(np.abs(errors - truth))), len(truth))

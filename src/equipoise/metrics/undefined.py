@@ -10,21 +10,21 @@ from equipoise.validation.arrays import Array
 
 
 class UndefinedMetric(UserWarning):
-    """The measure has no value for this input; NaN was returned, and the message says why."""
+    """Warning that a metric has no value for an input, with the reason; NaN was returned."""
 
 
 class PartialMetric(UserWarning):
-    """The measure could be taken of a part of the input only; the message says which."""
+    """Warning that a metric was computed from a part of the input only, with the reason."""
 
 
 def undefined(reason: str) -> float:
-    """NaN, with the reason as a warning: a missing number must never pass for a zero."""
+    """Return NaN, with the reason as a warning: a missing number must never pass for a zero."""
     warnings.warn(reason, UndefinedMetric, stacklevel=3)
     return float("nan")
 
 
 def what_is_missing(*rows: Array) -> str:
-    """Why a measure over all entries cannot be taken: there are none, or some are not finite. Empty if it can.
+    """Return why a metric over all entries has no value, or "": no entries, or not finite ones.
 
     >>> what_is_missing(np.array([1.0, np.nan]))
     'the values at positions [1] are not finite; leave those out, and say so'

@@ -12,7 +12,10 @@ from equipoise.task import Task
 
 
 def mlp(task: Task, *, hidden: tuple[Count, ...] = (200, 200)) -> Network:
-    """Fully connected layers with ReLU over the flattened sample; the default is CoRe-Fed's (199,210 parameters at 28x28)."""
+    """Fully connected layers with ReLU over the flattened sample.
+
+    The default is CoRe-Fed's network (199,210 parameters at 28x28).
+    """
     sizes = [math.prod(task.shape), *hidden]
     return Network(nn.Sequential(nn.Flatten(), *dense(sizes)), nn.Linear(sizes[-1], task.outputs))
 

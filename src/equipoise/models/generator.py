@@ -1,4 +1,4 @@
-"""KDIA's conditional generator: features of a class from noise, for any model split into features and head."""
+"""The conditional generator of KDIA: features of a class from noise."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ OUTPUT = {"sigmoid": nn.Sigmoid, "relu": nn.ReLU, "softplus": nn.Softplus}
 
 
 class Generator(nn.Module):
-    """Makes features of `shape` from noise (B, `noise`) and labels (B,), as FedCG's LeNet variant does (KDIA, section 5.3).
+    """A network that generates features from noise and labels, as FedCG's LeNet variant does.
 
-    Maps up to 8x8 grow by one pixel per transposed convolution; larger maps start at 4x4 and double; flat features come from an
-    MLP. `sigmoid` is the paper's last activation; `relu` and `softplus` also reach activations above 1.
+    See KDIA, section 5.3. Maps up to 8x8 grow by one pixel per transposed convolution; larger maps
+    start at 4x4 and double; flat features come from an MLP. The paper's last activation is
+    "sigmoid"; "relu" and "softplus" also reach activations above 1.
 
     >>> sum(p.numel() for p in Generator((16, 5, 5), classes=10).parameters())
     890724
@@ -36,7 +37,8 @@ class Generator(nn.Module):
             )
         if len(shape) not in (1, 3):
             raise ValueError(
-                f"features have to be flat (size,) or a map (channels, height, width) to be generated; theirs is {tuple(shape)}"
+                "features have to be flat (size,) or a map (channels, height, width) to be "
+                f"generated; theirs is {tuple(shape)}"
             )
         self.shape = tuple(shape)
         self.noise = noise
@@ -50,6 +52,7 @@ class Generator(nn.Module):
         self.layers = nn.Sequential(*layers, OUTPUT[out_act]())
 
     def forward(self, noise: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return features for noise (batch, noise) and labels (batch,)."""
         made = torch.cat([noise, self.label(labels)], dim=1)
         if max(self.shape[1:], default=1) == 1:
             return torch.reshape(self.layers(made), (len(made), *self.shape))
@@ -66,14 +69,17 @@ def _flat(inputs: int, outputs: int) -> list[nn.Module]:
 
 
 def _map(inputs: int, channels: int, side: int) -> list[nn.Module]:
-    """Transposed convolutions from 1x1 to at least side x side; all but the last with batch norm and LeakyReLU."""
+    """Return transposed convolutions from 1x1 to at least side x side.
+
+    All but the last have batch norm and LeakyReLU.
+    """
     one_more, four, doubled = (2, 1, 0), (4, 1, 0), (4, 2, 1)  # kernel, stride, padding
     steps = (
         [one_more] * (side - 1)
         if side <= 8
         else [four] + [doubled] * math.ceil(math.log2(side / 4))
     )
-    widths = [inputs, *(max(512 >> place, 64) for place in range(len(steps) - 1)), channels]
+    widths = [inputs, *(max(512 >> position, 64) for position in range(len(steps) - 1)), channels]
     layers: list[nn.Module] = []
     for (kernel, stride, padding), inner, outer in zip(steps, widths, widths[1:], strict=False):
         layers += [

@@ -1,4 +1,4 @@
-"""A recurrent network for patient histories: events over time, and two facts that do not change."""
+"""A recurrent network for patient histories: events over time, and two constant facts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from equipoise.task import Task
 
 
 class History(nn.Module):
-    """Events through a bidirectional GRU and additive attention, beside embeddings of sex and postal code (Yu et al., KDD 2025).
+    """A bidirectional GRU with additive attention over events (Yu et al., KDD 2025).
 
-    Input is one tensor (B, 1 + L, 4): row 0 holds (sex, postal code, number of events, 0), the rows after it one event each:
-    (code, value, age, 1 if the value is missing). Rows past the number of events are ignored, whatever they hold. Code 0 means
-    no event: it stands in for the history of a patient who has none. Indices past a table's end share its last row, "unknown".
+    Embeddings of sex and postal code are added. The input is one tensor (batch, 1 + L, 4): row 0
+    holds (sex, postal code, number of events, 0), each further row one event: (code, value, age, 1
+    if the value is missing). Rows after the number of events are ignored. Code 0 means no event: it
+    represents the history of a patient who has none. Indices past the end of a table share its last
+    row, "unknown".
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class History(nn.Module):
         self.size = 2 * hidden + 8 + 16
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the features of each patient."""
         states, mask = self.states(x)
         context = (self.attention(states, mask).unsqueeze(1) @ states).squeeze(1)
         return torch.cat(
@@ -46,7 +49,7 @@ class History(nn.Module):
         )
 
     def states(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The GRU's state after every event (B, L, 2 * hidden), and which of them are events (B, L)."""
+        """Return the states after each event (batch, L, 2 * hidden) and a mask (batch, L)."""
         count = x[:, 0, 2].long()
         steps = torch.arange(x.shape[1] - 1, device=x.device)
         events = torch.where((steps < count.unsqueeze(1)).unsqueeze(2), x[:, 1:], 0.0)
@@ -60,7 +63,7 @@ class History(nn.Module):
         return states, steps < count.unsqueeze(1)
 
     def attention(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Weights of the steps (B, L): they sum to 1 and are 0 on padding."""
+        """Return the weights of the steps (batch, L), which sum to 1 and are 0 on padding."""
         scores = self.score(torch.tanh(self.project(states))).squeeze(2)
         return torch.softmax(scores.masked_fill(~mask, -torch.inf), dim=1)
 
@@ -75,10 +78,14 @@ def gru(
     hidden: Count = 256,
     dropout: Probability = 0.3,
 ) -> Network:
-    """FedAKD's patient model: two-layer bidirectional GRU with additive attention and embeddings of sex and postal code."""
+    """FedAKD's patient model: two-layer bidirectional GRU with additive attention.
+
+    It also has embeddings of sex and postal code.
+    """
     if len(task.shape) != 2 or task.shape[0] < 2 or task.shape[1] != 4:
         raise ValueError(
-            f"needs samples of shape (1 + events, 4), row 0 = (sex, postal, length, 0); these have shape {task.shape}"
+            "needs samples of shape (1 + events, 4), row 0 = (sex, postal, length, 0); these "
+            f"have shape {task.shape}"
         )
     history = History(codes, postals, sexes, embedding, hidden, dropout)
     return Network(

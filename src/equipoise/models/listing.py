@@ -1,4 +1,4 @@
-"""The models by name, as a list: what goes in, and how large they are."""
+"""The list of models: inputs, sizes and options."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ _CALLED = {
 
 
 def listed(names: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """Every model (or those named) with its inputs, the number of its parameters for some of them with 10 outputs, its options and what it is."""
-    found = []
+    """Return a description of every model, or of those named.
+
+    Each has its inputs, the number of parameters for some of them with 10 outputs, its options and
+    a summary.
+    """
+    entries = []
     for name in REGISTRY.listed()[0] if names is None else names:
         sizes = {
             shown: size
@@ -30,7 +34,7 @@ def listed(names: Iterable[str] | None = None) -> list[dict[str, Any]]:
             if (size := _size(name, shape)) is not None
         }
         about = describe(name)
-        found.append(
+        entries.append(
             {
                 "name": name,
                 "inputs": _inputs(list(sizes)),
@@ -40,11 +44,12 @@ def listed(names: Iterable[str] | None = None) -> list[dict[str, Any]]:
                 "source": REGISTRY.source(name),
             }
         )
-    return found
+    return entries
 
 
 def _inputs(shapes: list[str]) -> str:
-    """
+    """Return the samples that a model takes as text.
+
     >>> _inputs(["1x28x28", "3x32x32"]), _inputs(["history"]), _inputs(list(SHAPES))
     ('images', 'histories', 'anything')
     """
@@ -58,7 +63,7 @@ def _inputs(shapes: list[str]) -> str:
 
 
 def _size(name: str, shape: tuple[int, ...]) -> int | None:
-    """The number of parameters; None where the model does not take such samples."""
+    """Return the number of parameters, or None if the model does not take such samples."""
     try:
         with torch.random.fork_rng(devices=[]):
             return sum(

@@ -1,4 +1,4 @@
-"""A mixture of experts as one network: it is measured, exported and asked for predictions like any other."""
+"""A mixture of experts as one network, which can be evaluated and exported like any other."""
 
 from __future__ import annotations
 
@@ -12,9 +12,17 @@ from .network import Network
 
 
 class Mixture(Network):
-    """log sum_j w_j p_j(y | x), where expert j gives softmax(outputs of its network + its offsets); of numbers, sum_j w_j (output + offset).
+    """The mixture log sum_j w_j p_j(y | x).
 
-    Experts may share a network's pass; offsets are of those that have some.
+    Expert j gives softmax(outputs of its network + its offsets). In regression the mixture is sum_j
+    w_j (output + offset). Experts may share one network.
+
+    Args:
+        networks: Networks by name.
+        experts: The name of the network of each expert.
+        weights: The weight of each expert; equal weights by default.
+        offsets: The offsets of experts that have some.
+        task: The task.
 
     >>> plain, other = nn.Linear(1, 2, bias=False), nn.Linear(1, 2, bias=False)
     >>> task = Task("classification", (1,), 2)
@@ -37,9 +45,12 @@ class Mixture(Network):
     ) -> None:
         """Networks by name, for each expert the name of its network, and its weight; without weights all count alike."""
         weights = torch.full((len(experts),), 1 / len(experts)) if weights is None else weights
-        names, given = list(networks), [offsets.get(expert) for expert in experts]
+        names, known_offsets = list(networks), [offsets.get(expert) for expert in experts]
         added = torch.stack(
-            [torch.zeros(task.outputs) if one is None else one.float() for one in given]
+            [
+                torch.zeros(task.outputs) if offset is None else offset.float()
+                for offset in known_offsets
+            ]
         )
         head = Head(
             {expert: names.index(network) for expert, network in experts.items()},
@@ -57,11 +68,15 @@ class Networks(nn.ModuleDict):
     """The outputs of several networks for the same samples: (samples, networks, outputs)."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs of all networks."""
         return torch.stack([network(x) for network in self.values()], 1)
 
 
 class Head(nn.Module):
-    """From the networks' outputs to the mixture: the logarithm of its probabilities, which are mixed and not the logits; or its mean."""
+    """The mixture of the networks' outputs.
+
+    It returns the logarithm of mixed probabilities (not mixed logits), or in regression the mean.
+    """
 
     weights: Tensor
     offsets: Tensor
@@ -77,10 +92,11 @@ class Head(nn.Module):
         self.register_buffer("offsets", offsets)
 
     def experts(self, outputs: Tensor) -> Tensor:
-        """What each expert says: (samples, experts, outputs)."""
+        """Return the outputs of each expert: (samples, experts, outputs)."""
         return outputs[:, self.sources] + self.offsets
 
     def forward(self, outputs: Tensor) -> Tensor:
+        """Return the mixture of the networks' outputs."""
         moved = self.experts(outputs)
         if not self.classifies:
             return (self.weights[:, None] * moved).sum(1)

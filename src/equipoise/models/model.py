@@ -1,4 +1,4 @@
-"""A network at work: what is lent to a step, and what one forward pass of it gives."""
+"""A network in use during a step, and the outputs of one forward pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from equipoise.tree import Tree
 
 
 class Model:
-    """A network at work, with the name under which its trees travel."""
+    """A network in use, with the name of its trees."""
 
     def __init__(self, net: nn.Module, name: str) -> None:
         self.net, self.name = net, name
@@ -24,7 +24,7 @@ class Model:
         self.takes_single = True  # whether it can train on a batch of one
 
     def tree(self) -> Tree:
-        """A copy of its parameters and buffers as plain data."""
+        """Return a copy of its parameters and buffers as plain data."""
         return Tree(
             {
                 name: tensor.cpu().clone(memory_format=torch.contiguous_format)
@@ -35,22 +35,27 @@ class Model:
         )
 
     def put(self, tree: Tree) -> Model:
-        """Take on the parameters and buffers of a tree."""
+        """Copy the parameters and buffers of a tree into the network, and return the model."""
         try:
             torch._foreach_copy_(self._tensors, [tree[name] for name in self._entries])
         except (KeyError, RuntimeError) as error:
             raise ValueError(
-                f"a tree of {tree.model!r} does not fit the model {self.name!r}: {mismatch(tree, self.tree()) or error}"
+                f"a tree of {tree.model!r} does not fit the model {self.name!r}: "
+                f"{mismatch(tree, self.tree()) or error}"
             ) from error
         return self
 
     def __call__(self, x: Tensor) -> Outputs:
+        """Return features and logits for a batch of inputs."""
         features = self.net.features(x)  # type: ignore[operator]
         return Outputs(self, features, self.net.head(features))  # type: ignore[operator]
 
 
 def mismatch(tree: Tree, template: Tree) -> str | None:
-    """How a tree differs from what its model has, in words; None if it fits (trained entries alone fit too)."""
+    """Return a sentence about how a tree differs from its model, or None if it fits.
+
+    Trained entries alone fit, too.
+    """
     names, expected = set(tree), set(template)
     if names not in (expected, set(template.trained), set(template.untrained)):
         missing, unknown = sorted(set(template.trained) - names), sorted(names - expected)
@@ -65,7 +70,14 @@ def mismatch(tree: Tree, template: Tree) -> str | None:
 
 @dataclass
 class Outputs:
-    """One forward pass of one model over one batch."""
+    """One forward pass of one model over one batch.
+
+    Attributes:
+        model: The model.
+        features: The features before the head.
+        logits: The outputs.
+        peers: The outputs of all models that are trained together.
+    """
 
     model: Model
     features: Tensor

@@ -1,4 +1,4 @@
-"""The shape every model has here: features, then a head."""
+"""The form of every model: features, then a head."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from equipoise.task import Task
 
 
 class Network(nn.Module):
-    """A model in two parts: `features` maps inputs to a representation, `head` maps that to outputs of shape (B, outputs)."""
+    """A model in two parts.
+
+    Args:
+        features: A module from inputs to a representation.
+        head: A module from that to outputs of shape (batch, outputs).
+    """
 
     def __init__(self, features: nn.Module, head: nn.Module) -> None:
         super().__init__()
@@ -20,14 +25,17 @@ class Network(nn.Module):
         self.head = head
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the outputs of the head."""
         outputs: torch.Tensor = self.head(self.features(x))
         return outputs
 
 
 class Prepared(nn.Module):
-    """A network behind the inputs of the method that trained it: what `run.model` and `export` give, so that it predicts as it was measured.
+    """A network with the input transform of the method that trained it.
 
-    The constants of the inputs are entries of its state if the method gave them as a module (`inputs.mean`, say).
+    `run.model` and `export` return it, so that it predicts as it was evaluated. Constants of the
+    transform are entries of its state if the method gave them as a module, for example
+    `inputs.mean`.
     """
 
     def __init__(self, inputs: Callable[[torch.Tensor], torch.Tensor], net: nn.Module) -> None:
@@ -36,12 +44,13 @@ class Prepared(nn.Module):
         self.net = net
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the outputs for untransformed inputs."""
         outputs: torch.Tensor = self.net(self.inputs(x))
         return outputs
 
 
 class InUnit(nn.Module):
-    """The last step of a network that predicts a number: from the standardised number that it was trained on to the number's own unit."""
+    """The last step of a regression network: from the standardised target to its own unit."""
 
     centre: torch.Tensor
     scale: torch.Tensor
@@ -52,11 +61,12 @@ class InUnit(nn.Module):
         self.register_buffer("scale", torch.tensor(scale))
 
     def forward(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Return the outputs in the unit of the target."""
         return outputs * self.scale + self.centre
 
 
 def in_unit(net: nn.Module, task: Task) -> nn.Module:
-    """A trained network whose outputs are in the target's own unit; of classes, the network itself."""
+    """Return a network whose outputs are in the unit of the target; a classifier stays as it is."""
     if task.classifies or (task.centre, task.scale) == (0.0, 1.0):
         return net
     own = wrap(net)
@@ -64,7 +74,9 @@ def in_unit(net: nn.Module, task: Task) -> nn.Module:
 
 
 def wrap(module: nn.Module) -> Network:
-    """Turn any module into a Network: its own `features` and `head` if it has both, else the whole of it as features.
+    """Return any module as a Network.
+
+    Its own `features` and `head` are used if it has both; otherwise the whole module is features.
 
     >>> list(wrap(nn.Linear(2, 1)).state_dict())
     ['features.weight', 'features.bias']
@@ -78,14 +90,18 @@ def wrap(module: nn.Module) -> Network:
     elsewhere = [name for name in module.state_dict() if name.split(".")[0] not in parts]
     if elsewhere:
         raise ValueError(
-            f"{type(module).__name__} has `features` and `head`, but also {', '.join(elsewhere)} outside of them, which would be lost; "
-            "move these into `features` or `head`, or rename one of the two so that the whole module is taken as features"
+            f"{type(module).__name__} has `features` and `head`, but also {', '.join(elsewhere)} "
+            "outside of them, which would be lost; "
+            "move these into `features` or `head`, or rename one of the two so that the whole "
+            "module is taken as features"
         )
     return Network(features, head)
 
 
 def shape_after(module: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of one sample's output, found by passing zeros through the module; changes neither its state nor its mode.
+    """Return the shape of one sample's output.
+
+    Zeros are passed through the module; its state and mode do not change.
 
     >>> shape_after(nn.Conv2d(3, 6, 5), (3, 32, 32))
     (6, 28, 28)
@@ -94,7 +110,10 @@ def shape_after(module: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def trial(module: nn.Module, shape: tuple[int, ...]) -> torch.Tensor:
-    """Outputs for one sample of zeros, in evaluation mode so that no statistic moves and no random number is drawn."""
+    """Return the outputs for one sample of zeros.
+
+    The module is in evaluation mode, so that no statistic changes and no random number is drawn.
+    """
     with evaluating(module), torch.no_grad():
         outputs: torch.Tensor = module(torch.zeros(1, *shape))
     return outputs
@@ -102,7 +121,7 @@ def trial(module: nn.Module, shape: tuple[int, ...]) -> torch.Tensor:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Within it the module is in evaluation mode; after it every part is in the mode it was in."""
+    """Put a module in evaluation mode for a while; afterwards every part is in its former mode."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -114,7 +133,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[None]:
-    """What is computed within it gives the module's parameters no gradient, but passes it on to what came before."""
+    """Give the parameters of a module no gradients for a while; gradients still pass through it."""
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     for parameter in trained:
         parameter.requires_grad_(False)

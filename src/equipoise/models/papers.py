@@ -19,7 +19,10 @@ from equipoise.task import Task
 
 
 def corefed_cnn(task: Task, *, dropout: tuple[Probability, Probability] = (0.2, 0.5)) -> Network:
-    """CoRe-Fed's CNN: two 5x5 convolutions (64, 64), then 384 and 192 hidden units with dropout before ReLU."""
+    """CoRe-Fed's CNN: two 5x5 convolutions (64, 64), then 384 and 192 hidden units.
+
+    Dropout comes before each ReLU.
+    """
     convolutions = _two_convolutions(task, 64, 64)
     features = nn.Sequential(
         *convolutions,
@@ -51,7 +54,10 @@ def bench_cnn(task: Task) -> Network:
 
 
 def moon_cnn(task: Task, *, split: Literal["map", "projection"] = "map") -> Network:
-    """MOON's simple CNN; features are the 16-channel map, as in KDIA, or with split "projection" MOON's 256 numbers."""
+    """MOON's simple CNN; features are the 16-channel map, as in KDIA.
+
+    With split "projection" they are the 256 numbers of MOON's projection head.
+    """
     convolutions = _two_convolutions(task, 6, 16)
     projection = [
         nn.Flatten(),
@@ -65,7 +71,7 @@ def moon_cnn(task: Task, *, split: Literal["map", "projection"] = "map") -> Netw
 
 
 def private_cnn(task: Task) -> Network:
-    """FedeKD's private model: three 3x3 convolutions (64, 128, 128), pooled to 4x4, and 256 hidden units."""
+    """FedeKD's private model: three 3x3 convolutions (64, 128, 128) and 256 hidden units."""
     return _pooled(task, [64, 128, 128], hidden=256)
 
 
@@ -83,13 +89,16 @@ def _two_convolutions(task: Task, first: int, second: int, padding: int = 0) -> 
 
 
 def _pooled(task: Task, widths: list[int], hidden: int) -> Network:
-    """3x3 convolutions, the first two each followed by a pool, then an adaptive pool: any image from 4x4 pixels on."""
+    """Return 3x3 convolutions with adaptive pooling, for any image from 4x4 pixels on.
+
+    The first two are each followed by max-pooling.
+    """
     layers: list[nn.Module] = []
-    for place, (inner, outer) in enumerate(
+    for position, (inner, outer) in enumerate(
         zip([image_shape(task)[0], *widths], widths, strict=False)
     ):
         layers += [
             nn.Conv2d(inner, outer, 3, padding=1),
-            *(pooled_relu() if place < 2 else [nn.ReLU()]),
+            *(pooled_relu() if position < 2 else [nn.ReLU()]),
         ]
     return convolutional(task, nn.Sequential(*layers, nn.AdaptiveAvgPool2d(4)), [hidden])

@@ -51,10 +51,10 @@ ARCHITECTURES = {factory.__name__: factory for factory in _FACTORIES}
 
 
 def _load(name: str, path: str, imports: Imports) -> Callable[..., nn.Module]:
-    found: Callable[..., nn.Module] = imports.load(
+    factory: Callable[..., nn.Module] = imports.load(
         path, "model", nn.Module, makes="torch.nn.Module"
     )
-    return found
+    return factory
 
 
 REGISTRY: Registry[Callable[..., nn.Module]] = Registry(
@@ -66,7 +66,9 @@ LEAST_PIXELS = 16  # height and width of images from which on `auto` is a networ
 
 
 def chosen(shape: tuple[int, ...]) -> str:
-    """The model that `auto` stands for: a small CNN for images, an MLP for rows and for images of a few pixels.
+    """Return the model that "auto" stands for.
+
+    It is a small CNN for images, and an MLP for rows and for images of a few pixels.
 
     >>> chosen((1, 28, 28)), chosen((1, 8, 8)), chosen((13,))
     ('cnn', 'mlp', 'mlp')
@@ -75,12 +77,12 @@ def chosen(shape: tuple[int, ...]) -> str:
 
 
 def names() -> list[str]:
-    """The names `build` knows."""
+    """Return the names that `build` knows."""
     return REGISTRY.names()
 
 
 def describe(name: str) -> dict[str, Any]:
-    """What a named model is, in one sentence, and its options with their defaults.
+    """Return the summary of a model and its options with their defaults.
 
     >>> describe("mlp")["options"]
     {'hidden': (200, 200)}
@@ -90,7 +92,17 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def build(spec: str | Mapping[str, Any], task: Task, imports: Imports = OWN) -> Network:
-    """The network a specification names, for a task: "mlp", {"name": "mlp", "hidden": [64]} or "package.module:attribute".
+    """Return the network that a specification names, for a task.
+
+    Args:
+        spec: A name, a mapping with `name` and options, such as {"name": "mlp", "hidden": [64]}, or
+            "package.module:attribute".
+        task: The task.
+        imports: The packages that may be imported.
+
+    Raises:
+        UnknownName: If there is no such model or option.
+        ValueError: If the model does not fit the task.
 
     >>> from equipoise.task import Task
     >>> build({"name": "mlp", "hidden": [8]}, Task("classification", (1, 4, 4), 3)).head
@@ -125,7 +137,7 @@ def build(spec: str | Mapping[str, Any], task: Task, imports: Imports = OWN) -> 
 
 
 def _check_size(factory: Callable[..., nn.Module], task: Task, options: Mapping[str, Any]) -> None:
-    """Refuse a network of absurd size before memory is taken: its file may come from anyone."""
+    """Refuse a network of absurd size before memory is allocated: its file may come from anyone."""
     widths: list[int] = []
     for option, value in {**_options(factory), **options}.items():
         values = value if isinstance(value, (list, tuple)) else [value]
@@ -147,9 +159,9 @@ def _check_size(factory: Callable[..., nn.Module], task: Task, options: Mapping[
 
 def _options(factory: Callable[..., nn.Module]) -> dict[str, Any]:
     return {
-        one.name: one.default
-        for one in inspect.signature(factory).parameters.values()
-        if one.kind is one.KEYWORD_ONLY
+        parameter.name: parameter.default
+        for parameter in inspect.signature(factory).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
     }
 
 
@@ -160,21 +172,25 @@ def _known(name: str, valid: list[str], what: str) -> str:
 
 
 def _own(path: str, options: dict[str, Any], task: Task, imports: Imports) -> Network:
-    """A user's class or factory, called with the task if it asks for an argument, wrapped and tried on one sample."""
+    """Return a user's class or factory as a network, tried on one sample.
+
+    It is called with the task if it takes an argument.
+    """
     factory = REGISTRY.find(path, imports)
     try:
-        given = [task] if _wants_task(factory, options) else []
-        inspect.signature(factory).bind(*given, **options)
+        attribute = [task] if _wants_task(factory, options) else []
+        inspect.signature(factory).bind(*attribute, **options)
     except (TypeError, ValueError) as error:  # no signature, or other options
         raise ValueError(
             f"model {path!r} cannot be made with the options {quoted(options)}: {error}"
         ) from None
-    module = factory(*given, **options)
+    module = factory(*attribute, **options)
     outputs = _tried(module, task)
     if not isinstance(outputs, torch.Tensor) or outputs.shape != (1, task.outputs):
         came = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else outputs
         raise ValueError(
-            f"model {path!r} has to give (1, {task.outputs}) outputs for one sample of shape {task.shape}; it gave {came}"
+            f"model {path!r} has to give (1, {task.outputs}) outputs for one sample of shape "
+            f"{task.shape}; it gave {came}"
         )
     network = wrap(module)
     parts = _tried(network, task)
@@ -191,7 +207,7 @@ def _own(path: str, options: dict[str, Any], task: Task, imports: Imports) -> Ne
 
 
 def _tried(module: object, task: Task) -> torch.Tensor | str:
-    """Outputs for one sample, or why there are none."""
+    """Return the outputs for one sample, or explain why there are none."""
     if not isinstance(module, nn.Module):
         return f"none: it made a {type(module).__name__}, not a torch.nn.Module"
     try:

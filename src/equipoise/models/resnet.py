@@ -1,4 +1,7 @@
-"""ResNet-10 and ResNet-12 for small images: a 3x3 stem without pooling, so that 32 and 64 pixels both work."""
+"""ResNet-10 and ResNet-12 for small images.
+
+They have a 3x3 stem without pooling, so that 32 and 64 pixels both work.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ Bottleneck = Annotated[int, Ge(0)]
 
 
 class Residual(nn.Module):
-    """Two 3x3 convolutions with batch norm beside a shortcut, which is a 1x1 convolution where the shape changes."""
+    """Two 3x3 convolutions with batch norm and a shortcut.
+
+    The shortcut is a 1x1 convolution where the shape changes.
+    """
 
     def __init__(self, inner: int, outer: int, stride: int) -> None:
         super().__init__()
@@ -27,13 +33,17 @@ class Residual(nn.Module):
         self.shortcut = nn.Identity() if same else nn.Sequential(*_normed(inner, outer, 1, stride))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the outputs of the block."""
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
 def resnet10(task: Task, *, width: Count = 64, bottleneck: Bottleneck = 0) -> Network:
-    """ResNet-10 for small images: one block per stage, `width` channels in the first of four stages; pooled features.
+    """ResNet-10 for small images: one block per stage, pooled features.
 
-    `bottleneck`: so many features behind one more layer with ReLU, 400 as KDIA has it; 0: none.
+    Args:
+        task: The task.
+        width: The number of channels in the first of four stages.
+        bottleneck: The number of features after one more layer with ReLU, 400 in KDIA; 0 adds none.
     """
     return _resnet(task, (1, 1, 1, 1), width, bottleneck)
 

@@ -1,4 +1,4 @@
-"""The hidden units of a network, and their rows in its weights: what it takes to leave some of them out."""
+"""The hidden units of a network and their rows in its weights, for submodels."""
 
 from __future__ import annotations
 
@@ -14,36 +14,46 @@ NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
 def hidden_units(net: nn.Module) -> dict[str, list[str]]:
-    """For each hidden layer the entries of the network's state that have one row per unit: its weights, biases, and those of its norm.
+    """Return for each hidden layer the entries of the state that have one row per unit.
 
-    A unit is an output of a linear layer or a channel of a convolution; the last layer gives the network's outputs and has none. A norm
-    belongs to the layer before it: without its shift a unit that is left out would still give a constant. Layers follow each other as they
-    were registered.
+    A unit is an output of a linear layer or a channel of a convolution; the last layer gives the
+    network's outputs and has none. A norm belongs to the layer before it: without its shift a unit
+    that is left out would still give a constant. Layers follow each other in the order of
+    registration.
 
     >>> hidden_units(nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3)))
     {'0': ['0.weight', '1.weight', '1.bias', '1.running_mean', '1.running_var']}
     """
-    found: dict[str, list[str]] = {}
+    layers: dict[str, list[str]] = {}
     last, size = "", 0
     for name, module in net.named_modules():
         if isinstance(module, LAYERS):
             last, size = name, len(module.weight)
-            found[last] = []
+            layers[last] = []
         elif not isinstance(module, NORMS) or not last:
             continue
         entries = module.state_dict()
-        # The counter of a batch norm has no rows; a norm over something else than this layer's outputs has as many as that.
-        found[last] += [
+        # The counter of a batch norm has no rows; a norm over something else than this layer's
+        # outputs has as many as that.
+        layers[last] += [
             f"{name}.{key}".lstrip(".")
             for key, entry in entries.items()
             if entry.ndim and len(entry) == size
         ]
-    found.pop(last, None)
-    return found
+    layers.pop(last, None)
+    return layers
 
 
 def unit_rows(units: Mapping[str, Sequence[str]], tree: Tree, values: Tensor) -> dict[str, Tensor]:
-    """One value per unit, in the order of the layers, as factors of the entries that have rows: entry -> shape (rows, 1, ...).
+    """Return one value per unit as factors of the entries that have rows.
+
+    Args:
+        units: The entries of each layer, see `hidden_units`.
+        tree: The weights.
+        values: One value per unit, in the order of the layers.
+
+    Returns:
+        A tensor of shape (rows, 1, ...) per entry.
 
     >>> tree = Tree({"0.weight": torch.zeros(2, 3), "0.bias": torch.zeros(2)})
     >>> {name: tuple(rows.shape) for name, rows in unit_rows({"0": ["0.weight", "0.bias"]}, tree, torch.ones(2)).items()}
@@ -58,12 +68,12 @@ def unit_rows(units: Mapping[str, Sequence[str]], tree: Tree, values: Tensor) ->
 
 
 def unit_counts(units: Mapping[str, Sequence[str]], tree: Tree) -> list[int]:
-    """How many units each hidden layer has."""
+    """Return the number of units of each hidden layer."""
     return [len(tree[names[0]]) for names in units.values()]
 
 
 def with_units(tree: Tree, units: Mapping[str, Sequence[str]], kept: Tensor) -> Tree:
-    """The tree with the rows of all units that are not kept set to 0, those of running statistics too."""
+    """Return a tree with the rows of units that are not kept set to 0, with running statistics."""
     rows = unit_rows(units, tree, kept)
     return Tree(
         {name: tree[name] * rows[name] if name in rows else tree[name] for name in tree},

@@ -182,10 +182,6 @@ def plain(value: Any, name: str = "value", level: int = 1, in_state: bool = Fals
         return _plain_scalar(value, name)
     if isinstance(value, np.ndarray):
         return _plain_tensor(_tensor_of(value, name), name)
-    if isinstance(value, PerClient):
-        if not in_state:
-            raise TypeError(f"{name}: {PER_CLIENT}")
-        return value
     if isinstance(value, (list, tuple, Mapping)):
         return _plain_container(value, name, level, in_state)
     if callable(getattr(value, "tree", None)):
@@ -215,6 +211,10 @@ def _plain_scalar(value: int | float | str, name: str) -> int | float | str:
 def _plain_container(
     value: list[Any] | tuple[Any, ...] | Mapping[str, Any], name: str, level: int, in_state: bool
 ) -> Any:
+    if isinstance(value, PerClient):
+        if not in_state:
+            raise TypeError(f"{name}: {PER_CLIENT}")
+        return value
     if level >= LEVELS:
         raise TypeError(
             f"{name[:80]}: expected at most {LEVELS} levels of records, lists and mappings, "

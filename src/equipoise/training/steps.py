@@ -48,6 +48,7 @@ class Stepper:
             self.memory = {}
 
     def step(self, loss: Tensor) -> None:
+        """Compute gradients of a loss and update the tensors."""
         for tensor in self.tensors:
             tensor.grad = None
         backward(loss)

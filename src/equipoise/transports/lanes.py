@@ -83,13 +83,17 @@ Event = Answered | Failed | Lost
 
 
 class Exchange(Protocol):
-    """What a group may know of the exchange that it carries."""
+    """The facts about an exchange that a group of lanes may use."""
 
     @property
-    def number(self) -> int: ...
+    def number(self) -> int:
+        """The number of the exchange in its run."""
+        ...
 
     @property
-    def requests(self) -> Sequence[Request]: ...
+    def requests(self) -> Sequence[Request]:
+        """The requests."""
+        ...
 
     @property
     def weights(self) -> Sequence[int]:

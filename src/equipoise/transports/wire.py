@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -11,93 +11,122 @@ from equipoise.records import Record
 from equipoise.runtime.messages import Reply, Request, StateRef
 from equipoise.tree import Tree
 
-# in place of a model's name, where no method can put it: this tree was sent before
+# Stands in place of a model's name, which cannot begin with $: this tree was sent before.
 _REFERENCE = "$shared "
 
 
 def trees_in(value: Any) -> list[Tree]:
-    """Every tree inside a value."""
+    """Return every tree inside a value."""
     if isinstance(value, Tree):
         return [value]
+    items: Iterable[Any] = ()
     if isinstance(value, Mapping):
-        return [tree for item in value.values() for tree in trees_in(item)]
-    return [tree for item in value for tree in trees_in(item)] if isinstance(value, list) else []
+        items = value.values()
+    elif isinstance(value, list):
+        items = value
+    return [tree for item in items for tree in trees_in(item)]
 
 
 def mapped(value: Any, function: Callable[[Tree], Tree]) -> Any:
-    """The value with `function` applied to trees."""
+    """Return a value with a function applied to its trees."""
     if isinstance(value, Tree):
         return function(value)
     if isinstance(value, Record):
         return type(value)._trusted({name: mapped(item, function) for name, item in value.items()})
     if isinstance(value, Mapping):
         return {name: mapped(item, function) for name, item in value.items()}
-    return [mapped(item, function) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [mapped(item, function) for item in value]
+    return value
 
 
 def reference(key: str) -> Tree:
-    """Stands for a tree that the receiver has."""
+    """Return an empty tree that stands for one that the receiver has."""
     return Tree({}, _REFERENCE + key)
 
 
 def resolved(value: Any, trees: Mapping[str, Tree]) -> Any:
-    """The value with references replaced by the trees they name."""
-    return mapped(
-        value,
-        lambda tree: (
-            trees[tree.model.removeprefix(_REFERENCE)]
-            if tree.model.startswith(_REFERENCE)
-            else tree
-        ),
-    )
+    """Return a value with references replaced by the trees that they name."""
+
+    def resolve(tree: Tree) -> Tree:
+        if tree.model.startswith(_REFERENCE):
+            return trees[tree.model.removeprefix(_REFERENCE)]
+        return tree
+
+    return mapped(value, resolve)
 
 
 def shared_trees(requests: Sequence[Request]) -> tuple[dict[int, str], dict[str, Tree]]:
-    """The trees that more than one request holds: the key of each by its identity, and the trees by key."""
-    found: dict[int, Tree] = {}
+    """Return the trees that more than one request holds.
+
+    Args:
+        requests: The requests of an exchange.
+
+    Returns:
+        The key of each shared tree by its identity, and the trees by key.
+    """
+    by_identity: dict[int, Tree] = {}
     counts: Counter[int] = Counter()
     for request in requests:
         for tree in trees_in(request.down):
-            found[id(tree)] = tree
+            by_identity[id(tree)] = tree
             counts[id(tree)] += 1
-    shared = {
-        position: str(number)
-        for number, position in enumerate(
-            position for position, count in counts.items() if count > 1
-        )
-    }
-    return shared, {key: found[position] for position, key in shared.items()}
+    keys: dict[int, str] = {}
+    for identity, count in counts.items():
+        if count > 1:
+            keys[identity] = str(len(keys))
+    return keys, {key: by_identity[identity] for identity, key in keys.items()}
 
 
 def referring(down: Record, shared: Mapping[int, str]) -> Any:
-    """What a client is sent, with references in place of the trees that the receiver has."""
-    return mapped(down, lambda tree: reference(shared[id(tree)]) if id(tree) in shared else tree)
+    """Return a message with references in place of the trees that the receiver has."""
+
+    def refer(tree: Tree) -> Tree:
+        key = shared.get(id(tree))
+        return tree if key is None else reference(key)
+
+    return mapped(down, refer)
 
 
 def to_wire(value: Request | Reply) -> dict[str, Any]:
-    """What has to be said of a request or reply: the fields that differ from their defaults; records travel apart."""
+    """Return the fields of a request or reply that differ from their defaults.
+
+    The records `down` and `up` are left out; they travel separately.
+    """
     defaults = _DEFAULTS[type(value)]
-    return {
-        name: list(own) if isinstance(own, tuple) else own
-        for name, own in vars(value).items()
-        if name not in ("down", "up") and (name not in defaults or own != defaults[name])
-    }
+    message = {}
+    for name, field_value in vars(value).items():
+        if name in ("down", "up") or (name in defaults and field_value == defaults[name]):
+            continue
+        message[name] = list(field_value) if isinstance(field_value, tuple) else field_value
+    return message
 
 
-def request_of(told: Mapping[str, Any], down: Record) -> Request:
-    request = Request(**told, down=down)
-    request.state = None if request.state is None else (request.state[0], request.state[1])
+def request_of(message: Mapping[str, Any], down: Record) -> Request:
+    """Return the request that `to_wire` wrote."""
+    request = Request(**message, down=down)
+    if request.state is not None:
+        name, digest = request.state
+        request.state = (name, digest)
     return request
 
 
-def reply_of(told: Mapping[str, Any], up: Any) -> Reply:
-    reply = Reply(**told, up=up)
-    reply.state = None if reply.state is None else StateRef(*reply.state)
+def reply_of(message: Mapping[str, Any], up: Any) -> Reply:
+    """Return the reply that `to_wire` wrote."""
+    reply = Reply(**message, up=up)
+    if reply.state is not None:
+        reply.state = StateRef(*reply.state)
     return reply
 
 
-_DEFAULTS: dict[type, dict[str, Any]] = {
-    kind: {field.name: field.default for field in fields(kind) if field.default is not MISSING}
-    | ({"measured": []} if kind is Reply else {})
-    for kind in (Request, Reply)
-}
+def _defaults_of(kind: type[Request] | type[Reply]) -> dict[str, Any]:
+    defaults: dict[str, Any] = {}
+    for field in fields(kind):
+        if field.default is not MISSING:
+            defaults[field.name] = field.default
+        elif field.default_factory is not MISSING:
+            defaults[field.name] = field.default_factory()
+    return defaults
+
+
+_DEFAULTS: dict[type, dict[str, Any]] = {kind: _defaults_of(kind) for kind in (Request, Reply)}

@@ -214,7 +214,7 @@ class _Loader(_Base):  # type: ignore[misc]
 
 
 def dumped(value: Any, **options: Any) -> str:
-    """Return a value as YAML text that `parsed` reads to the same value.
+    r"""Return a value as YAML text that `parsed` reads to the same value.
 
     Args:
         value: Plain data.
@@ -222,7 +222,7 @@ def dumped(value: Any, **options: Any) -> str:
 
     Example:
         >>> dumped({"name": "1e3", "answer": "no"})
-        "name: '1e3'\\nanswer: 'no'\\n"
+        "name: '1e3'\nanswer: 'no'\n"
     """
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, **options))
 

@@ -20,11 +20,11 @@ _LATEX = {
 
 
 def shown(value: object) -> str:
-    """Return a text for one line of a terminal, with visible escapes for control characters.
+    r"""Return a text for one line of a terminal, with visible escapes for control characters.
 
     Example:
-        >>> shown("a\\x1b[31mb\\n")
-        'a\\\\x1b[31mb\\\\n'
+        >>> shown("a\x1b[31mb\n")
+        'a\\x1b[31mb\\n'
     """
     characters = []
     for character in str(value):
@@ -35,20 +35,20 @@ def shown(value: object) -> str:
 
 
 def latex(value: object) -> str:
-    """Return a text for a LaTeX document.
+    r"""Return a text for a LaTeX document.
 
     Example:
-        >>> latex(r"50% of C:\\a_b^2")
-        '50\\\\% of C:\\\\textbackslash{}a\\\\_b\\\\textasciicircum{}2'
+        >>> latex(r"50% of C:\a_b^2")
+        '50\\% of C:\\textbackslash{}a\\_b\\textasciicircum{}2'
     """
     return "".join(_LATEX.get(character, character) for character in shown(value))
 
 
 def markdown(value: object) -> str:
-    """Return a text for a Markdown table.
+    r"""Return a text for a Markdown table.
 
     Example:
         >>> markdown("a|b *c*")
-        'a\\\\|b \\\\*c\\\\*'
+        'a\\|b \\*c\\*'
     """
     return re.sub(r"([\\`*|<]|\](?=\())", r"\\\1", shown(value))

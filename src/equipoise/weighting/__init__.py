@@ -1,4 +1,4 @@
-"""Rules that turn numbers about clients into their shares of an average."""
+"""Aggregation weights as pure functions of numbers about clients."""
 
 from equipoise.weighting.clusters import clusters
 from equipoise.weighting.largest import largest

@@ -1,4 +1,4 @@
-"""Groups of clients that are near each other: k-means with a seed."""
+"""Clusters of clients: k-means with a seed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ MOST_STEPS = 300  # of one restart; it ends as soon as no point changes its grou
 
 
 def clusters(points: Numbers, k: int, seed: int = 0) -> list[int]:
-    """The group of each point, one row each: the best of ten seeded starts of k-means, groups numbered as they first appear.
+    """Return the cluster of each point: the best of ten seeded starts of k-means.
 
-    There are fewer than k groups if points coincide. Centres start far apart (k-means++, Arthur and Vassilvitskii, 2007).
+    Clusters are numbered in order of appearance. There are fewer than k if points coincide. Centres
+    start far apart (k-means++, Arthur and Vassilvitskii, 2007).
+
+    Args:
+        points: One point per row.
+        k: The number of clusters at most.
+        seed: The seed of the starts.
 
     >>> clusters([[0.0, 1.0], [9.0, 9.0], [0.0, 1.2], [9.1, 9.0]], k=2)
     [0, 1, 0, 1]
@@ -22,19 +28,20 @@ def clusters(points: Numbers, k: int, seed: int = 0) -> list[int]:
     rows = float64(points)
     if rows.ndim != 2 or len(rows) == 0 or not np.isfinite(rows).all():
         raise ValueError(
-            f"clusters: expected one row of finite numbers per point, got shape {rows.shape}; leave out what has no place"
+            f"clusters: expected one row of finite numbers per point, got shape {rows.shape}; "
+            "leave out points that have none"
         )
     if k < 1:
         raise ValueError(f"clusters: expected at least one group, got {k}")
     draw = np.random.Generator(np.random.PCG64(seed))
-    found = [_settled(rows, _far_apart(rows, k, draw)) for _ in range(RESTARTS)]
-    _, groups = min(found, key=lambda one: one[0])  # of equals the first
+    starts = [_settled(rows, _far_apart(rows, k, draw)) for _ in range(RESTARTS)]
+    _, groups = min(starts, key=lambda result: result[0])  # The first of equal ones.
     names: dict[int, int] = {}
     return [names.setdefault(group, len(names)) for group in groups.tolist()]
 
 
 def _far_apart(rows: NDArray[np.float64], k: int, draw: np.random.Generator) -> NDArray[np.float64]:
-    """Up to k different points, each drawn in proportion to its squared distance from those before it."""
+    """Return up to k points, drawn in proportion to their squared distance to earlier ones."""
     chosen = [int(draw.integers(len(rows)))]
     while len(chosen) < k:
         nearest = _distances(rows, rows[chosen]).min(1)
@@ -48,7 +55,7 @@ def _far_apart(rows: NDArray[np.float64], k: int, draw: np.random.Generator) -> 
 def _settled(
     rows: NDArray[np.float64], centres: NDArray[np.float64]
 ) -> tuple[float, NDArray[np.int64]]:
-    """The sum of squared distances to the nearest centre, and the groups, once centres are the means of their groups."""
+    """Return the sum of squared distances to the nearest centre, and the clusters, at convergence."""
     groups = np.full(len(rows), -1)
     for _ in range(MOST_STEPS):
         nearest = _distances(rows, centres).argmin(1)

@@ -14,7 +14,7 @@ STILL = 1e-6  # a shorter gradient has no direction; nor has a guide, or a commo
 
 @dataclass(frozen=True)
 class Direction:
-    """A direction of descent, and the rows it descends along, as coefficients of the gradients."""
+    """A direction of descent, as coefficients of the gradients."""
 
     rows: np.ndarray
     shares: np.ndarray
@@ -23,7 +23,7 @@ class Direction:
 
 
 def evenness(losses: np.ndarray) -> float:
-    """The cosine between losses and equal ones.
+    """Return the cosine between losses and equal losses.
 
     >>> evenness(np.array([2.0, 2.0, 2.0])).__round__(12), evenness(np.array([0.0, 3.0])).__round__(4)
     (1.0, 0.7071)
@@ -40,11 +40,19 @@ def descent(
     theta: float,
     force: bool = False,
 ) -> Direction | None:
-    """The shortest point among the means of the rows, scaled to the length of the mean gradient; None where there is none to speak of.
+    """Return the shortest point in the convex hull of the rows, or None if its length is about 0.
 
-    `products`: of this round's gradients, whose `lengths` are given, then of those of absent clients. Rows are the `live` gradients scaled to
-    their mean length, the absent ones' as they are and, if losses differ from equal ones by more than the angle `theta` or by `force`, their
-    guide.
+    It is scaled to the length of the mean gradient. Rows are the `live` gradients scaled to their
+    mean length, those of absent clients as they are and, if losses differ from equal ones by more
+    than the angle `theta` or by `force`, their guide.
+
+    Args:
+        products: Inner products of this round's gradients, then of those of absent clients.
+        lengths: The lengths of this round's gradients.
+        live: The positions of gradients that are not 0.
+        losses: The losses of this round's clients.
+        theta: The tolerated angle in radians.
+        force: Use the guide whatever the angle.
 
     >>> found = descent(np.diag([1.0, 4.0]), np.array([1.0, 2.0]), np.array([0, 1]), np.array([1.0, 1.0]), theta=0.1)
     >>> found.shares.round(6).tolist(), found.guided
@@ -64,7 +72,7 @@ def descent(
         rows = np.vstack([rows, guide / np.linalg.norm(guide) @ rows[: len(live)]])
     shares = min_norm(rows @ products @ rows.T) @ rows
     average = rows[: len(live)].mean(0)
-    length, wanted = (math.sqrt(max(0.0, one @ products @ one)) for one in (shares, average))
+    length, wanted = (math.sqrt(max(0.0, row @ products @ row)) for row in (shares, average))
     if length <= STILL * mean:
         return None
     scale = max(1.0, wanted / length)

@@ -1,4 +1,4 @@
-"""The largest numbers of a tree: what is sent or rewarded where not all of an update is."""
+"""The entries of largest magnitude of a tree."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ TO_SPARE = 1e-9  # 0.07 of 100 numbers are 7, though 0.07 * 100 is a little more
 
 
 def largest(tree: Tree, share: float, per_tensor: bool = False) -> Tree:
-    """The trained entries with all but the numbers of largest magnitude set to 0: floor(share * P) of all P, or per tensor ceil(share * P).
+    """Return the trained entries with all but those of largest magnitude set to 0.
 
-    Of numbers of equal magnitude the first are kept, in the order of the tree's entries: the result depends on nothing else.
+    Of entries of equal magnitude the first are kept, in the order of the tree.
+
+    Args:
+        tree: The weights or the update.
+        share: The share that is kept: floor(share * P) of all P numbers.
+        per_tensor: Keep ceil(share * P) of each tensor instead.
 
     >>> tree = Tree({"a": torch.tensor([3.0, -4.0, 1.0]), "b": torch.tensor([[-1.0, 0.5]])})
     >>> dict(largest(tree, 0.6))

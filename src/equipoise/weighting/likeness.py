@@ -1,4 +1,4 @@
-"""How much the losses on two sets of data are alike, batch by batch: a stand-in for how much the data are (FedAVE)."""
+"""Similarity of the losses on two data sets, batch by batch (FedAVE)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from torch.nn import functional
 
 
 def batch_losses(logits: Tensor, y: Tensor, size: int) -> list[float]:
-    """The mean cross-entropy of each batch, in the order of the data."""
+    """Return the mean cross-entropy of each batch, in the order of the data."""
     batches = zip(torch.split(logits, size), torch.split(y, size), strict=True) if len(y) else ()
     return [float(functional.cross_entropy(*batch)) for batch in batches]
 
 
 def loss_divergence(own: list[float], other: list[float]) -> float | None:
-    """KL of two lists of losses, cut to the shorter one and each scaled to sum 1; None if fewer than two are left.
+    """Return the KL divergence of two lists of losses, each scaled to sum 1.
+
+    Both are cut to the length of the shorter one. None if fewer than two are left.
 
     >>> round(loss_divergence([1.0, 3.0, 9.0], [1.0, 1.0]), 12)
     0.130812035941

@@ -1,4 +1,4 @@
-"""How much each of several experts counts in a mixture of their probabilities, by the likelihood of a client's own validation labels.
+"""Weights of experts in a mixture, by the likelihood of a client's validation labels (Poise).
 
 Throughout, `q[i, j]` is the probability that expert j gives to the label of sample i.
 """
@@ -25,7 +25,12 @@ ON_THE_SIMPLEX = 1e-6  # how far from it numbers may lie by rounding
 
 
 def chances(outputs: Numbers, y: Numbers, classifies: bool) -> NDArray[np.float64]:
-    """q from what the experts say (samples, experts, outputs): the probability of each label, or the density of each number; never 0.
+    """Return q from the outputs of the experts; never 0.
+
+    Args:
+        outputs: An array (samples, experts, outputs).
+        y: The targets.
+        classifies: True for classes: q is a probability. Otherwise it is a density.
 
     >>> chances([[[0.0, 0.0], [0.0, np.log(3)]]], [1], classifies=True)
     array([[0.5 , 0.75]])
@@ -35,21 +40,23 @@ def chances(outputs: Numbers, y: Numbers, classifies: bool) -> NDArray[np.float6
 
 
 def label_chances(logits: Numbers, y: Numbers) -> NDArray[np.float64]:
-    """The probability that softmax(logits) gives to each sample's label.
+    """Return the probability that softmax(logits) gives to each label.
 
     >>> label_chances([[0.0, 0.0], [0.0, np.log(3)]], [0, 1])
     array([0.5 , 0.75])
     """
-    given = float64(logits)
-    shares = np.exp(given - given.max(1, keepdims=True)) if len(given) else given
-    found: NDArray[np.float64] = shares[
-        np.arange(len(given)), float64(y).astype(np.int64)
+    scores = float64(logits)
+    shares = np.exp(scores - scores.max(1, keepdims=True)) if len(scores) else scores
+    probabilities: NDArray[np.float64] = shares[
+        np.arange(len(scores)), float64(y).astype(np.int64)
     ] / shares.sum(1)
-    return found
+    return probabilities
 
 
 def number_chances(predictions: Numbers, y: Numbers) -> NDArray[np.float64]:
-    """The density of each sample's number under a Gaussian around its prediction, of the variance that these errors have.
+    """Return the density of each target under a Gaussian around its prediction.
+
+    Its variance is that of the errors.
 
     >>> number_chances([[0.0], [0.0]], [1.0, -1.0]).round(4)
     array([0.242, 0.242])
@@ -61,7 +68,7 @@ def number_chances(predictions: Numbers, y: Numbers) -> NDArray[np.float64]:
 
 
 def grid_steps(experts: int) -> int:
-    """Of the finest grid of weights with at most 500 points.
+    """Return the number of steps of the finest grid of weights with at most 500 points.
 
     >>> [(experts, grid_steps(experts), len(simplex_grid(experts))) for experts in (1, 2, 4, 6)]
     [(1, 1, 1), (2, 499, 500), (4, 12, 455), (6, 6, 462)]
@@ -75,9 +82,12 @@ def grid_steps(experts: int) -> int:
 def simplex_grid(
     experts: int, steps: int | None = None, inside: float = 0.05
 ) -> NDArray[np.float64]:
-    """All weights in steps of 1 / `steps`, one per row, then pulled inside by so much: no expert is ever without a say.
+    """Return all weights in steps of 1 / `steps`, one per row.
 
-    Without `steps` it is the finest grid with at most 500 points.
+    Args:
+        experts: The number of experts.
+        steps: The number of steps; by default that of the finest grid with at most 500 points.
+        inside: How far points are pulled inside, so that no expert has weight 0.
 
     >>> simplex_grid(2, 2)
     array([[0.025, 0.975],
@@ -90,8 +100,8 @@ def simplex_grid(
     # Stars and bars: the gaps between the places of J - 1 bars among steps + J - 1.
     bars = np.array(
         [
-            (-1, *places, steps + experts - 1)
-            for places in combinations(range(steps + experts - 1), experts - 1)
+            (-1, *positions, steps + experts - 1)
+            for positions in combinations(range(steps + experts - 1), experts - 1)
         ]
     )
     grid: NDArray[np.float64] = (1 - inside) * (
@@ -101,17 +111,17 @@ def simplex_grid(
 
 
 def log_likelihoods(q: Numbers, grid: NDArray[Any]) -> NDArray[np.float64]:
-    """sum_i log sum_j w_j q_ij for each point w of a grid; tables of several clients add.
+    """Return sum_i log sum_j w_j q_ij for each point w of a grid; tables of clients add.
 
     >>> log_likelihoods([[0.5, 0.1], [0.5, 0.9]], np.array([[1.0, 0.0], [0.0, 1.0]])).round(3)
     array([-1.386, -2.408])
     """
-    found: NDArray[np.float64] = np.log(float64(q).reshape(-1, grid.shape[1]) @ grid.T).sum(0)
-    return found
+    likelihoods: NDArray[np.float64] = np.log(float64(q).reshape(-1, grid.shape[1]) @ grid.T).sum(0)
+    return likelihoods
 
 
 def posterior_mean(logs: NDArray[Any], grid: NDArray[Any]) -> NDArray[np.float64]:
-    """The mean of a grid's points, each weighed by its likelihood.
+    """Return the mean of a grid's points, each weighed by its likelihood.
 
     >>> posterior_mean(np.log([1.0, 3.0]), np.array([[1.0, 0.0], [0.0, 1.0]]))
     array([0.25, 0.75])
@@ -121,20 +131,35 @@ def posterior_mean(logs: NDArray[Any], grid: NDArray[Any]) -> NDArray[np.float64
 
 
 def evidence(q: NDArray[Any], pooled: bool = False, least: int = 1) -> NDArray[np.float64]:
-    """What a client says of its experts: the mean of its posterior over the grid, or its whole table; zeros if it has too few samples.
+    """Return the evidence of a client about its experts.
+
+    It is the mean of its posterior over the grid, or its whole table; zeros if it has too few
+    samples.
+
+    Args:
+        q: The probabilities of the labels.
+        pooled: Return the whole table.
+        least: The number of samples below which the evidence is 0.
 
     >>> evidence(np.array([[0.9, 0.1]] * 3)).round(2)
     array([0.76, 0.24])
     """
     grid = simplex_grid(q.shape[1])
     logs = log_likelihoods(q, grid)
-    said = logs if pooled else posterior_mean(logs, grid)
-    return said if len(q) >= least else np.zeros_like(said)
+    summary = logs if pooled else posterior_mean(logs, grid)
+    return summary if len(q) >= least else np.zeros_like(summary)
 
 
 def agreed(said: Sequence[tuple[NDArray[Any], int]], pooled: bool = False) -> NDArray[np.float64]:
-    """The clients' prior from what each says (`evidence`) of how many experts: the mean of their posterior means, or the posterior mean of
-    all samples as one set. What is no posterior, or of another number of experts than most have, does not count; if none does, all weigh alike.
+    """Return the prior of the clients.
+
+    It is the mean of their posterior means, or the posterior mean of all samples as one set.
+    Evidence that is no posterior, or about another number of experts than most, does not count. If
+    none counts, the prior is uniform.
+
+    Args:
+        said: The `evidence` of each client and its number of experts.
+        pooled: True if the evidence is tables.
 
     >>> agreed([(np.array([0.2, 0.8]), 2), (np.array([0.4, 0.6]), 2), (np.array([9.0, 9.0]), 2)])
     array([0.3, 0.7])
@@ -151,25 +176,32 @@ def agreed(said: Sequence[tuple[NDArray[Any], int]], pooled: bool = False) -> ND
 
 
 def on_simplex(weights: Numbers) -> bool:
-    """Whether numbers are weights: none negative, of sum 1.
+    """Return True if numbers are weights: none negative, with sum 1.
 
     >>> on_simplex([0.25, 0.75]), on_simplex([0.0, 0.0]), on_simplex([-0.5, 1.5])
     (True, False, False)
     """
-    given = float64(weights)
+    values = float64(weights)
     return bool(
-        np.isfinite(given).all()
-        and (given >= -ON_THE_SIMPLEX).all()
-        and abs(given.sum() - 1) <= ON_THE_SIMPLEX
+        np.isfinite(values).all()
+        and (values >= -ON_THE_SIMPLEX).all()
+        and abs(values.sum() - 1) <= ON_THE_SIMPLEX
     )
 
 
 def mixture_weights(
     q: Numbers, prior: Numbers, kappa: float, steps: int = EM_STEPS
 ) -> NDArray[np.float64]:
-    """The weights with the highest likelihood times prior (Dirichlet, `kappa` samples' worth around `prior`), by EM from the prior.
+    """Return the weights with the highest likelihood times prior, by EM from the prior.
 
-    Without samples, with a large kappa, or with experts that all say the same it is the prior.
+    The prior is a Dirichlet distribution around `prior`, worth `kappa` samples. Without samples,
+    with a large kappa, or if all experts agree, the result is the prior.
+
+    Args:
+        q: The probabilities of the labels.
+        prior: The mean of the prior.
+        kappa: The strength of the prior in samples.
+        steps: The largest number of steps.
 
     >>> mixture_weights([[0.9, 0.1], [0.8, 0.2]], [0.5, 0.5], kappa=2.0).round(3)
     array([0.717, 0.283])
@@ -177,9 +209,9 @@ def mixture_weights(
     array([0.4, 0.6])
     """
     start = float64(prior)
-    given, w = float64(q).reshape(-1, len(start)), start
-    for _ in range(steps if len(given) else 0):
-        r = w * given
+    likelihoods, w = float64(q).reshape(-1, len(start)), start
+    for _ in range(steps if len(likelihoods) else 0):
+        r = w * likelihoods
         r /= r.sum(1, keepdims=True)
-        w = (r.sum(0) + kappa * start) / (len(given) + kappa)
+        w = (r.sum(0) + kappa * start) / (len(likelihoods) + kappa)
     return w

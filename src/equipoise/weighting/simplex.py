@@ -1,4 +1,4 @@
-"""Points of least norm among weighted means: the solver behind conflict-aware weights."""
+"""Minimum-norm points among weighted means: the solver of conflict-aware weights."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from scipy.optimize import nnls
 
 from equipoise.validation.arrays import Numbers, Values, float64, like
 
-# Below this eigenvalue of the cosine matrix the minimiser may not be unique; adding it picks the most even one.
+# Below this eigenvalue of the cosine matrix the minimiser may not be unique; adding it picks the
+# most even one.
 RIDGE = 1e-10
 
 
 def min_norm(gram: Values) -> Values:
-    """Weights on the simplex that minimise w' G w, exactly (FedEquilibria, Eq. 1), from the K x K matrix of dot products.
+    """Return the weights on the simplex that minimise w' G w (FedEquilibria, Eq. 1).
 
-    Non-negative least squares finds them in finitely many steps: for u = s w the best s leaves q / (1 + q), which grows with
-    q = w' G w, so the direction of u is that of w. A Gram matrix of zeros, or one that is not finite, gives uniform weights.
+    Non-negative least squares finds them exactly in finitely many steps: for u = s w the best s
+    leaves q / (1 + q), which grows with q = w' G w, so the direction of u is that of w. A Gram
+    matrix of zeros, or one that is not finite, gives uniform weights.
+
+    Args:
+        gram: The matrix G of inner products.
 
     >>> min_norm([[1.0, 0.0], [0.0, 4.0]]).round(12)
     array([0.8, 0.2])
@@ -29,7 +34,8 @@ def min_norm(gram: Values) -> Values:
     norms = np.sqrt(np.maximum(np.diag(matrix), 0))
     if not norms.all():  # a vector of zeros is the shortest there is
         return like(_shares(norms == 0), gram)
-    # Solved for v = w * norms, with cosines in place of dot products: vectors of very different length lose no digits.
+    # Solved for v = w * norms, with cosines in place of dot products: vectors of very different
+    # length lose no digits.
     functional = norms.min() / norms
     rows = np.vstack([_factor(cosines(matrix)), functional])
     point, _ = nnls(rows, _last_one(len(rows)), maxiter=10 * len(rows))
@@ -37,7 +43,9 @@ def min_norm(gram: Values) -> Values:
 
 
 def cosines(gram: Values) -> Values:
-    """The Gram matrix of the same vectors scaled to length 1; a vector of zeros counts as unlike all others.
+    """Return the Gram matrix of the same vectors scaled to length 1.
+
+    A vector of zeros has cosine 0 with all others.
 
     >>> cosines([[4.0, 3.0, 0.0], [3.0, 9.0, 0.0], [0.0, 0.0, 0.0]])
     array([[1. , 0.5, 0. ],
@@ -53,10 +61,15 @@ def cosines(gram: Values) -> Values:
 
 
 def min_norm_box(gram: Values, lower: Numbers, upper: Numbers) -> Values:
-    """Like `min_norm`, with lower <= w <= upper for every weight (FedMGDA+).
+    """Return the weights of `min_norm` with lower <= w <= upper for every weight (FedMGDA+).
 
-    Solved as the least-distance problem of Lawson and Hanson, chapter 23: the shortest x = R w under linear inequalities is
-    read off the residual of one non-negative least-squares problem.
+    It is solved as the least-distance problem of Lawson and Hanson, chapter 23: the shortest x = R
+    w under linear inequalities is read off the residual of one non-negative least-squares problem.
+
+    Args:
+        gram: The matrix of inner products.
+        lower: The lower limits.
+        upper: The upper limits.
 
     >>> min_norm_box([[1.0, 0.0], [0.0, 4.0]], [0.0, 0.4], [1.0, 1.0]).round(9)
     array([0.6, 0.4])
@@ -87,14 +100,18 @@ def _symmetric(gram: Numbers) -> NDArray[np.float64]:
         )
     if np.isfinite(matrix).all() and np.abs(matrix - matrix.T).max() > 1e-4 * np.abs(matrix).max():
         raise ValueError(
-            "a Gram matrix is symmetric, this one is not; pass the dot products of all pairs of vectors"
+            "a Gram matrix is symmetric, this one is not; pass the dot products of all pairs of "
+            "vectors"
         )
     symmetric: NDArray[np.float64] = (matrix + matrix.T) / 2
     return symmetric
 
 
 def _factor(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """R with R' R = matrix, for a matrix that is positive semi-definite up to rounding and scaled to a mean diagonal of 1."""
+    """Return R with R' R = matrix.
+
+    The matrix is positive semi-definite up to rounding and scaled to a mean diagonal of 1.
+    """
     values, vectors = np.linalg.eigh(matrix)
     values = np.maximum(values, 0)
     if values[0] < RIDGE:

@@ -19,7 +19,7 @@ _GREY = ("MONOCHROME1", "MONOCHROME2")
 
 
 def is_dicom(file: Path) -> bool:
-    """Return True if a file's name says that it holds DICOM.
+    """Return True if a file's name has an ending of DICOM.
 
     >>> is_dicom(Path("a/1.DCM")), is_dicom(Path("a/1.png"))
     (True, False)
@@ -28,23 +28,25 @@ def is_dicom(file: Path) -> bool:
 
 
 def read_header(file: Path, most_pixels: int) -> ImageHeader:
-    """Return what a DICOM file says about its image; nothing is decoded.
+    """Return the header of a DICOM file, without decoding the image.
 
     Raises:
         ValueError: If pydicom is missing, or the file holds no image that can be read.
     """
     dataset = _read(file, stop_before_pixels=True)
-    rows, columns = _whole(dataset, "Rows", file), _whole(dataset, "Columns", file)
+    rows = _whole(dataset, "Rows", file)
+    columns = _whole(dataset, "Columns", file)
     if rows * columns > most_pixels:
         raise ValueError(
-            f"{file}: expected an image of at most {most_pixels:,} pixels; this one has more, scale it down"
+            f"{file}: expected an image of at most {most_pixels:,} pixels; "
+            "this one has more, scale it down"
         )
     colour = str(dataset.get("PhotometricInterpretation", ""))
     grey = colour in _GREY
     if not grey and not colour.startswith(("RGB", "YBR")):
         raise ValueError(
-            f"{file}: expected a photometric interpretation of MONOCHROME1, MONOCHROME2, RGB or YBR, "
-            f"got {quoted(colour)}; convert the image"
+            f"{file}: expected a photometric interpretation of MONOCHROME1, MONOCHROME2, RGB or "
+            f"YBR, got {quoted(colour)}; convert the image"
         )
     if not grey and _whole(dataset, "BitsAllocated", file) != 8:
         raise ValueError(f"{file}: expected colours of 8 bits; convert the image")
@@ -64,7 +66,7 @@ def read_dicom(file: Path, most_pixels: int) -> DeepImage | np.ndarray:
     Rescale slope and intercept, or a modality table, are applied.
 
     Raises:
-        ValueError: If it cannot be decoded, or states a window of a kind that is not known here.
+        ValueError: If it cannot be decoded, or states a window of an unknown kind.
     """
     header = read_header(file, most_pixels)
     dataset = _read(file)
@@ -77,9 +79,8 @@ def read_dicom(file: Path, most_pixels: int) -> DeepImage | np.ndarray:
         raise ValueError(
             f"{file}: expected rescale slope and intercept, got a modality table; convert the image"
         )
-    with np.errstate(
-        over="ignore", invalid="ignore"
-    ):  # what is beyond float32 becomes infinite, and is refused
+    # Values beyond float32 become infinite, and are refused.
+    with np.errstate(over="ignore", invalid="ignore"):
         rescaled = values.astype(np.float32) * np.float32(slope) + np.float32(intercept)
     return DeepImage(
         rescaled,
@@ -91,7 +92,7 @@ def read_dicom(file: Path, most_pixels: int) -> DeepImage | np.ndarray:
 
 
 def _stored_range(dataset: Any, slope: float, intercept: float, file: Path) -> Window:
-    """The values that the stored bits can hold, rescaled."""
+    """Return the range of the stored bits, rescaled."""
     bits = _whole(dataset, "BitsStored", file)
     signed = _whole(dataset, "PixelRepresentation", file, 0) == 1
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
@@ -100,13 +101,14 @@ def _stored_range(dataset: Any, slope: float, intercept: float, file: Path) -> W
 
 
 def _window(dataset: Any, file: Path) -> Window | None:
-    """The first window that a file states, as its lowest and highest value."""
+    """Return the first window that a file states, as its lowest and highest value."""
     centre = _number(dataset, "WindowCenter", file)
     width = _number(dataset, "WindowWidth", file)
     if centre is None or width is None:
         if "VOILUTSequence" in dataset:
             raise ValueError(
-                f"{file}: expected a window, got a table of brightness (VOI LUT); state data.window=[low,high]"
+                f"{file}: expected a window, got a table of brightness (VOI LUT); "
+                "state data.window=[low,high]"
             )
         return None
     kind = str(dataset.get("VOILUTFunction", "") or "LINEAR")
@@ -118,20 +120,20 @@ def _window(dataset: Any, file: Path) -> Window | None:
         low, high = 0.0, 0.0
     if not is_window(low, high):
         raise ValueError(
-            f"{file}: expected a LINEAR or LINEAR_EXACT window, got {quoted(kind)} at {centre:g} of width "
-            f"{width:g}; state data.window=[low,high]"
+            f"{file}: expected a LINEAR or LINEAR_EXACT window, got {quoted(kind)} at {centre:g} "
+            f"of width {width:g}; state data.window=[low,high]"
         )
     return low, high
 
 
 def _number(dataset: Any, name: str, file: Path) -> float | None:
-    """The first number of an element; none if there is no such element, or an empty one."""
+    """Return the first number of an element; None if there is no such element, or it is empty."""
     try:
         value = dataset.get(name)
         if value is None or value == "":
             return None
         number = float(value if isinstance(value, (str, float, int)) else value[0])
-    except Exception:  # pydicom raises whatever damaged bytes make of them
+    except Exception:  # pydicom raises many errors for damaged bytes
         number = math.nan
     if not math.isfinite(number):
         raise ValueError(f"{file}: expected a number as {name}; replace the file")
@@ -139,15 +141,15 @@ def _number(dataset: Any, name: str, file: Path) -> float | None:
 
 
 def _pixels(dataset: Any, file: Path) -> np.ndarray:
-    """The first frame, (height, width) or (height, width, 3)."""
+    """Return the first frame, (height, width) or (height, width, 3)."""
     from pydicom.pixels.utils import pixel_array
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what it says of odd files, the error says
+            warnings.simplefilter("ignore")  # the error says what is wrong
             several = int(dataset.get("NumberOfFrames", 1) or 1) > 1
             return np.asarray(pixel_array(dataset, index=0 if several else None))
-    except Exception as error:  # decoders raise whatever damaged bytes make of them
+    except Exception as error:  # decoders raise many errors for damaged bytes
         raise ValueError(
             f"{file}: its pixels cannot be decoded ({quoted(str(error))}); save it uncompressed, or "
             "replace it"

@@ -1,4 +1,4 @@
-"""Folders of images: which layout they have, and the data set that they make."""
+"""Folders of images: their layout, and the data set of their images."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from equipoise.data.arrays.pixels import LEAST_RANGE, ImageHeader, PixelReport, 
 from equipoise.data.arrays.user_data import from_arrays
 from equipoise.data.dataset import TEST, TRAIN, VALIDATION, Dataset
 from equipoise.data.findings import Finding
+from equipoise.data.message_text import counted, some
 from equipoise.validation.names import checked_name, quoted
 from equipoise.validation.regular_files import check_regular
 
@@ -41,21 +42,21 @@ LAYOUTS = (
     "FOLDER/SITE/CLASS/*, FOLDER/CLASS/*, FOLDER/{train,val,test}/CLASS/* or "
     "FOLDER/SITE/{train,val,test}/CLASS/*"
 )
-_NAMED = 5
+_SYSTEM_FILES = ("__MACOSX", "Thumbs.db", "desktop.ini")
 
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """The images of a folder, and what the names of its folders say about them.
+    """The images of a folder, with classes, sites and parts from the names of its folders.
 
     Attributes:
         path: The folder.
-        layout: How it was understood, such as FOLDER/SITE/CLASS/*.
+        layout: Its layout, such as FOLDER/SITE/CLASS/*.
         files: The images, in sorted order.
         labels: The class of each image.
         sites: The site of each image; none if all are one pool.
         parts: TRAIN, VALIDATION or TEST of each image; none without an official split.
-        findings: What was left out, and what else deserves a look.
+        findings: Files that were left out, and other observations.
     """
 
     path: Path
@@ -81,7 +82,7 @@ class ImageFolder:
 
 
 def find_images(path: Path) -> ImageFolder:
-    """Find the images of a folder and tell its layout by the names of its folders.
+    """Find the images of a folder, and its layout by the names of its folders.
 
     Args:
         path: A folder laid out as FOLDER/SITE/CLASS/*, FOLDER/CLASS/*,
@@ -93,19 +94,17 @@ def find_images(path: Path) -> ImageFolder:
     files, others = _walk(path)
     depths = Counter(len(_folders(path, file)) for file in files)
     _check_depths(path, depths, files)
-    depth = max((d for d in depths if 0 < d < DEEPEST), default=0)
+    depth = max((depth for depth in depths if 0 < depth < DEEPEST), default=0)
     inside = [file for file in files if len(_folders(path, file)) == depth]
-    strays = [file for file in files if len(_folders(path, file)) != depth]
-    found = _with_layout(path, inside)
-    return replace(
-        found,
-        findings=(
-            *_of_other_files(path, others),
-            *_of_strays(path, strays),
-            *_of_classes(found),
-            *_of_parts(found),
-        ),
+    outside = [file for file in files if len(_folders(path, file)) != depth]
+    folder = _with_layout(path, inside)
+    findings = (
+        *_findings_on_other_files(path, others),
+        *_findings_on_outside_images(path, outside),
+        *_findings_on_classes(folder),
+        *_findings_on_parts(folder),
     )
+    return replace(folder, findings=findings)
 
 
 def holds_images(path: Path) -> bool:
@@ -119,7 +118,7 @@ def findings_about(
     window: Window | None = None,
     every_pixel: bool = False,
 ) -> list[Finding]:
-    """Return what deserves a look before training, from headers and from doubtful pixels.
+    """Return findings on images, from headers and from pixels that may be read wrongly.
 
     Args:
         folder: The images.
@@ -134,10 +133,16 @@ def findings_about(
     doubtful = [file for file, header in pairs if every_pixel or header.needs_look]
     _check_window(folder.path, headers, window)
     report = look_at(doubtful, window)
+    return _all_findings(folder, headers, report)
+
+
+def _all_findings(
+    folder: ImageFolder, headers: Sequence[ImageHeader], report: PixelReport
+) -> list[Finding]:
     return [
         *folder.findings,
-        *_of_headers(folder, headers),
-        *_of_dark_sites(folder, report),
+        *_findings_on_headers(folder, headers),
+        *_findings_on_dark_sites(folder, report),
         *report.findings(),
     ]
 
@@ -148,67 +153,61 @@ def from_image_folder(
     """Return a data set of a folder of images, all read at one size.
 
     Args:
-        folder: Laid out as `find_images` says.
-        image_size: Height and width; none: their own, or what `common_size` says.
+        folder: A folder with one of the layouts of `find_images`.
+        image_size: Height and width; none: the size of the images, or as `common_size` says.
         window: The values that become 0 and 255, for pixels of more than 8 bits.
 
     Raises:
         ValueError: If the layout is ambiguous, or images cannot be read.
     """
-    found = find_images(Path(folder))
-    headers = read_headers(found.files)
-    _check_window(found.path, headers, window)
+    images = find_images(Path(folder))
+    headers = read_headers(images.files)
+    _check_window(images.path, headers, window)
     size = common_size([header.shape[1:] for header in headers], image_size)
     channels = max(header.shape[0] for header in headers)
-    pixels, report = read_images(found.files, size or headers[0].shape[1:], channels, window)
-    findings = [
-        *found.findings,
-        *_of_headers(found, headers),
-        *_of_dark_sites(found, report),
-        *report.findings(),
-    ]
-    classes = found.classes
-    places = {name: place for place, name in enumerate(classes)}
-    made = from_arrays(
+    pixels, report = read_images(images.files, size or headers[0].shape[1:], channels, window)
+    codes = {name: code for code, name in enumerate(images.classes)}
+    dataset = from_arrays(
         pixels,
-        np.array([places[label] for label in found.labels]),
-        name=found.path.name,
-        sites=found.sites,
-        part=None if found.parts is None else np.array(found.parts),
-        class_names=classes,
+        np.array([codes[label] for label in images.labels]),
+        name=images.path.name,
+        sites=images.sites,
+        part=None if images.parts is None else np.array(images.parts),
+        class_names=images.classes,
     )
-    notes = tuple(finding.message for finding in findings)
+    findings = _all_findings(images, headers, report)
     return replace(
-        made,
-        notes=notes,
-        keeps_parts=found.parts is not None,
+        dataset,
+        notes=tuple(finding.message for finding in findings),
+        keeps_parts=images.parts is not None,
         pixel_kinds=tuple(sorted({header.pixels for header in headers})),
     )
 
 
 def _walk(path: Path) -> tuple[list[Path], list[Path]]:
-    """Image files and other files, sorted; hidden ones are nobody's data."""
+    """Return image files and other files, sorted, without hidden ones."""
     images: list[Path] = []
     others: list[Path] = []
     pending = [(path, 0)]
     while pending:
         folder, depth = pending.pop()
-        # A link to a folder around it would be walked again and again.
+        # A link to a folder that contains it would never end.
         if folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve()):
             continue
         if len(images) + len(others) + len(pending) > MOST_FILES:
             raise ValueError(
-                f"{path}: expected at most {MOST_FILES:,} files; use a part of them, or remove links in circles"
+                f"{path}: expected at most {MOST_FILES:,} files; "
+                "use a part of them, or remove links in circles"
             )
         for entry in os.scandir(folder):
-            if entry.name.startswith(".") or entry.name in ("__MACOSX", "Thumbs.db", "desktop.ini"):
+            if entry.name.startswith(".") or entry.name in _SYSTEM_FILES:
                 continue
             file = folder / entry.name
             if entry.is_dir():
                 if depth < DEEPEST:
                     pending.append((file, depth + 1))
             elif file.suffix.lower() in IMAGE_ENDINGS:
-                check_regular(file)  # an image must not be left out in silence
+                check_regular(file)  # no image is left out silently
                 images.append(file)
             elif entry.is_file():
                 others.append(file)
@@ -216,7 +215,7 @@ def _walk(path: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _folders(path: Path, file: Path) -> tuple[str, ...]:
-    """The folders between the data folder and a file."""
+    """Return the folders between the data folder and a file."""
     return file.relative_to(path).parts[:-1]
 
 
@@ -224,19 +223,15 @@ def _check_depths(path: Path, depths: Counter[int], files: Sequence[Path]) -> No
     """Refuse a folder whose images do not lie equally deep."""
     usable = [depth for depth in sorted(depths) if 0 < depth < DEEPEST]
     if not usable:
-        where = (
-            f"; {depths[0]:,} lie in {path} itself: put them into one folder per class"
-            if depths[0]
-            else ""
-        )
-        raise ValueError(
-            f"no images found in {path}; expected {LAYOUTS} with {', '.join(IMAGE_ENDINGS)}{where}"
-        )
+        message = f"no images found in {path}; expected {LAYOUTS} with {', '.join(IMAGE_ENDINGS)}"
+        if depths[0]:
+            message += f"; {depths[0]:,} lie in {path} itself: put them into one folder per class"
+        raise ValueError(message)
     if len(usable) > 1:
         shown = [f"{depths[depth]:,} as {_example(path, files, depth)}" for depth in usable]
         raise ValueError(
-            f"{path}: images lie at different depths, {' and '.join(shown)}; expected one of {LAYOUTS}: move the "
-            "others out of the folder"
+            f"{path}: images lie at different depths, {' and '.join(shown)}; "
+            f"expected one of {LAYOUTS}: move the others out of the folder"
         )
 
 
@@ -245,60 +240,66 @@ def _example(path: Path, files: Sequence[Path], depth: int) -> str:
 
 
 def _with_layout(path: Path, files: Sequence[Path]) -> ImageFolder:
-    """The images with their classes, sites and parts, by the names of their folders."""
+    """Return images with their classes, sites and parts, by the names of their folders."""
     folders = [_folders(path, file) for file in files]
     depth = len(folders[0])
     level = _level_of_parts(path, folders)
     names = ["CLASS"] if depth - (level is not None) == 1 else ["SITE", "CLASS"]
     if depth - (level is not None) > 2:
         raise ValueError(
-            f"{path}: images lie three folders deep, such as {files[0].relative_to(path)}; expected {LAYOUTS}"
+            f"{path}: images lie three folders deep, such as {files[0].relative_to(path)}; "
+            f"expected {LAYOUTS}"
         )
     parts = None
     if level is not None:
-        parts = tuple(PARTS[one[level].casefold()] for one in folders)
-        folders = [one[:level] + one[level + 1 :] for one in folders]
+        parts = tuple(PARTS[names_of_file[level].casefold()] for names_of_file in folders)
+        folders = [names_of_file[:level] + names_of_file[level + 1 :] for names_of_file in folders]
         present = [name for name in ("train", "val", "test") if PARTS[name] in parts]
         names.insert(level, "{" + ",".join(present) + "}")
     if not folders[0]:
+        holders = sorted({file.parent.name for file in files})
         raise ValueError(
-            f"{path}: {' and '.join(sorted({file.parent.name for file in files}))} hold images but no folders of classes; "
+            f"{path}: {' and '.join(holders)} hold images but no folders of classes; "
             f"expected {LAYOUTS}"
         )
-    found = ImageFolder(
+    sites = None
+    if "SITE" in names:
+        sites = tuple(names_of_file[0] for names_of_file in folders)
+    folder = ImageFolder(
         path,
         "/".join(["FOLDER", *names, "*"]),
         tuple(files),
-        tuple(one[-1] for one in folders),
-        tuple(one[0] for one in folders) if "SITE" in names else None,
+        tuple(names_of_file[-1] for names_of_file in folders),
+        sites,
         parts,
     )
-    for name in found.classes:
+    for name in folder.classes:
         checked_name(name, f"{path}: the label")
-    for name in sorted(set(found.sites or ())):
+    for name in sorted(set(folder.sites or ())):
         checked_name(name, f"{path}: the site")
-    _check_parts(found)
-    return found
+    _check_parts(folder)
+    return folder
 
 
 def _level_of_parts(path: Path, folders: Sequence[tuple[str, ...]]) -> int | None:
-    """Which folders are train, val and test: the outer ones, those inside sites, or none."""
+    """Return the level of the folders train, val and test: 0, 1 inside sites, or None."""
     for level in range(len(folders[0])):
-        names = sorted({one[level] for one in folders})
+        names = sorted({names_of_file[level] for names_of_file in folders})
         known = [name for name in names if name.casefold() in PARTS]
         innermost = level == len(folders[0]) - 1
         if len(known) == len(names) and not (innermost and level > 0):
             return level
         if len(known) == len(names):
             raise ValueError(
-                f"{path}: the innermost folders are {', '.join(names)}, so {folders[0][0]}, say, may be a site or a class; "
-                f"expected {LAYOUTS}"
+                f"{path}: the innermost folders are {', '.join(names)}, so {folders[0][0]}, "
+                f"for example, may be a site or a class; expected {LAYOUTS}"
             )
         if known and not innermost:
             others = [name for name in names if name not in known]
             raise ValueError(
-                f"{path}: {', '.join(known)} looks like a part of an official split, {_some(others)} beside it does not; "
-                f"rename or move one of them, expected {LAYOUTS}"
+                f"{path}: {', '.join(known)} looks like a part of an official split, "
+                f"{some(others)} next to it does not; rename or move one of them, "
+                f"expected {LAYOUTS}"
             )
     return None
 
@@ -312,44 +313,49 @@ def _check_parts(found: ImageFolder) -> None:
         lacking = "test" if TEST not in present else "train"
         have = " and ".join(PART_NAMES[part] for part in sorted(present))
         raise ValueError(
-            f"{found.path}: expected an official split with train and test, got {have} images only; add {lacking}, rename a "
-            "folder, or put all images into FOLDER/CLASS/* to have them split"
+            f"{found.path}: expected an official split with train and test, got {have} images "
+            f"only; add {lacking}, rename a folder, or put all images into FOLDER/CLASS/* to have "
+            "them split"
         )
     sites = found.sites or ("",) * len(found.files)
     trained = {site for site, part in zip(sites, found.parts, strict=True) if part == TRAIN}
     idle = sorted(set(sites) - trained)
     if idle:
         raise ValueError(
-            f"{found.path}: site {_some([quoted(site) for site in idle])} has no training images; add some, or move it away"
+            f"{found.path}: site {some(map(quoted, idle))} has no training images; "
+            "add some, or move it away"
         )
 
 
-def _of_other_files(path: Path, others: Sequence[Path]) -> list[Finding]:
+def _findings_on_other_files(path: Path, others: Sequence[Path]) -> list[Finding]:
     if not others:
         return []
     endings = Counter(file.suffix.lower() or "no ending" for file in others)
-    shown = _some([f"{ending} ({count:,})" for ending, count in endings.most_common()])
+    shown = some(f"{ending} ({count:,})" for ending, count in endings.most_common())
+    verb = "is" if len(others) == 1 else "are"
     return [
         Finding(
-            f"{_count(len(others), 'file')} of {path} {'is' if len(others) == 1 else 'are'} not read: {shown}; "
+            f"{counted(len(others), 'file')} of {path} {verb} not read: {shown}; "
             f"images must end in {', '.join(IMAGE_ENDINGS)}"
         )
     ]
 
 
-def _of_strays(path: Path, strays: Sequence[Path]) -> list[Finding]:
-    if not strays:
+def _findings_on_outside_images(path: Path, images: Sequence[Path]) -> list[Finding]:
+    if not images:
         return []
+    verb = "is" if len(images) == 1 else "are"
     return [
         Finding(
-            f"{_count(len(strays), 'image')} outside the layout {'is' if len(strays) == 1 else 'are'} not read, such as "
-            f"{strays[0].relative_to(path)}; move what belongs to the data into a folder of its class"
+            f"{counted(len(images), 'image')} outside the layout {verb} not read, such as "
+            f"{images[0].relative_to(path)}; move images that belong to the data into a folder "
+            "of their class"
         )
     ]
 
 
-def _of_classes(found: ImageFolder) -> list[Finding]:
-    """Folders that are probably no sites: no class is found in two of them."""
+def _findings_on_classes(found: ImageFolder) -> list[Finding]:
+    """Return a finding on folders that are probably no sites: no class is in two of them."""
     if found.sites is None or len(set(found.sites)) < 2:
         return []
     holders = Counter(label for label, _ in set(zip(found.labels, found.sites, strict=True)))
@@ -357,14 +363,15 @@ def _of_classes(found: ImageFolder) -> list[Finding]:
         return []
     return [
         Finding(
-            f"no class is found at two sites: {_some(sorted(set(found.sites)))} are read as sites and "
-            f"{_some(found.classes)} as classes; if the first are classes, move their images up to FOLDER/CLASS/*"
+            f"no class is found at two sites: {some(sorted(set(found.sites)))} are read as sites "
+            f"and {some(found.classes)} as classes; if the first are classes, move their images up "
+            "to FOLDER/CLASS/*"
         )
     ]
 
 
-def _of_parts(found: ImageFolder) -> list[Finding]:
-    """Classes that are tested but never trained, and test images that are trained on."""
+def _findings_on_parts(found: ImageFolder) -> list[Finding]:
+    """Return findings on classes without training images, and on test images in training."""
     if found.parts is None:
         return []
     rows = list(zip(found.files, found.labels, found.parts, strict=True))
@@ -374,26 +381,27 @@ def _of_parts(found: ImageFolder) -> list[Finding]:
     if unknown:
         findings.append(
             Finding(
-                f"no training image has the class {_some([quoted(name) for name in unknown])}, so it cannot be learnt; "
-                "add some, or remove it from the other parts"
+                f"no training image has the class {some(map(quoted, unknown))}, so it cannot be "
+                "learnt; add some, or remove it from the other parts"
             )
         )
     train = [file for file, _, part in rows if part == TRAIN]
     test = [file for file, _, part in rows if part == TEST]
     equal = _equal_files(train, test)
     if equal:
-        one, other = (file.relative_to(found.path) for file in equal[0])
+        first, second = (file.relative_to(found.path) for file in equal[0])
+        verb = "equals" if len(equal) == 1 else "equal"
         findings.append(
             Finding(
-                f"{_count(len(equal), 'test image')} {'equals' if len(equal) == 1 else 'equal'} a training image, such as "
-                f"{one} and {other}; remove one of each, or results look better than they are"
+                f"{counted(len(equal), 'test image')} {verb} a training image, such as "
+                f"{first} and {second}; remove one of each, or results look better than they are"
             )
         )
     return findings
 
 
 def _equal_files(train: Sequence[Path], test: Sequence[Path]) -> list[tuple[Path, Path]]:
-    """Test files with the same bytes as a training file; only files of one size are compared."""
+    """Return test files with the bytes of a training file; files of one size are compared."""
     sizes = {file: file.stat().st_size for file in (*train, *test)}
     shared = {sizes[file] for file in train} & {sizes[file] for file in test}
     known = {_digest(file): file for file in train if sizes[file] in shared}
@@ -406,35 +414,38 @@ def _digest(file: Path) -> bytes:
         return hashlib.file_digest(opened, "sha256").digest()
 
 
-def _of_headers(folder: ImageFolder, headers: Sequence[ImageHeader]) -> list[Finding]:
-    """Files with several images, colours that lose bits, and sites with different kinds of pixels."""
+def _findings_on_headers(folder: ImageFolder, headers: Sequence[ImageHeader]) -> list[Finding]:
+    """Return findings on files with several images, deep colours and different kinds of pixels."""
     pairs = list(zip(folder.files, headers, strict=True))
     findings = []
     several = [(file, header) for file, header in pairs if header.frames > 1]
     if several:
         file, header = several[0]
+        verb = "holds" if len(several) == 1 else "hold"
         findings.append(
-            f"{_count(len(several), 'file')} {'holds' if len(several) == 1 else 'hold'} several images, such as "
-            f"{file.relative_to(folder.path)} with {header.frames}: the first is read; save the others as files of their own"
+            f"{counted(len(several), 'file')} {verb} several images, such as "
+            f"{file.relative_to(folder.path)} with {header.frames}: the first is read; "
+            "save the others as separate files"
         )
     deep = [file for file, header in pairs if header.deep_colour]
     if deep:
+        verb = "has" if len(deep) == 1 else "have"
         findings.append(
-            f"{_count(len(deep), 'image')} {'has' if len(deep) == 1 else 'have'} colours of 16 bits, such as "
+            f"{counted(len(deep), 'image')} {verb} colours of 16 bits, such as "
             f"{deep[0].relative_to(folder.path)}: the upper 8 are read"
         )
     kinds = Counter(header.pixels for header in headers)
     if len(kinds) > 1:
         shown = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
         findings.append(
-            f"images have different kinds of pixels ({shown}), each brought to 0..255 in its own way{_by_site(folder, headers)}; "
-            "save all alike if they are to be compared"
+            f"images have different kinds of pixels ({shown}), each brought to 0..255 in its own "
+            f"way{_kinds_by_site(folder, headers)}; save all alike if they are to be compared"
         )
     return [Finding(message) for message in findings]
 
 
-def _of_dark_sites(folder: ImageFolder, report: PixelReport) -> list[Finding]:
-    """Sites whose pixels use a small part of the range that others use, as 12 bits beside 16."""
+def _findings_on_dark_sites(folder: ImageFolder, report: PixelReport) -> list[Finding]:
+    """Return a finding on sites that use a small part of the pixel range, as 12 of 16 bits."""
     shares: dict[str, float] = {}
     for file, site in zip(folder.files, folder.sites or (), strict=False):
         if file.parent in report.folder_shares:
@@ -444,37 +455,29 @@ def _of_dark_sites(folder: ImageFolder, report: PixelReport) -> list[Finding]:
     if not dark:
         return []
     message = (
-        f"images of {_some([quoted(site) for site in dark])} use at most {100 * max(dark.values()):.2g}% of the range of "
-        f"their pixels, those of other sites up to {100 * brightest:.3g}%, so they are nearly black beside these; "
-        "if they were saved with fewer bits, save all alike"
+        f"images of {some(map(quoted, dark))} use at most {100 * max(dark.values()):.2g}% of the "
+        f"range of their pixels, those of other sites up to {100 * brightest:.3g}%, so they are "
+        "nearly black in comparison; if they were saved with fewer bits, save all alike"
     )
     return [Finding(message, sites=tuple(dark))]
 
 
-def _by_site(folder: ImageFolder, headers: Sequence[ImageHeader]) -> str:
-    """Say so if sites can be told apart by their kind of pixels."""
+def _kinds_by_site(folder: ImageFolder, headers: Sequence[ImageHeader]) -> str:
+    """Return the kinds of pixels of each site, if a site has one kind only."""
     if folder.sites is None:
         return ""
     kinds: dict[str, set[str]] = {}
     for site, header in zip(folder.sites, headers, strict=True):
         kinds.setdefault(site, set()).add(header.pixels)
-    if all(len(own) > 1 for own in kinds.values()):
+    if all(len(site_kinds) > 1 for site_kinds in kinds.values()):
         return ""
-    shown = [f"{site}: {' and '.join(sorted(own))}" for site, own in sorted(kinds.items())]
-    return f" ({_some(shown)})"
+    shown = [f"{site}: {' and '.join(sorted(names))}" for site, names in sorted(kinds.items())]
+    return f" ({some(shown)})"
 
 
 def _check_window(path: Path, headers: Sequence[ImageHeader], window: Window | None) -> None:
     if window is not None and all(header.pixels == "8-bit" for header in headers):
         raise ValueError(
-            f"data.window: expected images with more than 8 bits per pixel, got none in {path}; leave it out"
+            f"data.window: expected images with more than 8 bits per pixel, got none in {path}; "
+            "leave it out"
         )
-
-
-def _count(count: int, word: str) -> str:
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more

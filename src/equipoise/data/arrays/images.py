@@ -1,4 +1,4 @@
-"""Image files as arrays of 0..255, and what their headers say."""
+"""Image files as arrays of 0..255, and their headers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "GIF")
 IMAGE_ENDINGS = (
     ".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", *dicom.ENDINGS
 )  # fmt: skip
-# Images are brought to USUAL_SIZE unless told, if they differ or a side exceeds LARGEST_SIZE.
+# Images are resized to USUAL_SIZE by default if they differ or a side exceeds LARGEST_SIZE.
 USUAL_SIZE, LARGEST_SIZE = 64, 128
 _NAMED = 5
 
@@ -45,9 +45,13 @@ _Result = TypeVar("_Result")
 def common_size(
     sizes: Sequence[tuple[int, ...]], image_size: int | None = None
 ) -> tuple[int, int] | None:
-    """Return the height and width that images are read at; none: as they are.
+    """Return the height and width at which images are read; None: as they are.
 
-    Unless told, images of different or of large sizes are made small.
+    By default, images of different or of large sizes are made small.
+
+    Args:
+        sizes: The heights and widths of the images.
+        image_size: The size that the user chose.
 
     >>> common_size([(30, 40)]), common_size([(30, 40), (28, 28)])
     (None, (64, 64))
@@ -65,13 +69,13 @@ def read_headers(files: Sequence[Path]) -> list[ImageHeader]:
     """Return every file's header.
 
     Raises:
-        ValueError: If some cannot be read; it names them together.
+        ValueError: If some cannot be read; the message names them together.
     """
     return _each(files, read_header)
 
 
 def read_header(file: Path) -> ImageHeader:
-    """Return what a file says about its image; nothing is decoded.
+    """Return the header of an image file, without decoding the image.
 
     Raises:
         ValueError: If it is no readable image, or too large.
@@ -85,7 +89,7 @@ def read_header(file: Path) -> ImageHeader:
         # Pillow has already exchanged the sides of a TIFF image.
         if opened.format != "TIFF" and _orientation(opened) >= 5:
             height, width = width, height
-        # A phone's JPEG file may hold previews of its image, which are no further images.
+        # A phone's JPEG file may hold previews of its image, which do not count.
         frames = 1 if opened.format in ("JPEG", "MPO") else getattr(opened, "n_frames", 1)
         return ImageHeader(
             (1 if grey else 3, height, width),
@@ -113,7 +117,7 @@ def read_images(
     window: Window | None = None,
     trained: Sequence[str] | None = None,
 ) -> tuple[np.ndarray, PixelReport]:
-    """Return images as uint8 (n, channels, height, width), and what was seen in them.
+    """Return images as uint8 (n, channels, height, width), and a report on their pixels.
 
     Args:
         files: At least one image file.
@@ -125,10 +129,10 @@ def read_images(
     Raises:
         ValueError: If images cannot be read, take too much memory, or need a window.
     """
-    first = read_header(files[0]).shape if size is None or channels is None else None
-    if first is not None:
-        channels, size = channels or first[0], size or first[1:]
-    assert channels is not None and size is not None
+    if size is None or channels is None:
+        first = read_header(files[0]).shape
+        channels = channels or first[0]
+        size = size or first[1:]
     shape = (len(files), channels, *size)
     check_memory(shape)
     images = np.empty(shape, np.uint8)
@@ -144,7 +148,7 @@ def read_images(
 
 
 def look_at(files: Sequence[Path], window: Window | None = None) -> PixelReport:
-    """Return what images hold, as `read_images` does, without keeping them."""
+    """Return the report on pixels of `read_images`, without keeping the images."""
     report = PixelReport(window)
     _each(files, lambda file: _decoded(file, None, None, report))
     report.check()
@@ -153,10 +157,16 @@ def look_at(files: Sequence[Path], window: Window | None = None) -> PixelReport:
 
 @contextmanager
 def opened_image(file: Path | IO[bytes]) -> Iterator[Picture]:
-    """Open an image file of a sane size; formats that need a program of their own (EPS) are not opened."""
+    """Open an image file of a reasonable size.
+
+    Formats that need another program, such as EPS, are not opened.
+
+    Raises:
+        ValueError: If it is no readable image, or too large.
+    """
     from PIL import Image
 
-    # what its decoders log of damaged bytes is no news: the error says it
+    # Pillow's decoders log damaged bytes, which the error reports as well.
     if not logging.getLogger("PIL").handlers:
         logging.getLogger("PIL").addHandler(logging.NullHandler())
     shown = file if isinstance(file, Path) else "a packed image"
@@ -164,7 +174,7 @@ def opened_image(file: Path | IO[bytes]) -> Iterator[Picture]:
         check_regular(file)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what Pillow says of damaged EXIF data is no news
+            warnings.simplefilter("ignore")  # damaged EXIF data do not matter
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             # Given a path, Pillow 13 maps a plain TIFF file into memory before it exchanges the
             # sides of a turned image, and mixes up its pixels.
@@ -175,20 +185,20 @@ def opened_image(file: Path | IO[bytes]) -> Iterator[Picture]:
                 yield opened
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ValueError(
-            f"{shown}: expected an image of at most {MOST_PIXELS:,} pixels; this one has more, scale it down"
+            f"{shown}: expected an image of at most {MOST_PIXELS:,} pixels; "
+            "this one has more, scale it down"
         ) from None
-    except Exception as error:  # Pillow's decoders raise whatever damaged bytes make of them
-        why = (
-            error.strerror
-            if isinstance(error, OSError) and error.strerror
-            else "it is damaged, or none of " + ", ".join(IMAGE_FORMATS)
-        )
-        raise ValueError(f"{shown} is not a readable image: {why}") from error
+    except Exception as error:  # Pillow's decoders raise many errors for damaged bytes
+        reason = f"it is damaged, or none of {', '.join(IMAGE_FORMATS)}"
+        if isinstance(error, OSError) and error.strerror:
+            reason = error.strerror
+        raise ValueError(f"{shown} is not a readable image: {reason}") from error
 
 
 def _each(files: Sequence[Path], read: Callable[[Path], _Result]) -> list[_Result]:
-    """Read every file; whatever cannot be read is named in one error."""
-    results, errors = [], []
+    """Read every file; one error names all that cannot be read."""
+    results = []
+    errors = []
     for file in files:
         try:
             results.append(read(file))
@@ -212,14 +222,15 @@ def check_memory(shape: tuple[int, ...]) -> None:
         shape: Their number, channels, height and width.
 
     Raises:
-        ValueError: It names the bytes and what to do.
+        ValueError: If they do; the message names the bytes and the remedies.
     """
     # The pixels, and once more as float32, which is what models take.
     needed = 5 * int(np.prod(shape, dtype=np.float64))
     if needed > most_bytes():
         sides = "x".join(map(str, shape[1:]))
         raise ValueError(
-            f"{shape[0]:,} images of {sides} take {needed:,} bytes, expected at most {most_bytes():,}; "
+            f"{shape[0]:,} images of {sides} take {needed:,} bytes, "
+            f"expected at most {most_bytes():,}; "
             f"choose a smaller data.image_size, use fewer images, or set {BYTES}"
         )
 
@@ -227,7 +238,7 @@ def check_memory(shape: tuple[int, ...]) -> None:
 def _decoded(
     file: Path, size: tuple[int, int] | None, channels: int | None, report: PixelReport
 ) -> np.ndarray:
-    """One image as uint8 (channels, height, width)."""
+    """Return one image as uint8 (channels, height, width)."""
     from PIL import Image
 
     image = dicom.read_dicom(file, MOST_PIXELS) if dicom.is_dicom(file) else _opened(file, report)
@@ -247,13 +258,13 @@ def _decoded(
 
 
 def _opened(file: Path, report: PixelReport) -> np.ndarray | DeepImage:
-    """The first image of a file, upright: uint8, or its own numbers if they have more bits."""
+    """Return the first image of a file, upright: uint8, or its numbers if they have more bits."""
     from PIL import Image
 
     with opened_image(file) as opened:
         kind = _kind_of_pixels(opened.mode, _rawmode(opened))
         opened.load()
-        # Pillow turns TIFF images upright by itself.
+        # Pillow turns TIFF images upright automatically.
         turn = None if opened.format == "TIFF" else _UPRIGHT.get(_orientation(opened))
         upright = opened.transpose(Image.Transpose[turn]) if turn else opened
         if kind != "8-bit":
@@ -261,7 +272,7 @@ def _opened(file: Path, report: PixelReport) -> np.ndarray | DeepImage:
         target = "L" if _is_grey(opened) else "RGB"
         if not opened.has_transparency_data:
             return np.array(upright.convert(target))
-        upright.info = dict(opened.info)  # a transparent colour is told there
+        upright.info = dict(opened.info)  # it names a transparent colour
         layers = upright.convert("RGBA")
         report.transparent += bool(np.asarray(layers.getchannel("A")).min() < 255)
         white = Image.new("RGBA", layers.size, "white")
@@ -273,9 +284,10 @@ def _is_grey(opened: Picture) -> bool:
 
 
 def _kind_of_pixels(mode: str, rawmode: str) -> str:
-    """
-    >>> _kind_of_pixels("I;16", "I;16B"), _kind_of_pixels("I", "I;16S"), _kind_of_pixels("I", "I;32S")
-    ('16-bit', 'signed 16-bit', '32-bit')
+    """Return the kind of pixels of Pillow's mode and raw mode.
+
+    >>> _kind_of_pixels("I;16", "I;16B"), _kind_of_pixels("I", "I;16S")
+    ('16-bit', 'signed 16-bit')
     """
     if mode == "F":
         return "float"
@@ -288,12 +300,12 @@ def _kind_of_pixels(mode: str, rawmode: str) -> str:
 
 
 def _rawmode(opened: Picture) -> str:
-    """How the pixels lie in the file, in Pillow's words."""
+    """Return the form of the pixels in the file, by Pillow's name."""
     tiles = getattr(opened, "tile", None)
     if not tiles:
         return ""
-    how = tiles[0][3]
-    return str(how[0]) if isinstance(how, tuple) and how else str(how)
+    arguments = tiles[0][3]
+    return str(arguments[0]) if isinstance(arguments, tuple) and arguments else str(arguments)
 
 
 def _orientation(opened: Picture) -> int:

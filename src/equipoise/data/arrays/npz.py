@@ -1,4 +1,4 @@
-"""NPZ files of plain arrays, read with bounds: what a file says about its sizes is checked before memory is taken."""
+"""NPZ files of plain arrays, whose stated sizes are checked before memory is allocated."""
 
 from __future__ import annotations
 
@@ -43,22 +43,23 @@ def read_npz(file: Path) -> dict[str, np.ndarray]:
     except _Refused as refused:
         raise ValueError(str(refused)) from None
     except Exception as error:
-        # Whatever zipfile, zlib and NumPy make of damaged bytes; NumPy's advice to load a file unsafely is not for our users.
-        why = "is damaged or not an NPZ file of plain arrays; replace it by a whole one"
+        # zipfile, zlib and NumPy raise many errors for damaged bytes, and NumPy's message
+        # recommends unsafe loading.
+        problem = "is damaged or not an NPZ file of plain arrays; replace it by an intact one"
         if isinstance(error, OSError) and error.strerror:
-            why = f"cannot be read: {error.strerror}"
-        raise ValueError(f"{file} {why}") from error
+            problem = f"cannot be read: {error.strerror}"
+        raise ValueError(f"{file} {problem}") from error
 
 
 class _Refused(Exception):
-    """A file that is whole but not what may be read; the sentence is for the user."""
+    """A file that is intact but must not be read, with a message for the user."""
 
 
 def check_sizes(files: Sequence[Path]) -> None:
     """Refuse NPZ files that together take more memory than one data set may.
 
     Raises:
-        ValueError: It names the sizes and what to do. Damaged files are left to `read_npz`.
+        ValueError: If they do. Damaged files are refused by `read_npz`.
     """
     total = 0
     for file in files:
@@ -66,7 +67,8 @@ def check_sizes(files: Sequence[Path]) -> None:
             total += sum(member.file_size for member in archive.infolist())
     if total > most_bytes():
         raise ValueError(
-            f"{len(files)} NPZ files such as {files[0]}: expected arrays of at most {most_bytes():,} bytes together, got {total:,}; "
+            f"{len(files)} NPZ files such as {files[0]}: expected arrays of at most "
+            f"{most_bytes():,} bytes together, got {total:,}; "
             f"use a part of them, or set {BYTES} to more bytes"
         )
 
@@ -84,32 +86,36 @@ def named_columns(file: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, np.
     x = others.pop("x")
     if x.ndim != 2 or x.shape[1] != len(names):
         raise ValueError(
-            f"{file}: expected x to have a column for each of {len(names)} feature_names, got the shape {x.shape}"
+            f"{file}: expected x to have a column for each of {len(names)} feature_names, "
+            f"got the shape {x.shape}"
         )
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise ValueError(
-            f"{file}: expected feature_names that differ, got {quoted(repeated[0])} {names.count(repeated[0])} times; rename them"
+            f"{file}: expected feature_names that differ, got {quoted(repeated[0])} "
+            f"{names.count(repeated[0])} times; rename them"
         )
     taken = [name for name in names if name in others]
     if taken:
         raise ValueError(
-            f"{file}: {quoted(taken[0])} is one of its feature_names and an array of its own; rename the feature, "
-            "or leave it out if it is the label"
+            f"{file}: {quoted(taken[0])} is one of its feature_names and also an array; "
+            "rename the feature, or leave it out if it is the label"
         )
-    return {**{name: x[:, column] for column, name in enumerate(names)}, **others}
+    columns = {name: x[:, index] for index, name in enumerate(names)}
+    return {**columns, **others}
 
 
 def _check_size(file: Path, size: int, most: int) -> None:
     on_disk = os.stat(file).st_size
     if size > SMALL and size > MOST_SWOLLEN * on_disk and not bytes_are_stated():
         raise _Refused(
-            f"{file}: expected arrays, got a file of {on_disk:,} bytes that would swell to {size:,}; if that is right, "
-            f"set {BYTES} to at least as many bytes"
+            f"{file}: expected arrays, got a file of {on_disk:,} bytes that would expand to "
+            f"{size:,}; if that is right, set {BYTES} to at least as many bytes"
         )
     if size > most:
         raise _Refused(
-            f"{file}: expected arrays of at most {most:,} bytes, got {size:,}; use a part of them, or set {BYTES} to more"
+            f"{file}: expected arrays of at most {most:,} bytes, got {size:,}; "
+            f"use a part of them, or set {BYTES} to more"
         )
 
 
@@ -121,17 +127,21 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path) -> np.
         name = quoted(member.filename.removesuffix(".npy"))
         if dtype.hasobject:
             raise _Refused(
-                f"{file}: the array {name} holds Python objects, which are never loaded; save it as numbers or text"
+                f"{file}: the array {name} holds Python objects, which are never loaded; "
+                "save it as numbers or text"
             )
         if dtype.kind not in KINDS or not dtype.itemsize:
             raise _Refused(
                 f"{file}: the array {name} is of type {str(dtype)[:40]}; save it as numbers or text"
             )
-        stated, there = math.prod(shape) * dtype.itemsize, member.file_size - opened.tell()
-        if min(shape, default=0) < 0 or max(shape, default=0) > _MOST_ENTRIES or stated != there:
+        stated = math.prod(shape) * dtype.itemsize
+        stored = member.file_size - opened.tell()
+        is_possible = min(shape, default=0) >= 0 and max(shape, default=0) <= _MOST_ENTRIES
+        if not is_possible or stated != stored:
             raise _Refused(
-                f"{file}: the header of the array {name} says {quoted(shape, 60)} of {dtype} ({stated:,} bytes), but {there:,} bytes are there; "
-                "the file is damaged, replace it by a whole one"
+                f"{file}: the header of the array {name} says {quoted(shape, 60)} of {dtype} "
+                f"({stated:,} bytes), but the file has {stored:,} bytes; "
+                "it is damaged, replace it by an intact one"
             )
     with archive.open(member) as opened:
         return npy.read_array(opened, allow_pickle=False)

@@ -12,9 +12,9 @@ from equipoise.data.findings import Finding
 
 Window = tuple[float, float]
 
-# Below this share of a type's range fewer than 32 of the 256 grey levels would be used.
+# Below this share of a type's range, fewer than 32 of the 256 grey levels would be used.
 LEAST_RANGE = 1 / 8
-# From this share on nobody needs to be told that there is a window.
+# From this share on, a window is not mentioned.
 WELL_USED = 1 / 2
 # Pixels of these kinds become 0..255 by this range unless a window is stated.
 # Others need a window; DICOM files state a range of their own.
@@ -75,8 +75,8 @@ class DeepImage:
 
 
 @dataclass
-class _Seen:
-    """What the images with one kind of pixels hold."""
+class _PixelRange:
+    """The values of all images with one kind of pixels."""
 
     example: Path
     images: int = 0
@@ -92,22 +92,29 @@ class _Seen:
 
 @dataclass
 class PixelReport:
-    """What was seen while images were decoded."""
+    """The values of pixels, collected while images are decoded.
 
-    window: Window | None = None  # the user's
-    seen: dict[str, _Seen] = field(default_factory=dict)
+    Attributes:
+        window: The user's window.
+        seen: The values, by kind of pixels.
+        own_windows: The windows that files state.
+        transparent: The number of images with transparent pixels.
+        folder_shares: By folder, the largest share of its type's range that an image uses.
+    """
+
+    window: Window | None = None
+    seen: dict[str, _PixelRange] = field(default_factory=dict)
     own_windows: set[Window] = field(default_factory=set)
     transparent: int = 0
-    # By folder, the largest share of its type's range that an image there uses.
     folder_shares: dict[Path, float] = field(default_factory=dict)
 
     def scaled(self, file: Path, image: DeepImage) -> np.ndarray:
-        """Return an image as float32 in 0..255, by the window that holds for it.
+        """Return an image as float32 in 0..255, scaled by its window.
 
         Raises:
             ValueError: If a pixel is not finite.
         """
-        with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite
+        with np.errstate(over="ignore"):  # values beyond float32 become infinite
             values = image.values.astype(np.float32)
         if not np.isfinite(values).all():
             raise ValueError(
@@ -118,11 +125,12 @@ class PixelReport:
         return np.asarray((1 - shares if image.inverted else shares) * 255, np.float32)
 
     def _note(self, file: Path, image: DeepImage, values: np.ndarray) -> Window:
-        """Remember what an image holds, and return its window."""
-        seen = self.seen.setdefault(image.pixels, _Seen(file))
-        lowest, highest = float(values.min()), float(values.max())
+        """Record the values of an image, and return its window."""
+        seen = self.seen.setdefault(image.pixels, _PixelRange(file))
+        highest = float(values.max())
         seen.images += 1
-        seen.low, seen.high = min(seen.low, lowest), max(seen.high, highest)
+        seen.low = min(seen.low, float(values.min()))
+        seen.high = max(seen.high, highest)
         if self.window is not None:
             seen.outside += int(((values < self.window[0]) | (values > self.window[1])).sum())
             seen.total += values.size
@@ -145,7 +153,7 @@ class PixelReport:
                 predict for; none: these are to be trained on.
 
         Raises:
-            ValueError: It names the range that was found and a window that would do.
+            ValueError: If there are such pixels; the message names their range and a window.
         """
         if self.window is not None:
             return
@@ -170,49 +178,53 @@ class PixelReport:
         return f"bring them to the pixels of the images that the model was trained on{known}"
 
     def findings(self) -> list[Finding]:
-        """Return what a person should know about how pixels became 0..255."""
-        found = [self._about(pixels, seen) for pixels, seen in self.seen.items()]
+        """Return findings on how pixels were brought to 0..255."""
+        messages = [self._about(pixels, seen) for pixels, seen in self.seen.items()]
         if len(self.own_windows) > 1:
             low, high = min(self.own_windows)
-            found.append(
+            messages.append(
                 f"DICOM files state {len(self.own_windows)} different windows, such as "
                 f"[{low:g}, {high:g}], so equal values are not equally bright; "
-                f"{self._example('DICOM')}, say, reads all alike"
+                f"{self._example('DICOM')}, for example, reads all alike"
             )
         if self.transparent:
-            found.append(
+            messages.append(
                 f"{_images_have(self.transparent)} transparent pixels, which are read as white; "
                 "save them without transparency if white is wrong"
             )
-        return [Finding(message) for message in found if message]
+        return [Finding(message) for message in messages if message]
 
-    def _about(self, pixels: str, seen: _Seen) -> str:
+    def _about(self, pixels: str, seen: _PixelRange) -> str:
         have = f"{_images_have(seen.images)} {pixels} pixels {seen}"
         if self.window is not None:
             low, high = self.window
             share = 100 * seen.outside / seen.total
             outside = f"; {share:.2g}% of them lie outside and are clipped" if share else ""
             return f"{have}: {low:g}..{high:g} becomes 0..255 (data.window){outside}"
-        # DICOM files are read as they state themselves, and a range that is used needs no word.
+        # DICOM files state their window, and a range that is well used needs no remark.
         if pixels == "DICOM" or seen.share >= WELL_USED:
             return ""
         low, high = TYPE_RANGE[pixels]
         return (
             f"{have}: {low:g}..{high:g} becomes 0..255; "
-            f"{self._example(pixels)}, say, reads another range"
+            f"{self._example(pixels)}, for example, reads another range"
         )
 
     def _example(self, pixels: str) -> str:
-        """A setting whose window holds all pixels that were seen."""
-        low, high = self.seen[pixels].low, self.seen[pixels].high
+        """Return a setting whose window contains all pixels of a kind."""
+        low = self.seen[pixels].low
+        high = self.seen[pixels].high
         if pixels != "float" and low >= 0:
-            low, high = 0, 2 ** int(max(high, 1)).bit_length() - 1
-        high = high if high > low else low + 1
+            low = 0
+            high = 2 ** int(max(high, 1)).bit_length() - 1
+        if high <= low:
+            high = low + 1
         return f"data.window=[{low:.10g},{high:.10g}]"
 
 
 def _images_have(count: int) -> str:
-    """
+    """Return a number of images with its verb.
+
     >>> _images_have(1), _images_have(2000)
     ('1 image has', '2,000 images have')
     """

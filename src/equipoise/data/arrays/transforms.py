@@ -1,4 +1,4 @@
-"""From stored pixels to model inputs, and random changes of training batches."""
+"""Pixels as model inputs, and random augmentation of training batches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,14 @@ BLOCK = 1024
 
 
 def normalised(x: Tensor, name: str) -> Tensor:
-    """Float inputs: whole-number pixels divided by 255, then (x - mean) / std per channel.
+    """Return float inputs: whole-number pixels divided by 255, then (x - mean) / std per channel.
+
+    Args:
+        x: The inputs.
+        name: A name of NORMALISATIONS.
+
+    Raises:
+        ValueError: If the normalisation is for another number of channels.
 
     >>> normalised(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), "half").tolist()
     [[[[-1.0, 1.0]]]]
@@ -36,7 +43,8 @@ def normalised(x: Tensor, name: str) -> Tensor:
     mean, std = NORMALISATIONS[name]
     if len(mean) > 1 and (x.ndim != 4 or x.shape[1] != len(mean)):
         raise ValueError(
-            f"normalisation {name} is for images with {len(mean)} channels, got samples of shape {tuple(x.shape[1:])}"
+            f"normalisation {name} is for images with {len(mean)} channels, "
+            f"got samples of shape {tuple(x.shape[1:])}"
         )
     out = x.to(torch.float32, copy=True)
     if x.dtype == torch.uint8:
@@ -49,7 +57,10 @@ def normalised(x: Tensor, name: str) -> Tensor:
 
 
 def resized(x: Tensor, size: int) -> Tensor:
-    """Images (n, channels, height, width) at another size, of the same type; bilinear and smoothed when shrinking."""
+    """Return images (n, channels, height, width) at another size, of the same type.
+
+    Interpolation is bilinear, with smoothing when shrinking.
+    """
     if x.shape[-2:] == (size, size):
         return x
     out = torch.empty((*x.shape[:2], size, size), dtype=x.dtype)
@@ -62,7 +73,14 @@ def resized(x: Tensor, size: int) -> Tensor:
 
 
 def augmentation(text: str) -> Callable[[Tensor, torch.Generator], Tensor]:
-    """The random change a name stands for: crop, crop_reflect, flip, rotate, with an amount as in crop:2 or rotate:10."""
+    """Return the random change with a name.
+
+    Args:
+        text: crop, crop_reflect, flip or rotate, optionally with an amount as in crop:2.
+
+    Raises:
+        ValueError: If the name or the amount is not valid.
+    """
     name, _, amount = text.partition(":")
     known = {"crop": 4, "crop_reflect": 4, "flip": None, "rotate": 15}
     if name not in known:
@@ -70,25 +88,32 @@ def augmentation(text: str) -> Callable[[Tensor, torch.Generator], Tensor]:
             f"unknown augmentation {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
         )
     if amount and (known[name] is None or not amount.isdigit()):
-        raise ValueError(
-            f"augmentation {text!r}: expected {name}"
-            + ("" if known[name] is None else " or a whole number as in crop:4")
-        )
+        alternative = "" if known[name] is None else " or a whole number as in crop:4"
+        raise ValueError(f"augmentation {text!r}: expected {name}{alternative}")
     value = int(amount or known[name] or 0)
     if name == "flip":
         return _flip
     if name == "rotate":
         return lambda x, generator: _rotate(x, value, generator)
-    return lambda x, generator: _crop(
-        x, value, "reflect" if name == "crop_reflect" else "constant", generator
-    )
+    mode = "reflect" if name == "crop_reflect" else "constant"
+    return lambda x, generator: _crop(x, value, mode, generator)
 
 
 def augment(x: Tensor, names: Sequence[str], generator: torch.Generator) -> Tensor:
-    """A training batch of images, each changed at random by the named augmentations, in their order."""
+    """Return a training batch of images, each changed at random.
+
+    Args:
+        x: The images.
+        names: The augmentations, in the order in which they are applied.
+        generator: The source of random numbers.
+
+    Raises:
+        ValueError: If samples are no images, or an augmentation is not known.
+    """
     if names and x.ndim != 4:
         raise ValueError(
-            f"augmentation {', '.join(names)} is for images, got samples of shape {tuple(x.shape[1:])}"
+            f"augmentation {', '.join(names)} is for images, "
+            f"got samples of shape {tuple(x.shape[1:])}"
         )
     for name in names:
         x = augmentation(name)(x, generator)
@@ -109,11 +134,13 @@ def _crop(x: Tensor, pad: int, mode: str, generator: torch.Generator) -> Tensor:
 
 def _rotate(x: Tensor, degrees: int, generator: torch.Generator) -> Tensor:
     angle = (torch.rand(len(x), generator=generator) * 2 - 1) * math.radians(degrees)
-    # affine_grid works in coordinates scaled to [-1, 1] on each side, hence the aspect ratio
+    # The coordinates of affine_grid are scaled to [-1, 1] on each side, hence the aspect ratio.
     ratio = x.shape[-1] / x.shape[-2]
-    cos, sin, zero = angle.cos(), angle.sin(), torch.zeros(len(x))
-    turn = torch.stack(
-        [torch.stack([cos, -sin / ratio, zero], 1), torch.stack([sin * ratio, cos, zero], 1)], 1
-    )
+    cos = angle.cos()
+    sin = angle.sin()
+    zero = torch.zeros(len(x))
+    first_row = torch.stack([cos, -sin / ratio, zero], 1)
+    second_row = torch.stack([sin * ratio, cos, zero], 1)
+    turn = torch.stack([first_row, second_row], 1)
     grid = functional.affine_grid(turn, list(x.shape), align_corners=False)
     return functional.grid_sample(x, grid, align_corners=False, padding_mode="zeros")

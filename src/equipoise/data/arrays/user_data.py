@@ -1,4 +1,4 @@
-"""A user's own data: arrays, and arrays per site."""
+"""Data sets from a user's arrays, or arrays per site."""
 
 from __future__ import annotations
 
@@ -41,84 +41,128 @@ def from_arrays(
     kind: str | None = None,
     class_names: Sequence[str] = (),
 ) -> Dataset:
-    """A data set from arrays or tensors; labels that are integers or text are classes, fractions are targets (or say `kind`).
+    """Return a data set from arrays or tensors.
 
-    uint8 inputs are images, (n, height, width), (n, height, width, channels) or (n, channels, height, width); all else
-    becomes float32 and is taken as it is, with the channels of images first. With `columns`, or `scaled=True`, rows are a table: gaps are filled and numbers scaled.
+    Args:
+        x: The inputs. uint8 arrays are images, (n, height, width), (n, height, width, channels) or
+            (n, channels, height, width). Others become float32 without scaling, with the channels
+            of images first.
+        y: The labels. Integers and text are classes, fractions are numbers to predict.
+        name: The name of the data set.
+        sites: The site of each sample.
+        part: The official split of each sample: 0 train, 1 validation, 2 test.
+        columns: The columns of a table, whose gaps are filled and whose numbers are scaled.
+        scaled: True to treat rows of numbers as a table without naming its columns.
+        kind: `classification` or `regression`, in place of what the labels look like.
+        class_names: The names of the classes, in the order of their codes.
+
+    Raises:
+        ValueError: If inputs or labels have another form.
 
     >>> data = from_arrays(np.zeros((4, 3)), [0, 1, 1, 2])
     >>> data.task.kind, data.task.outputs, data.x.dtype
     ('classification', 3, torch.float32)
     """
-    x, y = np.asarray(x), np.asarray(y).squeeze()
-    if x.dtype.kind not in "biuf" or not x.ndim:
-        raise ValueError(
-            f"data set {name}: expected numbers, one row or image per sample, got {x.dtype} of shape {x.shape}"
-        )
-    y = y.reshape(len(x)) if y.size == len(x) else y
-    if y.ndim != 1:
-        raise ValueError(
-            f"data set {name}: expected one label per sample, got {len(x)} samples and labels of shape {y.shape}"
-        )
-    check_pixels(name, x)
-    images = x.ndim == 4 or (x.dtype == np.uint8 and x.ndim > 2)
-    pixels = images_first(x) if images else x
-    # what is beyond float32 becomes infinite, and is refused as such
-    with np.errstate(over="ignore"):
-        keeps_type = images and x.dtype == np.uint8
-        inputs = torch.tensor(pixels if keeps_type else pixels.astype(np.float32))
-    labels, names = _labels(y, kind, tuple(class_names))
-    classes = names is not None
-    outputs = max(len(names or ()), int(labels.max()) + 1 if len(labels) else 0) if classes else 1
-    if outputs > MOST_OUTPUTS:
-        raise ValueError(
-            f"data set {name}: expected at most {MOST_OUTPUTS:,} classes, numbered from 0, got {outputs:,}; use kind='regression' for numbers"
-        )
-    task = Task(
-        "classification" if classes else "regression", tuple(inputs.shape[1:]), outputs, names or ()
-    )
-    site, site_names = _sites(sites)
+    x = np.asarray(x)
+    inputs = _inputs(name, x)
+    labels, names = _labels(_one_label_each(name, np.asarray(y), len(x)), kind, tuple(class_names))
+    shape = tuple(inputs.shape[1:])
     if scaled and inputs.ndim != 2:
         raise ValueError(
-            f"data set {name}: scaled=True is for rows of numbers, got samples of shape {tuple(inputs.shape[1:])}"
+            f"data set {name}: scaled=True is for rows of numbers, got samples of shape {shape}"
         )
-    columns = columns or ([f"x{place}" for place in range(inputs.shape[1])] if scaled else [])
-    described = tuple(Column(c) if isinstance(c, str) else c for c in columns)
-    if not described:
+    if scaled and not columns:
+        columns = [f"x{number}" for number in range(inputs.shape[1])]
+    if not columns:
         _warn_of_scale(inputs, name)
+    site, site_names = _sites(sites)
     return Dataset(
         name,
         inputs,
         torch.tensor(labels),
-        task,
+        _task(name, shape, labels, names),
         part=part,
         site=site,
         site_names=site_names,
-        columns=described,
-        notes=tuple(one.message for one in findings_about(name, x, tuple(inputs.shape[1:]))),
+        columns=tuple(Column(item) if isinstance(item, str) else item for item in columns),
+        notes=tuple(finding.message for finding in findings_about(name, x, shape)),
     )
+
+
+def _inputs(name: str, x: np.ndarray) -> torch.Tensor:
+    """Return inputs as uint8 images or as float32."""
+    if x.dtype.kind not in "biuf" or not x.ndim:
+        raise ValueError(
+            f"data set {name}: expected numbers, one row or image per sample, "
+            f"got {x.dtype} of shape {x.shape}"
+        )
+    check_pixels(name, x)
+    are_bytes = x.dtype == np.uint8
+    are_images = x.ndim == 4 or (are_bytes and x.ndim > 2)
+    if are_images:
+        x = images_first(x)
+    if are_images and are_bytes:
+        return torch.tensor(x)
+    with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, and are refused
+        return torch.tensor(x.astype(np.float32))
+
+
+def _one_label_each(name: str, y: np.ndarray, samples: int) -> np.ndarray:
+    y = y.squeeze()
+    if y.size == samples:
+        y = y.reshape(samples)
+    if y.ndim != 1:
+        raise ValueError(
+            f"data set {name}: expected one label per sample, "
+            f"got {samples} samples and labels of shape {y.shape}"
+        )
+    return y
+
+
+def _task(
+    name: str, shape: tuple[int, ...], labels: np.ndarray, class_names: tuple[str, ...] | None
+) -> Task:
+    """Return the task; class names of None mean regression."""
+    if class_names is None:
+        return Task("regression", shape, 1, ())
+    highest = int(labels.max()) + 1 if len(labels) else 0
+    outputs = max(len(class_names), highest)
+    if outputs > MOST_OUTPUTS:
+        raise ValueError(
+            f"data set {name}: expected at most {MOST_OUTPUTS:,} classes, numbered from 0, "
+            f"got {outputs:,}; use kind='regression' for numbers"
+        )
+    return Task("classification", shape, outputs, class_names)
 
 
 def _warn_of_scale(x: torch.Tensor, name: str) -> None:
-    """Rows that are taken as they are should be near 0 and 1: training at any usual rate fails on blood pressures."""
+    """Warn of rows far from 0 and 1: training at usual rates fails on, say, blood pressures."""
     if x.ndim != 2 or not x.numel():
         return
-    centre, spread = (
-        float(x.double().mean(0).abs().max()),
-        float(x.double().std(0, correction=0).max()),
-    )
-    if centre > FAR or spread > FAR:  # NaN and infinity are refused by what follows
+    centre = float(x.double().mean(0).abs().max())
+    spread = float(x.double().std(0, correction=0).max())
+    if centre > FAR or spread > FAR:  # NaN and infinity are refused when the data set is made
         warnings.warn(
-            f"data set {name}: its columns are taken as they are, not scaled, and have means up to {centre:.4g} and deviations up to "
-            f"{spread:.4g}; give scaled=True to scale them as tables are, or scale them yourself",
+            f"data set {name}: its columns are taken as they are, not scaled, and have means up to "
+            f"{centre:.4g} and deviations up to {spread:.4g}; give scaled=True to scale them as "
+            "tables are, or scale them yourself",
             stacklevel=3,
         )
 
 
 def from_sites(sites: Mapping[str, tuple[Any, Any]], **options: Any) -> Dataset:
-    """A data set from one pair (inputs, labels) per site; options as for `from_arrays`.
+    """Return a data set from one pair (inputs, labels) per site.
 
-    >>> from_sites({"north": (np.zeros((2, 3)), [0, 1]), "south": (np.ones((1, 3)), [1])}).site_names
+    Args:
+        sites: The inputs and labels of each site.
+        **options: Options of `from_arrays`.
+
+    Raises:
+        ValueError: If sites differ in shape, type or range of their inputs, or code labels
+            differently.
+
+    >>> data = from_sites({"north": (np.zeros((2, 3)), [0, 1]), "south": (np.ones((1, 3)), [1])})
+    >>> data.site_names
     ('north', 'south')
     """
     if not sites:
@@ -128,39 +172,55 @@ def from_sites(sites: Mapping[str, tuple[Any, Any]], **options: Any) -> Dataset:
         raise ValueError(
             f"samples differ in shape between sites: {shapes}; all sites must have the same inputs"
         )
-    check_sites({name: np.asarray(x) for name, (x, _) in sites.items()})
-    x = np.concatenate([np.asarray(x) for x, _ in sites.values()])
-    y = np.concatenate(_alike({name: np.asarray(y).reshape(-1) for name, (_, y) in sites.items()}))
-    names = [name for name, (inputs, _) in sites.items() for _ in range(len(inputs))]
-    made = from_arrays(x, y, sites=names, **options)
-    found = differing_signs({name: np.asarray(x) for name, (x, _) in sites.items()})
-    return replace(made, notes=(*made.notes, *(one.message for one in found)))
+    inputs = {name: np.asarray(x) for name, (x, _) in sites.items()}
+    check_sites(inputs)
+    labels = {name: np.asarray(y).reshape(-1) for name, (_, y) in sites.items()}
+    owners: list[str] = []
+    for name, x in inputs.items():
+        owners += [name] * len(x)
+    dataset = from_arrays(
+        np.concatenate(list(inputs.values())),
+        np.concatenate(_labels_of_sites(labels)),
+        sites=owners,
+        **options,
+    )
+    findings = differing_signs(inputs)
+    return replace(dataset, notes=(*dataset.notes, *(finding.message for finding in findings)))
 
 
-def _alike(labels: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+def _labels_of_sites(labels: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """Return the labels of all sites, as text if one site has text.
 
     Raises:
-        ValueError: Sites have different names for one class, such as 0/1 and yes/no.
+        ValueError: If sites have different names for one class, such as 0/1 and yes/no.
     """
-    if all(own.dtype.kind in "biuf" for own in labels.values()):
+    if all(values.dtype.kind in "biuf" for values in labels.values()):
         return list(labels.values())
-    texts = {site: cells_as_text(own) for site, own in labels.items()}
+    texts = {site: cells_as_text(values) for site, values in labels.items()}
     counts = count_classes(texts)
-    found = split_classes(counts, "y", {site: site for site in labels})
-    if found:
-        mapping = (found[0].repair or {}).get("values", {}).get("y", {})
-        example = ", ".join(f"{quoted(old)} as {quoted(new)}" for old, new in mapping.items())
-        shown = codings({site: set(own) for site, own in counts.items()}, {s: s for s in labels})
-        raise ValueError(
+    site_names = {site: site for site in labels}
+    findings = split_classes(counts, "y", site_names)
+    if findings:
+        shown = codings({site: set(classes) for site, classes in counts.items()}, site_names)
+        message = (
             f"labels are coded differently between sites: {shown}; write them alike in all arrays"
-            + (f", for example {example}" if example else "")
         )
+        mapping = (findings[0].repair or {}).get("values", {}).get("y", {})
+        if mapping:
+            examples = [f"{quoted(old)} as {quoted(new)}" for old, new in mapping.items()]
+            message += f", for example {', '.join(examples)}"
+        raise ValueError(message)
     return list(texts.values())
 
 
 def images_first(x: np.ndarray) -> np.ndarray:
     """Return images with their channels first.
+
+    Args:
+        x: Images as (n, height, width), or with channels first or last.
+
+    Raises:
+        ValueError: If the array has another number of dimensions.
 
     >>> images_first(np.zeros((5, 28, 28))).shape, images_first(np.zeros((5, 32, 32, 3))).shape
     ((5, 1, 28, 28), (5, 3, 32, 32))
@@ -169,7 +229,8 @@ def images_first(x: np.ndarray) -> np.ndarray:
         return x[:, None]
     if x.ndim != 4:
         raise ValueError(
-            f"expected images as (n, height, width) or with channels first or last, got shape {x.shape}"
+            "expected images as (n, height, width) or with channels first or last, "
+            f"got shape {x.shape}"
         )
     if channels_are_last(x.shape):
         return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
@@ -179,20 +240,21 @@ def images_first(x: np.ndarray) -> np.ndarray:
 def _labels(
     y: np.ndarray, kind: str | None, names: tuple[str, ...]
 ) -> tuple[np.ndarray, tuple[str, ...] | None]:
-    """Labels as numbers, and the class names (None for regression)."""
+    """Return labels as numbers, and the class names; None for regression."""
     if y.dtype.kind in "USOb":
-        found = names or tuple(sorted({str(value) for value in y}))
-        places = {name: i for i, name in enumerate(found)}
-        unknown = sorted({str(v) for v in y} - set(found))
+        texts = [str(value) for value in y]
+        names = names or tuple(sorted(set(texts)))
+        unknown = sorted(set(texts) - set(names))
         if unknown:
             raise ValueError(
-                f"labels {', '.join(map(quoted, unknown[:5]))} are not among the class names {', '.join(found)}"
+                f"labels {', '.join(map(quoted, unknown[:5]))} are not among the class names "
+                f"{', '.join(names)}"
             )
-        return np.array([places[str(value)] for value in y], np.int64), found
-    whole = bool(np.all(y == np.floor(y)))
+        codes = {name: code for code, name in enumerate(names)}
+        return np.array([codes[text] for text in texts], np.int64), names
     if kind == "regression" or (kind is None and not looks_like_classes(y)):
         return y.astype(np.float32), None
-    if not whole:
+    if not np.all(y == np.floor(y)):
         raise ValueError(
             "classification needs whole-number labels; these have fractions: use kind='regression'"
         )
@@ -200,9 +262,10 @@ def _labels(
 
 
 def _sites(sites: Sequence[Any] | np.ndarray | None) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    """Site marks as numbers, and the sites' names in order of appearance."""
+    """Return the site of each sample as an index, and the sites in order of appearance."""
     if sites is None:
         return None, ()
-    names = tuple(dict.fromkeys(str(s) for s in sites))
-    places = {name: i for i, name in enumerate(names)}
-    return np.array([places[str(s)] for s in sites], np.int64), names
+    texts = [str(site) for site in sites]
+    names = tuple(dict.fromkeys(texts))
+    indices = {name: index for index, name in enumerate(names)}
+    return np.array([indices[text] for text in texts], np.int64), names

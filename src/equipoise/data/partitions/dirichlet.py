@@ -1,4 +1,4 @@
-"""Dirichlet partitions: each class (or bin of inputs) is cut among the clients in random shares."""
+"""Dirichlet partitions: each class, or cluster of inputs, is divided among clients at random."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import numpy as np
 
 from equipoise.data.federation import Parts
 from equipoise.data.partitions.pool import Partition, Pool
-from equipoise.data.partitions.sizes import attempts, check_enough, check_positive, gave_up
+from equipoise.data.partitions.sizes import (
+    check_enough,
+    check_positive,
+    max_attempts,
+    too_many_draws,
+)
 from equipoise.streams import number, stream
 
 
@@ -19,10 +24,13 @@ def dirichlet(
     min_size: int = 10,
     leftovers: str = "deal",
 ) -> Partition:
-    """Plain Dirichlet by label: shares of every class ~ Dir(alpha); leftovers=drop rounds every share down (FedAKD's DIR)."""
+    """Divide every class in shares drawn from Dir(alpha).
+
+    leftovers=drop rounds every share down and leaves the rest out (FedAKD's DIR).
+    """
     if leftovers not in ("deal", "drop"):
         raise ValueError(f"partition dirichlet: leftovers must be deal or drop, got {leftovers!r}")
-    return _deal(
+    return _divide(
         pool.labels("dirichlet"),
         clients,
         seed,
@@ -36,8 +44,11 @@ def dirichlet(
 def dirichlet_balanced(
     pool: Pool, clients: int, seed: int, *, alpha: float, min_size: int = 10
 ) -> Partition:
-    """Self-balancing Dirichlet by label: a client that holds its even share gets no more of later classes (MOON, KDIA, CoRe-Fed)."""
-    return _deal(
+    """Divide every class in shares drawn from Dir(alpha), with nearly equal client sizes.
+
+    A client that holds its even share gets no samples of later classes (MOON, KDIA, CoRe-Fed).
+    """
+    return _divide(
         pool.labels("dirichlet_balanced"),
         clients,
         seed,
@@ -51,26 +62,29 @@ def dirichlet_balanced(
 def dirichlet_bins(
     pool: Pool, clients: int, seed: int, *, alpha: float, bins: int = 5, min_size: int = 10
 ) -> Partition:
-    """Dirichlet over k-means clusters of the inputs, for regression (FedeKD, section 4.1 and Appendices G and H)."""
+    """Divide k-means clusters of the inputs in shares drawn from Dir(alpha), for regression.
+
+    This is the partition of FedeKD, section 4.1 and Appendices G and H.
+    """
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
     if not 1 <= bins <= len(pool):
         raise ValueError(
-            f"partition dirichlet_bins: bins must lie in 1..{len(pool)} (the number of samples), got {bins}"
+            f"partition dirichlet_bins: bins must lie in 1..{len(pool)} (the number of samples), "
+            f"got {bins}"
         )
-    # one thread, because sums over threads change the last bits and so, now and then, a cluster
+    random_state = number(seed, "partition", "bins") % 2**32
+    # Sums over several threads change the last bits and so, now and then, a cluster.
     with threadpool_limits(1):
-        clusters = KMeans(
-            bins, n_init=10, random_state=number(seed, "partition", "bins") % 2**32
-        ).fit_predict(pool.inputs())
-    deal = _deal(clusters.astype(np.int64), clients, seed, "dirichlet_bins", alpha, min_size)
-    return Partition(
-        deal.parts, {**deal.metadata, "bin_sizes": np.bincount(clusters, minlength=bins).tolist()}
-    )
+        model = KMeans(bins, n_init=10, random_state=random_state)
+        clusters = model.fit_predict(pool.inputs())
+    partition = _divide(clusters.astype(np.int64), clients, seed, "dirichlet_bins", alpha, min_size)
+    bin_sizes = np.bincount(clusters, minlength=bins).tolist()
+    return Partition(partition.parts, {**partition.metadata, "bin_sizes": bin_sizes})
 
 
-def _deal(
+def _divide(
     kinds: np.ndarray,
     clients: int,
     seed: int,
@@ -81,34 +95,31 @@ def _deal(
     balanced: bool = False,
     drop: bool = False,
 ) -> Partition:
-    """Draw counts until every client has enough; only then are samples dealt, so a rejected draw costs microseconds."""
+    """Divide every kind of samples among clients in random shares.
+
+    Counts are drawn until every client has enough. Samples are assigned after that, so that a
+    rejected draw costs microseconds.
+    """
     check_positive(alpha, name)
     check_enough(len(kinds), clients, min_size, name)
     totals = np.bincount(kinds)
-    limit = attempts(clients * len(totals))
+    limit = max_attempts(clients * len(totals))
     for attempt in range(limit):
-        counts = _counts(
-            totals,
-            clients,
-            alpha,
-            stream(seed, "partition", name, attempt),
-            balanced=balanced,
-            drop=drop,
-        )
+        rng = stream(seed, "partition", name, attempt)
+        counts = draw_counts(totals, clients, alpha, rng, balanced=balanced, drop=drop)
         if counts is not None and counts.sum(axis=0).min() >= min_size:
             break
     else:
-        raise ValueError(gave_up(name, limit, alpha, clients, min_size))
+        raise ValueError(too_many_draws(name, limit, alpha, clients, min_size))
     rng = stream(seed, "partition", name, "order")
     owner = np.full(len(kinds), -1)
     for kind, count in enumerate(counts):
-        owner[rng.permutation(np.flatnonzero(kinds == kind))[: count.sum()]] = np.repeat(
-            np.arange(clients), count
-        )
+        members = rng.permutation(np.flatnonzero(kinds == kind))
+        owner[members[: count.sum()]] = np.repeat(np.arange(clients), count)
     return Partition(Parts.by_owner(owner, clients), {"redraws": attempt})
 
 
-def _counts(
+def draw_counts(
     totals: np.ndarray,
     clients: int,
     alpha: float,
@@ -117,24 +128,33 @@ def _counts(
     balanced: bool,
     drop: bool,
 ) -> np.ndarray | None:
-    """How many samples of each class every client gets (classes x clients); None if the draw cannot be used."""
+    """Return how many samples of each class every client gets (classes x clients).
+
+    The result is None if the draw cannot be used.
+    """
     shares = rng.dirichlet(np.full(clients, alpha), size=len(totals))
     if not balanced:
-        return _cut(shares, totals, drop)
+        return round_shares(shares, totals, drop)
     counts = np.zeros((len(totals), clients), np.int64)
+    even_share = totals.sum() / clients
     for kind in range(len(totals)):
-        room = counts.sum(axis=0) < totals.sum() / clients
-        cut = _cut((shares[kind] * room)[None], totals[[kind]], drop)
-        if cut is None:
+        has_room = counts.sum(axis=0) < even_share
+        rounded = round_shares((shares[kind] * has_room)[None], totals[[kind]], drop)
+        if rounded is None:
             return None
-        counts[kind] = cut[0]
+        counts[kind] = rounded[0]
     return counts
 
 
-def _cut(shares: np.ndarray, totals: np.ndarray, drop: bool) -> np.ndarray | None:
-    """Whole numbers in proportion to each row of shares, cut at cumulative shares or rounded down."""
+def round_shares(shares: np.ndarray, totals: np.ndarray, drop: bool) -> np.ndarray | None:
+    """Return whole numbers in proportion to each row of shares.
+
+    With `drop` they are rounded down, else cut at cumulative shares so that they add up to the
+    totals. The result is None if all shares of a row are 0: a tiny alpha underflows, or only
+    clients without room have a share.
+    """
     sums = shares.sum(axis=1, keepdims=True)
-    if not (sums > 0).all():  # a tiny alpha underflows, or only clients without room drew a share
+    if not (sums > 0).all():
         return None
     shares = shares / sums
     if drop:

@@ -1,4 +1,4 @@
-"""What a partition may look at, and what it gives back."""
+"""The input and the result of a partition."""
 
 from __future__ import annotations
 
@@ -13,45 +13,81 @@ from equipoise.data.federation import Parts
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """The samples to deal; a partition answers with places 0..n-1 in it."""
+    """The samples to partition; a partition refers to them by position, 0 to n - 1.
+
+    Attributes:
+        y: The class or number of each sample.
+        classes: The number of classes; 0 if `y` are numbers to predict.
+        site: The site of each sample as an index into `site_names`, if the data have sites.
+        site_names: The names of the sites.
+        features: A function that returns the flattened inputs (n, d); called only on demand.
+    """
 
     y: np.ndarray
-    classes: int = 0  # 0: the targets are numbers
+    classes: int = 0
     site: np.ndarray | None = None
     site_names: tuple[str, ...] = ()
-    # (n, d) flattened inputs, made only if asked for
     features: Callable[[], np.ndarray] | None = None
 
     def __len__(self) -> int:
         return len(self.y)
 
     def labels(self, partition: str) -> np.ndarray:
-        """The class of each sample, for partitions that go by label."""
+        """Return the class of each sample.
+
+        Args:
+            partition: The name of the partition that needs it, for the error.
+
+        Raises:
+            ValueError: If the targets are numbers.
+        """
         if not self.classes:
             raise ValueError(
-                f"partition {partition} deals by class label but the targets are numbers; use dirichlet_bins, quantity or iid"
+                f"partition {partition} needs class labels but the targets are numbers; "
+                "use dirichlet_bins, quantity or iid"
             )
         return self.y
 
     def sites(self, partition: str) -> np.ndarray:
-        """The site of each sample, for partitions that go by site."""
+        """Return the site of each sample.
+
+        Args:
+            partition: The name of the partition that needs it, for the error.
+
+        Raises:
+            ValueError: If the data have no sites.
+        """
         if self.site is None:
             raise ValueError(
-                f"partition {partition} needs data with sites or domains and this set has none; use iid or dirichlet:0.3"
+                f"partition {partition} needs data with sites or domains and this set has none; "
+                "use iid or dirichlet:0.3"
             )
         return self.site
 
     def inputs(self) -> np.ndarray:
-        """The flattened inputs."""
+        """Return the flattened inputs.
+
+        Raises:
+            ValueError: If the pool has none.
+        """
         if self.features is None:
-            raise ValueError("this partition looks at the inputs and was given none")
+            raise ValueError(
+                "this partition needs the inputs of samples and the pool has none; "
+                "create it as Pool(..., features=...)"
+            )
         return self.features()
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Who gets what, and what is worth recording about it."""
+    """The samples of each client.
+
+    Attributes:
+        parts: For each client, the positions of its samples in the pool.
+        metadata: Facts about the partition that a run records.
+        ids: The names of the clients; empty for "0", "1", ...
+    """
 
     parts: Parts
     metadata: dict[str, Any] = field(default_factory=dict)
-    ids: tuple[str, ...] = ()  # empty: "0", "1", ...
+    ids: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Partitions along natural owners: hospitals, domains."""
+"""Partitions by the sites or domains of the data."""
 
 from __future__ import annotations
 
@@ -11,82 +11,100 @@ from equipoise.streams import stream
 
 
 def natural(pool: Pool, clients: int, seed: int) -> Partition:
-    """One site, one client, under the site's name."""
-    site = pool.sites("natural")
-    present, place = np.unique(site, return_inverse=True)
+    """Make one client of every site, with the site's name."""
+    present, index = np.unique(pool.sites("natural"), return_inverse=True)
     if clients != len(present):
         raise ValueError(
-            f"partition natural makes one client of each of the {len(present)} sites; leave clients out or set it to {len(present)}"
+            f"partition natural makes one client of each of the {len(present)} sites; "
+            f"leave clients out or set it to {len(present)}"
         )
-    return Partition(Parts.by_owner(place, clients), ids=tuple(pool.site_names[s] for s in present))
+    names = tuple(pool.site_names[site] for site in present)
+    return Partition(Parts.by_owner(index, clients), ids=names)
 
 
 def domains(
     pool: Pool, clients: int, seed: int, *, fraction: float = 0.0, all_classes: int = 0
 ) -> Partition:
-    """Each client one domain, equally many clients per domain, domains in random order over the clients, no sample shared.
+    """Give every client samples of one domain, with equally many clients per domain.
 
-    `fraction` is what each client gets of its domain (FedHEAL, FedEquilibria: 0.01 or 0.1); 0 deals the domain out equally.
-    all_classes=1 swaps samples within a domain until each of its clients has every class (FedHEAL's rule for Office).
+    Domains are assigned to clients in random order, and no sample is shared. `fraction` is each
+    client's fraction of its domain (FedHEAL, FedEquilibria: 0.01 or 0.1); 0 divides the domain
+    equally. all_classes=1 swaps samples within a domain until each of its clients has every class
+    (FedHEAL's rule for Office).
     """
     site = pool.sites("domains")
     present = np.unique(site)
     if clients % len(present):
         raise ValueError(
-            f"partition domains needs equally many clients per domain: {clients} is no multiple of {len(present)} domains"
+            f"partition domains needs equally many clients per domain: "
+            f"{clients} is no multiple of {len(present)} domains"
         )
-    each = clients // len(present)
-    if not 0 <= fraction * each <= 1 + 1e-9:
+    per_domain = clients // len(present)
+    if not 0 <= fraction * per_domain <= 1 + 1e-9:
         raise ValueError(
-            f"partition domains: {each} clients with a fraction {fraction} each exceed their domain; at most {1 / each:.4g}"
+            f"partition domains: {per_domain} clients with a fraction {fraction} each exceed "
+            f"their domain; at most {1 / per_domain:.4g}"
         )
     rng = stream(seed, "partition", "domains")
-    domain_of_client = rng.permutation(np.repeat(present, each))
+    domain_of_client = rng.permutation(np.repeat(present, per_domain))
     owner = np.full(len(pool), -1)
     for domain in present:
-        members, holders = (
-            rng.permutation(np.flatnonzero(site == domain)),
-            np.flatnonzero(domain_of_client == domain),
-        )
-        sizes = (
-            np.full(each, int(fraction * len(members) + 1e-9))
-            if fraction
-            else equal_sizes(len(members), each)
-        )
+        members = rng.permutation(np.flatnonzero(site == domain))
+        holders = np.flatnonzero(domain_of_client == domain)
+        sizes = equal_sizes(len(members), per_domain)
+        if fraction:
+            sizes = np.full(per_domain, int(fraction * len(members) + 1e-9))
         if sizes.min() < 1:
             raise ValueError(
-                f"partition domains: fraction {fraction} of {pool.site_names[domain]} ({len(members)} samples) is less than one sample"
+                f"partition domains: fraction {fraction} of {pool.site_names[domain]} "
+                f"({len(members)} samples) is less than one sample; use a larger fraction"
             )
         owner[members[: sizes.sum()]] = np.repeat(holders, sizes)
         if all_classes:
-            _swap_in_classes(
-                pool.labels("domains"), owner, members, holders, pool.site_names[domain]
-            )
-    names = [pool.site_names[d] for d in domain_of_client]
+            labels = pool.labels("domains")
+            swap_in_classes(labels, owner, members, holders, pool.site_names[domain])
+    names = [pool.site_names[domain] for domain in domain_of_client]
     return Partition(Parts.by_owner(owner, clients), {"domains": names})
 
 
-def _swap_in_classes(
+def swap_in_classes(
     labels: np.ndarray, owner: np.ndarray, members: np.ndarray, holders: np.ndarray, domain: str
 ) -> None:
-    """Give each holder a sample of every class of the domain, in exchange for one of its largest class."""
-    classes = np.unique(labels[members])
+    """Give each holder a sample of every class of the domain, for one of its largest class.
+
+    Args:
+        labels: The class of every sample.
+        owner: The client of every sample; changed in place.
+        members: The samples of the domain.
+        holders: The clients of the domain.
+        domain: The name of the domain, for errors.
+    """
     for client in holders:
-        for kind in classes:
-            mine = members[owner[members] == client]
-            if (labels[mine] == kind).any():
+        for kind in np.unique(labels[members]):
+            samples = members[owner[members] == client]
+            if (labels[samples] == kind).any():
                 continue
-            counts = np.bincount(labels[mine])
-            # from nobody's samples first, then from a holder that keeps at least one
-            having = {
-                giver: int(((owner[members] == giver) & (labels[members] == kind)).sum())
-                for giver in (-1, *holders)
-            }
-            givers = [giver for giver, count in having.items() if count > (giver != -1)]
-            if counts.max() < 2 or not givers:
+            counts = np.bincount(labels[samples])
+            giver = _find_giver(labels[members] == kind, owner[members], holders)
+            if counts.max() < 2 or giver is None:
                 raise ValueError(
-                    f"partition domains: {domain} has too few samples to give each of its clients every class; use a larger fraction"
+                    f"partition domains: {domain} has too few samples to give each of its clients "
+                    "every class; use a larger fraction"
                 )
-            wanted = members[(owner[members] == givers[0]) & (labels[members] == kind)][0]
-            given = mine[labels[mine] == counts.argmax()][0]
-            owner[wanted], owner[given] = client, givers[0]
+            received = members[(owner[members] == giver) & (labels[members] == kind)][0]
+            returned = samples[labels[samples] == counts.argmax()][0]
+            owner[received] = client
+            owner[returned] = giver
+
+
+def _find_giver(has_class: np.ndarray, owner: np.ndarray, holders: np.ndarray) -> int | None:
+    """Return who can give a sample of a class away: -1 for unused samples, else a client.
+
+    A client gives only if it keeps at least one sample of the class.
+    """
+    if (has_class & (owner == -1)).any():
+        return -1
+    for holder in holders:
+        if (has_class & (owner == holder)).sum() > 1:
+            return int(holder)
+    return None

@@ -1,4 +1,4 @@
-"""Partitions that differ in size only."""
+"""Partitions in which clients differ in size only."""
 
 from __future__ import annotations
 
@@ -10,14 +10,23 @@ from equipoise.data.federation import Parts
 from equipoise.data.partitions.pool import Partition, Pool
 from equipoise.streams import stream
 
+_CFFL_EXPONENT = 1.659
 
-def attempts(draws: int) -> int:
-    """How often to redraw at most, given how many numbers one draw takes: 10,000 times, less where that would take long."""
+
+def max_attempts(draws: int) -> int:
+    """Return how often to redraw at most.
+
+    Args:
+        draws: How many random numbers one attempt takes.
+
+    Returns:
+        10,000, or fewer where that would take long.
+    """
     return min(10_000, max(20, 5_000_000 // max(draws, 1)))
 
 
 def equal_sizes(total: int, clients: int) -> np.ndarray:
-    """As equal as whole numbers allow, the larger ones first.
+    """Return sizes as equal as whole numbers allow, the larger ones first.
 
     >>> equal_sizes(10, 4)
     array([3, 3, 2, 2])
@@ -26,68 +35,83 @@ def equal_sizes(total: int, clients: int) -> np.ndarray:
 
 
 def power_sizes(total: int, clients: int) -> np.ndarray:
-    """Sizes proportional to 1/k, rounded down, the rest one by one to the first clients (FedAKD, section 4.2).
+    """Return sizes proportional to 1/k, rounded down; the first clients get one more each.
+
+    This is the rule of FedAKD, section 4.2.
 
     >>> power_sizes(30_000, 10).tolist()
     [10243, 5122, 3415, 2560, 2048, 1707, 1463, 1280, 1138, 1024]
     """
     shares = 1 / np.arange(1, clients + 1)
     sizes = np.floor(total * shares / shares.sum() + 1e-9).astype(np.int64)
-    return np.asarray(sizes + (np.arange(clients) < total - sizes.sum()))
+    remainder = total - sizes.sum()
+    return np.asarray(sizes + (np.arange(clients) < remainder))
 
 
-def check_enough(samples: int, clients: int, least: int, partition: str) -> None:
-    """Refuse what no draw can satisfy."""
-    if samples < clients * least:
+def check_enough(samples: int, clients: int, min_size: int, partition: str) -> None:
+    """Refuse a minimum size that no draw can satisfy.
+
+    Raises:
+        ValueError: If there are fewer samples than clients times `min_size`.
+    """
+    needed = clients * min_size
+    if samples < needed:
         raise ValueError(
-            f"partition {partition}: {clients} clients with at least {least} samples need {clients * least}, there are {samples}; "
-            f"ask for at most {samples // max(least, 1)} clients or set a smaller min_size ({partition}:...,min_size=1)"
+            f"partition {partition}: {clients} clients with at least {min_size} samples need "
+            f"{needed}, there are {samples}; ask for at most {samples // max(min_size, 1)} clients "
+            f"or set a smaller min_size ({partition}:...,min_size=1)"
         )
 
 
 def iid(pool: Pool, clients: int, seed: int) -> Partition:
-    """A random deal in equal sizes."""
+    """Assign samples at random, in equal sizes."""
     check_enough(len(pool), clients, 1, "iid")
-    return _random_deal(len(pool), equal_sizes(len(pool), clients), seed, "iid")
+    return _assign_at_random(len(pool), equal_sizes(len(pool), clients), seed, "iid")
 
 
 def pow(pool: Pool, clients: int, seed: int, *, fraction: float = 0.5) -> Partition:
-    """Power-law sizes, random samples, of a fraction of the data, half by default.
+    """Assign a fraction of the data at random, in power-law sizes.
 
-    FedAKD's POW deals all of the data: `pow:1` (section 4.2).
+    FedAKD's POW uses all of the data: `pow:1` (section 4.2).
     """
-    return _random_deal(
-        len(pool), fraction_sizes(pool, fraction, clients, power_sizes, "pow"), seed, "pow"
-    )
+    sizes = fraction_sizes(pool, fraction, clients, power_sizes, "pow")
+    return _assign_at_random(len(pool), sizes, seed, "pow")
 
 
 def pow_cffl(pool: Pool, clients: int, seed: int, *, size: int = 600) -> Partition:
-    """The power-law sizes of CFFL, CGSV and FedAVE: between the 1 % and 99 % quantiles of the density a x^(a-1), a = 1.659."""
+    """Assign samples at random, in the power-law sizes of CFFL, CGSV and FedAVE.
+
+    The sizes lie between the 1 % and 99 % quantiles of the density a x^(a-1), a = 1.659.
+    """
     if size * clients > len(pool):
         raise ValueError(
-            f"partition pow_cffl: {clients} clients of {size} samples on average exceed the {len(pool)} there are; use a smaller size"
+            f"partition pow_cffl: {clients} clients of {size} samples on average exceed "
+            f"the {len(pool)} available ones; use a smaller size"
         )
-    points = np.linspace(0.01 ** (1 / 1.659), 0.99 ** (1 / 1.659), clients)
+    lowest = 0.01 ** (1 / _CFFL_EXPONENT)
+    highest = 0.99 ** (1 / _CFFL_EXPONENT)
+    points = np.linspace(lowest, highest, clients)
     sizes = np.floor(points / points.sum() * size * clients).astype(np.int64)
     if sizes.min() < 1:
         raise ValueError(
             f"partition pow_cffl: size {size} leaves a client without samples; use a larger size"
         )
-    return _random_deal(len(pool), sizes, seed, "pow_cffl")
+    return _assign_at_random(len(pool), sizes, seed, "pow_cffl")
 
 
 def quantity(pool: Pool, clients: int, seed: int, *, alpha: float, min_size: int = 10) -> Partition:
-    """Quantity skew: sizes drawn from a symmetric Dirichlet distribution, samples at random."""
+    """Assign samples at random, in sizes drawn from a symmetric Dirichlet distribution."""
     check_positive(alpha, "quantity")
     check_enough(len(pool), clients, min_size, "quantity")
-    for attempt in range(attempts(clients)):
+    limit = max_attempts(clients)
+    for attempt in range(limit):
         shares = stream(seed, "partition", "quantity", attempt).dirichlet(np.full(clients, alpha))
         sizes = np.diff(np.floor(np.cumsum(shares) * len(pool)).astype(np.int64), prepend=0)
         sizes[-1] += len(pool) - sizes.sum()
         if sizes.min() >= min_size:
-            deal = _random_deal(len(pool), sizes, seed, "quantity")
-            return Partition(deal.parts, {"redraws": attempt})
-    raise ValueError(gave_up("quantity", attempts(clients), alpha, clients, min_size))
+            partition = _assign_at_random(len(pool), sizes, seed, "quantity")
+            return Partition(partition.parts, {"redraws": attempt})
+    raise ValueError(too_many_draws("quantity", limit, alpha, clients, min_size))
 
 
 def fraction_sizes(
@@ -97,7 +121,18 @@ def fraction_sizes(
     rule: Callable[[int, int], np.ndarray],
     partition: str,
 ) -> np.ndarray:
-    """Sizes by a rule (`equal_sizes`, `power_sizes`) that add up to a fraction of the pool."""
+    """Return sizes that add up to a fraction of the pool.
+
+    Args:
+        pool: The samples.
+        fraction: The fraction, above 0 and at most 1.
+        clients: The number of clients.
+        rule: A function (total, clients) such as `equal_sizes` or `power_sizes`.
+        partition: The name of the partition, for errors.
+
+    Raises:
+        ValueError: If the fraction is out of range, or a client would have no sample.
+    """
     if not 0 < fraction <= 1:
         raise ValueError(
             f"partition {partition}: fraction must be above 0 and at most 1, got {fraction}"
@@ -106,26 +141,29 @@ def fraction_sizes(
     sizes = rule(total, clients)
     if sizes.min() < 1:
         raise ValueError(
-            f"partition {partition}: {total} samples leave some of {clients} clients with none; ask for fewer clients or a larger fraction"
+            f"partition {partition}: {total} samples leave some of {clients} clients with none; "
+            "ask for fewer clients or a larger fraction"
         )
     return sizes
 
 
 def check_positive(alpha: float, partition: str) -> None:
+    """Refuse an alpha that is not positive."""
     if not alpha > 0:
         raise ValueError(f"partition {partition}: alpha must be above 0, got {alpha}")
 
 
-def gave_up(partition: str, draws: int, alpha: float, clients: int, min_size: int) -> str:
+def too_many_draws(partition: str, draws: int, alpha: float, clients: int, min_size: int) -> str:
+    """Return the message for a minimum size that no draw reached."""
     return (
-        f"partition {partition}: {draws} draws with alpha={alpha} never gave each of {clients} clients {min_size} samples; "
-        f"use a larger alpha, fewer clients, or a smaller min_size ({partition}:{alpha},min_size={min_size // 2})"
+        f"partition {partition}: {draws} draws with alpha={alpha} never gave each of {clients} "
+        f"clients {min_size} samples; use a larger alpha, fewer clients, or a smaller min_size "
+        f"({partition}:{alpha},min_size={min_size // 2})"
     )
 
 
-def _random_deal(samples: int, sizes: np.ndarray, seed: int, name: str) -> Partition:
+def _assign_at_random(samples: int, sizes: np.ndarray, seed: int, name: str) -> Partition:
+    order = stream(seed, "partition", name, "order").permutation(samples)
     owner = np.full(samples, -1)
-    owner[stream(seed, "partition", name, "order").permutation(samples)[: sizes.sum()]] = np.repeat(
-        np.arange(len(sizes)), sizes
-    )
+    owner[order[: sizes.sum()]] = np.repeat(np.arange(len(sizes)), sizes)
     return Partition(Parts.by_owner(owner, len(sizes)))

@@ -1,4 +1,4 @@
-"""Patients' records as samples of the recurrent network: padded sequences, values on the scale of their code."""
+"""Patients' records as inputs of a recurrent network: padded sequences of scaled events."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import torch
 
 from equipoise.data.dataset import Dataset
 from equipoise.data.federation import Parts
+from equipoise.data.message_text import counted
 from equipoise.data.patients.records import Records
 from equipoise.task import Task
 
-LONGEST = 512  # events of a patient that are kept unless told otherwise, the latest
-VOCABULARY = 1000  # codes that have a number of their own, the most frequent; the network's default
-FARTHEST = 5.0  # deviations at which values are cut
+LONGEST = 512  # the latest events of a patient that are kept by default
+VOCABULARY = 1000  # the most frequent codes, which have their own number in the network
+MOST_DEVIATIONS = 5.0  # at which scaled values are clipped
+_BLOCK = 4096  # patients whose values are added up at once
 
 
 def dataset_of(
@@ -25,81 +27,111 @@ def dataset_of(
     vocabulary: tuple[str, ...] | None = None,
     **more: Any,
 ) -> Dataset:
-    """Samples of shape (1 + events, 4), see models/gru.py; values and ages as they are, a missing value is 0 with a mark behind it.
+    """Return records as samples of shape (1 + events, 4), see models/gru.py.
 
-    Without `events` the length is the 99th percentile of the histories', at most 512: a few long ones must not pad all others.
+    Values and ages are not scaled; a missing value is 0, with a mark after it.
+
+    Args:
+        records: The patients.
+        name: The name of the data set.
+        events: The latest events to keep; default: the 99th percentile of the histories' lengths,
+            at most 512, so that a few long ones do not pad all others.
+        vocabulary: The codes with their own number; default: the most frequent ones.
+        **more: Further fields of the data set.
     """
-    kept = vocabulary or frequent(records)
-    numbers = {code: place for place, code in enumerate(kept, 1)}
-    number = np.array([numbers.get(code, len(kept) + 1) for code in records.codes], np.float32)
+    codes = vocabulary or frequent(records)
+    numbers = {code: number for number, code in enumerate(codes, 1)}
+    unknown = len(codes) + 1
+    number_of_code = np.array([numbers.get(code, unknown) for code in records.codes], np.float32)
     lengths = records.lengths
-    length = events or int(
-        min(LONGEST, max(1, np.percentile(lengths, 99, method="higher") if len(lengths) else 1))
-    )
+    length = events or _default_length(lengths)
     x = np.zeros((len(records), 1 + length, 4), np.float32)
-    fits = np.minimum(lengths, length)
-    x[:, 0, 0], x[:, 0, 1], x[:, 0, 2] = records.sex, records.state, fits
-    owner = np.repeat(np.arange(len(records)), lengths)
-    step = np.arange(len(owner)) - np.repeat(
-        records.offsets[:-1] + np.maximum(0, lengths - length), lengths
-    )  # below 0: not among the latest
-    chosen = step >= 0
-    where = (owner[chosen], 1 + step[chosen])
-    value = records.value[chosen]
-    x[(*where, 0)] = number[records.code[chosen]]
-    x[(*where, 1)] = np.where(np.isnan(value), 0, value)
-    x[(*where, 2)] = records.age[chosen]
-    x[(*where, 3)] = np.isnan(value)
+    x[:, 0, 0] = records.sex
+    x[:, 0, 1] = records.state
+    x[:, 0, 2] = np.minimum(lengths, length)
+    patient = np.repeat(np.arange(len(records)), lengths)
+    first_kept = records.offsets[:-1] + np.maximum(0, lengths - length)
+    step = np.arange(len(patient)) - np.repeat(first_kept, lengths)
+    is_kept = step >= 0
+    positions = (patient[is_kept], 1 + step[is_kept])
+    value = records.value[is_kept]
+    x[(*positions, 0)] = number_of_code[records.code[is_kept]]
+    x[(*positions, 1)] = np.where(np.isnan(value), 0, value)
+    x[(*positions, 2)] = records.age[is_kept]
+    x[(*positions, 3)] = np.isnan(value)
     notes = list(records.notes)
-    if not chosen.all():
-        notes.append(
-            f"{int((~chosen).sum()):,} events of {int((lengths > length).sum()):,} patients were left out: each keeps the latest {length}"
-        )
-    rare = len(np.unique(records.code[number[records.code] > len(kept)]))
+    if not is_kept.all():
+        notes.append(_shortened_note(int((~is_kept).sum()), int((lengths > length).sum()), length))
+    rare = len(np.unique(records.code[number_of_code[records.code] == unknown]))
     if rare:
         notes.append(
-            f"{rare:,} rare codes count as unknown: the {len(kept):,} most frequent have a number of their own"
+            f"{counted(rare, 'rare code')} read as unknown: only the {len(codes):,} most frequent "
+            "codes have their own number"
         )
     return Dataset(
-        name, torch.from_numpy(x), torch.from_numpy(records.label), Task("classification", (1 + length, 4), 2, ("no", "yes")),
-        site=records.site, site_names=records.site_names, codes=kept, notes=tuple(notes), **more,
-    )  # fmt: skip
+        name,
+        torch.from_numpy(x),
+        torch.from_numpy(records.label),
+        Task("classification", (1 + length, 4), 2, ("no", "yes")),
+        site=records.site,
+        site_names=records.site_names,
+        codes=codes,
+        notes=tuple(notes),
+        **more,
+    )
+
+
+def _default_length(lengths: np.ndarray) -> int:
+    if not len(lengths):
+        return 1
+    percentile = int(np.percentile(lengths, 99, method="higher"))
+    return min(LONGEST, max(1, percentile))
+
+
+def _shortened_note(events: int, patients: int, length: int) -> str:
+    return (
+        f"{counted(events, 'event')} of {counted(patients, 'patient')} left out: "
+        f"only the latest {length} of each are kept"
+    )
 
 
 def latest(dataset: Dataset, events: int) -> Dataset:
-    """The same histories with at most so many events each; samples that are no longer stay as they are."""
+    """Return the same histories with at most so many events each, the latest."""
     if dataset.x.shape[1] <= 1 + events:
         return dataset
-    x, lengths = dataset.x, dataset.x[:, 0, 2].long()
-    fits = lengths.clamp(max=events)
-    # past a history's end they hold zeros, as before
-    rows = 1 + (lengths - fits).unsqueeze(1) + torch.arange(events)
-    made = torch.cat([x[:, :1], x[torch.arange(len(x)).unsqueeze(1), rows]], dim=1)
-    made[:, 0, 2] = fits
-    note = f"{int((lengths - fits).sum()):,} events of {int((lengths > events).sum()):,} patients were left out: each keeps the latest {events}"
+    x = dataset.x
+    lengths = x[:, 0, 2].long()
+    kept = lengths.clamp(max=events)
+    # Rows after the end of a short history hold zeros, as before.
+    rows = 1 + (lengths - kept).unsqueeze(1) + torch.arange(events)
+    patients = torch.arange(len(x)).unsqueeze(1)
+    shortened = torch.cat([x[:, :1], x[patients, rows]], dim=1)
+    shortened[:, 0, 2] = kept
+    notes = dataset.notes
+    is_longer = lengths > events
+    if bool(is_longer.any()):
+        note = _shortened_note(int((lengths - kept).sum()), int(is_longer.sum()), events)
+        notes = (*notes, note)
     task = replace(dataset.task, shape=(1 + events, 4))
-    return replace(
-        dataset,
-        x=made,
-        task=task,
-        notes=(*dataset.notes, note) if bool((lengths > events).any()) else dataset.notes,
-    )
+    return replace(dataset, x=shortened, task=task, notes=notes)
 
 
 def frequent(records: Records) -> tuple[str, ...]:
-    """The codes that have a number of their own: the most frequent ones, by name where they are equally frequent."""
+    """Return the most frequent codes, ties sorted by name; these have their own number."""
     counts = np.bincount(records.code, minlength=len(records.codes))
     order = sorted(range(len(records.codes)), key=lambda code: (-counts[code], records.codes[code]))
     return tuple(records.codes[code] for code in order[:VOCABULARY] if counts[code])
 
 
 def fit(x: np.ndarray, codes: tuple[str, ...], train: Parts) -> dict[str, Any]:
-    """The recipe: mean and deviation of each code's values over all clients' training patients."""
+    """Return the recipe: mean and deviation of each code's values over all training patients."""
     count, total, square = np.zeros((3, len(codes) + 2))
-    for start in range(0, len(rows := np.unique(train.index)), 4096):
-        block = x[rows[start : start + 4096], 1:]
-        seen = (block[..., 0] > 0) & (block[..., 3] == 0)
-        code, value = block[..., 0][seen].astype(np.int64), block[..., 1][seen].astype(np.float64)
+    rows = np.unique(train.index)
+    for start in range(0, len(rows), _BLOCK):
+        block = x[rows[start : start + _BLOCK], 1:]
+        has_value = (block[..., 0] > 0) & (block[..., 3] == 0)
+        code = block[..., 0][has_value].astype(np.int64)
+        value = block[..., 1][has_value].astype(np.float64)
         count += np.bincount(code, minlength=len(count))
         total += np.bincount(code, value, minlength=len(count))
         square += np.bincount(code, value**2, minlength=len(count))
@@ -116,18 +148,21 @@ def fit(x: np.ndarray, codes: tuple[str, ...], train: Parts) -> dict[str, Any]:
 
 
 def apply(x: np.ndarray, recipe: dict[str, Any]) -> np.ndarray:
-    """Model inputs: values in deviations of their code, cut at 5; ages in centuries."""
-    made = np.array(x, np.float32)
-    code = made[:, 1:, 0].astype(np.int64)
-    mean, scale = (np.array(recipe[name], np.float32) for name in ("mean", "scale"))
-    seen = (code > 0) & (made[:, 1:, 3] == 0)
-    scaled = np.clip((made[:, 1:, 1] - mean[code]) / scale[code], -FARTHEST, FARTHEST)
-    made[:, 1:, 1] = np.where(seen, scaled, 0)
-    made[:, 1:, 2] /= 100
-    return made
+    """Return model inputs: values in deviations of their code, clipped at 5; ages in centuries."""
+    inputs = np.array(x, np.float32)
+    code = inputs[:, 1:, 0].astype(np.int64)
+    mean = np.array(recipe["mean"], np.float32)
+    scale = np.array(recipe["scale"], np.float32)
+    has_value = (code > 0) & (inputs[:, 1:, 3] == 0)
+    scaled = (inputs[:, 1:, 1] - mean[code]) / scale[code]
+    clipped = np.clip(scaled, -MOST_DEVIATIONS, MOST_DEVIATIONS)
+    inputs[:, 1:, 1] = np.where(has_value, clipped, 0)
+    inputs[:, 1:, 2] /= 100
+    return inputs
 
 
 def inputs_of(records: Records, recipe: dict[str, Any]) -> torch.Tensor:
-    """New patients as inputs of a trained model."""
-    made = dataset_of(records, "new patients", recipe["shape"][0] - 1, tuple(recipe["codes"]))
-    return torch.from_numpy(apply(made.x.numpy(), recipe))
+    """Return new patients as inputs of a trained model."""
+    events = recipe["shape"][0] - 1
+    dataset = dataset_of(records, "new patients", events, tuple(recipe["codes"]))
+    return torch.from_numpy(apply(dataset.x.numpy(), recipe))

@@ -1,13 +1,13 @@
-"""Files of patients and events, CSV or Parquet, some rows at a time; and what their cells mean."""
+"""Files of patients and events, CSV or Parquet, read in blocks of rows; and cells as numbers."""
 
 from __future__ import annotations
 
 import csv
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import date, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,46 +15,58 @@ from equipoise.validation.regular_files import check_regular
 
 BLOCK = 50_000  # rows of a file that are held as text at a time
 Block = tuple[int, dict[str, list[str]]]  # number of its first row, and cells by column
+_DAY = 86400  # seconds
 
 
-def blocks(
-    file: Path, wanted: dict[str, tuple[str, ...]], needed: Sequence[str]
+def read_blocks(
+    file: Path, columns: Mapping[str, Sequence[str]], required: Sequence[str]
 ) -> Iterator[Block]:
-    """The wanted columns of a file, some rows at a time; row numbers count the header as 1."""
+    """Yield columns of a file in blocks of rows; row numbers count the header as 1.
+
+    Args:
+        file: A CSV or Parquet file.
+        columns: For each column its names, in lower case, of which a file has one.
+        required: The columns that the file must have.
+
+    Raises:
+        ValueError: If a column is missing, or the file is damaged.
+    """
     header = header_of(file)
-    columns = {
-        name: next((h for h in header if h.lower() in also), None) for name, also in wanted.items()
-    }
-    lacking = [name for name in needed if columns[name] is None]
-    if lacking:
-        raise ValueError(
-            f"{file}: expected the columns {', '.join(needed)}, got {', '.join(header)}; {lacking[0]} is missing"
-        )
-    chosen = {name: column for name, column in columns.items() if column is not None}
+    in_file: dict[str, str] = {}
+    for name, spellings in columns.items():
+        for column in header:
+            if column.lower() in spellings:
+                in_file.setdefault(name, column)
+    for name in required:
+        if name not in in_file:
+            raise ValueError(
+                f"{file}: expected the columns {', '.join(required)}, got {', '.join(header)}; "
+                f"{name} is missing"
+            )
+    read = _parquet_blocks if file.suffix == ".parquet" else _csv_blocks
     number = 2
-    for rows in (_parquet_blocks if file.suffix == ".parquet" else _csv_blocks)(file, chosen):
+    for rows in read(file, in_file):
         yield number, rows
         number += len(next(iter(rows.values())))
 
 
 def header_of(file: Path) -> list[str]:
-    """Return the names of a file's columns."""
+    """Return the names of a file's columns.
+
+    Raises:
+        ValueError: If there are none, or one appears twice.
+    """
     check_regular(file)
     if file.suffix == ".parquet":
-        names = [str(name) for name in _parquet(file).schema.names]
+        names = [str(name) for name in _open_parquet(file).schema.names]
     else:
-        with _reading(file) as opened:
-            names = [
-                cell.strip().lower()
-                for cell in next(csv.reader(opened, delimiter=_separator(file)), [])
-            ]
+        separator = _separator(file)
+        with _open_csv(file) as opened:
+            names = _names(next(csv.reader(opened, delimiter=separator), []))
     if not any(names):
         raise ValueError(f"{file}: expected a line of column names, got an empty file")
-    repeated = sorted(
-        name
-        for name, count in Counter(name.lower() for name in names).items()
-        if count > 1 and name
-    )
+    counts = Counter(name.lower() for name in names)
+    repeated = sorted(name for name, count in counts.items() if count > 1 and name)
     if repeated:
         raise ValueError(
             f"{file}: the column {repeated[0]} appears twice; leave one of the two out"
@@ -62,8 +74,12 @@ def header_of(file: Path) -> list[str]:
     return names
 
 
+def _names(cells: Sequence[str]) -> list[str]:
+    return [cell.strip().lower() for cell in cells]
+
+
 @contextmanager
-def _reading(file: Path) -> Iterator[TextIO]:
+def _open_csv(file: Path) -> Iterator[TextIO]:
     try:
         with open(file, encoding="utf-8-sig", newline="") as opened:
             yield opened
@@ -74,48 +90,51 @@ def _reading(file: Path) -> Iterator[TextIO]:
 
 
 def _separator(file: Path) -> str:
-    with _reading(file) as opened:
+    with _open_csv(file) as opened:
         line = opened.readline(100_000)
     return max(",;\t|", key=line.count)
 
 
-def _csv_blocks(file: Path, chosen: dict[str, str]) -> Iterator[dict[str, list[str]]]:
-    with _reading(file) as opened:
-        reader = csv.reader(opened, delimiter=_separator(file), strict=True)
-        header = [cell.strip().lower() for cell in next(reader, [])]
-        places = {name: header.index(column) for name, column in chosen.items()}
-        held: dict[str, list[str]] = {name: [] for name in places}
-        blank = 0  # the first of the empty lines, which may stand at the end only: rows are counted
+def _csv_blocks(file: Path, columns: Mapping[str, str]) -> Iterator[dict[str, list[str]]]:
+    separator = _separator(file)
+    with _open_csv(file) as opened:
+        reader = csv.reader(opened, delimiter=separator, strict=True)
+        header = _names(next(reader, []))
+        indices = {name: header.index(column) for name, column in columns.items()}
+        block: dict[str, list[str]] = {name: [] for name in indices}
+        empty_line = 0  # allowed only at the end, since rows are counted
         for number, row in enumerate(reader, 2):
             if not row:
-                blank = blank or number
+                empty_line = empty_line or number
                 continue
-            if blank or len(row) != len(header):
-                bad, cells = (blank, 0) if blank else (number, len(row))
-                raise ValueError(
-                    f"{file}, row {bad}: expected {len(header)} cells, got {cells}; mend that row"
-                )
-            for name, place in places.items():
-                held[name].append(row[place].strip())
-            if len(held["patient"]) == BLOCK:
-                yield held
-                held = {name: [] for name in places}
-        if held["patient"]:
-            yield held
+            if empty_line:
+                raise ValueError(_wrong_cells(file, empty_line, len(header), 0))
+            if len(row) != len(header):
+                raise ValueError(_wrong_cells(file, number, len(header), len(row)))
+            for name, index in indices.items():
+                block[name].append(row[index].strip())
+            if len(block["patient"]) == BLOCK:
+                yield block
+                block = {name: [] for name in indices}
+        if block["patient"]:
+            yield block
 
 
-def _parquet_blocks(file: Path, chosen: dict[str, str]) -> Iterator[dict[str, list[str]]]:
-    for batch in _parquet(file).iter_batches(BLOCK, columns=list(dict.fromkeys(chosen.values()))):
-        yield {
-            name: [
-                "" if cell is None else str(cell).strip()
-                for cell in batch.column(column).to_pylist()
-            ]
-            for name, column in chosen.items()
-        }
+def _wrong_cells(file: Path, row: int, expected: int, cells: int) -> str:
+    return f"{file}, row {row}: expected {expected} cells, got {cells}; correct that row"
 
 
-def _parquet(file: Path) -> Any:
+def _parquet_blocks(file: Path, columns: Mapping[str, str]) -> Iterator[dict[str, list[str]]]:
+    names = list(dict.fromkeys(columns.values()))
+    for batch in _open_parquet(file).iter_batches(BLOCK, columns=names):
+        block = {}
+        for name, column in columns.items():
+            cells = batch.column(column).to_pylist()
+            block[name] = ["" if cell is None else str(cell).strip() for cell in cells]
+        yield block
+
+
+def _open_parquet(file: Path) -> Any:
     try:
         from pyarrow import parquet
     except ImportError:
@@ -129,30 +148,36 @@ def _parquet(file: Path) -> Any:
 
 
 def column_among(file: Path, names: Sequence[str]) -> str | None:
-    header = header_of(file)
-    return next((h for name in names for h in header if h.lower() == name), None)
+    """Return the column of a file that has one of these names, the first of them if several."""
+    columns = {column.lower(): column for column in header_of(file)}
+    for name in names:
+        if name in columns:
+            return columns[name]
+    return None
 
 
 def number_of(cell: str) -> float:
+    """Return a cell as a number; NaN if it is none."""
     try:
         return float(cell)
     except ValueError:
         return math.nan
 
 
-def moment_of(cell: str) -> float:
-    """A time as days: a number, a day or a time of day."""
+def time_in_days(cell: str) -> float:
+    """Return a time in days: a number, a date or a date with a time of day; NaN for others.
+
+    >>> time_in_days("3.5"), time_in_days("0001-01-02T12:00"), time_in_days("yesterday")
+    (3.5, 2.5, nan)
+    """
     number = number_of(cell)
-    readers: tuple[Callable[[str], float], ...] = (
-        lambda text: float(date.fromisoformat(text).toordinal()),
-        lambda text: (
-            (moment := datetime.fromisoformat(text)).toordinal()
-            + (moment.hour * 3600 + moment.minute * 60 + moment.second) / 86400
-        ),
-    )
-    for read in readers if math.isnan(number) else ():
-        try:
-            return read(cell.strip())
-        except ValueError:
-            continue
-    return number if math.isfinite(number) else math.nan
+    if math.isfinite(number):
+        return number
+    if not math.isnan(number):
+        return math.nan
+    try:
+        moment = datetime.fromisoformat(cell.strip())
+    except ValueError:
+        return math.nan
+    seconds = moment.hour * 3600 + moment.minute * 60 + moment.second
+    return moment.toordinal() + seconds / _DAY

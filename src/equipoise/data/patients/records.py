@@ -1,20 +1,24 @@
-"""Patients' records: who they are, and what happened when (the schema of FedAKD's real-world experiment, Appendix H).
+"""Patients' records: patients and their events, in the form of FedAKD's Appendix H.
 
-A folder holds patients.csv (patient, sex, postal_code, and a column that names the site; label if it is known) and events.csv (patient, code, value,
-age; system and time if they are known), as CSV or Parquet; or one such folder per site. Files are read in blocks, so that memory follows the
-number of events and not the size of the text. Whatever is left out or changed is told, with file, row and count.
+A folder holds patients.csv (patient, sex, postal_code, a column that names the site, and label if
+it is known) and events.csv (patient, code, value, age, and system and time if they are known), as
+CSV or Parquet; or there is one such folder per site. Files are read in blocks, so that memory
+grows with the number of events and not with the size of the text. Everything that is left out or
+changed is reported with file, row and count.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from equipoise.data.message_text import counted, plural, some
 from equipoise.data.patients.codes import (
     PANCREATIC_CANCER,
     STATES,
@@ -23,20 +27,29 @@ from equipoise.data.patients.codes import (
     state_of,
     system_of,
 )
-from equipoise.data.patients.record_files import blocks, column_among, moment_of, number_of
+from equipoise.data.patients.record_files import column_among, number_of, read_blocks, time_in_days
 from equipoise.data.tables.csv_files import is_missing
 from equipoise.validation.names import checked_name, quoted
 from equipoise.validation.regular_files import check_regular
 
 OLDEST = 130
-LARGEST = 1e30  # of a value: what lies beyond is no measurement, and its square no number of the network's
+LARGEST = 1e30  # a larger value is no measurement, and its square overflows in the network
 SEXES = {"f": 0, "female": 0, "w": 0, "m": 1, "male": 1}
 UNKNOWN_SEX = 2
+UNKNOWN_SITE = "unknown"
+UNKNOWN_LABEL = -1  # the codes of a patient decide
 NAMES = {
-    "patient": ("patient", "patient_id"), "sex": ("sex", "gender"), "postal_code": ("postal_code", "zip", "zipcode", "zip_code"),
-    "label": ("label",), "code": ("code",), "value": ("value",), "age": ("age", "age_at_event"), "system": ("system", "code_system"),
-    "time": ("time", "date", "datetime"), "site": ("state", "site"),
-}  # fmt: skip
+    "patient": ("patient", "patient_id"),
+    "sex": ("sex", "gender"),
+    "postal_code": ("postal_code", "zip", "zipcode", "zip_code"),
+    "label": ("label",),
+    "code": ("code",),
+    "value": ("value",),
+    "age": ("age", "age_at_event"),
+    "system": ("system", "code_system"),
+    "time": ("time", "date", "datetime"),
+    "site": ("state", "site"),
+}
 ENDINGS = (".csv", ".parquet")
 EVENT = np.dtype(
     [
@@ -48,78 +61,114 @@ EVENT = np.dtype(
         ("row", "i4"),
     ]
 )
+Cells = Mapping[str, Sequence[str]]  # the cells of a block of rows, by column
 
 
 @dataclass
 class Notes:
-    """What was left out or changed: a sentence for each reason, with the first place and the count."""
+    """Sentences about rows that were left out or changed, with count and first row.
 
-    counts: Counter[tuple[str, str]] = field(default_factory=Counter)  # (file, reason) -> rows
-    first: dict[tuple[str, str], str] = field(default_factory=dict)
-    more: list[str] = field(default_factory=list)
+    Attributes:
+        counts: The number of rows, by file, noun and reason.
+        first: The first of these rows.
+        other: Further sentences.
+    """
 
-    def add(self, file: str, reason: str, row: int, cell: str = "", count: int = 1) -> None:
-        key = (file, reason)
+    counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    first: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    other: list[str] = field(default_factory=list)
+
+    def add(
+        self, file: str, noun: str, reason: str, row: int, cell: str = "", count: int = 1
+    ) -> None:
+        """Count a row.
+
+        Args:
+            file: The file.
+            noun: The thing that is counted, in the singular, such as `patient`.
+            reason: The rest of the sentence, such as `left out: no id`.
+            row: The number of the row in the file.
+            cell: The cell that is wrong.
+            count: How many things there are.
+        """
+        key = (file, noun, reason)
         self.counts[key] += count
-        self.first.setdefault(key, f"row {row}" + (f" ({quoted(cell)})" if cell else ""))
+        self.first.setdefault(key, f"row {row} ({quoted(cell)})" if cell else f"row {row}")
 
     def sentences(self) -> list[str]:
-        counted = [
-            f"{file}: {count:,} {reason}; the first in {self.first[file, reason]}"
-            for (file, reason), count in self.counts.items()
-        ]
-        return counted + self.more
+        """Return one sentence for each reason, then the further sentences."""
+        sentences = []
+        for (file, noun, reason), count in self.counts.items():
+            first = self.first[file, noun, reason]
+            sentences.append(f"{file}: {counted(count, noun)} {reason}; the first in {first}")
+        return sentences + self.other
 
 
 @dataclass(frozen=True)
 class Records:
-    """Patients and their events, before diagnosis only, in the order of time: one flat array per fact, cut by `offsets`."""
+    """Patients and their events before diagnosis, sorted by time.
 
-    site: np.ndarray  # of each patient, a number into site_names
+    Events are flat arrays, one per property; `offsets` says which events belong to which patient.
+
+    Attributes:
+        site: The site of each patient, an index into `site_names`.
+        site_names: The names of the sites.
+        sex: 0 female, 1 male, 2 unknown.
+        state: An index into STATES; their number: unknown.
+        label: 1 for positive patients, else 0.
+        offsets: The first event of each patient, and the end of the last.
+        code: The code of each event, an index into `codes`.
+        value: The value of each event; NaN: none.
+        age: The patient's age at each event, in years.
+        codes: The names of the codes.
+        notes: Sentences about rows that were left out or changed.
+        ids: The patients' ids, after the site's name if each site has a folder.
+    """
+
+    site: np.ndarray
     site_names: tuple[str, ...]
-    sex: np.ndarray  # 0 female, 1 male, 2 unknown
-    state: np.ndarray  # a number into STATES; their count: unknown
+    sex: np.ndarray
+    state: np.ndarray
     label: np.ndarray
-    offsets: np.ndarray  # where each patient's events begin, and the end
-    code: np.ndarray  # a number into codes
-    value: np.ndarray  # NaN: none
-    age: np.ndarray  # in years
+    offsets: np.ndarray
+    code: np.ndarray
+    value: np.ndarray
+    age: np.ndarray
     codes: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    ids: tuple[
-        str, ...
-    ] = ()  # as their files have them, behind the site where each has a folder of its own
+    ids: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.site)
 
     @property
     def lengths(self) -> np.ndarray:
+        """The number of events of each patient."""
         return np.diff(self.offsets)
 
 
 def is_patients(path: Path) -> bool:
-    """Whether a folder holds patients' records, or folders of sites that do."""
-    return bool(folders(path))
+    """Return True if a folder holds patients' records, or folders of sites that do."""
+    return bool(record_folders(path))
 
 
-def folders(path: Path) -> dict[str, tuple[Path, Path]]:
-    """Site -> its two files; one folder for all sites has the name ""."""
+def record_folders(path: Path) -> dict[str, tuple[Path, Path]]:
+    """Return the files of patients and events of each site; "" names one folder for all sites."""
     if not path.is_dir():
         return {}
-    both = _both(path)
-    if both is not None:
-        return {"": both}
-    found = {folder.name: _both(folder) for folder in _subfolders(path)}
-    return (
-        {name: files for name, files in found.items() if files is not None}
-        if any(found.values())
-        else {}
-    )
+    files = _record_files(path)
+    if files is not None:
+        return {"": files}
+    by_site = {}
+    for folder in _site_folders(path):
+        files = _record_files(folder)
+        if files is not None:
+            by_site[folder.name] = files
+    return by_site
 
 
-def _subfolders(path: Path) -> list[Path]:
-    """Those of sites; what programs keep for themselves (.git, .ipynb_checkpoints) is none."""
+def _site_folders(path: Path) -> list[Path]:
+    """Return the folders of sites; hidden ones (.git, .ipynb_checkpoints) belong to programs."""
     return [
         folder
         for folder in sorted(path.iterdir())
@@ -127,20 +176,26 @@ def _subfolders(path: Path) -> list[Path]:
     ]
 
 
-def _both(folder: Path) -> tuple[Path, Path] | None:
-    def one(stem: str) -> Path | None:
-        named = [folder / f"{stem}{ending}" for ending in ENDINGS]
-        for file in named:
-            check_regular(file)
-        found = [file for file in named if file.is_file()]
-        if len(found) > 1:
-            raise ValueError(
-                f"{folder}: expected one file of {stem}, got {found[0].name} and {found[1].name}; move one of them away"
-            )
-        return found[0] if found else None
+def _record_files(folder: Path) -> tuple[Path, Path] | None:
+    """Return the files of patients and events of a folder, if it has both."""
+    patients = _record_file(folder, "patients")
+    events = _record_file(folder, "events")
+    if patients is None or events is None:
+        return None
+    return patients, events
 
-    patients, events = one("patients"), one("events")
-    return (patients, events) if patients is not None and events is not None else None
+
+def _record_file(folder: Path, stem: str) -> Path | None:
+    candidates = [folder / f"{stem}{ending}" for ending in ENDINGS]
+    for file in candidates:
+        check_regular(file)
+    files = [file for file in candidates if file.is_file()]
+    if len(files) > 1:
+        raise ValueError(
+            f"{folder}: expected one file of {stem}, got {files[0].name} and {files[1].name}; "
+            "move one of them away"
+        )
+    return files[0] if files else None
 
 
 def read_patients(
@@ -149,283 +204,349 @@ def read_patients(
     rule: LabelRule = PANCREATIC_CANCER,
     anywhere: bool = False,
 ) -> Records:
-    """All patients of a folder; `site` is the column that names the site where one folder holds all (default: state, or the postal code's).
+    """Read all patients of a folder.
 
-    `anywhere` keeps patients of no known site, too: who is predicted need not belong to one.
+    Args:
+        path: A folder with patients and events, or with one such folder per site.
+        site: The column that names the site, if one folder holds all; default: `state` or `site`,
+            else the state of the postal code.
+        rule: The codes that make a patient positive, where the file has no labels.
+        anywhere: True to keep patients of no known site, too, as for prediction.
+
+    Raises:
+        ValueError: If files are missing or damaged, or no patient is left.
     """
     path = Path(path)
-    found = folders(path)
-    if not found:
+    folders = record_folders(path)
+    _check_layout(path, folders, site)
+    reader = _RecordReader(rule, anywhere)
+    for folder, (patients, events) in folders.items():
+        prefix = f"{folder}/" if folder else ""
+        reader.read_patients(patients, prefix + patients.name, folder, site)
+        reader.read_events(events, prefix + events.name, folder, patients.name)
+    return reader.finish()
+
+
+def _check_layout(path: Path, folders: Mapping[str, tuple[Path, Path]], site: str | None) -> None:
+    """Refuse folders that hold neither or both of the two layouts."""
+    if not folders:
         raise ValueError(
-            f"{path}: expected patients.csv and events.csv (or .parquet), or one folder per site with both"
+            f"{path}: expected patients.csv and events.csv (or .parquet), "
+            "or one folder per site with both"
         )
-    lone = [
-        folder.name for folder in _subfolders(path) if "" not in found and folder.name not in found
-    ]
-    if lone:
-        raise ValueError(
-            f"{path}: expected patients.csv and events.csv in every site's folder, which {lone[0]} has not"
-        )
-    beside = [
-        f"{stem}{ending}"
-        for stem in ("patients", "events")
-        for ending in ENDINGS
-        if (path / f"{stem}{ending}").is_file()
-    ]
-    if "" not in found and beside:
-        raise ValueError(
-            f"{path}: expected either one folder for all sites or one per site, got {beside[0]} beside the sites' folders"
-        )
-    if site is not None and "" not in found:
+    if "" in folders:
+        return
+    for folder in _site_folders(path):
+        if folder.name not in folders:
+            raise ValueError(
+                f"{path}: expected patients.csv and events.csv in every site's folder, "
+                f"but not in {folder.name}; add them or move the folder away"
+            )
+    for stem in ("patients", "events"):
+        for ending in ENDINGS:
+            if (path / f"{stem}{ending}").is_file():
+                raise ValueError(
+                    f"{path}: expected either one folder for all sites or one per site, "
+                    f"got {stem}{ending} and folders of sites"
+                )
+    if site is not None:
         raise ValueError(
             f"site: {site} is for one folder that holds all sites; {path} has one folder per site"
         )
-    notes, reader = Notes(), _Reader(rule, anywhere)
-    for name, (patients, events) in found.items():
-        shown = f"{name}/" if name else ""
-        reader.patients(patients, shown + patients.name, name, site, notes)
-        reader.events(events, shown + events.name, patients.name, notes)
-    return reader.finished(notes)
 
 
-class _Reader:
+@dataclass(frozen=True)
+class _Patient:
+    """One row of a file of patients."""
+
+    site: str
+    sex: int
+    state: int
+    label: int
+
+
+class _RecordReader:
     """Collects patients and events of all files in typed arrays."""
 
     def __init__(self, rule: LabelRule, anywhere: bool) -> None:
-        self.rule, self.anywhere = rule, anywhere
-        self.place: dict[
-            str, int
-        ] = {}  # patient -> number; ids of sites' folders carry the site's name, since sites count by themselves
-        self.rows: list[tuple[str, int, int, int]] = []  # site, sex, state, label (-1: by codes)
+        self.rule = rule
+        self.anywhere = anywhere
+        self.notes = Notes()
+        # Sites with a folder of their own may use the same ids.
+        self.index: dict[tuple[str, str], int] = {}  # (folder, id) -> position in `patients`
+        self.patients: list[_Patient] = []
         self.codes: dict[str, int] = {}
-        self.positive: dict[int, bool] = {}  # by code
-        self.blocks: list[np.ndarray] = []  # structured events
+        self.is_positive: list[bool] = []  # by code
+        self.blocks: list[np.ndarray] = []  # of dtype EVENT
 
-    def patients(self, file: Path, shown: str, name: str, site: str | None, notes: Notes) -> None:
-        self.prefix = name
-        by_column = site or column_among(file, NAMES["site"])
-        wanted = {
-            "patient": NAMES["patient"],
-            "sex": NAMES["sex"],
-            "postal_code": NAMES["postal_code"],
-            "label": NAMES["label"],
-        }
-        if not name and by_column is not None:
-            wanted["site"] = (by_column.lower(),)
-        needed = ("patient", "sex", "postal_code", *(("site",) if site and not name else ()))
-        for start, cells in blocks(file, wanted, needed):
-            for k, patient in enumerate(cells["patient"]):
-                row, key = start + k, f"{name}\x1f{patient}"
+    def read_patients(self, file: Path, shown: str, folder: str, site: str | None) -> None:
+        """Read a file of patients.
+
+        Args:
+            file: The file.
+            shown: Its name in messages.
+            folder: The site, if it has a folder of its own.
+            site: The column that names the site.
+        """
+        columns = {name: NAMES[name] for name in ("patient", "sex", "postal_code", "label")}
+        required = ["patient", "sex", "postal_code"]
+        if not folder:
+            site_column = site or column_among(file, NAMES["site"])
+            if site_column is not None:
+                columns["site"] = (site_column.lower(),)
+            if site:
+                required.append("site")
+        for start, cells in read_blocks(file, columns, required):
+            for offset, patient in enumerate(cells["patient"]):
+                row = start + offset
                 if is_missing(patient):
-                    notes.add(shown, "patients without an id were left out", row)
-                    continue
-                if key in self.place:
-                    notes.add(
-                        shown,
-                        "rows name a patient who was there before and were left out",
-                        row,
-                        patient,
+                    self.notes.add(shown, "patient", "left out: no id", row)
+                elif (folder, patient) in self.index:
+                    self.notes.add(
+                        shown, "row", "left out: the patient was listed before", row, patient
                     )
-                    continue
-                state = state_of(cells["postal_code"][k])
-                if state is None:
-                    notes.add(
-                        shown,
-                        "postal codes are of no state and count as unknown",
-                        row,
-                        cells["postal_code"][k],
-                    )
-                own = name or (cells["site"][k].strip() if "site" in cells else state or "")
-                if (not own or is_missing(own)) and self.anywhere:
-                    own = "unknown"
-                if not own or is_missing(own):
-                    notes.add(shown, "patients of no known site were left out", row, patient)
-                    continue
-                sex = SEXES.get(cells["sex"][k].strip().lower(), UNKNOWN_SEX)
-                if sex == UNKNOWN_SEX:
-                    notes.add(
-                        shown,
-                        "patients have no sex that is known (female, male) and count as unknown",
-                        row,
-                        cells["sex"][k],
-                    )
-                label = _label(cells["label"][k], shown, row) if "label" in cells else -1
-                self.place[key] = len(self.rows)
-                self.rows.append(
-                    (
-                        checked_name(own, f"{shown}, row {row}: the site of a patient,"),
-                        sex,
-                        STATES.index(state) if state else len(STATES),
-                        label,
-                    )
-                )
+                else:
+                    self._add_patient(folder, cells, offset, shown, row)
 
-    def events(self, file: Path, shown: str, patients: str, notes: Notes) -> None:
-        wanted = {
+    def _add_patient(self, folder: str, cells: Cells, offset: int, shown: str, row: int) -> None:
+        patient = cells["patient"][offset]
+        postal_code = cells["postal_code"][offset]
+        state = state_of(postal_code)
+        if state is None:
+            self.notes.add(shown, "postal code", "of no state, read as unknown", row, postal_code)
+        site = folder
+        if not folder:
+            site = cells["site"][offset].strip() if "site" in cells else state or ""
+        if not site or is_missing(site):
+            if not self.anywhere:
+                self.notes.add(shown, "patient", "left out: no known site", row, patient)
+                return
+            site = UNKNOWN_SITE
+        sex_cell = cells["sex"][offset]
+        sex = SEXES.get(sex_cell.strip().lower(), UNKNOWN_SEX)
+        if sex == UNKNOWN_SEX:
+            self.notes.add(shown, "patient", "of unknown sex (known: female, male)", row, sex_cell)
+        label = UNKNOWN_LABEL
+        if "label" in cells:
+            label = _parse_label(cells["label"][offset], shown, row)
+        site = checked_name(site, f"{shown}, row {row}: the site of a patient,")
+        self.index[folder, patient] = len(self.patients)
+        self.patients.append(
+            _Patient(site, sex, STATES.index(state) if state else len(STATES), label)
+        )
+
+    def read_events(self, file: Path, shown: str, folder: str, patients_file: str) -> None:
+        """Read a file of events.
+
+        Args:
+            file: The file.
+            shown: Its name in messages.
+            folder: The site, if it has a folder of its own.
+            patients_file: The name of the file of patients, for messages.
+        """
+        columns = {
             name: NAMES[name] for name in ("patient", "code", "value", "age", "system", "time")
         }
-        last: dict[int, float] = {}
-        first = len(self.blocks)
-        for start, cells in blocks(file, wanted, ("patient", "code", "value", "age")):
-            rows = []
-            for k, patient in enumerate(cells["patient"]):
-                row = start + k
-                place = self.place.get(f"{self.prefix}\x1f{patient}")
-                if place is None:
-                    notes.add(
-                        shown, f"events are of nobody in {patients} and were left out", row, patient
-                    )
+        unknown_patient = f"left out: the patient is not in {patients_file}"
+        last_age: dict[int, float] = {}
+        first_block = len(self.blocks)
+        for start, cells in read_blocks(file, columns, ("patient", "code", "value", "age")):
+            events = []
+            for offset, patient in enumerate(cells["patient"]):
+                row = start + offset
+                index = self.index.get((folder, patient))
+                if index is None:
+                    self.notes.add(shown, "event", unknown_patient, row, patient)
                     continue
-                system = system_of(cells["system"][k]) if "system" in cells else ""
-                if system is None:
-                    known = ", ".join(sorted(set(SYSTEMS.values())))
-                    notes.add(
+                event = self._read_event(index, cells, offset, shown, row)
+                if event is None:
+                    continue
+                events.append(event)
+                age = event[2]
+                if age < last_age.get(index, 0.0) and "time" not in cells:
+                    self.notes.add(
                         shown,
-                        f"events have an unknown code system (known: {known}) and were left out",
-                        row,
-                        cells["system"][k],
-                    )
-                    continue
-                age = number_of(cells["age"][k])
-                if not 0 <= age <= OLDEST:
-                    notes.add(
-                        shown,
-                        f"events have no age from 0 to {OLDEST} and were left out",
-                        row,
-                        cells["age"][k],
-                    )
-                    continue
-                when = moment_of(cells["time"][k]) if "time" in cells else age
-                if math.isnan(when):
-                    notes.add(
-                        shown,
-                        "events have a time that is none (2024-01-31, or a number) and were left out",
-                        row,
-                        cells["time"][k],
-                    )
-                    continue
-                if is_missing(cells["code"][k]):
-                    notes.add(shown, "events without a code were left out", row)
-                    continue
-                value = number_of(cells["value"][k])
-                value = value if abs(value) <= LARGEST else math.nan
-                if math.isnan(value) and not is_missing(cells["value"][k]):
-                    notes.add(
-                        shown, "values are no numbers and count as missing", row, cells["value"][k]
-                    )
-                if age < last.get(place, 0.0) and "time" not in cells:
-                    notes.add(
-                        shown,
-                        "events come after later ones of the same patient; events were put in the order of age",
+                        "event",
+                        "after a later one of the same patient; events were sorted by age",
                         row,
                     )
-                last[place] = age
-                rows.append((place, when, age, value, self._code(system, cells["code"][k]), row))
-            found = np.array(rows, EVENT)
-            self.blocks.append(found)
+                last_age[index] = age
+            self.blocks.append(np.array(events, EVENT))
         if column_among(file, NAMES["time"]) is not None:
-            self._check_order(self.blocks[first:], shown, notes)
+            self._check_order(self.blocks[first_block:], shown)
 
-    def _check_order(self, blocks: list[np.ndarray], shown: str, notes: Notes) -> None:
-        """With times given, ages have to agree with them."""
-        mine: Any = np.concatenate([np.zeros(0, EVENT), *blocks])
-        mine = mine[np.lexsort((mine["when"], mine["patient"]))]
-        wrong = np.flatnonzero((np.diff(mine["age"]) < 0) & (np.diff(mine["patient"]) == 0))
+    def _read_event(
+        self, index: int, cells: Cells, offset: int, shown: str, row: int
+    ) -> tuple[int, float, float, float, int, int] | None:
+        """Return one event as a row of dtype EVENT; None if it is left out."""
+        system = system_of(cells["system"][offset]) if "system" in cells else ""
+        if system is None:
+            known = ", ".join(sorted(set(SYSTEMS.values())))
+            reason = f"left out: unknown code system (known: {known})"
+            self.notes.add(shown, "event", reason, row, cells["system"][offset])
+            return None
+        age = number_of(cells["age"][offset])
+        if not 0 <= age <= OLDEST:
+            reason = f"left out: no age from 0 to {OLDEST}"
+            self.notes.add(shown, "event", reason, row, cells["age"][offset])
+            return None
+        when = time_in_days(cells["time"][offset]) if "time" in cells else age
+        if math.isnan(when):
+            reason = "left out: no valid time (2024-01-31, or a number)"
+            self.notes.add(shown, "event", reason, row, cells["time"][offset])
+            return None
+        code = cells["code"][offset]
+        if is_missing(code):
+            self.notes.add(shown, "event", "left out: no code", row)
+            return None
+        value = self._read_value(cells["value"][offset], shown, row)
+        return index, when, age, value, self._code_index(system, code), row
+
+    def _read_value(self, cell: str, shown: str, row: int) -> float:
+        value = number_of(cell)
+        if abs(value) <= LARGEST:
+            return value
+        if not is_missing(cell):
+            self.notes.add(shown, "value", "read as missing: not a number", row, cell)
+        return math.nan
+
+    def _check_order(self, blocks: list[np.ndarray], shown: str) -> None:
+        """Note events whose ages disagree with their times."""
+        events: Any = np.concatenate([np.zeros(0, EVENT), *blocks])
+        events = events[np.lexsort((events["when"], events["patient"]))]
+        is_younger = np.diff(events["age"]) < 0
+        is_same_patient = np.diff(events["patient"]) == 0
+        wrong = np.flatnonzero(is_younger & is_same_patient)
         if len(wrong):
-            row = int(mine["row"][wrong + 1].min())
-            notes.add(
+            self.notes.add(
                 shown,
-                "events have an age below that of an earlier one; the order is that of time",
-                row,
+                "event",
+                "with an age below that of an earlier one; events are sorted by time",
+                int(events["row"][wrong + 1].min()),
                 count=len(wrong),
             )
 
-    def _code(self, system: str, cell: str) -> int:
-        name = f"{system}:{cell.strip().upper()}" if system else cell.strip().upper()
+    def _code_index(self, system: str, cell: str) -> int:
+        code = cell.strip().upper()
+        name = f"{system}:{code}" if system else code
         if name not in self.codes:
             self.codes[name] = len(self.codes)
-            self.positive[self.codes[name]] = self.rule.matches(system, cell)
+            self.is_positive.append(self.rule.matches(system, cell))
         return self.codes[name]
 
-    def finished(self, notes: Notes) -> Records:
-        if not self.rows:
+    def finish(self) -> Records:
+        """Return all patients with their events before diagnosis.
+
+        Raises:
+            ValueError: If there is no patient.
+        """
+        if not self.patients:
+            reasons = "".join(f"; {sentence}" for sentence in self.notes.sentences())
             raise ValueError(
-                "expected at least one patient with an id and a site; none is left"
-                + "".join(f"; {one}" for one in notes.sentences())
+                f"expected at least one patient with an id and a site; none is left{reasons}"
             )
-        sites, sex, state, told = (np.array(column) for column in zip(*self.rows, strict=True))
-        names = tuple(sorted(set(sites.tolist())))
+        sites = np.array([patient.site for patient in self.patients])
+        site_names = tuple(sorted(set(sites.tolist())))
         events: Any = np.concatenate([np.zeros(0, EVENT), *self.blocks])
         self.blocks = []
-        positive = np.array([self.positive[k] for k in range(len(self.codes))], bool)
+        records = Records(
+            site=np.searchsorted(site_names, sites),
+            site_names=site_names,
+            sex=np.array([patient.sex for patient in self.patients]),
+            state=np.array([patient.state for patient in self.patients]),
+            label=np.array([patient.label for patient in self.patients]),
+            offsets=np.zeros(len(sites) + 1, np.int64),
+            code=events["code"],
+            value=events["value"],
+            age=events["age"],
+            codes=tuple(self.codes),
+        )
+        is_positive = np.array(self.is_positive, bool)
         records = before_diagnosis(
-            Records(
-                np.searchsorted(names, sites), names, sex, state, told, np.zeros(len(sites) + 1, np.int64), events["code"], events["value"],
-                events["age"], tuple(self.codes),
-            ),
-            events["patient"], events["when"], positive, notes,
-        )  # fmt: skip
-        silent = records.lengths == 0
-        if silent.any():
-            notes.more.append(
-                f"{int(silent.sum()):,} of {len(records):,} patients have no event"
-                f"{' before their diagnosis' if records.label[silent].any() else ''} and are kept with an empty history; "
-                f"{int(records.label[silent].sum()):,} of them are positive"
-            )
+            records, events["patient"], events["when"], is_positive, self.notes
+        )
+        self._note_empty_histories(records)
+        self._note_sites_without_positives(records)
+        ids = [f"{folder}/{patient}" if folder else patient for folder, patient in self.index]
+        return replace(records, notes=tuple(self.notes.sentences()), ids=tuple(ids))
+
+    def _note_empty_histories(self, records: Records) -> None:
+        empty = records.lengths == 0
+        if not empty.any():
+            return
+        positive = int(records.label[empty].sum())
+        before = " before the diagnosis" if positive else ""
+        self.notes.other.append(
+            f"{int(empty.sum()):,} of {counted(len(records), 'patient')} without an event{before}, "
+            f"kept with an empty history; {positive:,} of them positive"
+        )
+
+    def _note_sites_without_positives(self, records: Records) -> None:
         without = [
             name
-            for place, name in enumerate(names)
-            if not records.label[records.site == place].any()
+            for index, name in enumerate(records.site_names)
+            if not records.label[records.site == index].any()
         ]
-        if without:
-            shown = ", ".join(without[:5]) + (
-                f" and {len(without) - 5} more" if len(without) > 5 else ""
-            )
-            notes.more.append(
-                f"{len(without)} of {len(names)} sites have no positive patient, so their own numbers say nothing of them: {shown}"
-            )
-        ids = tuple(key.replace("\x1f", "/").removeprefix("/") for key in self.place)
-        return replace(records, notes=tuple(notes.sentences()), ids=ids)
+        if not without:
+            return
+        sites = plural("site", len(records.site_names))
+        self.notes.other.append(
+            f"{len(without)} of {len(records.site_names)} {sites} without a positive patient, "
+            f"whose own results say nothing about positives: {some(without)}"
+        )
 
 
 def before_diagnosis(
     records: Records, owner: np.ndarray, when: np.ndarray, positive: np.ndarray, notes: Notes
 ) -> Records:
-    """Events in the order of time, without those at or after the first code that makes a label; labels by codes where none were told."""
+    """Return records with events sorted by time, and without those from the diagnosis on.
+
+    The diagnosis is the first event with a positive code. It decides the label of a patient
+    whose label is not known.
+
+    Args:
+        records: The patients, with events in any order and labels of -1 where unknown.
+        owner: The patient of each event.
+        when: The time of each event.
+        positive: True for each code that makes a patient positive.
+        notes: Notes that receive what was removed.
+    """
     order = np.lexsort((when, owner))
-    owner, when, code = owner[order], when[order], records.code[order]
-    ends = np.full(len(records), np.inf)
+    owner = owner[order]
+    when = when[order]
+    code = records.code[order]
+    diagnosis = np.full(len(records), np.inf)
     hits = positive[code] if len(code) else np.zeros(0, bool)
-    np.minimum.at(ends, owner[hits], when[hits])
-    diagnosed = np.isfinite(ends)
-    told = records.label
-    against = np.flatnonzero((told >= 0) & ((told > 0) != diagnosed))
-    if len(against):
-        notes.more.append(
-            f"{len(against):,} patients have a label that their codes do not tell; the label was followed (the first is patient {against[0] + 1})"
+    np.minimum.at(diagnosis, owner[hits], when[hits])
+    is_diagnosed = np.isfinite(diagnosis)
+    label = records.label
+    is_known = label != UNKNOWN_LABEL
+    contradicting = np.flatnonzero(is_known & ((label > 0) != is_diagnosed))
+    if len(contradicting):
+        notes.other.append(
+            f"{counted(len(contradicting), 'patient')} with a label that contradicts the codes; "
+            f"the label was used (the first is patient {contradicting[0] + 1})"
         )
-    kept = when < ends[owner]
-    if not kept.all():
-        notes.more.append(
-            f"{int((~kept).sum()):,} events at or after the diagnosis of {int(diagnosed.sum()):,} patients were removed"
-        )
-    offsets = np.concatenate(
-        [[0], np.cumsum(np.bincount(owner[kept], minlength=len(records)))]
-    ).astype(np.int64)
-    values = {name: getattr(records, name)[order][kept] for name in ("code", "value", "age")}
-    return Records(
-        **{
-            **vars(records),
-            **values,
-            "offsets": offsets,
-            "label": np.where(told >= 0, told, diagnosed).astype(np.int64),
-        }
+    is_before = when < diagnosis[owner]
+    if not is_before.all():
+        removed = counted(int((~is_before).sum()), "event")
+        diagnosed = counted(int(is_diagnosed.sum()), "patient")
+        notes.other.append(f"{removed} at or after the diagnosis of {diagnosed} removed")
+    sizes = np.bincount(owner[is_before], minlength=len(records))
+    return replace(
+        records,
+        offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+        label=np.where(is_known, label, is_diagnosed).astype(np.int64),
+        code=code[is_before],
+        value=records.value[order][is_before],
+        age=records.age[order][is_before],
     )
 
 
-def _label(cell: str, shown: str, row: int) -> int:
+def _parse_label(cell: str, shown: str, row: int) -> int:
     if cell.strip() in ("0", "1", "0.0", "1.0"):
         return int(float(cell))
     raise ValueError(
-        f"{shown}, row {row}: expected a label of 0 or 1, got {quoted(cell)}; leave the column out to label by codes"
+        f"{shown}, row {row}: expected a label of 0 or 1, got {quoted(cell)}; "
+        "leave the column out to label by codes"
     )

@@ -1,4 +1,4 @@
-"""Readers of official file formats. None of them runs code from a file, and none writes to disk."""
+"""Readers of official file formats; none runs code from a file, and none writes to disk."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import gzip
 import io
 import tarfile
 import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,14 @@ DAMAGED = (
 
 
 def idx(file: Path) -> np.ndarray:
-    """An MNIST file: a magic number 0, 0, 8 (bytes), dimensions, sizes in big-endian order, data; compressed with gzip."""
+    """Read an MNIST file, which is compressed with gzip.
+
+    It holds a magic number 0, 0, 8 (bytes), the number of dimensions, the sizes in big-endian
+    order, and the data.
+
+    Raises:
+        ValueError: If the file is no such file, or too large.
+    """
     with gzip.open(file) as opened:
         raw = opened.read(MOST_BYTES + 1)
     if len(raw) > MOST_BYTES:
@@ -40,7 +48,7 @@ def idx(file: Path) -> np.ndarray:
 
 
 def mnist(files: dict[str, Path]) -> Arrays:
-    """The four files of MNIST and of the sets made in its image."""
+    """Read the four files of MNIST, or of a set in the same form."""
     return {
         "x_train": idx(files["train-images-idx3-ubyte.gz"]),
         "y_train": idx(files["train-labels-idx1-ubyte.gz"]),
@@ -50,7 +58,10 @@ def mnist(files: dict[str, Path]) -> Arrays:
 
 
 def usps(files: dict[str, Path]) -> Arrays:
-    """LIBSVM text: a label 1..10 for the digits 0..9, then 256 pairs place:value with values in [-1, 1]."""
+    """Read the LIBSVM files of USPS.
+
+    A line has a label 1..10 for the digits 0..9, then 256 pairs index:value with values in [-1, 1].
+    """
     arrays: Arrays = {}
     for part, name in (("train", "usps.bz2"), ("test", "usps.t.bz2")):
         with bz2.open(files[name], "rt", encoding="ascii") as opened:
@@ -58,17 +69,16 @@ def usps(files: dict[str, Path]) -> Arrays:
         values = np.zeros((len(lines), 256))
         for row, line in enumerate(lines):
             for pair in line[1:]:
-                place, _, value = pair.partition(":")
-                values[row, int(place) - 1] = float(value)
-        arrays[f"x_{part}"] = (
-            ((values.astype(np.float32) + 1) / 2 * 255).astype(np.uint8).reshape(-1, 16, 16)
-        )
+                index, _, value = pair.partition(":")
+                values[row, int(index) - 1] = float(value)
+        pixels = ((values.astype(np.float32) + 1) / 2 * 255).astype(np.uint8)
+        arrays[f"x_{part}"] = pixels.reshape(-1, 16, 16)
         arrays[f"y_{part}"] = np.array([int(line[0]) - 1 for line in lines], np.uint8)
     return arrays
 
 
 def svhn(files: dict[str, Path]) -> Arrays:
-    """MATLAB files with X (height, width, channels, n) and y, where 10 stands for the digit 0."""
+    """Read MATLAB files with X (height, width, channels, n) and y, where 10 is the digit 0."""
     from scipy.io import loadmat
 
     arrays: Arrays = {}
@@ -80,18 +90,17 @@ def svhn(files: dict[str, Path]) -> Arrays:
 
 
 def cifar(files: dict[str, Path]) -> Arrays:
-    """A CIFAR archive, binary version (records of label bytes and 3,072 pixels) or Python version (read without unpickling)."""
+    """Read a CIFAR archive, without unpickling.
+
+    The binary version has records of label bytes and 3,072 pixels, the Python version has pickled
+    batches.
+
+    Raises:
+        ValueError: If the archive is damaged, or holds a file that is too large.
+    """
     (file,) = files.values()
-    arrays: Arrays = {}
     with tarfile.open(file) as archive:
-        members = {}
-        for member in archive:  # one after another: a member that is too large is not passed over, which would unpack it
-            if member.size > MOST_BYTES:
-                raise ValueError(
-                    f"{file.name} holds {member.name!r} of {member.size:,} bytes, which is no part of the data set"
-                )
-            if member.isfile():
-                members[Path(member.name).name] = member
+        members = _archive_members(archive, file.name)
 
         def content(name: str) -> bytes:
             opened = archive.extractfile(members[name])
@@ -99,51 +108,71 @@ def cifar(files: dict[str, Path]) -> Arrays:
             return opened.read()
 
         if "data_batch_1.bin" in members or "train.bin" in members:
-            ten = "data_batch_1.bin" in members
-            parts = {
-                "train": [f"data_batch_{i}.bin" for i in range(1, 6)] if ten else ["train.bin"],
-                "test": ["test_batch.bin" if ten else "test.bin"],
-            }
-            for part, names in parts.items():
-                pairs = [_records(content(name), 1 if ten else 2) for name in names]
-                arrays[f"x_{part}"], arrays[f"y_{part}"] = (
-                    np.concatenate(values) for values in zip(*pairs, strict=True)
-                )
-            if not ten:
-                arrays["class_names"] = np.array(content("fine_label_names.txt").decode().split())
-        else:
-            ten = "data_batch_1" in members
-            parts = {
-                "train": [f"data_batch_{i}" for i in range(1, 6)] if ten else ["train"],
-                "test": ["test_batch" if ten else "test"],
-            }
-            for part, names in parts.items():
-                pairs = [
-                    _batch(content(name), "labels" if ten else "fine_labels") for name in names
-                ]
-                arrays[f"x_{part}"], arrays[f"y_{part}"] = (
-                    np.concatenate(values) for values in zip(*pairs, strict=True)
-                )
-            if not ten:
-                arrays["class_names"] = np.array(_plain(content("meta"))["fine_label_names"])
+            return _binary_cifar(content, ten_classes="data_batch_1.bin" in members)
+        return _pickled_cifar(content, ten_classes="data_batch_1" in members)
+
+
+def _archive_members(archive: tarfile.TarFile, name: str) -> dict[str, tarfile.TarInfo]:
+    """Return the files of an archive, by name without folder."""
+    members = {}
+    for member in archive:
+        # Checked one after another: skipping a member that is too large would unpack it.
+        if member.size > MOST_BYTES:
+            raise ValueError(
+                f"{name} holds {member.name!r} of {member.size:,} bytes, "
+                "which is no part of the data set"
+            )
+        if member.isfile():
+            members[Path(member.name).name] = member
+    return members
+
+
+def _binary_cifar(content: Callable[[str], bytes], ten_classes: bool) -> Arrays:
+    train = [f"data_batch_{number}.bin" for number in range(1, 6)] if ten_classes else ["train.bin"]
+    test = ["test_batch.bin"] if ten_classes else ["test.bin"]
+    label_bytes = 1 if ten_classes else 2
+    arrays: Arrays = {}
+    for part, names in (("train", train), ("test", test)):
+        arrays |= _joined(part, [_records(content(name), label_bytes) for name in names])
+    if not ten_classes:
+        arrays["class_names"] = np.array(content("fine_label_names.txt").decode().split())
     return arrays
 
 
+def _pickled_cifar(content: Callable[[str], bytes], ten_classes: bool) -> Arrays:
+    train = [f"data_batch_{number}" for number in range(1, 6)] if ten_classes else ["train"]
+    test = ["test_batch"] if ten_classes else ["test"]
+    label = "labels" if ten_classes else "fine_labels"
+    arrays: Arrays = {}
+    for part, names in (("train", train), ("test", test)):
+        arrays |= _joined(part, [_batch(content(name), label) for name in names])
+    if not ten_classes:
+        arrays["class_names"] = np.array(_plain(content("meta"))["fine_label_names"])
+    return arrays
+
+
+def _joined(part: str, batches: Sequence[tuple[np.ndarray, np.ndarray]]) -> Arrays:
+    return {
+        f"x_{part}": np.concatenate([x for x, _ in batches]),
+        f"y_{part}": np.concatenate([y for _, y in batches]),
+    }
+
+
 def cifar_sheets(arrays: Arrays) -> Arrays:
-    """CIFAR-10 packed losslessly as WebP sheets of 50 x 100 images, unpacked."""
+    """Unpack CIFAR-10 from lossless WebP sheets of 50 x 100 images."""
     from equipoise.data.arrays.images import opened_image
 
     unpacked: Arrays = {}
     for part in ("train", "test"):
-        ends = np.cumsum(arrays[f"len_{part}"])
+        lengths = arrays[f"len_{part}"]
         sheets = []
-        for end, length in zip(ends, arrays[f"len_{part}"], strict=True):
-            with opened_image(
-                io.BytesIO(arrays[f"webp_{part}"][end - length : end].tobytes())
-            ) as opened:
+        for end, length in zip(np.cumsum(lengths), lengths, strict=True):
+            raw = arrays[f"webp_{part}"][end - length : end].tobytes()
+            with opened_image(io.BytesIO(raw)) as opened:
                 tiles = np.asarray(opened.convert("RGB")).reshape(50, 32, 100, 32, 3)
             sheets.append(tiles.transpose(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32))
-        unpacked |= {f"x_{part}": np.concatenate(sheets), f"y_{part}": arrays[f"y_{part}"]}
+        unpacked[f"x_{part}"] = np.concatenate(sheets)
+        unpacked[f"y_{part}"] = arrays[f"y_{part}"]
     return unpacked
 
 

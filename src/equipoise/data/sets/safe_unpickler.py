@@ -1,12 +1,14 @@
-"""A reader of the one kind of Python-serialised file we meet, CIFAR's batches: data only, nothing is ever imported or called.
+"""A reader of pickle files with plain data, such as CIFAR's batches; it imports and calls nothing.
 
-The standard library's disassembler turns the file into a list of operations. Here a small stack machine follows those that
-build numbers, text, lists, mappings and byte arrays; any other operation, or any name but NumPy's array parts, is refused.
+The standard library's disassembler turns the file into a list of operations. A small stack machine
+follows those that build numbers, text, lists, mappings and byte arrays. Any other operation, and
+any name except the parts of NumPy arrays, is refused.
 """
 
 from __future__ import annotations
 
 import pickletools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,7 +39,7 @@ _NAMES = {
 
 
 class _Name(str):
-    """A name the file refers to; it stays a name."""
+    """A name that the file refers to; it is never imported."""
 
 
 class _Array:
@@ -47,82 +49,115 @@ class _Array:
 
 
 def plain(raw: bytes) -> Any:
-    """The value a serialised file describes, if it consists of plain data and byte arrays.
+    r"""Return the value of a pickle file that consists of plain data and byte arrays.
 
-    >>> plain(b"(dp0\\nS'labels'\\np1\\n(lp2\\nI3\\naI5\\nas.")
+    Args:
+        raw: The bytes of the file.
+
+    Raises:
+        ValueError: If the file is damaged, or holds anything else.
+
+    >>> plain(b"(dp0\nS'labels'\np1\n(lp2\nI3\naI5\nas.")
     {'labels': [3, 5]}
     """
     try:
-        return _followed(raw)
+        return _StackMachine().run(raw)
     except (TypeError, AttributeError, IndexError, KeyError) as error:
         raise ValueError(f"the file is damaged or not what it claims to be ({error})") from error
 
 
-def _followed(raw: bytes) -> Any:
-    stack: list[Any] = []
-    marks: list[int] = []
-    memo: dict[Any, Any] = {}
+class _StackMachine:
+    """The state of an unpickler: a stack, marks in it, and values that are used again."""
 
-    def since_mark() -> list[Any]:
-        start = marks.pop()
-        items = stack[start:]
-        del stack[start:]
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self.marks: list[int] = []
+        self.memo: dict[Any, Any] = {}
+        self.operations: dict[str, Callable[[Any], None]] = {
+            "PROTO": self._ignore,
+            "FRAME": self._ignore,
+            "MARK": self._mark,
+            "TUPLE": self._tuple_since_mark,
+            "EMPTY_DICT": lambda _: self.stack.append({}),
+            "EMPTY_LIST": lambda _: self.stack.append([]),
+            "LIST": lambda _: self.stack.append(self._pop_since_mark()),
+            "DICT": self._dict_since_mark,
+            "APPEND": lambda _: self._extend([self.stack.pop()]),
+            "APPENDS": lambda _: self._extend(self._pop_since_mark()),
+            "SETITEM": lambda _: self._set_items([self.stack.pop(-2), self.stack.pop()]),
+            "SETITEMS": lambda _: self._set_items(self._pop_since_mark()),
+            "MEMOIZE": lambda _: self._remember(len(self.memo)),
+            "GLOBAL": lambda name: self.stack.append(_known(str(name))),
+            "REDUCE": self._reduce,
+            "BUILD": self._build,
+        }
+        for name in _VALUES + _BYTES:
+            self.operations[name] = self.stack.append
+        for name, value in _CONSTANTS.items():
+            self.operations[name] = lambda _, value=value: self.stack.append(value)
+        for name, count in _TUPLES.items():
+            self.operations[name] = lambda _, count=count: self._tuple_of(count)
+        for name in ("PUT", "BINPUT", "LONG_BINPUT"):
+            self.operations[name] = self._remember
+        for name in ("GET", "BINGET", "LONG_BINGET"):
+            self.operations[name] = lambda key: self.stack.append(self.memo[key])
+
+    def run(self, raw: bytes) -> Any:
+        """Follow all operations of a file and return the value that they build."""
+        for operation, argument, _ in pickletools.genops(raw):
+            if operation.name == "STOP":
+                return _finished(self.stack.pop())
+            if operation.name not in self.operations:
+                raise ValueError(
+                    f"refused: the file holds the operation {operation.name}, "
+                    "which plain data do not need"
+                )
+            self.operations[operation.name](argument)
+        raise ValueError("the file ends in the middle")
+
+    def _ignore(self, _: Any) -> None:
+        """Skip an operation that concerns the form of the file only."""
+
+    def _mark(self, _: Any) -> None:
+        self.marks.append(len(self.stack))
+
+    def _pop_since_mark(self) -> list[Any]:
+        start = self.marks.pop()
+        items = self.stack[start:]
+        del self.stack[start:]
         return items
 
-    for operation, argument, _ in pickletools.genops(raw):
-        name = operation.name
-        if name in ("PROTO", "FRAME"):
-            continue
-        if name == "STOP":
-            return _finished(stack.pop())
-        if name == "MARK":
-            marks.append(len(stack))
-        elif name in _CONSTANTS:
-            stack.append(_CONSTANTS[name])
-        elif name in _VALUES or name in _BYTES:
-            stack.append(argument)
-        elif name in _TUPLES:
-            count = _TUPLES[name]
-            items = stack[len(stack) - count :]
-            del stack[len(stack) - count :]
-            stack.append(tuple(items))
-        elif name == "TUPLE":
-            stack.append(tuple(since_mark()))
-        elif name in ("EMPTY_DICT", "EMPTY_LIST"):
-            stack.append({} if name == "EMPTY_DICT" else [])
-        elif name == "LIST":
-            stack.append(since_mark())
-        elif name == "DICT":
-            items = since_mark()
-            stack.append(dict(zip(items[::2], items[1::2], strict=True)))
-        elif name in ("APPEND", "APPENDS"):
-            items = [stack.pop()] if name == "APPEND" else since_mark()
-            stack[-1].extend(items)
-        elif name in ("SETITEM", "SETITEMS"):
-            items = [stack.pop(-2), stack.pop()] if name == "SETITEM" else since_mark()
-            stack[-1].update(
-                {_text(k): _finished(v) for k, v in zip(items[::2], items[1::2], strict=True)}
-            )
-        elif name in ("PUT", "BINPUT", "LONG_BINPUT"):
-            memo[argument] = stack[-1]
-        elif name == "MEMOIZE":
-            memo[len(memo)] = stack[-1]
-        elif name in ("GET", "BINGET", "LONG_BINGET"):
-            stack.append(memo[argument])
-        elif name == "GLOBAL":
-            stack.append(_known(str(argument)))
-        elif name == "REDUCE":
-            arguments = stack.pop()
-            stack.append(_reduced(stack.pop(), arguments))
-        elif name == "BUILD":
-            state = stack.pop()
-            if isinstance(stack[-1], _Array):
-                stack[-1].value = _array(state)
-        else:
-            raise ValueError(
-                f"refused: the file holds the operation {name}, which plain data do not need"
-            )
-    raise ValueError("the file ends in the middle")
+    def _tuple_since_mark(self, _: Any) -> None:
+        self.stack.append(tuple(self._pop_since_mark()))
+
+    def _tuple_of(self, count: int) -> None:
+        start = len(self.stack) - count
+        items = self.stack[start:]
+        del self.stack[start:]
+        self.stack.append(tuple(items))
+
+    def _dict_since_mark(self, _: Any) -> None:
+        items = self._pop_since_mark()
+        self.stack.append(dict(zip(items[::2], items[1::2], strict=True)))
+
+    def _extend(self, items: list[Any]) -> None:
+        self.stack[-1].extend(items)
+
+    def _set_items(self, items: list[Any]) -> None:
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            self.stack[-1].update({_text(key): _finished(value)})
+
+    def _remember(self, key: Any) -> None:
+        self.memo[key] = self.stack[-1]
+
+    def _reduce(self, _: Any) -> None:
+        arguments = self.stack.pop()
+        self.stack.append(_reduced(self.stack.pop(), arguments))
+
+    def _build(self, _: Any) -> None:
+        state = self.stack.pop()
+        if isinstance(self.stack[-1], _Array):
+            self.stack[-1].value = _array(state)
 
 
 def _known(name: str) -> _Name:
@@ -134,7 +169,7 @@ def _known(name: str) -> _Name:
 
 
 def _reduced(name: Any, arguments: tuple[Any, ...]) -> Any:
-    """What the few known names stand for; a dtype stays its code."""
+    """Return the result of calling one of the known names; a dtype is its code."""
     if not isinstance(name, _Name):
         raise TypeError("refused: the file calls something that is not one of NumPy's array parts")
     if name.endswith("_reconstruct"):

@@ -1,4 +1,7 @@
-"""CSV files as people have them: commas, semicolons, tabs or bars; decimal points or commas; UTF-8, UTF-16 or Latin-1. And what a cell means."""
+"""CSV files with any usual separator, decimal sign and encoding; and cells as numbers.
+
+Separators are commas, semicolons, tabs or bars; encodings are UTF-8, UTF-16 or Latin-1.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 CLASS_WORDS = ("none", "na", "null")  # gaps that may be a class where they are a label
 # Distinct values up to which a column may be a label: its spelling is kept if numbers would lose it.
 MOST_SPELLINGS = 50
-_LOOKED_AT = 200  # rows by which the separator is found
-# `01` and `1.0`, which are no longer told from `1` once they are numbers.
+_SAMPLED_ROWS = 200  # by which the separator is found
+# `01` and `1.0`, which are the same as `1` once they are numbers.
 _OTHER_SPELLING = re.compile(r"[-+]?(?:0\d+|\d+\.0*)", re.ASCII)
 _INTEGER = re.compile(r"[-+]?\d+", re.ASCII)
 # A number needs a digit: E10 and - are codes.
@@ -33,38 +36,44 @@ _COMMA = re.compile(
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a file was written."""
+    """The form of a CSV file.
+
+    Attributes:
+        separator: The sign between cells.
+        encoding: The name of the encoding.
+        decimal_commas: Columns whose numbers have decimal commas.
+        point_columns: Columns of the same file whose numbers have points: 1.234 may mean a
+            thousand.
+        lines: The line of the file in which each row begins.
+    """
 
     separator: str = ","
     encoding: str = "UTF-8"
-    decimal_commas: tuple[str, ...] = ()  # columns whose numbers have them
-    # columns of the same file whose numbers have points: 1.234 may have meant a thousand
-    points_beside: tuple[str, ...] = ()
-    # the line of the file in which each row begins
+    decimal_commas: tuple[str, ...] = ()
+    point_columns: tuple[str, ...] = ()
     lines: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def usual(self) -> bool:
+        """True for commas, UTF-8 and decimal points."""
         return self == Dialect()
 
     def __str__(self) -> str:
-        commas = (
-            f", decimal commas in {', '.join(self.decimal_commas[:5])}"
-            if self.decimal_commas
-            else ""
-        )
-        return f"{SEPARATORS[self.separator]}, {self.encoding}{commas}"
+        text = f"{SEPARATORS[self.separator]}, {self.encoding}"
+        if self.decimal_commas:
+            text += f", decimal commas in {', '.join(self.decimal_commas[:5])}"
+        return text
 
 
 def read_csv(file: Path) -> tuple[dict[str, np.ndarray], Dialect]:
     """Read a CSV file.
 
     Returns:
-        The columns, numbers as floats with NaN for missing cells and all else as text; and how
-        the file was written.
+        The columns, numbers as floats with NaN for missing cells and all else as text; and the
+        form of the file.
 
     Raises:
-        ValueError: The file is no CSV file, or a row has too many or too few cells.
+        ValueError: If the file is no CSV file, or a row has too many or too few cells.
     """
     text, encoding = _decoded(file)
     separator = _separator(text)
@@ -90,21 +99,21 @@ def read_csv(file: Path) -> tuple[dict[str, np.ndarray], Dialect]:
 
 
 def _rows(file: Path, text: str, separator: str) -> tuple[list[list[str]], list[int]]:
-    """The rows of a file that are not empty, and the line in which each begins."""
+    """Return the rows of a file that are not empty, and the line in which each begins."""
     rows: list[list[str]] = []
     lines: list[int] = []
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
-    begins = 1
+    first_line = 1
     try:
         for row in reader:
             if row:
                 rows.append(row)
-                lines.append(begins)
-            begins = reader.line_num + 1
+                lines.append(first_line)
+            first_line = reader.line_num + 1
     except csv.Error as error:
-        # a field of more than 131,072 characters, which an open quotation mark makes of the rest
+        # An open quotation mark makes one field, of more than 131,072 characters, of the rest.
         raise ValueError(
-            f"{file}, line {begins}: {error}; is a quotation mark open, or is this no CSV file?"
+            f"{file}, line {first_line}: {error}; is a quotation mark open, or is this no CSV file?"
         ) from None
     return rows, lines
 
@@ -114,7 +123,7 @@ def column_of(cells: Sequence[str], decimal_commas: bool = False) -> np.ndarray:
 
     Args:
         cells: The cells of the column.
-        decimal_commas: Read 1.234,5 as a number, too, if all cells can be read like that.
+        decimal_commas: True to read 1.234,5 as a number, too, if all cells are of this form.
     """
     try:
         return np.array([np.nan if is_missing(cell) else number_of(cell) for cell in cells])
@@ -128,7 +137,7 @@ def number_of(cell: str) -> float:
     """Return a cell as a number; 1_0 and digits of other scripts are text.
 
     Raises:
-        ValueError: The cell is not a number.
+        ValueError: If the cell is not a number.
     """
     if "_" in cell or not cell.isascii():
         raise ValueError(f"expected a number, got {quoted(cell)}")
@@ -142,14 +151,14 @@ def _with_comma(cell: str) -> float:
 def spelled_column(cells: Sequence[str], decimal_commas: bool = False) -> np.ndarray:
     """Return a column as `column_of` does, but as text where numbers would merge different cells.
 
-    That is so for a column of few distinct values, which may be a label, with `01` or `1.0`,
-    with integers that a float cannot hold, with `none` beside numbers, or with words alone
-    that may mean a gap or a class.
-    `numbers_if_all` makes numbers of it once it is known not to be the label.
+    This concerns columns of few distinct values, which may be a label: with `01` or `1.0`, with
+    integers that a float cannot hold, with `none` and numbers, or with nothing but words that may
+    mean a gap or a class. `numbers_if_all` makes numbers of such a column once it is known not to
+    be the label.
 
     Args:
         cells: The cells of one column, without outer spaces.
-        decimal_commas: Read 1.234,5 as a number, too, if all cells can be read like that.
+        decimal_commas: True to read 1.234,5 as a number, too, if all cells are of this form.
 
     Returns:
         An array of floats, with NaN for missing cells, or of text.
@@ -166,17 +175,15 @@ def numbers_if_all(column: np.ndarray) -> np.ndarray:
 
 
 def is_inexact_integer(cell: str) -> bool:
-    """Tell if a cell is an integer that a float cannot hold, such as 9007199254740993.
+    """Return True if a cell is an integer that a float cannot hold, such as 9007199254740993.
 
     >>> is_inexact_integer("9007199254740993"), is_inexact_integer("9007199254740992")
     (True, False)
     """
     # Digits are bounded since Python refuses to convert thousands of them.
-    return (
-        _INTEGER.fullmatch(cell) is not None
-        and 15 < len(cell) <= 300
-        and int(float(cell)) != int(cell)
-    )
+    if _INTEGER.fullmatch(cell) is None or not 15 < len(cell) <= 300:
+        return False
+    return int(float(cell)) != int(cell)
 
 
 def _numbers_lose_spelling(distinct: set[str]) -> bool:
@@ -192,45 +199,50 @@ def _numbers_lose_spelling(distinct: set[str]) -> bool:
 
 
 def is_missing(cell: str) -> bool:
+    """Return True if a cell is empty or a word for a missing value, such as NA."""
     return cell.lower() in MISSING
 
 
 def cells_as_text(values: np.ndarray) -> np.ndarray:
-    """Cells as text; a whole number reads the same whether its file kept it as 3 or 3.0."""
-    if values.dtype.kind == "f":
-        # Few different numbers are usual here, and each is written once.
-        distinct, places = np.unique(values, return_inverse=True)
-        texts = np.array([_number_as_text(value) for value in distinct.tolist()], dtype=np.str_)
-        return np.asarray(texts[places.reshape(values.shape)]) if values.size else texts
-    return values.astype(np.str_)
+    """Return cells as text; a whole number is the same whether its file has 3 or 3.0."""
+    if values.dtype.kind != "f":
+        return values.astype(np.str_)
+    # Columns often have few different numbers, so each is converted once.
+    distinct, index = np.unique(values, return_inverse=True)
+    texts = np.array([_number_as_text(value) for value in distinct.tolist()], dtype=np.str_)
+    if not values.size:
+        return texts
+    return np.asarray(texts[index.reshape(values.shape)])
 
 
 def _number_as_text(value: float) -> str:
     if np.isnan(value):
         return ""
-    return str(int(value)) if np.isfinite(value) and value == np.floor(value) else str(value)
+    is_whole = np.isfinite(value) and value == np.floor(value)
+    return str(int(value)) if is_whole else str(value)
 
 
 def _columns(
     cells: dict[str, list[str]], dialect: Dialect
 ) -> tuple[dict[str, np.ndarray], Dialect]:
+    """Return the columns, and the dialect with those that have decimal commas and points."""
     table = {name: spelled_column(column) for name, column in cells.items()}
     if dialect.separator == ",":
         return table, dialect
-    commas: dict[str, None] = {}
+    commas = []
     for name, column in cells.items():
         if numbers_if_all(table[name]).dtype.kind == "f":
             continue
         numbers = column_of(column, decimal_commas=True)
         if numbers.dtype.kind == "f":
             table[name] = numbers
-            commas[name] = None
-    points = (
+            commas.append(name)
+    if not commas:
+        return table, dialect
+    points = [
         name for name in cells if name not in commas and _has_points(cells[name], table[name])
-    )
-    dialect = replace(
-        dialect, decimal_commas=tuple(commas), points_beside=tuple(points) if commas else ()
-    )
+    ]
+    dialect = replace(dialect, decimal_commas=tuple(commas), point_columns=tuple(points))
     return table, dialect
 
 
@@ -239,25 +251,9 @@ def _has_points(cells: list[str], values: np.ndarray) -> bool:
 
 
 def _decoded(file: Path) -> tuple[str, str]:
-    """The text of a file and the name of its encoding."""
+    """Return the text of a file and the name of its encoding."""
     raw = file.read_bytes()
-    utf16 = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    without_mark = next(
-        (
-            name
-            for place, name in ((1, "utf-16-le"), (0, "utf-16-be"))
-            if _every_second_is_zero(raw, place)
-        ),
-        None,
-    )
-    tried = (
-        (("utf-16", "UTF-16"),)
-        if utf16
-        else ((without_mark, "UTF-16"),)
-        if without_mark
-        else (("utf-8-sig", "UTF-8"), ("cp1252", "Latin-1"))
-    )
-    for codec, name in tried:
+    for codec, name in _possible_encodings(raw):
         try:
             text = raw.decode(codec)
         except UnicodeDecodeError:
@@ -267,36 +263,62 @@ def _decoded(file: Path) -> tuple[str, str]:
     raise ValueError(f"{file} is not text in UTF-8, UTF-16 or Latin-1; save it as CSV in UTF-8")
 
 
-def _every_second_is_zero(raw: bytes, place: int) -> bool:
-    """Whether these bytes are two for every letter, of which one is 0: UTF-16 of a western language without its mark."""
+def _possible_encodings(raw: bytes) -> list[tuple[str, str]]:
+    """Return the codecs to try, with the names of the encodings."""
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return [("utf-16", "UTF-16")]
+    if _every_second_is_zero(raw, 1):
+        return [("utf-16-le", "UTF-16")]
+    if _every_second_is_zero(raw, 0):
+        return [("utf-16-be", "UTF-16")]
+    return [("utf-8-sig", "UTF-8"), ("cp1252", "Latin-1")]
+
+
+def _every_second_is_zero(raw: bytes, first: int) -> bool:
+    """Return True if nearly every second byte is 0: UTF-16 of a western language.
+
+    Args:
+        raw: The bytes of a file without a byte order mark.
+        first: The first byte that is 0: 0 or 1.
+    """
     start = raw[:2000]
-    return (
-        len(start) >= 4
-        and len(start) % 2 == 0
-        and 10 * start[place::2].count(0) > 9 * len(start[place::2])
-        and not start[1 - place :: 2].count(0)
-    )
+    if len(start) < 4 or len(start) % 2:
+        return False
+    zeros = start[first::2]
+    letters = start[1 - first :: 2]
+    return 10 * zeros.count(0) > 9 * len(zeros) and not letters.count(0)
 
 
 def _separator(text: str) -> str:
-    """The sign by which most rows have as many cells as the header, then the header most, then most cells are numbers."""
+    """Return the separator of a file.
+
+    It is the sign with which most rows have as many cells as the header; of several the one with
+    the longest header, then the one with most numbers.
+    """
     scores: dict[str, tuple[float, int, int]] = {}
     for sign in SEPARATORS:
-        rows: list[list[str]] = []
-        try:
-            for row in csv.reader(io.StringIO(text, newline=""), delimiter=sign):
-                rows += [row] if row else []
-                if len(rows) > _LOOKED_AT:
-                    break
-        except csv.Error:
-            pass
+        rows = _first_rows(text, sign)
         if not rows or len(rows[0]) < 2:
             continue
         alike = sum(len(row) == len(rows[0]) for row in rows) / len(rows)
-        numbers = sum(
-            _COMMA.fullmatch(cell.strip().replace(".", ",", 1)) is not None
-            for row in rows[1:]
-            for cell in row
-        )
+        numbers = sum(_looks_like_number(cell) for row in rows[1:] for cell in row)
         scores[sign] = (alike, len(rows[0]), numbers)
     return max(scores, key=scores.__getitem__, default=",")
+
+
+def _first_rows(text: str, separator: str) -> list[list[str]]:
+    """Return the first rows of a file that are not empty, as far as they can be read."""
+    rows: list[list[str]] = []
+    try:
+        for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator):
+            if row:
+                rows.append(row)
+            if len(rows) > _SAMPLED_ROWS:
+                break
+    except csv.Error:
+        pass
+    return rows
+
+
+def _looks_like_number(cell: str) -> bool:
+    return _COMMA.fullmatch(cell.strip().replace(".", ",", 1)) is not None

@@ -1,7 +1,8 @@
-"""Tables to model inputs: one-hot categories, filled gaps, scaled numbers.
+"""Tables as model inputs: one-hot categories, filled gaps, scaled numbers.
 
-What the clients agree on is the schema: the columns, their categories and which of them may have gaps. Everything numeric (fill values,
-means, deviations) is learnt from training rows and is a client's own, unless pooled scaling is asked for.
+The clients agree on the schema: the columns, their categories and which of them may have gaps.
+Everything numeric (fill values, means, deviations) is learnt from training rows by each client,
+or by all together with pooled scaling.
 """
 
 from __future__ import annotations
@@ -25,119 +26,156 @@ def fit(
     ids: tuple[str, ...],
     scaling: str,
 ) -> dict[str, Any]:
-    """The recipe that turns rows into inputs; `raw` holds numbers, codes of categories and NaN, and `schema` describes its columns."""
-    described: list[dict[str, Any]] = [
-        {
-            "name": column.name,
-            "categorical": column.kind == "category",
-            "categories": list(column.categories),
-            "formats": list(column.formats),
-            "gaps": bool(column.gaps),
-        }
-        for column in schema
-    ]
+    """Return the recipe that turns rows into inputs.
+
+    Args:
+        raw: The rows: numbers, codes of categories, NaN for gaps.
+        columns: Their columns.
+        schema: The schema of these columns.
+        train: The training rows of each client.
+        ids: The names of the clients.
+        scaling: `client`, `pooled` or `none`.
+    """
+    descriptions = [_description(column) for column in schema]
     recipe: dict[str, Any] = {
         "kind": "table",
         "scaling": scaling,
-        "columns": described,
-        "features": _features(described),
+        "columns": descriptions,
+        "features": _features(descriptions),
     }
     coded = recode(raw, columns, recipe)
-    neutral = {
-        "fill": _fills(coded[:0], described),
+    shared = {
+        "fill": _fills(coded[:0], descriptions),
         "mean": [0.0] * len(columns),
         "scale": [1.0] * len(columns),
     }
-    shared = (
-        _stats(coded[np.unique(train.index)], described, neutral)
-        if scaling == "pooled"
-        else neutral
-    )
+    if scaling == "pooled":
+        shared = _stats(coded[np.unique(train.index)], descriptions, shared)
     recipe["shared"] = None if scaling == "client" else shared
     recipe["clients"] = {
-        name: _stats(coded[rows], described, shared, scaled=scaling == "client")
+        name: _stats(coded[rows], descriptions, shared, scaled=scaling == "client")
         for name, rows in zip(ids, train, strict=True)
     }
     return recipe
 
 
+def _description(column: ColumnSchema) -> dict[str, Any]:
+    """Return a column as a recipe describes it."""
+    return {
+        "name": column.name,
+        "categorical": column.kind == "category",
+        "categories": list(column.categories),
+        "formats": list(column.formats),
+        "gaps": bool(column.gaps),
+    }
+
+
 def recode(raw: np.ndarray, columns: tuple[Column, ...], recipe: dict[str, Any]) -> np.ndarray:
-    """Rows whose category codes count in the recipe's categories; one that the schema does not have gets the code after the last."""
+    """Return rows with category codes that are indices into the recipe's categories.
+
+    A category that the recipe does not list gets the code after the last.
+
+    Args:
+        raw: The rows, with codes of the data set.
+        columns: The columns of the data set.
+        recipe: The recipe.
+    """
     coded = np.array(raw, np.float64)
-    for j, (column, described) in enumerate(zip(columns, recipe["columns"], strict=True)):
-        if described["categorical"]:
-            kept = described["categories"]
-            table = np.array(
-                [kept.index(c) if c in kept else len(kept) for c in column.categories]
-                + [len(kept)],
-                np.float64,
-            )
-            known = ~np.isnan(coded[:, j])
-            coded[known, j] = table[coded[known, j].astype(np.int64)]
+    for j, (column, description) in enumerate(zip(columns, recipe["columns"], strict=True)):
+        if not description["categorical"]:
+            continue
+        codes = {category: code for code, category in enumerate(description["categories"])}
+        unknown = len(codes)
+        new_codes = [codes.get(category, unknown) for category in column.categories]
+        new_codes.append(unknown)
+        known = ~np.isnan(coded[:, j])
+        coded[known, j] = np.array(new_codes, np.float64)[coded[known, j].astype(np.int64)]
     return coded
 
 
 def apply(coded: np.ndarray, recipe: dict[str, Any], client: str | None) -> np.ndarray:
-    """Model inputs (float32) of one client's rows; `client` None uses the statistics all clients share, if there are any."""
+    """Return model inputs (float32) of one client's rows.
+
+    Args:
+        coded: The rows, as `recode` returns them.
+        recipe: The recipe.
+        client: The client whose statistics are used; none: those that all clients share.
+
+    Raises:
+        ValueError: If the client is not known, or clients share no statistics.
+    """
     stats = recipe["shared"] if client is None else recipe["clients"].get(client)
     if stats is None:
         known = list(recipe["clients"])
         shown = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
         raise ValueError(
-            f"these inputs are scaled with each client's own statistics: say which client with --client (in Python client=), one of {shown} (got {client})"
+            "these inputs are scaled with each client's own statistics: say which client with "
+            f"--client (in Python client=), one of {shown} (got {client})"
         )
     blocks = []
-    for j, described in enumerate(recipe["columns"]):
+    for j, description in enumerate(recipe["columns"]):
         values = coded[:, j]
-        gap = np.isnan(values)
-        filled = np.where(gap, stats["fill"][j], values)
-        if described["categorical"]:
-            blocks.append(filled[:, None] == np.arange(len(described["categories"]) + 1))
+        is_gap = np.isnan(values)
+        filled = np.where(is_gap, stats["fill"][j], values)
+        if description["categorical"]:
+            blocks.append(filled[:, None] == np.arange(len(description["categories"]) + 1))
         else:
-            blocks.append(((filled - stats["mean"][j]) / stats["scale"][j])[:, None])
-        if described["gaps"]:
-            blocks.append(gap[:, None])
+            scaled = (filled - stats["mean"][j]) / stats["scale"][j]
+            blocks.append(scaled[:, None])
+        if description["gaps"]:
+            blocks.append(is_gap[:, None])
     return np.concatenate(blocks, axis=1).astype(np.float32)
 
 
 def _stats(
-    coded: np.ndarray, described: list[dict[str, Any]], otherwise: Stats, scaled: bool = True
+    coded: np.ndarray, columns: list[dict[str, Any]], defaults: Stats, scaled: bool = True
 ) -> Stats:
-    """Fill values, means and deviations of the observed numbers; where nothing was observed, `otherwise` holds."""
-    fill, mean, scale = _fills(coded, described), list(otherwise["mean"]), list(otherwise["scale"])
-    for j, column in enumerate(described):
+    """Return fill values, means and deviations of the observed numbers.
+
+    Args:
+        coded: The rows.
+        columns: Descriptions of the columns.
+        defaults: The statistics of columns without any observation.
+        scaled: False to keep the means and deviations of the defaults.
+    """
+    fill = _fills(coded, columns)
+    mean = list(defaults["mean"])
+    scale = list(defaults["scale"])
+    for j, column in enumerate(columns):
         observed = coded[:, j][~np.isnan(coded[:, j])]
         if not len(observed):
-            fill[j] = otherwise["fill"][j]
+            fill[j] = defaults["fill"][j]
         elif scaled and not column["categorical"]:
             mean[j] = float(observed.mean())
             scale[j] = float(observed.std()) or 1.0
     return {"fill": fill, "mean": mean, "scale": scale}
 
 
-def _fills(coded: np.ndarray, described: list[dict[str, Any]]) -> list[float]:
-    """The mean of a number, the most frequent category; of nothing, 0 and the code for unknown categories."""
+def _fills(coded: np.ndarray, columns: list[dict[str, Any]]) -> list[float]:
+    """Return fill values: the mean of numbers, the most frequent category.
+
+    Without any observation they are 0 and the code for unknown categories.
+    """
     fills = []
-    for j, column in enumerate(described):
+    for j, column in enumerate(columns):
         observed = coded[:, j][~np.isnan(coded[:, j])]
-        if column["categorical"]:
-            fills.append(
-                float(np.bincount(observed.astype(np.int64)).argmax())
-                if len(observed)
-                else float(len(column["categories"]))
-            )
+        if not len(observed):
+            fills.append(float(len(column["categories"])) if column["categorical"] else 0.0)
+        elif column["categorical"]:
+            fills.append(float(np.bincount(observed.astype(np.int64)).argmax()))
         else:
-            fills.append(float(observed.mean()) if len(observed) else 0.0)
+            fills.append(float(observed.mean()))
     return fills
 
 
-def _features(described: list[dict[str, Any]]) -> list[str]:
+def _features(columns: list[dict[str, Any]]) -> list[str]:
+    """Return the names of the model inputs."""
     names = []
-    for column in described:
-        names += (
-            [f"{column['name']}={c}" for c in (*column["categories"], "other")]
-            if column["categorical"]
-            else [column["name"]]
-        )
-        names += [f"{column['name']} missing"] if column["gaps"] else []
+    for column in columns:
+        if column["categorical"]:
+            names += [f"{column['name']}={value}" for value in (*column["categories"], "other")]
+        else:
+            names.append(column["name"])
+        if column["gaps"]:
+            names.append(f"{column['name']} missing")
     return names

@@ -1,14 +1,15 @@
-"""Words and counts that findings about tables share."""
+"""Texts and counts that findings about tables share."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from equipoise.data.message_text import plural, some
 from equipoise.data.tables.csv_files import cells_as_text, is_missing
 from equipoise.validation import safe_yaml
 from equipoise.validation.names import quoted
@@ -21,7 +22,7 @@ Counts = Mapping[str, Counter[str]]  # how many rows of each site have each valu
 
 
 def as_yaml(repair: Mapping[str, Any]) -> str:
-    """Return a fragment of a schema on one line; `...` is left for a person to fill in.
+    """Return a fragment of a schema on one line; `...` is for a person to fill in.
 
     >>> as_yaml({"values": {"sex": {"no": "1e3"}}})
     "values: {sex: {'no': '1e3'}}"
@@ -57,44 +58,39 @@ def as_value(text: str) -> str:
     return quoted(text) if unicodedata.is_normalized("NFC", text) else ascii(text)
 
 
-def some(names: Sequence[str]) -> str:
-    """Return the first five names, and how many more there are.
-
-    >>> some(list("abcdefg"))
-    'a, b, c, d, e and 2 more'
-    """
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
-
-
-def in_rows(number: int) -> str:
-    """Return a number of rows in words."""
-    return "1 row" if number == 1 else f"{number} rows"
+def row_text(number: int) -> str:
+    """Return a number of rows, such as `1 row` or `20 rows`."""
+    return f"{number} {plural('row', number)}"
 
 
 def codings(names: Mapping[str, set[str]], files: Mapping[str, str]) -> str:
-    """Return which values which files have."""
+    """Return the values of files, with equal ones together.
+
+    Args:
+        names: The values of each site.
+        files: The file of each site.
+    """
     groups: dict[tuple[str, ...], list[str]] = {}
-    for site, own in names.items():
-        groups.setdefault(tuple(sorted(own)), []).append(files[site])
-    return "; ".join(
-        f"{some(list(map(as_value, own)))} in {some(sorted(set(where)))}"
-        for own, where in list(groups.items())[:_SHOWN]
-    )
+    for site, values in names.items():
+        groups.setdefault(tuple(sorted(values)), []).append(files[site])
+    texts = []
+    for values, in_files in list(groups.items())[:_SHOWN]:
+        texts.append(f"{some(map(as_value, values))} in {some(sorted(set(in_files)))}")
+    return "; ".join(texts)
 
 
 def counts_of(columns: Columns) -> dict[str, Counter[str]]:
     """Return how many rows of each site have each value of a column; gaps are left out."""
-    found = {}
+    by_site = {}
     for site, cells in columns.items():
         counts = Counter(cells_as_text(cells).tolist())
-        found[site] = Counter({text: n for text, n in counts.items() if not is_missing(text)})
-    return found
+        by_site[site] = Counter({text: n for text, n in counts.items() if not is_missing(text)})
+    return by_site
 
 
 def total_of(counts: Counts) -> Counter[str]:
     """Return how many rows of all sites have each value."""
     total: Counter[str] = Counter()
-    for own in counts.values():
-        total.update(own)
+    for site_counts in counts.values():
+        total.update(site_counts)
     return total

@@ -1,4 +1,4 @@
-"""Labels that would be merged or split silently: other spellings, other codings at other sites."""
+"""Findings on labels that would silently be merged or split: spellings and codings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from equipoise.data.findings import Finding
+from equipoise.data.message_text import some
+from equipoise.data.tables.cell_numbers import is_number
 from equipoise.data.tables.csv_files import cells_as_text, column_of, is_missing
 from equipoise.data.tables.finding_text import (
     Columns,
@@ -16,9 +18,8 @@ from equipoise.data.tables.finding_text import (
     as_yaml,
     codings,
     in_quotes,
-    in_rows,
     mapping_as_yaml,
-    some,
+    row_text,
     total_of,
 )
 from equipoise.data.tables.labels import class_words, label_gaps, read_labels
@@ -33,7 +34,7 @@ LOOK_ALIKE = "Some look alike but have other characters (Unicode NFC and NFD)."
 def find_in_labels(
     columns: Columns, label: str, files: Mapping[str, str], task: str | None = None
 ) -> list[Finding]:
-    """Return what looks wrong in the label column of a classification.
+    """Return findings on the label column of a classification.
 
     Args:
         columns: The label column of each site, as its file holds it.
@@ -52,9 +53,9 @@ def find_in_labels(
     named = {name for finding in split for name in _mapped(finding, label)}
     return [
         *split,
-        *_merged(columns, labels, label, files),
-        *_shifted(classes, label, files),
-        *_words(written, label, task),
+        *_merged_spellings(columns, labels, label, files),
+        *_shifted_numbers(classes, label, files),
+        *_gap_words(written, label, task),
         *nearly_equal(classes, label, f"the label column {in_quotes(label)}: the classes", named),
     ]
 
@@ -89,8 +90,9 @@ def split_classes(classes: Counts, label: str, files: Mapping[str, str]) -> list
         repair = {"values": {label: mapping}}
         sure = "" if certain else " if that is what they mean"
         alike = "" if _looks_different(mapping) else f" {LOOK_ALIKE}"
+        count = len(set().union(*names.values()))
         message = (
-            f"{start}{alike} As they stand they would be {len(set().union(*names.values()))} classes; "
+            f"{start}{alike} As they stand they would be {count} classes; "
             f"map them in the schema{sure}: {mapping_as_yaml(label, mapping)}"
         )
         return [Finding(message, label, repair=repair, certain=certain)]
@@ -106,14 +108,14 @@ def split_classes(classes: Counts, label: str, files: Mapping[str, str]) -> list
 
 
 def nearly_equal(
-    counts: Counts, column: str, what: str, known: Iterable[str] = ()
+    counts: Counts, column: str, start: str, known: Iterable[str] = ()
 ) -> list[Finding]:
     """Return findings on values that differ in case, spaces or signs only.
 
     Args:
         counts: How many rows of each site have each value.
         column: The column.
-        what: The start of the message.
+        start: The start of the message.
         known: Values that another finding names already.
 
     Returns:
@@ -123,33 +125,29 @@ def nearly_equal(
     groups: dict[str, list[str]] = {}
     for name in sorted(set(total) - set(known)):
         groups.setdefault(_loose(name), []).append(name)
-    found = []
+    findings = []
     for group in groups.values():
         if len(group) < 2:
             continue
-        one_text = len({unicodedata.normalize("NFC", name) for name in group}) == 1
+        looks_equal = len({unicodedata.normalize("NFC", name) for name in group}) == 1
         best = max(group, key=lambda name: (total[name], name))
         repair = {"values": {column: {name: best for name in group if name != best}}}
-        shown = " and ".join(f"{as_value(name)} ({in_rows(total[name])})" for name in group)
-        found.append(
-            Finding(
-                f"{what} {shown} are nearly equal but count as different; write them alike, "
-                f"or map them in the schema: {as_yaml(repair)}",
-                column,
-                repair=repair,
-                certain=one_text,
-            )
+        shown = " and ".join(f"{as_value(name)} ({row_text(total[name])})" for name in group)
+        message = (
+            f"{start} {shown} are nearly equal but count as different; write them alike, "
+            f"or map them in the schema: {as_yaml(repair)}"
         )
-    return found
+        findings.append(Finding(message, column, repair=repair, certain=looks_equal))
+    return findings
 
 
 def missing_labels(gaps: Sequence[str], label: str, rows: int, words: Iterable[str]) -> str:
     """Return the message about rows without a label.
 
     Args:
-        gaps: Where the first of them are, such as `boston.csv, line 17`.
+        gaps: The first of them, such as `boston.csv, line 17`.
         label: The name of the label column.
-        rows: How many they are.
+        rows: The number of such rows.
         words: The cells that were read as gaps, such as `NA`.
 
     Returns:
@@ -166,11 +164,6 @@ def missing_labels(gaps: Sequence[str], label: str, rows: int, words: Iterable[s
     return message
 
 
-def is_number(text: str) -> bool:
-    """Tell if a value that is no gap reads as a number."""
-    return not is_missing(text) and column_of([text]).dtype.kind == "f"
-
-
 def same_text(name: str) -> str:
     """Return a key that is the same for names which differ in spelling only.
 
@@ -184,17 +177,17 @@ def same_text(name: str) -> str:
 
 
 def truth(name: str) -> str:
-    """Return 0 or 1 for a word that says no or yes."""
+    """Return 0 or 1 for a word that means no or yes."""
     return "1" if same_text(name) in YES else "0"
 
 
 def is_truth(names: Iterable[str]) -> bool:
-    """Tell if all names say yes or no."""
+    """Return True if all names mean yes or no."""
     return all(same_text(name) in YES | NO for name in names)
 
 
 def _meaning(names: Mapping[str, set[str]]) -> tuple[Callable[[str], str], bool]:
-    """Return the key under which names mean the same, and if that is certain."""
+    """Return a key that is equal for names of one meaning, and True if that is certain."""
     every: set[str] = set().union(*names.values())
     if is_truth(every) and len(set(map(same_text, every))) > len(set(map(truth, every))):
         return truth, False
@@ -202,7 +195,7 @@ def _meaning(names: Mapping[str, set[str]]) -> tuple[Callable[[str], str], bool]
 
 
 def _mapping(classes: Counts, key: Callable[[str], str]) -> dict[str, str]:
-    """Return which names to replace by which: those with equal keys that sites use apart."""
+    """Return names to replace, with their replacement: equal keys that sites use apart."""
     groups: dict[str, list[str]] = {}
     total = total_of(classes)
     for name in sorted(total):
@@ -212,8 +205,8 @@ def _mapping(classes: Counts, key: Callable[[str], str]) -> dict[str, str]:
     for group in groups.values():
         if len(group) < 2:
             continue
-        every = [{name for name in group if name in counts} for counts in classes.values()]
-        if _apart([own for own in every if own]):
+        by_site = [{name for name in group if name in counts} for counts in classes.values()]
+        if _apart([names for names in by_site if names]):
             best = max(group, key=lambda name: (name in usual, total[name], name))
             mapping.update({name: best for name in group if name != best})
     return mapping
@@ -224,13 +217,13 @@ def _looks_different(mapping: Mapping[str, str]) -> bool:
 
 
 def _apart(used: Sequence[set[str]]) -> bool:
-    """Tell if two sites have no name of a group in common."""
+    """Return True if two sites have no name of a group in common."""
     distinct = list(map(set, {frozenset(names) for names in used}))
-    return any(not (one & other) for one in distinct for other in distinct)
+    return any(first.isdisjoint(second) for first in distinct for second in distinct)
 
 
 def _usual_coding(classes: Counts) -> frozenset[str]:
-    """Return the names that most sites use; of equally many numbers, then those with most rows."""
+    """Return the names that most sites use; among ties numbers, then those with most rows."""
     sites: Counter[frozenset[str]] = Counter()
     rows: Counter[frozenset[str]] = Counter()
     for counts in classes.values():
@@ -243,57 +236,78 @@ def _usual_coding(classes: Counts) -> frozenset[str]:
     return max(sites, key=rank)
 
 
-def _merged(
+def _merged_spellings(
     columns: Columns, labels: Columns, label: str, files: Mapping[str, str]
 ) -> list[Finding]:
-    """Return spellings that are read as one class, such as 01 and 1."""
-    spellings: dict[str, dict[str, set[str]]] = {}
-    for site, cells in columns.items():
-        names = cells_as_text(labels[site])
-        for written, name in set(zip(map(str, cells_as_text(cells)), map(str, names), strict=True)):
-            if name and not is_missing(written):
-                spellings.setdefault(name, {}).setdefault(written, set()).add(files[site])
-    several = {name: places for name, places in sorted(spellings.items()) if len(places) > 1}
+    """Return a finding on spellings that are read as one class, such as 01 and 1."""
+    several = {
+        name: spellings
+        for name, spellings in sorted(_spellings(columns, labels, files).items())
+        if len(spellings) > 1
+    }
     if not several:
         return []
-    mapping = {
-        written: name for name, places in several.items() for written in places if written != name
-    }
-    shown = "; ".join(
-        " and ".join(
-            f"{quoted(written)} ({some(sorted(where))})"
-            for written, where in sorted(places.items())
-        )
-        + f" as {quoted(name)}"
-        for name, places in list(several.items())[:5]
-    )
+    mapping: dict[str, str] = {}
+    for name, spellings in several.items():
+        mapping.update({spelling: name for spelling in spellings if spelling != name})
+    texts = []
+    for name, spellings in list(several.items())[:5]:
+        shown = [
+            f"{quoted(spelling)} ({some(sorted(in_files))})"
+            for spelling, in_files in sorted(spellings.items())
+        ]
+        texts.append(f"{' and '.join(shown)} as {quoted(name)}")
     repair = {"values": {label: mapping}}
     message = (
         f"the label column {in_quotes(label)} is spelled in different ways, which are read as one "
-        f"class: {shown}. If sites only code it differently, that is right: "
+        f"class: {'; '.join(texts)}. If sites only code it differently, that is right: "
         f"{mapping_as_yaml(label, mapping)}; if not, map them to different names"
     )
-    certain = all(_apart(_used(places)) for places in several.values())
+    certain = all(_apart(_spellings_by_file(spellings)) for spellings in several.values())
     return [Finding(message, label, repair=repair, certain=certain)]
 
 
-def _used(places: Mapping[str, set[str]]) -> list[set[str]]:
+def _spellings(
+    columns: Columns, labels: Columns, files: Mapping[str, str]
+) -> dict[str, dict[str, set[str]]]:
+    """Return for each class its spellings, and for each of them the files that use it.
+
+    Args:
+        columns: The label column of each site, as its file holds it.
+        labels: The same cells as classes.
+        files: The file of each site.
+    """
+    by_class: dict[str, dict[str, set[str]]] = {}
+    for site, cells in columns.items():
+        spellings = map(str, cells_as_text(cells))
+        names = map(str, cells_as_text(labels[site]))
+        for spelling, name in set(zip(spellings, names, strict=True)):
+            if name and not is_missing(spelling):
+                by_class.setdefault(name, {}).setdefault(spelling, set()).add(files[site])
+    return by_class
+
+
+def _spellings_by_file(spellings: Mapping[str, set[str]]) -> list[set[str]]:
     """Return the spellings that each file uses."""
-    every = set().union(*places.values())
-    return [{one for one, where in places.items() if file in where} for file in every]
+    by_file: dict[str, set[str]] = {}
+    for spelling, in_files in spellings.items():
+        for file in in_files:
+            by_file.setdefault(file, set()).add(spelling)
+    return list(by_file.values())
 
 
-def _shifted(classes: Counts, label: str, files: Mapping[str, str]) -> list[Finding]:
-    """Return numbers of two classes that are not the same two at all sites, such as 0/1 and 1/2."""
+def _shifted_numbers(classes: Counts, label: str, files: Mapping[str, str]) -> list[Finding]:
+    """Return a finding on two numbers per site that differ between sites, as 0/1 and 1/2."""
     names = {site: set(counts) for site, counts in classes.items() if counts}
     every: set[str] = set().union(*names.values())
-    pairs = {frozenset(own) for own in names.values()}
+    pairs = {frozenset(site_names) for site_names in names.values()}
     if len(pairs) < 2 or len(every) < 3 or any(len(pair) != 2 for pair in pairs):
         return []
     if not all(map(is_number, every)):
         return []
-    site, own = next(iter(names.items()))
-    example = as_yaml({"sites": {site: {"values": {label: dict.fromkeys(sorted(own), "...")}}}})
+    site, site_names = next(iter(names.items()))
+    mapping = dict.fromkeys(sorted(site_names), "...")
+    example = as_yaml({"sites": {site: {"values": {label: mapping}}}})
     message = (
         f"the label column {in_quotes(label)} has two classes at every site, but not the same: "
         f"{codings(names, files)}. If they mean the same, map them in the schema: {example}"
@@ -301,21 +315,21 @@ def _shifted(classes: Counts, label: str, files: Mapping[str, str]) -> list[Find
     return [Finding(message, label)]
 
 
-def _words(written: Counts, label: str, task: str | None) -> list[Finding]:
-    """Return words such as `none` that are read as a class though they often mean a gap."""
+def _gap_words(written: Counts, label: str, task: str | None) -> list[Finding]:
+    """Return findings on words such as `none` that are read as a class but often mean a gap."""
     counts = total_of(written)
     if task == "regression":
         return []
-    found = []
+    findings = []
     for word in sorted(class_words(counts, task)):
         repair = {"missing": {label: [word]}}
         message = (
-            f"the label column {in_quotes(label)}: {quoted(word)} ({in_rows(counts[word])}) is read as a class "
-            f"because it is frequent; if it means that the label is unknown: {as_yaml(repair)}, "
-            "and these rows are refused until their labels are filled in"
+            f"the label column {in_quotes(label)}: {quoted(word)} ({row_text(counts[word])}) "
+            "is read as a class because it is frequent; if it means that the label is unknown: "
+            f"{as_yaml(repair)}, and these rows are refused until their labels are filled in"
         )
-        found.append(Finding(message, label, repair=repair))
-    return found
+        findings.append(Finding(message, label, repair=repair))
+    return findings
 
 
 def _mapped(finding: Finding, label: str) -> set[str]:
@@ -330,5 +344,5 @@ def _loose(name: str) -> str:
 
 
 def _are_words(names: set[str]) -> bool:
-    """Tell if no name has a digit, and they are not just a word for a gap."""
+    """Return True if no name has a digit, and they are not just a word for a gap."""
     return not any(map(str.isdigit, "".join(names))) and not all(map(is_missing, names))

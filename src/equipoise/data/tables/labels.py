@@ -18,7 +18,7 @@ from equipoise.data.tables.csv_files import (
 )
 from equipoise.data.tables.finding_text import Columns
 
-# The share of rows from which on `none`, `na` or `null` is a class and not a gap.
+# The least share of rows for which `none`, `na` or `null` is a class and not a gap.
 FREQUENT = 0.05
 
 
@@ -64,8 +64,8 @@ def class_words(
     """Return the cells among `none`, `na` and `null` that are classes rather than gaps.
 
     Such a word is a class if at least 5 % of the rows have it, if there is only one other value,
-    or if the schema lists it. Beside numbers only `none` can be a class: programs write NA
-    and null for numbers that they do not have.
+    or if the schema lists it. Among numbers only `none` can be a class: programs write NA
+    and null for missing numbers.
 
     Args:
         counts: How many rows have each cell, over all sites.
@@ -85,19 +85,14 @@ def class_words(
     for cell, count in counts.items():
         rows[cell.lower()] += count
     frequent = FREQUENT * sum(counts.values())
-    return {
-        cell
-        for cell in counts
-        if cell.lower() in CLASS_WORDS
-        and (
-            cell in known
-            or (
-                cell.lower() in possible
-                and bool(present)
-                and (rows[cell.lower()] >= frequent or len(present) == 1)
-            )
-        )
-    }
+    classes = set()
+    for cell in counts:
+        word = cell.lower()
+        is_frequent = rows[word] >= frequent or len(present) == 1
+        is_class = word in possible and bool(present) and is_frequent
+        if word in CLASS_WORDS and (cell in known or is_class):
+            classes.add(cell)
+    return classes
 
 
 def _all_numbers(counts: Mapping[str, int]) -> bool:

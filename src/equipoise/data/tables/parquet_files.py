@@ -1,4 +1,4 @@
-"""Parquet files, read with bounds: what the footer says of their size is checked before memory is taken."""
+"""Parquet files, whose size is checked by their footer before memory is allocated."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from equipoise.validation.names import quoted
 LIMIT = "EQUIPOISE_TABLE_GB"  # the environment variable that raises the bound
 GB = 2**30
 DEFAULT_GB = 4.0
-_CELL_BYTES = 64  # what a cell takes while it is read and looked at, as measured
+_CELL_BYTES = 64  # memory of a cell while it is read and checked, as measured
 _EXACT = 2**53  # up to which every integer is a float
-_SWOLLEN, _SMALL = 200, 2**29  # times larger than the file, if it takes more bytes than this
+_MOST_EXPANSION = 200  # times that the numbers may be larger than the file,
+_SMALL = 2**29  # unless they take fewer bytes than this
 
 
 def read_parquet(file: Path) -> dict[str, np.ndarray]:
     """Read the columns of a Parquet file.
 
     Raises:
-        ValueError: The file is damaged, holds nested columns, or would take more memory than the
-            environment variable EQUIPOISE_TABLE_GB allows (4 by default).
+        ValueError: If the file is damaged, holds nested columns, or would take more memory than
+            the environment variable EQUIPOISE_TABLE_GB allows (4 by default).
     """
     parquet = _pyarrow(file)
     try:
@@ -44,7 +45,7 @@ def read_parquet(file: Path) -> dict[str, np.ndarray]:
 
 
 class _TooLarge(Exception):
-    """A file that is whole but may not be read; the sentence is for the user."""
+    """A file that is intact but must not be read, with a message for the user."""
 
 
 def _pyarrow(file: Path) -> Any:
@@ -67,25 +68,27 @@ def _check_footer(file: Path, metadata: Any, schema: Any) -> None:
             f"{quoted(nested[0])}; leave that column out"
         )
     rows, columns = metadata.num_rows, len(schema)
-    groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     stored = sum(group.total_byte_size for group in groups)
-    needed, what = max(stored, rows * columns * _CELL_BYTES), f"{rows:,} rows x {columns:,} columns"
-    _check_memory(str(file), needed, what)
+    needed = max(stored, rows * columns * _CELL_BYTES)
+    content = f"{rows:,} rows x {columns:,} columns"
+    _check_memory(str(file), needed, content)
     size = os.stat(file).st_size
     # Eight bytes are a number: a file of real data is not that much smaller than its numbers.
-    swollen = rows * columns * 8 > _SWOLLEN * size
-    if swollen and needed > _SMALL and LIMIT not in os.environ:
+    is_suspicious = rows * columns * 8 > _MOST_EXPANSION * size
+    if is_suspicious and needed > _SMALL and LIMIT not in os.environ:
         raise _TooLarge(
-            f"{file}: expected data, got a file of {size:,} bytes that would swell to {what}; "
+            f"{file}: expected data, got a file of {size:,} bytes that would expand to {content}; "
             f"set the environment variable {LIMIT} to {needed / GB + 0.1:.1f} or more if the file "
             "is what you expect"
         )
 
 
-def _check_memory(where: str, needed: int, what: str) -> None:
+def _check_memory(location: str, needed: int, content: str) -> None:
     if needed > _limit() * GB:
         raise _TooLarge(
-            f"{where}: its {what} would take {needed / GB:.1f} GB of memory, more than the bound of "
+            f"{location}: its {content} would take {needed / GB:.1f} GB of memory, more than "
+            "the bound of "
             f"{_limit():g} GB; use a part of the file, or set the environment variable {LIMIT} to "
             f"{needed / GB + 0.1:.1f} or more if the file is what you expect"
         )
@@ -115,7 +118,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def _has_large_integers(column: Any) -> bool:
-    """Tell if there are integers that a float may not hold."""
+    """Return True if there are integers that a float may not hold."""
     from pyarrow import compute, types
 
     if not types.is_integer(column.type):
@@ -124,7 +127,14 @@ def _has_large_integers(column: Any) -> bool:
     return any(abs(bound) > _EXACT for bound in bounds.values() if bound is not None)
 
 
-def _cells(column: Any, rows: int, where: str) -> np.ndarray:
+def _cells(column: Any, rows: int, location: str) -> np.ndarray:
+    """Return a column as floats, or as text.
+
+    Args:
+        column: The column.
+        rows: Its length.
+        location: The file and the column, for errors.
+    """
     from pyarrow import types
 
     if _is_number(column.type) and not _has_large_integers(column):
@@ -133,11 +143,11 @@ def _cells(column: Any, rows: int, where: str) -> np.ndarray:
         return spelled_column(["" if cell is None else str(cell) for cell in column.to_pylist()])
     texts: list[np.ndarray] = []
     for chunk in column.chunks:
-        # every different text is converted once, however often it occurs
+        # Every different text is converted once, however often it occurs.
         known = np.array(["", *map(str, chunk.dictionary.to_pylist())], dtype=np.str_)
-        _check_memory(where, rows * known.itemsize, f"{rows:,} texts")
-        place = chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        texts.append(known[place + 1])
+        _check_memory(location, rows * known.itemsize, f"{rows:,} texts")
+        index = chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        texts.append(known[index + 1])
     cells = np.concatenate(texts) if texts else np.array([], dtype=np.str_)
-    different, place = np.unique(cells, return_inverse=True)
-    return spelled_column(different.tolist())[place.reshape(-1)]
+    different, index = np.unique(cells, return_inverse=True)
+    return spelled_column(different.tolist())[index.reshape(-1)]

@@ -10,20 +10,20 @@ from hashlib import blake2b
 import numpy as np
 
 from equipoise.data.findings import Finding
-from equipoise.data.tables.finding_text import in_rows
+from equipoise.data.tables.finding_text import row_text
 from equipoise.data.tables.sites import Origin
 from equipoise.validation.names import quoted
 
 LEAST = 10  # rows below which two sites are not compared
-COPIED = 0.9  # share of a site's rows in another site from which on it looks like a copy
-REPEATED = 0.01  # share of rows from which on repeated rows are named
+COPIED = 0.9  # least share of a site's rows in another site for which it looks like a copy
+REPEATED = 0.01  # least share of repeated rows that is reported
 _COPY = re.compile(r"\(\d+\)|copy|copie|kopie", re.IGNORECASE)
 
 Table = Mapping[str, np.ndarray]
 
 
 def find_copies(tables: Mapping[str, Table], files: Mapping[str, str]) -> list[Finding]:
-    """Return sites nearly all of whose rows are rows of another site, such as `a (1).csv`.
+    """Return findings on sites with nearly the rows of another site, such as `a (1).csv`.
 
     Args:
         tables: The columns of each site.
@@ -32,26 +32,27 @@ def find_copies(tables: Mapping[str, Table], files: Mapping[str, str]) -> list[F
     Returns:
         One finding for each site that looks like a copy of an earlier one.
     """
-    keys = {site: row_keys(table) for site, table in tables.items()}
-    owner: dict[int, str] = {}
-    found = []
-    for site, own in keys.items():
-        distinct = np.unique(own).tolist()
-        earlier = Counter(owner[key] for key in distinct if key in owner)
+    first_owner: dict[int, str] = {}
+    findings = []
+    for site, table in tables.items():
+        keys = row_keys(table)
+        distinct = np.unique(keys).tolist()
+        earlier = Counter(first_owner[key] for key in distinct if key in first_owner)
         # A table of few different rows has them at every site.
-        if earlier and len(own) >= LEAST and 2 * len(distinct) > len(own):
+        has_many_rows = len(keys) >= LEAST and 2 * len(distinct) > len(keys)
+        if earlier and has_many_rows:
             other, shared = earlier.most_common(1)[0]
             if shared >= COPIED * len(distinct):
-                found.append(_copy(site, other, shared, len(distinct), files))
+                findings.append(_copy(site, other, shared, len(distinct), files))
         for key in distinct:
-            owner.setdefault(key, site)
-    return found
+            first_owner.setdefault(key, site)
+    return findings
 
 
 def find_repeated(tables: Mapping[str, Table], origins: Mapping[str, Origin]) -> list[Finding]:
-    """Return sites with rows that equal an earlier row of the same site in all columns.
+    """Return findings on sites with rows that equal an earlier row in all columns.
 
-    Columns of few values repeat by chance; only what is far beyond that is named.
+    Columns of few values repeat by chance; only far more repetitions are reported.
 
     Args:
         tables: The columns of each site.
@@ -60,7 +61,7 @@ def find_repeated(tables: Mapping[str, Table], origins: Mapping[str, Origin]) ->
     Returns:
         One finding for each site.
     """
-    found = []
+    findings = []
     for site, table in tables.items():
         keys = row_keys(table)
         _, first, inverse, counts = np.unique(
@@ -73,13 +74,13 @@ def find_repeated(tables: Mapping[str, Table], origins: Mapping[str, Origin]) ->
         row = int(np.flatnonzero(first[inverse] < np.arange(len(keys)))[0])
         origin = origins[site]
         message = (
-            f"{origin.file}: {in_rows(repeated)} of {len(keys)} at site {quoted(site)} equal an "
+            f"{origin.file}: {row_text(repeated)} of {len(keys)} at site {quoted(site)} equal an "
             f"earlier row in all columns, such as {origin.of_row(row)}, and "
-            f"{origin.of_row(int(first[inverse[row]]))}. Is a part of the export there twice? "
+            f"{origin.of_row(int(first[inverse[row]]))}. Is a part of the export in it twice? "
             "Equal rows stay on one side of the split (data.duplicates)"
         )
-        found.append(Finding(message, sites=(site,)))
-    return found
+        findings.append(Finding(message, sites=(site,)))
+    return findings
 
 
 def row_keys(table: Table) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Everything in users' tables that would be read silently wrong, as findings."""
+"""Findings on everything in users' tables that would silently be read wrongly."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from equipoise.data.arrays.array_checks import looks_like_classes
 from equipoise.data.findings import Finding
+from equipoise.data.message_text import some
 from equipoise.data.tables.column_findings import (
     Target,
     find_coding,
@@ -16,12 +17,13 @@ from equipoise.data.tables.column_findings import (
     find_signs,
 )
 from equipoise.data.tables.csv_files import cells_as_text, numbers_if_all
-from equipoise.data.tables.finding_text import Columns, some
+from equipoise.data.tables.finding_text import Columns
 from equipoise.data.tables.label_findings import find_in_labels
 from equipoise.data.tables.labels import label_gaps, read_labels
 from equipoise.data.tables.repairs import Table
 from equipoise.data.tables.row_findings import find_copies, find_repeated
-from equipoise.data.tables.sites import LABELS, Sites, hidden_files
+from equipoise.data.tables.sites import Sites, hidden_files
+from equipoise.data.tables.table_dataset import LABELS
 from equipoise.data.tables.unit_findings import find_codes, find_units
 
 
@@ -31,7 +33,7 @@ def find_in_tables(
     task: str | None = None,
     decided: Collection[str] = (),
 ) -> list[Finding]:
-    """Return what looks wrong in the tables of all sites, before any of it is refused.
+    """Return findings on the tables of all sites, before any of them is refused.
 
     Args:
         sites: The tables, as files hold them or after the repairs of a schema.
@@ -42,60 +44,83 @@ def find_in_tables(
     Returns:
         Findings on files, on the label, and on each column in its order.
     """
-    if sites.arrays or any(c.ndim != 1 for table in sites.tables.values() for c in table.values()):
+    if sites.arrays or _has_wide_columns(sites):
         return []
     label = label or _named_label(next(iter(sites.tables.values())))
-    files = sites.files
-    found = _find_hidden(sites)
+    findings = _find_hidden(sites)
     labels: Columns = {}
     if label is not None:
         written = {site: table[label] for site, table in sites.tables.items() if label in table}
         labels = read_labels(written, task) if written else {}
         task = task or _task(labels)
         if labels and task == "classification":
-            found += find_in_labels(written, label, files, task)
-    complete = label is not None and len(labels) == len(sites.tables)
-    target = _target(label or "", labels, task) if complete else None
+            findings += find_in_labels(written, label, sites.files, task)
+    target = None
+    if label is not None and len(labels) == len(sites.tables):
+        target = _target(label, labels, task)
     tables = {
         site: {name: numbers_if_all(cells) for name, cells in table.items()}
         for site, table in sites.tables.items()
     }
-    names = dict.fromkeys(name for table in tables.values() for name in table)
-    for name in names:
+    for name in dict.fromkeys(name for table in tables.values() for name in table):
         columns = {site: table[name] for site, table in tables.items() if name in table}
-        if name == label:
-            found += _find_in_target(columns, name, files, task)
-            continue
-        found += _find_in_column(columns, name, files, name in decided)
-        if target is not None and name not in decided and len(columns) == len(tables):
-            found += find_leak(columns, name, target)
-    found += find_copies(tables, files)
-    found += find_repeated(tables, sites.origins)
-    return found
+        if name != label:
+            leaks_into = target if len(columns) == len(tables) else None
+            findings += _find_in_column(columns, name, sites.files, name in decided, leaks_into)
+        else:
+            findings += _find_in_target(columns, name, sites.files, task)
+    findings += find_copies(tables, sites.files)
+    findings += find_repeated(tables, sites.origins)
+    return findings
+
+
+def _has_wide_columns(sites: Sites) -> bool:
+    """Return True if a column has more than one number per row, as arrays of NPZ files may."""
+    return any(cells.ndim != 1 for table in sites.tables.values() for cells in table.values())
 
 
 def _find_in_column(
-    columns: Columns, name: str, files: dict[str, str], decided: bool
+    columns: Columns, name: str, files: dict[str, str], decided: bool, target: Target | None
 ) -> list[Finding]:
-    found = [*find_coding(columns, name, files), *find_signs(columns, name, files)]
-    numbers = {site: cells for site, cells in columns.items() if cells.dtype.kind in "fiu"}
-    if not numbers:
-        return found
-    found += find_codes(numbers, name, files)
-    kind = find_kind(numbers, name, files) if len(numbers) == len(columns) else []
-    if kind:
-        return found + ([] if decided else kind)
-    return found + find_units(numbers, name, files)
+    """Return findings on an input column.
+
+    Args:
+        columns: The cells of each site.
+        name: The column.
+        files: The file of each site.
+        decided: True if the user chose the kind of the column.
+        target: The label of all rows, if it is known.
+    """
+    findings = [*find_coding(columns, name, files), *find_signs(columns, name, files)]
+    numbers = _numbers(columns)
+    if numbers:
+        findings += find_codes(numbers, name, files)
+        kinds = find_kind(numbers, name, files) if len(numbers) == len(columns) else []
+        if not kinds:
+            findings += find_units(numbers, name, files)
+        elif not decided:
+            findings += kinds
+    if target is not None and not decided:
+        findings += find_leak(columns, name, target)
+    return findings
 
 
 def _find_in_target(
     columns: Columns, name: str, files: dict[str, str], task: str | None
 ) -> list[Finding]:
-    numbers = {site: cells for site, cells in columns.items() if cells.dtype.kind in "fiu"}
+    """Return findings on codes for missing labels and, in regression, on units."""
+    numbers = _numbers(columns)
     if not numbers:
         return []
-    codes = find_codes(numbers, name, files)
-    return codes if task == "classification" else [*codes, *find_units(numbers, name, files)]
+    findings = find_codes(numbers, name, files)
+    if task != "classification":
+        findings += find_units(numbers, name, files)
+    return findings
+
+
+def _numbers(columns: Columns) -> Columns:
+    """Return the cells of those sites where all of them are numbers."""
+    return {site: cells for site, cells in columns.items() if cells.dtype.kind in "fiu"}
 
 
 def _find_hidden(sites: Sites) -> list[Finding]:
@@ -112,7 +137,7 @@ def _named_label(table: Table) -> str | None:
 
 
 def _target(label: str, labels: Columns, task: str | None) -> Target | None:
-    """Return the label of all rows; none if it is a number that is written as text."""
+    """Return the label of all rows; None if it is a number that is written as text."""
     if task == "regression":
         if any(cells.dtype.kind not in "fiu" for cells in labels.values()):
             return None

@@ -1,4 +1,4 @@
-"""Numbers that cannot be compared as they are: other units at some sites, codes for missing values."""
+"""Findings on numbers: other units at some sites, and codes for missing values."""
 
 from __future__ import annotations
 
@@ -10,25 +10,31 @@ from dataclasses import dataclass
 import numpy as np
 
 from equipoise.data.findings import Finding
-from equipoise.data.tables.finding_text import as_yaml, in_rows, some
+from equipoise.data.message_text import plural, some
+from equipoise.data.tables.finding_text import as_yaml, row_text
 from equipoise.validation.names import quoted
 
-LEAST = 20  # numbers of a site below which nothing is said of its unit
-LARGE_FACTOR = 5.0  # from which on sites that do not overlap may have different units
+LEAST = 20  # numbers of a site that are needed to compare its unit
+LARGE_FACTOR = 5.0  # least factor for which sites that do not overlap may have different units
 CODES = (
     -1.0, -7.0, -8.0, -9.0, -99.0, -999.0, -9999.0, 0.0, 9.0, 99.0, 888.0, 999.0, 9999.0, 99999.0
 )  # fmt: skip
-QUANTITY = 10  # different numbers from which on a column is taken for a quantity
-NUMBERS = (-1.0, 0.0)  # codes that are plain numbers among few different ones
+QUANTITY = 10  # different numbers that a column needs to be a quantity
+ORDINARY = (-1.0, 0.0)  # codes that are ordinary numbers among few different ones
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Two units of one quantity: the larger number is `factor` times the smaller."""
+    """Two units of one quantity.
+
+    Attributes:
+        factor: The larger number divided by the smaller one.
+        description: The quantity with its units.
+        names: Names of columns that hold the quantity.
+    """
 
     factor: float
-    what: str
-    # Names of columns that hold the quantity.
+    description: str
     names: re.Pattern[str]
 
 
@@ -58,17 +64,18 @@ class Spread:
 
     @property
     def iqr(self) -> float:
+        """The interquartile range."""
         return self.third - self.first
 
 
 def find_units(
     columns: Mapping[str, np.ndarray], name: str, files: Mapping[str, str]
 ) -> list[Finding]:
-    """Return sites whose numbers in one column seem to be in another unit than the others'.
+    """Return findings on sites whose numbers in one column seem to be in another unit.
 
-    Sites are compared by medians and quartiles, so that outliers do not matter. A site is named
+    Sites are compared by medians and quartiles, so that outliers do not matter. A site is reported
     if its numbers hardly overlap with those of most sites and are a multiple of them: by the
-    factor of a known pair of units, or by 5 and more. Fahrenheit and Celsius are named, too.
+    factor of a known pair of units, or by 5 and more. Fahrenheit and Celsius are reported, too.
 
     Args:
         columns: The numbers of each site, NaN for gaps.
@@ -76,13 +83,13 @@ def find_units(
         files: The file of each site.
 
     Returns:
-        One finding for the sites with the same difference; a factor is proposed where a unit is known.
+        One finding for the sites with the same difference, with a factor where a unit is known.
     """
-    spreads = {
-        site: spread
-        for site, numbers in columns.items()
-        if (spread := _spread(without_codes(numbers))) is not None
-    }
+    spreads = {}
+    for site, numbers in columns.items():
+        spread = _spread(without_codes(numbers))
+        if spread is not None:
+            spreads[site] = spread
     if len(spreads) < 2:
         return []
     usual = _usual(spreads)
@@ -91,18 +98,17 @@ def find_units(
         unit = _other_unit(spread, usual, name)
         if unit is not None:
             groups.setdefault((unit, spread.median > usual.median), []).append(site)
-    return [
-        _unit_finding(
-            unit, larger, {site: spreads[site].median for site in own}, usual, name, files
-        )
-        for (unit, larger), own in groups.items()
-    ]
+    findings = []
+    for (unit, larger), sites in groups.items():
+        medians = {site: spreads[site].median for site in sites}
+        findings.append(_unit_finding(unit, larger, medians, usual, name, files))
+    return findings
 
 
 def find_codes(
     columns: Mapping[str, np.ndarray], name: str, files: Mapping[str, str]
 ) -> list[Finding]:
-    """Return codes for missing values, such as -9 or 999, that lie far from all other numbers.
+    """Return a finding on codes for missing values, such as -9 or 999, far from other numbers.
 
     Args:
         columns: The numbers of each site, NaN for gaps.
@@ -117,7 +123,7 @@ def find_codes(
     rest = numbers[~np.isin(numbers, codes)]
     different = len(np.unique(rest))
     if different < QUANTITY:  # a category such as 0, 1 and 9, or a label
-        codes = [code for code in codes if code not in NUMBERS]
+        codes = [code for code in codes if code not in ORDINARY]
         rest = numbers[~np.isin(numbers, codes)]
         different = len(np.unique(rest))
     if not codes or different < 2 or len(rest) < LEAST:
@@ -127,12 +133,12 @@ def find_codes(
         return []
     texts = [f"{code:g}" for code in codes]
     rows = int(np.isin(numbers, codes).sum())
-    where = [files[site] for site, own in columns.items() if np.isin(own, codes).any()]
+    in_files = {files[site] for site, cells in columns.items() if np.isin(cells, codes).any()}
     repair = {"missing": {name: texts}}
     message = (
-        f"column {quoted(name)}: {', '.join(texts)} ({in_rows(rows)} in "
-        f"{some(sorted(set(where)))}) lies far from all other numbers ({rest.min():g} to "
-        f"{rest.max():g}); if it means that nothing is known: {as_yaml(repair)}"
+        f"column {quoted(name)}: {', '.join(texts)} ({row_text(rows)} in "
+        f"{some(sorted(in_files))}) lies far from all other numbers ({rest.min():g} to "
+        f"{rest.max():g}); if it means that the value is unknown: {as_yaml(repair)}"
     )
     return [Finding(message, name, repair=repair)]
 
@@ -148,12 +154,12 @@ def without_codes(numbers: np.ndarray) -> np.ndarray:
 
 
 def _isolated(code: float, rest: np.ndarray) -> bool:
-    """Tell if a code lies farther from the rest than numbers of the rest lie from each other."""
+    """Return True if a code lies farther from the rest than numbers of the rest lie from each other."""
     low, high = float(rest.min()), float(rest.max())
     if low <= code <= high:
         return False
     first, third = np.percentile(rest, [25, 75])
-    if code == 0:  # a plain number where small ones are near
+    if code == 0:  # an ordinary number if there are small ones
         return low > max(third - first, 0.0) and low > 0
     if code == -1:
         return low > 0 or (low == 0 and high >= LEAST)
@@ -181,14 +187,15 @@ def _usual(spreads: Mapping[str, Spread]) -> Spread:
 
 def _other_unit(spread: Spread, usual: Spread, name: str) -> Unit | None:
     """Return the pair of units that a site and most sites seem to have; none if they agree."""
-    small, large = sorted((spread, usual), key=lambda one: one.median)
+    small, large = sorted((spread, usual), key=lambda item: item.median)
     if small.median <= 0 or small.third >= large.first or not small.iqr or not large.iqr:
         return None
     if _fahrenheit(small, large, name):
         return FAHRENHEIT
     ratio = large.median / small.median
     # Quartiles are multiplied by the factor, too.
-    doubt = max(large.iqr / small.iqr / ratio, ratio / (large.iqr / small.iqr))
+    iqr_ratio = large.iqr / small.iqr
+    doubt = max(iqr_ratio / ratio, ratio / iqr_ratio)
     apart = small.high < large.low
     known = _known_unit(ratio, doubt, name, apart)
     if known is None and apart and ratio >= LARGE_FACTOR and doubt < 3:
@@ -209,13 +216,13 @@ def _unit_finding(
     median = float(np.median(list(medians.values())))
     ratio = max(median / usual.median, usual.median / median)
     start = (
-        f"column {quoted(name)}: the median is {median:.4g} at {'site' if len(sites) == 1 else 'sites'} "
+        f"column {quoted(name)}: the median is {median:.4g} at {plural('site', len(sites))} "
         f"{shown} and {usual.median:.4g} elsewhere, {ratio:.1f} times "
         f"{'more' if larger else 'less'}."
     )
     if unit is FAHRENHEIT:
         remedy = "Convert one of them in its file: F = 1.8 C + 32"
-        return Finding(f"{start} This may be {unit.what}. {remedy}", name, sites)
+        return Finding(f"{start} This may be {unit.description}. {remedy}", name, sites)
     if unit is UNKNOWN:
         example = as_yaml({"sites": {sites[0]: {"factors": {name: "..."}}}})
         message = f"{start} If it is another unit, give its factor in the schema: {example}"
@@ -223,12 +230,14 @@ def _unit_finding(
     factor = float(f"{1 / unit.factor if larger else unit.factor:.6g}")
     repair = {"sites": {site: {"factors": {name: factor}} for site in sites}}
     example = as_yaml({"sites": dict(list(repair["sites"].items())[:5])})
-    message = f"{start} {unit.factor:g} is the factor of {unit.what}; if that is it: {example}"
+    message = (
+        f"{start} {unit.factor:g} is the factor of {unit.description}; if that is it: {example}"
+    )
     return Finding(message, name, sites, repair)
 
 
 def _known_unit(ratio: float, doubt: float, name: str, apart: bool) -> Unit | None:
-    """Return the pair of units with about this ratio; one that the name tells may be less exact."""
+    """Return the pair of units with about this ratio; less exactly if the name suggests one."""
     for unit in UNITS:
         named = bool(unit.names.pattern) and unit.names.search(name.casefold()) is not None
         distance = max(ratio / unit.factor, unit.factor / ratio)

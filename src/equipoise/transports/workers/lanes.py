@@ -39,6 +39,7 @@ class WorkerLane(Lane):
     starts: int  # processes that were started for this lane since one was ready
 
     def send(self, batch: Batch, trees: Any) -> None:
+        """Send a request, after the shared trees if the worker does not have them yet."""
         (request,) = batch.requests
         task = {
             "kind": "task",
@@ -47,7 +48,7 @@ class WorkerLane(Lane):
             "down": wire.referring(request.down, batch.shared),
             "returned": self.receiver.returned(),
         }
-        with suppress(OSError):  # it died: `poll` will say so
+        with suppress(OSError):  # it died: `poll` reports it
             if trees is not None:
                 self.sender.send(trees)
             self.sender.send(Record._trusted(task))
@@ -57,7 +58,8 @@ class WorkerLanes:
     """The processes of a pool, for one run; one that dies or hangs is replaced."""
 
     title = "a worker process"
-    # Workers share the machine and the run's files: to ask two for the same would only cost time.
+    # Workers share the machine and the run's files, so the same request to two of them would only
+    # cost time.
     patience: tuple[float, float] | None = None
 
     def __init__(
@@ -71,32 +73,43 @@ class WorkerLanes:
             files: The run's folder of files.
             clock: Seconds, never going back.
         """
-        self.pool, self.job, self.files, self.clock = pool, job, files, clock
+        self.pool = pool
+        self.job = job
+        self.files = files
+        self.clock = clock
         self.killed_for_memory = processes.out_of_memory_kills()
         self.lanes = [self._begin(process, starts=1) for process in pool.started]
 
     def _begin(self, process: processes.Process, starts: int) -> WorkerLane:
         if process.ends is None:
-            # They know what memory the other side maps, so they last as long as the connection.
+            # They know which memory the other side maps, so they last as long as the connection.
             process.ends = Sender(process.connection), Receiver(process.connection)
         sender, receiver = process.ends
-        with suppress(OSError):  # it died: `poll` will say so
+        with suppress(OSError):  # it died: `poll` reports it
             sender.send(self.job)
         return WorkerLane(
             "", process=process, sender=sender, receiver=receiver, began=self.clock(), starts=starts
         )
 
     def place_for(self, request: Request) -> None:
-        return None
+        """Return None: every worker can execute every request."""
+        return
 
     def begin(self, exchange: Exchange) -> Record:
+        """Return the message with the shared trees."""
         return Record(kind="trees", trees=exchange.trees)
 
     def take(self, waiting: deque[int], exchange: Exchange) -> list[int]:
+        """Take the next request; workers receive one at a time."""
         return [waiting.popleft()]
 
     def poll(self, seconds: float) -> Iterator[Event]:
-        """Yield what workers say; raise if one refuses the job, or is not ready in time."""
+        """Yield the events of workers.
+
+        Raises:
+            ConfigurationError: If a worker cannot execute the experiment.
+            RunError: If a worker is not ready in time.
+        """
         by_process = {id(lane.process): lane for lane in self.lanes}
         for process in self.pool.wait(seconds):
             lane = by_process[id(process)]
@@ -113,7 +126,8 @@ class WorkerLanes:
         for lane in self.lanes:
             if not lane.ready and self.clock() - lane.began > START_DEADLINE:
                 raise RunError(
-                    f"a worker process was not ready within {START_DEADLINE:.0f} s; run with --workers 0 to see why"
+                    f"a worker process was not ready within {START_DEADLINE:.0f} s; "
+                    "run with --workers 0 to see why"
                 )
 
     def _is_ready(self, lane: WorkerLane, message: Any) -> None:
@@ -124,6 +138,7 @@ class WorkerLanes:
         lane.ready = True
 
     def accept(self, lane: Lane, request: Request, answer: Any) -> Reply:
+        """Read a reply; a large one lies in a file of the run."""
         return with_file(wire.reply_of(answer["reply"], answer["up"]), self.files)
 
     def replace(self, lane: Lane, cause: str, hung: bool) -> None:
@@ -136,22 +151,28 @@ class WorkerLanes:
         )
         if not lane.ready and lane.starts >= STARTS:
             raise RunError(
-                f"a worker process ended {STARTS} times while starting (the last: {cause}); what it said is above. "
-                "Run with --workers 0 to see it in place"
+                f"a worker process ended {STARTS} times while starting (the last: {cause}); "
+                "its output is above. Run with --workers 0 to see it in place"
             )
         fresh = self._begin(self.pool.start(), 1 if lane.ready else lane.starts + 1)
         self.lanes[self.lanes.index(lane)] = fresh
 
     def blamed(self, places: list[str]) -> list[str]:
+        """Return all places: workers share one machine."""
         return places
 
     def _cause(self, code: int | None) -> str:
-        """Say how a process ended, and what helps; speak of memory only where the kernel counted such an end."""
+        """Return how a process ended; it names memory only if the kernel counted such an end."""
         if code is None:
-            return "it spoke no more and was ended"
-        before, self.killed_for_memory = self.killed_for_memory, processes.out_of_memory_kills()
-        if code == -signal.SIGKILL and any(
+            return "it did not answer any more and was ended"
+        before = self.killed_for_memory
+        self.killed_for_memory = processes.out_of_memory_kills()
+        out_of_memory = any(
             count > before.get(file, count) for file, count in self.killed_for_memory.items()
-        ):
-            return f"{processes.ending(code)}: the system ran out of memory; try fewer --workers or a smaller batch"
+        )
+        if code == -signal.SIGKILL and out_of_memory:
+            return (
+                f"{processes.ending(code)}: the system ran out of memory; "
+                "try fewer --workers or a smaller batch"
+            )
         return processes.ending(code)

@@ -1,4 +1,4 @@
-"""The transport over worker processes."""
+"""Transport to worker processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ from equipoise.transports.workers.memory import attach, share
 
 
 class Workers:
-    """A pool of processes that execute requests."""
+    """Worker processes that execute requests.
+
+    Args:
+        pool: The processes.
+        federation: The data of the clients.
+        clock: Seconds, never going back.
+    """
 
     keeps: Literal["server", "client"] = "server"
 
@@ -32,26 +38,29 @@ class Workers:
         federation: Federation,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.pool, self.federation, self.clock = pool, federation, clock
+        self.pool = pool
+        self.federation = federation
+        self.clock = clock
         self.lanes = pool.count
         self.group: WorkerLanes | None = None
         self.dispatcher: Dispatcher | None = None
 
     def open(self, job: Job, files: Path, monitor: Monitor) -> Roster:
+        """Share the data and send the job to all processes; see `Transport.open`."""
         roster = roster_of(self.federation)
         self.pool.begin()
         self.pool.jobs += 1
         assert self.pool.data is not None
-        told = share(self.federation, self.pool.data)
-        shared = attach(told, self.pool.data)
-        # this process, too, needs the data once only
+        layout = share(self.federation, self.pool.data)
+        shared = attach(layout, self.pool.data)
+        # This process uses the shared memory, too, so that the data exist once.
         self.federation = replace(self.federation, x=shared.x, y=shared.y)
         message = Record(
             kind="job",
             number=self.pool.jobs,
             job=job.text(),
             files=str(files.absolute()),
-            data=told,
+            data=layout,
             path=[path or os.getcwd() for path in sys.path],
         )
         self.group = group = WorkerLanes(self.pool, message, files, self.clock)
@@ -60,11 +69,18 @@ class Workers:
         return roster
 
     def exchange(self, requests: Sequence[Request], deadline: float | None = None) -> list[Reply]:
+        """Execute requests; see `Transport.exchange`."""
         assert self.dispatcher is not None
         return self.dispatcher.exchange(requests, deadline)
 
     def close(self, keep: bool = False) -> None:
+        """End the processes.
+
+        Args:
+            keep: Leave idle processes for another run.
+        """
         working = self.group is not None and any(lane.outstanding for lane in self.group.lanes)
         if not keep or working:
             self.pool.close()
-        self.group = self.dispatcher = None
+        self.group = None
+        self.dispatcher = None

@@ -1,4 +1,4 @@
-"""Worker processes before they have a job: forked where this process is known to be plain, started afresh elsewhere."""
+"""Worker processes before they have a job: forked from our command line, else started anew."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# For glibc: keep the memory of activations and gradients between steps. By default blocks of 128 KiB and more go back to the system when
-# freed, and every step pays for fresh pages.
+# For glibc: keep the memory of activations and gradients between steps. By default blocks of
+# 128 KiB and more go back to the system when freed, and every step pays for new pages.
 HEAP = {"MALLOC_MMAP_THRESHOLD_": 2**25, "MALLOC_TRIM_THRESHOLD_": 2**27, "MALLOC_TOP_PAD_": 2**24}
 _HEAP_NUMBERS = {
     "MALLOC_MMAP_THRESHOLD_": -3,
     "MALLOC_TRIM_THRESHOLD_": -1,
     "MALLOC_TOP_PAD_": -2,
 }  # the same in mallopt(3)
-# Each process computes on one thread, as promised; libraries that look at the environment learn it there.
+# Each process computes on one thread; libraries that read the environment find it there.
 SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-# Ctrl-C is the parent's business, also while a worker still imports.
+# The parent handles Ctrl-C, also while a worker still imports.
 _WORKER = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     "from equipoise.transports.workers.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
@@ -37,10 +37,11 @@ _plain = False
 
 
 def allow_fork() -> None:
-    """Said by our own command line, before it imports anything heavy: no one else's threads are here, so workers may be forked.
+    """Allow workers to be forked from this process.
 
-    A forked worker has torch already, which a fresh one has to import. Elsewhere (a notebook, say) a fork could copy a lock that a
-    thread holds.
+    Our command line calls this before it imports anything heavy, when there are no threads. A
+    forked worker has torch already, which a new process has to import. In other processes, such
+    as a notebook, a fork could copy a lock that a thread holds.
     """
     global _plain
     _plain = hasattr(os, "fork")
@@ -48,32 +49,38 @@ def allow_fork() -> None:
 
 
 def keep_heap() -> None:
-    """The settings above for a process that runs already."""
+    """Apply the settings of `HEAP` to this process."""
     with suppress(AttributeError, OSError):  # no glibc
         for name, value in HEAP.items():
             ctypes.CDLL(None).mallopt(_HEAP_NUMBERS[name], value)
 
 
 class Forked:
-    """A forked process, with what we use of `subprocess.Popen`."""
+    """A forked process with the part of `subprocess.Popen` that is used here."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.code: int | None = None
 
     def kill(self) -> None:
+        """Kill the process."""
         if self.code is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
     def wait(self, timeout: float | None = None) -> int:
+        """Wait for the process to end; return its exit code.
+
+        Raises:
+            TimeoutExpired: If it has not ended in time.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while self.code is None:
             try:
-                found, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # someone else waited for it
-                found, status = self.pid, 0
-            if found:
+                ended, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # another part of this process waited for it
+                ended, status = self.pid, 0
+            if ended:
                 self.code = os.waitstatus_to_exitcode(status)
             elif deadline is not None and time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired("a forked worker", timeout or 0.0)
@@ -92,17 +99,26 @@ class Process:
 
 
 def ending(code: int) -> str:
-    """How a process ended, in words."""
+    """Return how a process with an exit code ended, as text."""
     if code >= 0:
         return f"exit code {code}"
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else ""
-    return f"killed by signal {-code}" + (f" ({name})" if name else "")
+    if -code in set(signal.Signals):
+        return f"killed by signal {-code} ({signal.Signals(-code).name})"
+    return f"killed by signal {-code}"
 
 
 def out_of_memory_kills(
     proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")
 ) -> dict[str, int]:
-    """How many processes the kernel has ended for want of memory, by the files that count them here: of our control group, and of the machine."""
+    """Return how many processes the kernel has ended because memory ran out.
+
+    Args:
+        proc: The folder of the kernel's files on processes.
+        groups: The folder of control groups.
+
+    Returns:
+        The number by the file that counts: of our control group, and of the machine.
+    """
     files = [proc / "vmstat"]
     with suppress(OSError):
         for line in (proc / "self" / "cgroup").read_text().splitlines():
@@ -111,29 +127,35 @@ def out_of_memory_kills(
                 files.append(groups / group.lstrip("/") / "memory.events")
             elif "memory" in controllers.split(","):  # of the first version
                 files.append(groups / "memory" / group.lstrip("/") / "memory.oom_control")
-    found = {}
+    kills = {}
     for file in files:
         with suppress(OSError, ValueError):
-            counts = dict(
-                line.split()[:2] for line in file.read_text().splitlines() if line.strip()
-            )
-            found[str(file)] = int(counts["oom_kill"]) if "oom_kill" in counts else 0
-    return found
+            lines = [line for line in file.read_text().splitlines() if line.strip()]
+            counts = dict(line.split()[:2] for line in lines)
+            kills[str(file)] = int(counts.get("oom_kill", 0))
+    return kills
 
 
 class Pool:
-    """Processes around one memory for the data."""
+    """Worker processes that share one memory for the data.
+
+    Attributes:
+        count: The number of processes.
+        data: The descriptor of the shared memory; None after `close`.
+        jobs: The number of jobs that were sent.
+        started: The processes.
+    """
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.data: int | None = None
-        self.jobs = 0  # that its processes were told
+        self.jobs = 0
         self.started: list[Process] = []
         self._selector: selectors.BaseSelector | None = None
         self.begin()
 
     def begin(self) -> None:
-        """Start what is missing: all of them at first, and again after a run that ended in the middle of an exchange."""
+        """Start all processes that are missing, for example after a run that was interrupted."""
         if self.data is None:
             self.data = _anonymous_memory()
             self._selector = selectors.DefaultSelector()
@@ -141,17 +163,18 @@ class Pool:
             self.start()
 
     def start(self) -> Process:
+        """Start one process."""
         ours, theirs = socket.socketpair()
+        child: subprocess.Popen[bytes] | Forked
         with theirs:
-            started = (
-                self._fork(ours, theirs)
-                if _plain and threading.active_count() == 1
-                else self._spawn(theirs)
-            )
-        one = Process(started, ours)
-        self.started.append(one)
-        self._open_selector.register(ours, selectors.EVENT_READ, one)
-        return one
+            if _plain and threading.active_count() == 1:
+                child = self._fork(ours, theirs)
+            else:
+                child = self._spawn(theirs)
+        process = Process(child, ours)
+        self.started.append(process)
+        self._open_selector.register(ours, selectors.EVENT_READ, process)
+        return process
 
     @property
     def _open_selector(self) -> selectors.BaseSelector:
@@ -159,29 +182,39 @@ class Pool:
         return self._selector
 
     def wait(self, seconds: float) -> list[Process]:
-        """Wait, for so long at most, and return the processes that have said something or have ended."""
+        """Return the processes that have sent something or have ended, after a wait if none has."""
         return [key.data for key, _ in self._open_selector.select(seconds)]
 
-    def end(self, one: Process, seconds: float) -> int | None:
-        """Wait so long for a process to end by itself, then end it: how it ended, None if by us."""
+    def end(self, worker: Process, seconds: float) -> int | None:
+        """Wait for a process to end by itself, then kill it.
+
+        Args:
+            worker: The process.
+            seconds: The time to wait.
+
+        Returns:
+            Its exit code; None if it was killed.
+        """
         try:
-            code: int | None = one.process.wait(timeout=seconds)
+            code: int | None = worker.process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
-            one.process.kill()
-            one.process.wait()
+            worker.process.kill()
+            worker.process.wait()
             code = None
-        self._open_selector.unregister(one.connection)
-        one.connection.close()  # not before: a worker whose parent is gone ends at once, with another exit code
-        self.started.remove(one)
+        self._open_selector.unregister(worker.connection)
+        # Not earlier: a worker that has lost its parent ends at once, with another exit code.
+        worker.connection.close()
+        self.started.remove(worker)
         return code
 
     def close(self) -> None:
-        for one in self.started:
-            one.connection.close()
-            one.process.kill()
-        for one in self.started:
+        """Kill all processes and release the shared memory."""
+        for worker in self.started:
+            worker.connection.close()
+            worker.process.kill()
+        for worker in self.started:
             with suppress(subprocess.TimeoutExpired):
-                one.process.wait(timeout=10)
+                worker.process.wait(timeout=10)
         self.started = []
         if self._selector is not None:
             self._selector.close()
@@ -199,7 +232,8 @@ class Pool:
             | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         )
         assert self.data is not None
-        # -P: what lies in the current folder, a stranger's perhaps, is not imported in place of a library.
+        # -P: files in the current folder, perhaps a stranger's, must not be imported in place of
+        # a library.
         command = [sys.executable, "-P", "-c", _WORKER, str(theirs.fileno()), str(self.data)]
         return subprocess.Popen(
             command,
@@ -218,7 +252,8 @@ class Pool:
             return Forked(pid)
         try:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            # The sockets to this and the other workers are the parent's alone: their end tells a worker that the parent is gone.
+            # Only the parent may hold the sockets to workers, since their end tells a worker that
+            # the parent is gone.
             for connection in (ours, *(other.connection for other in self.started)):
                 connection.close()
             self._open_selector.close()
@@ -232,7 +267,7 @@ class Pool:
 
 
 def _anonymous_memory() -> int:
-    """A descriptor of memory that belongs to no file: it goes when the last process does."""
+    """Return a descriptor of memory without a file; it is freed with its last process."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("equipoise")
     with tempfile.TemporaryFile() as file:

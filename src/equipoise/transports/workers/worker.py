@@ -1,7 +1,7 @@
-"""A worker process: performs requests for its parent until the parent is gone.
+"""Worker process: executes requests for its parent until the parent is gone.
 
-Started by `processes.Pool` with two inherited file descriptors: the socket to the parent and the shared memory that holds the data.
-Nothing but plain records ever crosses the socket.
+`processes.Pool` starts it with two inherited file descriptors: the socket to the parent, and the
+shared memory that holds the data. Only plain records cross the socket.
 """
 
 from __future__ import annotations
@@ -20,6 +20,12 @@ import torch
 
 
 def main(connection_number: int, data_number: int) -> None:
+    """Execute requests until the parent is gone.
+
+    Args:
+        connection_number: The descriptor of the socket to the parent.
+        data_number: The descriptor of the shared memory.
+    """
     torch.set_num_threads(1)
     from equipoise.records import Record
     from equipoise.runtime.executor import ClientExecutor
@@ -27,17 +33,19 @@ def main(connection_number: int, data_number: int) -> None:
     from equipoise.transports.workers.sockets import Receiver, Sender
 
     connection = socket.socket(fileno=connection_number)
-    sender, receiver = Sender(connection), Receiver(connection)
+    sender = Sender(connection)
+    receiver = Receiver(connection)
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def listen() -> None:
-        # A thread of its own: it empties the socket while a client trains, and sees at once when the parent dies.
+        # This thread empties the socket while a client trains, and notices at once when the
+        # parent dies.
         try:
             while True:
                 inbox.put(receiver.receive())
         except (EOFError, OSError):
             os._exit(0)
-        except BaseException:  # a damaged message: without this thread no other would ever arrive
+        except BaseException:  # a damaged message: without this thread none would arrive any more
             traceback.print_exc()
             os._exit(1)
 
@@ -47,7 +55,7 @@ def main(connection_number: int, data_number: int) -> None:
     while True:
         message = inbox.get()
         if message["kind"] == "job":
-            executor, refused = _begun(message, data_number)
+            executor, refused = _prepare(message, data_number)
             sender.send(Record(kind="ready", number=message["number"], refused=refused))
             continue
         if message["kind"] == "trees":
@@ -59,21 +67,18 @@ def main(connection_number: int, data_number: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         assert executor is not None
         reply = executor.execute_catching(request)
-        sender.send(
-            Record._trusted(
-                {
-                    "kind": "reply",
-                    "number": message["number"],
-                    "reply": wire.to_wire(reply),
-                    "up": reply.up,
-                    "returned": receiver.returned(),
-                }
-            )
-        )
+        answer = {
+            "kind": "reply",
+            "number": message["number"],
+            "reply": wire.to_wire(reply),
+            "up": reply.up,
+            "returned": receiver.returned(),
+        }
+        sender.send(Record._trusted(answer))
 
 
-def _begun(message: Any, data_number: int) -> tuple[Any, str]:
-    """Who performs this job; or why it cannot be done here, in a sentence."""
+def _prepare(message: Any, data_number: int) -> tuple[Any, str]:
+    """Return the executor of a job, or the reason why it cannot be executed here."""
     from equipoise.runtime.executor import ClientExecutor
     from equipoise.runtime.messages import Job
     from equipoise.runtime.states import ServerStates
@@ -82,13 +87,9 @@ def _begun(message: Any, data_number: int) -> tuple[Any, str]:
     sys.path[:0] = [path for path in message["path"] if path not in sys.path]
     files = Path(message["files"])
     try:
-        return ClientExecutor(
-            Job.of(message["job"]),
-            attach(message["data"], data_number),
-            ServerStates(files),
-            disk=files,
-        ), ""
-    except (
-        ValueError
-    ) as error:  # of the experiment, the method or the protocol: the same sentence as in process
+        job = Job.of(message["job"])
+        federation = attach(message["data"], data_number)
+        executor = ClientExecutor(job, federation, ServerStates(files), disk=files)
+    except ValueError as error:  # the user sees the same sentence as in process
         return None, str(error)
+    return executor, ""

@@ -1,4 +1,4 @@
-"""Bounds of dealing, and what a federation's recipe says."""
+"""Bounds of partitioning and splitting, and the recipe of a federation."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from equipoise.data import DataConfig, Dataset, Federation, Parts, federate, from_arrays
 from equipoise.data.arrays.transforms import NORMALISATIONS
-from equipoise.data.pipeline import _features
-from equipoise.data.preparation import _centre_and_scale
+from equipoise.data.partitions import Partition, Pool
 from equipoise.data.schema import Schema
 from equipoise.data.splits import equal_samples, split
 
@@ -23,7 +23,7 @@ def test_there_may_be_as_many_clients_as_samples() -> None:
     assert federate(DataConfig(clients=12, **whole), 0, data).train.sizes.tolist() == [1] * 12
     with pytest.raises(
         ValueError,
-        match="data.clients: expected at most 12, the number of samples that are dealt from arrays, got 13",
+        match="data.clients: expected at most 12, .* got 13",
     ):
         federate(DataConfig(clients=13, **whole), 0, data)
 
@@ -259,52 +259,63 @@ def test_more_than_half_equal_is_too_much(equal: int, of: int, refused: bool) ->
         assert len(federate(config, 0, data).x) == of
 
 
+def inputs_of_partition(data: Dataset) -> np.ndarray:
+    """The inputs that a partition of a user is shown."""
+    shown = []
+
+    def watching(pool: Pool, clients: int, seed: int) -> Partition:
+        shown.append(pool.inputs())
+        return Partition(Parts.of([np.arange(len(pool))]))
+
+    federate(DataConfig(partition=watching, clients=1, duplicates="separate"), 0, data)
+    return shown[0]
+
+
 @pytest.mark.parametrize(("side", "length"), [(64, 64 * 64), (65, 32 * 32)])
-def test_partitions_look_at_large_images_in_small(side: int, length: int) -> None:
+def test_partitions_see_large_images_at_a_smaller_size(side: int, length: int) -> None:
     x = np.random.default_rng(0).integers(0, 256, (3, side, side), dtype=np.uint8)
-    found = _features(from_arrays(x, [0, 1, 0]), np.array([2, 0]))
-    assert found.shape == (2, length)
+    inputs = inputs_of_partition(from_arrays(x, [0, 1, 0]))
+    assert inputs.shape == (3, length)
     if side == 64:
-        assert np.array_equal(found, x[[2, 0]].reshape(2, -1))
+        assert np.array_equal(inputs, x.reshape(3, -1))
 
 
-def test_partitions_look_at_columns_of_a_table_in_equal_units() -> None:
+def test_partitions_see_columns_of_a_table_in_equal_units() -> None:
     x = np.array(
         [
             [1.0, 5, np.nan, np.nan],
             [2, 5, 30, np.nan],
             [9, 5, 10, np.nan],
             [6, 5, np.nan, np.nan],
-            [7, 7, 7, 7],
         ]
     )
-    found = _features(
-        from_arrays(x, [0, 1, 0, 1, 0], columns=["a", "b", "c", "d"]), np.array([0, 1, 2, 3])
-    )
-    a = x[:4, 0]
+    inputs = inputs_of_partition(from_arrays(x, [0, 1, 0, 1], columns=["a", "b", "c", "d"]))
+    a = x[:, 0]
     assert np.allclose(
-        found,
+        inputs,
         np.column_stack([(a - a.mean()) / a.std(), np.zeros(4), [0, 1, -1, 0], np.zeros(4)]),
         atol=1e-6,
     )
     plain = rows(4)
-    assert np.array_equal(_features(plain, np.array([3, 1])), plain.x.numpy()[[3, 1]])
+    assert np.array_equal(inputs_of_partition(plain), plain.x.numpy())
 
 
-def test_targets_are_standardised_by_training_rows_and_by_nothing_where_there_are_none() -> None:
-    data = from_arrays(
-        np.arange(6.0)[:, None] / 6, np.array([1.5, 2.5, 4, 8, 16, 32]), kind="regression"
-    )
-    assert _centre_and_scale(data, np.array([1, 2])) == (3.25, 0.75)
-    assert _centre_and_scale(data, np.array([3])) == (8.0, 1.0) and _centre_and_scale(
-        data, np.array([], int)
-    ) == (0.0, 1.0)
-    told = replace(data, schema=Schema(task="regression", centre=0.0, scale=3.0))
-    assert _centre_and_scale(told, np.array([1, 2])) == (0.0, 3.0)
-    assert _centre_and_scale(replace(data, schema=Schema(task="regression")), np.array([1, 2])) == (
-        3.25,
-        0.75,
-    )
+def test_targets_are_standardised_by_training_rows() -> None:
+    y = np.array([1.5, 2.5, 4, 8, 16, 32])
+    data = from_arrays(np.arange(6.0)[:, None] / 6, y, kind="regression")
+    federation = federate(DataConfig(clients=2, split=(0.5, 0.0, 0.5)), 0, data)
+    trained = y[federation.source[federation.train.index]]
+    assert federation.task.centre == pytest.approx(trained.mean())
+    assert federation.task.scale == pytest.approx(trained.std())
+    equal = federate(DataConfig(clients=1), 0, replace(data, y=torch.full((6,), 8.0)))
+    assert (equal.task.centre, equal.task.scale) == (8.0, 1.0)
+
+
+def test_targets_are_standardised_by_the_schema_if_it_says_so() -> None:
+    data = from_arrays(np.arange(6.0)[:, None] / 6, np.arange(6.0), kind="regression")
+    data = replace(data, schema=Schema(task="regression", centre=0.0, scale=3.0))
+    task = federate(DataConfig(clients=2), 0, data).task
+    assert (task.centre, task.scale) == (0.0, 3.0)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,11 @@ import pytest
 
 from equipoise.data import Column, Dataset, from_arrays
 from equipoise.data.schema import ColumnSchema, Schema
+from equipoise.data.tables.cell_numbers import dates_as_days, is_date
 from equipoise.data.tables.schema_inference import (
-    completed,
+    complete_schema,
     date_formats,
-    days,
-    decided,
-    is_date,
+    infer_schema,
     schema_of,
     with_schema,
 )
@@ -25,7 +24,7 @@ def column(
     cells: Sequence[Any], name: str = "c", owners: Sequence[str] | None = None, asked: bool = False
 ) -> ColumnSchema:
     table = {"label": np.arange(len(cells)) % 2, name: np.array(cells)}
-    return decided(
+    return infer_schema(
         table, owners or ["s"] * len(cells), "label", {name: "category"} if asked else {}
     ).columns[0]
 
@@ -192,7 +191,7 @@ def test_kinds_categories_formats_and_gaps(
 def test_the_label_tells_the_task_unless_it_is_said(
     target: list[Any], task: str | None, kind: str, classes: tuple[str, ...]
 ) -> None:
-    schema = decided({"x": np.zeros(3), "y": np.array(target)}, ["s"] * 3, "y", {}, task)
+    schema = infer_schema({"x": np.zeros(3), "y": np.array(target)}, ["s"] * 3, "y", {}, task)
     assert (schema.label, schema.task, schema.classes, [c.name for c in schema.columns]) == (
         "y",
         kind,
@@ -226,7 +225,7 @@ def test_dates_as_each_site_writes_them(
 
 def test_days_are_counted_from_1970_with_fractions() -> None:
     column = ColumnSchema(name="day", kind="date", formats=("%Y-%m-%d", "%d.%m.%Y %H:%M"))
-    found = days(
+    found = dates_as_days(
         np.array(["1970-01-01", "1970-01-03", "1969-12-31", "01.01.1970 06:00", "NA"]), column
     )
     assert found[:4].tolist() == [0.0, 2.0, -1.0, 0.25] and np.isnan(found[4])
@@ -234,7 +233,7 @@ def test_days_are_counted_from_1970_with_fractions() -> None:
         ValueError,
         match=r"column 'day': expected dates as %Y-%m-%d or %d.%m.%Y %H:%M, got '1.1.70'",
     ):
-        days(np.array(["1.1.70"]), column)
+        dates_as_days(np.array(["1.1.70"]), column)
     assert is_date("1970-01-03", "%Y-%m-%d") and not is_date("1970-01-33", "%Y-%m-%d")
 
 
@@ -326,10 +325,10 @@ def test_a_schema_with_columns_is_for_tables_and_one_with_their_shape_for_all() 
 
 def test_what_a_schema_does_not_say_stays_as_found() -> None:
     found = Schema(label="y", task="classification", classes=("a", "b"))
-    assert completed(None, found) is found
-    assert completed(Schema(label="z", classes=()), found) == Schema(
+    assert complete_schema(None, found) is found
+    assert complete_schema(Schema(label="z", classes=()), found) == Schema(
         label="z", task="classification", classes=("a", "b")
     )
-    assert completed(Schema(label=None, classes=("b", "a")), found) == Schema(
+    assert complete_schema(Schema(label=None, classes=("b", "a")), found) == Schema(
         label="y", task="classification", classes=("b", "a")
     )

@@ -1,4 +1,4 @@
-"""How data were understood, at the bounds where a warning begins; on tables of a few rows."""
+"""Warnings of `data check` at the bounds where they begin, on tables of a few rows."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from equipoise.data import Column, DataConfig, check, from_arrays
-from equipoise.data.check import DataReport, understood
+from equipoise.data import Column, DataConfig, from_arrays
+from equipoise.data.check import DataReport, check_data
 from equipoise.data.schema import Schema
 from tests.helpers.reports import remarks_on
 
@@ -18,7 +18,7 @@ from tests.helpers.reports import remarks_on
 def look(folder: Path, files: dict[str, str], **settings: Any) -> DataReport:
     for name, text in files.items():
         (folder / name).write_text(text)
-    return understood(DataConfig(name=str(folder), **settings))
+    return check_data(DataConfig(name=str(folder), **settings))
 
 
 def column(cells: list[str]) -> str:
@@ -42,7 +42,7 @@ def said(found: DataReport, of: str) -> list[str]:
 def test_how_many_rows_a_site_would_be_tested_on(
     rows: int, settings: dict[str, Any], tests: int | None
 ) -> None:
-    found = understood(
+    found = check_data(
         DataConfig(**settings),
         from_arrays(np.zeros((2 * rows, 1)), [0, 1] * rows, sites=["s"] * rows + ["t"] * rows),
     )
@@ -61,7 +61,7 @@ def test_a_data_set_of_python_by_its_columns_and_notes() -> None:
     data = from_arrays(
         x, [0, 1, 0, 0], columns=["a", Column("b", ("u", "v"))], class_names=("no", "yes")
     )
-    found = understood(DataConfig(normalise="pooled"), data)
+    found = check_data(DataConfig(normalise="pooled"), data)
     assert (found.name, found.task, found.label, found.guessed, found.files, remarks_on(found)) == (
         "arrays",
         "classification",
@@ -76,19 +76,19 @@ def test_a_data_set_of_python_by_its_columns_and_notes() -> None:
     assert [(site.name, dict(site.classes)) for site in found.sites] == [
         ("arrays", {"no": 3, "yes": 1})
     ]
-    narrow = understood(
+    narrow = check_data(
         DataConfig(schema={"columns": [{"name": "b", "kind": "category", "categories": ["v"]}]}),
         data,
     )
     assert [(one.name, one.becomes) for one in narrow.columns] == [("b", "2 inputs: v, other")]
-    numbers = understood(DataConfig(task="regression"), data)
+    numbers = check_data(DataConfig(task="regression"), data)
     assert (
         numbers.task == "regression"
         and numbers.sites[0].target == {"mean": 0.25, "lowest": 0, "highest": 1}
         and not numbers.sites[0].classes
     )
     assert (numbers.sites[0].name, numbers.sites[0].rows, numbers.sites[0].test) == ("arrays", 4, 0)
-    unnamed = understood(
+    unnamed = check_data(
         DataConfig(), from_arrays(x, [0, 2, 0, 0], columns=["a", "b"], sites=["s", "s", "t", "t"])
     )
     assert [dict(site.classes) for site in unnamed.sites] == [{"0": 1, "2": 1}, {"0": 2}]
@@ -101,18 +101,18 @@ def test_a_data_set_of_python_by_its_columns_and_notes() -> None:
         (
             ["s", "s", "s", "s"],
             [0, 1, 0, 1],
-            ["there is one site only, 's', so nobody to learn with"],
+            ["there is only one site, 's'"],
         ),
         (
             ["s", "s", "t", "t"],
             [0, 1, 0, 0],
-            ["site 't' has no row of 'yes': its own numbers say nothing of that"],
+            ["site 't' has no row of the class 'yes'"],
         ),
         (["s", "s", "t", "t"], [0, 1, 0, 1], []),
     ],
 )
 def test_sites_that_teach_nothing(sites: list[str], y: list[int], expected: list[str]) -> None:
-    found = understood(
+    found = check_data(
         DataConfig(), from_arrays(np.zeros((4, 1)), y, sites=sites, class_names=("no", "yes"))
     )
     others = [warning for warning in remarks_on(found) if "fewer than" not in warning]
@@ -122,7 +122,7 @@ def test_sites_that_teach_nothing(sites: list[str], y: list[int], expected: list
 
 
 def test_one_class_only_is_told_once_and_not_for_every_site() -> None:
-    found = understood(
+    found = check_data(
         DataConfig(partition="iid"),
         from_arrays(np.zeros((4, 1)), [0] * 4, sites=["s", "s", "t", "t"], class_names=("no",)),
     )
@@ -137,7 +137,7 @@ def test_one_class_only_is_told_once_and_not_for_every_site() -> None:
     [(5, "s0 (0), s1 (0), s2 (0), s3 (0), s4 (0): "), (7, "s4 (0) and 2 more: ")],
 )
 def test_of_many_names_five_are_shown(count: int, shown: str) -> None:
-    found = understood(
+    found = check_data(
         DataConfig(),
         from_arrays(
             np.zeros((2 * count, 1)), [0, 1] * count, sites=[f"s{k // 2}" for k in range(2 * count)]
@@ -232,7 +232,7 @@ def test_sites_of_arrays(tmp_path: Path) -> None:
             x=np.arange(2.0 * rows).reshape(rows, 2),
             y=np.arange(rows) % 2,
         )
-    found = understood(
+    found = check_data(
         DataConfig(name=str(tmp_path), schema={"columns": [{"name": "x1", "kind": "number"}]})
     )
     assert [(site.name, site.rows, dict(site.classes)) for site in found.sites] == [
@@ -259,7 +259,7 @@ def test_dates_that_could_be_read_in_two_ways(
     found = look(tmp_path, {"a.csv": column([*cells, ""]), "b.csv": column(cells)})
     (warning,) = said(found, "column 'c' holds dates, which become numbers (days since 1970)")
     assert (
-        warning.endswith("with the month first, too: here 01/02/2024 is day 1 of month 2") == either
+        warning.endswith("with the month first: 01/02/2024 is read as day 1 of month 2") == either
     )
     assert (
         found.columns[0].becomes.startswith(
@@ -346,7 +346,7 @@ def test_sizes_of_images(
     told: str,
     tmp_path: Path,
 ) -> None:
-    found = understood(DataConfig(name=str(images(tmp_path, sizes)), partition="iid", **settings))
+    found = check_data(DataConfig(name=str(images(tmp_path, sizes)), partition="iid", **settings))
     assert found.schema == Schema(task="classification", classes=("k0", "k1"), shape=shape)
     assert [one[: len(told)] for one in remarks_on(found)] == [told] * bool(told)
     count = len(sizes)
@@ -364,7 +364,6 @@ def test_sizes_of_images(
 
 def test_of_grey_and_colour_images_all_are_in_colour(tmp_path: Path) -> None:
     images(images(tmp_path, [(5, 5)]), [(5, 5), (5, 5)], "RGB")
-    assert understood(DataConfig(name=str(tmp_path))).schema.shape == (3, 5, 5)
-    given = understood(DataConfig(name=str(tmp_path), schema={"classes": ["k1", "k0"]})).schema
+    assert check_data(DataConfig(name=str(tmp_path))).schema.shape == (3, 5, 5)
+    given = check_data(DataConfig(name=str(tmp_path), schema={"classes": ["k1", "k0"]})).schema
     assert given.classes == ("k1", "k0")
-    assert check.FEW_TESTS == 30

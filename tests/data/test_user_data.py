@@ -18,7 +18,7 @@ from equipoise.data import (
     from_torch,
     inputs_from,
 )
-from equipoise.data.check import understood
+from equipoise.data.check import check_data
 from tests.helpers.reports import remarks_on
 
 
@@ -133,11 +133,10 @@ def test_pictures_of_different_sizes_are_read_at_one_and_grey_ones_become_colour
     data = from_image_folder(pictures, image_size=4)
     assert data.task.shape == (3, 4, 4)
     assert data.x[5].unique().tolist() == [128]
-    found = understood(DataConfig(name=str(pictures)))
+    found = check_data(DataConfig(name=str(pictures)))
     assert found.schema.shape == (3, 64, 64)
     assert any(
-        "2 different sizes, such as 6x6, 7x9 (height x width): they are read at 64x64; data.image_size="
-        in w
+        "2 different sizes, such as 6x6, 7x9 (height x width): they are read at 64x64" in w
         for w in remarks_on(found)
     )
     assert federate(DataConfig(name=str(pictures)), 1).task.shape == (3, 64, 64)
@@ -149,7 +148,7 @@ def test_large_pictures_are_made_small_unless_told(pictures: Path) -> None:
     assert federate(DataConfig(name=str(pictures)), 1).task.shape == (3, 64, 64)
     assert federate(DataConfig(name=str(pictures), image_size=150), 1).task.shape == (3, 150, 150)
     assert "images are large, 150x200" in " ".join(
-        remarks_on(understood(DataConfig(name=str(pictures))))
+        remarks_on(check_data(DataConfig(name=str(pictures))))
     )
 
 

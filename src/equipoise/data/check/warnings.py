@@ -1,0 +1,97 @@
+"""Warnings about sites, labels and files: what deserves attention, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from equipoise.data.check.report import SiteReport
+from equipoise.data.message_text import some
+from equipoise.data.tables.sites import Sites
+from equipoise.validation.names import quoted
+
+FEW_TESTS = 30  # test rows of a site below which a difference of a few percent is noise
+_MANY_CLASSES = 20  # up to which any number of rows is enough
+
+
+def warnings_on_sites(sites: Sequence[SiteReport], classes: Sequence[str]) -> list[str]:
+    """Return warnings about sites that cannot learn or cannot be tested.
+
+    Args:
+        sites: The sites.
+        classes: The classes of all sites; none in regression.
+    """
+    warnings = []
+    if len(sites) == 1:
+        warnings.append(
+            f"there is only one site, {quoted(sites[0].name)}, so there is no other to learn with; "
+            "provide one file per site, or a column that names the site (data.site)"
+        )
+    if len(classes) == 1:
+        warnings.append(
+            f"all rows have the label {quoted(classes[0])}, so there is nothing to learn; "
+            "is another column the label (--label)?"
+        )
+    else:
+        warnings += _warnings_on_lacking_classes(sites, classes)
+    few = [site for site in sites if site.test is not None and site.test < FEW_TESTS]
+    if few:
+        shown = some(f"{site.name} ({site.test})" for site in few)
+        warnings.append(
+            f"fewer than {FEW_TESTS} test rows in {shown}: differences of a few percent are noise "
+            "there; collect more rows, increase the test share (data.split), "
+            "or use several seeds (equipoise compare --seeds 1-5)"
+        )
+    return warnings
+
+
+def _warnings_on_lacking_classes(sites: Sequence[SiteReport], classes: Sequence[str]) -> list[str]:
+    warnings = []
+    for site in sites:
+        lacking = [name for name in classes if not site.classes.get(name)]
+        if not lacking:
+            continue
+        noun = "class" if len(lacking) == 1 else "classes"
+        warnings.append(
+            f"site {quoted(site.name)} has no row of the {noun} {some(map(quoted, lacking))}: "
+            "its own results say nothing about that; read class-wise results with care"
+        )
+    return warnings
+
+
+def warnings_on_labels(label: str, classes: Sequence[str], rows: int) -> list[str]:
+    """Return a warning if a label column has about as many classes as rows."""
+    if len(classes) <= _MANY_CLASSES or 2 * len(classes) <= rows:
+        return []
+    return [
+        f"the label {quoted(label)} has {len(classes)} classes for {rows} rows; "
+        "choose another column with --label"
+    ]
+
+
+def warnings_on_image_pool(pool: SiteReport, classes: Sequence[str]) -> list[str]:
+    """Return warnings about images without sites: nothing to learn, or too few to test on."""
+    warnings = []
+    if len(classes) == 1:
+        warnings.append(
+            f"all images have the class {quoted(classes[0])}, so there is nothing to learn; "
+            "add a folder for each other class"
+        )
+    if pool.test is not None and pool.test < FEW_TESTS:
+        warnings.append(
+            f"there are {pool.test} test images, fewer than {FEW_TESTS}: "
+            "differences of a few percent are noise; collect more"
+        )
+    return warnings
+
+
+def warnings_on_dialects(sites: Sites) -> list[str]:
+    """Return a warning for each file whose numbers have decimal commas and decimal points."""
+    warnings = []
+    for file, dialect in sites.dialects.items():
+        if dialect.point_columns:
+            warnings.append(
+                f"{file}: numbers of {some(dialect.decimal_commas)} have decimal commas, those of "
+                f"{some(dialect.point_columns)} points, which were read as decimal points; "
+                "use one of the two in the whole file"
+            )
+    return warnings
