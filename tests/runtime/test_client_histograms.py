@@ -308,11 +308,11 @@ def test_the_best_round_is_that_of_the_model_asked_for(tmp_path: Path) -> None:
             number: np.mean([row["value"] for row in rows if row["round"] == number])
             for number in range(1, 5)
         }
-        found = summarise(run, model=model)
+        found = summarise(read_result(run), model=model)
         assert found["average then"] == pytest.approx(max(means.values())) and means[
             found["best round"]
         ] == max(means.values())
     assert (
-        summarise(run, model="global")["average then"]
-        != summarise(run, model="personal")["average then"]
+        summarise(read_result(run), model="global")["average then"]
+        != summarise(read_result(run), model="personal")["average then"]
     )
