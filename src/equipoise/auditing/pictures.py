@@ -66,7 +66,7 @@ def pictures(found: Findings) -> dict[str, tuple[str, str, Callable[[], Figure]]
 
 def shown(found: Findings) -> dict[str, Picture]:
     """Return the pictures of a report, with the verdict in the text of the first."""
-    by_name = {}
+    by_name: dict[str, Picture] = {}
     for name, (title, text, draw) in pictures(found).items():
         if not by_name:
             text = f"{found.text} {text}"

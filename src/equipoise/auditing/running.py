@@ -32,8 +32,8 @@ def audit(
     """Compare the clients of an experiment in size, labels and features.
 
     Args:
-        experiment: An experiment, a mapping with the same keys, or the path of a YAML file. Only its
-            data, their partition and the seed are used.
+        experiment: An experiment, a mapping with the same keys, or the path of a YAML file. Only
+            its data, their partition and the seed are used.
         dimensions: The number of leading directions of the features in which clients are compared.
         callbacks: Callbacks as for `run`.
         transport: The transport as for `run`.

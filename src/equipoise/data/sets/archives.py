@@ -9,6 +9,7 @@ import io
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -34,13 +35,19 @@ def members(file: Path) -> Iterator[tuple[PurePosixPath, Callable[[], bytes]]]:
             for index, member in enumerate(archive.infolist()):
                 _check(file, member.filename, member.file_size, index)
                 if not member.is_dir():
-                    yield PurePosixPath(member.filename), lambda member=member: archive.read(member)  # type: ignore[misc]
+                    yield PurePosixPath(member.filename), partial(archive.read, member)
         return
     with tarfile.open(file) as tape:
         for index, entry in enumerate(tape):
             _check(file, entry.name, entry.size, index)
             if entry.isfile():
-                yield PurePosixPath(entry.name), lambda entry=entry: tape.extractfile(entry).read()  # type: ignore[misc,union-attr]
+                yield PurePosixPath(entry.name), partial(_read_entry, tape, entry)
+
+
+def _read_entry(tape: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
+    opened = tape.extractfile(entry)
+    assert opened is not None  # entries are regular files
+    return opened.read()
 
 
 def _check(file: Path, name: str, size: int, index: int) -> None:
@@ -77,14 +84,14 @@ def cinic10(files: dict[str, Path]) -> Arrays:
     # The official order of the classes is alphabetical.
     kinds = sorted({name.partition("/")[0] for images in found.values() for name in images})
     arrays: Arrays = {}
-    for theirs, ours in (("train", "train"), ("valid", "validation"), ("test", "test")):
-        if not found[theirs]:
+    for folder, part in (("train", "train"), ("valid", "validation"), ("test", "test")):
+        if not found[folder]:
             raise ValueError(
-                f"{file.name}: expected PNG files as {theirs}/CLASS/NAME.png, found none"
+                f"{file.name}: expected PNG files as {folder}/CLASS/NAME.png, found none"
             )
-        arrays[f"x_{ours}"] = _sorted(found[theirs])
-        arrays[f"y_{ours}"] = np.array(
-            [kinds.index(name.partition("/")[0]) for name in sorted(found[theirs])], np.uint8
+        arrays[f"x_{part}"] = _sorted(found[folder])
+        arrays[f"y_{part}"] = np.array(
+            [kinds.index(name.partition("/")[0]) for name in sorted(found[folder])], np.uint8
         )
     return arrays
 
@@ -139,15 +146,15 @@ def medimeta(files: dict[str, Path], task: str = "DR level", size: int = 224) ->
             f"and task_labels/{task}.npy; some are missing"
         )
     arrays: Arrays = {}
-    for theirs, ours in (("train", "train"), ("val", "validation"), ("test", "test")):
+    for folder, part in (("train", "train"), ("val", "validation"), ("test", "test")):
         lacking = [
-            number for number in splits[theirs] if number not in pixels or number >= len(labels)
+            number for number in splits[folder] if number not in pixels or number >= len(labels)
         ]
         if lacking:
             raise ValueError(
-                f"{file.name}: splits/{theirs}.txt names the image {lacking[0]:06d}, "
+                f"{file.name}: splits/{folder}.txt names the image {lacking[0]:06d}, "
                 "which has no pixels or no label"
             )
-        arrays[f"x_{ours}"] = np.stack([pixels[number] for number in splits[theirs]])
-        arrays[f"y_{ours}"] = np.array([labels[number] for number in splits[theirs]], np.uint8)
+        arrays[f"x_{part}"] = np.stack([pixels[number] for number in splits[folder]])
+        arrays[f"y_{part}"] = np.array([labels[number] for number in splits[folder]], np.uint8)
     return arrays

@@ -99,8 +99,10 @@ def join(name: str, sets: list[Dataset], size: int = 32) -> Dataset:
         )
     parts = []
     for domain in sets:
-        has_parts = domain.part is not None
-        parts.append(domain.part if has_parts else np.full(len(domain.x), TRAIN))
+        part = domain.part
+        if part is None:
+            part = np.full(len(domain.x), TRAIN)
+        parts.append(part)
     return Dataset(
         name,
         torch.cat([_colour(resized(domain.x, size)) for domain in sets]),
