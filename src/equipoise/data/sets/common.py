@@ -1,4 +1,4 @@
-"""Images everybody uses: MNIST and its kin, USPS, SVHN, CIFAR."""
+"""Common image sets: MNIST and similar ones, USPS, SVHN, CIFAR."""
 
 from __future__ import annotations
 

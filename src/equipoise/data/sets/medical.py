@@ -1,4 +1,7 @@
-"""MedMNIST v2 (28x28 sets with one label per image): addresses, checksums and labels from medmnist 3.0.2, info.py."""
+"""MedMNIST v2: 28x28 image sets with one label per image.
+
+Addresses, checksums and labels are those of medmnist 3.0.2, info.py.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import numpy as np
 
 from equipoise.data.dataset import Dataset
 from equipoise.data.sets import archives
-from equipoise.data.sets.registered import Arrays, RegisteredSet, Remote, images, wanted
+from equipoise.data.sets.registered import Arrays, RegisteredSet, Remote, array_of, images
 
 ORGANS = (
     "bladder",
@@ -67,31 +70,22 @@ _RETINA_LAYERS = ("choroidal neovascularization", "diabetic macular edema", "dru
 
 
 def _read(entry: RegisteredSet, arrays: Arrays) -> Dataset:
-    """The official file: train_images, train_labels, val_images, ..."""
-    named = {"train": "train", "val": "validation", "test": "test"}
-    found = {
-        f"x_{ours}": wanted(entry, arrays, f"{theirs}_images") for theirs, ours in named.items()
-    }
-    return images(
-        entry,
-        found
-        | {
-            f"y_{ours}": wanted(entry, arrays, f"{theirs}_labels") for theirs, ours in named.items()
-        },
-    )
+    """Return the data set of an official file: train_images, train_labels, val_images, ..."""
+    renamed: Arrays = {}
+    for official, part in (("train", "train"), ("val", "validation"), ("test", "test")):
+        renamed[f"x_{part}"] = array_of(entry, arrays, f"{official}_images")
+        renamed[f"y_{part}"] = array_of(entry, arrays, f"{official}_labels")
+    return images(entry, renamed)
 
 
 def _any_finding(entry: RegisteredSet, arrays: Arrays) -> Dataset:
-    """Labels of several findings, as one: any of them, or none."""
-    return _read(
-        entry,
-        {
-            name: np.asarray((a.reshape(len(a), -1) > 0).any(1), np.uint8)
-            if name.endswith("_labels")
-            else a
-            for name, a in arrays.items()
-        },
-    )
+    """Return a data set whose label is 1 for any of several findings, else 0."""
+    changed: Arrays = {}
+    for name, array in arrays.items():
+        if name.endswith("_labels"):
+            array = np.asarray((array.reshape(len(array), -1) > 0).any(1), np.uint8)
+        changed[name] = array
+    return _read(entry, changed)
 
 
 def _entry(
